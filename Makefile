@@ -1,0 +1,31 @@
+# `make` or `make help` lists the targets. VENV is where the tools are: `make check VENV=/path/to/venv`.
+VENV ?= .venv
+PYTHON := $(VENV)/bin/python
+
+.DEFAULT_GOAL := help
+.PHONY: help install check test slow bench quickstart
+
+help: ## List the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+install: ## Make the virtual environment with everything for development
+	python3 -m venv $(VENV)
+	$(VENV)/bin/pip install -e '.[dev]'
+
+check: ## What every commit must pass: format, lint, types, tests
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(PYTHON) -m pytest
+
+test: ## The ordinary tests
+	$(PYTHON) -m pytest
+
+slow: ## The slow tests (real data at full size; needs $$HFLRAY_DATA)
+	$(PYTHON) -m pytest -m slow
+
+bench: ## Speed, as ratios measured side by side
+	@for file in tests/benchmarks/[a-z]*.py; do echo "== $$file"; $(PYTHON) $$file || exit 1; done
+
+quickstart: ## The README's first command, after the install
+	$(PYTHON) -m hflray.tune

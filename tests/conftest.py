@@ -1,0 +1,58 @@
+"""What tests share: small experiments, and one Ray for all tests that need it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hflray.config import ExperimentConfig, load_config
+
+SMALL = (
+    "max_rounds=3",
+    "data.name=digits",
+    "fleet.num_devices=12",
+    "fleet.num_edges=3",
+    "scheduling.num_scheduled=6",
+    "scheduling.num_clusters=5",
+    "assignment.name=geographic",
+    "training.local_iterations=1",
+    "training.edge_iterations=2",
+    "training.batch_size=16",
+    "training.backend=serial",
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_ambient_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tracking server or cluster named in the caller's environment must not receive the tests' runs."""
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "RAY_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def small_config(*overrides: str) -> ExperimentConfig:
+    """A small experiment on digits, in this process."""
+    return load_config(None, [*SMALL, *overrides])
+
+
+@pytest.fixture(scope="session")
+def ray_session() -> Iterator[None]:
+    """One Ray with 2 CPUs for the whole test session, in a temporary folder with a short name."""
+    import ray
+
+    ray.init(
+        num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR", object_store_memory=300 * 2**20
+    )
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def real_data() -> Path:
+    """The folder of the real data sets; skips where there is none."""
+    root = os.environ.get("HFLRAY_DATA")
+    if not root or not (Path(root) / "fashion_mnist.npz").exists():
+        pytest.skip("$HFLRAY_DATA holds no fashion_mnist.npz")
+    return Path(root)
