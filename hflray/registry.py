@@ -1,0 +1,109 @@
+"""Names of schedulers, assigners, data sets and partitions, and where each is implemented.
+
+The built-in table holds strings, so that looking a name up imports only what was asked for. A package outside
+adds its own through an entry point of the group shown in `GROUPS`; built-in names cannot be replaced.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any, Literal
+
+from hflray.errors import ConfigError, nearest
+
+Kind = Literal["scheduler", "assigner", "dataset", "partition"]
+
+GROUPS: dict[Kind, str] = {
+    "scheduler": "hflray.schedulers",
+    "assigner": "hflray.assigners",
+    "dataset": "hflray.datasets",
+    "partition": "hflray.partitions",
+}
+
+BUILTIN: dict[Kind, dict[str, str]] = {
+    "scheduler": {
+        "ikc": "hflray.scheduling.ikc:IKC",
+        "vkc": "hflray.scheduling.vkc:VKC",
+        "fedavg": "hflray.scheduling.fedavg:FedAvg",
+    },
+    "assigner": {
+        "geographic": "hflray.assignment.geographic:Geographic",
+        "random": "hflray.assignment.simple:Random",
+        "best_gain": "hflray.assignment.simple:BestGain",
+        "hfel": "hflray.assignment.hfel:HFEL",
+    },
+    "dataset": {
+        "digits": "hflray.data.datasets:load_digits",
+        "fashion_mnist": "hflray.data.datasets:load_fashion_mnist",
+        "cifar10": "hflray.data.datasets:load_cifar10",
+        "synthetic": "hflray.data.datasets:make_synthetic",
+    },
+    "partition": {
+        "majority": "hflray.data.partition:MajorityPartition",
+        "dirichlet": "hflray.data.partition:DirichletPartition",
+        "iid": "hflray.data.partition:IIDPartition",
+    },
+}
+
+
+@cache
+def _table(kind: Kind) -> dict[str, str]:
+    table = {point.name: point.value for point in entry_points(group=GROUPS[kind])}
+    return table | BUILTIN[kind]
+
+
+def names(kind: Kind) -> list[str]:
+    """Return the known names of a kind, sorted."""
+    return sorted(_table(kind))
+
+
+def check(kind: Kind, name: str, setting: str | None = None) -> str:
+    """Return `name` if it is known; raise ConfigError that lists the known ones otherwise."""
+    if name not in _table(kind):
+        raise ConfigError(
+            f"{setting or kind}: unknown {kind} '{name}'{nearest(name, names(kind))}; known: {', '.join(names(kind))}; "
+            f"use one of these, or install a package that adds it (entry point group '{GROUPS[kind]}')"
+        )
+    return name
+
+
+def resolve(kind: Kind, name: str) -> Any:
+    """Import and return the class or function registered as `name`.
+
+    Raises:
+        ConfigError: the name is unknown, or its module cannot be imported.
+    """
+    module, _, attribute = _table(kind)[check(kind, name)].partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(
+            f"{kind} '{name}' is registered as {module}:{attribute}, which cannot be loaded ({error}); "
+            "install or repair the package that provides it"
+        ) from error
+
+
+def build(kind: Kind, name: str, **options: Any) -> Any:
+    """Build the class registered as `name` with `options`.
+
+    Raises:
+        ConfigError: the name is unknown, or an option is unknown or missing; the message lists those accepted.
+    """
+    factory = resolve(kind, name)
+    # The signature is asked first: catching the call's TypeError would also hide a bug inside the constructor.
+    parameters = inspect.signature(factory).parameters.values()
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        known = [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        for option, value in options.items():
+            if option not in known:
+                raise ConfigError(
+                    f"{kind} '{name}': unknown option '{option}' (got {value!r}){nearest(option, known)}; "
+                    + (f"accepted: {', '.join(known)}" if known else "accepted: none; remove it")
+                )
+    for p in parameters:
+        if p.default is p.empty and p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name not in options:
+            raise ConfigError(f"{kind} '{name}': option '{p.name}' is missing; give it a value")
+    return factory(**options)

@@ -1,0 +1,26 @@
+"""One family of errors, and the suggestion of the nearest name."""
+
+from __future__ import annotations
+
+import pytest
+
+from hflray import errors
+
+
+def test_one_family():
+    kinds = ("ConfigError", "DataError", "InfeasibleError", "DivergedError", "WorkerLostError")
+    assert all(issubclass(getattr(errors, kind), errors.HflrayError) for kind in kinds)
+
+
+@pytest.mark.parametrize(
+    "name, known, hint",
+    [
+        ("num_device", ["num_devices", "num_edges"], "; did you mean 'num_devices'?"),
+        ("lamda", ["lambda", "seed"], "; did you mean 'lambda'?"),
+        ("edges", ["num_edges", "area_km"], "; did you mean 'num_edges'?"),
+        ("zzz", ["seed"], ""),
+        ("x", [], ""),
+    ],
+)
+def test_nearest(name, known, hint):
+    assert errors.nearest(name, known) == hint

@@ -1,0 +1,211 @@
+"""The rules of the house (design, section 2), held by reading every import of the package.
+
+Imports inside functions, under TYPE_CHECKING, and ``importlib.import_module("…")`` with a literal count too.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# Top first; a unit may import what is below its own row.
+ROWS = (
+    ("tune", "report", "compare", "sweep", "progress"),
+    ("tracking",),
+    ("experiment", "scenario", "checkpoint", "rl"),
+    ("scheduling", "training", "assignment"),
+    ("allocation",),
+    ("cost",),
+    ("fleet", "models", "data"),
+    ("config",),
+    ("registry", "seeding", "metrics", "errors"),
+)
+ROW = {unit: row for row, units in enumerate(ROWS) for unit in units}
+# Arrows within a row. They must not make a circle.
+WITHIN_A_ROW = {
+    *(("tune", unit) for unit in ("report", "compare", "sweep", "progress")),
+    ("experiment", "scenario"),
+    *((unit, "errors") for unit in ("registry", "seeding", "metrics")),
+}
+
+# Library: the only files (or packages) that may import it.
+RESERVED = {
+    "ray": ("training/actors.py", "training/hierarchy.py", "rl/", "tune.py", "experiment.py"),
+    "mlflow": ("tracking.py",),
+    "cvxpy": ("allocation/cvxpy.py",),
+}
+
+ALGORITHMS = ("allocation", "scheduling", "assignment", "rl", "training")
+MAX_LINES = 300
+NOT_MIRRORS = {"test_house.py"}  # tests of the whole, not of one module
+
+
+def imports(source: str, package: tuple[str, ...]) -> Iterator[tuple[int, str]]:
+    """Line and dotted name of everything imported by a module that lies in `package`, such as ("hflray", "rl")."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = list(package[: len(package) - node.level + 1]) if node.level else []
+            base += [node.module] if node.module else []
+            for alias in node.names:
+                # "from hflray import fleet" imports hflray.fleet; deeper names do not change the unit.
+                yield node.lineno, ".".join([*base, alias.name])
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            function = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if function in ("import_module", "__import__") and isinstance(node.args[0].value, str):
+                yield node.lineno, node.args[0].value
+
+
+def violations(files: dict[str, str]) -> list[str]:
+    """What breaks the rules among `files`: path below hflray/ to source."""
+    found = []
+    for path, source in sorted(files.items()):
+        if path == "__init__.py":  # lazy exports of the contract's names
+            continue
+        parts = path.removesuffix(".py").split("/")
+        unit = parts[0]
+        if unit not in ROW:
+            found.append(f"{path}: '{unit}' is not part of the house")
+            continue
+        for line, name in imports(source, ("hflray", *parts[:-1])):
+            library, _, rest = name.partition(".")
+            where = f"{path}:{line}"
+            if library in RESERVED and not any(
+                path == ok or (ok[-1] == "/" and path.startswith(ok)) for ok in RESERVED[library]
+            ):
+                found.append(f"{where}: {library} is only for {', '.join(RESERVED[library])}")
+            if library != "hflray":
+                continue
+            other = rest.partition(".")[0]
+            if other.startswith("__"):  # hflray.__version__
+                continue
+            if other not in ROW:
+                found.append(f"{where}: {name}: import from the module that defines it")
+            elif other != unit and ROW[other] <= ROW[unit] and (unit, other) not in WITHIN_A_ROW:
+                found.append(f"{where}: {unit} may not import {other}")
+    return found
+
+
+def long_files(files: dict[str, str]) -> list[str]:
+    """Algorithm files that are too long to read in one sitting."""
+    sizes = {path: source.count("\n") for path, source in files.items() if path.split("/")[0] in ALGORITHMS}
+    return [f"{path}: {size} lines, at most {MAX_LINES}" for path, size in sorted(sizes.items()) if size > MAX_LINES]
+
+
+def orphans(tests: list[str], modules: list[str]) -> list[str]:
+    """Test files (paths below tests/) that mirror no module or package (paths below hflray/)."""
+    known = {path.removesuffix(".py") for path in modules} | {path.rpartition("/")[0] for path in modules}
+    return [
+        path
+        for path in sorted(tests)
+        if not path.startswith("benchmarks/")
+        and path not in NOT_MIRRORS
+        and path.removesuffix(".py").replace("test_", "", 1) not in known
+    ]
+
+
+def sources(folder: str) -> dict[str, str]:
+    top = ROOT / folder
+    return {path.relative_to(top).as_posix(): path.read_text(encoding="utf-8") for path in top.rglob("*.py")}
+
+
+def test_imports_point_down():
+    assert violations(sources("hflray")) == []
+
+
+def test_algorithm_files_are_short():
+    assert long_files(sources("hflray")) == []
+
+
+def test_tests_mirror_the_tree():
+    tests = [path for path in sources("tests") if path.rpartition("/")[2].startswith("test_")]
+    assert orphans(tests, list(sources("hflray"))) == []
+
+
+def test_there_is_something_to_check():
+    files = sources("hflray")
+    assert {"config.py", "cost.py", "scheduling/ikc.py", "assignment/geographic.py"} <= set(files)
+    arrows = {name for path, source in files.items() for _, name in imports(source, ("hflray", *path.split("/")[:-1]))}
+    assert "hflray.errors.ConfigError" in arrows
+    assert len(arrows) > 50
+
+
+@pytest.mark.parametrize(
+    "path, source",
+    [
+        ("cost.py", "from hflray.allocation import allocate_round"),
+        ("cost.py", "from hflray import tune"),
+        ("cost.py", "import hflray.tune as t"),
+        ("cost.py", "def f():\n    from hflray.experiment import Experiment"),
+        ("cost.py", "if TYPE_CHECKING:\n    from hflray.experiment import Experiment"),
+        ("cost.py", "import importlib\nimportlib.import_module('hflray.tune')"),
+        ("cost.py", "from . import tune"),
+        ("cost.py", "from .training.local import train"),
+        ("cost.py", "from hflray import Experiment"),
+        ("cost.py", "import hflray"),
+        ("cost.py", "from hflray import *"),
+        ("scheduling/ikc.py", "from hflray.assignment import build_assigner"),  # the same row
+        ("scheduling/ikc.py", "from ..assignment import build_assigner"),
+        ("scheduling/ikc.py", "from .. import training"),
+        ("checkpoint.py", "from hflray.experiment import Experiment"),
+        ("errors.py", "from hflray.registry import names"),
+        ("config.py", "from hflray.fleet import Fleet"),
+        ("scheduling/ikc.py", "import ray"),
+        ("training/local.py", "def f():\n    from ray.util import x"),
+        ("training/local.py", "__import__('ray')"),
+        ("experiment.py", "import mlflow"),
+        ("tune.py", "from mlflow.tracking import MlflowClient"),
+        ("allocation/newton.py", "import cvxpy as cp"),
+        ("utils.py", "x = 1"),
+    ],
+)
+def test_a_violation_is_found(path, source):
+    assert len(violations({path: source})) == 1
+
+
+@pytest.mark.parametrize(
+    "path, source",
+    [
+        (
+            "cost.py",
+            "from hflray.fleet import Fleet\nfrom hflray import errors, __version__\nfrom .config import Section",
+        ),
+        (
+            "scheduling/ikc.py",
+            "from hflray.scheduling.base import x\nfrom .base import y\nfrom . import base\nfrom .. import cost",
+        ),
+        ("training/actors.py", "import ray"),
+        ("training/hierarchy.py", "def f():\n    import ray"),
+        ("rl/train.py", "from ray.rllib import x\nfrom hflray.assignment.network import N"),
+        ("experiment.py", "import ray\nfrom hflray.training.local import train\nimport rayon, mlflowish"),
+        ("tracking.py", "import mlflow.tracking\nfrom hflray.experiment import RoundRecord"),
+        ("allocation/cvxpy.py", "import cvxpy as cp\nfrom hflray.cost import Workload"),
+        ("tune.py", "from hflray.compare import table\nfrom hflray import registry"),
+        ("registry.py", "from hflray.errors import ConfigError"),
+        ("__init__.py", "from hflray.tune import main\nimport ray"),
+    ],
+)
+def test_what_is_allowed(path, source):
+    assert violations({path: source}) == []
+
+
+def test_rows_within_make_no_circle():
+    assert all(ROW[a] == ROW[b] for a, b in WITHIN_A_ROW)
+    assert not any((b, a) in WITHIN_A_ROW for a, b in WITHIN_A_ROW)
+
+
+def test_a_long_file_and_an_orphan_are_found():
+    assert long_files({"rl/env.py": "x\n" * 301, "rl/ok.py": "x\n" * 300, "config.py": "x\n" * 999}) == [
+        "rl/env.py: 301 lines, at most 300"
+    ]
+    modules = ["cost.py", "scheduling/ikc.py", "rl/__init__.py"]
+    tests = ["test_cost.py", "scheduling/test_ikc.py", "test_rl.py", "test_house.py", "benchmarks/test_speed.py"]
+    assert orphans(tests, modules) == []
+    assert orphans(["test_ikc.py", "scheduling/test_cost.py"], modules) == ["scheduling/test_cost.py", "test_ikc.py"]

@@ -1,0 +1,66 @@
+"""The glossary's names and its two formulas."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hflray import metrics
+
+
+def test_names_are_those_of_the_design():
+    assert set(metrics.PER_ROUND) == {
+        *("accuracy", "test_loss", "schedule/class_balance"),
+        *(
+            f"{scope}/{what}"
+            for scope in ("round", "total")
+            for what in ("delay_s", "energy_j", "objective", "message_bits")
+        ),
+        *(f"wall/{step}_s" for step in ("schedule", "assign", "allocate", "train", "evaluate")),
+    }
+    assert set(metrics.AT_THE_END) == {
+        *("rounds_to_target", "objective_to_target"),
+        *(f"clustering/{what}" for what in ("ari", "delay_s", "energy_j")),
+    }
+    constants = {value for name, value in vars(metrics).items() if name.isupper() and isinstance(value, str)}
+    assert constants == {*metrics.PER_ROUND, *metrics.AT_THE_END}
+    assert metrics.edge_metric(3, "delay_s") == "edge/3/delay_s"
+
+
+def test_class_balance_by_hand():
+    assert metrics.class_balance(np.array([5, 5, 5, 5])) == 1.0
+    assert metrics.class_balance(np.array([9, 0, 0])) == 0.0
+    # Shares 1/2, 1/4, 1/4, 0: 1.5 bits of at most 2.
+    assert metrics.class_balance(np.array([2, 1, 1, 0])) == pytest.approx(0.75)
+    assert metrics.class_balance(np.array([0, 0])) == 0.0
+    assert metrics.class_balance(np.array([4])) == 0.0
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 1000), min_size=2, max_size=12), st.integers(1, 9))
+def test_class_balance_is_a_share_and_scale_free(counts, c):
+    value = metrics.class_balance(np.array(counts))
+    assert 0.0 <= value <= 1.0
+    assert metrics.class_balance(c * np.array(counts[::-1])) == pytest.approx(value, abs=1e-12)
+    assert str(value) != "-0.0"
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=3, max_size=14))
+def test_ari_is_equation_28(labels):
+    predicted, truth = map(np.array, zip(*labels, strict=True))
+    s = np.zeros((2, 2))  # σ: pairs apart or together, in the prediction and in the truth
+    for i, j in itertools.combinations(range(len(labels)), 2):
+        s[int(predicted[i] == predicted[j]), int(truth[i] == truth[j])] += 1
+    # σ_11 together in both, σ_00 apart in both; the other two in either order, as the formula is symmetric in them.
+    below = (s[0, 0] + s[0, 1]) * (s[0, 1] + s[1, 1]) + (s[0, 0] + s[1, 0]) * (s[1, 0] + s[1, 1])
+    expected = 1.0 if below == 0 else 2 * (s[0, 0] * s[1, 1] - s[0, 1] * s[1, 0]) / below
+    assert metrics.adjusted_rand_index(predicted, truth) == pytest.approx(expected, abs=1e-12)
+
+
+def test_ari_ignores_the_numbering():
+    assert metrics.adjusted_rand_index(np.array([2, 2, 0, 1]), np.array([0, 0, 1, 2])) == 1.0

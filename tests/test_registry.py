@@ -1,0 +1,83 @@
+"""Names, entry points, and options that a factory does not take."""
+
+from __future__ import annotations
+
+import sys
+import types
+from importlib.metadata import EntryPoint
+
+import pytest
+
+from hflray import registry
+from hflray.errors import ConfigError
+
+
+@pytest.fixture
+def outside(monkeypatch):
+    """A package outside, `hflray_outside`, with entry points."""
+    module = types.ModuleType("hflray_outside")
+    module.Thing = Thing
+    module.anything = lambda **options: options
+    monkeypatch.setitem(sys.modules, "hflray_outside", module)
+    points = [
+        EntryPoint("thing", "hflray_outside:Thing", "hflray.assigners"),
+        EntryPoint("anything", "hflray_outside:anything", "hflray.assigners"),
+        EntryPoint("geographic", "hflray_outside:Thing", "hflray.assigners"),
+        EntryPoint("gone", "hflray_outside:Gone", "hflray.assigners"),
+        EntryPoint("lost", "hflray_no_such_package:Thing", "hflray.assigners"),
+    ]
+    monkeypatch.setattr(registry, "entry_points", lambda group: [p for p in points if p.group == group])
+    registry._table.cache_clear()
+    yield
+    monkeypatch.undo()
+    registry._table.cache_clear()
+
+
+class Thing:
+    def __init__(self, size, *, colour="red"):
+        self.size, self.colour = size + 1, colour
+
+
+def test_built_in_names():
+    assert registry.names("scheduler") == ["fedavg", "ikc", "vkc"]
+    assert {"geographic", "random", "best_gain", "hfel"} <= set(registry.names("assigner"))
+    assert {"digits", "fashion_mnist", "cifar10", "synthetic"} <= set(registry.names("dataset"))
+    assert {"majority", "dirichlet", "iid"} <= set(registry.names("partition"))
+    assert set(registry.GROUPS.values()) == {f"hflray.{kind}s" for kind in registry.BUILTIN}
+
+
+def test_unknown_name_lists_the_known_ones():
+    with pytest.raises(ConfigError) as error:
+        registry.check("scheduler", "ick", "scheduling.name")
+    message = str(error.value)
+    assert message.startswith("scheduling.name: unknown scheduler 'ick'; did you mean 'ikc'?; known: fedavg, ikc, vkc;")
+    assert "hflray.schedulers" in message
+    assert "\n" not in message
+
+
+def test_entry_points_add_and_never_replace(outside):
+    assert "thing" in registry.names("assigner")
+    assert registry.resolve("assigner", "thing") is Thing
+    assert registry.resolve("assigner", "geographic").__module__ == "hflray.assignment.geographic"
+    assert registry.build("assigner", "thing", size=2).size == 3
+    assert registry.build("assigner", "anything", a=1) == {"a": 1}
+
+
+@pytest.mark.parametrize("name", ["gone", "lost"])
+def test_what_cannot_be_loaded_says_so(outside, name):
+    with pytest.raises(
+        ConfigError, match=rf"assigner '{name}' is registered as hflray_\w+:\w+, which cannot be loaded"
+    ):
+        registry.resolve("assigner", name)
+
+
+def test_options(outside):
+    with pytest.raises(
+        ConfigError, match=r"unknown option 'color' \(got 'blue'\); did you mean 'colour'\?; accepted: size, colour$"
+    ):
+        registry.build("assigner", "thing", size=1, color="blue")
+    with pytest.raises(ConfigError, match="assigner 'thing': option 'size' is missing"):
+        registry.build("assigner", "thing")
+    # A TypeError from inside the constructor is a bug there, not a wrong option: it must not be dressed up as one.
+    with pytest.raises(TypeError):
+        registry.build("assigner", "thing", size="two")
