@@ -1,0 +1,208 @@
+"""What a round costs: equations (4) to (14) of the paper. Simulated seconds and joules, arithmetic only.
+
+Each equation is a function of its own over arrays; `round_cost` puts them together for a schedule, an assignment and
+an allocation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hflray.errors import ConfigError
+from hflray.fleet import Fleet
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a round asks of the fleet.
+
+    Attributes:
+        model_bits: z, bits.
+        local_iterations: L.
+        edge_iterations: Q.
+        delay_weight: λ, J/s; above 0.
+        cloud_hop: whether the edges' models go on to the cloud; clustering (Algorithm 2) is charged without.
+    """
+
+    model_bits: float
+    local_iterations: int = 5
+    edge_iterations: int = 5
+    delay_weight: float = 1.0
+    cloud_hop: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("model_bits", "local_iterations", "edge_iterations", "delay_weight"):
+            value = getattr(self, name)
+            if not (np.isfinite(value) and value > 0):
+                raise ConfigError(f"{name}: got {value}; a finite number above 0 is needed")
+
+
+class AllocationLike(Protocol):
+    """Anything that says what each scheduled device was given."""
+
+    @property
+    def bandwidth_hz(self) -> FloatArray:
+        """b_n, (H,), Hz."""
+
+    @property
+    def cpu_hz(self) -> FloatArray:
+        """f_n, (H,), Hz."""
+
+
+@dataclass(frozen=True, eq=False)
+class RoundCost:
+    """The cost of one round, in total, per edge (M,) and per scheduled device (H,).
+
+    Attributes:
+        energy_j: E_i, J, equation (14).
+        delay_s: T_i, s, equation (13).
+        objective: E_i + λ T_i.
+        message_bits: uplink bits, (H·Q + M)·z; without a cloud hop H·Q·z.
+        edge_energy_j: E_{m,i}, (M,), J, cloud hop included.
+        edge_delay_s: T_{m,i}, (M,), s, cloud hop included.
+        edge_devices: number of devices at each edge, (M,).
+        compute_delay_s, compute_energy_j: of one edge iteration, (H,), equations (4), (5).
+        upload_delay_s, upload_energy_j: of one edge iteration, (H,), equations (7), (8).
+    """
+
+    energy_j: float
+    delay_s: float
+    objective: float
+    message_bits: float
+    edge_energy_j: FloatArray
+    edge_delay_s: FloatArray
+    edge_devices: IntArray
+    compute_delay_s: FloatArray
+    compute_energy_j: FloatArray
+    upload_delay_s: FloatArray
+    upload_energy_j: FloatArray
+
+
+def compute_delay_s(
+    local_iterations: int, cycles_per_sample: FloatArray, samples: FloatArray, cpu_hz: FloatArray
+) -> FloatArray:
+    """T^cmp = L u D / f, s (equation 4)."""
+    return local_iterations * cycles_per_sample * samples / cpu_hz
+
+
+def compute_energy_j(
+    capacitance: float, local_iterations: int, cycles_per_sample: FloatArray, samples: FloatArray, cpu_hz: FloatArray
+) -> FloatArray:
+    """E^cmp = α/2 · L f² u D, J (equation 5)."""
+    return capacitance / 2 * local_iterations * cpu_hz**2 * cycles_per_sample * samples
+
+
+def rate_bps(bandwidth_hz: FloatArray, gain: FloatArray, power_w: FloatArray, noise_w_per_hz: float) -> FloatArray:
+    """η = b log2(1 + ḡ p / (N_0 b)), bit/s (equation 6)."""
+    # log1p keeps the digits of a link whose signal-to-noise ratio is far below 1.
+    nats = np.log1p(gain * power_w / (noise_w_per_hz * bandwidth_hz))
+    return np.asarray(bandwidth_hz * nats / np.log(2.0), dtype=np.float64)
+
+
+def upload_delay_s(model_bits: float, rate: FloatArray) -> FloatArray:
+    """T^com = z / η, s (equation 7)."""
+    return model_bits / rate
+
+
+def upload_energy_j(power_w: FloatArray, delay_s: FloatArray) -> FloatArray:
+    """E^com = p T^com, J (equation 8)."""
+    return power_w * delay_s
+
+
+def cloud_hop(fleet: Fleet, model_bits: float) -> tuple[FloatArray, FloatArray]:
+    """Delay (M,) s and energy (M,) J of each edge's upload to the cloud (equations 11 and 12)."""
+    rate = rate_bps(np.asarray(fleet.cloud_bandwidth_hz), fleet.cloud_gain, fleet.edge_power_w, fleet.noise_w_per_hz)
+    delay_s = model_bits / rate
+    return delay_s, fleet.edge_power_w * delay_s
+
+
+def message_bits(num_scheduled: int, num_edges: int, work: Workload) -> float:
+    """Uplink bits of a round: each device Q times, and each edge once if there is a cloud hop (design, 5.10)."""
+    return (num_scheduled * work.edge_iterations + (num_edges if work.cloud_hop else 0)) * work.model_bits
+
+
+def check_assignment(fleet: Fleet, devices: ArrayLike, assignment: ArrayLike) -> tuple[IntArray, IntArray]:
+    """Return `devices` and `assignment` as index arrays (H,); raise ConfigError naming the first bad index."""
+    chosen, edges = np.asarray(devices), np.asarray(assignment)
+    for name, array, bound, what in (
+        ("devices", chosen, fleet.num_devices, "device"),
+        ("assignment", edges, fleet.num_edges, "edge"),
+    ):
+        if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+            raise ConfigError(
+                f"{name}: got shape {array.shape} of {array.dtype}; a 1-D array of integer indices is needed"
+            )
+        bad = np.flatnonzero((array < 0) | (array >= bound))
+        if bad.size:
+            raise ConfigError(f"{name}[{bad[0]}]: {what} {array[bad[0]]} does not exist; accepted: 0 to {bound - 1}")
+    if chosen.shape != edges.shape:
+        raise ConfigError(f"assignment: {edges.size} edges for {chosen.size} devices; give one edge for each device")
+    if chosen.size == 0:
+        raise ConfigError("devices: the list is empty; at least one device must be scheduled")
+    if len(np.unique(chosen)) != chosen.size:
+        raise ConfigError("devices: a device is listed twice; each may be scheduled once a round")
+    return chosen.astype(np.intp), edges.astype(np.intp)
+
+
+def round_cost(
+    fleet: Fleet, work: Workload, devices: ArrayLike, assignment: ArrayLike, allocation: AllocationLike
+) -> RoundCost:
+    """Cost of a round: equations (4) to (14). An edge without devices keeps its cloud hop, as (13) and (14) read.
+
+    Args:
+        fleet: N devices and M edges.
+        work: the round's model size, iterations and λ.
+        devices: the scheduled devices, (H,) indices.
+        assignment: the edge of each, (H,) indices.
+        allocation: bandwidth and CPU frequency of each.
+
+    Raises:
+        ConfigError: an index is out of range, lengths differ, or a bandwidth or frequency is not above 0.
+    """
+    chosen, edges = check_assignment(fleet, devices, assignment)
+    bandwidth, cpu = np.asarray(allocation.bandwidth_hz), np.asarray(allocation.cpu_hz)
+    for name, array in (("bandwidth_hz", bandwidth), ("cpu_hz", cpu)):
+        if array.shape != chosen.shape:
+            raise ConfigError(
+                f"{name}: got shape {array.shape}, expected {chosen.shape}, one for each scheduled device"
+            )
+        bad = np.flatnonzero(~(np.isfinite(array) & (array > 0)))
+        if bad.size:  # 0 Hz would turn into NaN seconds, and NaN into a number that looks like a result
+            raise ConfigError(
+                f"{name}[{bad[0]}]: got {array[bad[0]]} for device {chosen[bad[0]]}; a finite number above 0 is needed"
+            )
+    cycles, samples, power = fleet.cycles_per_sample[chosen], fleet.samples[chosen], fleet.power_w[chosen]
+    t_cmp = compute_delay_s(work.local_iterations, cycles, samples, cpu)
+    e_cmp = compute_energy_j(fleet.capacitance, work.local_iterations, cycles, samples, cpu)
+    t_com = upload_delay_s(work.model_bits, rate_bps(bandwidth, fleet.gain[chosen, edges], power, fleet.noise_w_per_hz))
+    e_com = upload_energy_j(power, t_com)
+
+    slowest = np.zeros(fleet.num_edges)
+    np.maximum.at(slowest, edges, t_cmp + t_com)
+    delay_s = work.edge_iterations * slowest  # (9)
+    spent: FloatArray = np.bincount(edges, e_cmp + e_com, minlength=fleet.num_edges).astype(np.float64)
+    energy_j = work.edge_iterations * spent  # (10)
+    if work.cloud_hop:
+        hop_delay_s, hop_energy_j = cloud_hop(fleet, work.model_bits)
+        delay_s, energy_j = delay_s + hop_delay_s, energy_j + hop_energy_j
+    total_delay_s, total_energy_j = float(delay_s.max()), float(energy_j.sum())
+    return RoundCost(
+        energy_j=total_energy_j,
+        delay_s=total_delay_s,
+        objective=total_energy_j + work.delay_weight * total_delay_s,
+        message_bits=message_bits(chosen.size, fleet.num_edges, work),
+        edge_energy_j=energy_j,
+        edge_delay_s=delay_s,
+        edge_devices=np.bincount(edges, minlength=fleet.num_edges),
+        compute_delay_s=t_cmp,
+        compute_energy_j=e_cmp,
+        upload_delay_s=t_com,
+        upload_energy_j=e_com,
+    )

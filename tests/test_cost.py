@@ -1,0 +1,299 @@
+"""Equations (4) to (14) of the paper: each with numbers worked out by hand, and each with a property.
+
+The hand-made numbers share a noise density of 1.5e-18 W/Hz, so that signal-to-noise ratios come out as 1, 3 and 15 and
+the logarithms as 1, 2 and 4.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hflray.cost import (
+    Workload,
+    check_assignment,
+    cloud_hop,
+    compute_delay_s,
+    compute_energy_j,
+    message_bits,
+    rate_bps,
+    round_cost,
+    upload_delay_s,
+    upload_energy_j,
+)
+from hflray.errors import ConfigError
+from hflray.fleet import Fleet, FleetConfig, sample_fleet
+
+NOISE = 1.5e-18
+positive = st.floats(1e-3, 1e3)
+
+
+def arr(*values):
+    return np.array(values, dtype=np.float64)
+
+
+# Three devices and three edges. Devices 0 and 1 go to edge 0, device 2 to edge 1, nobody to edge 2.
+FLEET = Fleet(
+    position_m=np.zeros((3, 2)),
+    edge_position_m=np.zeros((3, 2)),
+    distance_m=np.ones((3, 3)),
+    gain=np.array([[9e-12, 1.0, 1.0], [1.125e-10, 1.0, 1.0], [1.0, 1.5e-11, 1.0]]),
+    cloud_gain=arr(1.125e-9, 2.25e-10, 3e-11),
+    cycles_per_sample=arr(2e4, 1e4, 1e5),
+    samples=arr(500, 400, 600),
+    power_w=arr(0.5, 0.1, 0.2),
+    max_cpu_hz=arr(2e9, 2e9, 2e9),
+    edge_power_w=arr(0.2, 0.2, 0.5),
+    edge_bandwidth_hz=arr(2e6, 2e6, 2e6),
+    cloud_bandwidth_hz=1e7,
+    noise_w_per_hz=NOISE,
+    capacitance=2e-28,
+)
+WORK = Workload(model_bits=4e6, local_iterations=5, edge_iterations=2, delay_weight=3.0)
+ALLOCATION = SimpleNamespace(bandwidth_hz=arr(1e6, 5e5, 2e6), cpu_hz=arr(1e9, 2e9, 5e8))
+COST = round_cost(FLEET, WORK, [0, 1, 2], [0, 0, 1], ALLOCATION)
+
+
+def test_4_compute_delay_golden():
+    # L u D / f = 5 · 2e4 · 500 / 1e9 = 5e7 / 1e9 = 0.05 s
+    assert compute_delay_s(5, arr(2e4), arr(500), arr(1e9)) == pytest.approx(arr(0.05))
+    # 5 · 1e4 · 400 / 2e9 = 0.01 s; 5 · 1e5 · 600 / 5e8 = 0.6 s
+    assert COST.compute_delay_s == pytest.approx(arr(0.05, 0.01, 0.6))
+
+
+def test_5_compute_energy_golden():
+    # α/2 · L f² u D = 1e-28 · 5 · 1e18 · 2e4 · 500 = 1e-10 · 5e7 = 5e-3 J
+    assert compute_energy_j(2e-28, 5, arr(2e4), arr(500), arr(1e9)) == pytest.approx(arr(5e-3))
+    # 1e-28 · 4e18 · 2e7 = 8e-3 J; 1e-28 · 2.5e17 · 3e8 = 7.5e-3 J
+    assert COST.compute_energy_j == pytest.approx(arr(5e-3, 8e-3, 7.5e-3))
+
+
+def test_6_rate_golden():
+    # ḡ p / (N_0 b) = 9e-12 · 0.5 / (1.5e-18 · 1e6) = 4.5e-12 / 1.5e-12 = 3; 1e6 · log2(4) = 2e6 bit/s
+    assert rate_bps(arr(1e6), arr(9e-12), arr(0.5), NOISE) == pytest.approx(arr(2e6))
+    # 1.125e-10 · 0.1 / (1.5e-18 · 5e5) = 1.125e-11 / 7.5e-13 = 15; 5e5 · log2(16) = 2e6 bit/s
+    assert rate_bps(arr(5e5), arr(1.125e-10), arr(0.1), NOISE) == pytest.approx(arr(2e6))
+
+
+def test_7_upload_delay_golden():
+    # z / η = 4e6 / 2e6 = 2 s, for each of the three devices (device 2: 2e6 · log2(1 + 3e-12 / 3e-12) = 2e6 bit/s)
+    assert upload_delay_s(4e6, arr(2e6)) == pytest.approx(arr(2.0))
+    assert COST.upload_delay_s == pytest.approx(arr(2.0, 2.0, 2.0))
+
+
+def test_8_upload_energy_golden():
+    # p T: 0.5 · 2 = 1 J, 0.1 · 2 = 0.2 J, 0.2 · 2 = 0.4 J
+    assert upload_energy_j(arr(0.5), arr(2.0)) == pytest.approx(arr(1.0))
+    assert COST.upload_energy_j == pytest.approx(arr(1.0, 0.2, 0.4))
+
+
+def test_9_and_10_edge_totals_golden():
+    cost = round_cost(FLEET, dataclasses.replace(WORK, cloud_hop=False), [0, 1, 2], [0, 0, 1], ALLOCATION)
+    # (9) Q max: 2 · max(0.05 + 2, 0.01 + 2) = 4.1 s; 2 · (0.6 + 2) = 5.2 s; nobody: 0
+    assert cost.edge_delay_s == pytest.approx(arr(4.1, 5.2, 0.0))
+    # (10) Q Σ: 2 · (0.005 + 1 + 0.008 + 0.2) = 2.426 J; 2 · (0.0075 + 0.4) = 0.815 J; nobody: 0
+    assert cost.edge_energy_j == pytest.approx(arr(2.426, 0.815, 0.0))
+    assert cost.edge_devices.tolist() == [2, 1, 0]
+    assert cost.delay_s == pytest.approx(5.2)
+    assert cost.energy_j == pytest.approx(3.241)
+
+
+def test_11_and_12_cloud_hop_golden():
+    delay_s, energy_j = cloud_hop(FLEET, 4e6)
+    # (11) N_0 B = 1.5e-11 W. Ratios: 1.125e-9 · 0.2 / 1.5e-11 = 15, 2.25e-10 · 0.2 / 1.5e-11 = 3 and
+    # 3e-11 · 0.5 / 1.5e-11 = 1, so 4e6 / (1e7 · 4) = 0.1 s, 4e6 / (1e7 · 2) = 0.2 s, 4e6 / (1e7 · 1) = 0.4 s
+    assert delay_s == pytest.approx(arr(0.1, 0.2, 0.4))
+    # (12) 0.2 · 0.1 = 0.02 J, 0.2 · 0.2 = 0.04 J, 0.5 · 0.4 = 0.2 J
+    assert energy_j == pytest.approx(arr(0.02, 0.04, 0.2))
+
+
+def test_13_round_delay_golden():
+    # 4.1 + 0.1, 5.2 + 0.2, 0 + 0.4 (the empty edge keeps its hop); the largest is 5.4 s
+    assert COST.edge_delay_s == pytest.approx(arr(4.2, 5.4, 0.4))
+    assert COST.delay_s == pytest.approx(5.4)
+
+
+def test_14_round_energy_golden():
+    # 2.426 + 0.02, 0.815 + 0.04, 0 + 0.2; the sum is 3.501 J
+    assert COST.edge_energy_j == pytest.approx(arr(2.446, 0.855, 0.2))
+    assert COST.energy_j == pytest.approx(3.501)
+
+
+def test_objective_and_message_bits_golden():
+    # E + λ T = 3.501 + 3 · 5.4 = 19.701
+    assert COST.objective == pytest.approx(19.701)
+    # (H Q + M) z = (3 · 2 + 3) · 4e6 = 3.6e7; without the hop 3 · 2 · 4e6 = 2.4e7
+    assert COST.message_bits == 3.6e7
+    assert message_bits(3, 3, dataclasses.replace(WORK, cloud_hop=False)) == 2.4e7
+
+
+@settings(deadline=None)
+@given(positive, positive, positive, positive)
+def test_4_property_scales(u, samples, f, c):
+    base = compute_delay_s(1, arr(u), arr(samples), arr(f))
+    assert compute_delay_s(3, arr(u), arr(samples * c), arr(f)) == pytest.approx(3 * c * base)
+    assert compute_delay_s(1, arr(u), arr(samples), arr(f * c)) == pytest.approx(base / c)
+
+
+@settings(deadline=None)
+@given(positive, positive, positive, positive)
+def test_5_property_quadratic_in_frequency(u, samples, f, c):
+    base = compute_energy_j(2.0, 1, arr(u), arr(samples), arr(f))
+    assert compute_energy_j(2.0, 1, arr(u), arr(samples), arr(c * f)) == pytest.approx(c**2 * base)
+    # Power is energy over delay: α/2 f³, whatever the work.
+    power = base / compute_delay_s(1, arr(u), arr(samples), arr(f))
+    assert power == pytest.approx(arr(f**3))
+
+
+@settings(deadline=None)
+@given(st.floats(1e3, 1e7), st.floats(1e-16, 1e-6), st.floats(1e-3, 1.0), st.floats(1.01, 100.0))
+def test_6_property_grows_with_each_and_is_bounded(b, gain, power, c):
+    base = rate_bps(arr(b), arr(gain), arr(power), 4e-21)
+    assert rate_bps(arr(c * b), arr(gain), arr(power), 4e-21) >= base
+    assert rate_bps(arr(b), arr(c * gain), arr(power), 4e-21) > base
+    assert rate_bps(arr(b), arr(gain), arr(c * power), 4e-21) > base
+    assert rate_bps(arr(c * b), arr(gain), arr(c * power), 4e-21) == pytest.approx(c * base)
+    # Never above the limit of infinite bandwidth, ḡ p / (N_0 ln 2).
+    assert base <= gain * power / (4e-21 * np.log(2)) * (1 + 1e-12)
+
+
+@settings(deadline=None)
+@given(positive, positive, positive)
+def test_7_property_bits_over_rate(z, rate, c):
+    assert upload_delay_s(z, arr(rate)) * rate == pytest.approx(arr(z))
+    assert upload_delay_s(c * z, arr(c * rate)) == pytest.approx(upload_delay_s(z, arr(rate)))
+
+
+@settings(deadline=None)
+@given(st.floats(1e3, 1e6), st.floats(1.01, 100.0))
+def test_8_property_a_louder_upload_is_faster_but_costs_more_energy(b, c):
+    def energy(power):
+        delay_s = upload_delay_s(1e6, rate_bps(arr(b), arr(1e-9), arr(power), 4e-21))
+        return upload_energy_j(arr(power), delay_s)
+
+    assert energy(0.01 * c) > energy(0.01)
+
+
+@st.composite
+def rounds(draw):
+    """A fleet, a schedule, an assignment and an allocation."""
+    rng = np.random.default_rng(draw(st.integers(0, 10**6)))
+    n, m = draw(st.integers(1, 12)), draw(st.integers(1, 5))
+    fleet = sample_fleet(FleetConfig(num_devices=n, num_edges=m), rng)
+    h = draw(st.integers(1, n))
+    work = Workload(
+        draw(st.floats(1e4, 1e8)), draw(st.integers(1, 9)), draw(st.integers(1, 9)), draw(st.floats(0.01, 99))
+    )
+    allocation = SimpleNamespace(bandwidth_hz=rng.uniform(1e4, 1e6, h), cpu_hz=rng.uniform(1e8, 2e9, h))
+    return fleet, work, rng.permutation(n)[:h], rng.integers(m, size=h), allocation
+
+
+@settings(max_examples=40, deadline=None)
+@given(rounds())
+def test_9_to_14_property_structure(case):
+    fleet, work, devices, edges, allocation = case
+    cost = round_cost(fleet, work, devices, edges, allocation)
+    hop_s, hop_j = cloud_hop(fleet, work.model_bits)
+    for m in range(fleet.num_edges):
+        at = edges == m
+        times = (cost.compute_delay_s + cost.upload_delay_s)[at]
+        spent = (cost.compute_energy_j + cost.upload_energy_j)[at]
+        # (9), (10): Q times the slowest, Q times the sum; and an empty edge has its cloud hop and no more.
+        assert cost.edge_delay_s[m] == pytest.approx(work.edge_iterations * max(times, default=0.0) + hop_s[m])
+        assert cost.edge_energy_j[m] == pytest.approx(work.edge_iterations * spent.sum() + hop_j[m])
+        assert cost.edge_devices[m] == at.sum()
+    # (13), (14)
+    assert cost.delay_s == cost.edge_delay_s.max()
+    assert cost.energy_j == pytest.approx(cost.edge_energy_j.sum())
+    assert cost.objective == pytest.approx(cost.energy_j + work.delay_weight * cost.delay_s)
+    assert cost.message_bits == pytest.approx((len(devices) * work.edge_iterations + fleet.num_edges) * work.model_bits)
+
+
+@settings(max_examples=25, deadline=None)
+@given(rounds(), st.integers(2, 5))
+def test_9_and_10_property_linear_in_edge_iterations(case, c):
+    fleet, work, devices, edges, allocation = case
+    work = dataclasses.replace(work, cloud_hop=False)
+    once = round_cost(fleet, work, devices, edges, allocation)
+    more = dataclasses.replace(work, edge_iterations=c * work.edge_iterations)
+    often = round_cost(fleet, more, devices, edges, allocation)
+    assert often.edge_delay_s == pytest.approx(c * once.edge_delay_s)
+    assert often.edge_energy_j == pytest.approx(c * once.edge_energy_j)
+    assert often.message_bits == pytest.approx(c * once.message_bits)
+
+
+@settings(max_examples=25, deadline=None)
+@given(rounds(), st.floats(0.1, 10.0))
+def test_11_and_12_property_linear_in_bits_and_deaf_to_the_schedule(case, c):
+    fleet, work, *_ = case
+    delay_s, energy_j = cloud_hop(fleet, work.model_bits)
+    longer_s, more_j = cloud_hop(fleet, c * work.model_bits)
+    assert longer_s == pytest.approx(c * delay_s)
+    assert more_j == pytest.approx(c * energy_j)
+    assert energy_j == pytest.approx(fleet.edge_power_w * delay_s)
+    few_s, _ = cloud_hop(fleet.take([0]), work.model_bits)
+    np.testing.assert_array_equal(few_s, delay_s)
+
+
+@settings(max_examples=25, deadline=None)
+@given(rounds(), st.randoms(use_true_random=False))
+def test_13_and_14_property_order_does_not_matter_and_more_devices_cost_more(case, random):
+    fleet, work, devices, edges, allocation = case
+    cost = round_cost(fleet, work, devices, edges, allocation)
+    order = list(range(len(devices)))
+    random.shuffle(order)
+
+    def part(index):
+        some = SimpleNamespace(bandwidth_hz=allocation.bandwidth_hz[index], cpu_hz=allocation.cpu_hz[index])
+        return round_cost(fleet, work, devices[index], edges[index], some)
+
+    shuffled = part(order)
+    assert shuffled.delay_s == cost.delay_s
+    assert shuffled.energy_j == pytest.approx(cost.energy_j)
+    if len(order) > 1:
+        fewer = part(order[1:])
+        assert fewer.delay_s <= cost.delay_s
+        assert fewer.energy_j < cost.energy_j
+
+
+@pytest.mark.parametrize("name", ["model_bits", "local_iterations", "edge_iterations", "delay_weight"])
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
+def test_workload_refuses(name, value):
+    with pytest.raises(ConfigError, match=f"{name}: got {value}; a finite number above 0"):
+        Workload(**({"model_bits": 1.0} | {name: value}))
+
+
+@pytest.mark.parametrize(
+    "devices, edges, words",
+    [
+        ([0, 3], [0, 0], r"devices\[1\]: device 3 does not exist; accepted: 0 to 2"),
+        ([0, 1], [0, -1], r"assignment\[1\]: edge -1 does not exist; accepted: 0 to 2"),
+        ([0, 1], [0], "1 edges for 2 devices"),
+        ([1, 1], [0, 0], "listed twice"),
+        ([], [], "empty"),
+        ([0.0], [0], "devices: got shape .* integer"),
+        ([True], [0], "devices: got shape .* integer"),
+        ([0], [[0]], "assignment: got shape"),
+    ],
+)
+def test_bad_indices_are_named(devices, edges, words):
+    with pytest.raises(ConfigError, match=words):
+        check_assignment(FLEET, devices, edges)
+
+
+@pytest.mark.parametrize(
+    "field, bad", [("bandwidth_hz", 0.0), ("bandwidth_hz", np.nan), ("cpu_hz", -1.0), ("cpu_hz", np.inf)]
+)
+def test_an_allocation_that_would_turn_into_nan_is_refused(field, bad):
+    given = {"bandwidth_hz": arr(1e6, 1e6), "cpu_hz": arr(1e9, 1e9)}
+    given[field] = arr(1e6, bad)
+    with pytest.raises(ConfigError, match=rf"{field}\[1\]: got .* for device 2; a finite number above 0"):
+        round_cost(FLEET, WORK, [0, 2], [0, 0], SimpleNamespace(**given))
+    given[field] = arr(1e6)
+    with pytest.raises(ConfigError, match=rf"{field}: got shape \(1,\), expected \(2,\)"):
+        round_cost(FLEET, WORK, [0, 2], [0, 0], SimpleNamespace(**given))

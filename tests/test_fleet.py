@@ -1,0 +1,138 @@
+"""The drawn system: path loss by hand, Table I's ranges, units, and arrays nobody can change."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from hflray.errors import ConfigError
+from hflray.fleet import FleetConfig, path_gain, sample_fleet
+
+
+def draw(seed=0, **settings):
+    return sample_fleet(FleetConfig(**settings), np.random.default_rng(seed))
+
+
+ARRAYS = [name for name, value in vars(draw()).items() if isinstance(value, np.ndarray)]
+
+
+@pytest.mark.parametrize(
+    "distance_m, loss_db",
+    [
+        (1000.0, 128.1),  # log10(1) = 0
+        (100.0, 90.5),  # 128.1 + 37.6 · (-1)
+        (10.0, 52.9),  # 128.1 - 75.2
+        (1.0, 15.3),  # 128.1 - 112.8
+        (0.01, 15.3),  # clamped at 1 m
+        (500.0, 116.7813),  # 37.6 · log10(0.5) = 37.6 · -0.301030 = -11.3187
+    ],
+)
+def test_path_loss_golden(distance_m, loss_db):
+    gain = path_gain(np.array([distance_m]), FleetConfig())
+    assert gain == pytest.approx(10 ** (-loss_db / 10), rel=1e-5)
+    # 8 dB of shadowing more is 10^-0.8 = 0.158489 of the gain.
+    assert path_gain(np.array([distance_m]), FleetConfig(), 8.0) == pytest.approx(0.158489 * gain, rel=1e-5)
+
+
+def test_gain_at_one_kilometre():
+    # 10^-12.81 = 10^-13 · 10^0.19 = 1.548817e-13
+    assert path_gain(np.array([1000.0]), FleetConfig()) == pytest.approx(1.548817e-13, rel=1e-6)
+
+
+def test_table_i_and_shapes():
+    fleet = draw(num_devices=2000, num_edges=300)
+    assert (fleet.num_devices, fleet.num_edges) == (2000, 300)
+    assert fleet.gain.shape == fleet.distance_m.shape == (2000, 300)
+    assert fleet.position_m.shape == (2000, 2)
+    assert fleet.cloud_gain.shape == fleet.edge_power_w.shape == (300,)
+    for values, low, high in (
+        (fleet.cycles_per_sample, 1e4, 1e5),
+        (fleet.edge_bandwidth_hz, 0.5e6, 3e6),
+        (fleet.samples, 400, 700),
+        (10 * np.log10(fleet.power_w / 1e-3), 0.0, 23.0),
+        (fleet.position_m, 0.0, 1000.0),
+        (fleet.edge_position_m, 0.0, 1000.0),
+    ):
+        assert values.min() >= low - 1e-9
+        assert values.max() <= high + 1e-9
+        # Uniform: the mean within 5 standard errors of the middle, and the ends nearly reached.
+        assert abs(values.mean() - (low + high) / 2) < 5 * (high - low) / np.sqrt(12 * values.size)
+        assert values.max() - values.min() > 0.97 * (high - low)
+    assert set(np.unique(fleet.samples)) >= {400.0, 700.0}
+    assert np.all(fleet.samples == np.rint(fleet.samples))
+    assert np.all(fleet.max_cpu_hz == 2e9)
+    assert fleet.cloud_bandwidth_hz == 1e7
+    assert fleet.capacitance == 2e-28
+
+
+def test_powers_in_watts():
+    fleet = draw(num_devices=3, num_edges=2)
+    assert fleet.edge_power_w == pytest.approx([0.1995262] * 2, rel=1e-6)  # 23 dBm = 10^2.3 mW
+    assert fleet.noise_w_per_hz == pytest.approx(3.981072e-21, rel=1e-6)  # -174 dBm/Hz = 10^-17.4 mW/Hz
+
+
+def test_shadowing_over_many_links():
+    fleet = draw(num_devices=1000, num_edges=50)
+    shadow_db = 10 * np.log10(path_gain(fleet.distance_m, FleetConfig()) / fleet.gain)
+    assert abs(shadow_db.mean()) < 5 * 8 / np.sqrt(50_000)
+    assert abs(shadow_db.std() - 8.0) < 5 * 8 / np.sqrt(2 * 50_000)
+    calm = draw(num_devices=10, num_edges=3, shadowing_db=0.0)
+    np.testing.assert_allclose(calm.gain, path_gain(calm.distance_m, FleetConfig()))
+
+
+def test_distances_and_the_cloud_in_the_middle():
+    fleet = draw(num_devices=20, num_edges=4, shadowing_db=0.0, min_distance_m=300.0)
+    true = np.linalg.norm(fleet.position_m[:, None] - fleet.edge_position_m, axis=-1)
+    np.testing.assert_allclose(fleet.distance_m, np.maximum(true, 300.0))
+    to_cloud = np.linalg.norm(fleet.edge_position_m - [500.0, 500.0], axis=1)
+    np.testing.assert_allclose(fleet.cloud_gain, path_gain(np.maximum(to_cloud, 300.0), FleetConfig()))
+
+
+def test_the_same_seed_draws_the_same_fleet():
+    one, two, other = draw(1), draw(1), draw(2)
+    for name in ARRAYS:
+        np.testing.assert_array_equal(getattr(one, name), getattr(two, name))
+    assert not np.array_equal(one.gain, other.gain)
+
+
+def test_take_keeps_order_and_edges():
+    fleet = draw(num_devices=6, num_edges=2)
+    some = fleet.take([4, 1])
+    assert (some.num_devices, some.num_edges) == (2, 2)
+    for name in ("position_m", "distance_m", "gain", "cycles_per_sample", "samples", "power_w", "max_cpu_hz"):
+        np.testing.assert_array_equal(getattr(some, name), getattr(fleet, name)[[4, 1]])
+    np.testing.assert_array_equal(some.cloud_gain, fleet.cloud_gain)
+    assert fleet.take([]).num_devices == 0
+
+
+@pytest.mark.parametrize("bad", [[6], [-1], [0.5], [True, False, True, False, False, False], [[0]]])
+def test_take_refuses_what_is_no_index(bad):
+    with pytest.raises(ConfigError, match="devices"):
+        draw(num_devices=6, num_edges=2).take(bad)
+
+
+def test_arrays_are_read_only_and_the_callers_own_stay_as_they_were():
+    fleet = draw(num_devices=4, num_edges=2)
+    for one in (fleet, fleet.take([1, 2]), fleet.with_samples([1, 2, 3, 4])):
+        for name in ARRAYS:
+            with pytest.raises(ValueError, match="read-only"):
+                getattr(one, name)[0] = 1.0
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        fleet.capacitance = 1.0
+    mine = np.ones(4)
+    changed = dataclasses.replace(fleet, power_w=mine)
+    mine[0] = 9.0
+    assert changed.power_w[0] == 1.0
+
+
+def test_with_samples():
+    fleet = draw(num_devices=3, num_edges=2)
+    assert fleet.with_samples([5, 6, 7]).samples.tolist() == [5.0, 6.0, 7.0]
+    with pytest.raises(ConfigError, match=r"samples: got shape \(2,\), expected \(3,\)"):
+        fleet.with_samples([5, 6])
+
+
+def test_there_are_arrays_to_test():
+    assert len(ARRAYS) == 11
