@@ -1,0 +1,207 @@
+"""Named data sets, and any ``.npz`` file, as uint8 arrays; design, section 9.
+
+A data set is looked for as ``<root>/<name>.npz``, then in torchvision's own layout below root, then downloaded through
+torchvision; root is the argument, else ``$HFLRAY_DATA``, else ``~/.cache/hflray``. ``digits`` and ``synthetic`` need
+neither file nor network. The ranges of D_n are those of the paper's section VI (Table I).
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hflray import registry, seeding
+from hflray.data.download import load_or_download
+from hflray.data.npz import check_arrays, read_arrays
+from hflray.errors import ConfigError
+
+FASHION_RANGE = (400, 700)  # also of every data set that the paper does not use
+CIFAR_RANGE = (300, 600)
+DIGITS_SIZE = 28  # 8×8 is below what the HFL model accepts; 28×28 is Fashion-MNIST's size
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A training and a test set of images.
+
+    Attributes:
+        name: for messages and logs.
+        x_train, x_test: (n, channels, height, width) uint8, C-contiguous.
+        y_train, y_test: (n,) int64 in 0..num_classes-1.
+        num_classes: C.
+        samples_range: lowest and highest D_n of the paper for this data set.
+    """
+
+    name: str
+    x_train: NDArray[np.uint8]
+    y_train: NDArray[np.int64]
+    x_test: NDArray[np.uint8]
+    y_test: NDArray[np.int64]
+    num_classes: int
+    samples_range: tuple[int, int] = FASHION_RANGE
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(channels, height, width) of one image."""
+        _, channels, height, width = self.x_train.shape
+        return channels, height, width
+
+    @property
+    def channel_mean(self) -> NDArray[np.float32]:
+        """Mean of each channel of x_train / 255, (channels,) float32."""
+        return self._moments[0]
+
+    @property
+    def channel_std(self) -> NDArray[np.float32]:
+        """Standard deviation of each channel of x_train / 255, (channels,) float32, at least 1/255."""
+        return self._moments[1]
+
+    @cached_property
+    def _moments(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        # Counting the 256 values is exact, and needs no float copy of the images.
+        counts = np.stack([np.bincount(self.x_train[:, c].ravel(), minlength=256) for c in range(self.image_shape[0])])
+        share, value = counts / counts.sum(axis=1, keepdims=True), np.arange(256) / 255.0
+        mean = share @ value
+        std = np.sqrt((share * (value - mean[:, None]) ** 2).sum(axis=1))
+        return mean.astype(np.float32), np.maximum(std, 1 / 255).astype(np.float32)
+
+
+def load_dataset(name: str, root: str | Path | None = None, seed: int = 0) -> Dataset:
+    """Load the data set registered as `name`, or the ``.npz`` file that `name` is the path of.
+
+    Args:
+        name: ``digits``, ``fashion_mnist``, ``cifar10``, ``synthetic``, a name of the entry point group
+            ``hflray.datasets`` (a function of root that returns a `Dataset`), or a path ending in ``.npz``, relative
+            to the current folder or to root, with the keys x_train, y_train, x_test, y_test (see `hflray.data.npz`).
+        root: folder of the data sets; None: ``$HFLRAY_DATA``, else ``~/.cache/hflray``.
+        seed: of data made up on the spot (functions with a `seed` parameter); stored data do not depend on it.
+
+    Raises:
+        ConfigError: an unknown name.
+        DataError: the data are missing, malformed, or cannot be downloaded; one line that says what to put where.
+    """
+    folder = data_root(root)
+    if name.endswith(".npz"):
+        path = Path(name).expanduser()
+        if not path.exists() and (folder / path).exists():
+            path = folder / path
+        return _from_arrays(path.stem, *read_arrays(path))
+    make = registry.resolve("dataset", registry.check("dataset", name, "data.name"))
+    seeded = {"seed": seed} if "seed" in inspect.signature(make).parameters else {}
+    dataset = make(folder, **seeded)
+    if not isinstance(dataset, Dataset):
+        raise ConfigError(
+            f"data.name: '{name}' returned a {type(dataset).__name__}; it must return a hflray.data.Dataset"
+        )
+    return dataset
+
+
+def data_root(root: str | Path | None = None) -> Path:
+    """Return the folder of the data sets: `root`, else ``$HFLRAY_DATA``, else ``~/.cache/hflray``."""
+    return Path(root or os.environ.get("HFLRAY_DATA") or "~/.cache/hflray").expanduser()
+
+
+def load_fashion_mnist(root: Path) -> Dataset:
+    """Fashion-MNIST (Xiao et al. 2017): 60,000 + 10,000 images of 1×28×28, ten classes."""
+    return _stored("fashion_mnist", root, FASHION_RANGE)
+
+
+def load_cifar10(root: Path) -> Dataset:
+    """CIFAR-10 (Krizhevsky 2009): 50,000 + 10,000 images of 3×32×32, ten classes."""
+    return _stored("cifar10", root, CIFAR_RANGE)
+
+
+def load_digits(root: Path | None = None) -> Dataset:
+    """scikit-learn's handwritten digits: 1,797 images, 8×8 enlarged to 1×28×28, ten classes.
+
+    Split four to one within each class, once for all: the split depends on no seed of the experiment.
+    """
+    from sklearn.datasets import load_digits as load
+
+    bunch = load()
+    images = _enlarge(bunch.images.astype(np.int64), DIGITS_SIZE, 255, 16)
+    labels = bunch.target.astype(np.int64)
+    rng = seeding.stream(0, "digits-split")
+    is_test = np.zeros(len(labels), bool)
+    for value in range(10):
+        members = rng.permutation(np.flatnonzero(labels == value))
+        is_test[members[: round(len(members) / 5)]] = True
+    return Dataset("digits", images[~is_test], labels[~is_test], images[is_test], labels[is_test], 10)
+
+
+def make_synthetic(
+    root: Path | None = None,
+    num_classes: int = 10,
+    train: int = 6000,
+    test: int = 1000,
+    channels: int = 1,
+    size: int = 28,
+    seed: int = 0,
+) -> Dataset:
+    """Make a learnable data set: each class a smooth random picture, each image its class's picture in noise.
+
+    Args:
+        root: ignored; nothing is read.
+        num_classes: C, classes of equal size (to within one image).
+        train, test: numbers of images.
+        channels, size: images are (channels, size, size).
+        seed: equal seeds give equal images.
+    """
+    rng = seeding.stream(seed, "synthetic")
+    coarse = rng.integers(0, 256, (num_classes * channels, 7, 7))
+    pictures = _enlarge(coarse, size, 1, 1).reshape(num_classes, channels, size, size).astype(np.float32)
+
+    def draw(n: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        labels = rng.permutation(np.arange(n) % num_classes)
+        images = np.empty((n, channels, size, size), np.uint8)
+        for start in range(0, n, 4096):  # in pieces, so that any size fits in memory next to its uint8 result
+            block = pictures[labels[start : start + 4096]]
+            noise = rng.standard_normal(block.shape, dtype=np.float32)
+            # 0.5 and 64: half the contrast and noise of a quarter of the range, so that one image is not enough.
+            images[start : start + 4096] = np.clip(64 + 0.5 * block + 64 * noise, 0, 255)
+        return images, labels
+
+    x_train, y_train = draw(train)
+    x_test, y_test = draw(test)
+    return Dataset("synthetic", x_train, y_train, x_test, y_test, num_classes)
+
+
+def _stored(name: str, root: Path, samples_range: tuple[int, int]) -> Dataset:
+    """`name` from its .npz below `root`, else from torchvision's layout, else from the network."""
+    path = root / f"{name}.npz"
+    if path.exists():
+        arrays, num_classes = read_arrays(path, 10)
+    else:
+        arrays, num_classes = check_arrays(load_or_download(name, root), root / name, 10)
+    return _from_arrays(name, arrays, num_classes, samples_range)
+
+
+def _from_arrays(
+    name: str, arrays: dict[str, NDArray[Any]], num_classes: int, samples_range: tuple[int, int] = FASHION_RANGE
+) -> Dataset:
+    return Dataset(name, **arrays, num_classes=num_classes, samples_range=samples_range)
+
+
+def _enlarge(images: NDArray[np.int64], size: int, numerator: int, denominator: int) -> NDArray[np.uint8]:
+    """Enlarge integer images (n, s, s) bilinearly to (n, 1, size, size), times numerator / denominator, rounded.
+
+    In integers: interpolation weights are multiples of 1 / (2·size), so the result is the same on every machine.
+    """
+    old = images.shape[1]
+    # Pixel centres: the new pixel i lies at ((2i + 1)·old − size) / (2·size) on the old grid, clamped to it.
+    position = np.clip((2 * np.arange(size) + 1) * old - size, 0, 2 * size * (old - 1))
+    cell = np.minimum(position // (2 * size), max(old - 2, 0))
+    weight = position - 2 * size * cell
+    rows = np.zeros((size, old), np.int64)
+    rows[np.arange(size), cell] += 2 * size - weight
+    rows[np.arange(size), np.minimum(cell + 1, old - 1)] += weight
+    total = rows @ images @ rows.T * numerator
+    unit = 4 * size * size * denominator
+    return ((2 * total + unit) // (2 * unit)).astype(np.uint8)[:, None]

@@ -1,0 +1,172 @@
+"""The two networks of the paper, and the flat float32 vector in which weights travel.
+
+`HflCnn` is the model being learned (paper, section VI: two 5×5 convolutions of 15 and 28 channels, 2×2 max pooling,
+two linear layers); `MiniCnn` is IKC's auxiliary model ξ (paper, sections IV-B and VI). The paper gives no hidden width
+or activation: the widths are those that return its Table I sizes, 448 KB and 882 KB (design, decision 5.4).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hflray.errors import ConfigError, DataError, HflrayError
+
+MIN_IMAGE_SIZE = 16  # two 5×5 convolutions and poolings leave 1×1 of 16×16, and nothing of 15×15
+MINI_INPUT_SHAPE = (1, 10, 10)
+BITS_PER_PARAMETER = 32
+BITS_PER_KB = 8 * 1024
+
+ModelKind = Literal["hfl", "mini"]
+Vector = NDArray[np.float32]
+
+
+def _pool_relu(features: Tensor) -> Tensor:
+    # ReLU is monotone, so pooling first gives the same numbers for a quarter of the activations.
+    return functional.relu(functional.max_pool2d(features, 2))
+
+
+def _pooled(size: int) -> int:
+    """Side length after an unpadded 5×5 convolution and 2×2 pooling."""
+    return (size - 4) // 2
+
+
+class HflCnn(nn.Module):
+    """The HFL model w: images (batch, C, H, W), normalised floats → logits (batch, num_classes).
+
+    Args:
+        image_shape: (C, H, W), H and W at least 16.
+        num_classes: number of logits.
+        hidden: width between the linear layers; None: 226 for one channel (447.9 KB on 1×28×28) and 301 otherwise
+            (881.6 KB on 3×32×32).
+
+    Raises:
+        DataError: the images are smaller than 16×16.
+    """
+
+    def __init__(self, image_shape: tuple[int, int, int], num_classes: int, hidden: int | None = None) -> None:
+        super().__init__()
+        channels, height, width = image_shape
+        if min(height, width) < MIN_IMAGE_SIZE:
+            raise DataError(
+                f"data.name: the images are {height}×{width}, and the HFL model's two 5×5 convolutions accept "
+                f"{MIN_IMAGE_SIZE}×{MIN_IMAGE_SIZE} and up; enlarge the images in the .npz (digits, for example, "
+                "is enlarged to 28×28)"
+            )
+        if hidden is None:
+            hidden = 226 if channels == 1 else 301
+        self.conv1 = nn.Conv2d(channels, 15, 5)
+        self.conv2 = nn.Conv2d(15, 28, 5)
+        self.linear1 = nn.Linear(28 * _pooled(_pooled(height)) * _pooled(_pooled(width)), hidden)
+        self.linear2 = nn.Linear(hidden, num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the logits, (batch, num_classes)."""
+        features = _pool_relu(self.conv2(_pool_relu(self.conv1(images))))
+        logits: Tensor = self.linear2(functional.relu(self.linear1(features.flatten(1))))
+        return logits
+
+
+class MiniCnn(nn.Module):
+    """The mini model ξ: inputs (batch, 1, 10, 10) from `hflray.data.preprocess` → logits (batch, num_classes).
+
+    One 2×2 convolution of 15 channels, 2×2 max pooling and ReLU, one linear layer; 9.7 KB for ten classes.
+    """
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 15, 2)
+        self.linear = nn.Linear(15 * 4 * 4, num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the logits, (batch, num_classes)."""
+        logits: Tensor = self.linear(_pool_relu(self.conv(images)).flatten(1))
+        return logits
+
+
+def build_model(kind: ModelKind, image_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
+    """Build the HFL model (``"hfl"``) for images of `image_shape` (C, H, W), or the mini model (``"mini"``).
+
+    The mini model's input is 1×10×10 whatever the images are. The weights are torch's own random ones: give them
+    values with `init_vector` and `load_vector`.
+
+    Raises:
+        ConfigError: an unknown kind.
+        DataError: the images are smaller than 16×16.
+    """
+    # Modules draw weights when built; torch's global generator must not advance for that.
+    with torch.random.fork_rng(devices=[]):
+        if kind == "hfl":
+            return HflCnn(image_shape, num_classes)
+        if kind == "mini":
+            return MiniCnn(num_classes)
+    raise ConfigError(f"model kind: got {kind!r}; accepted: 'hfl' or 'mini'")
+
+
+def init_vector(module: nn.Module, rng: np.random.Generator) -> Vector:
+    """Draw initial parameters: He et al.'s normal distribution of standard deviation √(2 / fan-in), biases zero.
+
+    Drawn with NumPy, in the order of ``module.parameters()``, so that equal generators give equal bits and torch's
+    global state is neither read nor changed.
+
+    Returns:
+        (P,) float32.
+    """
+    parts = []
+    for parameter in module.parameters():
+        shape = tuple(parameter.shape)
+        if len(shape) > 1:  # a weight: (out, in, ...) in torch's layout, so the fan-in is all but the first dimension
+            std = math.sqrt(2.0 / math.prod(shape[1:]))
+            parts.append((rng.standard_normal(math.prod(shape)) * std).astype(np.float32))
+        else:
+            parts.append(np.zeros(shape, np.float32))
+    return np.concatenate([part.ravel() for part in parts])
+
+
+def to_vector(module: nn.Module) -> Vector:
+    """Return a copy of all parameters, in the order of ``module.parameters()``, as (P,) float32."""
+    with torch.no_grad():
+        # cat of a single tensor already copies; the result never shares memory with the module.
+        return torch.cat([parameter.reshape(-1) for parameter in module.parameters()]).float().cpu().numpy()
+
+
+def load_vector(module: nn.Module, vector: NDArray[np.floating]) -> None:
+    """Copy `vector` (P,) into the module's parameters, in place (the parameters stay the same tensors).
+
+    Raises:
+        HflrayError: the vector does not have exactly P numbers.
+    """
+    expected = num_parameters(module)
+    if vector.shape != (expected,):
+        raise HflrayError(
+            f"{type(module).__name__} has {expected} parameters, but the vector has shape {vector.shape}; "
+            "it belongs to a model for another data set or number of classes"
+        )
+    # Arrays out of Ray's object store are read-only, of which torch warns although nothing writes here.
+    flat = torch.from_numpy(vector if vector.flags.writeable else vector.copy())
+    with torch.no_grad():
+        start = 0
+        for parameter in module.parameters():
+            parameter.copy_(flat[start : start + parameter.numel()].view_as(parameter))
+            start += parameter.numel()
+
+
+def num_parameters(module: nn.Module) -> int:
+    """Return P, the number of parameters."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def size_bits(module: nn.Module) -> int:
+    """Return the model's size on the air in bits: 32 per parameter (z, when ``cost.model_kb`` is not set)."""
+    return BITS_PER_PARAMETER * num_parameters(module)
+
+
+def size_kb(module: nn.Module) -> float:
+    """Return the model's size in KB of 1024 bytes."""
+    return size_bits(module) / BITS_PER_KB

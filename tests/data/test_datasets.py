@@ -1,0 +1,338 @@
+"""Named data sets, `.npz` files and every way in which they can be wrong; no network is used."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hflray.data import Dataset, datasets, download, load_dataset
+from hflray.data.datasets import data_root, make_synthetic
+from hflray.errors import ConfigError, DataError
+
+
+def arrays(n: int = 12, shape: tuple[int, ...] = (16, 16), classes: int = 3) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {
+        "x_train": rng.integers(0, 256, (n, *shape), dtype=np.uint8),
+        "y_train": np.arange(n) % classes,
+        "x_test": rng.integers(0, 256, (n // 2, *shape), dtype=np.uint8),
+        "y_test": np.arange(n // 2) % classes,
+    }
+
+
+def refused(path: Path, **changes: object) -> str:
+    """Save valid arrays with `changes` (None removes a key), load them, and return the one-line error."""
+    np.savez(path, **{key: value for key, value in (arrays() | changes).items() if value is not None})
+    return message_of(str(path))
+
+
+def message_of(name: str, root: Path | None = None) -> str:
+    with pytest.raises(DataError) as error:
+        load_dataset(name, root)
+    message = str(error.value)
+    assert "\n" not in message
+    assert message.startswith("data.name: ")
+    return message
+
+
+def real(name: str) -> Dataset:
+    folder = os.environ.get("HFLRAY_DATA")
+    if not folder or not (Path(folder) / f"{name}.npz").is_file():
+        pytest.skip(f"needs {name}.npz in $HFLRAY_DATA (now {folder!r}); see the README on data")
+    return load_dataset(name)
+
+
+def test_digits_need_no_file_and_are_split_evenly():
+    digits = load_dataset("digits", root="/nonexistent")
+    assert digits.image_shape == (1, 28, 28)
+    assert (digits.num_classes, digits.samples_range) == (10, (400, 700))
+    assert (len(digits.x_train), len(digits.x_test)) == (1438, 359)
+    assert (len(digits.y_train), len(digits.y_test)) == (1438, 359)
+    # scikit-learn's counts: a fifth of each class, rounded, is for testing
+    assert np.bincount(digits.y_test).tolist() == [36, 36, 35, 37, 36, 36, 36, 36, 35, 36]
+    assert digits.x_train.dtype == np.uint8
+    assert digits.x_train.flags.c_contiguous
+    assert digits.x_train.max() == 255
+    assert digits.y_train.dtype == np.int64
+    again = load_dataset("digits", seed=5)  # stored data depend on no seed
+    assert np.array_equal(again.x_train, digits.x_train)
+
+
+def test_digits_labels_go_with_their_images():
+    digits = load_dataset("digits")
+    means = np.stack([digits.x_train[digits.y_train == c].mean(axis=0).ravel() for c in range(10)])
+    distance = ((digits.x_test.reshape(359, 1, -1) - means) ** 2).sum(axis=2)
+    assert (distance.argmin(axis=1) == digits.y_test).mean() > 0.85  # nearest class mean; chance is 0.1
+
+
+def test_enlarging_by_hand():
+    # 2×2 → 4×4: pixel centres at -0.25 (clamped to 0), 0.25, 0.75, 1.25 (clamped to 1) of the old grid.
+    image = np.array([[[0, 16], [0, 16]]])
+    enlarged = datasets._enlarge(image, 4, 255, 16)
+    assert enlarged.shape == (1, 1, 4, 4)
+    assert enlarged[0, 0].tolist() == [[0, 64, 191, 255]] * 4  # 63.75 and 191.25, rounded
+    assert datasets._enlarge(np.array([[[3]]]), 5, 1, 1).tolist() == [[[[3] * 5] * 5]]
+
+
+def test_synthetic_is_learnable_noisy_and_a_function_of_its_seed():
+    data = make_synthetic(num_classes=4, train=400, test=100, channels=3, size=20)
+    assert data.x_train.shape == (400, 3, 20, 20)
+    assert np.bincount(data.y_train).tolist() == [100] * 4
+    means = np.stack([data.x_train[data.y_train == c].mean(axis=0).ravel() for c in range(4)])
+    distance = ((data.x_test.reshape(100, 1, -1) - means) ** 2).sum(axis=2)
+    assert (distance.argmin(axis=1) == data.y_test).mean() > 0.95
+    assert data.x_train[data.y_train == 0].std(axis=0).mean() > 30  # images of a class differ by noise
+    small = {"num_classes": 2, "train": 10, "test": 4}
+    assert np.array_equal(make_synthetic(**small, seed=1).x_train, make_synthetic(**small, seed=1).x_train)
+    assert not np.array_equal(make_synthetic(**small, seed=1).x_train, make_synthetic(**small, seed=2).x_train)
+
+
+def test_the_seed_reaches_synthetic():
+    default = load_dataset("synthetic", seed=3)
+    assert default.x_train.shape == (6000, 1, 28, 28)
+    assert np.array_equal(default.x_test, make_synthetic(seed=3).x_test)
+
+
+def test_channel_statistics_are_those_of_the_scaled_training_images():
+    x = np.zeros((2, 2, 1, 2), np.uint8)
+    x[:, 0] = [[[0, 255]], [[0, 255]]]
+    x[:, 1] = 51
+    data = Dataset("hand", x, np.array([0, 1]), x, np.array([0, 1]), 2)
+    np.testing.assert_allclose(data.channel_mean, [0.5, 0.2])
+    np.testing.assert_allclose(data.channel_std, [0.5, 1 / 255])  # the constant channel's is floored
+    assert data.channel_mean.dtype == data.channel_std.dtype == np.float32
+
+
+def test_the_root_is_the_argument_then_the_variable_then_the_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("HFLRAY_DATA", str(tmp_path / "variable"))
+    assert data_root(tmp_path) == tmp_path
+    assert data_root() == tmp_path / "variable"
+    monkeypatch.delenv("HFLRAY_DATA")
+    assert data_root() == Path.home() / ".cache" / "hflray"
+
+
+@pytest.mark.parametrize("shape, expected", [((16, 18), (1, 16, 18)), ((16, 18, 3), (3, 16, 18))])
+def test_npz_images_become_channels_first(tmp_path, shape, expected):
+    stored = arrays(shape=shape)
+    np.savez(tmp_path / "mine.npz", **stored, extra=np.zeros(3))
+    data = load_dataset(str(tmp_path / "mine.npz"))
+    assert (data.name, data.num_classes, data.image_shape) == ("mine", 3, expected)
+    assert data.x_train.flags.c_contiguous
+    last = stored["x_train"].reshape(12, 16, 18, -1)
+    assert all(np.array_equal(data.x_train[:, c], last[..., c]) for c in range(expected[0]))
+    assert np.array_equal(data.y_test, stored["y_test"])
+
+
+def test_an_npz_path_may_be_relative_to_the_root(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    np.savez(tmp_path / "data" / "mine.npz", **arrays())
+    assert load_dataset("mine.npz", tmp_path / "data").name == "mine"
+    assert "elsewhere.npz: no such file" in message_of("elsewhere.npz", tmp_path / "data")
+
+
+def test_a_named_file_below_the_root_is_found_with_the_papers_range(tmp_path):
+    np.savez(tmp_path / "fashion_mnist.npz", **arrays(n=20, shape=(28, 28), classes=10))
+    np.savez(tmp_path / "cifar10.npz", **arrays(n=20, shape=(32, 32, 3), classes=10))
+    fashion, cifar = load_dataset("fashion_mnist", tmp_path), load_dataset("cifar10", tmp_path)
+    assert (fashion.name, fashion.image_shape, fashion.samples_range) == ("fashion_mnist", (1, 28, 28), (400, 700))
+    assert (cifar.name, cifar.image_shape, cifar.samples_range) == ("cifar10", (3, 32, 32), (300, 600))
+    np.savez(tmp_path / "cifar10.npz", **arrays(n=22, shape=(32, 32, 3), classes=11))
+    assert "y_train labels out of range: y_train[10] is 10; accepted: 0..9" in message_of("cifar10", tmp_path)
+
+
+def test_floats_are_scaled_by_their_range(tmp_path):
+    x = np.full((12, 16, 16), 0.2)
+    x[0, 0, 0] = 1.0
+    np.savez(tmp_path / "unit.npz", **(arrays() | {"x_train": x, "x_test": x[:6]}))
+    assert load_dataset(str(tmp_path / "unit.npz")).x_train[0, 0, 0, :2].tolist() == [255, 51]
+    np.savez(tmp_path / "byte.npz", **(arrays() | {"x_train": x * 254.6, "x_test": x[:6] * 254.6}))
+    assert load_dataset(str(tmp_path / "byte.npz")).x_train[0, 0, 0, :2].tolist() == [255, 51]
+    message = refused(tmp_path / "mixed.npz", x_train=x, x_test=x[:6] * 254.6)
+    assert "x_train has floats up to 1 but x_test up to 255" in message
+
+
+def poisoned(value: float, dtype: type = np.float32) -> np.ndarray:
+    x = np.zeros((12, 16, 16), dtype)
+    x[2, 3, 4] = value
+    return x
+
+
+@pytest.mark.parametrize(
+    "changes, expected",
+    [
+        ({"x_test": None, "y_test": None}, "lacks x_test, y_test (it has x_train, y_train)"),
+        ({"x_train": poisoned(np.nan)}, "x_train[2, 3, 4] is nan; accepted: finite numbers"),
+        ({"x_train": poisoned(-np.inf)}, "x_train[2, 3, 4] is -inf"),
+        ({"x_train": poisoned(-0.5)}, "x_train[2, 3, 4] is -0.5; accepted: floats in [0, 1] or in [0, 255]"),
+        ({"x_train": poisoned(255.5)}, "x_train[2, 3, 4] is 255.5"),
+        ({"x_train": poisoned(256, np.int32)}, "x_train[2, 3, 4] is 256; accepted: integers in 0..255"),
+        ({"x_train": poisoned(-1, np.int8)}, "x_train[2, 3, 4] is -1"),
+        ({"x_train": np.zeros((12, 16, 16), bool)}, "x_train has type bool"),
+        ({"x_train": np.zeros((12, 16, 16), complex)}, "x_train has type complex128"),
+        ({"x_train": np.zeros((12, 256))}, "x_train has shape (12, 256); accepted: (n, height, width)"),
+        ({"x_train": np.zeros((12, 3, 16, 16))}, "move the channels last"),
+        ({"x_train": np.zeros((0, 16, 16)), "y_train": np.zeros(0, int)}, "x_train is empty"),
+        ({"x_train": np.zeros((12, 0, 16))}, "x_train is empty"),
+        ({"x_train": np.array([{}] * 12)}, "cannot be read as plain arrays (Object arrays cannot be loaded"),
+        ({"x_test": np.zeros((6, 16, 17), np.uint8)}, "(1, 16, 16) but x_test of (1, 16, 17)"),
+        ({"y_train": np.arange(11) % 3}, "x_train holds 12 images but y_train 11 labels"),
+        ({"y_train": (np.arange(12) % 3)[:, None]}, "y_train has shape (12, 1); accepted: (n,)"),
+        ({"y_train": np.arange(12) % 3 * 1.0}, "y_train has type float64; accepted: integers"),
+        ({"y_train": np.array([0, 1, 2, -1] * 3)}, "y_train[3] is -1"),
+        ({"y_train": np.array([0, 1, 2, 7] * 3)}, "labels out of range: y_train[3] is 7, but class 3 has no sample"),
+        ({"y_train": np.arange(12) % 3 + 1}, "y_train[0] is 1, but class 0 has no sample"),
+        ({"y_train": np.full(12, 2**64 - 1, np.uint64)}, "y_train[0] is 18446744073709551615"),
+        (
+            {"y_test": np.array([0, 1, 2, 0, 3, 1])},
+            "labels out of range: y_test[4] is 3; accepted: the training labels 0..2",
+        ),
+    ],
+)
+def test_a_wrong_npz_is_refused_in_one_line(tmp_path, changes, expected):
+    message = refused(tmp_path / "wrong.npz", **changes)
+    assert expected in message
+    assert str(tmp_path / "wrong.npz") in message
+
+
+def test_unreadable_files_are_refused_in_one_line(tmp_path):
+    path = tmp_path / "broken.npz"
+    assert "no such file; accepted: an .npz file with the keys x_train" in message_of(str(path))
+    np.savez_compressed(path, **arrays())
+    whole = path.read_bytes()
+    for cut in (0, 10, len(whole) // 2, len(whole) - 5):
+        path.write_bytes(whole[:cut])
+        assert "cannot be read as plain arrays" in message_of(str(path))
+    middle = len(whole) // 4  # inside the compressed bytes of x_train, so that only its checksum tells
+    path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :])
+    assert "cannot be read as plain arrays" in message_of(str(path))
+    path.write_bytes(b"label,pixel\n")
+    assert "cannot be read as plain arrays" in message_of(str(path))
+    with path.open("wb") as file:
+        np.save(file, np.zeros(3))
+    assert "holds a single array" in message_of(str(path))
+    path.unlink()
+    path.mkdir()
+    assert "no such file" in message_of(str(path))
+
+
+def test_unknown_names_list_the_known_ones():
+    with pytest.raises(ConfigError, match=r"data\.name: unknown dataset 'fashion_mnst'.*did you mean 'fashion_mnist'"):
+        load_dataset("fashion_mnst")
+
+
+def test_an_outside_data_set_is_a_function_of_root(monkeypatch, tmp_path):
+    made = make_synthetic(num_classes=2, train=4, test=2)
+    monkeypatch.setattr("hflray.registry.check", lambda kind, name, setting=None: name)
+    monkeypatch.setattr("hflray.registry.resolve", lambda kind, name: lambda root: made if root == tmp_path else None)
+    assert load_dataset("theirs", tmp_path) is made
+    with pytest.raises(ConfigError, match=r"'theirs' returned a NoneType; it must return a hflray\.data\.Dataset"):
+        load_dataset("theirs", tmp_path / "other")
+
+
+@pytest.mark.parametrize("name", ["fashion_mnist", "cifar10"])
+def test_without_a_network_the_error_says_what_to_put_where(monkeypatch, tmp_path, name):
+    timeouts = []
+
+    def unreachable(*args, **kwargs):
+        timeouts.append(socket.getdefaulttimeout())
+        raise urllib.error.URLError("no\nnetwork")
+
+    monkeypatch.setattr(urllib.request, "urlopen", unreachable)
+    root = tmp_path / "new" / "root"
+    message = message_of(name, root)
+    assert f"put {name}.npz with x_train y_train x_test y_test in {root}, or set --data-root / $HFLRAY_DATA" in message
+    assert "no network" in message
+    assert list(tmp_path.iterdir()) == []  # not even the folders it would have made
+    assert timeouts
+    assert set(timeouts) == {download.TIMEOUT_S}
+    assert socket.getdefaulttimeout() is None
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    message_of(name, kept)
+    assert list(kept.iterdir()) == []
+
+
+def write_idx(path: Path, array: np.ndarray) -> None:
+    path.write_bytes(struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.tobytes())
+
+
+def write_torchvision_fashion(root: Path, stored: dict[str, np.ndarray]) -> None:
+    raw = root / "FashionMNIST" / "raw"
+    raw.mkdir(parents=True)
+    for part, prefix in (("train", "train"), ("test", "t10k")):
+        write_idx(raw / f"{prefix}-images-idx3-ubyte", stored[f"x_{part}"])
+        write_idx(raw / f"{prefix}-labels-idx1-ubyte", stored[f"y_{part}"].astype(np.uint8))
+
+
+def test_torchvisions_own_layout_is_read(tmp_path):
+    stored = arrays(n=20, shape=(28, 28), classes=10)
+    write_torchvision_fashion(tmp_path, stored)
+    data = load_dataset("fashion_mnist", tmp_path)
+    assert np.array_equal(data.x_train[:, 0], stored["x_train"])
+    assert np.array_equal(data.y_test, stored["y_test"])
+
+
+def test_a_damaged_torchvision_folder_is_named(tmp_path):
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    assert f"torchvision cannot read {tmp_path / 'cifar-10-batches-py'}" in message_of("cifar10", tmp_path)
+
+
+def test_a_download_arrives_whole_under_its_final_name(monkeypatch, tmp_path):
+    stored = arrays(n=20, shape=(28, 28), classes=10)
+    load = download._arrays
+
+    def fake_download(name: str, root: Path, download: bool) -> dict[str, np.ndarray]:
+        if download:
+            assert root.parent == tmp_path / "root"
+            write_torchvision_fashion(root, stored)
+        return load(name, root, download=False)
+
+    monkeypatch.setattr(download, "_arrays", fake_download)
+    data = load_dataset("fashion_mnist", tmp_path / "root")
+    assert np.array_equal(data.x_test[:, 0], stored["x_test"])
+    assert [path.name for path in (tmp_path / "root").iterdir()] == ["FashionMNIST"]
+
+
+def in_a_new_process(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_importing_the_package_loads_no_heavy_library():
+    code = "import sys, hflray.data; print({'torch', 'torchvision', 'sklearn', 'scipy', 'ray'} & set(sys.modules))"
+    assert in_a_new_process(code) == "set()"
+
+
+def test_torchvision_imports_beside_this_torch():
+    code = (
+        "from hflray.data.download import import_torchvision; import_torchvision(); import_torchvision(); "
+        "import torchvision.datasets, torchvision.transforms.v2 as v2, torch; "
+        "print(tuple(v2.CenterCrop(2)(torch.zeros(1, 4, 4)).shape), torchvision.datasets.CIFAR10.__name__)"
+    )
+    assert in_a_new_process(code) == "(1, 2, 2) CIFAR10"
+
+
+def test_real_fashion_mnist():
+    data = real("fashion_mnist")
+    assert data.x_train.shape == (60_000, 1, 28, 28)
+    assert data.x_test.shape == (10_000, 1, 28, 28)
+    assert np.bincount(data.y_train).tolist() == [6000] * 10
+    assert data.channel_mean[0] == pytest.approx(0.286, abs=0.001)  # the published statistics
+    assert data.channel_std[0] == pytest.approx(0.353, abs=0.001)
+
+
+def test_real_cifar10():
+    data = real("cifar10")
+    assert data.x_train.shape == (50_000, 3, 32, 32)
+    assert np.bincount(data.y_test).tolist() == [1000] * 10
+    np.testing.assert_allclose(data.channel_mean, [0.4914, 0.4822, 0.4465], atol=0.001)
+    np.testing.assert_allclose(data.channel_std, [0.247, 0.2435, 0.2616], atol=0.001)

@@ -1,0 +1,97 @@
+"""The mini model's inputs: where crops come from, what PCA keeps, and the scale of both."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hflray.data.preprocess import preprocess
+from hflray.errors import ConfigError, DataError
+
+RNG = np.random.default_rng
+
+
+def numbered(n: int, channels: int = 3, height: int = 12, width: int = 13) -> np.ndarray:
+    """Images whose channel 0 holds row·width + column, so that a crop tells where it was taken; others hold 255."""
+    images = np.full((n, channels, height, width), 255, np.uint8)
+    images[:, 0] = np.arange(height * width, dtype=np.uint8).reshape(height, width)
+    return images
+
+
+def corners(inputs: np.ndarray) -> set[tuple[int, int]]:
+    """The (row, column) of each crop of `numbered` images, recovered from values up to shift and scale."""
+    # Neighbours in a row differ by 1/std, which undoes the scale; the least crop, taken to be at (0, 0), the shift.
+    unit = inputs[0, 0, 0, 1] - inputs[0, 0, 0, 0]
+    offsets = np.rint((inputs[:, 0, 0, 0] - inputs[:, 0, 0, 0].min()) / unit).astype(int)
+    return {divmod(int(offset), 13) for offset in offsets}
+
+
+@pytest.mark.parametrize("how", ["crop", "pca"])
+def test_shape_type_and_scale(how):
+    images = RNG(0).integers(0, 256, (300, 3, 16, 18), dtype=np.uint8)
+    inputs = preprocess(images, how, RNG(1))
+    assert inputs.shape == (300, 1, 10, 10)
+    assert inputs.dtype == np.float32
+    assert inputs.flags.c_contiguous
+    assert inputs.mean() == pytest.approx(0, abs=1e-5)
+    assert inputs.std() == pytest.approx(1, rel=1e-5)
+    assert np.array_equal(inputs, preprocess(images, how, RNG(1)))
+
+
+def test_a_crop_is_a_window_of_the_first_channel():
+    image = numbered(1, height=10, width=10)  # the only 10×10 crop there is
+    inputs = preprocess(image, "crop", RNG(0))
+    expected = np.arange(100.0).reshape(1, 1, 10, 10)
+    np.testing.assert_allclose(inputs, (expected - 49.5) / expected.std(), rtol=1e-5)
+
+
+def test_per_sample_crops_come_from_every_place():
+    inputs = preprocess(numbered(400), "crop", RNG(0))
+    assert corners(inputs) == {(row, column) for row in range(3) for column in range(4)}
+    # and each is a whole window: going down a row adds the image's width, 13 times what going right adds
+    unit = inputs[0, 0, 0, 1] - inputs[0, 0, 0, 0]
+    np.testing.assert_allclose(np.diff(inputs, axis=2) / unit, 13, rtol=1e-3)
+    np.testing.assert_allclose(np.diff(inputs, axis=3) / unit, 1, rtol=1e-3)
+
+
+def test_shared_crops_come_from_one_place_drawn_by_the_generator():
+    assert all(len(corners(preprocess(numbered(50), "crop", RNG(seed), "shared"))) == 1 for seed in range(5))
+    images = RNG(0).integers(0, 256, (5, 1, 20, 20), dtype=np.uint8)
+    drawn = {preprocess(images, "crop", RNG(seed), "shared").tobytes() for seed in range(20)}
+    assert len(drawn) > 5
+
+
+def test_components_are_ordered_uncorrelated_and_keep_the_variance():
+    images = RNG(0).integers(0, 256, (500, 1, 12, 12), dtype=np.uint8)
+    images[:, :, :3] //= 8  # quiet pixels, for the last components
+    flat = preprocess(images, "pca", RNG(0)).reshape(500, 100).astype(np.float64)
+    covariance = flat.T @ flat / 500
+    variance = np.diag(covariance)
+    assert (np.diff(variance) <= 1e-4).all()
+    np.testing.assert_allclose(covariance, np.diag(variance), atol=1e-3)
+    # The same shares as NumPy's own singular values of the centred images.
+    centred = images.reshape(500, -1) - images.reshape(500, -1).mean(axis=0)
+    values = np.linalg.svd(centred, compute_uv=False)[:100] ** 2
+    np.testing.assert_allclose(variance / variance.sum(), values / values.sum(), rtol=1e-3)
+
+
+def test_pca_of_fewer_than_100_pixels_pads_with_zeros():
+    inputs = preprocess(RNG(0).integers(0, 256, (40, 1, 8, 8), dtype=np.uint8), "pca", RNG(0)).reshape(40, 100)
+    assert np.ptp(inputs[:, 64:]) < 1e-6
+    assert np.ptp(inputs[:, 0]) > 1
+
+
+def test_constant_images_give_zeros_rather_than_nan():
+    for how in ("crop", "pca"):
+        assert not preprocess(np.full((5, 1, 16, 16), 7, np.uint8), how, RNG(0)).any()
+
+
+def test_mistakes_are_named():
+    with pytest.raises(DataError, match="at least 10×10, but they are 9×12"):
+        preprocess(numbered(2, height=9, width=12), "crop", RNG(0))
+    with pytest.raises(ConfigError, match="'crop' or 'pca'"):
+        preprocess(numbered(2), "flatten", RNG(0))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="'per_sample' or 'shared'"):
+        preprocess(numbered(2), "crop", RNG(0), "centre")  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="shape"):
+        preprocess(numbered(2)[:, 0], "crop", RNG(0))
