@@ -1,0 +1,46 @@
+"""Which edge each scheduled device talks to: Ψ_i of the paper, section V and the benchmarks of section VI."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hflray import registry
+from hflray.cost import Workload
+from hflray.fleet import Fleet
+
+__all__ = ["Assigner", "build_assigner"]
+
+
+class Assigner(Protocol):
+    """Anything that gives each scheduled device an edge."""
+
+    def assign(self, fleet: Fleet, work: Workload, devices: ArrayLike, rng: np.random.Generator) -> NDArray[np.intp]:
+        """Return the edge of each of `devices`, (H,) indices from 0 to M - 1.
+
+        Args:
+            fleet: N devices and M edges.
+            work: model size, iterations and λ of the round.
+            devices: the scheduled devices, (H,) indices.
+            rng: the only source of randomness; assigners that need none ignore it.
+
+        Raises:
+            ConfigError: an index is not of the fleet, or is listed twice.
+        """
+
+
+def build_assigner(name: str, **options: Any) -> Assigner:
+    """Build the assigner registered as `name`.
+
+    Args:
+        name: ``geographic``, ``random``, ``best_gain``, ``hfel``… or one added through the entry point group
+            ``hflray.assigners``.
+        **options: whatever that assigner accepts, such as ``exchanges`` for ``hfel``.
+
+    Raises:
+        ConfigError: the name is unknown, or an option is; the message lists what is accepted.
+    """
+    assigner: Assigner = registry.build("assigner", name, **options)
+    return assigner

@@ -1,0 +1,189 @@
+"""What every scheduler is, and what Algorithms 3 and 4 of the paper share: clusters, quotas and the fill-up."""
+
+from __future__ import annotations
+
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hflray.errors import ConfigError
+
+IntArray = NDArray[np.intp]
+
+
+class Scheduler(ABC):
+    """Chooses H of N devices for each round. A new one defines `schedule`, and its state if it keeps any.
+
+    Args:
+        num_devices: N.
+        num_scheduled: H, from 1 to N.
+        clusters: one label per device, (N,) integers from 0; or a list of K index arrays that share the devices out
+            (an array may be empty). Ignored by schedulers whose `auxiliary` is None.
+
+    Raises:
+        ConfigError: a count or the clusters are not as described.
+    """
+
+    auxiliary: ClassVar[Literal["mini", "global"] | None] = None
+    """Which model Algorithm 2 trains on the devices to find the clusters; None: there is no clustering."""
+
+    def __init__(
+        self, *, num_devices: int, num_scheduled: int, clusters: ArrayLike | Sequence[ArrayLike] | None = None
+    ):
+        self.num_devices = _count("num_devices", num_devices)
+        self.num_scheduled = _count("num_scheduled", num_scheduled)
+        if self.num_scheduled > self.num_devices:
+            raise ConfigError(
+                f"num_scheduled: got {num_scheduled}, more than num_devices = {num_devices}; "
+                f"accepted: 1 to {num_devices}; lower the one or raise the other"
+            )
+
+    @abstractmethod
+    def schedule(self, rng: np.random.Generator) -> IntArray:
+        """Return the next round's devices: (H,) sorted, unique indices. `rng` is the only source of randomness."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that `schedule` depends on besides its `rng`, ready for JSON."""
+        return {
+            "scheduler": type(self).__name__,
+            "num_devices": self.num_devices,
+            "num_scheduled": self.num_scheduled,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over a state made by `state_dict`; refuse (ConfigError) one of another scheduler, N or H."""
+        for key, own in Scheduler.state_dict(self).items():
+            if state.get(key) != own:
+                raise ConfigError(
+                    f"scheduler state: {key} is {state.get(key)!r}, but this scheduler has {own!r}; "
+                    "resume with the configuration that saved the state, or start anew"
+                )
+
+
+class ClusterScheduler(Scheduler):
+    """A scheduler that takes the same number h of devices from each of K clusters (Algorithms 3 and 4).
+
+    The paper has H = K·h. For any other H, every cluster's quota is H // K, and H % K clusters get one more; who does
+    goes round-robin over the labels, from an offset that moves on by H % K each round, so that over K rounds each
+    cluster is asked for H devices. This holds for H < K too: then H clusters give one device each, in turn.
+
+    A cluster smaller than its quota gives all it has, and random devices not yet scheduled in this round fill up to
+    exactly H. Clusters are visited in label order and pools are kept sorted, so that the same state and the same
+    `rng` give the same schedule.
+
+    Raises:
+        ConfigError: besides the reasons of `Scheduler`, the clusters are missing.
+    """
+
+    def __init__(
+        self, *, num_devices: int, num_scheduled: int, clusters: ArrayLike | Sequence[ArrayLike] | None = None
+    ):
+        super().__init__(num_devices=num_devices, num_scheduled=num_scheduled)
+        if clusters is None:
+            raise ConfigError(
+                f"clusters: got None, but {type(self).__name__} schedules from clusters; accepted: one label for each "
+                f"of the {num_devices} devices; give those of hflray.scheduling.cluster_devices"
+            )
+        self.clusters = _as_clusters(clusters, self.num_devices)
+        self.offset = 0
+
+    def quotas(self) -> IntArray:
+        """h_k of the coming round, (K,); they sum to H."""
+        each, extra = divmod(self.num_scheduled, len(self.clusters))
+        quotas = np.full(len(self.clusters), each, dtype=np.intp)
+        quotas[(self.offset + np.arange(extra)) % len(self.clusters)] += 1
+        return quotas
+
+    @abstractmethod
+    def pick(self, cluster: int, quota: int, rng: np.random.Generator) -> IntArray:
+        """Return `quota` devices of a cluster, or all of them if it has fewer."""
+
+    def schedule(self, rng: np.random.Generator) -> IntArray:
+        """Return the next round's devices: (H,) sorted, unique indices."""
+        picked = np.concatenate([self.pick(k, int(quota), rng) for k, quota in enumerate(self.quotas())])
+        missing = self.num_scheduled - len(picked)
+        if missing:  # the fill-up: Lines 12-15 of Algorithm 3, Lines 21-24 of Algorithm 4
+            unscheduled = np.setdiff1d(np.arange(self.num_devices), picked, assume_unique=True)
+            picked = np.concatenate([picked, draw(unscheduled, missing, rng)])
+        self.offset = (self.offset + self.num_scheduled) % len(self.clusters)
+        return np.sort(picked)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the base state, the clusters (to recognise them) and the offset of the quotas."""
+        clusters = [members.tolist() for members in self.clusters]
+        return super().state_dict() | {"clusters": clusters, "offset": self.offset}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over a state; refuse (ConfigError) one of other clusters too."""
+        super().load_state_dict(state)
+        if state.get("clusters") != [members.tolist() for members in self.clusters]:
+            raise ConfigError(
+                "scheduler state: it belongs to other clusters than this scheduler has; "
+                "build the scheduler with the cluster labels saved beside the state"
+            )
+        offset = state.get("offset")
+        if type(offset) is not int or not 0 <= offset < len(self.clusters):
+            raise ConfigError(
+                f"scheduler state: offset is {offset!r}; accepted: 0 to {len(self.clusters) - 1}; "
+                "the state is damaged, use an earlier checkpoint"
+            )
+        self.offset = offset
+
+
+def draw(pool: IntArray, count: int, rng: np.random.Generator) -> IntArray:
+    """Return `count` devices of `pool`, uniformly without replacement; `rng` is left alone if there is no choice."""
+    if count in (0, len(pool)):
+        return pool[:count].copy()
+    return np.asarray(rng.choice(pool, count, replace=False), dtype=np.intp)
+
+
+def _count(name: str, value: int) -> int:
+    try:
+        number = None if isinstance(value, bool | np.bool_) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number < 1:
+        raise ConfigError(f"{name}: got {value!r}; accepted: an integer, 1 or more; raise it to at least 1")
+    return number
+
+
+def _as_clusters(clusters: ArrayLike | Sequence[ArrayLike], num_devices: int) -> tuple[IntArray, ...]:
+    """Return the sorted members of each cluster, from labels (N,) or from a list of index arrays."""
+    if not isinstance(clusters, np.ndarray) and isinstance(clusters, Sequence) and any(map(np.ndim, clusters)):
+        parts = [_integers(f"clusters[{k}]", part) for k, part in enumerate(clusters)]
+        if not np.array_equal(np.sort(np.concatenate(parts)), np.arange(num_devices)):
+            raise ConfigError(
+                f"clusters: the {len(parts)} index arrays hold {sum(map(len, parts))} devices; accepted: each of the "
+                f"devices 0 to {num_devices - 1} in exactly one of them; put every device in one cluster"
+            )
+        return tuple(np.sort(part) for part in parts)
+    labels = _integers("clusters", clusters)
+    if len(labels) != num_devices:
+        raise ConfigError(
+            f"clusters: got {len(labels)} labels for num_devices = {num_devices}; accepted: one label per device; "
+            "cluster the same devices that are scheduled"
+        )
+    if labels.min() < 0 or labels.max() >= num_devices:
+        wrong = int(np.flatnonzero((labels < 0) | (labels >= num_devices))[0])
+        raise ConfigError(
+            f"clusters: device {wrong} has label {labels[wrong]}; accepted: 0 to {num_devices - 1}; "
+            "number the clusters from 0"
+        )
+    return tuple(np.flatnonzero(labels == k) for k in range(labels.max() + 1))
+
+
+def _integers(name: str, values: Any) -> IntArray:
+    try:
+        array = np.asarray(values)
+    except ValueError:  # ragged
+        array = np.asarray(values, dtype=object)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise ConfigError(
+            f"{name}: got shape {array.shape} of {array.dtype}; accepted: a 1-D array of integers; "
+            "convert it with astype(int)"
+        )
+    return array.astype(np.intp)

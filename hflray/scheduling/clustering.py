@@ -1,0 +1,107 @@
+"""Clusters of devices with like data: Algorithm 2 of the paper, given the trained vectors, and what it costs.
+
+Training the auxiliary model on every device is the experiment's part (it is ordinary local training, equation 1); the
+K-means step and the bill are here. K-means runs with scikit-learn's k-means++ and 10 restarts; the paper names neither.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hflray.cost import AllocationLike, RoundCost, Workload, round_cost
+from hflray.errors import ConfigError, DivergedError
+from hflray.fleet import Fleet
+
+IntArray = NDArray[np.intp]
+Allocate = Callable[[Fleet, Workload, IntArray, IntArray], AllocationLike]
+
+
+def cluster_devices(vectors: NDArray[np.float32], num_clusters: int, seed: int) -> IntArray:
+    """Group the devices by their trained auxiliary models (Algorithm 2, Lines 10-14).
+
+    Args:
+        vectors: weights of each device's auxiliary model after local training, (N, P).
+        num_clusters: K, from 1 to N; the paper takes the number of classes.
+        seed: of K-means, 0 or more; scikit-learn sees it modulo 2^32.
+
+    Returns:
+        A label for each device, (N,), numbered from 0 in order of first appearance: device 0 has label 0. There may
+        be fewer than K labels if there are fewer distinct vectors.
+
+    Raises:
+        ConfigError: K is not from 1 to N, or `vectors` is not 2-D.
+        DivergedError: a device's vector is not finite; the message names the device.
+    """
+    from sklearn.cluster import KMeans
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # a dependency of scikit-learn
+
+    if vectors.ndim != 2:
+        raise ConfigError(
+            f"vectors: got shape {vectors.shape}; accepted: (N, P), one row per device; stack the vectors"
+        )
+    if not 1 <= operator.index(num_clusters) <= len(vectors):
+        raise ConfigError(
+            f"num_clusters: got {num_clusters} for {len(vectors)} devices; accepted: 1 to {len(vectors)}; lower it"
+        )
+    finite = np.isfinite(vectors).all(axis=1)
+    if not finite.all():
+        device = int(np.flatnonzero(~finite)[0])
+        raise DivergedError(
+            f"clustering: the auxiliary model of device {device} has weights that are not finite after its training "
+            f"({int((~finite).sum())} of {len(vectors)} devices); lower training.learning_rate"
+        )
+    # One thread: with more, the order in which partial sums of the centres are added is left to chance.
+    with threadpool_limits(limits=1):
+        means = KMeans(num_clusters, init="k-means++", n_init=10, random_state=seed % 2**32)
+        labels = means.fit(_coordinates(vectors)).labels_
+    # scikit-learn's own numbering is an accident of its version; quotas and bits must not depend on it.
+    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), dtype=np.intp)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return rank[inverse]
+
+
+def _coordinates(vectors: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return points with the distances of `vectors`, in at most N dimensions.
+
+    K-means sees distances only. With N = 100 devices and the 225,690 weights of the CIFAR-10 model, this takes it from
+    21 s to 0.3 s; and double precision keeps what training added to the common start.
+    """
+    n, p = vectors.shape
+    if p <= n:
+        return vectors.astype(np.float64)
+    gram = np.zeros((n, n))
+    for start in range(0, p, 8192):  # in blocks: a double-precision copy of all the weights could be large
+        block = vectors[:, start : start + 8192].astype(np.float64)
+        block -= block.mean(axis=0)
+        gram += block @ block.T
+    values, axes = np.linalg.eigh(gram)
+    return np.asarray(axes * np.sqrt(np.maximum(values, 0.0)), dtype=np.float64)
+
+
+def clustering_cost(
+    fleet: Fleet, model_bits: float, local_iterations: int, delay_weight: float, allocate: Allocate
+) -> RoundCost:
+    """Delay and energy of Algorithm 2: equations (4) to (10), (13) and (14) over all N devices.
+
+    Geographic assignment, one edge iteration and no cloud hop (design, decision 5.10). It stays outside the totals.
+
+    Args:
+        fleet: N devices and M edges.
+        model_bits: size of the auxiliary model, bits.
+        local_iterations: L.
+        delay_weight: λ, J/s.
+        allocate: called as ``allocate(fleet, work, devices, assignment)``, such as `hflray.allocation.allocate_round`.
+
+    Raises:
+        ConfigError: a size or count is not above 0.
+        InfeasibleError: raised by `allocate`.
+    """
+    work = Workload(model_bits, local_iterations, edge_iterations=1, delay_weight=delay_weight, cloud_hop=False)
+    devices = np.arange(fleet.num_devices, dtype=np.intp)
+    nearest = fleet.distance_m.argmin(axis=1)
+    return round_cost(fleet, work, devices, nearest, allocate(fleet, work, devices, nearest))

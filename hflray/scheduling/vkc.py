@@ -1,0 +1,24 @@
+"""Vanilla K-Center scheduling, VKC: Algorithm 3 of the paper.
+
+h random devices of each cluster in every round, whoever trained before. The clusters come from Algorithm 2 with the
+global model as the auxiliary model, which is what makes VKC's clustering expensive (Table II).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from hflray.scheduling.base import ClusterScheduler, IntArray, draw
+
+
+class VKC(ClusterScheduler):
+    """Algorithm 3. `ClusterScheduler` describes the quotas when H is not a multiple of K, and the fill-up."""
+
+    auxiliary: ClassVar[Literal["mini", "global"] | None] = "global"
+
+    def pick(self, cluster: int, quota: int, rng: np.random.Generator) -> IntArray:
+        """Return `quota` random devices of the cluster (Line 7), or all of them if it has fewer (Line 9)."""
+        members = self.clusters[cluster]
+        return draw(members, min(quota, len(members)), rng)
