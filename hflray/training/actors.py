@@ -1,0 +1,65 @@
+"""The Ray actors: hosts of devices, and edges. They keep nothing that a round depends on.
+
+Every call names its round and carries (references to) what it needs, because a restarted actor would serve the next
+call with fresh state and say nothing; so actors are never restarted by Ray, and the driver redoes the round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import ray
+from numpy.typing import NDArray
+
+from hflray.training.aggregate import FloatVector, SumVector, mean
+
+if TYPE_CHECKING:
+    from hflray.training.local import DeviceData, EdgeTask, LocalJob
+
+NEVER_RETRY = {"max_restarts": 0, "max_task_retries": 0}
+
+
+class DeviceWorker:
+    """Hosts devices in a process of its own; a thin shell around `hflray.training.local.DeviceHost`."""
+
+    def __init__(self, job: LocalJob, data: DeviceData) -> None:
+        # torch is imported here and not above: an edge's process has no use for its 200 MB.
+        from hflray.training.local import DeviceHost
+
+        self._host = DeviceHost(job, data)
+
+    def train(self, task: EdgeTask, *edge_models: FloatVector) -> SumVector | tuple[SumVector, ...]:
+        """See `DeviceHost.train`; one return value per edge, so that each goes straight to its edge."""
+        sums = self._host.train(task, *edge_models)
+        return sums[0] if len(sums) == 1 else sums
+
+    def train_each(
+        self, job: LocalJob, data: DeviceData, vector: FloatVector, devices: Sequence[int]
+    ) -> NDArray[np.float32]:
+        """Train the auxiliary model of Algorithm 2 on each device; its job and data come with the call."""
+        from hflray.training.local import DeviceHost
+
+        return DeviceHost(job, data).train_each(vector, devices)
+
+    def evaluate(self, vector: FloatVector, shards: Sequence[int]) -> list[tuple[int, float]]:
+        """See `DeviceHost.evaluate`."""
+        return self._host.evaluate(vector, shards)
+
+
+class EdgeWorker:
+    """Adds the partial sums of an edge's devices: the paper's edge aggregation (equation 2)."""
+
+    def aggregate(self, samples: int, bits: int, *partial_sums: SumVector) -> FloatVector:
+        """Return the edge model of the next edge iteration, (P,) float32."""
+        return mean(self.total(*partial_sums), samples, bits)
+
+    def total(self, *partial_sums: SumVector) -> SumVector:
+        """Return the exact sum of the partial sums, (P,) int64: after the last edge iteration, the cloud's share."""
+        total: SumVector = np.sum(partial_sums, axis=0, dtype=np.int64)
+        return total
+
+
+DeviceActor = ray.remote(**NEVER_RETRY)(DeviceWorker)
+EdgeActor = ray.remote(num_cpus=0, **NEVER_RETRY)(EdgeWorker)

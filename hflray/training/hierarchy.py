@@ -1,0 +1,245 @@
+"""Algorithm 1 of the paper, over Ray actors or in this process: the same plan, the same code, the same bits.
+
+A round is a graph of calls submitted at once: device actors train and hand partial sums to the edges, edges hand
+their model to the next edge iteration, and only the edges' final sums come back to the driver, which does the cloud
+aggregation (equation 3). Traffic grows with actors × edges, not with devices. The round is the unit of recovery.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hflray.errors import DivergedError, WorkerLostError
+from hflray.training.aggregate import FloatVector, SumVector, mean
+from hflray.training.local import EVALUATION_BATCH, DeviceData, DeviceHost, EdgeTask, LocalJob
+from hflray.training.plan import RoundPlan, balance, plan_round
+
+log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+MAX_EDGE_ACTORS = 8  # an edge adds a few arrays; beyond this, processes cost more than they carry
+OBJECT_STORE_BYTES = 2 * 2**30  # of a Ray started here: data sets and a few models; Ray spills to disk beyond it
+ATTEMPTS = 3  # how often a round is tried before lost actors end the trial
+
+
+class Hierarchy(Protocol):
+    """What an experiment asks of its backend."""
+
+    def train_round(
+        self, round_index: int, model: FloatVector, devices: NDArray[np.intp], assignment: NDArray[np.intp]
+    ) -> FloatVector:
+        """Return the global model after the round, (P,) float32."""
+
+    def train_each(self, job: LocalJob, data: DeviceData, vector: FloatVector) -> NDArray[np.float32]:
+        """Train `vector` on every device by itself (Algorithm 2); return the models, (N, P)."""
+
+    def evaluate(self, model: FloatVector) -> tuple[float, float]:
+        """Return accuracy and mean loss on the test set."""
+
+    def close(self) -> None:
+        """Release what the backend holds."""
+
+
+def cloud_aggregate(edge_sums: list[SumVector], plan: RoundPlan, round_index: int) -> FloatVector:
+    """Combine the edges' sums into the global model (equations 3 and 16): Σ D_n δ_n / D, in one exact sum."""
+    model = mean(np.sum(edge_sums, axis=0, dtype=np.int64), sum(plan.edge_samples.values()), plan.fraction_bits)
+    if not np.isfinite(model).all():
+        raise DivergedError(f"round {round_index}: the global model is not finite; lower training.learning_rate")
+    return model
+
+
+def summarise(shards: list[tuple[int, float]], samples: int) -> tuple[float, float]:
+    """Accuracy and mean loss from (correct, summed loss) of the shards, added in the order of the shards."""
+    return sum(correct for correct, _ in shards) / samples, math.fsum(loss for _, loss in shards) / samples
+
+
+class SerialHierarchy:
+    """Algorithm 1 in this process, without Ray."""
+
+    def __init__(self, job: LocalJob, data: DeviceData, edge_iterations: int) -> None:
+        self._data, self._edge_iterations = data, edge_iterations
+        self._samples = np.diff(data.offsets)
+        self._host = DeviceHost(job, data)
+
+    def train_round(
+        self, round_index: int, model: FloatVector, devices: NDArray[np.intp], assignment: NDArray[np.intp]
+    ) -> FloatVector:
+        """See `Hierarchy.train_round`."""
+        plan = plan_round(self._samples, devices, assignment, hosts=1)
+        share = plan.shares[0]
+        models = dict.fromkeys(share, model)
+        sums: dict[int, SumVector] = {}
+        for q in range(self._edge_iterations):
+            task = EdgeTask(round_index, q, plan.fraction_bits, tuple(share.values()))
+            sums = dict(zip(share, self._host.train(task, *models.values()), strict=True))
+            models = {m: mean(total, plan.edge_samples[m], plan.fraction_bits) for m, total in sums.items()}
+        return cloud_aggregate(list(sums.values()), plan, round_index)
+
+    def train_each(self, job: LocalJob, data: DeviceData, vector: FloatVector) -> NDArray[np.float32]:
+        """See `Hierarchy.train_each`."""
+        return DeviceHost(job, data).train_each(vector, range(len(data.offsets) - 1))
+
+    def evaluate(self, model: FloatVector) -> tuple[float, float]:
+        """See `Hierarchy.evaluate`."""
+        count = len(self._data.y_test)
+        return summarise(self._host.evaluate(model, range(math.ceil(count / EVALUATION_BATCH))), count)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+
+class RayHierarchy:
+    """Algorithm 1 over device and edge actors.
+
+    Args:
+        job: how devices train.
+        data: everybody's samples; put into the object store once.
+        edge_iterations: Q.
+        num_edges: M; edges beyond `MAX_EDGE_ACTORS` share actors.
+        num_actors: device actors.
+        cpus_per_actor: CPUs that each device actor reserves.
+    """
+
+    def __init__(
+        self,
+        job: LocalJob,
+        data: DeviceData,
+        edge_iterations: int,
+        num_edges: int,
+        num_actors: int,
+        cpus_per_actor: float = 1.0,
+    ) -> None:
+        import ray
+
+        self._job, self._edge_iterations = job, edge_iterations
+        self._samples, self._test_count = np.diff(data.offsets), len(data.y_test)
+        self._num_actors, self._cpus_per_actor = num_actors, cpus_per_actor
+        self._num_edge_actors = min(num_edges, MAX_EDGE_ACTORS)
+        self._data_ref = ray.put(data)
+        self._devices: list[Any] = []
+        self._edges: list[Any] = []
+        self._start()
+
+    def train_round(
+        self, round_index: int, model: FloatVector, devices: NDArray[np.intp], assignment: NDArray[np.intp]
+    ) -> FloatVector:
+        """See `Hierarchy.train_round`."""
+        plan = plan_round(self._samples, devices, assignment, self._num_actors)
+        sums = self._recovering(f"round {round_index}", lambda: self._edge_sums(round_index, model, plan))
+        return cloud_aggregate(sums, plan, round_index)
+
+    def _edge_sums(self, round_index: int, model: FloatVector, plan: RoundPlan) -> list[SumVector]:
+        import ray
+
+        models: dict[int, Any] = dict.fromkeys(plan.edge_samples, ray.put(model))
+        for q in range(self._edge_iterations):
+            partial: dict[int, list[Any]] = {m: [] for m in plan.edge_samples}
+            for actor, share in zip(self._devices, plan.shares, strict=True):
+                if not share:
+                    continue
+                task = EdgeTask(round_index, q, plan.fraction_bits, tuple(share.values()))
+                call = actor.train.options(num_returns=len(share))
+                refs = call.remote(task, *(models[m] for m in share))
+                for m, ref in zip(share, [refs] if len(share) == 1 else refs, strict=True):
+                    partial[m].append(ref)
+            last = q == self._edge_iterations - 1
+            for m, refs in partial.items():
+                edge = self._edges[m % self._num_edge_actors]
+                if last:
+                    models[m] = edge.total.remote(*refs)
+                else:
+                    models[m] = edge.aggregate.remote(plan.edge_samples[m], plan.fraction_bits, *refs)
+        return list(ray.get(list(models.values())))
+
+    def train_each(self, job: LocalJob, data: DeviceData, vector: FloatVector) -> NDArray[np.float32]:
+        """See `Hierarchy.train_each`."""
+        import ray
+
+        samples = np.diff(data.offsets)
+        host = balance(samples, self._num_actors)
+        data_ref, vector_ref = ray.put(data), ray.put(vector)
+
+        def attempt() -> NDArray[np.float32]:
+            models = np.empty((len(samples), len(vector)), dtype=np.float32)
+            groups = [np.flatnonzero(host == h) for h in range(self._num_actors)]
+            refs = [
+                actor.train_each.remote(job, data_ref, vector_ref, group.tolist())
+                for actor, group in zip(self._devices, groups, strict=True)
+            ]
+            for group, rows in zip(groups, ray.get(refs), strict=True):
+                models[group] = rows
+            return models
+
+        return self._recovering("clustering", attempt)
+
+    def evaluate(self, model: FloatVector) -> tuple[float, float]:
+        """See `Hierarchy.evaluate`."""
+        import ray
+
+        shards = range(math.ceil(self._test_count / EVALUATION_BATCH))
+
+        def attempt() -> list[tuple[int, float]]:
+            model_ref, count = ray.put(model), self._num_actors
+            refs = [actor.evaluate.remote(model_ref, shards[h::count]) for h, actor in enumerate(self._devices)]
+            results = ray.get(refs)
+            return [results[shard % count][shard // count] for shard in shards]
+
+        return summarise(self._recovering("evaluation", attempt), self._test_count)
+
+    def _recovering(self, what: str, attempt: Callable[[], Result]) -> Result:
+        """Run `attempt`; if actors died, replace them all and run it again: it is deterministic, so nothing is lost."""
+        import ray
+        from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
+
+        for tried in range(1, ATTEMPTS + 1):
+            try:
+                return attempt()
+            except RayTaskError as error:
+                cause = error.cause
+                if not isinstance(cause, RayActorError | ObjectLostError):
+                    raise cause from None
+                lost: Exception = cause
+            except (RayActorError, ObjectLostError) as error:
+                lost = error
+            log.warning("%s: a worker was lost (%s); starting new ones and doing it again", what, type(lost).__name__)
+            if tried < ATTEMPTS:
+                self.close()
+                self._start()
+        raise WorkerLostError(
+            f"{what}: workers were lost {ATTEMPTS} times in a row ({lost}); look at the memory of this machine "
+            f"({ray.cluster_resources().get('memory', 0) / 2**30:.1f} GiB known to Ray), or lower training.num_actors"
+        )
+
+    def _start(self) -> None:
+        from hflray.training.actors import DeviceActor, EdgeActor
+
+        make = DeviceActor.options(num_cpus=self._cpus_per_actor)
+        self._devices = [make.remote(self._job, self._data_ref) for _ in range(self._num_actors)]
+        self._edges = [EdgeActor.remote() for _ in range(self._num_edge_actors)]
+
+    def close(self) -> None:
+        """End the actors."""
+        import ray
+
+        for actor in (*self._devices, *self._edges):
+            ray.kill(actor)
+        self._devices, self._edges = [], []
+
+
+def start_ray(num_cpus: int | None = None) -> int:
+    """Connect to the running Ray, to ``$RAY_ADDRESS``, or start one on this machine; return its number of CPUs."""
+    import ray
+
+    if not ray.is_initialized():
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+        if not os.environ.get("RAY_ADDRESS"):
+            options |= {"num_cpus": num_cpus, "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
+        ray.init(**options)
+    return max(1, int(ray.cluster_resources().get("CPU", 1)))

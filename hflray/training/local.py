@@ -1,0 +1,203 @@
+"""SGD on a device's data (equation 1 of the paper), and the host that trains many devices with one model. No Ray.
+
+A *local iteration* is one pass of mini-batches over the device's data (design, decision 5.2). One module is resident
+per host; parameters come and go as flat vectors. Mini-batch order is a function of round, edge iteration and device,
+so the same bits come out wherever and whenever a device is trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn import functional
+
+from hflray.errors import DivergedError, HflrayError
+from hflray.models import build_model, load_vector, to_vector
+from hflray.seeding import stream
+from hflray.training.aggregate import FloatVector, SumVector, weighted
+
+EVALUATION_BATCH = 1000  # fixed: the shards of an evaluation must not depend on the number of actors
+
+
+@dataclass(frozen=True)
+class LocalJob:
+    """How devices train; shared by every host of an experiment, and all that decides the bits besides the data.
+
+    `stream` names the random stream of the mini-batch order, `model` the architecture ("hfl" or "mini").
+    """
+
+    model: Literal["hfl", "mini"]
+    image_shape: tuple[int, int, int]
+    num_classes: int
+    seed: int
+    stream: str = "batches"
+    local_iterations: int = 5
+    batch_size: int = 64
+    learning_rate: float = 0.01
+    local_iteration: Literal["epoch", "full_batch", "step"] = "epoch"
+    threads: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceData:
+    """The samples of all devices, held once per node.
+
+    Attributes:
+        x: images of the training set, (n, C, H, W); uint8, normalised on the fly, or float32, used as they are.
+        y: labels, (n,), int64.
+        index: sample indices of all devices one after the other.
+        offsets: device d holds ``index[offsets[d]:offsets[d + 1]]``, (N + 1,).
+        x_test, y_test: the test set (empty where nothing is evaluated).
+        channel_mean, channel_std: of the training images scaled to [0, 1], (C,).
+    """
+
+    x: NDArray[np.uint8] | NDArray[np.float32]
+    y: NDArray[np.int64]
+    index: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    x_test: NDArray[np.uint8]
+    y_test: NDArray[np.int64]
+    channel_mean: NDArray[np.float32]
+    channel_std: NDArray[np.float32]
+
+    def samples_of(self, device: int) -> NDArray[np.int64]:
+        """Indices of a device's samples."""
+        return self.index[self.offsets[device] : self.offsets[device + 1]]
+
+
+@dataclass(frozen=True)
+class EdgeTask:
+    """One host's share of one edge iteration.
+
+    Attributes:
+        round, edge_iteration: where in the training this is; both name the mini-batch order.
+        fraction_bits: of the fixed-point sums, see `hflray.training.aggregate`.
+        devices: for each edge, in the order of the edge models, the devices this host trains for it.
+    """
+
+    round: int
+    edge_iteration: int
+    fraction_bits: int
+    devices: tuple[tuple[int, ...], ...]
+
+
+class DeviceHost:
+    """Trains any of the devices, one after the other, and adds up their weighted models per edge."""
+
+    def __init__(self, job: LocalJob, data: DeviceData) -> None:
+        self._job, self._data = job, data
+        self._model = build_model(job.model, job.image_shape, job.num_classes)
+        self._parameters: list[torch.Tensor] = list(self._model.parameters())
+        shape = (1, -1, 1, 1)
+        self._mean = torch.tensor(np.asarray(data.channel_mean)).view(shape)
+        self._std = torch.tensor(np.asarray(data.channel_std)).view(shape)
+
+    def train(self, task: EdgeTask, *edge_models: FloatVector) -> tuple[SumVector, ...]:
+        """Train `task.devices[k]` from ``edge_models[k]`` for each k; return each edge's partial sum, (P,) int64.
+
+        Raises:
+            DivergedError: a device's weights are not finite; names round, edge iteration and device.
+        """
+        sums = []
+        with _threads(self._job.threads):
+            for model, devices in zip(edge_models, task.devices, strict=True):
+                total = np.zeros(len(model), dtype=np.int64)
+                for device in devices:
+                    with _located(task.round, task.edge_iteration, device):
+                        trained = self._fit(model, device, task.round, task.edge_iteration)
+                        samples = len(self._data.samples_of(device))
+                        total += weighted(trained, samples, task.fraction_bits)
+                sums.append(total)
+        return tuple(sums)
+
+    def train_each(self, vector: FloatVector, devices: Sequence[int]) -> NDArray[np.float32]:
+        """Train `vector` on each device by itself (Algorithm 2); return the models, (len(devices), P)."""
+        models = np.empty((len(devices), len(vector)), dtype=np.float32)
+        with _threads(self._job.threads):
+            for row, device in enumerate(devices):
+                with _located(0, 0, device):
+                    models[row] = self._fit(vector, device, 0, 0)
+        return models
+
+    def evaluate(self, vector: FloatVector, shards: Sequence[int]) -> list[tuple[int, float]]:
+        """Evaluate on shards of the test set; return (correct, summed loss) of each.
+
+        Shard k is the k-th `EVALUATION_BATCH` test samples.
+        """
+        load_vector(self._model, vector)
+        results = []
+        with torch.no_grad(), _threads(self._job.threads):
+            for shard in shards:
+                part = slice(shard * EVALUATION_BATCH, (shard + 1) * EVALUATION_BATCH)
+                labels = torch.from_numpy(np.array(self._data.y_test[part]))
+                scores = self._model(self._normalise(self._data.x_test[part]))
+                loss = functional.cross_entropy(scores, labels, reduction="sum")
+                results.append((int((scores.argmax(1) == labels).sum()), float(loss)))
+        return results
+
+    def _normalise(self, images: NDArray[np.uint8] | NDArray[np.float32]) -> torch.Tensor:
+        tensor = torch.from_numpy(np.array(images))  # a copy: arrays from Ray's object store are read-only
+        return tensor if tensor.dtype == torch.float32 else (tensor.float() / 255.0 - self._mean) / self._std
+
+    def _fit(self, vector: FloatVector, device: int, round_index: int, edge_iteration: int) -> FloatVector:
+        """Return the device's model after L local iterations from `vector` (equation 1)."""
+        job, samples = self._job, self._data.samples_of(device)
+        if not len(samples):
+            raise HflrayError("the device holds no samples; schedule devices that have data")
+        load_vector(self._model, vector)
+        x = self._normalise(self._data.x[samples])
+        y = torch.from_numpy(np.array(self._data.y[samples]))
+        rng = stream(job.seed, job.stream, round_index, edge_iteration, device)
+        for batch in _batches(len(samples), job, rng):
+            chosen = torch.from_numpy(batch)
+            loss = functional.cross_entropy(self._model(x[chosen]), y[chosen])
+            gradients = torch.autograd.grad(loss, self._parameters)
+            with torch.no_grad():
+                torch._foreach_add_(self._parameters, gradients, alpha=-job.learning_rate)
+        return to_vector(self._model)
+
+
+def _batches(samples: int, job: LocalJob, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+    """Yield the sample positions of every gradient step of L local iterations."""
+    if job.local_iteration == "full_batch":
+        for _ in range(job.local_iterations):
+            yield np.arange(samples)
+    elif job.local_iteration == "step":
+        order = rng.permutation(samples)
+        size = min(job.batch_size, samples)
+        for step in range(job.local_iterations):
+            yield np.take(order, np.arange(step * size, (step + 1) * size), mode="wrap")
+    else:
+        for _ in range(job.local_iterations):
+            order = rng.permutation(samples)
+            for start in range(0, samples, job.batch_size):
+                yield order[start : start + job.batch_size]
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Run with `count` torch threads: their number changes the order of sums, hence the bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def _located(round_index: int, edge_iteration: int, device: int) -> Iterator[None]:
+    """Put round, edge iteration and device in front of whatever goes wrong."""
+    where = f"round {round_index}, edge iteration {edge_iteration}, device {device}"
+    try:
+        yield
+    except DivergedError as error:
+        raise DivergedError(f"{where}: {error}") from error
+    except (HflrayError, RuntimeError, ValueError, IndexError) as error:
+        raise HflrayError(f"{where}: {error}") from error

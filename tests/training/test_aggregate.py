@@ -1,0 +1,54 @@
+"""hflray.training.aggregate: exact sums, their mean, and what they refuse."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from hflray.errors import DivergedError
+from hflray.training.aggregate import MAX_WEIGHT, fraction_bits, mean, weighted
+
+
+def test_mean_of_two_models_by_hand() -> None:
+    # (3·1.5 + 1·(-0.5)) / 4 = 1.0; (3·0.25 + 1·0.25) / 4 = 0.25
+    bits = fraction_bits(4)
+    total = weighted(np.float32([1.5, 0.25]), 3, bits) + weighted(np.float32([-0.5, 0.25]), 1, bits)
+    np.testing.assert_array_equal(mean(total, 4, bits), np.float32([1.0, 0.25]))
+
+
+def test_fraction_bits_leave_room_for_the_largest_sum() -> None:
+    # 27,500 samples need 15 bits and weights up to 2^10 need 10: 62 - 10 - 15 = 37 places are left.
+    assert fraction_bits(27_500) == 37
+    for samples in (1, 2, 27_500, 2**31):
+        top = weighted(np.float32([MAX_WEIGHT, -MAX_WEIGHT]), samples, fraction_bits(samples))
+        assert top[0] == -top[1] == samples * int(MAX_WEIGHT) << fraction_bits(samples)
+
+
+vectors = arrays.arrays(np.float32, 6, elements=st.floats(-8, 8, width=32))
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(vectors, st.integers(1, 700)), min_size=1, max_size=12), st.randoms(use_true_random=False))
+def test_any_grouping_gives_the_same_bits_and_the_weighted_mean(models, random) -> None:
+    samples = sum(count for _, count in models)
+    bits = fraction_bits(samples)
+    in_order = sum(weighted(vector, count, bits) for vector, count in models)
+    shuffled = list(models)
+    random.shuffle(shuffled)
+    cut = random.randrange(len(models) + 1)
+    halves = [
+        sum((weighted(vector, count, bits) for vector, count in part), np.zeros(6, np.int64))
+        for part in (shuffled[:cut], shuffled[cut:])
+    ]
+    np.testing.assert_array_equal(in_order, halves[0] + halves[1])
+    direct = sum(vector.astype(np.float64) * count for vector, count in models) / samples
+    np.testing.assert_allclose(mean(in_order, samples, bits), direct, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 2 * MAX_WEIGHT])
+def test_weights_that_cannot_be_summed_are_refused(bad: float) -> None:
+    with pytest.raises(DivergedError, match="learning_rate"):
+        weighted(np.float32([0.0, bad]), 10, fraction_bits(10))

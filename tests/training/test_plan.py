@@ -1,0 +1,57 @@
+"""hflray.training.plan: balance, a round's plan, and the size of the pool."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hflray.config import load_config
+from hflray.training.aggregate import fraction_bits
+from hflray.training.plan import balance, plan_round, pool_size
+
+SIZES = (9, 7, 5, 4, 3, 2)
+DEVICES = np.array([0, 1, 2, 4, 5])
+EDGES = np.array([2, 0, 2, 0, 2])  # edge 1 stays empty
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=60), st.integers(1, 9))
+def test_longest_first_is_within_four_thirds_of_the_best(load, hosts) -> None:
+    total = np.bincount(balance(np.array(load), hosts), np.array(load), minlength=hosts)
+    # Graham's bound, against the two lower bounds of any schedule.
+    lower = max(max(load), sum(load) / hosts, sum(sorted(load)[-hosts - 1 :][:2]) if len(load) > hosts else 0)
+    assert total.sum() == sum(load)
+    assert total.max() <= lower * (4 / 3) + max(load) / 3
+
+
+def test_balance_by_hand() -> None:
+    # 7 → host 0, 6 → host 1, 5 → host 1 (6 < 7), 4 → host 0 (7 < 11), 3 → host 0 (11 = 11, the first)
+    np.testing.assert_array_equal(balance(np.array([3, 7, 5, 4, 6]), 2), [0, 0, 1, 0, 1])
+
+
+def test_a_plan_holds_each_device_once_at_its_edge() -> None:
+    plan = plan_round(np.array(SIZES), DEVICES, EDGES, hosts=2)
+    seen = sorted((device, edge) for share in plan.shares for edge, devices in share.items() for device in devices)
+    assert seen == sorted(zip(DEVICES.tolist(), EDGES.tolist(), strict=True))
+    assert plan.edge_samples == {0: 7 + 3, 2: 9 + 5 + 2}
+    assert plan.fraction_bits == fraction_bits(26)
+
+
+def test_messages_grow_with_actors_and_edges_not_with_devices() -> None:
+    samples = np.full(200, 5)
+    for scheduled in (20, 200):
+        plan = plan_round(samples, np.arange(scheduled), np.arange(scheduled) % 4, hosts=3)
+        assert sum(len(share) for share in plan.shares) == 3 * 4
+
+
+def test_pool_size() -> None:
+    def size(*overrides: str, scheduled: int = 30, cpus: int = 2) -> tuple[int, float]:
+        return pool_size(load_config(None, overrides).training, scheduled, cpus)
+
+    assert size() == (2, 1.0)
+    assert size(scheduled=1) == (1, 1.0)
+    assert size("training.num_actors=1") == (1, 1.0)
+    assert size("training.devices_per_actor=1", scheduled=20) == (20, 0.1)
+    assert size("training.devices_per_actor=7", scheduled=20) == (3, 0.6666)
+    assert size("training.num_actors=8", scheduled=5) == (5, 0.4)
