@@ -1,0 +1,358 @@
+"""Algorithm 6 of the paper: schedule, assign, allocate, train, evaluate, until the target accuracy.
+
+One object, one loop, one serialisable state. Simulated seconds and joules come from
+`hflray.cost`; what this machine took is kept apart, under ``wall``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hflray import metrics, registry
+from hflray.allocation import Allocation, allocate_round
+from hflray.assignment import build_assigner
+from hflray.config import ExperimentConfig, flatten
+from hflray.cost import RoundCost, Workload, round_cost
+from hflray.data import preprocess
+from hflray.data.partition import majority_classes
+from hflray.errors import ConfigError, DivergedError
+from hflray.models import build_model, init_vector, size_bits
+from hflray.scenario import Scenario
+from hflray.scheduling import Scheduler, build_scheduler, cluster_devices, clustering_cost
+from hflray.seeding import stream
+from hflray.training.hierarchy import Hierarchy, RayHierarchy, SerialHierarchy, start_ray
+from hflray.training.local import LocalJob
+from hflray.training.plan import pool_size
+
+STATE_VERSION = 1
+# Settings that may differ when a state is taken over: they say when to stop and where to run, not what is computed.
+MAY_CHANGE = ("max_rounds", "target_accuracy", "tracking", "checkpoint", "data.root", "training.backend",
+              "training.num_actors", "training.devices_per_actor")  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class RoundRecord:
+    """What happened in one round.
+
+    Attributes:
+        round: i, from 1.
+        accuracy, test_loss: of the global model after the round.
+        devices, assignment: who was scheduled, sorted, and the edge of each, (H,).
+        allocation: bandwidth and CPU frequency of each.
+        cost: simulated delay and energy of this round.
+        totals: ``delay_s``, ``energy_j``, ``objective``, ``message_bits`` summed from round 1.
+        class_balance: see `hflray.metrics.class_balance`.
+        samples_trained: samples passed through local training, over all edge and local iterations.
+        model_hash: SHA-256 of the global model's float32 bytes.
+        wall: seconds of this machine by phase: schedule_s, assign_s, allocate_s, train_s, evaluate_s.
+    """
+
+    round: int
+    accuracy: float
+    test_loss: float
+    devices: NDArray[np.intp]
+    assignment: NDArray[np.intp]
+    allocation: Allocation
+    cost: RoundCost
+    totals: dict[str, float]
+    class_balance: float
+    samples_trained: int
+    model_hash: str
+    wall: dict[str, float]
+
+    def metrics(self) -> dict[str, float]:
+        """The round's entries of the glossary, by name."""
+        cost = self.cost
+        values = {
+            metrics.ACCURACY: self.accuracy,
+            metrics.TEST_LOSS: self.test_loss,
+            metrics.CLASS_BALANCE: self.class_balance,
+        }
+        values |= {f"round/{name}": float(getattr(cost, name)) for name in self.totals}
+        values |= {f"total/{name}": value for name, value in self.totals.items()}
+        values |= {f"wall/{name}": value for name, value in self.wall.items()}
+        for edge in range(len(cost.edge_devices)):
+            values[metrics.edge_metric(edge, "delay_s")] = float(cost.edge_delay_s[edge])
+            values[metrics.edge_metric(edge, "energy_j")] = float(cost.edge_energy_j[edge])
+            values[metrics.edge_metric(edge, "devices")] = float(cost.edge_devices[edge])
+        return values
+
+
+class Experiment:
+    """One experiment; iterate over it to run it.
+
+    ::
+
+        with Experiment(load_config("my.yaml")) as experiment:
+            for record in experiment:
+                print(record.round, record.accuracy, record.cost.objective)
+
+    Args:
+        config: the validated configuration.
+        scenario: None builds it from the configuration; a caller that has it already saves the time.
+        cpus: CPUs this experiment may use (a Tune trial's); None: all that Ray knows.
+    """
+
+    def __init__(self, config: ExperimentConfig, scenario: Scenario | None = None, cpus: int | None = None) -> None:
+        self.config = config
+        self.scenario = scenario or Scenario.build(config)
+        dataset, seed = self.scenario.dataset, config.seed
+        model = build_model("hfl", dataset.image_shape, dataset.num_classes)
+        self.global_model = init_vector(model, stream(seed, "model"))
+        self.work = Workload(
+            model_bits=config.cost.model_bits or size_bits(model),
+            local_iterations=config.training.local_iterations,
+            edge_iterations=config.training.edge_iterations,
+            delay_weight=config.cost.delay_weight,
+        )
+        self.allocate = partial(allocate_round, method=config.allocation.method, coupling=config.allocation.coupling)
+        self.assigner = build_assigner(config.assignment.name, **_assigner_options(config))
+        self.round = 0
+        self.totals = dict.fromkeys(("delay_s", "energy_j", "objective", "message_bits"), 0.0)
+        self.clusters: NDArray[np.intp] | None = None
+        self.clustering: dict[str, float] = {}
+        self.reached: dict[str, float] = {}
+        self._scheduler: Scheduler | None = None
+        self._scheduler_class: type[Scheduler] = registry.resolve("scheduler", config.scheduling.name)
+        self._cpus = cpus
+        self._hierarchy: Hierarchy | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the actors. The experiment can still be iterated: new ones start."""
+        if self._hierarchy is not None:
+            self._hierarchy.close()
+            self._hierarchy = None
+
+    @property
+    def finished(self) -> bool:
+        """True once the target accuracy or `max_rounds` is reached."""
+        return bool(self.reached) or self.round >= self.config.max_rounds
+
+    def __iter__(self) -> Iterator[RoundRecord]:
+        while not self.finished:
+            yield self.run_round()
+
+    def run_round(self) -> RoundRecord:
+        """Run one round.
+
+        Raises:
+            DivergedError: weights or loss are not finite.
+            InfeasibleError: an edge's allocation failed.
+            WorkerLostError: actors kept dying.
+        """
+        config, fleet, index = self.config, self.scenario.fleet, self.round + 1
+        scheduler, hierarchy = self.scheduler, self.hierarchy  # clusters and starts actors, once, off the round's clock
+        clock = _Clock()
+        devices = scheduler.schedule(stream(config.seed, "schedule", index))
+        clock.lap("schedule_s")
+        assignment = self.assigner.assign(fleet, self.work, devices, stream(config.seed, "assign", index))
+        clock.lap("assign_s")
+        allocation = self.allocate(fleet, self.work, devices, assignment)
+        cost = round_cost(fleet, self.work, devices, assignment, allocation)
+        clock.lap("allocate_s")
+        model = hierarchy.train_round(index, self.global_model, devices, assignment)
+        clock.lap("train_s")
+        accuracy, loss = hierarchy.evaluate(model)
+        clock.lap("evaluate_s")
+        if not math.isfinite(loss):
+            raise DivergedError(f"round {index}: the test loss is {loss}; lower training.learning_rate")
+
+        self.round, self.global_model = index, model
+        self.totals = {name: total + float(getattr(cost, name)) for name, total in self.totals.items()}
+        target = config.target_accuracy
+        if target is not None and accuracy >= target and not self.reached:
+            self.reached = {"rounds": float(index), "objective": self.totals["objective"]}
+        return RoundRecord(
+            round=index,
+            accuracy=accuracy,
+            test_loss=loss,
+            devices=devices,
+            assignment=assignment,
+            allocation=allocation,
+            cost=cost,
+            totals=self.totals,
+            class_balance=metrics.class_balance(self.scenario.class_counts[devices].sum(axis=0)),
+            samples_trained=self._passes_per_round(devices),
+            model_hash=hashlib.sha256(model.tobytes()).hexdigest(),
+            wall=clock.laps,
+        )
+
+    def summary(self) -> dict[str, float]:
+        """The entries of the glossary known at the end; the target's only if it was reached."""
+        values = {f"clustering/{name}": value for name, value in self.clustering.items()}
+        if self.reached:
+            values[metrics.ROUNDS_TO_TARGET] = self.reached["rounds"]
+            values[metrics.OBJECTIVE_TO_TARGET] = self.reached["objective"]
+        return values
+
+    @property
+    def hierarchy(self) -> Hierarchy:
+        """The backend that trains; started on first use."""
+        if self._hierarchy is None:
+            config, data = self.config.training, self.scenario.device_data()
+            if config.backend == "serial":
+                self._hierarchy = SerialHierarchy(self._job("hfl"), data, config.edge_iterations)
+            else:
+                cpus = self._cpus or start_ray()
+                actors, share = pool_size(config, self.config.scheduling.num_scheduled, cpus)
+                edges = self.config.fleet.num_edges
+                self._hierarchy = RayHierarchy(self._job("hfl"), data, config.edge_iterations, edges, actors, share)
+        return self._hierarchy
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """The scheduler; made on first use, because the clustering (Algorithm 2) it may need trains models."""
+        if self._scheduler is None:
+            if self._scheduler_class.auxiliary is not None and self.clusters is None:
+                self.cluster()
+            self._scheduler = build_scheduler(
+                self.config.scheduling.name,
+                num_devices=self.config.fleet.num_devices,
+                num_scheduled=self.config.scheduling.num_scheduled,
+                clusters=self.clusters,
+                **self.config.scheduling.options,
+            )
+        return self._scheduler
+
+    def cluster(self) -> NDArray[np.intp]:
+        """Run Algorithm 2: train the scheduler's auxiliary model on every device, K-means on the weights, and the bill.
+
+        Returns:
+            The cluster of each device, (N,). Its ARI (against the true majority classes), delay and energy go to
+            `clustering`.
+        """
+        config, scenario = self.config, self.scenario
+        dataset = scenario.dataset
+        if self._scheduler_class.auxiliary == "mini":
+            inputs = preprocess(dataset.x_train, config.data.preprocess, stream(config.seed, "mini-inputs"))
+            job, data = self._job("mini", stream_name="clustering"), scenario.device_data(inputs)
+            module = build_model("mini", (1, *inputs.shape[2:]), dataset.num_classes)
+            vector, bits = init_vector(module, stream(config.seed, "mini-model")), float(size_bits(module))
+        else:  # the global model's architecture and initial weights (Algorithm 3, line 2)
+            job, data = self._job("hfl", stream_name="clustering"), scenario.device_data()
+            vector = init_vector(
+                build_model("hfl", dataset.image_shape, dataset.num_classes), stream(config.seed, "model")
+            )
+            bits = self.work.model_bits
+        trained = self.hierarchy.train_each(job, data, vector)
+        count = config.scheduling.num_clusters or dataset.num_classes
+        self.clusters = cluster_devices(trained, count, config.seed)
+        truth = majority_classes(scenario.parts, dataset.y_train, dataset.num_classes)
+        cost = clustering_cost(
+            scenario.fleet,
+            bits,
+            self.work.local_iterations,
+            self.work.delay_weight,
+            partial(allocate_round, method=config.allocation.method),
+        )
+        self.clustering = {
+            "ari": metrics.adjusted_rand_index(self.clusters, truth),
+            "delay_s": cost.delay_s,
+            "energy_j": cost.energy_j,
+        }
+        return self.clusters
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the rest of the run depends on: one NumPy array (``global_model``), the rest ready for JSON.
+
+        There is no generator state in it: every random stream is a function of the seed and the round.
+        """
+        return {
+            "version": STATE_VERSION,
+            "config": self.config.model_dump(mode="json"),
+            "round": self.round,
+            "global_model": self.global_model.copy(),
+            "totals": dict(self.totals),
+            "clusters": None if self.clusters is None else self.clusters.tolist(),
+            "clustering": dict(self.clustering),
+            "reached": dict(self.reached),
+            "scheduler": None if self._scheduler is None else self._scheduler.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over a state made by `state_dict`: the run goes on bit for bit as the other would have.
+
+        Raises:
+            ConfigError: another version, or a configuration that would have computed something else.
+        """
+        if state.get("version") != STATE_VERSION:
+            raise ConfigError(f"state: version {state.get('version')}; this hflray reads version {STATE_VERSION}")
+        _check_same_run(self.config, ExperimentConfig.model_validate(state["config"]))
+        model = np.array(state["global_model"], dtype=np.float32)
+        if model.shape != self.global_model.shape:
+            raise ConfigError(f"state: a model of {model.size} weights; this one has {self.global_model.size}")
+        self.round, self.global_model = int(state["round"]), model
+        self.totals, self.reached = dict(state["totals"]), dict(state["reached"])
+        self.clustering = dict(state["clustering"])
+        self.clusters = None if state["clusters"] is None else np.array(state["clusters"], dtype=np.intp)
+        self._scheduler = None
+        if state["scheduler"] is not None:
+            self.scheduler.load_state_dict(state["scheduler"])
+
+    def _job(self, model: Any, stream_name: str = "batches") -> LocalJob:
+        config, dataset = self.config.training, self.scenario.dataset
+        return LocalJob(
+            model=model,
+            image_shape=dataset.image_shape,
+            num_classes=dataset.num_classes,
+            seed=self.config.seed,
+            stream=stream_name,
+            local_iterations=config.local_iterations,
+            batch_size=config.batch_size,
+            learning_rate=config.learning_rate,
+            local_iteration=config.local_iteration,
+            threads=config.threads,
+        )
+
+    def _passes_per_round(self, devices: NDArray[np.intp]) -> int:
+        config = self.config.training
+        samples = self.scenario.fleet.samples[devices]
+        if config.local_iteration == "step":
+            samples = np.minimum(samples, config.batch_size)
+        return int(samples.sum()) * config.local_iterations * config.edge_iterations
+
+
+class _Clock:
+    """Wall-clock seconds between laps."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.laps[name], self._last = now - self._last, now
+
+
+def _assigner_options(config: ExperimentConfig) -> dict[str, Any]:
+    section = config.assignment
+    named = {"transfers", "exchanges", "start"} if section.name == "hfel" else set()
+    options = {name: getattr(section, name) for name in sorted(named)} | dict(section.options)
+    if section.name == "hfel":
+        options.setdefault("method", config.allocation.method)
+    return options
+
+
+def _check_same_run(mine: ExperimentConfig, other: ExperimentConfig) -> None:
+    ours, theirs = flatten(mine.model_dump(mode="json")), flatten(other.model_dump(mode="json"))
+    for key in ours:
+        if ours[key] != theirs.get(key) and not any(key == free or key.startswith(f"{free}.") for free in MAY_CHANGE):
+            raise ConfigError(
+                f"{key}: the saved state was made with {theirs.get(key)!r}, this configuration has {ours[key]!r}; "
+                "resume with the same configuration, or start anew"
+            )

@@ -1,0 +1,83 @@
+"""What an experiment starts from: data, who holds which samples, and the fleet; a function of the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hflray.config import ExperimentConfig
+from hflray.data import Dataset, build_partition, load_dataset
+from hflray.data.partition import device_sizes, label_counts
+from hflray.fleet import Fleet, sample_fleet
+from hflray.seeding import stream
+from hflray.training.local import DeviceData
+
+PARTITION_OPTIONS: dict[str, Callable[[ExperimentConfig], dict[str, Any]]] = {
+    "majority": lambda config: {"majority_fraction": config.data.majority_fraction},
+    "dirichlet": lambda config: {"alpha": config.data.dirichlet_alpha},
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Scenario:
+    """Data, who holds which samples, and the fleet.
+
+    Attributes:
+        dataset: the images.
+        parts: sample indices of each device, N arrays.
+        class_counts: samples of each class at each device, (N, C).
+        fleet: its `samples` are the partition's sizes.
+        notes: what a user should know, such as a scaled-down range of D_n.
+    """
+
+    dataset: Dataset
+    parts: list[NDArray[np.int64]]
+    class_counts: NDArray[np.int64]
+    fleet: Fleet
+    notes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def build(cls, config: ExperimentConfig, dataset: Dataset | None = None) -> Self:
+        """Load the data (unless given), deal them to the devices and draw the fleet. Raises ConfigError, DataError."""
+        data, count = config.data, config.fleet.num_devices
+        dataset = dataset or load_dataset(data.name, root=data.root)
+        sizes, note = device_sizes(
+            dataset.y_train,
+            count,
+            stream(config.seed, "sizes"),
+            default_range=dataset.samples_range,
+            explicit=data.samples_per_device,
+            majority_fraction=data.majority_fraction if data.partition == "majority" else None,
+            name=dataset.name,
+        )
+        options = PARTITION_OPTIONS[data.partition](config) if data.partition in PARTITION_OPTIONS else {}
+        parts = build_partition(data.partition, **options)(
+            dataset.y_train, count, sizes, stream(config.seed, "partition")
+        )
+        fleet = sample_fleet(config.fleet, stream(config.seed, "fleet"))
+        return cls(
+            dataset=dataset,
+            parts=parts,
+            class_counts=label_counts(parts, dataset.y_train, dataset.num_classes),
+            fleet=fleet.with_samples([len(part) for part in parts]),
+            notes=[note] if note else [],
+        )
+
+    def device_data(self, x: NDArray[Any] | None = None) -> DeviceData:
+        """The samples as the training hosts take them; `x` replaces the images (and then there is no test set)."""
+        dataset = self.dataset
+        tested = slice(None) if x is None else slice(0)
+        return DeviceData(
+            x=dataset.x_train if x is None else x,
+            y=dataset.y_train,
+            index=np.concatenate(self.parts),
+            offsets=np.concatenate([[0], np.cumsum([len(part) for part in self.parts])]).astype(np.int64),
+            x_test=dataset.x_test[tested],
+            y_test=dataset.y_test[tested],
+            channel_mean=dataset.channel_mean,
+            channel_std=dataset.channel_std,
+        )

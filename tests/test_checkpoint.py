@@ -1,0 +1,66 @@
+"""hflray.checkpoint: whole or not at all, and never a pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from hflray import checkpoint
+from hflray.errors import ConfigError
+from hflray.experiment import Experiment
+from tests.conftest import small_config
+
+STATE = {"global_model": np.float32([1.5, -2.0, 0.1]), "round": 3, "totals": {"delay_s": 0.1}, "clusters": None}
+
+
+def test_a_state_comes_back_as_it_was(tmp_path) -> None:
+    checkpoint.save(tmp_path / "a" / "state", STATE)
+    loaded = checkpoint.load(tmp_path / "a" / "state")
+    np.testing.assert_array_equal(loaded.pop("global_model"), STATE["global_model"])
+    assert loaded == {name: value for name, value in STATE.items() if name != "global_model"}
+    assert sorted(os.listdir(tmp_path / "a" / "state")) == ["arrays.safetensors", "state.json"]
+    json.loads((tmp_path / "a" / "state" / "state.json").read_text())
+
+
+def test_saving_again_replaces_and_leaves_nothing_behind(tmp_path) -> None:
+    checkpoint.save(tmp_path / "state", STATE)
+    checkpoint.save(tmp_path / "state", STATE | {"round": 4})
+    assert checkpoint.load(tmp_path / "state")["round"] == 4
+    assert os.listdir(tmp_path) == ["state"]
+
+
+def test_a_failed_save_leaves_the_old_one(tmp_path) -> None:
+    checkpoint.save(tmp_path / "state", STATE)
+    with pytest.raises(TypeError):
+        checkpoint.save(tmp_path / "state", STATE | {"round": object()})
+    assert checkpoint.load(tmp_path / "state")["round"] == 3
+    assert os.listdir(tmp_path) == ["state"]
+
+
+@pytest.mark.parametrize("damage", ["missing", "no arrays", "cut arrays", "cut json"])
+def test_a_damaged_checkpoint_is_refused_in_one_line(tmp_path, damage: str) -> None:
+    folder = tmp_path / "state"
+    if damage != "missing":
+        checkpoint.save(folder, STATE)
+    if damage == "no arrays":
+        (folder / "arrays.safetensors").unlink()
+    elif damage.startswith("cut"):
+        file = folder / ("arrays.safetensors" if damage == "cut arrays" else "state.json")
+        file.write_bytes(file.read_bytes()[:-5])
+    with pytest.raises(ConfigError, match="not a whole checkpoint") as error:
+        checkpoint.load(folder)
+    assert "\n" not in str(error.value)
+
+
+def test_an_experiment_resumes_from_disk(tmp_path) -> None:
+    config = small_config("max_rounds=2")
+    unbroken = [record.model_hash for record in Experiment(config)]
+    experiment = Experiment(config)
+    experiment.run_round()
+    checkpoint.save(tmp_path / "state", experiment.state_dict())
+    resumed = Experiment(config)
+    resumed.load_state_dict(checkpoint.load(tmp_path / "state"))
+    assert [record.model_hash for record in resumed] == unbroken[1:]

@@ -1,0 +1,148 @@
+"""hflray.experiment: Algorithm 6, its records, its state, and the same bits from every backend."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+
+import numpy as np
+import pytest
+
+from hflray import metrics
+from hflray.cost import round_cost
+from hflray.errors import ConfigError, DivergedError
+from hflray.experiment import Experiment
+from tests.conftest import small_config
+
+
+def hashes(*overrides: str) -> list[str]:
+    with Experiment(small_config(*overrides), cpus=2) as experiment:
+        return [record.model_hash for record in experiment]
+
+
+def test_same_bits_in_every_backend(ray_session) -> None:
+    """One hash per round: the serial backend, 1 actor, 2 actors, and an actor for every device."""
+    expected = hashes()
+    assert len(set(expected)) == 3
+    assert hashes("training.backend=ray", "training.num_actors=1") == expected
+    assert hashes("training.backend=ray", "training.num_actors=2") == expected
+    assert hashes("training.backend=ray", "training.devices_per_actor=1") == expected
+
+
+def test_another_seed_gives_other_bits() -> None:
+    assert set(hashes("max_rounds=1")).isdisjoint(hashes("max_rounds=1", "seed=1"))
+
+
+def test_a_record_says_what_happened() -> None:
+    experiment = Experiment(small_config("fleet.num_edges=2"))
+    first, second = experiment.run_round(), experiment.run_round()
+    assert (first.round, second.round) == (1, 2)
+    assert len(first.devices) == len(first.assignment) == 6
+    assert hashlib.sha256(experiment.global_model.tobytes()).hexdigest() == second.model_hash != first.model_hash
+    fleet = experiment.scenario.fleet
+    assert first.samples_trained == fleet.samples[first.devices].sum() * 2  # L = 1, Q = 2
+    again = round_cost(fleet, experiment.work, first.devices, first.assignment, first.allocation)
+    assert again.objective == first.cost.objective
+    assert second.totals["energy_j"] == first.cost.energy_j + second.cost.energy_j
+    assert second.totals["message_bits"] == 2 * (6 * 2 + 2) * experiment.work.model_bits
+
+    values = second.metrics()
+    assert set(metrics.PER_ROUND) <= set(values)
+    edges = {metrics.edge_metric(m, what) for m in (0, 1) for what in ("delay_s", "energy_j", "devices")}
+    assert set(values) == set(metrics.PER_ROUND) | edges
+    assert values[metrics.ROUND_DELAY_S] == max(values["edge/0/delay_s"], values["edge/1/delay_s"])
+    assert values["edge/0/devices"] + values["edge/1/devices"] == 6
+    assert all(isinstance(value, float) for value in values.values())
+
+
+def test_training_learns() -> None:
+    records = list(Experiment(small_config("training.local_iterations=5", "training.edge_iterations=5")))
+    assert records[-1].accuracy > 0.8 > records[0].accuracy > 0.2
+    assert records[-1].test_loss < records[0].test_loss
+
+
+def test_it_stops_at_the_target_accuracy() -> None:
+    experiment = Experiment(small_config("target_accuracy=0.05", "scheduling.name=fedavg"))
+    records = list(experiment)
+    assert len(records) == 1
+    assert experiment.finished
+    assert experiment.summary() == {
+        metrics.ROUNDS_TO_TARGET: 1.0,
+        metrics.OBJECTIVE_TO_TARGET: records[0].totals["objective"],
+    }
+
+
+def test_a_target_never_reached_is_not_reported() -> None:
+    experiment = Experiment(small_config("target_accuracy=1.0", "max_rounds=1", "scheduling.name=fedavg"))
+    assert len(list(experiment)) == 1
+    assert experiment.summary() == {}
+
+
+@pytest.mark.parametrize("scheduler", ["ikc", "vkc"])
+def test_clustering_is_done_once_and_billed(scheduler: str) -> None:
+    experiment = Experiment(small_config(f"scheduling.name={scheduler}", "max_rounds=1"))
+    list(experiment)
+    assert set(experiment.summary()) == {
+        metrics.CLUSTERING_ARI,
+        metrics.CLUSTERING_DELAY_S,
+        metrics.CLUSTERING_ENERGY_J,
+    }
+    assert experiment.clusters is not None
+    assert experiment.clusters.shape == (12,)
+    assert experiment.clusters.max() == 4
+
+
+def test_the_mini_model_makes_clustering_cheaper() -> None:
+    """447.9 KB against 9.7 KB on the air: the paper's Table II has 41 × the delay and 29 × the energy."""
+    bills = {}
+    for scheduler in ("ikc", "vkc"):
+        experiment = Experiment(small_config(f"scheduling.name={scheduler}"))
+        experiment.cluster()
+        bills[scheduler] = experiment.clustering
+    assert bills["vkc"]["delay_s"] > 20 * bills["ikc"]["delay_s"]
+    assert bills["vkc"]["energy_j"] > 10 * bills["ikc"]["energy_j"]
+
+
+@pytest.mark.parametrize("scheduler", ["ikc", "vkc", "fedavg"])
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_a_state_carries_on_bit_for_bit(scheduler: str, at: int) -> None:
+    config = small_config(f"scheduling.name={scheduler}", "assignment.name=hfel", "scheduling.num_scheduled=5")
+    unbroken = list(Experiment(config))
+    first = Experiment(config)
+    for _ in range(at):
+        first.run_round()
+    resumed = Experiment(config)
+    resumed.load_state_dict(first.state_dict())
+    rest = list(resumed)
+    assert [record.round for record in rest] == [1, 2, 3][at:]
+    for mine, theirs in zip(rest, unbroken[at:], strict=True):
+        assert mine.model_hash == theirs.model_hash
+        assert mine.totals == theirs.totals
+        assert mine.accuracy == theirs.accuracy
+        np.testing.assert_array_equal(mine.devices, theirs.devices)
+        np.testing.assert_array_equal(mine.assignment, theirs.assignment)
+
+
+def test_a_state_of_another_run_is_refused() -> None:
+    state = Experiment(small_config()).state_dict()
+    with pytest.raises(ConfigError, match=r"training.learning_rate: .*0.01.*0.02"):
+        Experiment(small_config("training.learning_rate=0.02")).load_state_dict(state)
+    with pytest.raises(ConfigError, match="version 99"):
+        Experiment(small_config()).load_state_dict(state | {"version": 99})
+    Experiment(small_config("max_rounds=9", "training.num_actors=2")).load_state_dict(state)
+
+
+def test_divergence_stops_the_run_and_leaves_the_state_as_it_was() -> None:
+    experiment = Experiment(small_config("training.learning_rate=1e20", "scheduling.name=fedavg"))
+    before = experiment.state_dict()
+    with pytest.raises(DivergedError, match="round 1, edge iteration 0, device"):
+        experiment.run_round()
+    np.testing.assert_array_equal(experiment.state_dict()["global_model"], before["global_model"])
+    assert experiment.round == 0
+
+
+def test_fedavg_needs_no_clustering() -> None:
+    experiment = Experiment(small_config("scheduling.name=fedavg", "max_rounds=1"))
+    (record,) = experiment
+    assert experiment.clusters is None
+    assert dataclasses.asdict(record)["round"] == 1
