@@ -437,11 +437,18 @@ def _short(value: object) -> str:
 
 def _at(model: type[BaseModel], location: tuple[int | str, ...]) -> tuple[type[BaseModel], FieldInfo | None]:
     """The section that `location` leads into, and the setting there if it is a known one."""
-    for part in location:
+    parts = iter(location)
+    for part in parts:
         field = model.model_fields.get(str(part))
-        if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
+        if field is None:
+            return model, None
+        inner = _plain(field.annotation)[0]
+        if get_origin(inner) is dict:  # keys of the user's own, such as the axes of a sweep; sections may lie below
+            inner = get_args(inner)[1]
+            next(parts, None)
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
             return model, field
-        model = field.annotation
+        model = inner
     return model, None
 
 

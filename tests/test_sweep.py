@@ -1,0 +1,109 @@
+"""hflray.sweep: the sweep file, its trials, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hflray.errors import ConfigError
+from hflray.sweep import expand, load_sweep, run_name, smoke
+
+SHIPPED = sorted((Path(__file__).parents[1] / "tune_configs").glob("*.yaml"))
+GOOD = """
+name: mine
+experiment: {max_rounds: 2, fleet: {num_devices: 20}, scheduling: {num_scheduled: 5}}
+sweep:
+  scheduling.name: {grid: [ikc, fedavg]}
+  data.name: {zip: [digits, synthetic]}
+  target_accuracy: {zip: [0.9, 0.5]}
+"""
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "sweep.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_every_shipped_file_is_valid_described_and_has_a_smoke_version(path: Path) -> None:
+    file = load_sweep(path)
+    assert file.name == path.stem
+    assert file.description
+    assert expand(file)
+    trials = expand(smoke(file))
+    assert len(trials) == 1
+    assert trials[0].config.data.name == "synthetic"
+
+
+def test_grids_multiply_and_zips_move_together(tmp_path) -> None:
+    trials = expand(load_sweep(write(tmp_path, GOOD)))
+    points = [(t.config.data.name, t.config.target_accuracy, t.config.scheduling.name) for t in trials]
+    assert points == [
+        ("digits", 0.9, "ikc"),
+        ("digits", 0.9, "fedavg"),
+        ("synthetic", 0.5, "ikc"),
+        ("synthetic", 0.5, "fedavg"),
+    ]
+    assert trials[0].name == "digits-H5-λ1-ikc-hfel-s0-target_accuracy=0.9"
+
+
+def test_names_stay_apart(tmp_path) -> None:
+    trials = expand(load_sweep(write(tmp_path, "sweep: {seed: {grid: [1, 1]}}")))
+    assert [trial.name for trial in trials] == ["0-digits-H50-λ1-ikc-hfel-s1", "1-digits-H50-λ1-ikc-hfel-s1"]
+
+
+def test_a_run_is_named_after_its_settings() -> None:
+    (trial,) = expand(load_sweep(None, ["data.name=fashion_mnist", "cost.delay_weight=0.1", "assignment.name=random"]))
+    assert run_name(trial.config, {}) == "fashion-H50-λ0.1-ikc-random-s0"
+
+
+def test_overrides_reach_the_configuration_the_axes_and_the_sections(tmp_path) -> None:
+    path = write(tmp_path, GOOD)
+    overrides = [
+        "scheduling.name=vkc",
+        "sweep.seed={grid: [1, 2]}",
+        "tune.max_concurrent=1",
+        "name=other",
+        "max_rounds=7",
+    ]
+    file = load_sweep(path, overrides)
+    assert (file.name, file.tune.max_concurrent) == ("other", 1)
+    trials = expand(file)
+    assert {(t.config.scheduling.name, t.config.seed, t.config.max_rounds) for t in trials} == {
+        ("vkc", 1, 7),
+        ("vkc", 2, 7),
+    }
+
+
+def test_the_tracking_section_reaches_every_trial(tmp_path) -> None:
+    text = GOOD + "tracking: {experiment: paper}\n"
+    assert {trial.config.tracking.experiment for trial in expand(load_sweep(write(tmp_path, text)))} == {"paper"}
+
+
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        ("swep: {}", r"swep: unknown key.*'sweep'"),
+        ("experiment: {schedulling: {}}", r"schedulling: unknown.*'scheduling'"),
+        ("sweep: {seed: [1, 2]}", r"sweep.seed"),
+        ("sweep: {seed: {grid: []}}", r"sweep.seed.grid"),
+        ("sweep: {seed: {gird: [1]}}", r"gird.*'grid'"),
+        ("sweep: {seed: {grid: [1], zip: [2]}}", r"exactly one of grid"),
+        ("sweep: {seed: {zip: [1, 2]}, max_rounds: {zip: [1]}}", r"seed has 2, max_rounds has 1"),
+        ("sweep: {cost.delay_weight: {grid: [1, 0]}}", r"trial \(cost.delay_weight=0\): cost.delay_weight"),
+        ("sweep: {scheduling.nam: {grid: [ikc]}}", r"trial \(scheduling.nam=ikc\): scheduling.nam: unknown.*'name'"),
+        ("task: fly", r"task: .*'fly'"),
+        ("task: train_assigner", r"task: .*experiment, clustering"),
+        ("name: a/b", r"name: .*a/b"),
+        ("max_rounds: 3", r"'max_rounds' belongs under 'experiment:'"),
+        ("- 1", r"mapping"),
+        ("a: [", r"not valid YAML"),
+        ("tune: {cpus_per_trial: 0}", r"tune.cpus_per_trial: got 0"),
+    ],
+)
+def test_mistakes_are_one_line_each(tmp_path, text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as error:
+        expand(load_sweep(write(tmp_path, text)))
+    assert len(str(error.value).splitlines()) == 1

@@ -1,0 +1,217 @@
+"""hflray.tune: the command, end to end over Ray Tune and MLflow, and what it says to every mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mlflow import MlflowClient
+
+from hflray import metrics, tune
+from hflray.experiment import Experiment
+from hflray.sweep import expand, load_sweep
+from hflray.tracking import default_uri
+
+SWEEP = """
+name: tiny
+experiment:
+  max_rounds: 2
+  data: {name: digits}
+  fleet: {num_devices: 12, num_edges: 2}
+  scheduling: {num_scheduled: 4, num_clusters: 5}
+  training: {local_iterations: 1, edge_iterations: 2, batch_size: 16}
+  checkpoint: {every: 1}
+sweep:
+  training.learning_rate: {zip: [0.01, 1.0e+20]}
+  scheduling.name: {zip: [ikc, fedavg]}
+"""
+
+
+def call(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run ``python -m hflray.tune`` as a user would, in an empty folder, without a terminal."""
+    root = str(Path(tune.__file__).parents[1])
+    env = os.environ | {"PYTHONPATH": root, "COLUMNS": "100"}
+    command = [sys.executable, "-m", "hflray.tune", *arguments]
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=240, check=False)
+
+
+def test_a_sweep_end_to_end_with_one_trial_that_diverges(tmp_path) -> None:
+    (tmp_path / "tiny.yaml").write_text(SWEEP)
+    done = call("tiny.yaml", cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "round 1, edge iteration 0, device" in done.stdout
+    assert "lower training.learning_rate" in done.stdout
+    assert f"mlflow ui --backend-store-uri sqlite:///{tmp_path}/hflray_results/mlflow.db" in done.stdout
+    assert "/#/compare-runs?runs=" in done.stdout
+    assert "digits has 1438 training samples" in done.stdout
+    noise = ("Configuration for experiment", "INFO", "WARNING", "tensorboard")
+    assert not [line for line in done.stdout.splitlines() if any(word in line for word in noise)]
+
+    client = MlflowClient(default_uri(tmp_path / "hflray_results"))
+    experiment = client.get_experiment_by_name("hflray")
+    assert experiment is not None
+    runs = {run.data.params["training.learning_rate"]: run for run in client.search_runs([experiment.experiment_id])}
+    assert set(runs) == {"0.01", "1e+20"}
+    assert runs["1e+20"].info.status == "FAILED"
+    assert (
+        "not finite" in runs["1e+20"].data.tags["hflray.error"] or "as large" in runs["1e+20"].data.tags["hflray.error"]
+    )
+    good = runs["0.01"]
+    assert good.info.status == "FINISHED"
+    edges = {metrics.edge_metric(m, what) for m in (0, 1) for what in ("delay_s", "energy_j", "devices")}
+    clustering = {metrics.CLUSTERING_ARI, metrics.CLUSTERING_DELAY_S, metrics.CLUSTERING_ENERGY_J}
+    assert set(good.data.metrics) == set(metrics.PER_ROUND) | edges | clustering
+    accuracies = client.get_metric_history(good.info.run_id, metrics.ACCURACY)
+    assert [metric.step for metric in accuracies] == [1, 2]
+    assert {a.path for a in client.list_artifacts(good.info.run_id)} == {"config.yaml", "environment.json"}
+
+    # What Tune ran over actors is what a loop in this process gives, bit for bit.
+    overrides = ["training.learning_rate=0.01", "scheduling.name=ikc", "training.backend=serial"]
+    (trial,) = expand(load_sweep(tmp_path / "tiny.yaml", overrides))
+    records = list(Experiment(trial.config))
+    assert [metric.value for metric in accuracies] == [record.accuracy for record in records]
+    (result,) = (tmp_path / "hflray_results").glob("tiny-*/digits-*learning_rate=0.01/result.json")
+    hashes = [json.loads(line)["model_hash"] for line in result.read_text().splitlines()]
+    assert hashes == [record.model_hash for record in records]
+    assert list((tmp_path / "hflray_results").glob("tiny-*/digits-*/checkpoint_*/state/arrays.safetensors"))
+
+
+def test_clustering_as_a_task(tmp_path) -> None:
+    (tmp_path / "c.yaml").write_text(SWEEP.split("sweep:")[0].replace("name: tiny", "name: tiny\ntask: clustering"))
+    done = call("c.yaml", "--set", "training.backend=serial", "-q", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "ARI" in done.stdout
+    client = MlflowClient(default_uri(tmp_path / "hflray_results"))
+    experiment = client.get_experiment_by_name("hflray")
+    assert experiment is not None
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert set(run.data.metrics) == {
+        metrics.CLUSTERING_ARI,
+        metrics.CLUSTERING_DELAY_S,
+        metrics.CLUSTERING_ENERGY_J,
+    }
+
+
+@pytest.fixture
+def run_in_process(tmp_path, monkeypatch, capsys):
+    """Call the command's entry point here; for what ends before Ray starts."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["hflray.tune", *arguments])
+        try:
+            tune.main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+        else:
+            code = 0
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def npz(path: Path, **changes: object) -> Path:
+    rng = np.random.default_rng(0)
+    arrays = {
+        "x_train": rng.integers(0, 256, (300, 16, 16), dtype=np.uint8),
+        "y_train": np.arange(300) % 10,
+        "x_test": rng.integers(0, 256, (50, 16, 16), dtype=np.uint8),
+        "y_test": np.arange(50) % 10,
+    }
+    np.savez(path, **(arrays | changes))  # type: ignore[arg-type]
+    return path
+
+
+def test_dry_run_lists_the_trials_and_writes_nothing(run_in_process, tmp_path) -> None:
+    code, out, err = run_in_process("--dry-run")
+    assert (code, err) == (0, "")
+    assert "4 trials" in out
+    assert out.count("ikc") == 4  # in the name and in the column of two trials
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_users_own_data_set_is_accepted(run_in_process, tmp_path) -> None:
+    npz(tmp_path / "mine.npz")
+    code, _, err = run_in_process("--dry-run", "--set", "data.name=mine.npz")
+    assert (code, err) == (0, "")
+
+
+MISTAKES = [
+    ("sheduling.num_scheduled=3", r"sheduling"),
+    ("scheduling.num_shceduled=3", r"num_scheduled"),
+    ("scheduling.num_scheduled=21", r"scheduling.num_scheduled: 21.*1 to 20"),
+    ("scheduling.num_scheduled=0", r"scheduling.num_scheduled: got 0"),
+    ("fleet.num_edges=0", r"fleet.num_edges: got 0"),
+    ("cost.delay_weight=0", r"cost.delay_weight: got 0"),
+    ("fleet.edge_bandwidth_mhz=[-1, 3]", r"fleet.edge_bandwidth_mhz"),
+    ("fleet.cloud_bandwidth_mhz=-1", r"fleet.cloud_bandwidth_mhz: got -1"),
+    ("scheduling.name=random", r"ikc.*vkc|fedavg, ikc, vkc"),
+    ("assignment.name=nearest", r"geographic"),
+    ("data.name=mnist", r"fashion_mnist"),
+    ("data.partition=noniid", r"majority"),
+    ("target_accuracy=1.5", r"target_accuracy: got 1.5"),
+    ("data.samples_per_device=5000", r"samples"),
+    ("nonsense", r"KEY=VALUE"),
+    ("data.name=nowhere.npz", r"nowhere.npz"),
+]
+
+
+@pytest.mark.parametrize("override, says", MISTAKES)
+def test_mistakes_in_settings(run_in_process, tmp_path, override: str, says: str) -> None:
+    code, out, err = run_in_process("--set", override)
+    assert code == 2
+    assert len(err.splitlines()) == 1
+    assert err.startswith("error: ")
+    import re
+
+    assert re.search(says, err), err
+    assert "Traceback" not in err + out
+    assert os.listdir(tmp_path) == []
+
+
+def test_mistakes_in_files(run_in_process, tmp_path) -> None:
+    (tmp_path / "list.yaml").write_text("- 1\n- 2\n")
+    (tmp_path / "broken.yaml").write_text("experiment: {")
+    npz(tmp_path / "nan.npz", x_train=np.full((300, 16, 16), np.nan))
+    npz(tmp_path / "shape.npz", x_train=np.zeros((300, 4), np.uint8))
+    npz(tmp_path / "labels.npz", y_test=np.full(50, 77))
+    whole = npz(tmp_path / "whole.npz").read_bytes()
+    (tmp_path / "cut.npz").write_bytes(whole[: len(whole) // 2])
+    before = sorted(os.listdir(tmp_path))
+    for arguments, says in [
+        (("list.yaml",), "mapping"),
+        (("broken.yaml",), "not valid YAML"),
+        (("missing.yaml",), "missing.yaml"),
+        (("--set", "data.name=nan.npz"), "x_train"),
+        (("--set", "data.name=shape.npz"), "x_train"),
+        (("--set", "data.name=labels.npz"), "y_test"),
+        (("--set", "data.name=cut.npz"), "cut.npz"),
+        (("--set", "data.name=fashion_mnist", "--data-root", "nowhere"), "fashion_mnist.npz"),
+    ]:
+        code, _, err = run_in_process(*arguments)
+        assert code == 2, (arguments, err)
+        assert len(err.splitlines()) == 1, err
+        assert says in err
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_small_images_are_refused_before_anything_starts(run_in_process, tmp_path) -> None:
+    small = np.zeros((300, 12, 12), np.uint8)
+    npz(tmp_path / "small.npz", x_train=small, x_test=small[:50])
+    code, _, err = run_in_process("--set", "data.name=small.npz")
+    assert code == 2
+    assert "16" in err
+
+
+def test_help_names_every_option(run_in_process) -> None:
+    code, out, _ = run_in_process("--help")
+    assert code == 0
+    for option in ("--set", "--smoke", "--dry-run", "--data-root", "--results"):
+        assert option in out
