@@ -1,0 +1,162 @@
+"""The solver that cannot fail: one edge's problem (27) by three nested, bracketed root searches.
+
+Given μ and a delay price π, the best bandwidth and frequency of a device are closed forms, and its delay falls with π.
+So does, at fixed μ, the sum of the prices with the deadline τ; and so does the sum of the bandwidths with μ (it is the
+slope of the concave dual). Each search has a bracket known beforehand:
+
+* π: at most λ; at least ``α (c/τ)³``, because c/f ≤ τ;
+* τ: at least ``max τ_n(λ)``, because no π exceeds λ; at most ``max τ_n(λ/n)``, because some π is at least λ/n;
+* μ: at least ``max p (-s'(B))``, because no b exceeds B; at most ``max (p + λ)(-s'(B/n))``, because some b
+  is at least B/n.
+
+Newton steps or secants shorten the searches where they stay inside the bracket. About a hundred times slower than `hflray.allocation.kernel`, and used only where that does not converge.
+"""
+
+from __future__ import annotations
+
+import math
+
+from hflray.allocation.jit import FloatArray, kernel
+from hflray.allocation.terms import LN2, delay_at, slack
+
+
+@kernel
+def log_price_of(y: float, b: float, snr: float, power: float, bits: float) -> float:
+    """ln[(p + π)(-s'(b))]."""
+    ratio = snr / b
+    lg = math.log1p(ratio)
+    d = slack(ratio, lg, ratio / (1.0 + ratio))
+    return math.log((power + math.exp(y)) * bits * LN2 * d / (b * lg) ** 2)
+
+
+@kernel
+def find_delay_price(
+    deadline: float,
+    price: float,
+    snr: float,
+    cycles: float,
+    power: float,
+    cap: float,
+    bits: float,
+    alpha: float,
+    top: float,
+) -> tuple[float, float, float]:
+    """Return ln π (at most `top`), ln b and d ln τ / d ln π of one device whose delay is the deadline, at price μ."""
+    high = top
+    low = min(top, math.log(alpha) + 3.0 * (math.log(cycles) - deadline))
+    y = 0.5 * (low + high)
+    x = slope = 0.0
+    for _ in range(200):
+        x, delay, slope = delay_at(y, price, snr, cycles, power, cap, bits, alpha)
+        error = delay - deadline
+        if error > 0.0:
+            low = y
+        else:
+            high = y
+        if error == 0.0 or high - low <= 1e-15 * max(1.0, abs(y)):
+            break
+        guess = y - error / slope
+        if abs(guess - y) <= 1e-15 * max(1.0, abs(y)):
+            break
+        # Near the cap the delay flattens and Newton's step is cautious or wild: keep it only inside the bracket.
+        y = guess if low < guess < high else 0.5 * (low + high)
+    return y, x, slope
+
+
+@kernel
+def prices_at(
+    deadline: float,
+    price: float,
+    snr: FloatArray,
+    cycles: FloatArray,
+    power: FloatArray,
+    cap: FloatArray,
+    bits: float,
+    alpha: float,
+    top: float,
+    x: FloatArray,
+    y: FloatArray,
+) -> tuple[float, float]:
+    """Fill x = ln b and y = ln π of all devices at (ln τ, ln μ); return ln Σ π and its slope in ln τ."""
+    total = rise = 0.0
+    for i in range(len(snr)):
+        y[i], x[i], slope = find_delay_price(deadline, price, snr[i], cycles[i], power[i], cap[i], bits, alpha, top)
+        total += math.exp(y[i])
+        rise += math.exp(y[i]) / slope
+    return math.log(total), rise / total
+
+
+@kernel
+def find_deadline(
+    price: float,
+    snr: FloatArray,
+    cycles: FloatArray,
+    power: FloatArray,
+    cap: FloatArray,
+    weight: float,
+    bits: float,
+    alpha: float,
+    x: FloatArray,
+    y: FloatArray,
+) -> tuple[float, float]:
+    """At ln μ = `price`, return ln τ with Σ π = λ, and ln Σ b; fills x and y."""
+    n = len(snr)
+    top = math.log(weight)
+    low = high = -math.inf
+    for i in range(n):
+        low = max(low, delay_at(top, price, snr[i], cycles[i], power[i], cap[i], bits, alpha)[1])
+        high = max(high, delay_at(top - math.log(n), price, snr[i], cycles[i], power[i], cap[i], bits, alpha)[1])
+    deadline = 0.5 * (low + high)
+    for _ in range(200):
+        total, slope = prices_at(deadline, price, snr, cycles, power, cap, bits, alpha, top, x, y)
+        error = total - top
+        if error > 0.0:
+            low = deadline
+        else:
+            high = deadline
+        if abs(error) <= 1e-13 or high - low <= 4e-16 * max(1.0, abs(deadline)):
+            break
+        guess = deadline - error / slope
+        # From both ends in turn at worst: a step that leaves the bracket is replaced by its middle.
+        deadline = guess if low < guess < high else 0.5 * (low + high)
+    total = 0.0
+    for i in range(n):
+        total += math.exp(x[i])
+    return deadline, math.log(total)
+
+
+@kernel
+def bisect_edge(
+    snr: FloatArray,
+    cycles: FloatArray,
+    power: FloatArray,
+    cap: FloatArray,
+    bandwidth: float,
+    weight: float,
+    bits: float,
+    alpha: float,
+    x: FloatArray,
+    y: FloatArray,
+) -> tuple[float, float]:
+    """Fill x = ln b and y = ln π at the optimum; return ln μ and ln τ. Arguments as in `hflray.allocation.kernel`."""
+    n = len(snr)
+    low = high = -math.inf
+    for i in range(n):
+        low = max(low, log_price_of(-math.inf, bandwidth, snr[i], power[i], bits))
+        high = max(high, log_price_of(math.log(weight), bandwidth / n, snr[i], power[i], bits))
+    target = math.log(bandwidth)
+    price = deadline = 0.0
+    under = over = math.nan  # ln(Σ b / B) at the ends of the bracket
+    for trial in range(200):
+        price = 0.5 * (low + high)
+        # Two halvings, then a secant, and so on: fast where the sum is smooth, and never slower than bisection by much.
+        if trial % 3 == 2 and not math.isnan(under + over):
+            price = low + (high - low) * over / (over - under)
+        deadline, total = find_deadline(price, snr, cycles, power, cap, weight, bits, alpha, x, y)
+        if total > target:
+            low, over = price, total - target
+        else:
+            high, under = price, total - target
+        if abs(total - target) <= 1e-12 or high - low <= 4e-16 * max(1.0, abs(price)):
+            break
+    return price, deadline

@@ -1,0 +1,73 @@
+"""How hflray's kernels are compiled: Numba, cached on disk, without the interpreter lock.
+
+Threads come from Python (`hflray.allocation.batch`), not from Numba's parallel mode: its threading layers do not all
+survive the forks and threads of a Ray worker, and compile several times longer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+import numpy as np
+from numba.core import event
+from numpy.typing import NDArray
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.intp]
+
+PACKAGE = Path(__file__).parents[1]
+logger = logging.getLogger("hflray")
+
+
+def kernel(function: Function) -> Function:
+    """Compile with Numba on first use; division by zero gives infinity, as in NumPy."""
+    compiled = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    # Numba's cache looks at a kernel's own file only, and would go on using what it inlined from another that has
+    # changed since. The stamp it compares is made to cover all kernels.
+    index = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
+    if index is not None and hasattr(index, "_source_stamp"):
+        index._source_stamp = (_sources(), 0)
+    result: Function = compiled
+    return result
+
+
+@cache
+def _sources() -> str:
+    """A hash of every file that holds kernels."""
+    digest = hashlib.sha256()
+    for folder in ("allocation", "assignment"):
+        for path in sorted((PACKAGE / folder).glob("*.py")):
+            text = path.read_bytes()
+            if b"import" in text and b"kernel" in text:
+                digest.update(text)
+    return digest.hexdigest()
+
+
+class _Announcer(event.Listener):  # type: ignore[misc]
+    """Say once why the first call takes seconds."""
+
+    def __init__(self) -> None:
+        self.silent = False
+
+    def on_start(self, event: Any) -> None:
+        dispatcher = event.data.get("dispatcher")
+        if self.silent or not str(getattr(dispatcher, "__module__", "")).startswith("hflray."):
+            return
+        self.silent = True
+        folder = dispatcher.stats.cache_path
+        # A warning, so that it is seen where nobody has set logging up.
+        logger.warning("compiling hflray's kernels, once (a few seconds); kept in %s", folder)
+
+    def on_end(self, event: Any) -> None:
+        pass
+
+
+event.register("numba:compile", _Announcer())

@@ -1,0 +1,200 @@
+"""The allocation problem of one edge as plain arrays, and what a solver gives back (paper, problem (27)).
+
+Per edge iteration, with ``y = gain·power/noise`` (Hz), ``c = L·u·D`` cycles and ``s(b) = z / (b log2(1 + y/b))``:
+minimise ``Σ [α/2·c·f² + p·s(b)] + λ·τ`` subject to ``s(b) + c/f ≤ τ``, ``Σ b ≤ B``, ``f ≤ f_max``. The factor Q of
+(9) and (10) multiplies the whole objective and the cloud hop is constant, so neither changes the answer per edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hflray.cost import Workload
+from hflray.errors import ConfigError
+from hflray.fleet import Fleet
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.intp]
+
+
+@dataclass(frozen=True, eq=False)
+class Allocation:
+    """What each scheduled device was given, and (method ``newton``) the proof that it is optimal.
+
+    All of it is for one edge iteration; Q of them are alike.
+
+    Attributes:
+        bandwidth_hz: b_n, (H,), Hz.
+        cpu_hz: f_n, (H,), Hz.
+        delay_price: π_n, (H,), J/s: what a second less for this device alone would be worth.
+        bandwidth_price: μ, (M,), J/Hz; 0 at an edge without devices.
+        deadline_s: τ, (M,), s: the slowest device's computation and upload; 0 at an edge without devices.
+        edge_price: λ_m, (M,), J/s: the weight of each edge's delay; λ for every edge unless they share a deadline.
+        kkt_residual: the largest violation of the optimality conditions, relative.
+        duality_gap: how far the objective may be above the optimum, relative to the objective.
+    """
+
+    bandwidth_hz: FloatArray
+    cpu_hz: FloatArray
+    delay_price: FloatArray | None = None
+    bandwidth_price: FloatArray | None = None
+    deadline_s: FloatArray | None = None
+    edge_price: FloatArray | None = None
+    kkt_residual: float | None = None
+    duality_gap: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Ragged:
+    """All edges' problems as flat arrays, device by device in the order of the edges.
+
+    Attributes:
+        order: positions within the schedule, (H,).
+        edges: the edges that have devices, ascending, (e,).
+        offsets: devices of the e-th of them are ``offsets[e]:offsets[e + 1]``, (e + 1,).
+        snr_hz, cycles, power_w, max_cpu_hz: as in `EdgeProblem`, (H,).
+        bandwidth_hz: B_m, (e,), Hz.
+    """
+
+    order: IntArray
+    edges: IntArray
+    offsets: IntArray
+    snr_hz: FloatArray
+    cycles: FloatArray
+    power_w: FloatArray
+    max_cpu_hz: FloatArray
+    bandwidth_hz: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeProblem:
+    """One edge's problem, for n of its devices.
+
+    Attributes:
+        edge: index of the edge.
+        members: positions of its devices within the schedule, (n,).
+        snr_hz: y = gain·power/noise, (n,), Hz.
+        cycles: c = L·u·D, (n,), cycles.
+        power_w: p, (n,), W.
+        max_cpu_hz: (n,), Hz.
+        bandwidth_hz: B_m, Hz.
+        model_bits: z, bits.
+        delay_weight: λ, J/s.
+        capacitance: α.
+    """
+
+    edge: int
+    members: IntArray
+    snr_hz: FloatArray
+    cycles: FloatArray
+    power_w: FloatArray
+    max_cpu_hz: FloatArray
+    bandwidth_hz: float
+    model_bits: float
+    delay_weight: float
+    capacitance: float
+
+    def upload_delay_s(self, bandwidth_hz: FloatArray) -> FloatArray:
+        """s(b), (n,), s (equations 6 and 7)."""
+        return np.asarray(self.model_bits * np.log(2.0) / (bandwidth_hz * np.log1p(self.snr_hz / bandwidth_hz)))
+
+    def upload_slope(self, bandwidth_hz: FloatArray) -> FloatArray:
+        """s'(b), (n,), s/Hz; negative."""
+        lg = np.log1p(self.snr_hz / bandwidth_hz)
+        return (
+            -self.upload_delay_s(bandwidth_hz) * (1.0 - self.snr_hz / (self.snr_hz + bandwidth_hz) / lg) / bandwidth_hz
+        )
+
+    def delay_s(self, bandwidth_hz: FloatArray, cpu_hz: FloatArray) -> float:
+        """The slowest device's upload and computation, s."""
+        return float((self.upload_delay_s(bandwidth_hz) + self.cycles / cpu_hz).max())
+
+    def objective(self, bandwidth_hz: FloatArray, cpu_hz: FloatArray) -> float:
+        """Σ energy + λ · slowest, of one edge iteration, J."""
+        upload = self.upload_delay_s(bandwidth_hz)
+        energy = self.capacitance / 2 * self.cycles * cpu_hz**2 + self.power_w * upload
+        return float(energy.sum() + self.delay_weight * self.delay_s(bandwidth_hz, cpu_hz))
+
+
+def check_fleet(fleet: Fleet, devices: IntArray, edges: IntArray) -> None:
+    """Refuse values no solver can work with. Raises ConfigError naming the array and its first bad index."""
+    _check_devices(fleet, devices)
+    gain = fleet.gain[devices, edges]
+    bad = np.flatnonzero(~(np.isfinite(gain) & (gain > 0)))
+    if bad.size:
+        _refuse_gain(int(devices[bad[0]]), int(edges[bad[0]]), float(gain[bad[0]]))
+
+
+def check_links(fleet: Fleet, devices: IntArray) -> None:
+    """As `check_fleet`, for the links of `devices` to every edge: what an assigner needs."""
+    _check_devices(fleet, devices)
+    gain = fleet.gain[devices]
+    bad = np.argwhere(~(np.isfinite(gain) & (gain > 0)))
+    if bad.size:
+        _refuse_gain(int(devices[bad[0, 0]]), int(bad[0, 1]), float(gain[bad[0, 0], bad[0, 1]]))
+
+
+def _check_devices(fleet: Fleet, devices: IntArray) -> None:
+    everywhere = slice(None)
+    for name, where in (
+        ("power_w", devices),
+        ("samples", devices),
+        ("cycles_per_sample", devices),
+        ("max_cpu_hz", devices),
+        ("edge_bandwidth_hz", everywhere),
+    ):
+        values = getattr(fleet, name)[where]
+        bad = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
+        if bad.size:
+            index = bad[0] if where is everywhere else devices[bad[0]]
+            raise ConfigError(f"{name}[{index}]: got {values[bad[0]]}; a finite number above 0 is needed")
+    for name in ("noise_w_per_hz", "capacitance"):
+        value = getattr(fleet, name)
+        if not (np.isfinite(value) and value > 0):
+            raise ConfigError(f"{name}: got {value}; a finite number above 0 is needed")
+
+
+def _refuse_gain(device: int, edge: int, value: float) -> None:
+    raise ConfigError(f"gain[{device}, {edge}]: got {value}; a finite linear power gain above 0 is needed")
+
+
+def edge_problems(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray) -> Iterator[EdgeProblem]:
+    """Yield the problem of each edge that has devices, in the order of the edges."""
+    check_fleet(fleet, devices, edges)
+    for edge in np.unique(edges):
+        members = np.flatnonzero(edges == edge)
+        own = devices[members]
+        yield EdgeProblem(
+            edge=int(edge),
+            members=members,
+            snr_hz=fleet.gain[own, edge] * fleet.power_w[own] / fleet.noise_w_per_hz,
+            cycles=work.local_iterations * fleet.cycles_per_sample[own] * fleet.samples[own],
+            power_w=fleet.power_w[own],
+            max_cpu_hz=fleet.max_cpu_hz[own],
+            bandwidth_hz=float(fleet.edge_bandwidth_hz[edge]),
+            model_bits=work.model_bits,
+            delay_weight=work.delay_weight,
+            capacitance=fleet.capacitance,
+        )
+
+
+def ragged(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray) -> Ragged:
+    """Lay the edges' problems out for the batched kernels. Raises ConfigError as `check_fleet`."""
+    check_fleet(fleet, devices, edges)
+    order = np.argsort(edges, kind="stable")
+    own, at = devices[order], edges[order]
+    present, first = np.unique(at, return_index=True)
+    return Ragged(
+        order=order,
+        edges=present,
+        offsets=np.append(first, len(at)).astype(np.intp),
+        snr_hz=fleet.gain[own, at] * fleet.power_w[own] / fleet.noise_w_per_hz,
+        cycles=work.local_iterations * fleet.cycles_per_sample[own] * fleet.samples[own],
+        power_w=fleet.power_w[own],
+        max_cpu_hz=fleet.max_cpu_hz[own],
+        bandwidth_hz=fleet.edge_bandwidth_hz[present],
+    )

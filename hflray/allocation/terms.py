@@ -1,0 +1,69 @@
+"""The few scalar formulas that the kernels share; symbols as in `hflray.allocation.kernel`."""
+
+from __future__ import annotations
+
+import math
+
+from hflray.allocation.jit import kernel
+
+LN2 = math.log(2.0)
+
+
+@kernel
+def slack(ratio: float, lg: float, q: float) -> float:
+    """d = ln(1 + X) - X/(1 + X) at X = `ratio`, without cancellation: the series X²/2 - 2X³/3 + … for small X."""
+    if ratio > 1e-2:
+        return lg - q
+    x = ratio
+    # Σ_{k≥2} (-1)^k X^k (k-1)/k; the first term left out is below 1e-15 of the first.
+    return (
+        x * x * (1 / 2 - x * (2 / 3 - x * (3 / 4 - x * (4 / 5 - x * (5 / 6 - x * (6 / 7 - x * (7 / 8 - x * 8 / 9)))))))
+    )
+
+
+@kernel
+def invert_slope(target: float) -> float:
+    """Return ``w = ln X`` with ``ln[X² d / l²] = target``: b = Y/X is where ``-s'(b) Y²/κ`` is e^target.
+
+    The left side has slope between 1.7 and 2 in w everywhere, so Newton contracts from anywhere.
+    """
+    w = target / 2.0 if target < 0.0 else target / 1.9
+    for _ in range(60):
+        ratio = math.exp(w)
+        lg = math.log1p(ratio)
+        q = ratio / (1.0 + ratio)
+        d = slack(ratio, lg, q)
+        move = (2.0 * w + math.log(d / (lg * lg)) - target) / (2.0 + q * q / d - 2.0 * q / lg)
+        w -= move
+        if abs(move) <= 1e-15 * max(1.0, abs(w)):
+            break
+    return w
+
+
+@kernel
+def delay_at(
+    y: float, price: float, snr: float, cycles: float, power: float, cap: float, bits: float, alpha: float
+) -> tuple[float, float, float]:
+    """Given ln π and ln μ, the best bandwidth and frequency of one device.
+
+    Returns:
+        ln b, ln(s + c/f), and the slope of the latter in ln π (negative).
+    """
+    kappa = bits * LN2
+    pi = math.exp(y)
+    w = invert_slope(price + 2.0 * math.log(snr) - math.log(kappa) - math.log(power + pi))
+    ratio = math.exp(w)
+    b = snr / ratio
+    lg = math.log1p(ratio)
+    q = ratio / (1.0 + ratio)
+    d = slack(ratio, lg, q)
+    s = kappa / (b * lg)
+    f = (pi / alpha) ** (1.0 / 3.0)
+    fall = -1.0 / 3.0
+    if f >= cap:
+        f = cap
+        fall = 0.0
+    v = cycles / f
+    a1 = 2.0 * q / lg - 2.0 - q * q / d
+    slope = fall * v / (s + v) + (pi / (power + pi)) * (s / (s + v)) * (d / lg) / a1
+    return math.log(snr) - w, math.log(s + v), slope

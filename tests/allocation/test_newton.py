@@ -1,0 +1,235 @@
+"""The Newton allocator: against hand-computed answers, against CVXPY, and on instances harder than any fleet."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hflray.allocation import allocate_round
+from hflray.allocation.cvxpy import lower_bound
+from hflray.allocation.cvxpy import solve_edge as solve_with_cvxpy
+from hflray.cost import Workload, round_cost
+from hflray.errors import ConfigError, InfeasibleError
+from hflray.fleet import FleetConfig, sample_fleet
+from tests.allocation.instances import ALPHA, BITS, edge, random_edge, solve_all
+
+WORK = Workload(model_bits=BITS)
+FLEET = sample_fleet(FleetConfig(), np.random.default_rng(0))
+DEVICES = np.arange(0, 100, 2)
+NEAREST = FLEET.distance_m[DEVICES].argmin(axis=1)
+
+
+def check_optimality(problem, solution, inside, e):
+    """The optimality conditions of (27), written down here once more from the formulas."""
+    b, f = solution.bandwidth_hz[inside], solution.cpu_hz[inside]
+    pi, mu = np.exp(solution.log_delay_price[inside]), np.exp(solution.log_bandwidth_price[e])
+    tau = solution.delay_s[e]
+    assert b.sum() <= problem.bandwidth_hz * (1 + 1e-12)
+    assert (f <= problem.max_cpu_hz).all()
+    np.testing.assert_allclose(problem.upload_delay_s(b) + problem.cycles / f, tau, rtol=1e-8)
+    np.testing.assert_allclose(f, np.minimum(problem.max_cpu_hz, np.cbrt(pi / ALPHA)), rtol=1e-8)
+    np.testing.assert_allclose(pi.sum(), problem.delay_weight, rtol=1e-8)
+    h = b * 1e-4  # central differences: s' without the kernel's formula
+    slope = (problem.upload_delay_s(b + h) - problem.upload_delay_s(b - h)) / (2 * h)
+    np.testing.assert_allclose(-(problem.power_w + pi) * slope, mu, rtol=1e-5)
+    objective = solution.energy_j[e] + problem.delay_weight * tau
+    np.testing.assert_allclose(objective, problem.objective(b, f), rtol=1e-12)
+    assert solution.residual[e] <= 1e-8
+    # The last bits: the bound and the objective are sums of terms that cancel.
+    assert -1e-11 * objective <= objective - solution.bound_j[e] <= 1e-8 * objective
+
+
+def check_batch(problems, **options):
+    solution, offsets = solve_all(problems, **options)
+    for e, problem in enumerate(problems):
+        check_optimality(problem, solution, slice(offsets[e], offsets[e + 1]), e)
+    return solution
+
+
+def test_one_device_gets_everything_by_hand():
+    # Y = B: log2(1 + 1) = 1, so s = z/B = 1 s. f = (λ/α)^{1/3} = (0.2/2e-28)^{1/3} = 1e9 Hz. c = 1e9: 1 s.
+    solution = check_batch([edge(BITS, 1e9, 0.1, 2e9, BITS, 0.2)])
+    np.testing.assert_allclose(solution.bandwidth_hz, [BITS])
+    np.testing.assert_allclose(solution.cpu_hz, [1e9])
+    np.testing.assert_allclose(solution.delay_s, [2.0])
+    np.testing.assert_allclose(solution.energy_j, [0.1 + 1e-28 * 1e9 * 1e18])
+    # At the cap: λ = 2e4 asks for 4.6e10 Hz.
+    solution = check_batch([edge(BITS, 1e9, 0.1, 2e9, BITS, 2e4)])
+    np.testing.assert_allclose(solution.cpu_hz, [2e9])
+    np.testing.assert_allclose(solution.delay_s, [1.5])
+
+
+def test_equal_devices_share_equally():
+    solution = check_batch([edge(np.full(8, 1e7), 2e8, 0.05, 2e9, 1e6, 1.0)])
+    np.testing.assert_allclose(solution.bandwidth_hz, 1e6 / 8, rtol=1e-9)
+    np.testing.assert_allclose(np.exp(solution.log_delay_price), 1 / 8, rtol=1e-9)
+    np.testing.assert_allclose(solution.cpu_hz, np.cbrt(1 / 8 / ALPHA), rtol=1e-9)
+
+
+def test_a_device_with_hardly_any_gain():
+    solution = check_batch([edge([1e7, 1e7, 1e2], 2e8, 0.05, 2e9, 1e6, 1.0)])
+    # Bandwidth hardly helps it: even all of it would not, s(∞) = z ln 2 / Y.
+    assert solution.delay_s[0] >= BITS * np.log(2) / 1e2
+    assert solution.bandwidth_hz[2] > 0.7e6
+
+
+@pytest.mark.parametrize("weight", [1e6, 1e10])
+def test_delay_so_dear_that_every_cpu_is_at_its_cap(weight):
+    rng = np.random.default_rng(3)
+    cap = rng.uniform(1e9, 2e9, 20)
+    solution = check_batch([edge(10 ** rng.uniform(5, 9, 20), 2e8, 0.05, cap, 1e6, weight)])
+    np.testing.assert_array_equal(solution.cpu_hz, cap)
+
+
+def test_2000_hard_instances():
+    rng = np.random.default_rng(5)
+    check_batch([random_edge(rng) for _ in range(2000)])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_100000_hard_instances():
+    for chunk in range(50):
+        rng = np.random.default_rng([7, chunk])
+        check_batch([random_edge(rng) for _ in range(2000)])
+
+
+def test_agrees_with_cvxpy():
+    rng = np.random.default_rng(11)
+    problems = [random_edge(rng, most=30) for _ in range(150)]
+    # The range on which the conic solver is to be trusted; the hard one has the certificate.
+    problems = [
+        p for p in problems if 1e-2 < p.delay_weight < 1e2 and p.max_cpu_hz.min() > 1e8 and p.snr_hz.min() > 1e3
+    ]
+    assert len(problems) >= 15
+    solution, offsets = solve_all(problems)
+    for e, problem in enumerate(problems):
+        reference = problem.objective(*solve_with_cvxpy(problem))
+        mine = problem.objective(*(v[offsets[e] : offsets[e + 1]] for v in (solution.bandwidth_hz, solution.cpu_hz)))
+        assert mine <= reference * (1 + 1e-9)
+        assert mine >= reference * (1 - 1e-5)
+
+
+def test_the_bound_is_a_bound_for_any_prices():
+    rng = np.random.default_rng(2)
+    problem = random_edge(rng, most=20)
+    solution, _ = solve_all([problem])
+    optimum = problem.objective(solution.bandwidth_hz, solution.cpu_hz)
+    assert lower_bound(problem, np.exp(solution.log_delay_price)) == pytest.approx(optimum, rel=1e-8)
+    for _ in range(10):
+        assert lower_bound(problem, rng.exponential(size=len(problem.members))) <= optimum
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32), factor=st.floats(1e-3, 1e3))
+def test_scaling_energy_scales_the_objective(seed, factor):
+    """p, α and λ times k: the same allocation at k times the objective (α enters as c·α: here through p and λ only)."""
+    problem = random_edge(np.random.default_rng(seed), most=15)
+    scaled = dataclasses.replace(problem, model_bits=problem.model_bits)
+    (one, _), (two, _) = (
+        solve_all([problem]),
+        solve_all([dataclasses.replace(scaled, delay_weight=problem.delay_weight * factor)]),
+    )
+    cheap, dear = (one, two) if factor >= 1 else (two, one)
+    assert dear.delay_s[0] <= cheap.delay_s[0] * (1 + 1e-9)  # dearer delay: no slower, no less energy
+    assert dear.energy_j[0] >= cheap.energy_j[0] * (1 - 1e-9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_order_of_the_devices_does_not_matter(seed):
+    rng = np.random.default_rng(seed)
+    problem = random_edge(rng, most=30)
+    p = rng.permutation(len(problem.members))
+    shuffled = edge(
+        problem.snr_hz[p],
+        problem.cycles[p],
+        problem.power_w[p],
+        problem.max_cpu_hz[p],
+        problem.bandwidth_hz,
+        problem.delay_weight,
+    )
+    (one, _), (two, _) = solve_all([problem]), solve_all([shuffled])
+    np.testing.assert_allclose(one.bandwidth_hz[p], two.bandwidth_hz, rtol=1e-6)
+    np.testing.assert_allclose(one.energy_j, two.energy_j, rtol=1e-8)
+
+
+def test_threads_do_not_change_a_bit():
+    rng = np.random.default_rng(1)
+    problems = [random_edge(rng, most=40) for _ in range(200)]
+    one, two = solve_all(problems, threads=1)[0], solve_all(problems, threads=3)[0]
+    for field in dataclasses.fields(one):
+        np.testing.assert_array_equal(getattr(one, field.name), getattr(two, field.name))
+
+
+def test_a_neighbour_is_a_good_start():
+    rng = np.random.default_rng(1)
+    problems = [random_edge(rng, most=40) for _ in range(300)]
+    cold, _ = solve_all(problems)
+    nearby = [dataclasses.replace(p, delay_weight=p.delay_weight * 1.05) for p in problems]
+    warm = check_batch(nearby, warm=cold)
+    again, _ = solve_all(nearby)
+    assert warm.count.mean() < 0.6 * again.count.mean()
+
+
+def test_a_round_carries_its_proof():
+    allocation = allocate_round(FLEET, WORK, DEVICES, NEAREST)
+    cost = round_cost(FLEET, WORK, DEVICES, NEAREST, allocation)
+    assert allocation.kkt_residual <= 1e-8
+    assert abs(allocation.duality_gap) <= 1e-8
+    hop = cost.edge_delay_s - WORK.edge_iterations * allocation.deadline_s
+    np.testing.assert_array_less(0, hop)
+    np.testing.assert_allclose(np.bincount(NEAREST, allocation.delay_price), 1.0)
+    np.testing.assert_array_equal(allocation.edge_price, 1.0)
+    reference = round_cost(FLEET, WORK, DEVICES, NEAREST, allocate_round(FLEET, WORK, DEVICES, NEAREST, method="cvxpy"))
+    # Per edge, not per round: the round's objective is no sum of the edges'.
+    mine, theirs = (c.edge_energy_j + WORK.delay_weight * c.edge_delay_s for c in (cost, reference))
+    np.testing.assert_allclose(mine, theirs, rtol=1e-5)
+    assert (mine <= theirs * (1 + 1e-9)).all()
+
+
+def test_edges_without_devices():
+    everyone_at_3 = np.full(len(DEVICES), 3)
+    allocation = allocate_round(FLEET, WORK, DEVICES, everyone_at_3)
+    np.testing.assert_array_equal(np.flatnonzero(allocation.deadline_s), [3])
+    np.testing.assert_allclose(allocation.bandwidth_hz.sum(), FLEET.edge_bandwidth_hz[3])
+
+
+@pytest.mark.parametrize("method", ["newton", "cvxpy"])
+@pytest.mark.parametrize("value", [np.nan, 0.0, -1.0, np.inf])
+@pytest.mark.parametrize("name", ["gain", "power_w", "samples", "cycles_per_sample", "max_cpu_hz", "edge_bandwidth_hz"])
+def test_a_bad_value_is_named_with_its_index(name, value, method):
+    array = getattr(FLEET, name).copy()
+    array[(6, NEAREST[3]) if name == "gain" else 4] = value
+    fleet = dataclasses.replace(FLEET, **{name: array})
+    where = f"gain\\[6, {NEAREST[3]}\\]" if name == "gain" else f"{name}\\[4\\]"
+    with pytest.raises(ConfigError, match=where):
+        allocate_round(fleet, WORK, DEVICES, NEAREST, method=method)
+
+
+@pytest.mark.parametrize(
+    "devices, assignment, text",
+    [
+        ([], [], "devices"),
+        ([0, 1], [0], "assignment"),
+        ([0, 1], [0, 5], "assignment\\[1\\]"),
+        ([0, -1], [0, 0], "devices\\[1\\]"),
+        ([0, 100], [0, 0], "devices\\[1\\]"),
+        ([3, 3], [0, 0], "devices"),
+        ([0.5], [0], "devices"),
+    ],
+)
+def test_a_bad_schedule_is_an_error(devices, assignment, text):
+    with pytest.raises(ConfigError, match=text):
+        allocate_round(FLEET, WORK, devices, assignment)
+
+
+def test_no_finite_deadline_is_infeasible_and_names_edge_and_device():
+    gain = FLEET.gain.copy()
+    gain[6] = 1e-310
+    with pytest.raises(InfeasibleError, match=f"edge {NEAREST[3]}.*device 6"):
+        allocate_round(dataclasses.replace(FLEET, gain=gain), WORK, DEVICES, NEAREST)
