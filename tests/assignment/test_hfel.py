@@ -1,0 +1,191 @@
+"""HFEL: it lowers the objective, wastes no draw, and decides as it does with CVXPY."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from hflray.allocation import allocate_round
+from hflray.assignment import build_assigner
+from hflray.assignment.hfel import propose, search
+from hflray.assignment.objective import all_costs, round_problem
+from hflray.cost import Workload, round_cost
+from hflray.errors import ConfigError
+from hflray.fleet import FleetConfig, sample_fleet
+
+
+def scene(seed, num_devices=100, num_edges=5, scheduled=50):
+    rng = np.random.default_rng(seed)
+    fleet = sample_fleet(FleetConfig(num_devices=num_devices, num_edges=num_edges), rng)
+    return fleet, np.sort(rng.choice(num_devices, scheduled, replace=False))
+
+
+def objective(fleet, work, devices, assignment):
+    return round_cost(fleet, work, devices, assignment, allocate_round(fleet, work, devices, assignment)).objective
+
+
+@pytest.mark.parametrize("hop", [True, False])
+def test_the_kernel_objective_is_the_cost_modules(hop):
+    fleet, devices = scene(0)
+    work = Workload(model_bits=448 * 8192, delay_weight=0.7, cloud_hop=hop)
+    problem, chosen = round_problem(fleet, work, devices)
+    for assignment in (fleet.distance_m[chosen].argmin(axis=1), np.full(50, 2)):
+        energy, delay = np.empty((2, 5))
+        value = all_costs(problem, assignment, energy, delay)
+        cost = round_cost(fleet, work, devices, assignment, allocate_round(fleet, work, devices, assignment))
+        assert value == pytest.approx(cost.objective, rel=1e-8)
+        np.testing.assert_allclose(energy, cost.edge_energy_j, rtol=1e-8)
+        np.testing.assert_allclose(delay, cost.edge_delay_s, rtol=1e-8)
+
+
+@pytest.mark.parametrize("start", ["geographic", "best_gain", "random"])
+@pytest.mark.parametrize("hop", [True, False])
+def test_more_tries_are_never_worse(start, hop):
+    work = Workload(model_bits=448 * 8192, cloud_hop=hop)
+    for seed in range(5):
+        fleet, devices = scene(seed)
+        values = [
+            objective(
+                fleet,
+                work,
+                devices,
+                build_assigner("hfel", transfers=t, exchanges=e, start=start).assign(
+                    fleet, work, devices, np.random.default_rng(seed)
+                ),
+            )
+            for t, e in ((0, 0), (100, 0), (100, 100), (100, 300))
+        ]
+        # One generator: each run makes the earlier one's tries first (draws are consumed in order).
+        assert all(later <= earlier * (1 + 1e-9) for earlier, later in pairwise(values))
+        assert values[-1] < 0.95 * values[0]
+
+
+def test_the_same_generator_gives_the_same_answer_and_leaves_global_state_alone():
+    fleet, devices = scene(1)
+    work = Workload(model_bits=448 * 8192)
+    state = np.random.get_state()[1].copy()  # noqa: NPY002 - the global state is what is looked at
+    one, two, other = (build_assigner("hfel").assign(fleet, work, devices, np.random.default_rng(s)) for s in (4, 4, 5))
+    np.testing.assert_array_equal(one, two)
+    assert (one != other).any()
+    np.testing.assert_array_equal(np.random.get_state()[1], state)  # noqa: NPY002
+
+
+@pytest.mark.parametrize("num_edges, scheduled", [(1, 10), (5, 1), (1, 1), (2, 2)])
+def test_one_edge_or_one_device(num_edges, scheduled):
+    fleet, devices = scene(2, num_edges=num_edges, scheduled=scheduled)
+    edges = build_assigner("hfel").assign(fleet, Workload(model_bits=1e6), devices, np.random.default_rng(0))
+    assert edges.shape == (scheduled,)
+    assert ((edges >= 0) & (edges < num_edges)).all()
+
+
+def test_proposals_are_never_wasted():
+    assignment = np.array([0, 0, 1, 2, 2, 2])
+    rng = np.random.default_rng(0)
+    seen = set()
+    for u, v in rng.random((3000, 2)):
+        candidate, first, second = propose(assignment, 4, True, u, v)
+        (a,) = np.flatnonzero(candidate != assignment)
+        assert (assignment[a], candidate[a]) == (first, second)
+        seen.add((int(a), int(second)))
+        candidate, first, second = propose(assignment, 4, False, u, v)
+        a, b = np.flatnonzero(candidate != assignment)
+        assert {candidate[a], candidate[b]} == {first, second} == {assignment[a], assignment[b]}
+    assert len(seen) == 6 * 3  # every transfer there is
+    assert propose(np.zeros(4, dtype=np.intp), 1, True, 0.5, 0.5) is None
+    assert propose(np.zeros(4, dtype=np.intp), 3, False, 0.5, 0.5) is None
+
+
+def check_decisions(seeds, transfers, exchanges, **sizes):
+    """Walk Newton's path and compare each decision with the one that CVXPY's costs would take."""
+    from hflray.allocation.cvxpy import edge_round_cost
+    from hflray.cost import cloud_hop
+
+    work = Workload(model_bits=448 * 8192)
+    compared = 0
+    for seed in seeds:
+        fleet, devices = scene(seed, **sizes)
+        hop_delay, hop_energy = cloud_hop(fleet, work.model_bits)
+        problem, _ = round_problem(fleet, work, devices)
+        known = {}
+
+        def reference(assignment, fleet=fleet, devices=devices, known=known, delay=hop_delay, energy=hop_energy):
+            costs = []
+            for edge in range(fleet.num_edges):
+                members = devices[assignment == edge]
+                key = (edge, members.tobytes())
+                if key not in known:
+                    known[key] = edge_round_cost(fleet, work, members, edge)
+                costs.append(known[key])
+            e, t = np.array(costs).T
+            return (e + energy).sum() + work.delay_weight * (t + delay).max()
+
+        assignment = fleet.distance_m[devices].argmin(axis=1)
+        draws = np.random.default_rng(seed).random((transfers + exchanges, 2))
+        for trial, (u, v) in enumerate(draws):
+            changed = propose(assignment, fleet.num_edges, trial < transfers, u, v)
+            if changed is None:
+                continue
+            before, after = reference(assignment), reference(changed[0])
+            step = assignment.copy()
+            search(
+                problem,
+                step,
+                transfers if trial < transfers else 0,
+                draws[trial : trial + 1],
+                *np.empty((2, fleet.num_edges)),
+            )
+            if abs(after - before) > 1e-5 * before:
+                compared += 1
+                np.testing.assert_array_equal(step, changed[0] if after < before else assignment)
+            assignment = step
+    return compared
+
+
+def test_decides_as_with_cvxpy():
+    assert check_decisions(range(3), 12, 12, num_devices=30, num_edges=3, scheduled=15) > 40
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_decides_as_with_cvxpy_on_20_instances():
+    assert check_decisions(range(20), 100, 100) > 3000
+
+
+def test_the_cvxpy_method_agrees():
+    fleet, devices = scene(3, num_devices=20, num_edges=3, scheduled=9)
+    work = Workload(model_bits=448 * 8192)
+    answers = [
+        build_assigner("hfel", transfers=6, exchanges=6, method=m).assign(
+            fleet, work, devices, np.random.default_rng(1)
+        )
+        for m in ("newton", "cvxpy")
+    ]
+    np.testing.assert_array_equal(*answers)
+
+
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        ({"exchanges": -1}, "exchanges.*-1"),
+        ({"transfers": 1.5}, "transfers.*1.5"),
+        ({"start": "nowhere"}, "start.*nowhere.*geographic"),
+        ({"method": "magic"}, "method.*magic.*newton"),
+        ({"exchange": 3}, "exchange"),
+    ],
+)
+def test_bad_options(options, text):
+    with pytest.raises(ConfigError, match=text):
+        build_assigner("hfel", **options)
+
+
+def test_a_bad_link_to_any_edge_is_named():
+    fleet, devices = scene(0)
+    gain = fleet.gain.copy()
+    gain[devices[7], 2] = 0.0
+    with pytest.raises(ConfigError, match=f"gain\\[{devices[7]}, 2\\]"):
+        build_assigner("hfel").assign(
+            dataclasses.replace(fleet, gain=gain), Workload(model_bits=1e6), devices, np.random.default_rng(0)
+        )
