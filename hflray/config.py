@@ -213,7 +213,11 @@ class AssignmentConfig(Section):
     name: str = Field("hfel", description="geographic | random | best_gain | hfel | local_search | d3qn")
     transfers: int = Field(100, ge=0, description="hfel: random transfers tried (the paper: 100)")
     exchanges: int = Field(300, ge=0, description="hfel: random exchanges tried (the paper: 100 or 300)")
-    start: Literal["geographic", "best_gain", "random"] = Field("geographic", description="hfel: where it starts")
+    start: Literal["geographic", "best_gain", "random"] | None = Field(
+        None, description="where hfel and local_search start; null: geographic for hfel, best_gain for local_search"
+    )
+    restarts: int = Field(0, ge=0, description="local_search: further searches from perturbed starts")
+    budget_ms: float | None = Field(None, gt=0, description="local_search: go on for so long; depends on the machine")
     options: dict[str, Any] = Field({}, description="further arguments of the assigner")
 
     @field_validator("name")

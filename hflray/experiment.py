@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from hflray import metrics, registry
 from hflray.allocation import Allocation, allocate_round
-from hflray.assignment import build_assigner
+from hflray.assignment import configured_assigner
 from hflray.config import ExperimentConfig, flatten
 from hflray.cost import RoundCost, Workload, round_cost
 from hflray.data import preprocess
@@ -115,7 +115,7 @@ class Experiment:
             delay_weight=config.cost.delay_weight,
         )
         self.allocate = partial(allocate_round, method=config.allocation.method, coupling=config.allocation.coupling)
-        self.assigner = build_assigner(config.assignment.name, **_assigner_options(config))
+        self.assigner = configured_assigner(config)
         self.round = 0
         self.totals = dict.fromkeys(("delay_s", "energy_j", "objective", "message_bits"), 0.0)
         self.clusters: NDArray[np.intp] | None = None
@@ -337,15 +337,6 @@ class _Clock:
     def lap(self, name: str) -> None:
         now = time.perf_counter()
         self.laps[name], self._last = now - self._last, now
-
-
-def _assigner_options(config: ExperimentConfig) -> dict[str, Any]:
-    section = config.assignment
-    named = {"transfers", "exchanges", "start"} if section.name == "hfel" else set()
-    options = {name: getattr(section, name) for name in sorted(named)} | dict(section.options)
-    if section.name == "hfel":
-        options.setdefault("method", config.allocation.method)
-    return options
 
 
 def _check_same_run(mine: ExperimentConfig, other: ExperimentConfig) -> None:

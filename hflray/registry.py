@@ -34,6 +34,7 @@ BUILTIN: dict[Kind, dict[str, str]] = {
         "random": "hflray.assignment.simple:Random",
         "best_gain": "hflray.assignment.simple:BestGain",
         "hfel": "hflray.assignment.hfel:HFEL",
+        "local_search": "hflray.assignment.local_search:LocalSearch",
     },
     "dataset": {
         "digits": "hflray.data.datasets:load_digits",

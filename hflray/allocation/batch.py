@@ -241,7 +241,8 @@ def finish(
     y: FloatArray,
     state: FloatArray,
 ) -> BatchSolution:
-    """Make a solution of logarithms found elsewhere; `state` (e, 5) as `joint.find_weight` leaves it, after the weight."""
+    """Make a solution of logarithms found elsewhere; `state` (e, 5) as `joint.find_weight` leaves it, after the
+    weight."""
     n, edges = len(snr_hz), len(offsets) - 1
     price, deadline = state[:, 0].copy(), state[:, 1].copy()
     b, f, energy, delay, bound = np.empty(n), np.empty(n), np.zeros(edges), np.zeros(edges), np.zeros(edges)

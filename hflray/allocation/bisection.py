@@ -9,7 +9,8 @@ slope of the concave dual). Each search has a bracket known beforehand:
 * μ: at least ``max p (-s'(B))``, because no b exceeds B; at most ``max (p + λ)(-s'(B/n))``, because some b
   is at least B/n.
 
-Newton steps or secants shorten the searches where they stay inside the bracket. About a hundred times slower than `hflray.allocation.kernel`, and used only where that does not converge.
+Newton steps or secants shorten the searches where they stay inside the bracket. About a hundred times slower than
+`hflray.allocation.kernel`, and used only where that does not converge.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ known beforehand:
 * λ_m ≤ λ, and ``λ_m ≥ max α (c/τ)³``, because c/f ≤ τ and π ≤ λ_m;
 * ``T ≥ max Q τ_m(λ) + h_m``, because no λ_m exceeds λ; ``T ≤ max Q τ_m(λ/e) + h_m``, because one of e is at least λ/e.
 
-An edge without devices still has its hop (design, 5.10). Where the longest such hop is above that T, it is the deadline,
-and carries what is left of λ as its own price.
+An edge without devices still has its hop (design, 5.10). Where the longest such hop is above that T, it is the
+deadline, and carries what is left of λ as its own price.
 """
 
 from __future__ import annotations
@@ -154,8 +154,9 @@ def solve_joint(
             break
         guess = deadline - error * total / slope  # Newton on ln Σ λ_m
         deadline = guess if low < guess < high else 0.5 * (low + high)
-    # Σ λ_m = λ to the last digit: one edge takes what the others leave, and its delay is the deadline. It is the edge whose
-    # delay its price moves least (at its floor, with every frequency at its cap, not at all), so that this settles at once.
+    # Σ λ_m = λ to the last digit: one edge takes what the others leave, and its delay is the deadline. It is the edge
+    # whose delay its price moves least (at its floor, with every frequency at its cap, not at all), so that this
+    # settles at once.
     last, most = 0, -1.0
     for e in range(edges):
         ease = math.exp(state[e, 0]) / max(-state[e, 3], 1e-300)

@@ -194,8 +194,8 @@ def solve_edge(
 ) -> tuple[float, float, float, int, float]:
     """Solve one edge: from (x, y, price, deadline) if `warm`, else from equal shares; then, if need be, by bisection.
 
-    x and y are overwritten with ln b and ln π. Returns as `newton_edge`; the count is 0 for the closed form of one device
-    and at least `BISECTED` where bisection was needed.
+    x and y are overwritten with ln b and ln π. Returns as `newton_edge`; the count is 0 for the closed form of one
+    device and at least `BISECTED` where bisection was needed.
     """
     n = len(snr)
     if n == 1:  # all the bandwidth, all the weight

@@ -1,8 +1,8 @@
 """Exact bandwidth and CPU frequencies in microseconds: the public side of the Newton kernels.
 
 ``per_edge`` is problem (27) of the paper for each edge, as in design, section 6; `hflray.allocation.kernel` has the
-equations. ``joint`` is one deadline for all edges; see `hflray.allocation.joint`. Every answer carries its own proof: the
-prices, the KKT residual and the duality gap.
+equations. ``joint`` is one deadline for all edges; see `hflray.allocation.joint`. Every answer carries its own proof:
+the prices, the KKT residual and the duality gap.
 """
 
 from __future__ import annotations
@@ -69,8 +69,9 @@ def _allocate_joint(fleet: Fleet, work: Workload, devices: IntArray, problem: Ra
     residual = max(float(solution.residual.max()), float(np.abs(delay / slowest - 1.0).max()))
     if not residual <= MAX_RESIDUAL:
         raise InfeasibleError(
-            f"allocation of edge {problem.edges[np.abs(delay - slowest).argmax()]}: the shared deadline of {slowest:.6g} s is "
-            f"missed by {residual:.1g} of it; use allocation.coupling 'per_edge', or leave out the device with the weakest link"
+            f"allocation of edge {problem.edges[np.abs(delay - slowest).argmax()]}: the shared deadline of "
+            f"{slowest:.6g} s is missed by {residual:.1g} of it; use allocation.coupling 'per_edge', or leave out the "
+            "device with the weakest link"
         )
     return _to_allocation(problem, solution, weight, fleet.num_edges, residual, float((objective - bound) / objective))
 

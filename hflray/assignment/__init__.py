@@ -8,10 +8,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hflray import registry
+from hflray.config import ExperimentConfig
 from hflray.cost import Workload
 from hflray.fleet import Fleet
 
-__all__ = ["Assigner", "build_assigner"]
+__all__ = ["Assigner", "build_assigner", "configured_assigner"]
+
+# The keys of the configuration's `assignment` section that each assigner takes; the others ignore them.
+SETTINGS = {
+    "hfel": ("transfers", "exchanges", "start"),
+    "local_search": ("start", "restarts", "budget_ms"),
+}
 
 
 class Assigner(Protocol):
@@ -44,3 +51,17 @@ def build_assigner(name: str, **options: Any) -> Assigner:
     """
     assigner: Assigner = registry.build("assigner", name, **options)
     return assigner
+
+
+def configured_assigner(config: ExperimentConfig) -> Assigner:
+    """Build the assigner that a configuration asks for, with its settings; null leaves the assigner's own default.
+
+    Raises:
+        ConfigError: ``assignment.options`` holds something the assigner does not accept.
+    """
+    section = config.assignment
+    settings = {name: getattr(section, name) for name in SETTINGS.get(section.name, ())}
+    options = {name: value for name, value in settings.items() if value is not None}
+    if section.name == "hfel":
+        options["method"] = config.allocation.method
+    return build_assigner(section.name, **(options | section.options))

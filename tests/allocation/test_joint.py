@@ -1,0 +1,110 @@
+"""One shared deadline: against a general-purpose solver of the whole problem, by hand, and by its certificate."""
+
+from __future__ import annotations
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+from hflray.allocation import allocate_round
+from hflray.cost import Workload, cloud_hop, round_cost
+from hflray.errors import ConfigError
+from hflray.fleet import FleetConfig, sample_fleet
+
+
+def scene(seed, scheduled=30, edges=4):
+    rng = np.random.default_rng(seed)
+    fleet = sample_fleet(FleetConfig(num_edges=edges), rng)
+    devices = np.sort(rng.choice(100, scheduled, replace=False))
+    return fleet, devices, fleet.gain[devices].argmax(axis=1)
+
+
+def optimum_by_cvxpy(fleet, work, devices, edges):
+    """The whole of (17) for one assignment as one convex programme."""
+    hop_delay, hop_energy = cloud_hop(fleet, work.model_bits) if work.cloud_hop else np.zeros((2, fleet.num_edges))
+    n, q = len(devices), work.edge_iterations
+    share, cpu, deadline = cp.Variable(n), cp.Variable(n), cp.Variable()
+    upload = cp.Variable(n)
+    size = np.bincount(edges, minlength=fleet.num_edges)[edges]
+    fair = fleet.edge_bandwidth_hz[edges] / size
+    snr = fleet.gain[devices, edges] * fleet.power_w[devices] / fleet.noise_w_per_hz / fair
+    rate = -cp.rel_entr(share, share + snr) / np.log(2)  # of the fair share's Hz
+    cycles = work.local_iterations * fleet.cycles_per_sample[devices] * fleet.samples[devices]
+    energy = (fleet.capacitance / 2 * cycles * 1e18) @ cp.square(cpu) + fleet.power_w[devices] @ upload
+    constraints = [
+        cp.multiply(work.model_bits / fair, cp.inv_pos(upload)) <= rate,
+        q * (upload + cp.multiply(cycles / 1e9, cp.inv_pos(cpu))) + hop_delay[edges] <= deadline,
+        cpu <= fleet.max_cpu_hz[devices] / 1e9,
+        deadline >= hop_delay.max(),
+    ] + [cp.sum(share[edges == m]) <= (edges == m).sum() for m in np.unique(edges)]
+    problem = cp.Problem(cp.Minimize(q * energy + work.delay_weight * deadline), constraints)
+    problem.solve(solver="CLARABEL")
+    return problem.value + hop_energy.sum()
+
+
+@pytest.mark.parametrize("hop", [True, False])
+@pytest.mark.parametrize("weight", [0.1, 1.0, 10.0])
+def test_is_the_optimum_of_the_whole_problem(weight, hop):
+    work = Workload(model_bits=448 * 8192, delay_weight=weight, cloud_hop=hop)
+    for seed in range(2):
+        fleet, devices, edges = scene(seed)
+        cost = round_cost(fleet, work, devices, edges, allocate_round(fleet, work, devices, edges, coupling="joint"))
+        reference = optimum_by_cvxpy(fleet, work, devices, edges)
+        assert cost.objective == pytest.approx(reference, rel=2e-5)
+        separate = round_cost(fleet, work, devices, edges, allocate_round(fleet, work, devices, edges))
+        assert cost.objective < 0.999 * separate.objective
+
+
+def test_proof_prices_and_deadlines():
+    rng = np.random.default_rng(9)
+    for seed in range(60):
+        fleet, devices, _ = scene(seed, scheduled=int(rng.integers(1, 60)), edges=int(rng.integers(1, 9)))
+        edges = fleet.distance_m[devices].argmin(axis=1)
+        work = Workload(model_bits=448 * 8192, delay_weight=10 ** rng.uniform(-4, 4), cloud_hop=bool(seed % 2))
+        allocation = allocate_round(fleet, work, devices, edges, coupling="joint")
+        cost = round_cost(fleet, work, devices, edges, allocation)
+        assert allocation.kkt_residual <= 1e-8
+        assert -1e-10 <= allocation.duality_gap <= 1e-8
+        busy = cost.edge_devices > 0
+        np.testing.assert_allclose(cost.edge_delay_s[busy], cost.delay_s, rtol=1e-8)  # all finish together
+        np.testing.assert_allclose(allocation.edge_price.sum(), work.delay_weight, rtol=1e-9)
+        np.testing.assert_allclose(
+            np.bincount(edges, allocation.delay_price, minlength=fleet.num_edges), allocation.edge_price, rtol=1e-7
+        )
+        np.testing.assert_array_less(
+            np.bincount(edges, allocation.bandwidth_hz, minlength=fleet.num_edges),
+            fleet.edge_bandwidth_hz * (1 + 1e-12),
+        )
+
+
+def test_one_edge_is_the_same_as_per_edge():
+    fleet, devices, edges = scene(3, edges=1)
+    work = Workload(model_bits=448 * 8192)
+    one, two = (allocate_round(fleet, work, devices, edges, coupling=c) for c in ("joint", "per_edge"))
+    np.testing.assert_allclose(one.bandwidth_hz, two.bandwidth_hz, rtol=1e-7)
+    np.testing.assert_allclose(one.cpu_hz, two.cpu_hz, rtol=1e-7)
+
+
+def test_an_empty_edges_slow_hop_is_the_deadline():
+    fleet, devices, _ = scene(4)
+    import dataclasses
+
+    cloud_gain = fleet.cloud_gain.copy()
+    cloud_gain[2] = 1e-16
+    fleet = dataclasses.replace(fleet, cloud_gain=cloud_gain)
+    edges = np.where(np.arange(len(devices)) % 2, 0, 3)
+    work = Workload(model_bits=448 * 8192)
+    slow = cloud_hop(fleet, work.model_bits)[0][2]
+    allocation = allocate_round(fleet, work, devices, edges, coupling="joint")
+    cost = round_cost(fleet, work, devices, edges, allocation)
+    assert cost.delay_s == pytest.approx(slow)
+    np.testing.assert_allclose(cost.edge_delay_s[[0, 3]], slow, rtol=1e-8)
+    assert allocation.edge_price.sum() < work.delay_weight  # the rest of λ is the empty edge's
+    assert cost.objective == pytest.approx(optimum_by_cvxpy(fleet, work, devices, edges), rel=2e-5)
+    assert -1e-10 <= allocation.duality_gap <= 1e-8
+
+
+def test_cvxpy_does_not_do_joint():
+    fleet, devices, edges = scene(0)
+    with pytest.raises(ConfigError, match="newton"):
+        allocate_round(fleet, Workload(model_bits=1e6), devices, edges, method="cvxpy", coupling="joint")

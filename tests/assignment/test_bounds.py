@@ -1,0 +1,105 @@
+"""The lower bound is one, brute force finds the best, and gaps are reported with the right sign."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from hflray.allocation import allocate_round
+from hflray.assignment import build_assigner
+from hflray.assignment.bounds import bound_at, brute_force, gap, lower_bound
+from hflray.assignment.objective import round_problem
+from hflray.cost import Workload, round_cost
+from hflray.errors import ConfigError
+from hflray.fleet import FleetConfig, sample_fleet
+
+
+def scene(seed, devices=8, edges=3):
+    rng = np.random.default_rng(seed)
+    return sample_fleet(FleetConfig(num_devices=devices, num_edges=edges), rng), np.arange(devices)
+
+
+def objective(fleet, work, devices, assignment, coupling="per_edge"):
+    allocation = allocate_round(fleet, work, devices, assignment, coupling=coupling)
+    return round_cost(fleet, work, devices, assignment, allocation).objective
+
+
+@pytest.mark.parametrize("hop", [True, False])
+def test_brute_force_is_the_minimum(hop):
+    work = Workload(model_bits=448 * 8192, cloud_hop=hop)
+    fleet, devices = scene(1, devices=5)
+    best, value = brute_force(fleet, work, devices)
+    everything = {a: objective(fleet, work, devices, np.array(a)) for a in itertools.product(range(3), repeat=5)}
+    assert value == pytest.approx(min(everything.values()), rel=1e-8)
+    assert everything[tuple(best)] == pytest.approx(value, rel=1e-8)
+
+
+def test_brute_force_refuses_what_is_too_large():
+    fleet, devices = scene(0, devices=20)
+    with pytest.raises(ConfigError, match="3\\^20"):
+        brute_force(fleet, Workload(model_bits=1e6), devices)
+
+
+def test_the_bound_is_below_the_optimum_of_200_small_instances():
+    rng = np.random.default_rng(0)
+    tightness = []
+    for seed in range(200):
+        fleet, devices = scene(seed)
+        work = Workload(model_bits=448 * 8192, delay_weight=10 ** rng.uniform(-2, 2), cloud_hop=bool(seed % 2))
+        best, value = brute_force(fleet, work, devices)
+        # The joint allocation of the best assignment costs less still: the bound is below that as well.
+        shared = objective(fleet, work, devices, best, "joint")
+        bound = lower_bound(fleet, work, devices)
+        assert bound <= shared * (1 + 1e-9) <= value * (1 + 2e-9)
+        tightness.append(bound / shared)
+    assert np.mean(tightness) > 0.9  # a bound worth having
+
+
+def test_any_prices_give_a_bound():
+    work = Workload(model_bits=448 * 8192)
+    rng = np.random.default_rng(4)
+    fleet, devices = scene(3)
+    best, _ = brute_force(fleet, work, devices)
+    shared = objective(fleet, work, devices, best, "joint")
+    problem, _ = round_problem(fleet, work, devices)
+    for width in (0.0, 0.1):
+        for _ in range(100):
+            point = np.concatenate([rng.normal(size=9), rng.normal(-12, 3, size=3)])
+            assert bound_at(problem, point, width)[0] <= shared
+
+
+def test_the_gradient_is_the_slope_of_the_bound():
+    work = Workload(model_bits=448 * 8192)
+    fleet, devices = scene(3)
+    problem, _ = round_problem(fleet, work, devices)
+    point = np.concatenate([np.random.default_rng(0).normal(size=9), np.full(3, -12.0)])
+    _, gradient = bound_at(problem, point, 0.5)
+    for i in range(12):
+        step = np.zeros(12)
+        step[i] = 1e-5
+        slope = (bound_at(problem, point + step, 0.5)[0] - bound_at(problem, point - step, 0.5)[0]) / 2e-5
+        assert slope == pytest.approx(gradient[i], rel=1e-5, abs=1e-6)
+
+
+def test_gap_of_good_and_bad_assignments():
+    rng = np.random.default_rng(1)
+    fleet = sample_fleet(FleetConfig(), rng)
+    devices, work = np.arange(50), Workload(model_bits=448 * 8192)
+    good = gap(fleet, work, devices, build_assigner("local_search").assign(fleet, work, devices, rng))
+    shared = gap(
+        fleet, work, devices, build_assigner("local_search").assign(fleet, work, devices, rng), coupling="joint"
+    )
+    bad = gap(fleet, work, devices, build_assigner("random").assign(fleet, work, devices, rng))
+    assert 0 <= shared.relative < good.relative < 0.25 < bad.relative < 1
+    assert shared.relative < 0.12
+    assert good.relative == pytest.approx((good.objective - good.bound) / good.objective)
+    # Prices found from any start give about the same bound.
+    assert lower_bound(fleet, work, devices) == pytest.approx(good.bound, rel=0.02)
+
+
+def test_bad_input_is_named():
+    fleet, devices = scene(0)
+    with pytest.raises(ConfigError, match="assignment\\[2\\]"):
+        gap(fleet, Workload(model_bits=1e6), devices[:3], [0, 0, 3])

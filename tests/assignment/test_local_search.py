@@ -1,0 +1,170 @@
+"""Local search: it ends where no transfer and no exchange is better, and close to the optimum of small instances."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from hflray.allocation import allocate_round
+from hflray.assignment import build_assigner
+from hflray.assignment.bounds import brute_force
+from hflray.assignment.local_search import descend
+from hflray.assignment.neighbours import best_exchange, best_transfer, new_state, objective_of
+from hflray.assignment.objective import round_problem
+from hflray.cost import Workload, round_cost
+from hflray.errors import ConfigError
+from hflray.fleet import FleetConfig, sample_fleet
+
+WORK = Workload(model_bits=448 * 8192)
+
+
+def scene(seed, num_devices=100, num_edges=5, scheduled=50):
+    rng = np.random.default_rng(seed)
+    fleet = sample_fleet(FleetConfig(num_devices=num_devices, num_edges=num_edges), rng)
+    return fleet, np.sort(rng.choice(num_devices, scheduled, replace=False))
+
+
+def objective(fleet, work, devices, assignment):
+    return round_cost(fleet, work, devices, assignment, allocate_round(fleet, work, devices, assignment)).objective
+
+
+@pytest.mark.parametrize("hop", [True, False])
+@pytest.mark.parametrize("start", ["best_gain", "geographic", "random"])
+def test_no_single_move_is_better(start, hop):
+    work = dataclasses.replace(WORK, cloud_hop=hop)
+    for seed in range(3):
+        fleet, devices = scene(seed, scheduled=16, num_edges=4)
+        found = build_assigner("local_search", start=start).assign(fleet, work, devices, np.random.default_rng(seed))
+        value = objective(fleet, work, devices, found)
+        for a in range(16):
+            for edge in range(4):
+                moved = found.copy()
+                moved[a] = edge
+                assert objective(fleet, work, devices, moved) >= value * (1 - 3e-6)
+            for b in range(a):
+                moved = found.copy()
+                moved[[a, b]] = found[[b, a]]
+                assert objective(fleet, work, devices, moved) >= value * (1 - 3e-6)
+
+
+def test_the_tables_say_what_a_move_costs_even_after_many_moves():
+    fleet, devices = scene(5, scheduled=20)
+    problem, _ = round_problem(fleet, WORK, devices)
+    state = new_state(problem, np.random.default_rng(0).integers(5, size=20), exchanges=True)
+    for _ in range(6):
+        before = state.assignment.copy()
+        value, device, edge = best_transfer(problem, state)
+        moved = before.copy()
+        moved[device] = edge
+        assert value == pytest.approx(objective(fleet, WORK, devices, moved), rel=1e-5)
+        everything = [
+            objective(fleet, WORK, devices, np.where(np.arange(20) == h, m, before))
+            for h in range(20)
+            for m in range(5)
+            if m != before[h]
+        ]
+        assert value == pytest.approx(min(everything), rel=1e-5)
+        value, _, _ = best_exchange(problem, state, 8, -np.inf)  # -inf: nothing is enough, so all are solved
+        swaps = []
+        for i in range(20):
+            for j in range(i):
+                swapped = before.copy()
+                swapped[[i, j]] = before[[j, i]]
+                swaps.append(objective(fleet, WORK, devices, swapped))
+        assert value == pytest.approx(min(swaps), rel=1e-5)
+        descend_one_step(problem, state, device, edge)
+        assert objective_of(problem, state) == pytest.approx(objective(fleet, WORK, devices, moved), rel=1e-8)
+
+
+def descend_one_step(problem, state, device, edge):
+    from hflray.assignment.neighbours import settle
+
+    old = int(state.assignment[device])
+    state.assignment[device] = edge
+    settle(problem, state, old)
+    settle(problem, state, edge)
+
+
+def test_close_to_brute_force_on_small_instances():
+    excess = []
+    for seed in range(200):
+        fleet, devices = scene(seed, num_devices=8, num_edges=3, scheduled=8)
+        _, value = brute_force(fleet, WORK, devices)
+        found = build_assigner("local_search").assign(fleet, WORK, devices, np.random.default_rng(seed))
+        excess.append(objective(fleet, WORK, devices, found) / value - 1)
+        assert excess[-1] >= -1e-8
+    assert np.mean(excess) <= 0.005
+
+
+def test_well_below_hfel_300():
+    ratios = []
+    for seed in range(20):
+        fleet, devices = scene(seed)
+        hfel, found = (
+            objective(
+                fleet, WORK, devices, build_assigner(name).assign(fleet, WORK, devices, np.random.default_rng(seed))
+            )
+            for name in ("hfel", "local_search")
+        )
+        ratios.append(found / hfel)
+    assert np.mean(ratios) < 0.93
+
+
+def test_restarts_never_hurt_and_follow_the_generator():
+    fleet, devices = scene(2, scheduled=20)
+    values = []
+    for restarts in (0, 3, 10):
+        runs = [
+            build_assigner("local_search", restarts=restarts).assign(fleet, WORK, devices, np.random.default_rng(1))
+            for _ in range(2)
+        ]
+        np.testing.assert_array_equal(*runs)
+        values.append(objective(fleet, WORK, devices, runs[0]))
+    assert values[2] <= values[1] <= values[0]
+
+
+def test_a_budget_is_kept_and_is_anytime():
+    fleet, devices = scene(2, num_devices=300, scheduled=200, num_edges=20)
+    import time
+
+    build_assigner("local_search").assign(*scene(0)[:1], WORK, np.arange(5), np.random.default_rng(0))  # compiled
+    start = time.perf_counter()
+    found = build_assigner("local_search", budget_ms=30).assign(fleet, WORK, devices, np.random.default_rng(0))
+    # Far below what the whole search takes; one step may run over.
+    assert time.perf_counter() - start < 5
+    gain = fleet.gain[devices].argmax(axis=1)
+    assert objective(fleet, WORK, devices, found) <= objective(fleet, WORK, devices, gain) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("num_edges, scheduled", [(1, 10), (5, 1), (1, 1), (2, 2)])
+def test_one_edge_or_one_device(num_edges, scheduled):
+    fleet, devices = scene(2, num_edges=num_edges, scheduled=scheduled)
+    for options in ({}, {"restarts": 2}, {"budget_ms": 1}):
+        edges = build_assigner("local_search", **options).assign(fleet, WORK, devices, np.random.default_rng(0))
+        assert ((edges >= 0) & (edges < num_edges)).all()
+
+
+def test_descending_twice_changes_nothing():
+    fleet, devices = scene(6)
+    problem, _ = round_problem(fleet, WORK, devices)
+    state = new_state(problem, fleet.gain[devices].argmax(axis=1), exchanges=True)
+    value = descend(problem, state, True)
+    kept = state.assignment.copy()
+    assert descend(problem, state, True) == value
+    np.testing.assert_array_equal(state.assignment, kept)
+
+
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        ({"restarts": -1}, "restarts"),
+        ({"kick": 0}, "kick"),
+        ({"budget_ms": 0}, "budget_ms"),
+        ({"start": "here"}, "start.*here.*best_gain"),
+    ],
+)
+def test_bad_options(options, text):
+    with pytest.raises(ConfigError, match=text):
+        build_assigner("local_search", **options)
