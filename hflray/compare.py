@@ -36,7 +36,7 @@ class Outcome:
     name: str
     round: int = 0
     values: dict[str, float] = field(default_factory=dict)
-    best_accuracy: float = 0.0
+    history: list[dict[str, float]] = field(default_factory=list)
     error: str | None = None
 
 

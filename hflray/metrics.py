@@ -32,6 +32,8 @@ CLUSTERING_ARI = "clustering/ari"
 CLUSTERING_DELAY_S = "clustering/delay_s"
 CLUSTERING_ENERGY_J = "clustering/energy_j"
 
+ASSIGNMENT_GAP = "assignment/gap"  # (objective - lower bound) / objective, in the assignment study
+
 PER_ROUND = (
     ACCURACY, TEST_LOSS, ROUND_DELAY_S, ROUND_ENERGY_J, ROUND_OBJECTIVE, ROUND_MESSAGE_BITS, TOTAL_DELAY_S,
     TOTAL_ENERGY_J, TOTAL_OBJECTIVE, TOTAL_MESSAGE_BITS, WALL_SCHEDULE_S, WALL_ASSIGN_S, WALL_ALLOCATE_S,

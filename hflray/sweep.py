@@ -36,7 +36,7 @@ from hflray.config import (
 from hflray.errors import ConfigError
 
 Task = Literal["experiment", "train_assigner", "assignment", "clustering"]
-RUNNABLE = ("experiment", "clustering")
+RUNNABLE = ("experiment", "assignment", "clustering")
 SECTIONS = ("name", "description", "task", "sweep", "tune", "tracking")
 
 
@@ -160,10 +160,10 @@ def _trial(file: SweepFile, values: dict[str, Any]) -> Trial:
             raise
         point = ", ".join(f"{key}={value}" for key, value in values.items())
         raise ConfigError(f"trial ({point}): {error}") from error
-    return Trial(run_name(config, values), values, config)
+    return Trial(run_name(config, values, file.task), values, config)
 
 
-def run_name(config: ExperimentConfig, values: dict[str, Any]) -> str:
+def run_name(config: ExperimentConfig, values: dict[str, Any], task: Task = "experiment") -> str:
     """A readable name such as ``digits-H10-λ1-ikc-hfel-s0``, followed by whatever else is swept."""
     data = Path(config.data.name).stem.removesuffix("_mnist")
     parts = [
@@ -177,8 +177,18 @@ def run_name(config: ExperimentConfig, values: dict[str, Any]) -> str:
     said = {
         "data.name", "scheduling.num_scheduled", "cost.delay_weight", "scheduling.name", "assignment.name", "seed",
     }  # fmt: skip
+    if task == "assignment":  # no data, no scheduler, but every assigner by its full name
+        parts = [*parts[1:3], assigner_label(config), parts[5]]
+        said |= {"assignment.exchanges", "allocation.coupling"}
     parts += [f"{key.rpartition('.')[2]}={value}" for key, value in values.items() if key not in said]
     return re.sub(r"[^\w.=λ-]+", "_", "-".join(parts))
+
+
+def assigner_label(config: ExperimentConfig) -> str:
+    """An assigner as the paper calls it, such as ``hfel-300``; with `joint` where all edges share one deadline."""
+    name = config.assignment.name
+    name = f"{name}-{config.assignment.exchanges}" if name == "hfel" else name
+    return f"{name} joint" if config.allocation.coupling == "joint" else name
 
 
 def smoke(file: SweepFile) -> SweepFile:

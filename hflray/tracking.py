@@ -112,7 +112,7 @@ class Tracker:
             logging.getLogger(chatty).setLevel(logging.ERROR)
 
         self.uri, self.sweep = uri, sweep
-        self._folder = folder / "journal"
+        self.folder, self._folder = folder, folder / "journal"
         self._runs: dict[str, _Run] = {}
         self._down_until = 0.0
         try:

@@ -25,6 +25,7 @@ from rich.logging import RichHandler
 from rich.table import Table
 
 from hflray import checkpoint, metrics
+from hflray.assignment import configured_assigner
 from hflray.compare import Outcome, closing_table, comparison_url
 from hflray.config import ExperimentConfig
 from hflray.data import Dataset
@@ -32,7 +33,8 @@ from hflray.errors import ConfigError, HflrayError
 from hflray.experiment import Experiment, RoundRecord
 from hflray.progress import SweepProgress
 from hflray.scenario import Scenario
-from hflray.sweep import SweepFile, Trial, expand, load_sweep, smoke
+from hflray.study import run_study
+from hflray.sweep import SweepFile, Trial, assigner_label, expand, load_sweep, smoke
 from hflray.tracking import Tracker, default_uri
 from hflray.training.hierarchy import start_ray
 from hflray.training.plan import pool_size
@@ -49,6 +51,10 @@ def run_trial(params: dict[str, Any], trials: list[dict[str, Any]], cpus: int, t
     from ray import tune
 
     config = ExperimentConfig.model_validate(trials[params["trial"]])
+    if task == "assignment":
+        for fleet in run_study(config):
+            tune.report({"round": fleet.fleet, "metrics": fleet.metrics()})
+        return
     with Experiment(config, cpus=cpus) as experiment:
         if task == "clustering":
             experiment.cluster()
@@ -92,7 +98,7 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
             self._tracker.start(
                 trial.trial_id, mine.name, mine.config, {"hflray.trial": trial.trial_id, "hflray.task": self._task}
             )
-        self._progress.started(trial.trial_id, mine.name, mine.config.max_rounds if self._task == "experiment" else 1)
+        self._progress.started(trial.trial_id, mine.name, 1 if self._task == "clustering" else mine.config.max_rounds)
 
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
@@ -102,13 +108,14 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
         if result["round"] <= outcome.round and outcome.round:
             return  # a trial that failed and came back from its checkpoint repeats a round, bit for bit
         outcome.round, outcome.values = result["round"], outcome.values | values
-        outcome.best_accuracy = max(outcome.best_accuracy, values.get(metrics.ACCURACY, 0.0))
+        outcome.history.append(values)
         self._tracker.round(trial.trial_id, result["round"], values)
         if self._task == "clustering":
             text = f"ARI {values.get(metrics.CLUSTERING_ARI, 0):.3f}"
             self._progress.round(trial.trial_id, mine.name, 1, 1, text)
             return
-        text = f"accuracy {values[metrics.ACCURACY]:.1%}, objective {values[metrics.ROUND_OBJECTIVE]:,.1f}"
+        accuracy = f"accuracy {values[metrics.ACCURACY]:.1%}, " if metrics.ACCURACY in values else ""
+        text = f"{accuracy}objective {values[metrics.ROUND_OBJECTIVE]:,.1f}"
         self._progress.round(trial.trial_id, mine.name, result["round"], mine.config.max_rounds, text)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -177,11 +184,11 @@ def _fit(file: SweepFile, trials: Sequence[Trial], folder: Path, callback: Sweep
     for name in ("ray.tune", "ray.train", "ray.air", "ray"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     shares = [pool_size(t.config.training, t.config.scheduling.num_scheduled, file.tune.cpus_per_trial) for t in trials]
-    serial = [t.config.training.backend == "serial" for t in trials]
+    alone = [t.config.training.backend == "serial" or file.task == "assignment" for t in trials]  # no actors
 
     def resources(params: dict[str, Any]) -> PlacementGroupFactory:
         actors, share = shares[params["trial"]]
-        if serial[params["trial"]]:
+        if alone[params["trial"]]:
             return PlacementGroupFactory([{"CPU": file.tune.cpus_per_trial}])
         return PlacementGroupFactory([{"CPU": 0}, *[{"CPU": share}] * actors])
 
@@ -208,7 +215,27 @@ def _fit(file: SweepFile, trials: Sequence[Trial], folder: Path, callback: Sweep
     ).fit()
 
 
-def check_trials(trials: Sequence[Trial]) -> list[str]:
+def _report_assignment(
+    title: str, trials: Sequence[Trial], outcomes: Sequence[Outcome], folder: Path, console: Console
+) -> None:
+    """Table and charts of an assignment study; assigners that failed are left out of it."""
+    import pandas as pd
+
+    from hflray.report import assignment
+
+    studies = {}
+    for trial, outcome in zip(trials, outcomes, strict=True):
+        if outcome.error is None:
+            label = assigner_label(trial.config)
+            studies[trial.name if label in studies else label] = pd.DataFrame(outcome.history)
+    if studies:
+        table, paths = assignment.write(title, studies, folder)
+        console.print(table)
+        for path in paths:
+            console.print(f"  {path}", markup=False, highlight=False, soft_wrap=True)
+
+
+def check_trials(trials: Sequence[Trial], task: str) -> list[str]:
     """Make every trial's data, partition, model and assigner before anything starts; return the notes for the user.
 
     Raises:
@@ -220,6 +247,9 @@ def check_trials(trials: Sequence[Trial]) -> list[str]:
     scenarios: dict[str, Scenario] = {}
     for trial in trials:
         config = trial.config
+        if task == "assignment":
+            configured_assigner(config)
+            continue
         name = (config.data.name, config.data.root)
         key = str((config.seed, config.data, config.fleet))
         if key not in scenarios:
@@ -283,7 +313,7 @@ def command(
     if data_root is not None:
         file = _with_data_root(file, data_root)
     trials = expand(_with_absolute_paths(file))
-    notes = check_trials(trials)
+    notes = check_trials(trials, file.task)
     if dry_run:
         console.print(_trials_table(file, trials))
     if not quiet:
@@ -294,7 +324,11 @@ def command(
 
     started = time.monotonic()
     outcomes, tracker = run_sweep(file, trials, results, console, quiet)
-    console.print(closing_table(f"{file.name} ({time.monotonic() - started:.0f} s)", outcomes))
+    title = f"{file.name} ({time.monotonic() - started:.0f} s)"
+    if file.task == "assignment":
+        _report_assignment(title, trials, outcomes, tracker.folder, console)
+    else:
+        console.print(closing_table(title, outcomes))
     console.print("Compare the runs in MLflow (parameters, curves, parallel coordinates):", highlight=False)
     console.print(f"  mlflow ui --backend-store-uri {tracker.uri}", markup=False, highlight=False, soft_wrap=True)
     url = comparison_url(tracker.experiment_id, tracker.run_ids())

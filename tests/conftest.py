@@ -7,8 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from hflray.config import ExperimentConfig, load_config
+
+# On a busy machine a draw may take longer than Hypothesis's 200 ms without anything being wrong.
+settings.register_profile("hflray", deadline=None)
+settings.load_profile("hflray")
 
 SMALL = (
     "max_rounds=3",

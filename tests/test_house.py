@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 ROWS = (
     ("tune", "report", "compare", "sweep", "progress"),
     ("tracking",),
-    ("experiment", "scenario", "checkpoint", "rl"),
+    ("experiment", "scenario", "study", "checkpoint", "rl"),
     ("scheduling", "training", "assignment"),
     ("allocation",),
     ("cost",),

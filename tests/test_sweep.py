@@ -95,7 +95,7 @@ def test_the_tracking_section_reaches_every_trial(tmp_path) -> None:
         ("sweep: {cost.delay_weight: {grid: [1, 0]}}", r"trial \(cost.delay_weight=0\): cost.delay_weight"),
         ("sweep: {scheduling.nam: {grid: [ikc]}}", r"trial \(scheduling.nam=ikc\): scheduling.nam: unknown.*'name'"),
         ("task: fly", r"task: .*'fly'"),
-        ("task: train_assigner", r"task: .*experiment, clustering"),
+        ("task: train_assigner", r"task: .*experiment, assignment, clustering"),
         ("name: a/b", r"name: .*a/b"),
         ("max_rounds: 3", r"'max_rounds' belongs under 'experiment:'"),
         ("- 1", r"mapping"),

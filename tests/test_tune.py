@@ -98,6 +98,26 @@ def test_clustering_as_a_task(tmp_path) -> None:
     }
 
 
+def test_assignment_as_a_task(tmp_path) -> None:
+    shipped = Path(tune.__file__).parents[1] / "tune_configs" / "fig6_assignment.yaml"
+    overrides = ["max_rounds=3", "scheduling.num_scheduled=10", "allocation.coupling=per_edge"]
+    axes = ["sweep.assignment.name={zip: [geographic, hfel]}", "sweep.assignment.exchanges={zip: [0, 100]}"]
+    arguments = [word for text in overrides + axes for word in ("--set", text)]
+    done = call(str(shipped), *arguments, "-q", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "hfel-100" in done.stdout
+    (folder,) = (tmp_path / "hflray_results").glob("fig6_assignment-*")
+    assert len(list(folder.glob("assignment*"))) == 5
+    client = MlflowClient(default_uri(tmp_path / "hflray_results"))
+    experiment = client.get_experiment_by_name("hflray")
+    assert experiment is not None
+    runs = client.search_runs([experiment.experiment_id])
+    assert {run.info.run_name for run in runs} == {"H10-λ1-geographic-s0", "H10-λ1-hfel-100-s0"}
+    for run in runs:
+        history = client.get_metric_history(run.info.run_id, metrics.ROUND_OBJECTIVE)
+        assert [metric.step for metric in history] == [1, 2, 3]
+
+
 @pytest.fixture
 def run_in_process(tmp_path, monkeypatch, capsys):
     """Call the command's entry point here; for what ends before Ray starts."""
