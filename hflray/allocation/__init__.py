@@ -43,6 +43,12 @@ def allocate_round(
         ConfigError: an unknown method or coupling, or bad indices.
         InfeasibleError: no solver found an answer; names the edge.
     """
+    if method == "newton" and coupling == "per_edge":
+        from hflray.allocation.newton import allocate_small
+
+        allocation = allocate_small(fleet, work, devices, assignment)
+        if allocation is not None:
+            return allocation
     chosen, edges = check_assignment(fleet, devices, assignment)
     # Imported here, so that a run which never asks for CVXPY (or for Numba) does not pay for loading it.
     if method == "cvxpy":

@@ -6,7 +6,6 @@ answer does not depend on how many threads there are.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,9 +14,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from hflray.allocation.certificate import certify_edges
 from hflray.allocation.jit import FloatArray, IntArray, kernel
 from hflray.allocation.kernel import ROWS, solve_edge
-from hflray.allocation.terms import LN2, invert_slope
 
 TOL = 1e-10  # KKT residual asked for; Newton's last step mostly lands near 1e-14
 THREADED = 4096  # devices in a batch above which threads pay for themselves
@@ -69,94 +68,6 @@ def solve_edges(
                 warm,
                 tol,
                 scratch,
-            )
-
-
-@kernel
-def certify(
-    snr: FloatArray,
-    cycles: FloatArray,
-    power: FloatArray,
-    cap: FloatArray,
-    bandwidth: float,
-    weight: float,
-    bits: float,
-    alpha: float,
-    x: FloatArray,
-    y: FloatArray,
-    price: float,
-    b_out: FloatArray,
-    f_out: FloatArray,
-) -> tuple[float, float, float]:
-    """Make one edge's feasible allocation from the logarithms, and a bound on what any allocation could do.
-
-    Writes bandwidth (n,) Hz and frequency (n,) Hz. The bound is Lagrange's: for any μ ≥ 0 and π ≥ 0 with Σ π = λ,
-    ``Σ min_b [(p + π) s(b) + μ b] + Σ min_{f ≤ f_max} [α/2 c f² + π c/f] - μ B`` is at most the optimum.
-
-    Returns:
-        energy J and slowest delay s of one edge iteration, and the bound J on ``energy + λ·delay``.
-    """
-    sum_b = sum_pi = 0.0
-    for i in range(len(snr)):
-        sum_b += math.exp(x[i])
-        sum_pi += math.exp(y[i])
-    mu = math.exp(price)
-    bound, energy, delay = -mu * bandwidth, 0.0, 0.0
-    for i in range(len(snr)):
-        b = math.exp(x[i]) * (bandwidth / sum_b)
-        pi = math.exp(y[i]) * (weight / sum_pi)
-        f = min(cap[i], (pi / alpha) ** (1.0 / 3.0))
-        b_out[i], f_out[i] = b, f
-        s = bits * LN2 / (b * math.log1p(snr[i] / b))
-        heat = alpha / 2.0 * cycles[i] * f * f
-        energy += heat + power[i] * s
-        delay = max(delay, s + cycles[i] / f)
-        ratio = math.exp(invert_slope(price + math.log(snr[i] / (bits * LN2) * snr[i] / (power[i] + pi))))
-        best_b = snr[i] / ratio
-        bound += (power[i] + pi) * bits * LN2 / (best_b * math.log1p(ratio)) + mu * best_b + heat + pi * cycles[i] / f
-    return energy, delay, bound
-
-
-@kernel
-def certify_edges(
-    offsets: IntArray,
-    first: int,
-    last: int,
-    snr: FloatArray,
-    cycles: FloatArray,
-    power: FloatArray,
-    cap: FloatArray,
-    bandwidth: FloatArray,
-    weight: FloatArray,
-    bits: float,
-    alpha: float,
-    x: FloatArray,
-    y: FloatArray,
-    price: FloatArray,
-    b_out: FloatArray,
-    f_out: FloatArray,
-    energy: FloatArray,
-    delay: FloatArray,
-    bound: FloatArray,
-) -> None:
-    """`certify` for the edges `first` to `last`; an edge without devices has zeros."""
-    for e in range(first, last):
-        i, j = offsets[e], offsets[e + 1]
-        if j > i:
-            energy[e], delay[e], bound[e] = certify(
-                snr[i:j],
-                cycles[i:j],
-                power[i:j],
-                cap[i:j],
-                bandwidth[e],
-                weight[e],
-                bits,
-                alpha,
-                x[i:j],
-                y[i:j],
-                price[e],
-                b_out[i:j],
-                f_out[i:j],
             )
 
 

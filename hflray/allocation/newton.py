@@ -8,15 +8,58 @@ the prices, the KKT residual and the duality gap.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from hflray.allocation.batch import TOL, BatchSolution, finish, solve_batch
+from hflray.allocation.batch import THREADED, TOL, BatchSolution, finish, solve_batch
 from hflray.allocation.joint import solve_joint
+from hflray.allocation.onecall import allocate_in_one_call
 from hflray.allocation.problem import Allocation, FloatArray, IntArray, Ragged, ragged
 from hflray.cost import Workload, cloud_hop
 from hflray.errors import InfeasibleError
 from hflray.fleet import Fleet
 
 MAX_RESIDUAL = 1e-8  # above it an answer is not given out
+
+
+def allocate_small(fleet: Fleet, work: Workload, devices: ArrayLike, assignment: ArrayLike) -> Allocation | None:
+    """Solve a round per edge, arguments still unchecked, the quick way.
+
+    Returns:
+        None if the round is large, or if anything is wrong with it: then `allocate` is to be asked, which says what.
+    """
+    chosen, edges = np.asarray(devices), np.asarray(assignment)
+    if chosen.ndim != 1 or edges.ndim != 1 or chosen.size >= THREADED:
+        return None
+    if chosen.dtype.kind not in "iu" or edges.dtype.kind not in "iu":
+        return None
+    well, per_device, per_edge, residual, gap = allocate_in_one_call(
+        fleet.gain,
+        fleet.power_w,
+        fleet.samples,
+        fleet.cycles_per_sample,
+        fleet.max_cpu_hz,
+        fleet.edge_bandwidth_hz,
+        float(fleet.noise_w_per_hz),
+        float(fleet.capacitance),
+        float(work.model_bits),
+        float(work.local_iterations),
+        float(work.delay_weight),
+        # Copies, and of one type: a read-only or strided array is another type to Numba, and would compile anew.
+        np.array(chosen, dtype=np.intp),
+        np.array(edges, dtype=np.intp),
+    )
+    if not (well and residual <= MAX_RESIDUAL):
+        return None
+    return Allocation(
+        bandwidth_hz=per_device[0],
+        cpu_hz=per_device[1],
+        delay_price=per_device[2],
+        bandwidth_price=per_edge[0],
+        deadline_s=per_edge[1],
+        edge_price=np.full(len(per_edge[0]), work.delay_weight),
+        kkt_residual=residual,
+        duality_gap=gap,
+    )
 
 
 def allocate(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray, coupling: str) -> Allocation:

@@ -26,6 +26,8 @@ from hflray.fleet import Fleet
 
 GAIN = 1e-6  # a move must lower the objective by this much, relatively: candidates are solved to about as much
 SHORTLIST = 64  # exchanges solved before all the others are
+AT_ONCE = 20_000  # exchanges solved between looks at the clock
+NEAR = 5  # strongest links of a device that transfers are tried to before the others are
 
 
 class LocalSearch:
@@ -80,17 +82,24 @@ class LocalSearch:
 
 def descend(problem: RoundProblem, state: State, exchanges: bool, stop: float = np.inf) -> float:
     """Move `state` to a local optimum, or until the clock `time.perf_counter` passes `stop`; return the objective."""
+    # Nearly all good transfers go to one of the strongest links; the others are looked at when those are used up.
+    everywhere = np.ones(problem.snr.T.shape, dtype=np.bool_)
+    near = np.argsort(np.argsort(-problem.snr.T, axis=1), axis=1) < NEAR
     value = objective_of(problem, state)
     while time.perf_counter() < stop:
         enough = value * (1.0 - GAIN)
-        found, device, edge = best_transfer(problem, state)
+        found, device, edge = best_transfer(problem, state, near)
+        if not found < enough:
+            found, device, edge = best_transfer(problem, state, everywhere)
         if found < enough:
             changed = (int(state.assignment[device]), edge)
             state.assignment[device] = edge
         elif exchanges:
-            found, a, b = best_exchange(problem, state, SHORTLIST, enough)
+            found, a, b, complete = best_exchange(problem, state, SHORTLIST, enough, AT_ONCE)
             if not found < enough:
-                break
+                if complete:
+                    break
+                continue  # to look at the clock; the tables keep what has been solved
             changed = (int(state.assignment[a]), int(state.assignment[b]))
             state.assignment[a], state.assignment[b] = changed[1], changed[0]
         else:

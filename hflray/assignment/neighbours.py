@@ -12,11 +12,14 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hflray.allocation.jit import FloatArray, IntArray, kernel
 from hflray.allocation.kernel import ROWS, solve_edge
 from hflray.allocation.terms import LN2
-from hflray.assignment.objective import RoundProblem
+from hflray.assignment.objective import RoundProblem, others_delay, slowest_three
+
+BoolArray = NDArray[np.bool_]
 
 TOL = 1e-6  # KKT residual of a candidate: its objective is right to about that, the moves made are solved to 1e-9
 EXACT = 1e-9
@@ -175,34 +178,11 @@ def objective_of(problem: RoundProblem, state: State) -> float:
 
 
 @kernel
-def slowest_three(delay: FloatArray) -> tuple[float, int, float, int, float]:
-    """The largest delay and its edge, the second and its edge, the third; -inf and -1 where there is none."""
-    first = second = third = -math.inf
-    i = j = -1
-    for m in range(len(delay)):
-        if delay[m] > first:
-            first, second, third, i, j = delay[m], first, second, m, i
-        elif delay[m] > second:
-            second, third, j = delay[m], second, m
-        elif delay[m] > third:
-            third = delay[m]
-    return first, i, second, j, third
+def best_transfer(problem: RoundProblem, state: State, allowed: BoolArray) -> tuple[float, int, int]:
+    """The objective after the best transfer, its device and its new edge (inf, -1, -1 if there is none).
 
-
-@kernel
-def others_delay(slowest: tuple[float, int, float, int, float], m: int, k: int) -> float:
-    """The largest delay of the edges other than m and k."""
-    first, i, second, j, third = slowest
-    if i not in (m, k):
-        return first
-    if j not in (m, k):
-        return second
-    return third
-
-
-@kernel
-def best_transfer(problem: RoundProblem, state: State) -> tuple[float, int, int]:
-    """The objective after the best transfer, its device and its new edge (inf, -1, -1 with one edge)."""
+    Only transfers of a device h to an edge k with ``allowed[h, k]``, (H, M), are looked at.
+    """
     scratch = np.empty((ROWS + 6, state.size.max() + 2))
     slowest = slowest_three(state.delay)
     base = state.energy.sum()
@@ -213,7 +193,7 @@ def best_transfer(problem: RoundProblem, state: State) -> tuple[float, int, int]
             state.out_cost[h, 0], state.out_cost[h, 1] = cost_of(problem, state, m, h, -1, TOL, scratch)
             state.out_stamp[h] = state.stamp[m]
         for k in range(len(state.size)):
-            if k == m:
+            if k == m or not allowed[h, k]:
                 continue
             if state.in_stamp[h, k] != state.stamp[k]:
                 state.in_cost[h, k, 0], state.in_cost[h, k, 1] = cost_of(problem, state, k, -1, h, TOL, scratch)
@@ -249,12 +229,15 @@ def swap_value(
 
 
 @kernel
-def best_exchange(problem: RoundProblem, state: State, shortlist: int, enough: float) -> tuple[float, int, int]:
-    """The objective after the best exchange found, and its devices (inf, -1, -1 if there is none).
+def best_exchange(
+    problem: RoundProblem, state: State, shortlist: int, enough: float, most: int
+) -> tuple[float, int, int, bool]:
+    """The objective after the best exchange found, its devices (inf, -1, -1 if there is none), and whether all are
+    known.
 
-    Exchanges are ranked by what the tables of transfers say (removal and addition as if independent; `best_transfer`
-    must have been called on this state). The first `shortlist` are solved; if the best of them is below `enough`, that
-    is the answer; if not, all the others are solved too, so that a state without a better neighbour is known to be one.
+    Ranked by what the tables of transfers say (`best_transfer` must have filled them), the first `shortlist` are
+    solved. If the best of them is below `enough`, that is the answer; if not, all the others are solved, at most `most`
+    in one call.
     """
     count = len(state.assignment)
     scratch = np.empty((ROWS + 6, state.size.max() + 2))
@@ -285,9 +268,15 @@ def best_exchange(problem: RoundProblem, state: State, shortlist: int, enough: f
             for b in range(a + 1, count):
                 # Infinite: the same edge. Ties at the limit are taken in the first pass.
                 if guess[a, b] < math.inf and (guess[a, b] > limit) == late:
+                    known = state.swap_stamp[a, b] == state.stamp[state.assignment[a]]
+                    known &= state.swap_stamp[b, a] == state.stamp[state.assignment[b]]
+                    if late and not known:
+                        most -= 1
+                        if most < 0:
+                            return best, first, second, False
                     value = swap_value(problem, state, a, b, base, slowest, scratch)
                     if value < best:
                         best, first, second = value, a, b
         if best < enough:
             break
-    return best, first, second
+    return best, first, second, True

@@ -146,3 +146,29 @@ def all_costs(problem: RoundProblem, assignment: IntArray, energy: FloatArray, d
     for edge in range(len(problem.bandwidth)):
         energy[edge], delay[edge] = edge_cost(problem, assignment, edge)
     return float(energy.sum() + problem.weight * delay.max())
+
+
+@kernel
+def slowest_three(delay: FloatArray) -> tuple[float, int, float, int, float]:
+    """The largest delay and its edge, the second and its edge, the third; -inf and -1 where there is none."""
+    first = second = third = -math.inf
+    i = j = -1
+    for m in range(len(delay)):
+        if delay[m] > first:
+            first, second, third, i, j = delay[m], first, second, m, i
+        elif delay[m] > second:
+            second, third, j = delay[m], second, m
+        elif delay[m] > third:
+            third = delay[m]
+    return first, i, second, j, third
+
+
+@kernel
+def others_delay(slowest: tuple[float, int, float, int, float], m: int, k: int) -> float:
+    """The largest delay of the edges other than m and k."""
+    first, i, second, j, third = slowest
+    if i not in (m, k):
+        return first
+    if j not in (m, k):
+        return second
+    return third

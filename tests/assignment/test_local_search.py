@@ -55,7 +55,7 @@ def test_the_tables_say_what_a_move_costs_even_after_many_moves():
     state = new_state(problem, np.random.default_rng(0).integers(5, size=20), exchanges=True)
     for _ in range(6):
         before = state.assignment.copy()
-        value, device, edge = best_transfer(problem, state)
+        value, device, edge = best_transfer(problem, state, np.ones((20, 5), dtype=bool))
         moved = before.copy()
         moved[device] = edge
         assert value == pytest.approx(objective(fleet, WORK, devices, moved), rel=1e-5)
@@ -66,7 +66,7 @@ def test_the_tables_say_what_a_move_costs_even_after_many_moves():
             if m != before[h]
         ]
         assert value == pytest.approx(min(everything), rel=1e-5)
-        value, _, _ = best_exchange(problem, state, 8, -np.inf)  # -inf: nothing is enough, so all are solved
+        value, _, _, _ = best_exchange(problem, state, 8, -np.inf, 10**9)  # -inf: nothing is enough, so all are solved
         swaps = []
         for i in range(20):
             for j in range(i):

@@ -1,0 +1,95 @@
+"""A whole round in one call to Numba: checks, layout, solution, certificate. For rounds of a few thousand devices at
+most.
+
+The same steps as `hflray.allocation.newton` makes one by one in NumPy, where they take several times longer than the
+kernel on a 10-device edge. It finds that something is wrong, but not what: the ordinary path does, and says so.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hflray.allocation.batch import TOL, solve_edges
+from hflray.allocation.certificate import certify_edges
+from hflray.allocation.jit import FloatArray, IntArray, kernel
+
+
+@kernel
+def positive(value: float) -> bool:
+    """Finite and above 0; False for NaN."""
+    return 0.0 < value < np.inf
+
+
+@kernel
+def allocate_in_one_call(
+    gain: FloatArray,
+    power: FloatArray,
+    samples: FloatArray,
+    cycles_per_sample: FloatArray,
+    cap: FloatArray,
+    edge_bandwidth: FloatArray,
+    noise: float,
+    alpha: float,
+    bits: float,
+    local_iterations: float,
+    weight: float,
+    devices: IntArray,
+    assignment: IntArray,
+) -> tuple[bool, FloatArray, FloatArray, float, float]:
+    """Solve every edge of a round, per edge. Arguments are the fields of `Fleet` and `Workload`.
+
+    Returns:
+        whether all is well (if not, the rest means nothing); b, f and π of each device as rows (3, H); μ and τ of each
+        edge as rows (2, M); the largest KKT residual; the largest relative duality gap.
+    """
+    h_count, m_count = len(devices), len(edge_bandwidth)
+    per_device, per_edge = np.zeros((3, h_count)), np.zeros((2, m_count))
+    well = h_count > 0 and len(assignment) == h_count and positive(noise) and positive(alpha)
+    offsets = np.zeros(m_count + 1, dtype=np.intp)
+    listed = np.zeros(len(power), dtype=np.bool_)
+    if well:
+        for i in range(h_count):
+            n, m = devices[i], assignment[i]
+            if not (0 <= n < len(power) and 0 <= m < m_count) or listed[n]:
+                well = False
+                break
+            listed[n] = True
+            offsets[m + 1] += 1
+            well &= positive(power[n]) and positive(samples[n]) and positive(cycles_per_sample[n]) and positive(cap[n])
+            well &= positive(gain[n, m])
+        for m in range(m_count):
+            well &= positive(edge_bandwidth[m])
+            offsets[m + 1] += offsets[m]
+    if not well:
+        return False, per_device, per_edge, 0.0, 0.0
+    order, filled = np.empty(h_count, dtype=np.intp), offsets.copy()
+    snr, cycles, own_power, own_cap, x, y, b, f = np.empty((8, h_count))
+    for i in range(h_count):
+        n, m = devices[i], assignment[i]
+        k = filled[m]
+        filled[m] += 1
+        order[k] = i
+        snr[k], own_power[k], own_cap[k] = gain[n, m] * power[n] / noise, power[n], cap[n]
+        cycles[k] = local_iterations * cycles_per_sample[n] * samples[n]
+    weights = np.full(m_count, weight)
+    price, deadline, residual, energy, delay, bound = np.zeros((6, m_count))
+    count = np.zeros(m_count, dtype=np.intp)
+    solve_edges(
+        offsets, 0, m_count, snr, cycles, own_power, own_cap, edge_bandwidth, weights, bits, alpha,
+        x, y, price, deadline, False, TOL, residual, count,
+    )  # fmt: skip
+    certify_edges(
+        offsets, 0, m_count, snr, cycles, own_power, own_cap, edge_bandwidth, weights, bits, alpha,
+        x, y, price, b, f, energy, delay, bound,
+    )  # fmt: skip
+    gap = 0.0
+    for m in range(m_count):
+        if offsets[m + 1] > offsets[m]:
+            per_edge[0, m], per_edge[1, m] = np.exp(price[m]), delay[m]
+            objective = energy[m] + weight * delay[m]
+            well &= np.isfinite(bound[m])
+            gap = max(gap, (objective - bound[m]) / objective)
+    for k in range(h_count):
+        i = order[k]
+        per_device[0, i], per_device[1, i], per_device[2, i] = b[k], f[k], np.exp(y[k])
+    return well, per_device, per_edge, residual.max(), gap

@@ -1,0 +1,55 @@
+"""The solver behind the solver: it is never reached in practice, so it is tested by itself."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from hflray.allocation.bisection import bisect_edge
+from hflray.allocation.kernel import ROWS, newton_edge
+from hflray.allocation.terms import invert_slope, log_1p, slack
+from tests.allocation.instances import ALPHA, BITS, random_edge, solve_all
+
+
+def test_finds_the_same_optimum_without_newton():
+    rng = np.random.default_rng(8)
+    for _ in range(60):
+        problem = random_edge(rng, most=25)
+        n = len(problem.members)
+        if n == 1:
+            continue
+        x, y = np.empty(n), np.empty(n)
+        given = (problem.snr_hz, problem.cycles, problem.power_w, problem.max_cpu_hz)
+        given = (*given, problem.bandwidth_hz, problem.delay_weight, BITS, ALPHA, x, y)
+        price, deadline = bisect_edge(*given)
+        solution, _ = solve_all([problem])
+        assert price == pytest.approx(solution.log_bandwidth_price[0], abs=1e-6)
+        assert math.exp(deadline) == pytest.approx(solution.delay_s[0], rel=1e-8)
+        assert np.exp(x).sum() == pytest.approx(problem.bandwidth_hz, rel=1e-8)
+        # Where it ends, the optimality conditions hold: Newton has next to nothing left to do.
+        _, _, residual, evaluations, _ = newton_edge(*given, price, deadline, 1e-9, 2.0, 8, np.empty((ROWS, n)))
+        assert residual <= 1e-9
+        assert evaluations <= 4
+
+
+def test_series_and_logarithms_meet():
+    for ratio in (1e-12, 1e-6, 9.99e-3, 1.01e-2, 0.4999, 0.5001, 1.0, 1e6):
+        lg = log_1p(ratio)
+        assert lg == pytest.approx(math.log1p(ratio), rel=1e-15)
+        # Σ (-1)^k X^k (k-1)/k below 1/2, where it converges; the difference itself above.
+        exact = (
+            math.fsum((-1) ** k * ratio**k * (k - 1) / k for k in range(2, 80))
+            if ratio < 0.4
+            else lg - ratio / (1 + ratio)
+        )
+        assert slack(ratio, lg, ratio / (1 + ratio)) == pytest.approx(exact, rel=1e-12)
+
+
+def test_the_slope_is_inverted():
+    for target in np.linspace(-60, 80, 57):
+        ratio = math.exp(invert_slope(target))
+        lg = math.log1p(ratio)
+        d = slack(ratio, lg, ratio / (1 + ratio))
+        assert 2 * math.log(ratio) + math.log(d / lg**2) == pytest.approx(target, abs=1e-12)
