@@ -137,6 +137,9 @@ class FleetConfig(Section):
     cloud_bandwidth_mhz: float = Field(10.0, gt=0, description="B, for each edge")
     max_cpu_ghz: Range = Field((2.0, 2.0), description="f_n^max")
     capacitance: float = Field(2e-28, gt=0, description="the paper's α; the energy formula has the ½")
+    dense: bool | None = Field(
+        None, description="keep the gain of every link, or compute it on demand; null: keep up to 20 million (N·M)"
+    )
 
     @field_validator("cycles_per_sample", "samples", "edge_bandwidth_mhz", "max_cpu_ghz")
     @classmethod
@@ -244,13 +247,31 @@ class TrainingConfig(Section):
         "epoch",
         description="epoch: one pass of mini-batches; full_batch: equation (1) as written; step: one mini-batch",
     )
-    precision: Literal["float32"] = Field("float32", description="arithmetic of local training")
+    precision: Literal["float32", "bf16"] = Field(
+        "float32", description="arithmetic of local training; bf16: of its layers, with weights and sums in float32"
+    )
+    kernel: Literal["auto", "eager", "channels_last", "compiled", "native", "batched"] = Field(
+        "auto",
+        description="how a gradient step is computed; changes low bits, so all backends share it. auto: the fastest "
+        "measured here. native: C code made on first use, needs a C compiler. batched: all devices at once, on GPUs",
+    )
+    device: Literal["cpu", "cuda", "auto"] = Field("cpu", description="where devices train; auto: cuda if there is one")
+    autotune: bool = Field(
+        True,
+        description="measure for kernel: auto, threads: null, num_actors: null; false: channels_last, 1, one per CPU",
+    )
     backend: Literal["ray", "serial"] = Field("ray", description="ray: Device and Edge actors; serial: this process")
     devices_per_actor: int | None = Field(
         None, ge=1, description="simulated devices hosted by an actor; sets num_actors"
     )
-    num_actors: int | None = Field(None, ge=1, description="device actors; null: one per CPU given to the trial")
-    threads: int = Field(1, ge=1, description="torch threads of each actor; changes low bits, so all backends share it")
+    num_actors: int | None = Field(
+        None, ge=1, description="device actors; null: as many as measured to be of use among the trial's CPUs"
+    )
+    threads: int | None = Field(
+        None,
+        ge=1,
+        description="torch threads of each actor; changes low bits, so all backends share it; null: measured",
+    )
 
     @model_validator(mode="after")
     def _one_way_to_size_the_pool(self) -> Self:
@@ -265,7 +286,7 @@ class TrainingConfig(Section):
 class CheckpointConfig(Section):
     """When the state is saved."""
 
-    every: int = Field(0, ge=0, description="rounds between checkpoints; 0: none")
+    every: int = Field(1, ge=0, description="rounds between checkpoints; 0: none, and no resuming")
 
 
 class TrackingConfig(Section):

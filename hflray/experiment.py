@@ -29,6 +29,7 @@ from hflray.models import build_model, init_vector, size_bits
 from hflray.scenario import Scenario
 from hflray.scheduling import Scheduler, build_scheduler, cluster_devices, clustering_cost
 from hflray.seeding import stream
+from hflray.training.autotune import resolve, useful_cpus
 from hflray.training.hierarchy import Hierarchy, RayHierarchy, SerialHierarchy, start_ray
 from hflray.training.local import LocalJob
 from hflray.training.plan import pool_size
@@ -36,7 +37,7 @@ from hflray.training.plan import pool_size
 STATE_VERSION = 1
 # Settings that may differ when a state is taken over: they say when to stop and where to run, not what is computed.
 MAY_CHANGE = ("max_rounds", "target_accuracy", "tracking", "checkpoint", "data.root", "training.backend",
-              "training.num_actors", "training.devices_per_actor")  # fmt: skip
+              "training.num_actors", "training.devices_per_actor", "training.autotune")  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +104,7 @@ class Experiment:
     """
 
     def __init__(self, config: ExperimentConfig, scenario: Scenario | None = None, cpus: int | None = None) -> None:
-        self.config = config
+        self.config, self._asked = config, config.training
         self.scenario = scenario or Scenario.build(config)
         dataset, seed = self.scenario.dataset, config.seed
         model = build_model("hfl", dataset.image_shape, dataset.num_classes)
@@ -200,18 +201,36 @@ class Experiment:
             values[metrics.OBJECTIVE_TO_TARGET] = self.reached["objective"]
         return values
 
+    def resolve(self) -> ExperimentConfig:
+        """Settle what is measured on this machine (``training.kernel``, ``training.threads``); return `config` with it.
+
+        Done before anything is trained or saved; calling it earlier lets the resolved configuration be logged.
+        """
+        training = resolve(self.config.training, *self._measured())
+        self.config = self.config.model_copy(update={"training": training})
+        return self.config
+
+    def _measured(self) -> tuple[tuple[int, int, int], int, int]:
+        """What a measurement depends on: image shape, classes, sample passes in a round."""
+        config, dataset = self.config, self.scenario.dataset
+        load = math.ceil(self.scenario.fleet.samples.mean() * config.scheduling.num_scheduled)
+        passes = load * config.training.local_iterations * config.training.edge_iterations
+        return dataset.image_shape, dataset.num_classes, passes
+
     @property
     def hierarchy(self) -> Hierarchy:
         """The backend that trains; started on first use."""
         if self._hierarchy is None:
-            config, data = self.config.training, self.scenario.device_data()
+            config, data = self.resolve().training, self.scenario.device_data()
             if config.backend == "serial":
-                self._hierarchy = SerialHierarchy(self._job("hfl"), data, config.edge_iterations)
+                self._hierarchy = SerialHierarchy(self.job("hfl"), data, config.edge_iterations)
             else:
                 cpus = self._cpus or start_ray()
+                if config.num_actors is None and config.devices_per_actor is None:
+                    cpus = useful_cpus(config, *self._measured(), cpus)
                 actors, share = pool_size(config, self.config.scheduling.num_scheduled, cpus)
                 edges = self.config.fleet.num_edges
-                self._hierarchy = RayHierarchy(self._job("hfl"), data, config.edge_iterations, edges, actors, share)
+                self._hierarchy = RayHierarchy(self.job("hfl"), data, config.edge_iterations, edges, actors, share)
         return self._hierarchy
 
     @property
@@ -240,11 +259,11 @@ class Experiment:
         dataset = scenario.dataset
         if self._scheduler_class.auxiliary == "mini":
             inputs = preprocess(dataset.x_train, config.data.preprocess, stream(config.seed, "mini-inputs"))
-            job, data = self._job("mini", stream_name="clustering"), scenario.device_data(inputs)
+            job, data = self.job("mini", stream_name="clustering"), scenario.device_data(inputs)
             module = build_model("mini", (1, *inputs.shape[2:]), dataset.num_classes)
             vector, bits = init_vector(module, stream(config.seed, "mini-model")), float(size_bits(module))
         else:  # the global model's architecture and initial weights (Algorithm 3, line 2)
-            job, data = self._job("hfl", stream_name="clustering"), scenario.device_data()
+            job, data = self.job("hfl", stream_name="clustering"), scenario.device_data()
             vector = init_vector(
                 build_model("hfl", dataset.image_shape, dataset.num_classes), stream(config.seed, "model")
             )
@@ -274,7 +293,7 @@ class Experiment:
         """
         return {
             "version": STATE_VERSION,
-            "config": self.config.model_dump(mode="json"),
+            "config": self.resolve().model_dump(mode="json"),
             "round": self.round,
             "global_model": self.global_model.copy(),
             "totals": dict(self.totals),
@@ -292,7 +311,9 @@ class Experiment:
         """
         if state.get("version") != STATE_VERSION:
             raise ConfigError(f"state: version {state.get('version')}; this hflray reads version {STATE_VERSION}")
-        _check_same_run(self.config, ExperimentConfig.model_validate(state["config"]))
+        theirs = ExperimentConfig.model_validate(state["config"])
+        self._take_over_kernel(theirs)
+        _check_same_run(self.config, theirs)
         model = np.array(state["global_model"], dtype=np.float32)
         if model.shape != self.global_model.shape:
             raise ConfigError(f"state: a model of {model.size} weights; this one has {self.global_model.size}")
@@ -304,8 +325,23 @@ class Experiment:
         if state["scheduler"] is not None:
             self.scheduler.load_state_dict(state["scheduler"])
 
-    def _job(self, model: Any, stream_name: str = "batches") -> LocalJob:
-        config, dataset = self.config.training, self.scenario.dataset
+    def _take_over_kernel(self, theirs: ExperimentConfig) -> None:
+        """What was left to measurement is what the saved run used."""
+        asked = self._asked
+        update = {
+            name: getattr(theirs.training, name)
+            for name, open_value in (("kernel", "auto"), ("threads", None), ("device", "auto"))
+            if getattr(asked, name) == open_value
+        }
+        self.close()  # its actors may run another kernel
+        self.config = self.config.model_copy(update={"training": self.config.training.model_copy(update=update)})
+
+    def job(self, model: Any, stream_name: str = "batches") -> LocalJob:
+        """How devices train `model` ("hfl" or "mini"), with kernel and threads settled (see `resolve`)."""
+        config, dataset = self.resolve().training, self.scenario.dataset
+        assert config.kernel != "auto"
+        assert config.threads is not None
+        assert config.device != "auto"
         return LocalJob(
             model=model,
             image_shape=dataset.image_shape,
@@ -316,7 +352,10 @@ class Experiment:
             batch_size=config.batch_size,
             learning_rate=config.learning_rate,
             local_iteration=config.local_iteration,
+            kernel=config.kernel,
+            precision=config.precision,
             threads=config.threads,
+            device=config.device,
         )
 
     def _passes_per_round(self, devices: NDArray[np.intp]) -> int:

@@ -6,6 +6,8 @@ call with fresh state and say nothing; so actors are never restarted by Ray, and
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -22,17 +24,29 @@ NEVER_RETRY = {"max_restarts": 0, "max_task_retries": 0}
 
 
 class DeviceWorker:
-    """Hosts devices in a process of its own; a thin shell around `hflray.training.local.DeviceHost`."""
+    """Hosts devices in a process of its own; a thin shell around `hflray.training.local.DeviceHost`.
 
-    def __init__(self, job: LocalJob, data: DeviceData) -> None:
+    `pin`: keep a CPU for itself, where one is free.
+    """
+
+    def __init__(self, job: LocalJob, data: DeviceData, pin: bool = False) -> None:
         # torch is imported here and not above: an edge's process has no use for its 200 MB.
         from hflray.training.local import DeviceHost
+        from hflray.training.machine import CpuClaim
 
+        self._busy_s = 0.0
+        self._claim = CpuClaim() if pin else None
         self._host = DeviceHost(job, data)
+
+    def about(self) -> tuple[int, float]:
+        """The process, and the seconds it has spent in `train`; for whoever watches."""
+        return os.getpid(), self._busy_s
 
     def train(self, task: EdgeTask, *edge_models: FloatVector) -> SumVector | tuple[SumVector, ...]:
         """See `DeviceHost.train`; one return value per edge, so that each goes straight to its edge."""
+        begin = time.perf_counter()
         sums = self._host.train(task, *edge_models)
+        self._busy_s += time.perf_counter() - begin
         return sums[0] if len(sums) == 1 else sums
 
     def train_each(

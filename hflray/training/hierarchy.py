@@ -26,6 +26,7 @@ Result = TypeVar("Result")
 
 MAX_EDGE_ACTORS = 8  # an edge adds a few arrays; beyond this, processes cost more than they carry
 OBJECT_STORE_BYTES = 2 * 2**30  # of a Ray started here: data sets and a few models; Ray spills to disk beyond it
+PIN = os.environ.get("HFLRAY_PIN", "1") != "0"  # HFLRAY_PIN=0: actors wander over the CPUs
 ATTEMPTS = 3  # how often a round is tried before lost actors end the trial
 
 
@@ -208,6 +209,8 @@ class RayHierarchy:
                 lost: Exception = cause
             except (RayActorError, ObjectLostError) as error:
                 lost = error
+            if "creation task" in str(lost):  # it never lived, and a new one would not either
+                raise WorkerLostError(f"{what}: a worker could not start: {_last_line(lost)}") from lost
             log.warning("%s: a worker was lost (%s); starting new ones and doing it again", what, type(lost).__name__)
             if tried < ATTEMPTS:
                 self.close()
@@ -220,8 +223,14 @@ class RayHierarchy:
     def _start(self) -> None:
         from hflray.training.actors import DeviceActor, EdgeActor
 
-        make = DeviceActor.options(num_cpus=self._cpus_per_actor)
-        self._devices = [make.remote(self._job, self._data_ref) for _ in range(self._num_actors)]
+        gpus = 0.0
+        if self._job.device == "cuda":  # without a share of one an actor does not see any
+            import ray
+
+            gpus = min(1.0, math.floor(ray.cluster_resources().get("GPU", 0) / self._num_actors * 1e4) / 1e4)
+        make = DeviceActor.options(num_cpus=self._cpus_per_actor, num_gpus=gpus)
+        pin = PIN and self._cpus_per_actor == 1 == self._job.threads  # shares of a CPU must be free to wander
+        self._devices = [make.remote(self._job, self._data_ref, pin) for _ in range(self._num_actors)]
         self._edges = [EdgeActor.remote() for _ in range(self._num_edge_actors)]
 
     def close(self) -> None:
@@ -231,6 +240,12 @@ class RayHierarchy:
         for actor in (*self._devices, *self._edges):
             ray.kill(actor)
         self._devices, self._edges = [], []
+
+
+def _last_line(error: Exception) -> str:
+    """The error inside a traceback that came as text."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return next((line for line in reversed(lines) if "Error: " in line), lines[-1] if lines else type(error).__name__)
 
 
 def start_ray(num_cpus: int | None = None) -> int:

@@ -18,9 +18,12 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from hflray.errors import DivergedError, HflrayError
-from hflray.models import build_model, load_vector, to_vector
+from hflray.models import MINI_INPUT_SHAPE, build_model
 from hflray.seeding import stream
 from hflray.training.aggregate import FloatVector, SumVector, weighted
+from hflray.training.batched import BatchedTrainer
+from hflray.training.kernels import Kernel, KernelName, Precision, build_kernel
+from hflray.training.machine import quiet_heap
 
 EVALUATION_BATCH = 1000  # fixed: the shards of an evaluation must not depend on the number of actors
 
@@ -29,7 +32,8 @@ EVALUATION_BATCH = 1000  # fixed: the shards of an evaluation must not depend on
 class LocalJob:
     """How devices train; shared by every host of an experiment, and all that decides the bits besides the data.
 
-    `stream` names the random stream of the mini-batch order, `model` the architecture ("hfl" or "mini").
+    `stream` names the random stream of the mini-batch order, `model` the architecture ("hfl" or "mini"); `kernel`,
+    `precision` and `threads` decide the low bits.
     """
 
     model: Literal["hfl", "mini"]
@@ -41,7 +45,10 @@ class LocalJob:
     batch_size: int = 64
     learning_rate: float = 0.01
     local_iteration: Literal["epoch", "full_batch", "step"] = "epoch"
+    kernel: KernelName = "channels_last"
+    precision: Precision = "float32"
     threads: int = 1
+    device: Literal["cpu", "cuda"] = "cpu"
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,15 +95,25 @@ class EdgeTask:
 
 
 class DeviceHost:
-    """Trains any of the devices, one after the other, and adds up their weighted models per edge."""
+    """Trains any of the devices and adds up their weighted models per edge."""
 
     def __init__(self, job: LocalJob, data: DeviceData) -> None:
         self._job, self._data = job, data
-        self._model = build_model(job.model, job.image_shape, job.num_classes)
-        self._parameters: list[torch.Tensor] = list(self._model.parameters())
-        shape = (1, -1, 1, 1)
-        self._mean = torch.tensor(np.asarray(data.channel_mean)).view(shape)
-        self._std = torch.tensor(np.asarray(data.channel_std)).view(shape)
+        quiet_heap()
+        module = build_model(job.model, job.image_shape, job.num_classes)
+        shape_in = MINI_INPUT_SHAPE if job.model == "mini" else job.image_shape
+        # Whichever it is, it also evaluates.
+        self._kernel: Kernel | None = None
+        self._batched: BatchedTrainer | None = None
+        if job.kernel == "batched":
+            self._batched = BatchedTrainer(module, job.learning_rate, job.device, job.precision == "bf16")
+        else:
+            self._kernel = build_kernel(job.kernel, module, shape_in, job.learning_rate, job.batch_size, job.precision)
+        # (x / 255 - mean) / std as one multiplication and one addition.
+        std = np.asarray(data.channel_std, dtype=np.float64).reshape(1, -1, 1, 1)
+        mean = np.asarray(data.channel_mean, dtype=np.float64).reshape(1, -1, 1, 1)
+        self._scale = torch.from_numpy((1 / (255 * std)).astype(np.float32))
+        self._shift = torch.from_numpy((-mean / std).astype(np.float32))
 
     def train(self, task: EdgeTask, *edge_models: FloatVector) -> tuple[SumVector, ...]:
         """Train `task.devices[k]` from ``edge_models[k]`` for each k; return each edge's partial sum, (P,) int64.
@@ -104,15 +121,17 @@ class DeviceHost:
         Raises:
             DivergedError: a device's weights are not finite; names round, edge iteration and device.
         """
-        sums = []
+        where = task.round, task.edge_iteration
+        starts = [(model, d) for model, devices in zip(edge_models, task.devices, strict=True) for d in devices]
         with _threads(self._job.threads):
+            trained = self._train_all(starts, *where)
+            sums = []
             for model, devices in zip(edge_models, task.devices, strict=True):
                 total = np.zeros(len(model), dtype=np.int64)
                 for device in devices:
-                    with _located(task.round, task.edge_iteration, device):
-                        trained = self._fit(model, device, task.round, task.edge_iteration)
-                        samples = len(self._data.samples_of(device))
-                        total += weighted(trained, samples, task.fraction_bits)
+                    vector = next(trained)
+                    with _located(*where, device):
+                        total += weighted(vector, len(self._data.samples_of(device)), task.fraction_bits)
                 sums.append(total)
         return tuple(sums)
 
@@ -120,47 +139,74 @@ class DeviceHost:
         """Train `vector` on each device by itself (Algorithm 2); return the models, (len(devices), P)."""
         models = np.empty((len(devices), len(vector)), dtype=np.float32)
         with _threads(self._job.threads):
-            for row, device in enumerate(devices):
-                with _located(0, 0, device):
-                    models[row] = self._fit(vector, device, 0, 0)
+            for row, trained in enumerate(self._train_all([(vector, device) for device in devices], 0, 0)):
+                models[row] = trained
         return models
+
+    def _train_all(
+        self, starts: Sequence[tuple[FloatVector, int]], round_index: int, edge_iteration: int
+    ) -> Iterator[FloatVector]:
+        """Yield the trained model of each (model, device): one after the other, or all at once."""
+        if self._batched is None:
+            for vector, device in starts:
+                with _located(round_index, edge_iteration, device):
+                    yield self._fit(vector, device, round_index, edge_iteration)
+            return
+        data, batches = [], []
+        for _, device in starts:
+            with _located(round_index, edge_iteration, device):
+                data.append(self._samples(device))
+                batches.append(self._order(device, round_index, edge_iteration))
+        with _located(round_index, edge_iteration, *(device for _, device in starts)):
+            yield from self._batched.fit([vector for vector, _ in starts], data, batches)
 
     def evaluate(self, vector: FloatVector, shards: Sequence[int]) -> list[tuple[int, float]]:
         """Evaluate on shards of the test set; return (correct, summed loss) of each.
 
         Shard k is the k-th `EVALUATION_BATCH` test samples.
         """
-        load_vector(self._model, vector)
+        scorer = self._batched or self._kernel
+        assert scorer is not None
+        scorer.load(vector)
         results = []
         with torch.no_grad(), _threads(self._job.threads):
             for shard in shards:
                 part = slice(shard * EVALUATION_BATCH, (shard + 1) * EVALUATION_BATCH)
                 labels = torch.from_numpy(np.array(self._data.y_test[part]))
-                scores = self._model(self._normalise(self._data.x_test[part]))
+                scores = scorer.logits(self._normalise(self._data.x_test[part]))
                 loss = functional.cross_entropy(scores, labels, reduction="sum")
                 results.append((int((scores.argmax(1) == labels).sum()), float(loss)))
         return results
 
     def _normalise(self, images: NDArray[np.uint8] | NDArray[np.float32]) -> torch.Tensor:
-        tensor = torch.from_numpy(np.array(images))  # a copy: arrays from Ray's object store are read-only
-        return tensor if tensor.dtype == torch.float32 else (tensor.float() / 255.0 - self._mean) / self._std
+        # Arrays from Ray's object store are read-only; what was picked by index is a copy already.
+        tensor = torch.from_numpy(images if images.flags.writeable else images.copy())
+        return tensor if tensor.dtype == torch.float32 else tensor.float().mul_(self._scale).add_(self._shift)
 
     def _fit(self, vector: FloatVector, device: int, round_index: int, edge_iteration: int) -> FloatVector:
         """Return the device's model after L local iterations from `vector` (equation 1)."""
-        job, samples = self._job, self._data.samples_of(device)
-        if not len(samples):
+        kernel = self._kernel
+        assert kernel is not None
+        kernel.load(vector)
+        kernel.hold(*self._samples(device))
+        for batch in self._order(device, round_index, edge_iteration):
+            kernel.step(batch)
+        return kernel.vector()
+
+    def _samples(self, device: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """A device's normalised images and its labels."""
+        index = self._data.samples_of(device)
+        if not len(index):
             raise HflrayError("the device holds no samples; schedule devices that have data")
-        load_vector(self._model, vector)
-        x = self._normalise(self._data.x[samples])
-        y = torch.from_numpy(np.array(self._data.y[samples]))
+        return self._normalise(self._data.x[index]), torch.from_numpy(self._data.y[index])
+
+    def _order(self, device: int, round_index: int, edge_iteration: int) -> list[NDArray[np.int64]]:
+        """The sample positions of every gradient step of a device."""
+        job = self._job
+        if not job.local_iterations:
+            return []
         rng = stream(job.seed, job.stream, round_index, edge_iteration, device)
-        for batch in _batches(len(samples), job, rng):
-            chosen = torch.from_numpy(batch)
-            loss = functional.cross_entropy(self._model(x[chosen]), y[chosen])
-            gradients = torch.autograd.grad(loss, self._parameters)
-            with torch.no_grad():
-                torch._foreach_add_(self._parameters, gradients, alpha=-job.learning_rate)
-        return to_vector(self._model)
+        return list(_batches(len(self._data.samples_of(device)), job, rng))
 
 
 def _batches(samples: int, job: LocalJob, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
@@ -192,9 +238,10 @@ def _threads(count: int) -> Iterator[None]:
 
 
 @contextmanager
-def _located(round_index: int, edge_iteration: int, device: int) -> Iterator[None]:
+def _located(round_index: int, edge_iteration: int, *devices: int) -> Iterator[None]:
     """Put round, edge iteration and device in front of whatever goes wrong."""
-    where = f"round {round_index}, edge iteration {edge_iteration}, device {device}"
+    who = f"device {devices[0]}" if len(devices) == 1 else f"devices {', '.join(map(str, devices))}"
+    where = f"round {round_index}, edge iteration {edge_iteration}, {who}"
     try:
         yield
     except DivergedError as error:

@@ -58,13 +58,14 @@ def plan_round(
 def pool_size(config: TrainingConfig, num_scheduled: int, cpus: int) -> tuple[int, float]:
     """Return how many device actors to start, and the CPUs each reserves.
 
-    One per CPU unless `num_actors` or `devices_per_actor` says otherwise; never more than there are devices to
-    train. More actors than CPUs share them, or they would wait for each other for ever.
+    One per CPU (or per `threads` CPUs) unless `num_actors` or `devices_per_actor` says otherwise; never more than
+    there are devices to train. More actors than CPUs share them, or they would wait for each other for ever.
     """
+    threads = config.threads or 1
     if config.devices_per_actor is not None:
         wanted = math.ceil(num_scheduled / config.devices_per_actor)
     else:
-        wanted = config.num_actors or cpus
+        wanted = config.num_actors or max(1, cpus // threads)
     actors = min(wanted, num_scheduled)
     # Ray counts CPUs in steps of 1e-4; rounding down keeps the sum within the CPUs there are.
-    return actors, 1.0 if actors <= cpus else math.floor(cpus / actors * 1e4) / 1e4
+    return actors, float(threads) if actors * threads <= cpus else math.floor(cpus / actors * 1e4) / 1e4

@@ -13,6 +13,7 @@ from hflray.models import build_model, init_vector, load_vector, to_vector
 from hflray.seeding import stream
 from hflray.training.aggregate import fraction_bits, mean
 from hflray.training.local import EVALUATION_BATCH, DeviceData, DeviceHost, EdgeTask, LocalJob, _batches
+from hflray.training.native import compiler
 
 SHAPE = (1, 16, 16)
 
@@ -139,3 +140,30 @@ def test_the_callers_thread_count_is_left_as_it_was(start) -> None:
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("kernel", ["eager", "channels_last", "native", "batched"])
+def test_awkward_devices_are_trained(kernel, start) -> None:
+    """One sample; a batch larger than the data; a last batch of one."""
+    if kernel == "native" and compiler() is None:
+        pytest.skip("no C compiler")
+    data, job = make_data(sizes=(1, 3, 5)), make_job(kernel=kernel)
+    for device in (0, 1, 2):
+        batches = list(_batches((1, 3, 5)[device], job, stream(1, "batches", 0, 0, device)))
+        expected = reference_sgd(start, data, device, batches, job.learning_rate)
+        (model,) = DeviceHost(job, data).train_each(start, [device])
+        np.testing.assert_allclose(model, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("kernel", ["eager", "channels_last", "native", "batched"])
+@pytest.mark.parametrize("bad", ["images of another shape", "labels beyond the classes", "an empty device"])
+def test_what_cannot_be_trained_names_its_place(kernel, bad, start) -> None:
+    if kernel == "native" and compiler() is None:
+        pytest.skip("no C compiler")
+    data = make_data(sizes=(4, 0)) if bad == "an empty device" else make_data(sizes=(4, 4))
+    if bad == "images of another shape":
+        data = dataclasses.replace(data, x=np.zeros((8, 1, 10, 10), np.uint8))
+    if bad == "labels beyond the classes":
+        data = dataclasses.replace(data, y=data.y + 3)
+    with pytest.raises(HflrayError, match=r"round 5, edge iteration 1, device 1: "):
+        DeviceHost(make_job(kernel=kernel), data).train(EdgeTask(5, 1, fraction_bits(8), ((1,),)), start)

@@ -55,3 +55,5 @@ def test_pool_size() -> None:
     assert size("training.devices_per_actor=1", scheduled=20) == (20, 0.1)
     assert size("training.devices_per_actor=7", scheduled=20) == (3, 0.6666)
     assert size("training.num_actors=8", scheduled=5) == (5, 0.4)
+    assert size("training.threads=2", cpus=4) == (2, 2.0)
+    assert size("training.threads=4", cpus=2) == (1, 2.0)

@@ -1,0 +1,122 @@
+"""How a gradient step is computed: one interface, several kernels, the same mathematics.
+
+Which is fastest depends on the machine (`hflray.training.autotune` measures); the choice changes low bits, so it is
+part of the job that all backends share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from hflray.training.aggregate import FloatVector
+from hflray.training.native import NativeKernel
+
+KernelName = Literal["eager", "channels_last", "compiled", "native", "batched"]  # batched: hflray.training.batched
+Precision = Literal["float32", "bf16"]
+
+
+class Kernel(Protocol):
+    """A resident model that makes gradient steps."""
+
+    def load(self, vector: FloatVector) -> None:
+        """Take over the parameters, (P,)."""
+
+    def vector(self) -> FloatVector:
+        """Return a copy of the parameters, (P,)."""
+
+    def hold(self, x: Tensor, y: Tensor) -> None:
+        """Take a device's samples: normalised images (n, C, H, W) float32, and labels (n,) int64."""
+
+    def step(self, batch: NDArray[np.int64]) -> None:
+        """One step of SGD on the mean cross-entropy of the samples at the positions `batch`."""
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Scores (n, num_classes) of normalised images."""
+
+
+class ModuleKernel:
+    """Torch's autograd over the module: eager, channels-last, or compiled by inductor."""
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        learning_rate: float,
+        batch_size: int,
+        channels_last: bool = False,
+        compiled: bool = False,
+        bf16: bool = False,
+    ) -> None:
+        self._format = torch.channels_last if channels_last else torch.contiguous_format
+        # Any: torch's own stubs have no overload for a memory format that is a variable.
+        self._module: torch.nn.Module = module.to(memory_format=self._format)  # type: ignore[call-overload]
+        self._parameters: list[Tensor] = list(module.parameters())
+        self._flat = torch.empty(sum(parameter.numel() for parameter in self._parameters))
+        sizes = [parameter.numel() for parameter in self._parameters]
+        self._parts = [
+            part.view(parameter.shape)
+            for part, parameter in zip(torch.split(self._flat, sizes), self._parameters, strict=True)
+        ]
+        self._rate, self._bf16 = learning_rate, bf16
+        # Only whole batches run compiled: the rest of an epoch has another length on every device, and each
+        # length would be compiled anew.
+        self._compiled_length = batch_size if compiled else -1
+        self._fast: Callable[[Tensor], Any] = torch.compile(module, dynamic=False) if compiled else module
+
+    def load(self, vector: FloatVector) -> None:
+        """See `Kernel.load`."""
+        self._flat.numpy()[:] = vector
+        with torch.no_grad():
+            torch._foreach_copy_(self._parameters, self._parts)
+
+    def vector(self) -> FloatVector:
+        """See `Kernel.vector`."""
+        with torch.no_grad():
+            torch._foreach_copy_(self._parts, self._parameters)
+        return self._flat.numpy().copy()
+
+    def hold(self, x: Tensor, y: Tensor) -> None:
+        """See `Kernel.hold`."""
+        self._x, self._y = x.contiguous(memory_format=self._format), y
+
+    def step(self, batch: NDArray[np.int64]) -> None:
+        """See `Kernel.step`."""
+        chosen = torch.from_numpy(batch)
+        run = self._fast if len(batch) == self._compiled_length else self._module
+        with self._precision():
+            scores = run(self._x[chosen])
+        loss = functional.cross_entropy(scores.float(), self._y[chosen])
+        gradients = torch.autograd.grad(loss, self._parameters)
+        with torch.no_grad():
+            torch._foreach_add_(self._parameters, gradients, alpha=-self._rate)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """See `Kernel.logits`."""
+        with torch.no_grad(), self._precision():
+            scores: Tensor = self._module(x.contiguous(memory_format=self._format))
+            return scores.float()
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        return torch.autocast("cpu", torch.bfloat16) if self._bf16 else nullcontext()
+
+
+def build_kernel(
+    name: KernelName,
+    module: torch.nn.Module,
+    image_shape: tuple[int, int, int],
+    learning_rate: float,
+    batch_size: int,
+    precision: Precision,
+) -> Kernel:
+    """Make the kernel of that name around `module`, which belongs to it from then on."""
+    bf16 = precision == "bf16"
+    if name == "native":
+        return NativeKernel(module, image_shape, learning_rate, bf16)
+    return ModuleKernel(module, learning_rate, batch_size, name != "eager", name == "compiled", bf16)

@@ -1,0 +1,160 @@
+/* The passes of a small convolutional network that a general library does badly: half the time of a local SGD step.
+ * Built by native.py with the machine's C compiler (GCC or Clang: their vector extensions, no intrinsics).
+ *
+ * Layout: images (n, cin, h, w); features channels-last, (n, h, w, c); the first layer has LANES output channels, the
+ * model's own padded with zeros. `where` says which of the 2×2 window won, 0..3 row by row, 4: none was positive. */
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define LANES 16
+typedef float vec __attribute__((vector_size(4 * LANES)));
+typedef int32_t ivec __attribute__((vector_size(4 * LANES)));
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE vec load(const float *p) { vec v; memcpy(&v, p, sizeof v); return v; }
+INLINE void store(float *p, vec v) { memcpy(p, &v, sizeof v); }
+INLINE ivec iload(const int32_t *p) { ivec v; memcpy(&v, p, sizeof v); return v; }
+INLINE vec keep(ivec mask, vec v) { return (vec)(mask & (ivec)v); } /* v where the mask is set, else 0 */
+INLINE void istore(int32_t *p, ivec v) { memcpy(p, &v, sizeof v); }
+
+/* relu(max_pool2(conv(x) + bias)) in one pass; the full-size convolution is never written. */
+INLINE void first_forward(const float *x, const int64_t *batch, const float *weight, const float *bias, float *out,
+                          int32_t *where, int n, int cin, int h, int w, const int k) {
+    const int ph = (h - k + 1) / 2, pw = (w - k + 1) / 2;
+    const vec zero = {0}, start = load(bias);
+    const ivec none = (ivec){0} + 4;
+    for (int i = 0; i < n; i++) {
+        const float *image = x + (size_t)batch[i] * cin * h * w;
+        for (int r = 0; r < ph; r++)
+            for (int s = 0; s < pw; s++) {
+                vec a = start, b = start, c = start, d = start;
+                for (int ci = 0; ci < cin; ci++) {
+                    const float *p = image + (ci * h + 2 * r) * w + 2 * s, *f = weight + ci * k * k * LANES;
+#pragma GCC unroll 5
+                    for (int y = 0; y < k; y++)
+#pragma GCC unroll 5
+                        for (int z = 0; z < k; z++) {
+                            const vec t = load(f + (y * k + z) * LANES);
+                            a += t * p[y * w + z];
+                            b += t * p[y * w + z + 1];
+                            c += t * p[(y + 1) * w + z];
+                            d += t * p[(y + 1) * w + z + 1];
+                        }
+                }
+                vec top = zero;
+                ivec won = none, m;
+                m = a > top; top = keep(m, a) + keep(~m, top); won = (m & 0) | (~m & won);
+                m = b > top; top = keep(m, b) + keep(~m, top); won = (m & 1) | (~m & won);
+                m = c > top; top = keep(m, c) + keep(~m, top); won = (m & 2) | (~m & won);
+                m = d > top; top = keep(m, d) + keep(~m, top); won = (m & 3) | (~m & won);
+                const size_t o = (((size_t)i * ph + r) * pw + s) * LANES;
+                store(out + o, top);
+                istore(where + o, won);
+            }
+    }
+}
+
+/* Gradient of the first layer's weights from the gradient of the pooled output; there is no gradient of the images. */
+INLINE void first_backward(const float *x, const int64_t *batch, const float *grad, const int32_t *where,
+                           float *gweight, float *gbias, int n, int cin, int h, int w, const int k) {
+    const int ph = (h - k + 1) / 2, pw = (w - k + 1) / 2;
+    const vec zero = {0};
+    vec gb = zero;
+    for (int ci = 0; ci < cin; ci++) {
+        vec acc[k * k];
+#pragma GCC unroll 25
+        for (int t = 0; t < k * k; t++) acc[t] = zero;
+        for (int i = 0; i < n; i++) {
+            const float *image = x + ((size_t)batch[i] * cin + ci) * h * w;
+            for (int r = 0; r < ph; r++)
+                for (int s = 0; s < pw; s++) {
+                    const size_t o = (((size_t)i * ph + r) * pw + s) * LANES;
+                    const vec g = load(grad + o);
+                    const ivec won = iload(where + o);
+                    const vec a = keep(won == 0, g), b = keep(won == 1, g);
+                    const vec c = keep(won == 2, g), d = keep(won == 3, g);
+                    if (ci == 0) gb += keep(won < 4, g);
+                    const float *p = image + 2 * r * w + 2 * s;
+#pragma GCC unroll 5
+                    for (int y = 0; y < k; y++)
+#pragma GCC unroll 5
+                        for (int z = 0; z < k; z++)
+                            acc[y * k + z] += a * p[y * w + z] + b * p[y * w + z + 1] + c * p[(y + 1) * w + z] +
+                                              d * p[(y + 1) * w + z + 1];
+                }
+        }
+#pragma GCC unroll 25
+        for (int t = 0; t < k * k; t++) store(gweight + (ci * k * k + t) * LANES, acc[t]);
+    }
+    store(gbias, gb);
+}
+
+#define FIRST(K)                                                                                                       \
+    void first_forward_##K(const float *x, const int64_t *batch, const float *weight, const float *bias, float *out,   \
+                           int32_t *where, int n, int cin, int h, int w) {                                             \
+        first_forward(x, batch, weight, bias, out, where, n, cin, h, w, K);                                            \
+    }                                                                                                                  \
+    void first_backward_##K(const float *x, const int64_t *batch, const float *grad, const int32_t *where,             \
+                            float *gweight, float *gbias, int n, int cin, int h, int w) {                              \
+        first_backward(x, batch, grad, where, gweight, gbias, n, cin, h, w, K);                                        \
+    }
+FIRST(2)
+FIRST(5)
+
+/* relu(max_pool2(x)) of features (n, h, w, c). */
+void pool_forward(const float *restrict x, float *restrict out, int32_t *restrict where, int n, int h, int w, int c) {
+    for (int i = 0; i < n; i++)
+        for (int r = 0; r < h / 2; r++)
+            for (int s = 0; s < w / 2; s++) {
+                const float *p = x + (((size_t)i * h + 2 * r) * w + 2 * s) * c, *q = p + (size_t)w * c;
+                const size_t o = (((size_t)i * (h / 2) + r) * (w / 2) + s) * c;
+                for (int j = 0; j < c; j++) {
+                    float top = 0;
+                    int32_t won = 4;
+                    won = p[j] > top ? 0 : won; top = p[j] > top ? p[j] : top;
+                    won = p[j + c] > top ? 1 : won; top = p[j + c] > top ? p[j + c] : top;
+                    won = q[j] > top ? 2 : won; top = q[j] > top ? q[j] : top;
+                    won = q[j + c] > top ? 3 : won; top = q[j + c] > top ? q[j + c] : top;
+                    out[o + j] = top;
+                    where[o + j] = won;
+                }
+            }
+}
+
+/* Its gradient with respect to x. */
+void pool_backward(const float *restrict grad, const int32_t *restrict where, float *restrict gx, int n, int h, int w,
+                   int c) {
+    if (h % 2 || w % 2) memset(gx, 0, (size_t)n * h * w * c * sizeof(float)); /* the row or column nobody pooled */
+    for (int i = 0; i < n; i++)
+        for (int r = 0; r < h / 2; r++)
+            for (int s = 0; s < w / 2; s++) {
+                float *p = gx + (((size_t)i * h + 2 * r) * w + 2 * s) * c, *q = p + (size_t)w * c;
+                const size_t o = (((size_t)i * (h / 2) + r) * (w / 2) + s) * c;
+                for (int j = 0; j < c; j++) {
+                    const float g = grad[o + j];
+                    const int32_t won = where[o + j];
+                    p[j] = won == 0 ? g : 0;
+                    p[j + c] = won == 1 ? g : 0;
+                    q[j] = won == 2 ? g : 0;
+                    q[j + c] = won == 3 ? g : 0;
+                }
+            }
+}
+
+/* Logits (n, classes) to the gradient of the mean cross-entropy, in place. */
+void cross_entropy_backward(float *restrict logits, const int64_t *labels, const int64_t *batch, int n, int classes) {
+    const float scale = 1.0f / n;
+    for (int i = 0; i < n; i++) {
+        float *row = logits + (size_t)i * classes, top = row[0], total = 0;
+        for (int j = 1; j < classes; j++) top = row[j] > top ? row[j] : top;
+        for (int j = 0; j < classes; j++) total += row[j] = expf(row[j] - top);
+        for (int j = 0; j < classes; j++) row[j] *= scale / total;
+        row[labels[batch[i]]] -= scale;
+    }
+}
+
+/* grad = 0 where the activation is 0. */
+void relu_backward(float *restrict grad, const float *restrict activation, int64_t count) {
+    for (int64_t i = 0; i < count; i++) grad[i] = activation[i] > 0 ? grad[i] : 0;
+}

@@ -1,0 +1,226 @@
+"""One SGD step of the paper's models, written out: C for what torch does badly, torch for the rest. No autograd.
+
+Of a step through torch (channels-last, Zen 4, batch 64) a third goes into the first layer, its pooling and its ReLU:
+one input channel fills no vector, the full-size convolution is written and read again, and its gradient is mostly
+zeros. `native.c` does these in one pass each; the second convolution and the linear layers stay torch's (oneDNN),
+which runs them near the machine's matmul speed. The layers' weights are kept in the layout that the step wants, the
+first layer's channels padded to a vector with zeros (which stay zero: their activations are 0, hence their gradients).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hflray.errors import HflrayError
+from hflray.models import HflCnn, MiniCnn
+from hflray.training.aggregate import FloatVector
+from hflray.training.machine import cache_folder, cpu_model
+
+SOURCE = Path(__file__).with_name("native.c")
+OPTIONS = ("-O3", "-march=native", "-fno-math-errno", "-shared", "-fPIC")
+LANES = 16  # as in native.c
+FIRST_KERNELS = (2, 5)  # sizes of the first convolution that native.c is built for
+CHANNELS_LAST = torch.channels_last
+
+
+def compiler() -> str | None:
+    """The C compiler: ``$CC``, else cc, gcc or clang; None if there is none."""
+    names = [os.environ["CC"]] if os.environ.get("CC") else ["cc", "gcc", "clang"]
+    return next((path for name in names if (path := shutil.which(name))), None)
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """Build native.c for this CPU, or take the one built before (in the cache folder), and load it.
+
+    Raises:
+        HflrayError: no compiler, or it fails.
+    """
+    found = compiler()
+    if found is None:
+        raise HflrayError(
+            "training.kernel: 'native' needs a C compiler (cc, gcc or clang) on every machine that trains, and this "
+            "one has none; install gcc, or set training.kernel to channels_last"
+        )
+    version = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout
+    name = hashlib.sha256("\0".join([SOURCE.read_text(), version, cpu_model(), *OPTIONS]).encode()).hexdigest()[:16]
+    target = cache_folder("native") / f"{name}.so"
+    if not target.exists():
+        with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+            made = Path(scratch) / "native.so"
+            command = [found, *OPTIONS, "-o", str(made), str(SOURCE), "-lm"]
+            result = subprocess.run(command, capture_output=True, text=True, check=False)
+            if result.returncode:
+                raise HflrayError(
+                    f"training.kernel: {' '.join(command)} failed: {result.stderr.strip()[:300]}; "
+                    "set training.kernel to channels_last"
+                )
+            made.replace(target)  # in one step: several actors may build at once
+    return ctypes.CDLL(str(target))
+
+
+def _at(tensor: Tensor) -> ctypes.c_void_p:
+    return ctypes.c_void_p(tensor.data_ptr())
+
+
+class NativeKernel:
+    """See `hflray.training.kernels.Kernel`. `bf16`: the second and further convolutions in bfloat16.
+
+    Args:
+        module: an `HflCnn` or `MiniCnn`; read for its layers' sizes, not kept.
+        image_shape: (C, H, W) of what it is given.
+        learning_rate: β.
+        bf16: see above; weights stay float32.
+    """
+
+    def __init__(
+        self, module: torch.nn.Module, image_shape: tuple[int, int, int], learning_rate: float, bf16: bool = False
+    ) -> None:
+        if not isinstance(module, HflCnn | MiniCnn):
+            raise HflrayError(f"training.kernel: native knows no {type(module).__name__}; set it to channels_last")
+        self._c, self._rate, self._type = library(), learning_rate, torch.bfloat16 if bf16 else torch.float32
+        first, *convs = [layer for layer in module.children() if isinstance(layer, torch.nn.Conv2d)]
+        linears = [layer for layer in module.children() if isinstance(layer, torch.nn.Linear)]
+        size = first.kernel_size[0]
+        if first.out_channels > LANES or size not in FIRST_KERNELS:
+            raise HflrayError("training.kernel: native is built for another first layer; set it to channels_last")
+        self._input, self._channels, self._size = image_shape, first.out_channels, size
+        self._forward = getattr(self._c, f"first_forward_{size}")
+        self._backward = getattr(self._c, f"first_backward_{size}")
+        self._pooled = ((image_shape[1] - size + 1) // 2, (image_shape[2] - size + 1) // 2)
+
+        self._shapes = [parameter.shape for parameter in module.parameters()]
+        # Resident weights, and of each the view that shows it in the module's own shape.
+        self._first = torch.zeros(image_shape[0], size, size, LANES)
+        self._first_bias = torch.zeros(LANES)
+        self._views = [self._first.permute(3, 0, 1, 2)[: self._channels], self._first_bias[: self._channels]]
+        channels, (height, width) = LANES, self._pooled
+        self._convs: list[tuple[Tensor, Tensor]] = []
+        real = self._channels
+        for layer in convs:
+            side = layer.kernel_size[0]
+            weight = torch.zeros(layer.out_channels, channels, side, side).to(memory_format=CHANNELS_LAST)
+            bias = torch.zeros(layer.out_channels)
+            self._convs.append((weight, bias))
+            self._views += [weight[:, :real], bias]
+            channels = real = layer.out_channels
+            height, width = (height - side + 1) // 2, (width - side + 1) // 2
+        self._linears: list[tuple[Tensor, Tensor]] = []
+        for index, linear in enumerate(linears):
+            inputs = height * width * channels if index == 0 else linear.in_features
+            weight, bias = torch.zeros(linear.out_features, inputs), torch.zeros(linear.out_features)
+            self._linears.append((weight, bias))
+            # Torch flattens (c, h, w); the features lie as (h, w, c) here.
+            in_order = weight.view(-1, height, width, channels).permute(0, 3, 1, 2)[:, :real] if index == 0 else weight
+            self._views += [in_order, bias]
+        self._classes = linears[-1].out_features
+        self._length = sum(shape.numel() for shape in self._shapes)
+
+    def load(self, vector: FloatVector) -> None:
+        """See `Kernel.load`."""
+        for view, part in self._parts(torch.from_numpy(vector)):
+            view.copy_(part.view(view.shape))
+
+    def vector(self) -> FloatVector:
+        """See `Kernel.vector`."""
+        result = np.empty(self._length, dtype=np.float32)
+        for view, part in self._parts(torch.from_numpy(result)):
+            part.view(view.shape).copy_(view)
+        return result
+
+    def _parts(self, flat: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        start = 0
+        for view, shape in zip(self._views, self._shapes, strict=True):
+            yield view, flat[start : start + shape.numel()]
+            start += shape.numel()
+
+    def hold(self, x: Tensor, y: Tensor) -> None:
+        """See `Kernel.hold`."""
+        # The C code trusts these; torch would notice by itself.
+        if tuple(x.shape[1:]) != self._input or len(x) != len(y):
+            raise HflrayError(f"images of {tuple(x.shape)} with {len(y)} labels; the model takes {self._input}")
+        if int(y.min()) < 0 or int(y.max()) >= self._classes:
+            raise HflrayError(f"labels from {int(y.min())} to {int(y.max())}; the model has {self._classes} classes")
+        self._x, self._y = x.contiguous(), y.contiguous()
+
+    def step(self, batch: NDArray[np.int64]) -> None:
+        """See `Kernel.step`."""
+        chosen = torch.from_numpy(batch)
+        features, winners, inputs, activations = self._run(self._x, chosen)
+        gradient = activations.pop()  # the logits
+        count, classes = gradient.shape
+        self._c.cross_entropy_backward(_at(gradient), _at(self._y), _at(chosen), count, classes)
+        for (weight, bias), activation in zip(self._linears[::-1], activations[::-1], strict=True):
+            below = gradient @ weight
+            weight.addmm_(gradient.t(), activation, alpha=-self._rate)
+            bias.add_(gradient.sum(0), alpha=-self._rate)
+            gradient = below
+            # After the last turn these are the features: their ReLU is in `winners` already, so this changes nothing.
+            self._c.relu_backward(_at(gradient), _at(activation), ctypes.c_int64(gradient.numel()))
+        gradient = gradient.view(count, *features).permute(0, 3, 1, 2)
+        mask = [True, True, True]
+        for (weight, bias), x, won, shape in zip(
+            self._convs[::-1], inputs[::-1], winners[:0:-1], self._full[::-1], strict=True
+        ):
+            full = torch.empty(count, *shape)
+            self._c.pool_backward(_at(gradient), _at(won), _at(full), count, *shape)
+            gradient, of_weight, of_bias = torch.ops.aten.convolution_backward(
+                full.permute(0, 3, 1, 2).to(self._type), x, weight.to(self._type), [len(bias)],
+                [1, 1], [0, 0], [1, 1], False, [0, 0], 1, mask,
+            )  # fmt: skip
+            gradient = gradient.float().contiguous(memory_format=CHANNELS_LAST)
+            weight.add_(of_weight, alpha=-self._rate)
+            bias.add_(of_bias, alpha=-self._rate)
+        of_first, of_bias = torch.empty_like(self._first), torch.empty_like(self._first_bias)
+        self._backward(
+            _at(self._x), _at(chosen), _at(gradient), _at(winners[0]), _at(of_first), _at(of_bias), count, *self._input
+        )
+        self._first.add_(of_first, alpha=-self._rate)
+        self._first_bias.add_(of_bias, alpha=-self._rate)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """See `Kernel.logits`."""
+        if tuple(x.shape[1:]) != self._input:
+            raise HflrayError(f"images of {tuple(x.shape)}; the model takes {self._input}")
+        return self._run(x.contiguous(), torch.arange(len(x)))[3][-1]
+
+    def _run(
+        self, images: Tensor, chosen: Tensor
+    ) -> tuple[tuple[int, int, int], list[Tensor], list[Tensor], list[Tensor]]:
+        """Forward: the last features' shape (h, w, c), who won in the poolings, the convolutions' inputs, and the
+        linear layers' inputs followed by the logits."""
+        count, (height, width) = len(chosen), self._pooled
+        x, won = torch.empty(count, height, width, LANES), torch.empty(count, height, width, LANES, dtype=torch.int32)
+        self._forward(
+            _at(images), _at(chosen), _at(self._first), _at(self._first_bias), _at(x), _at(won), count, *self._input
+        )
+        winners, inputs = [won], []
+        self._full: list[tuple[int, int, int]] = []
+        for weight, bias in self._convs:
+            inputs.append(x.permute(0, 3, 1, 2).to(self._type))
+            full = torch.conv2d(inputs[-1], weight.to(self._type), bias.to(self._type))
+            full = full.float().permute(0, 2, 3, 1).contiguous()
+            _, height, width, channels = shape = full.shape
+            self._full.append((height, width, channels))
+            x, won = (torch.empty(count, height // 2, width // 2, channels, dtype=t) for t in (x.dtype, won.dtype))
+            self._c.pool_forward(_at(full), _at(x), _at(won), *shape)
+            winners.append(won)
+        activations = [x.view(count, -1)]
+        for index, (weight, bias) in enumerate(self._linears):
+            activations.append(torch.addmm(bias, activations[-1], weight.t()))
+            if index < len(self._linears) - 1:
+                activations[-1].relu_()
+        return (x.shape[1], x.shape[2], x.shape[3]), winners, inputs, activations

@@ -1,0 +1,64 @@
+"""hflray.training.machine: the cache folder and a CPU for each process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from hflray.training.machine import available_cpus, cache_folder, cpu_model, quiet_heap
+
+
+def test_the_cache_folder_follows_the_environment(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder("x") == tmp_path / "hflray" / "x"
+    assert cache_folder("x").is_dir()
+
+
+def test_a_cache_folder_that_cannot_be_made_is_replaced(monkeypatch, tmp_path) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    assert cache_folder("x").is_dir()
+
+
+def test_the_cpu_has_a_name_and_the_heap_can_be_told() -> None:
+    assert cpu_model()
+    quiet_heap()
+
+
+CLAIM = """
+import sys
+from hflray.training.machine import CpuClaim, available_cpus
+claim = CpuClaim()
+print(claim.cpu, *available_cpus(), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinities on this platform")
+def test_processes_never_share_a_claimed_cpu_and_give_it_back(monkeypatch, tmp_path) -> None:
+    env = os.environ | {"TMPDIR": str(tmp_path)}
+    mine = available_cpus()
+
+    def start() -> tuple[subprocess.Popen[str], list[str]]:
+        pipe = subprocess.PIPE
+        process = subprocess.Popen([sys.executable, "-c", CLAIM], stdin=pipe, stdout=pipe, text=True, env=env)
+        assert process.stdout is not None
+        return process, process.stdout.readline().split()
+
+    started = [start() for _ in range(min(2, len(mine)))]
+    claimed = [answer[0] for _, answer in started]
+    assert len(set(claimed)) == len(claimed)
+    assert all(answer == [answer[0], answer[0]] for _, answer in started)
+    if len(mine) == len(started):  # all are taken: the next one is left to wander
+        process, answer = start()
+        assert answer == ["None", *map(str, mine)]
+        process.communicate()
+    started[0][0].communicate()
+    process, answer = start()
+    assert answer[0] == claimed[0]
+    for each in (process, started[-1][0]):
+        each.communicate() if each.poll() is None else None
