@@ -34,10 +34,12 @@ class Outcome:
     """How a trial ended: its last metrics, or why it failed."""
 
     name: str
-    round: int = 0
+    round: int | None = None
     values: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, float]] = field(default_factory=list)
     error: str | None = None
+    opened: bool = False
+    ended: bool = False
 
 
 def closing_table(title: str, outcomes: Sequence[Outcome]) -> Table:
@@ -56,7 +58,9 @@ def closing_table(title: str, outcomes: Sequence[Outcome]) -> Table:
             form.format(outcome.values[name] * SCALE.get(name, 1)) if name in outcome.values else "–"
             for _, name, form in shown
         ]
-        table.add_row(outcome.name, str(outcome.round) if not outcome.error else f"{outcome.round} ✗", *cells)
+        table.add_row(
+            outcome.name, f"{outcome.round or 0}{' ✗' if outcome.error else '' if outcome.ended else ' …'}", *cells
+        )
     return table
 
 

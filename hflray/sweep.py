@@ -22,8 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
+import numpy as np
 from pydantic import Field, field_validator, model_validator
 
+from hflray import metrics
 from hflray.config import (
     ExperimentConfig,
     Section,
@@ -33,7 +35,8 @@ from hflray.config import (
     split_override,
     validate,
 )
-from hflray.errors import ConfigError
+from hflray.errors import ConfigError, nearest
+from hflray.seeding import stream
 
 Task = Literal["experiment", "train_assigner", "assignment", "clustering"]
 RUNNABLE = ("experiment", "assignment", "clustering")
@@ -41,16 +44,65 @@ SECTIONS = ("name", "description", "task", "sweep", "tune", "tracking")
 
 
 class Axis(Section):
-    """The values of one swept key: every combination with the other keys (grid), or in step with them (zip)."""
+    """The values of one swept key.
 
-    grid: list[Any] | None = Field(None, min_length=1)
-    zip: list[Any] | None = Field(None, min_length=1)
+    ``grid`` takes every combination with the other keys, ``zip`` moves in step with the other zips; the others are
+    drawn, ``tune.samples`` times for each combination.
+    """
+
+    grid: list[Any] | None = Field(None, min_length=1, description="every value")
+    zip: list[Any] | None = Field(None, min_length=1, description="values in step with the other zips")
+    choice: list[Any] | None = Field(None, min_length=1, description="one of the values, drawn")
+    uniform: tuple[float, float] | None = Field(None, description="[low, high], drawn")
+    loguniform: tuple[float, float] | None = Field(None, description="[low, high] above 0, drawn in logarithms")
+    randint: tuple[int, int] | None = Field(None, description="[low, high], a whole number, both ends included")
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        if (self.grid is None) == (self.zip is None):
-            raise ValueError("give exactly one of grid: [...] and zip: [...]")
+        if len(self.model_fields_set) != 1 or getattr(self, self.kind) is None:
+            raise ValueError(f"give exactly one of {', '.join(Axis.model_fields)}, such as grid: [1, 2]")
+        if self.loguniform is not None and self.loguniform[0] <= 0:
+            raise ValueError(f"loguniform: got {list(self.loguniform)}; both ends must be above 0")
         return self
+
+    @property
+    def kind(self) -> str:
+        """Which of the fields is given."""
+        return next(iter(self.model_fields_set))
+
+    @property
+    def drawn(self) -> bool:
+        """True if values are drawn."""
+        return self.kind not in ("grid", "zip")
+
+    def draw(self, rng: np.random.Generator) -> Any:
+        """Draw a value."""
+        if self.choice is not None:
+            return self.choice[int(rng.integers(len(self.choice)))]
+        if self.randint is not None:
+            return int(rng.integers(self.randint[0], self.randint[1], endpoint=True))
+        if self.loguniform is not None:
+            return float(np.exp(rng.uniform(*np.log(self.loguniform))))
+        assert self.uniform is not None
+        return float(rng.uniform(*self.uniform))
+
+
+class SearchConfig(Section):
+    """Search instead of a fixed list: each trial's values follow from the trials before it."""
+
+    name: Literal["optuna"] = "optuna"
+    metric: str = Field("objective_to_target", description="a metric of the glossary, as it is when a trial ends")
+    mode: Literal["min", "max"] = "min"
+
+
+class EarlyStoppingConfig(Section):
+    """Asynchronous successive halving: trials that are behind at their rungs are stopped."""
+
+    name: Literal["asha"] = "asha"
+    metric: str = Field("accuracy", description="a metric of the glossary, compared at equal rounds")
+    mode: Literal["min", "max"] = "max"
+    grace_rounds: int = Field(3, ge=1, description="rounds that every trial is given")
+    reduction: int = Field(3, ge=2, description="one in so many goes on from a rung to the next")
 
 
 class TuneConfig(Section):
@@ -58,7 +110,20 @@ class TuneConfig(Section):
 
     cpus_per_trial: int = Field(1, ge=1, description="CPUs of a trial; one device actor on each unless training says")
     max_concurrent: int | None = Field(None, ge=1, description="trials at a time; null: as many as fit")
-    max_failures: int = Field(0, ge=0, description="how often a failed trial is started again from its checkpoint")
+    max_failures: int = Field(2, ge=0, description="how often a trial whose process was lost is started again")
+    samples: int = Field(1, ge=1, description="draws for each point of the grid; trials in all with a search")
+    seed: int = Field(0, ge=0, description="of the draws and of the search")
+    stop: dict[str, float] = Field({}, description="end a trial once a metric is at least this, by its name")
+    search: SearchConfig | None = None
+    early_stopping: EarlyStoppingConfig | None = None
+
+    @field_validator("stop")
+    @classmethod
+    def _known_metric(cls, stop: dict[str, float]) -> dict[str, float]:
+        for name in stop:
+            if name not in metrics.PER_ROUND:
+                raise ValueError(f"stop: unknown metric '{name}'{nearest(name, metrics.PER_ROUND)}")
+        return stop
 
 
 class SweepFile(Section):
@@ -71,6 +136,14 @@ class SweepFile(Section):
     sweep: dict[str, Axis] = Field({})
     tune: TuneConfig = TuneConfig()
     tracking: TrackingConfig | None = None
+
+    @model_validator(mode="after")
+    def _a_search_draws(self) -> Self:
+        fixed = [key for key, axis in self.sweep.items() if not axis.drawn]
+        if self.tune.search is not None and (fixed or not self.sweep):
+            what = f"sweep.{fixed[0]} is a {self.sweep[fixed[0]].kind}" if fixed else "sweep is empty"
+            raise ValueError(f"tune.search: a search chooses among choice, uniform, loguniform, randint; {what}")
+        return self
 
     @field_validator("task")
     @classmethod
@@ -126,9 +199,14 @@ def load_sweep(path: str | Path | None, overrides: Iterable[str] = ()) -> SweepF
 def expand(file: SweepFile) -> list[Trial]:
     """Return every trial of a sweep, each validated; grids vary slowest first, zipped keys vary together.
 
+    Drawn values depend on ``tune.seed`` and the number of the draw only, so the same file gives the same trials. With
+    a search the trials are made as it goes; then one at the first of all values stands for them, to be validated.
+
     Raises:
         ConfigError: zipped lists of unequal length, or a value that a trial's configuration refuses (names the trial).
     """
+    if file.tune.search is not None:
+        return [make_trial(file, first_values(file))]
     zipped = {key: axis.zip for key, axis in file.sweep.items() if axis.zip is not None}
     lengths = {key: len(values) for key, values in zipped.items()}
     if len(set(lengths.values())) > 1:
@@ -137,9 +215,13 @@ def expand(file: SweepFile) -> list[Trial]:
     steps = [dict(zip(zipped, row, strict=True)) for row in zip(*zipped.values(), strict=True)] or [{}]
     grids = {key: axis.grid for key, axis in file.sweep.items() if axis.grid is not None}
     trials: list[Trial] = []
+    drawn = {key: axis for key, axis in file.sweep.items() if axis.drawn}
     for step in steps:
         for row in itertools.product(*grids.values()):
-            trials.append(_trial(file, step | dict(zip(grids, row, strict=True))))
+            for number in range(file.tune.samples if drawn else 1):
+                point = step | dict(zip(grids, row, strict=True))
+                draws = {k: axis.draw(stream(file.tune.seed, f"sweep/{k}", number)) for k, axis in drawn.items()}
+                trials.append(make_trial(file, {key: (point | draws)[key] for key in file.sweep}))
     names = [trial.name for trial in trials]
     if len(set(names)) < len(names):  # two equal values in a list, or values that print alike
         width = len(str(len(trials)))
@@ -147,7 +229,8 @@ def expand(file: SweepFile) -> list[Trial]:
     return trials
 
 
-def _trial(file: SweepFile, values: dict[str, Any]) -> Trial:
+def make_trial(file: SweepFile, values: dict[str, Any]) -> Trial:
+    """Make the trial of these values. Raises ConfigError naming the trial."""
     tree = _deep_copy(file.experiment)
     for key, value in values.items():
         set_dotted(tree, key, value)
@@ -180,7 +263,8 @@ def run_name(config: ExperimentConfig, values: dict[str, Any], task: Task = "exp
     if task == "assignment":  # no data, no scheduler, but every assigner by its full name
         parts = [*parts[1:3], assigner_label(config), parts[5]]
         said |= {"assignment.exchanges", "allocation.coupling"}
-    parts += [f"{key.rpartition('.')[2]}={value}" for key, value in values.items() if key not in said]
+    shown = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in values.items()}
+    parts += [f"{key.rpartition('.')[2]}={value}" for key, value in shown.items() if key not in said]
     return re.sub(r"[^\w.=λ-]+", "_", "-".join(parts))
 
 
@@ -191,10 +275,15 @@ def assigner_label(config: ExperimentConfig) -> str:
     return f"{name} joint" if config.allocation.coupling == "joint" else name
 
 
+def first_values(file: SweepFile) -> dict[str, Any]:
+    """The first value of every axis; of a range its lower end."""
+    return {key: getattr(axis, axis.kind)[0] for key, axis in file.sweep.items()}
+
+
 def smoke(file: SweepFile) -> SweepFile:
     """The smallest version of a sweep that still runs all of its parts: one trial, synthetic data, two short rounds."""
-    first = {key: (axis.grid or axis.zip or [None])[0] for key, axis in file.sweep.items()}
-    config = _trial(file, first).config
+    first = first_values(file)
+    config = make_trial(file, first).config
     devices = min(config.fleet.num_devices, 20)
     small = {
         "max_rounds": 2,
@@ -209,8 +298,10 @@ def smoke(file: SweepFile) -> SweepFile:
     experiment = _deep_copy(file.experiment)
     for key, value in small.items():
         set_dotted(experiment, key, value)
-    sweep = {key: Axis(grid=[small.get(key, value)], zip=None) for key, value in first.items()}
-    return file.model_copy(update={"name": f"{file.name}-smoke", "experiment": experiment, "sweep": sweep})
+    sweep = {key: Axis(grid=[small.get(key, value)]) for key, value in first.items()}
+    tune = file.tune.model_copy(update={"samples": 1, "search": None, "early_stopping": None})
+    changes = {"name": f"{file.name}-smoke", "experiment": experiment, "sweep": sweep, "tune": tune}
+    return file.model_copy(update=changes)
 
 
 def _deep_copy(tree: dict[str, Any]) -> dict[str, Any]:

@@ -1,27 +1,38 @@
 """What is logged where: MLflow for comparing, a local journal so that nothing depends on MLflow.
 
 One flat run per trial (nested runs hide their curves), one batch per round with the round as the step, parameters
-under the configuration's own dotted names, the resolved configuration and the environment as artifacts. A tracking
-server that fails costs a warning and a line in the journal, never a trial.
+under the configuration's own dotted names. The journal, one JSON line per round in ``<sweep>/journal/<trial>.jsonl``,
+is written first and holds all that a run needs; a thread sends it on. A tracking server that is away, slow or full
+costs warnings, never a trial: what it missed follows when it is back, or with ``python -m hflray.tracking sync``.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import logging
 import math
 import os
 import platform
 import subprocess
+import sys
+import tempfile
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from hflray import __version__, checkpoint
 from hflray.config import ExperimentConfig, flatten, to_yaml
-from hflray.errors import ConfigError
+from hflray.data import Dataset
+from hflray.errors import ConfigError, HflrayError
+from hflray.metrics import ROUND_OBJECTIVE
+from hflray.models import build_model, load_vector
 
 log = logging.getLogger(__name__)
 
@@ -38,9 +49,12 @@ LIBRARIES = (
     "scikit-learn",
     "mlflow",
 )
-RETRY_AFTER_S = 10.0  # how long a failing server is left alone
+RETRY_AFTER_S = 5.0  # how long a failing server is left alone
+CLOSE_WITHIN_S = 20.0  # how long the end of a sweep waits for a server that does not answer
+EXTRA_ATTEMPTS = 3
+BATCH = 1000  # metrics in one request, MLflow's limit
 
-# Set before mlflow is imported: its own five retries with backoff would stop the sweep for minutes.
+# Set before mlflow is imported: its own five retries with backoff take minutes.
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
 
@@ -82,147 +96,433 @@ def default_uri(results: Path) -> str:
 
 @dataclass
 class _Run:
+    """A run as the journal has it, and what MLflow has not got yet."""
+
     name: str
     params: dict[str, Any]
     tags: dict[str, str]
     artifacts: dict[str, str]
+    dataset: dict[str, str] | None = None
     run_id: str | None = None
     pending: list[tuple[int, int, dict[str, float]]] = field(default_factory=list)
     status: str | None = None
+    extras: list[Callable[[Any, str], None]] = field(default_factory=list)
+
+    @property
+    def waiting(self) -> bool:
+        return self.run_id is None or bool(self.pending or self.extras) or self.status is not None
 
 
 class Tracker:
-    """Writes a sweep's runs to MLflow and to ``<folder>/journal/<run>.jsonl``.
+    """Writes a sweep's runs to the journal, and from there to MLflow in a thread of its own.
 
     Args:
         uri: MLflow tracking URI.
         experiment: name of the MLflow experiment; made if it is new.
         sweep: tag ``hflray.sweep`` of all runs.
         folder: of this sweep's results.
+        required: raise if the store cannot be opened now; else warn and keep trying.
 
     Raises:
-        ConfigError: the tracking store cannot be opened at the start; later failures only warn.
+        ConfigError: `required`, and the store cannot be opened.
     """
 
-    def __init__(self, uri: str, experiment: str, sweep: str, folder: Path) -> None:
-        from mlflow import MlflowClient
-        from mlflow.exceptions import MlflowException
-
-        for chatty in ("mlflow", "alembic"):  # after the import, which sets their levels itself
-            logging.getLogger(chatty).setLevel(logging.ERROR)
-
-        self.uri, self.sweep = uri, sweep
-        self.folder, self._folder = folder, folder / "journal"
+    def __init__(self, uri: str, experiment: str, sweep: str, folder: Path, required: bool = False) -> None:
+        self.uri, self.sweep, self.folder = uri, sweep, folder
+        self.experiment_id: str | None = None
+        self._experiment, self._journal = experiment, folder / "journal"
+        self._client: Any = None
         self._runs: dict[str, _Run] = {}
-        self._down_until = 0.0
+        self._lock, self._wake = threading.Lock(), threading.Event()
+        self._closing = self._warned = self._journal_broken = False
+        self._attempts_at_close = 0
         try:
-            self._client = MlflowClient(tracking_uri=uri)
-            self.experiment_id = self._experiment(experiment, folder.parent)
-        except (MlflowException, OSError, ImportError, ValueError) as error:
-            reason = str(error).strip().splitlines()[0]
-            raise ConfigError(
-                f"tracking.uri: cannot open '{uri}' ({reason}); start that server, or leave the key out"
-            ) from error
-        self._folder.mkdir(parents=True, exist_ok=True)
+            self._open()
+        except ConfigError:
+            raise
+        except Exception as error:  # whatever a server, a proxy, a driver or a full disk raises
+            reason = _first_line(error)
+            if required:
+                raise ConfigError(
+                    f"tracking.uri: cannot open '{uri}' ({reason}); start that server, or leave --require-tracking out"
+                ) from error
+            self._complain(reason)
+        self._thread = threading.Thread(target=self._work, name="hflray-tracking", daemon=True)
+        self._thread.start()
 
-    def _experiment(self, name: str, results: Path) -> str:
-        from mlflow.exceptions import MlflowException
-
-        known = self._client.get_experiment_by_name(name)
-        if known is None:
-            # Beside the database, not in whatever folder the command happened to run.
-            place = str(results.resolve() / "artifacts") if self.uri.startswith("sqlite") else None
-            try:
-                return str(self._client.create_experiment(name, artifact_location=place))
-            except MlflowException:  # somebody made it in the meantime
-                known = self._client.get_experiment_by_name(name)
-                if known is None:
-                    raise
-        if known.lifecycle_stage != "active":
-            raise ConfigError(
-                f"tracking.experiment: '{name}' was deleted in MLflow; restore it there, or use another name"
-            )
-        return str(known.experiment_id)
-
-    def start(self, key: str, name: str, config: ExperimentConfig, tags: Mapping[str, str]) -> None:
-        """Open a run: parameters, tags, and the resolved configuration and environment as artifacts."""
-        self._runs[key] = _Run(
+    def start(
+        self,
+        key: str,
+        name: str,
+        config: ExperimentConfig,
+        tags: Mapping[str, str],
+        dataset: Mapping[str, str] | None = None,
+    ) -> None:
+        """Open a run, or find it again after a restart by its tags ``hflray.sweep`` and ``hflray.trial``."""
+        run = _Run(
             name=name,
             params={k: v for k, v in flatten(config.model_dump(mode="json")).items() if not k.startswith("tracking.")},
             tags={
                 "hflray.sweep": self.sweep,
+                "hflray.trial": key,
                 "hflray.dataset": config.data.name,
                 "hflray.scheduler": config.scheduling.name,
                 "hflray.assigner": config.assignment.name,
                 **tags,
             },
             artifacts={"config.yaml": to_yaml(config), "environment.json": json.dumps(environment(), indent=1)},
+            dataset=dict(dataset) if dataset else None,
         )
-        self._write(key, {"start": name, "params": self._runs[key].params})
-        self._flush(key)
+        # Rounds of an earlier process that may not have reached MLflow; what it has is dropped on finding the run.
+        run.pending = _unsent(_entries(self._journal / f"{key}.jsonl"))
+        self._write(key, {"start": _now_ms(), "name": name, **_described(run)})
+        with self._lock:
+            self._runs[key] = run
+        self._wake.set()
 
     def round(self, key: str, step: int, values: Mapping[str, float]) -> None:
         """Log one round's metrics with the round as the step; values that are not finite are left out."""
         finite = {name: float(value) for name, value in values.items() if math.isfinite(value)}
-        self._runs[key].pending.append((step, int(time.time() * 1000), finite))
-        self._write(key, {"round": step, "metrics": finite})
-        self._flush(key)
+        stamp = _now_ms()
+        self._write(key, {"round": step, "time": stamp, "metrics": finite})
+        with self._lock:
+            self._runs[key].pending.append((step, stamp, finite))
+        self._wake.set()
+
+    def extra(self, key: str, send: Callable[[Any, str], None]) -> None:
+        """Have ``send(client, run_id)`` called once the run is there: artifacts, the model. Tried three times."""
+        attempts = 0
+
+        def patiently(client: Any, run_id: str) -> None:
+            nonlocal attempts
+            attempts += 1
+            try:
+                send(client, run_id)
+            except Exception as error:
+                if attempts < EXTRA_ATTEMPTS:
+                    raise
+                log.warning("%s: an artifact could not be logged: %s", self._runs[key].name, _first_line(error))
+
+        with self._lock:
+            self._runs[key].extras.append(patiently)
+        self._wake.set()
 
     def finish(self, key: str, error: str | None = None) -> None:
         """Close a run: FINISHED, or FAILED with the reason as the tag ``hflray.error``."""
-        run = self._runs.get(key)
-        if run is None or run.status is not None:
-            return
-        run.status = "FAILED" if error else "FINISHED"
-        if error:
-            run.tags["hflray.error"] = error
-        self._write(key, {"end": run.status, "error": error})
-        self._flush(key)
+        with self._lock:
+            run = self._runs.get(key)
+            if run is None:
+                return
+            run.status = "FAILED" if error else "FINISHED"
+            if error:
+                run.tags["hflray.error"] = error
+        self._write(key, {"end": "FAILED" if error else "FINISHED", "error": error})
+        self._wake.set()
+
+    def history(self, key: str) -> list[tuple[int, dict[str, float]]]:
+        """The journal's rounds of a run, each once, in order."""
+        return [(index, values) for index, _, values in _unsent(_entries(self._journal / f"{key}.jsonl"))]
+
+    def ended(self, key: str) -> tuple[bool, str | None]:
+        """Whether the journal says that a run ended, and why if it failed."""
+        for entry in reversed(_entries(self._journal / f"{key}.jsonl")):
+            if "end" in entry:
+                return True, entry["error"]
+            if "start" in entry:
+                break
+        return False, None
 
     def run_ids(self) -> list[str]:
-        """MLflow's ids of the runs opened so far, in order."""
-        return [run.run_id for run in self._runs.values() if run.run_id is not None]
+        """MLflow's ids of the runs, in the order they were opened; those it knows of."""
+        with self._lock:
+            return [run.run_id for run in self._runs.values() if run.run_id is not None]
 
-    def close(self) -> None:
-        """Send what is pending, once more for each run that failed to."""
-        self._down_until = 0.0
-        for key, run in self._runs.items():
-            if run.run_id is None or run.pending:
-                self._flush(key)
-        lost = [run.name for run in self._runs.values() if run.run_id is None or run.pending]
+    def close(self, within_s: float = CLOSE_WITHIN_S) -> bool:
+        """Send what is left; wait for a server that does not answer at most `within_s`. True if everything arrived."""
+        self._closing = True
+        self._wake.set()
+        deadline = time.monotonic() + within_s
+        # While it answers, it is given the time it needs.
+        while self._thread.is_alive() and (not self._warned or time.monotonic() < deadline):
+            self._thread.join(timeout=0.2)
+        with self._lock:
+            lost = [run.name for run in self._runs.values() if run.waiting]
         if lost:
-            log.warning("MLflow has not received everything of %s; it is all in %s", ", ".join(lost), self._folder)
+            log.warning(
+                "MLflow has not received everything of %s. It is all in %s; when the server is back: "
+                "python -m hflray.tracking sync %s",
+                ", ".join(lost), self._journal, self.folder,
+            )  # fmt: skip
+        return not lost
 
-    def _flush(self, key: str) -> None:
-        if time.monotonic() < self._down_until:
+    def adopt(self, key: str) -> None:
+        """Take over a run from the journal, to send what MLflow does not have of it."""
+        entries = _entries(self._journal / f"{key}.jsonl")
+        starts = [entry for entry in entries if "start" in entry]
+        if not starts:
             return
-        try:
-            self._send(self._runs[key])
-        except Exception as error:  # whatever a server, a proxy or a full disk raises, the sweep goes on
-            self._down_until = time.monotonic() + RETRY_AFTER_S
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            log.warning("MLflow at %s does not answer; keeping the rounds for later: %s", self.uri, reason)
+        first = starts[-1]
+        run = _Run(first["name"], first["params"], first["tags"], first["artifacts"], first["dataset"])
+        run.pending = _unsent(entries)
+        over, error = self.ended(key)
+        if over:
+            run.status = "FAILED" if error else "FINISHED"
+            if error:
+                run.tags["hflray.error"] = error
+        with self._lock:
+            self._runs[key] = run
+        self._wake.set()
+
+    def adopt_all(self) -> None:
+        """Take over every run of the journal."""
+        for path in sorted(self._journal.glob("*.jsonl")):
+            self.adopt(path.stem)
+
+    # ---- the sending thread
+
+    def _work(self) -> None:
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            with self._lock:
+                waiting = [run for run in self._runs.values() if run.waiting]
+            try:
+                if self._client is None or self.experiment_id is None:
+                    self._open()
+                for run in waiting:
+                    self._send(run)
+                if self._warned and waiting:
+                    log.warning("MLflow at %s answers again", self.uri)
+                    self._warned = False
+            except Exception as error:
+                self._complain(_first_line(error))
+                if self._closing and not self._retry_at_close():
+                    return
+                threading.Event().wait(min(RETRY_AFTER_S, 1.0) if self._closing else RETRY_AFTER_S)
+                self._wake.set()
+                continue
+            with self._lock:
+                done = not any(run.waiting for run in self._runs.values())
+            if self._closing and done:
+                return
+            if not done:
+                self._wake.set()
+
+    def _retry_at_close(self) -> bool:
+        self._attempts_at_close += 1
+        return self._attempts_at_close <= CLOSE_WITHIN_S
+
+    def _open(self) -> None:
+        from mlflow import MlflowClient
+
+        for chatty in ("mlflow", "alembic"):  # after the import, which sets their levels itself
+            logging.getLogger(chatty).setLevel(logging.ERROR)
+        client = MlflowClient(tracking_uri=self.uri)
+        known = client.get_experiment_by_name(self._experiment)
+        if known is None:
+            # Beside the database, not in whatever folder the command happened to run.
+            place = str((self.folder.parent / "artifacts").resolve()) if self.uri.startswith("sqlite") else None
+            try:
+                client.create_experiment(self._experiment, artifact_location=place)
+            except Exception:  # somebody made it in the meantime, or the answer was lost: look again
+                log.debug("create_experiment failed", exc_info=True)
+            known = client.get_experiment_by_name(self._experiment)
+            if known is None:
+                raise HflrayError(f"experiment '{self._experiment}' cannot be created")
+        if known.lifecycle_stage != "active":
+            raise ConfigError(
+                f"tracking.experiment: '{self._experiment}' was deleted in MLflow; restore it, or use another name"
+            )
+        self._client, self.experiment_id = client, str(known.experiment_id)
 
     def _send(self, run: _Run) -> None:
-        from mlflow.entities import Metric, Param
+        from mlflow.entities import Metric
 
+        client = self._client
         if run.run_id is None:
-            made = self._client.create_run(self.experiment_id, run_name=run.name, tags=run.tags)
-            run.run_id = made.info.run_id
-            params = [Param(name, str(value)) for name, value in run.params.items()]
-            self._client.log_batch(run.run_id, params=params)
-            for name, text in run.artifacts.items():
-                self._client.log_text(run.run_id, text, name)
-        if run.pending:
-            batch = [Metric(name, v, stamp, step) for step, stamp, values in run.pending for name, v in values.items()]
-            for start in range(0, len(batch), 1000):  # MLflow's limit for one request
-                self._client.log_batch(run.run_id, metrics=batch[start : start + 1000])
-            run.pending.clear()
-        if run.status is not None:
+            self._attach(run)
+        run_id = run.run_id
+        assert run_id is not None
+        with self._lock:
+            batch, run_over = list(run.pending), run.status
+        while batch:  # whole rounds only: what arrived of a run is then known by its last step
+            count = size = 0
+            while count < len(batch) and (not count or size + len(batch[count][2]) <= BATCH):
+                size += len(batch[count][2])
+                count += 1
+            part, batch = batch[:count], batch[count:]
+            metrics = [Metric(name, v, stamp, step) for step, stamp, values in part for name, v in values.items()]
+            client.log_batch(run_id, metrics=metrics)
+            with self._lock:
+                del run.pending[:count]
+        while run.extras:
+            run.extras[0](client, run_id)
+            with self._lock:
+                del run.extras[0]
+        if run_over is not None:
             if "hflray.error" in run.tags:
-                self._client.set_tag(run.run_id, "hflray.error", run.tags["hflray.error"])
-            self._client.set_terminated(run.run_id, run.status)
+                client.set_tag(run_id, "hflray.error", run.tags["hflray.error"][:5000])
+            client.set_terminated(run_id, run_over)
+            with self._lock:
+                run.status = None if run.status == run_over else run.status
+
+    def _attach(self, run: _Run) -> None:
+        """Find the run by its tags, and drop the rounds it has already; or make it."""
+        from mlflow.entities import Param
+
+        client, tags = self._client, run.tags
+        query = f"tags.`hflray.sweep` = '{tags['hflray.sweep']}' and tags.`hflray.trial` = '{tags['hflray.trial']}'"
+        found = client.search_runs([self.experiment_id], query)
+        if found:
+            run_id = found[0].info.run_id
+            client.update_run(run_id, status="RUNNING")
+            every = sorted(found[0].data.metrics, key=lambda name: name != ROUND_OBJECTIVE)[:1]
+            last = max((m.step for name in every for m in client.get_metric_history(run_id, name)), default=-1)
+            with self._lock:
+                run.pending = [entry for entry in run.pending if entry[0] > last]
+        else:
+            run_id = client.create_run(self.experiment_id, run_name=run.name, tags=tags).info.run_id
+        if "config.yaml" not in {artifact.path for artifact in client.list_artifacts(run_id)}:
+            client.log_batch(run_id, params=[Param(name, str(value)) for name, value in run.params.items()])
+            if run.dataset is not None:
+                _log_input(client, run_id, run.dataset)
+            for name in sorted(run.artifacts, reverse=True):  # config.yaml last: it says that all this is done
+                client.log_text(run_id, run.artifacts[name], name)
+        run.run_id = run_id
+
+    def _complain(self, reason: str) -> None:
+        if not self._warned:
+            log.warning("MLflow at %s does not answer; keeping the rounds for later: %s", self.uri, reason)
+        self._warned = True
 
     def _write(self, key: str, entry: Mapping[str, Any]) -> None:
-        with (self._folder / f"{self._runs[key].name}.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+        try:
+            self._journal.mkdir(parents=True, exist_ok=True)
+            with (self._journal / f"{key}.jsonl").open("a", encoding="utf-8") as file:
+                file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+        except OSError as error:
+            if not self._journal_broken:
+                log.warning("%s cannot be written (%s); rounds go to MLflow only", self._journal, error.strerror)
+            self._journal_broken = True
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+
+
+def _described(run: _Run) -> dict[str, Any]:
+    return {"params": run.params, "tags": run.tags, "artifacts": run.artifacts, "dataset": run.dataset}
+
+
+def _entries(path: Path) -> list[dict[str, Any]]:
+    """The journal's whole lines; a line cut off by a kill is left out."""
+    entries = []
+    if path.exists():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                entries.append(json.loads(line))
+            except ValueError:
+                continue
+    return entries
+
+
+def _unsent(entries: list[dict[str, Any]]) -> list[tuple[int, int, dict[str, float]]]:
+    """The rounds among journal entries, each once, in order: (round, time in ms, metrics)."""
+    rounds = {entry["round"]: (entry["round"], entry["time"], entry["metrics"]) for entry in entries if "round" in entry}
+    return [rounds[index] for index in sorted(rounds)]
+
+
+def _log_input(client: Any, run_id: str, dataset: Mapping[str, str]) -> None:
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    entity = Dataset(
+        name=dataset["name"],
+        digest=dataset["digest"],
+        source_type="hflray",
+        source=dataset["source"],
+        profile=dataset["profile"],
+    )
+    client.log_inputs(run_id, [DatasetInput(entity, [InputTag("mlflow.data.context", "training")])])
+
+
+def log_rounds(client: Any, run_id: str, history: list[tuple[int, dict[str, float]]]) -> None:
+    """Log a run's rounds as one table, ``rounds.parquet``."""
+    import pandas as pd
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rounds.parquet"
+        pd.DataFrame([{"round": index, **values} for index, values in history]).to_parquet(path)
+        client.log_artifact(run_id, str(path))
+
+
+def log_final_model(client: Any, run_id: str, state: Path, dataset: Dataset) -> None:
+    """Log the global model of a checkpoint as an MLflow model ``model``, with signature and an input example.
+
+    It takes images as the trained network saw them: float32, scaled to [0, 1] and normalised by channel.
+    """
+    import mlflow.pytorch
+    import torch
+    from mlflow.models import infer_signature
+
+    module = build_model("hfl", dataset.image_shape, dataset.num_classes)
+    load_vector(module, checkpoint.load(state)["global_model"])
+    module.eval()
+    mean, std = (v.reshape(1, -1, 1, 1) for v in (dataset.channel_mean, dataset.channel_std))
+    example = ((dataset.x_test[:2] / np.float32(255)) - mean) / std
+    with torch.no_grad():
+        answer = module(torch.from_numpy(example)).numpy()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model"
+        mlflow.pytorch.save_model(
+            module,
+            str(path),
+            signature=infer_signature(example, answer),
+            input_example=example,
+            pip_requirements=[f"torch=={torch.__version__.partition('+')[0]}", f"hflray=={__version__}"],
+        )
+        client.log_artifacts(run_id, str(path), "model")
+
+
+def sync(folder: Path, uri: str | None = None) -> bool:
+    """Send to MLflow whatever of a sweep's journal it does not have; True if all of it arrived.
+
+    Args:
+        folder: of the sweep's results.
+        uri: None: the URI the sweep was logged to.
+
+    Raises:
+        ConfigError: the folder holds no journal, or the server does not answer.
+    """
+    try:
+        about = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{folder}: holds no sweep ({_first_line(error)}); give the folder of a sweep's results"
+        ) from error
+    tracker = Tracker(uri or about["uri"], about["experiment"], folder.name, folder, required=True)
+    tracker.adopt_all()
+    return tracker.close()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """``python -m hflray.tracking sync FOLDER``."""
+    parser = argparse.ArgumentParser(prog="python -m hflray.tracking", description="Send what MLflow has missed.")
+    parser.add_argument("command", choices=["sync"])
+    parser.add_argument("folder", type=Path, help="the sweep's results, hflray_results/NAME-…")
+    parser.add_argument("--tracking-uri", help="the MLflow server; default: the one of the sweep")
+    given = parser.parse_args(arguments)
+    try:
+        complete = sync(given.folder, given.tracking_uri)
+    except HflrayError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print("everything is in MLflow" if complete else "not everything arrived; try again")
+    return 0 if complete else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -26,7 +26,7 @@ def test_the_table_shows_totals_and_fits_eighty_columns() -> None:
         metrics.TOTAL_ENERGY_J: 4.34,
         metrics.TOTAL_MESSAGE_BITS: 64.2 * 8e6,
     }
-    text = render([Outcome("digits-H10-λ1-fedavg-hfel-s0", 5, values), Outcome("bad", 2, {}, error="x")])
+    text = render([Outcome("digits-H10-λ1-fedavg-hfel-s0", 5, values, ended=True), Outcome("bad", 2, {}, error="x")])
     row = next(line for line in text.splitlines() if line.strip().startswith("digits"))
     assert row.split() == ["digits-H10-λ1-fedavg-hfel-s0", "5", "91.2%", "1,326.2", "1,321.9", "4.3", "64"]
     assert next(line for line in text.splitlines() if line.strip().startswith("bad")).split() == [
@@ -36,6 +36,11 @@ def test_the_table_shows_totals_and_fits_eighty_columns() -> None:
         *["–"] * 5,
     ]
     assert "to target" not in text
+
+
+def test_a_trial_that_has_not_ended_is_marked() -> None:
+    assert "3 …" in render([Outcome("a", 3, {metrics.ACCURACY: 0.5})])
+    assert "0 …" in render([Outcome("not yet begun")])
 
 
 def test_the_target_has_a_column_once_somebody_reached_it() -> None:

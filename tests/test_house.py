@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 
 # Top first; a unit may import what is below its own row.
 ROWS = (
-    ("tune", "report", "compare", "sweep", "progress"),
+    ("tune", "report", "compare", "sweep", "progress", "results", "preflight"),
     ("tracking",),
     ("experiment", "scenario", "study", "checkpoint", "rl"),
     ("scheduling", "training", "assignment"),
@@ -28,14 +28,15 @@ ROWS = (
 ROW = {unit: row for row, units in enumerate(ROWS) for unit in units}
 # Arrows within a row. They must not make a circle.
 WITHIN_A_ROW = {
-    *(("tune", unit) for unit in ("report", "compare", "sweep", "progress")),
+    *(("tune", unit) for unit in ("report", "compare", "sweep", "progress", "results", "preflight")),
+    *((unit, "sweep") for unit in ("results", "preflight")),
     ("experiment", "scenario"),
     *((unit, "errors") for unit in ("registry", "seeding", "metrics")),
 }
 
 # Library: the only files (or packages) that may import it.
 RESERVED = {
-    "ray": ("training/actors.py", "training/hierarchy.py", "rl/", "tune.py", "experiment.py"),
+    "ray": ("training/actors.py", "training/hierarchy.py", "rl/", "tune/", "experiment.py"),
     "mlflow": ("tracking.py",),
     "cvxpy": ("allocation/cvxpy.py",),
 }

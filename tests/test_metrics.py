@@ -27,7 +27,7 @@ def test_names_are_those_of_the_design():
         *(f"clustering/{what}" for what in ("ari", "delay_s", "energy_j")),
     }
     constants = {value for name, value in vars(metrics).items() if name.isupper() and isinstance(value, str)}
-    assert constants == {*metrics.PER_ROUND, *metrics.AT_THE_END}
+    assert constants == {*metrics.PER_ROUND, *metrics.AT_THE_END, metrics.ASSIGNMENT_GAP}
     assert metrics.edge_metric(3, "delay_s") == "edge/3/delay_s"
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hflray import metrics, registry, tune
+from hflray import metrics, registry
 from hflray.sweep import expand, load_sweep
+from hflray.tune import cli
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -53,7 +54,7 @@ def test_every_command_is_valid(command: list[str], monkeypatch, tmp_path) -> No
     monkeypatch.setattr(sys, "argv", ["hflray.tune", *arguments, *data, "--dry-run"])
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as end:
-        tune.main()
+        cli.main()
     assert not end.value.code
 
 

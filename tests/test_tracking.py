@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import math
 import subprocess
+import threading
+import time
 from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
 
+from hflray import tracking
 from hflray.config import load_config
 from hflray.errors import ConfigError
 from hflray.tracking import Tracker, default_uri, environment, git_commit
@@ -29,11 +32,11 @@ def open_tracker(results, sweep: str) -> Tracker:
 def test_a_run_holds_params_metrics_tags_and_artifacts(results, tmp_path) -> None:
     config = small_config("cost.delay_weight=0.5")
     tracker = open_tracker(results, "one")
-    tracker.start("t1", "a-readable-name", config, {"hflray.trial": "t1"})
+    tracker.start("t1", "a-readable-name", config, {"hflray.task": "experiment"})
     tracker.round("t1", 1, {"accuracy": 0.25, "round/delay_s": 3.0, "edge/0/devices": 2.0})
     tracker.round("t1", 2, {"accuracy": 0.5, "round/delay_s": math.inf})
     tracker.finish("t1")
-    tracker.close()
+    assert tracker.close()
 
     client = MlflowClient(default_uri(results))
     run = client.get_run(tracker.run_ids()[0])
@@ -44,6 +47,7 @@ def test_a_run_holds_params_metrics_tags_and_artifacts(results, tmp_path) -> Non
     assert run.data.params["fleet.power_dbm"] == "[0.0, 23.0]"
     assert run.data.tags["hflray.sweep"] == "one"
     assert run.data.tags["hflray.scheduler"] == "ikc"
+    assert run.data.tags["hflray.trial"] == "t1"
     assert "mlflow.parentRunId" not in run.data.tags
     history = client.get_metric_history(run.info.run_id, "accuracy")
     assert [(m.step, m.value) for m in history] == [(1, 0.25), (2, 0.5)]
@@ -61,38 +65,109 @@ def test_a_failed_run_says_why(results) -> None:
     tracker = open_tracker(results, "two")
     tracker.start("t1", "bad", small_config(), {})
     tracker.finish("t1", error="round 1: the weights are not finite")
+    assert tracker.close()
     run = MlflowClient(default_uri(results)).get_run(tracker.run_ids()[0])
     assert run.info.status == "FAILED"
     assert run.data.tags["hflray.error"] == "round 1: the weights are not finite"
+    assert tracker.ended("t1") == (True, "round 1: the weights are not finite")
+
+
+def test_the_data_set_is_an_input_and_extras_are_sent(results) -> None:
+    tracker = open_tracker(results, "inputs")
+    dataset = {"name": "digits", "digest": "abc", "source": "embedded", "profile": "{}"}
+    tracker.start("t1", "x", small_config(), {}, dataset=dataset)
+    tracker.extra("t1", lambda client, run_id: client.set_tag(run_id, "extra", "sent"))
+    assert tracker.close()
+    run = MlflowClient(default_uri(results)).get_run(tracker.run_ids()[0])
+    (used,) = run.inputs.dataset_inputs
+    assert (used.dataset.name, used.dataset.digest) == ("digits", "abc")
+    assert run.data.tags["extra"] == "sent"
 
 
 def test_a_server_that_fails_costs_a_warning_and_nothing_is_lost(results, monkeypatch, caplog) -> None:
+    monkeypatch.setattr(tracking, "RETRY_AFTER_S", 0.05)
     tracker = open_tracker(results, "three")
     tracker.start("t1", "patient", small_config(), {})
+    while not tracker.run_ids():
+        threading.Event().wait(0.02)
     sent = tracker._client.log_batch
 
     def down(*_: object, **__: object) -> None:
         raise ConnectionError("nobody there")
 
     monkeypatch.setattr(tracker._client, "log_batch", down)
+    begin = time.monotonic()
     for step in (1, 2, 3):
-        tracker.round("t1", step, {"accuracy": step / 10})
-    tracker.finish("t1")
-    assert "nobody there" in caplog.text
-    assert caplog.text.count("does not answer") == 1  # left alone for a while after the first failure
+        tracker.round("t1", step, {"round/objective": step / 10})
+    assert time.monotonic() - begin < 0.5  # a round never waits for the server
+    while "nobody there" not in caplog.text:
+        threading.Event().wait(0.02)
+    threading.Event().wait(0.3)
+    assert caplog.text.count("does not answer") == 1
     monkeypatch.setattr(tracker._client, "log_batch", sent)
-    tracker.close()
+    tracker.finish("t1")
+    assert tracker.close()
     client = MlflowClient(default_uri(results))
-    history = client.get_metric_history(tracker.run_ids()[0], "accuracy")
+    history = client.get_metric_history(tracker.run_ids()[0], "round/objective")
     assert [m.step for m in history] == [1, 2, 3]
     assert client.get_run(tracker.run_ids()[0]).info.status == "FINISHED"
-    lines = [json.loads(line) for line in (results / "three" / "journal" / "patient.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (results / "three" / "journal" / "t1.jsonl").read_text().splitlines()]
     assert [line.get("round") for line in lines] == [None, 1, 2, 3, None]
+    assert tracker.history("t1") == [(step, {"round/objective": step / 10}) for step in (1, 2, 3)]
 
 
-def test_a_store_that_cannot_be_opened_is_refused_at_once(tmp_path) -> None:
+def test_a_run_is_found_again_after_a_restart(results) -> None:
+    for steps in ((1, 2), (2, 3)):  # round 2 is done again after a kill
+        tracker = open_tracker(results, "again")
+        tracker.start("t1", "twice", small_config(), {})
+        for step in steps:
+            tracker.round("t1", step, {"round/objective": float(step)})
+        assert tracker.close()
+    tracker = open_tracker(results, "again")
+    tracker.start("t1", "twice", small_config(), {})
+    tracker.finish("t1")
+    assert tracker.close()
+    client = MlflowClient(default_uri(results))
+    runs = client.search_runs([tracker.experiment_id or ""], "tags.`hflray.sweep` = 'again'")
+    assert len(runs) == 1
+    assert runs[0].info.status == "FINISHED"
+    history = client.get_metric_history(runs[0].info.run_id, "round/objective")
+    assert sorted(m.step for m in history) == [1, 2, 3]
+
+
+def test_a_server_away_for_the_whole_sweep_is_made_up_for_by_sync(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(tracking, "RETRY_AFTER_S", 0.05)
+    monkeypatch.setattr(tracking, "CLOSE_WITHIN_S", 0.5)
+    folder = tmp_path / "sweep"
+    tracker = Tracker("http://127.0.0.1:9", "tests", "sweep", folder)
+    tracker.start("t1", "lonely", small_config(), {"hflray.task": "experiment"})
+    tracker.round("t1", 1, {"round/objective": 1.0})
+    tracker.round("t1", 2, {"round/objective": 2.0})
+    tracker.finish("t1")
+    assert not tracker.close(within_s=0.5)
+    with (folder / "journal" / "t1.jsonl").open("a") as file:
+        file.write('{"round": 3, "metr')  # a line cut off by a kill
+    uri = default_uri(tmp_path)
+    (folder / "sweep.json").write_text(json.dumps({"uri": uri, "experiment": "tests"}))
+    for _ in range(2):  # the second time there is nothing left to send
+        assert tracking.main(["sync", str(folder)]) == 0
+        assert "everything is in MLflow" in capsys.readouterr().out
+    client = MlflowClient(uri)
+    (run,) = client.search_runs([client.get_experiment_by_name("tests").experiment_id])
+    assert run.info.run_name == "lonely"
+    assert run.info.status == "FINISHED"
+    assert [m.step for m in client.get_metric_history(run.info.run_id, "round/objective")] == [1, 2]
+    assert run.data.params["scheduling.num_scheduled"] == "6"
+
+
+def test_sync_of_something_else_is_one_line(tmp_path, capsys) -> None:
+    assert tracking.main(["sync", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_required_store_that_cannot_be_opened_is_refused_at_once(tmp_path) -> None:
     with pytest.raises(ConfigError, match=r"tracking.uri: .*http://127.0.0.1:9") as error:
-        Tracker("http://127.0.0.1:9", "tests", "x", tmp_path / "x")
+        Tracker("http://127.0.0.1:9", "tests", "x", tmp_path / "x", required=True)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "x").exists()
 

@@ -1,4 +1,4 @@
-"""hflray.tune: the command, end to end over Ray Tune and MLflow, and what it says to every mistake."""
+"""hflray.tune.cli: the command, end to end over Ray Tune and MLflow, and what it says to every mistake."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import mlflow.pytorch
 import numpy as np
+import pandas as pd
 import pytest
 from mlflow import MlflowClient
 
-from hflray import metrics, tune
+from hflray import metrics
 from hflray.experiment import Experiment
+from hflray.models import to_vector
 from hflray.sweep import expand, load_sweep
 from hflray.tracking import default_uri
+from hflray.tune import cli
 
 SWEEP = """
 name: tiny
@@ -34,7 +38,7 @@ sweep:
 
 def call(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run ``python -m hflray.tune`` as a user would, in an empty folder, without a terminal."""
-    root = str(Path(tune.__file__).parents[1])
+    root = str(Path(cli.__file__).parents[2])
     env = os.environ | {"PYTHONPATH": root, "COLUMNS": "100"}
     command = [sys.executable, "-m", "hflray.tune", *arguments]
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=240, check=False)
@@ -69,7 +73,10 @@ def test_a_sweep_end_to_end_with_one_trial_that_diverges(tmp_path) -> None:
     assert set(good.data.metrics) == set(metrics.PER_ROUND) | edges | clustering
     accuracies = client.get_metric_history(good.info.run_id, metrics.ACCURACY)
     assert [metric.step for metric in accuracies] == [1, 2]
-    assert {a.path for a in client.list_artifacts(good.info.run_id)} == {"config.yaml", "environment.json"}
+    artifacts = {artifact.path for artifact in client.list_artifacts(good.info.run_id)}
+    assert artifacts == {"config.yaml", "environment.json", "rounds.parquet", "model"}
+    (used,) = good.inputs.dataset_inputs
+    assert used.dataset.name == "digits"
 
     # What Tune ran over actors is what a loop in this process gives, bit for bit.
     overrides = ["training.learning_rate=0.01", "scheduling.name=ikc", "training.backend=serial"]
@@ -80,6 +87,16 @@ def test_a_sweep_end_to_end_with_one_trial_that_diverges(tmp_path) -> None:
     hashes = [json.loads(line)["model_hash"] for line in result.read_text().splitlines()]
     assert hashes == [record.model_hash for record in records]
     assert list((tmp_path / "hflray_results").glob("tiny-*/digits-*/checkpoint_*/state/arrays.safetensors"))
+
+    # The logged table and model are those of the run.
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    table = pd.read_parquet(client.download_artifacts(good.info.run_id, "rounds.parquet", str(copies)))
+    assert table[metrics.ACCURACY].tolist() == [record.accuracy for record in records]
+    model = mlflow.pytorch.load_model(client.download_artifacts(good.info.run_id, "model", str(copies)))
+    reference = Experiment(trial.config)
+    list(reference)
+    np.testing.assert_array_equal(to_vector(model), reference.global_model)
 
 
 def test_clustering_as_a_task(tmp_path) -> None:
@@ -99,7 +116,7 @@ def test_clustering_as_a_task(tmp_path) -> None:
 
 
 def test_assignment_as_a_task(tmp_path) -> None:
-    shipped = Path(tune.__file__).parents[1] / "tune_configs" / "fig6_assignment.yaml"
+    shipped = Path(cli.__file__).parents[2] / "tune_configs" / "fig6_assignment.yaml"
     overrides = ["max_rounds=3", "scheduling.num_scheduled=10", "allocation.coupling=per_edge"]
     axes = ["sweep.assignment.name={zip: [geographic, hfel]}", "sweep.assignment.exchanges={zip: [0, 100]}"]
     arguments = [word for text in overrides + axes for word in ("--set", text)]
@@ -126,7 +143,7 @@ def run_in_process(tmp_path, monkeypatch, capsys):
     def run(*arguments: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["hflray.tune", *arguments])
         try:
-            tune.main()
+            cli.main()
         except SystemExit as end:
             code = int(end.code or 0)
         else:

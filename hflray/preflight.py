@@ -1,0 +1,157 @@
+"""What is looked at before a sweep starts: that every trial can be made, what it needs, and how long it may take."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hflray.assignment import configured_assigner
+from hflray.config import ExperimentConfig
+from hflray.data import Dataset
+from hflray.experiment import Experiment
+from hflray.scenario import Scenario
+from hflray.sweep import SweepFile, Trial
+from hflray.training.local import DeviceHost
+from hflray.training.plan import pool_size
+
+# Measured on Linux, proportional set size, in MiB: what a process of each kind adds.
+DRIVER_MB, TRIAL_MB, DEVICE_ACTOR_MB, EDGE_ACTOR_MB, RAY_MB = 600, 530, 280, 70, 250
+
+DataKey = tuple[str, str | None]
+
+
+def data_key(config: ExperimentConfig) -> DataKey:
+    """What identifies a data set: its name and its folder."""
+    return config.data.name, config.data.root
+
+
+@dataclass
+class Checked:
+    """What the check found: notes for the user, and the data sets, to be loaded once."""
+
+    notes: list[str] = field(default_factory=list)
+    datasets: dict[DataKey, Dataset] = field(default_factory=dict)
+
+    def described(self, config: ExperimentConfig) -> dict[str, str] | None:
+        """A trial's data set as MLflow records it: name, digest, source and profile."""
+        dataset = self.datasets.get(data_key(config))
+        if dataset is None:
+            return None
+        digest = hashlib.sha256()
+        for array in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test):
+            digest.update(np.ascontiguousarray(array).data)
+        profile = {
+            "train": len(dataset.y_train),
+            "test": len(dataset.y_test),
+            "classes": dataset.num_classes,
+            "image_shape": list(dataset.image_shape),
+        }
+        name, root = data_key(config)
+        return {
+            "name": Path(name).stem,
+            "digest": digest.hexdigest()[:36],
+            "source": json.dumps({"name": name, "root": root}),
+            "profile": json.dumps(profile),
+        }
+
+
+def check_trials(trials: Sequence[Trial], task: str) -> Checked:
+    """Make every trial's data, partition, model and assigner before anything starts.
+
+    Raises:
+        ConfigError: what only the data or the assigner can tell, such as images too small for the model.
+        DataError: the data are missing or malformed, or a partition cannot be made.
+    """
+    checked = Checked()
+    scenarios: dict[str, Scenario] = {}
+    for trial in trials:
+        config = trial.config
+        if task == "assignment":
+            configured_assigner(config)
+            continue
+        key = str((config.seed, config.data, config.fleet))
+        if key not in scenarios:
+            scenarios = {key: Scenario.build(config, dataset=checked.datasets.get(data_key(config)))}  # one at a time
+            checked.datasets[data_key(config)] = scenarios[key].dataset
+            checked.notes += [note for note in scenarios[key].notes if note not in checked.notes]
+        Experiment(config, scenario=scenarios[key])
+    return checked
+
+
+def estimate(file: SweepFile, trials: Sequence[Trial], checked: Checked, cpus: int) -> str:
+    """One line on time and memory, from training one device of each data set for a moment on this machine."""
+    if file.task != "experiment":
+        return "no estimate: only the task 'experiment' trains for long"
+    rates: dict[DataKey, float] = {}
+    work_s = 0.0
+    for trial in trials:
+        config, training = trial.config, trial.config.training
+        scenario = Scenario.build(config, dataset=checked.datasets[data_key(config)])
+        rate = rates.setdefault(data_key(config), 0.0) or _samples_per_second(config, scenario)
+        rates[data_key(config)] = rate
+        passes = training.local_iterations * training.edge_iterations * float(np.mean(scenario.fleet.samples))
+        work_s += config.max_rounds * config.scheduling.num_scheduled * passes / rate
+    shares = [pool_size(t.config.training, t.config.scheduling.num_scheduled, file.tune.cpus_per_trial) for t in trials]
+    together = max(1, min(len(trials), cpus // file.tune.cpus_per_trial, file.tune.max_concurrent or len(trials)))
+    start_s = 12.0 * math.ceil(len(trials) / together)
+    edges = max(min(t.config.fleet.num_edges, 8) for t in trials)
+    actors = max(count for count, _ in shares)
+    memory_mb = DRIVER_MB + RAY_MB + together * (TRIAL_MB + actors * DEVICE_ACTOR_MB + edges * EDGE_ACTOR_MB)
+    seconds = start_s + work_s / min(cpus, together * file.tune.cpus_per_trial)
+    speed = ", ".join(f"{rate:,.0f}" for rate in rates.values())
+    return (
+        f"about {_duration(seconds)} and {memory_mb / 1024:.1f} GiB: at most {len(trials)} trials to their last round, "
+        f"{together} at a time on {cpus} CPUs, at {speed} samples/s each as measured just now"
+    )
+
+
+def _samples_per_second(config: ExperimentConfig, scenario: Scenario) -> float:
+    experiment = Experiment(config, scenario=scenario)
+    host = DeviceHost(experiment.job("hfl"), scenario.device_data())
+    passes = config.training.local_iterations * len(scenario.parts[0])
+    host.train_each(experiment.global_model, [0])  # the first call pays for what is loaded once
+    begin = time.perf_counter()
+    host.train_each(experiment.global_model, [0])
+    return passes / (time.perf_counter() - begin)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def with_data_root(file: SweepFile, root: Path) -> SweepFile:
+    """The sweep with ``data.root`` set."""
+    data = dict(file.experiment.get("data") or {}) | {"root": str(root)}
+    return file.model_copy(update={"experiment": file.experiment | {"data": data}})
+
+
+def with_absolute_paths(file: SweepFile) -> SweepFile:
+    """Paths in a sweep file are relative to where the command runs; trials run, and resume, elsewhere."""
+
+    def absolute(name: Any) -> Any:
+        relative = isinstance(name, str) and name.endswith(".npz") and Path(name).exists()
+        return str(Path(name).resolve()) if relative else name
+
+    experiment, sweep = dict(file.experiment), dict(file.sweep)
+    data = experiment.get("data")
+    if isinstance(data, dict):
+        data = dict(data)
+        if "name" in data:
+            data["name"] = absolute(data["name"])
+        if isinstance(data.get("root"), str):
+            data["root"] = str(Path(data["root"]).expanduser().resolve())
+        experiment["data"] = data
+    axis = sweep.get("data.name")
+    if axis is not None and axis.kind in ("grid", "zip", "choice"):
+        sweep["data.name"] = axis.model_copy(update={axis.kind: [absolute(name) for name in getattr(axis, axis.kind)]})
+    return file.model_copy(update={"experiment": experiment, "sweep": sweep})

@@ -1,0 +1,5 @@
+"""``python -m hflray.tune``."""
+
+from hflray.tune.cli import main
+
+main()

@@ -1,0 +1,215 @@
+"""The command ``python -m hflray.tune``: from a sweep file to a closing table. Without one it runs the quickstart."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.table import Table
+
+from hflray.compare import Outcome, closing_table, comparison_url
+from hflray.errors import ConfigError, HflrayError
+from hflray.preflight import check_trials, estimate, with_absolute_paths, with_data_root
+from hflray.results import SweepFolder, find, new_folder, unfinished
+from hflray.sweep import SweepFile, Trial, assigner_label, expand, load_sweep, smoke
+from hflray.tracking import Tracker, default_uri
+from hflray.tune.driver import run_sweep
+
+PACKAGE = Path(__file__).parents[1]
+# Inside the package when it was installed from a wheel, beside it in a checkout.
+CONFIGS = PACKAGE / "tune_configs" if (PACKAGE / "tune_configs").is_dir() else PACKAGE.parent / "tune_configs"
+QUICKSTART = CONFIGS / "quickstart.yaml"
+INTERRUPTED = 130  # the shell's exit code for Ctrl-C
+
+
+def _trials_table(file: SweepFile, trials: Sequence[Trial]) -> Table:
+    title = f"{file.name}: {len(trials)} trials of task '{file.task}'"
+    if file.tune.search is not None:
+        title = (
+            f"{file.name}: a search of {file.tune.samples} trials of task '{file.task}'; at the first of all values:"
+        )
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    table.add_column("trial", no_wrap=True)
+    for key in file.sweep:
+        table.add_column(key)
+    table.add_column("max_rounds", justify="right")
+    for trial in trials:
+        table.add_row(trial.name, *(str(trial.values[key]) for key in file.sweep), str(trial.config.max_rounds))
+    return table
+
+
+def _report_assignment(
+    title: str, trials: Sequence[Trial], outcomes: Sequence[Outcome], folder: Path, console: Console
+) -> None:
+    """Table and charts of an assignment study; assigners that failed are left out of it."""
+    import pandas as pd
+
+    from hflray.report import assignment
+
+    studies = {}
+    for trial, outcome in zip(trials, outcomes, strict=True):
+        if outcome.error is None and outcome.history:
+            label = assigner_label(trial.config)
+            studies[trial.name if label in studies else label] = pd.DataFrame(outcome.history)
+    if studies:
+        table, paths = assignment.write(title, studies, folder)
+        console.print(table)
+        for path in paths:
+            console.print(f"  {path}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _list(console: Console) -> None:
+    for path in sorted(CONFIGS.glob("*.yaml")):
+        console.print(f"{path.stem:24} {load_sweep(path).description}", markup=False, highlight=False, soft_wrap=True)
+
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def command(
+    config: Annotated[Path | None, typer.Argument(help="Sweep file (YAML); without one, the quickstart runs.")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting; may be repeated.")
+    ] = None,
+    smoke_run: Annotated[
+        bool, typer.Option("--smoke", help="One small trial on synthetic data, a minute or less.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Validate, list the trials, estimate time and memory; run nothing.")
+    ] = False,
+    listing: Annotated[bool, typer.Option("--list", help="List the shipped sweep files.")] = False,
+    resume: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Go on with an unfinished sweep: its name or folder.")
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Begin anew although an unfinished sweep has this name.")
+    ] = False,
+    data_root: Annotated[
+        Path | None, typer.Option(help="Folder of the data sets; else $HFLRAY_DATA, else ~/.cache/hflray.")
+    ] = None,
+    results: Annotated[Path, typer.Option(help="Where results and the default MLflow database go.")] = Path(
+        "hflray_results"
+    ),
+    tracking_uri: Annotated[str | None, typer.Option(help="MLflow server, such as http://127.0.0.1:5000.")] = None,
+    require_tracking: Annotated[
+        bool, typer.Option("--require-tracking", help="Fail if MLflow cannot be reached at the start.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Only failures and the closing table.")] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Log lines of hflray itself as well.")] = False,
+) -> None:
+    """Run a sweep of hierarchical federated learning experiments.
+
+    Examples:
+
+      python -m hflray.tune
+      python -m hflray.tune tune_configs/fashion_small.yaml --set scheduling.num_scheduled=50
+      python -m hflray.tune tune_configs/fashion_small.yaml --dry-run
+      python -m hflray.tune --resume fashion_small
+    """
+    console = Console()
+    logging.basicConfig(format="%(message)s", handlers=[RichHandler(console=console, show_path=False, show_time=False)])
+    if verbose:
+        logging.getLogger("hflray").setLevel(logging.INFO)
+    if listing:
+        _list(console)
+        return
+    if resume is not None:
+        if config or overrides or smoke_run or data_root or tracking_uri:
+            raise ConfigError(f"--resume {resume}: the saved sweep says it all; leave CONFIG, --set and the like out")
+        folder = find(results, resume)
+    else:
+        file = load_sweep(config or QUICKSTART, overrides or ())
+        file = smoke(file) if smoke_run else file
+        file = with_data_root(file, data_root) if data_root is not None else file
+        file = with_absolute_paths(file)
+        first = expand(file)[0].config.tracking
+        uri = tracking_uri or first.uri or default_uri(results)
+        folder = new_folder(results, file, uri, first.experiment)
+    trials = expand(folder.file)
+    checked = check_trials(trials, folder.file.task)
+    if dry_run:
+        console.print(_trials_table(folder.file, trials))
+    if not quiet:
+        for note in checked.notes:
+            console.print(f"note: {note}", markup=False, highlight=False)
+    if dry_run:
+        console.print(estimate(folder.file, trials, checked, os.cpu_count() or 1), markup=False, highlight=False)
+        return
+    if resume is None and not fresh:
+        folder = _asked(folder, results)
+    elif resume is not None and not quiet:
+        console.print(f"going on with {folder.path.name}", markup=False, highlight=False)
+
+    going_on = (folder.path / "sweep.json").exists()
+    started = time.monotonic()
+    outcomes, tracker = run_sweep(
+        folder, trials, checked, console, resume=going_on, require_tracking=require_tracking, quiet=quiet
+    )
+    title = f"{folder.file.name} ({time.monotonic() - started:.0f} s)"
+    if folder.file.task == "assignment" and folder.finished:
+        _report_assignment(title, trials, outcomes, folder.path, console)
+    else:
+        console.print(closing_table(title, outcomes))
+    _farewell(folder, outcomes, tracker, console)
+
+
+def _asked(folder: SweepFolder, results: Path) -> SweepFolder:
+    """An unfinished sweep of the same name: go on with it if the user says so, never begin a second one silently."""
+    left = unfinished(results, folder.file.name)
+    if left is None:
+        return folder
+    previous = SweepFolder.load(left)
+    same = previous.file == folder.file
+    if same and sys.stdin.isatty() and typer.confirm(f"{left.name} is unfinished. Go on with it?", default=True):
+        return SweepFolder(left.resolve(), previous.file, previous.uri, previous.experiment)
+    what = "is unfinished" if same else "of other settings is unfinished"
+    raise ConfigError(
+        f"name: a sweep '{folder.file.name}' {what} ({left}); "
+        f"continue it with --resume {left.name}, or begin anew with --fresh"
+    )
+
+
+def _farewell(folder: SweepFolder, outcomes: Sequence[Outcome], tracker: Tracker, console: Console) -> None:
+    """How to compare the runs, what failed, how to go on; the exit code."""
+    say: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
+    console.print("Compare the runs in MLflow (parameters, curves, parallel coordinates):", **say)
+    if folder.uri.startswith("http"):
+        base = folder.uri.rstrip("/")
+    else:
+        base = "http://127.0.0.1:5000"
+        console.print(f"  mlflow ui --backend-store-uri {folder.uri}", **say)
+    if tracker.experiment_id is not None:
+        console.print(f"  {comparison_url(tracker.experiment_id, tracker.run_ids(), base)}", **say)
+    if not folder.finished:
+        place = "" if folder.path.parent == Path("hflray_results").resolve() else f" --results {folder.path.parent}"
+        console.print(f"unfinished; go on with: python -m hflray.tune --resume {folder.path.name}{place}", **say)
+        raise typer.Exit(INTERRUPTED)
+    failed = [outcome for outcome in outcomes if outcome.error]
+    for outcome in failed:
+        console.print(f"{outcome.name}: failed: {outcome.error}", style="red", **say)
+    if failed:
+        raise typer.Exit(1)
+
+
+def main() -> None:
+    """Entry point: an HflrayError is one line per mistake on stderr and exit code 2, never a traceback."""
+    os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
+    try:
+        app()
+    except HflrayError as error:
+        for line in str(error).splitlines():
+            print(f"error: {line}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:  # a results folder that cannot be written, a full disk
+        print(f"error: {error.filename or 'results'}: {error.strerror or error}", file=sys.stderr)
+        sys.exit(2)
