@@ -1,17 +1,24 @@
-"""A sweep's closing table, and where MLflow compares its runs."""
+"""A sweep's closing table, and where MLflow compares its runs: ``python -m hflray.compare SWEEP``."""
 
 from __future__ import annotations
 
+import argparse
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
 
 from hflray import metrics
+from hflray.errors import HflrayError
+from hflray.results import locate
+from hflray.tracking import read_runs
 
 COLUMNS = (
     ("accuracy", metrics.ACCURACY, "{:.1%}"),
@@ -71,3 +78,46 @@ def comparison_url(experiment_id: str, run_ids: Sequence[str], base: str = "http
         return quote(json.dumps(value, separators=(",", ":")))
 
     return f"{base}/#/compare-runs?runs={encode(list(run_ids))}&experiments={encode([experiment_id])}"
+
+
+def metric_url(experiment_id: str, run_ids: Sequence[str], metric: str, base: str = "http://127.0.0.1:5000") -> str:
+    """The page of MLflow's UI that draws one metric of these runs over the rounds."""
+
+    def encode(value: Any) -> str:
+        return quote(json.dumps(value, separators=(",", ":")))
+
+    keys = f"runs={encode(list(run_ids))}&metric={encode(metric)}&experiments={encode([experiment_id])}"
+    return f"{base}/#/metric?{keys}&plot_metric_keys={encode([metric])}&x_axis=step"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """``python -m hflray.compare SWEEP``: the closing table again, and the addresses of MLflow's comparison pages."""
+    parser = argparse.ArgumentParser(prog="python -m hflray.compare", description="Compare the runs of a sweep.")
+    parser.add_argument("sweep", help="the sweep's name or its folder in the results; of a name, the latest")
+    parser.add_argument("--results", type=Path, default=Path("hflray_results"), help="default: %(default)s")
+    given = parser.parse_args(arguments)
+    try:
+        folder = locate(given.results, given.sweep)
+        experiment_id, runs = read_runs(folder.uri, folder.experiment, folder.path.name)
+    except HflrayError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    console = Console()
+    outcomes = [
+        Outcome(run.name, run.rounds, run.values, error=run.error, ended=run.status != "RUNNING") for run in runs
+    ]
+    console.print(closing_table(folder.path.name, outcomes))
+    say: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
+    base = folder.uri.rstrip("/") if folder.uri.startswith("http") else "http://127.0.0.1:5000"
+    if not folder.uri.startswith("http"):
+        console.print(f"mlflow ui --backend-store-uri {folder.uri}", **say)
+    ids = [run.run_id for run in runs]
+    console.print(f"compare: {comparison_url(experiment_id, ids, base)}", **say)
+    for name in (metrics.ACCURACY, metrics.TOTAL_OBJECTIVE, metrics.TOTAL_ENERGY_J, metrics.TOTAL_DELAY_S):
+        if any(name in run.values for run in runs):
+            console.print(f"{name}: {metric_url(experiment_id, ids, name, base)}", **say)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -35,10 +35,14 @@ def data_key(config: ExperimentConfig) -> DataKey:
 
 @dataclass
 class Checked:
-    """What the check found: notes for the user, and the data sets, to be loaded once."""
+    """What the check found: notes for the user, the data sets, to be loaded once, and configurations by trial.
+
+    The configurations have settled what is measured on this machine; they are what the runs are logged with.
+    """
 
     notes: list[str] = field(default_factory=list)
     datasets: dict[DataKey, Dataset] = field(default_factory=dict)
+    resolved: dict[str, ExperimentConfig] = field(default_factory=dict)
 
     def described(self, config: ExperimentConfig) -> dict[str, str] | None:
         """A trial's data set as MLflow records it: name, digest, source and profile."""
@@ -63,8 +67,10 @@ class Checked:
         }
 
 
-def check_trials(trials: Sequence[Trial], task: str) -> Checked:
+def check_trials(trials: Sequence[Trial], task: str, measure: bool = True) -> Checked:
     """Make every trial's data, partition, model and assigner before anything starts.
+
+    With `measure`, the kernel that trains is chosen too, here and once, so that all trials find the same choice.
 
     Raises:
         ConfigError: what only the data or the assigner can tell, such as images too small for the model.
@@ -82,7 +88,9 @@ def check_trials(trials: Sequence[Trial], task: str) -> Checked:
             scenarios = {key: Scenario.build(config, dataset=checked.datasets.get(data_key(config)))}  # one at a time
             checked.datasets[data_key(config)] = scenarios[key].dataset
             checked.notes += [note for note in scenarios[key].notes if note not in checked.notes]
-        Experiment(config, scenario=scenarios[key])
+        experiment = Experiment(config, scenario=scenarios[key])
+        if measure:
+            checked.resolved[trial.name] = experiment.resolve()
     return checked
 
 

@@ -88,6 +88,16 @@ def unfinished(results: Path, name: str) -> Path | None:
     return None
 
 
+def locate(results: Path, name: str) -> SweepFolder:
+    """The sweep of this folder name, or else the latest of this name, finished or not. Raises ConfigError."""
+    folders = sorted(path.parent for path in results.glob(f"*/{FILE}"))
+    for path in reversed(folders):
+        if path.name == name or path.name.rpartition("-")[0].rpartition("-")[0] == name:
+            return SweepFolder.load(path.resolve())
+    known = ", ".join(path.name for path in folders) or "none"
+    raise ConfigError(f"{name}: no such sweep in {results}{nearest(name, [p.name for p in folders])}; there: {known}")
+
+
 def find(results: Path, name: str) -> SweepFolder:
     """The sweep that ``--resume NAME`` means: a folder's name, or the latest unfinished sweep of that name.
 

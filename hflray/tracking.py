@@ -432,7 +432,9 @@ def _entries(path: Path) -> list[dict[str, Any]]:
 
 def _unsent(entries: list[dict[str, Any]]) -> list[tuple[int, int, dict[str, float]]]:
     """The rounds among journal entries, each once, in order: (round, time in ms, metrics)."""
-    rounds = {entry["round"]: (entry["round"], entry["time"], entry["metrics"]) for entry in entries if "round" in entry}
+    rounds = {
+        entry["round"]: (entry["round"], entry["time"], entry["metrics"]) for entry in entries if "round" in entry
+    }
     return [rounds[index] for index in sorted(rounds)]
 
 
@@ -485,6 +487,48 @@ def log_final_model(client: Any, run_id: str, state: Path, dataset: Dataset) -> 
             pip_requirements=[f"torch=={torch.__version__.partition('+')[0]}", f"hflray=={__version__}"],
         )
         client.log_artifacts(run_id, str(path), "model")
+
+
+@dataclass(frozen=True)
+class LoggedRun:
+    """A run as MLflow has it: its last metrics, its last round, and why it failed, if it did."""
+
+    run_id: str
+    name: str
+    status: str
+    rounds: int
+    values: dict[str, float]
+    error: str | None
+
+
+def read_runs(uri: str, experiment: str, sweep: str) -> tuple[str, list[LoggedRun]]:
+    """The MLflow experiment's id and the runs of a sweep, in the order they were begun.
+
+    Raises:
+        ConfigError: the store does not answer, or knows no runs of the sweep.
+    """
+    from mlflow import MlflowClient
+
+    for chatty in ("mlflow", "alembic"):
+        logging.getLogger(chatty).setLevel(logging.ERROR)
+    try:
+        client = MlflowClient(tracking_uri=uri)
+        known = client.get_experiment_by_name(experiment)
+        query = f"tags.`hflray.sweep` = '{sweep}'"
+        found = client.search_runs([known.experiment_id], query, order_by=["start_time"]) if known else []
+    except Exception as error:
+        raise ConfigError(f"MLflow at {uri} does not answer ({_first_line(error)}); start that server") from error
+    if known is None or not found:
+        raise ConfigError(
+            f"MLflow at {uri} has no runs of {sweep}; send them with python -m hflray.tracking sync FOLDER"
+        )
+    runs = []
+    for run in found:
+        every = sorted(run.data.metrics, key=lambda name: name != ROUND_OBJECTIVE)[:1]
+        rounds = max((m.step for name in every for m in client.get_metric_history(run.info.run_id, name)), default=0)
+        info, why = run.info, run.data.tags.get("hflray.error")
+        runs.append(LoggedRun(info.run_id, info.run_name, info.status, rounds, dict(run.data.metrics), why))
+    return str(known.experiment_id), runs
 
 
 def sync(folder: Path, uri: str | None = None) -> bool:

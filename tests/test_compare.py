@@ -9,7 +9,11 @@ from urllib.parse import parse_qs
 from rich.console import Console
 
 from hflray import metrics
-from hflray.compare import Outcome, closing_table, comparison_url
+from hflray.compare import Outcome, closing_table, comparison_url, main, metric_url
+from hflray.results import SweepFolder
+from hflray.sweep import load_sweep
+from hflray.tracking import Tracker, default_uri
+from tests.conftest import small_config
 
 
 def render(outcomes: list[Outcome]) -> str:
@@ -63,3 +67,30 @@ def test_the_url_names_runs_and_experiment() -> None:
         "runs": ["aa", "bb"],
         "experiments": ["7"],
     }
+
+
+def test_the_curve_of_a_metric_has_a_url() -> None:
+    url = metric_url("7", ["aa"], "total/objective")
+    query = parse_qs(url.partition("?")[2])
+    assert json.loads(query["metric"][0]) == "total/objective"
+    assert json.loads(query["plot_metric_keys"][0]) == ["total/objective"]
+    assert query["x_axis"] == ["step"]
+
+
+def test_a_sweep_is_compared_from_what_mlflow_has(tmp_path, capsys) -> None:
+    uri = default_uri(tmp_path)
+    folder = SweepFolder(tmp_path / "mine-20260101-000000", load_sweep(None, ["name=mine"]), uri, "tests", True)
+    folder.save()
+    tracker = Tracker(uri, "tests", folder.path.name, folder.path)
+    for name in ("first", "second"):
+        tracker.start(name, name, small_config(), {})
+        tracker.round(name, 1, {metrics.ACCURACY: 0.5, metrics.ROUND_OBJECTIVE: 3.0, metrics.TOTAL_OBJECTIVE: 3.0})
+        tracker.finish(name, error="it broke" if name == "second" else None)
+    assert tracker.close()
+    assert main(["mine", "--results", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "first" in out
+    assert "1 ✗" in out
+    assert all(run_id in out for run_id in tracker.run_ids())
+    assert main(["yours", "--results", str(tmp_path)]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1

@@ -30,6 +30,7 @@ ROW = {unit: row for row, units in enumerate(ROWS) for unit in units}
 WITHIN_A_ROW = {
     *(("tune", unit) for unit in ("report", "compare", "sweep", "progress", "results", "preflight")),
     *((unit, "sweep") for unit in ("results", "preflight")),
+    ("compare", "results"),
     ("experiment", "scenario"),
     *((unit, "errors") for unit in ("registry", "seeding", "metrics")),
 }

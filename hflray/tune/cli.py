@@ -136,7 +136,8 @@ def command(
         uri = tracking_uri or first.uri or default_uri(results)
         folder = new_folder(results, file, uri, first.experiment)
     trials = expand(folder.file)
-    checked = check_trials(trials, folder.file.task)
+    with console.status("checking data and measuring this machine"):
+        checked = check_trials(trials, folder.file.task, measure=not dry_run)
     if dry_run:
         console.print(_trials_table(folder.file, trials))
     if not quiet:

@@ -115,7 +115,8 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
             name = values.pop(NAME, None)  # a search makes its own trials, of which two may be named alike
             made = make_trial(self.file, values)
             name = name or f"{made.name}-{trial.trial_id.rpartition('_')[2]}"
-            self._trials[trial.trial_id] = Trial(name, made.values, made.config)
+            config = self._checked.resolved.get(name, made.config)
+            self._trials[trial.trial_id] = Trial(name, made.values, config)
         return self._trials[trial.trial_id]
 
 

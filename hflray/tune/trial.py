@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hflray import checkpoint, metrics
+from hflray import checkpoint
 from hflray.config import ExperimentConfig
 from hflray.data import Dataset
 from hflray.errors import ConfigError, HflrayError, WorkerLostError
@@ -14,8 +14,9 @@ from hflray.experiment import Experiment, RoundRecord
 from hflray.preflight import data_key
 from hflray.scenario import Scenario
 from hflray.study import run_study
-from hflray.sweep import SweepFile, make_trial
+from hflray.sweep import SearchConfig, SweepFile, make_trial
 
+WORST = 1e12  # what a search is told of a trial without its metric
 NAME = "name"  # rides along with the values of a trial; no key of the configuration is called so
 
 
@@ -48,7 +49,7 @@ def run_trial(params: dict[str, Any], file: dict[str, Any], datasets: dict[Any, 
             note = _restore(experiment)
             search = sweep.tune.search
             for record in experiment:
-                _report(experiment, record, note, search.metric if search else None)
+                _report(experiment, record, note, search)
                 note = None
     except WorkerLostError:
         raise
@@ -75,15 +76,15 @@ def _restore(experiment: Experiment) -> str | None:
     return "; ".join([*said, "starting from round 1"])
 
 
-def _report(experiment: Experiment, record: RoundRecord, note: str | None, search_metric: str | None) -> None:
+def _report(experiment: Experiment, record: RoundRecord, note: str | None, search: SearchConfig | None) -> None:
     from ray import tune
 
     values = record.metrics() | (experiment.summary() if experiment.finished else {})
     result = {"round": record.round, "metrics": values, "model_hash": record.model_hash}
     if note:
         result["note"] = note
-    if search_metric is not None:  # a search needs a number even of a trial that never reached its target
-        result["search"] = values.get(search_metric, values[metrics.TOTAL_OBJECTIVE] * 10)
+    if search is not None:  # it needs a number even of a trial that never reached its target
+        result["search"] = values.get(search.metric, WORST if search.mode == "min" else -WORST)
     every = experiment.config.checkpoint.every
     if not every or (record.round % every and not experiment.finished):
         tune.report(result)

@@ -157,3 +157,19 @@ def test_stopping_says_how_to_go_on(sweep, how: signal.Signals) -> None:
     assert "Traceback" not in output
     assert call("--resume", "long", cwd=sweep).returncode == 0
     check_complete(sweep)
+
+
+@pytest.mark.slow
+def test_a_search_makes_its_trials_as_it_goes(tmp_path) -> None:
+    text = SWEEP.split("sweep:")[0].replace(f"max_rounds: {ROUNDS}", "max_rounds: 3\n  target_accuracy: 0.7")
+    text += "sweep:\n  scheduling.num_scheduled: {randint: [2, 6]}\n  scheduling.name: {choice: [ikc, fedavg]}\n"
+    (tmp_path / "long.yaml").write_text(text + "tune: {samples: 3, search: {metric: objective_to_target}}\n")
+    done = call("long.yaml", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    client = MlflowClient(default_uri(tmp_path / "hflray_results"))
+    experiment = client.get_experiment_by_name("hflray")
+    assert experiment is not None
+    runs = client.search_runs([experiment.experiment_id])
+    assert len(runs) == 3
+    assert all(run.info.status == "FINISHED" for run in runs)
+    assert {int(run.data.params["scheduling.num_scheduled"]) for run in runs} <= set(range(2, 7))
