@@ -5,7 +5,7 @@ checkpoint) before round 1, and the measurement is kept in a file, so that a rep
 same. Rounds of less than `WORTH_MEASURING` sample passes are not worth it and take the fixed choice.
 
 `compiled` (torch.compile) is never chosen here: for these models it takes 20 to 100 s to compile in every actor, and
-was measured slower than channels-last (0.8 ×) and native (0.6 ×) on Zen 4. It can be asked for by name.
+was measured at 0.8 × channels-last on Zen 4. It can be asked for by name.
 """
 
 from __future__ import annotations

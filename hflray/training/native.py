@@ -127,19 +127,19 @@ class NativeKernel:
             in_order = weight.view(-1, height, width, channels).permute(0, 3, 1, 2)[:, :real] if index == 0 else weight
             self._views += [in_order, bias]
         self._classes = linears[-1].out_features
-        self._length = sum(shape.numel() for shape in self._shapes)
+        self._flat = torch.empty(sum(shape.numel() for shape in self._shapes))
 
     def load(self, vector: FloatVector) -> None:
         """See `Kernel.load`."""
-        for view, part in self._parts(torch.from_numpy(vector)):
+        self._flat.numpy()[:] = vector  # arrays from Ray's object store are read-only, of which torch warns
+        for view, part in self._parts(self._flat):
             view.copy_(part.view(view.shape))
 
     def vector(self) -> FloatVector:
         """See `Kernel.vector`."""
-        result = np.empty(self._length, dtype=np.float32)
-        for view, part in self._parts(torch.from_numpy(result)):
+        for view, part in self._parts(self._flat):
             part.view(view.shape).copy_(view)
-        return result
+        return self._flat.numpy().copy()
 
     def _parts(self, flat: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         start = 0

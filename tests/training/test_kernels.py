@@ -84,6 +84,20 @@ def test_a_kernel_keeps_nothing_of_the_device_before(name: str) -> None:
     np.testing.assert_array_equal(fit(1), first)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_vector_may_be_read_only_and_what_is_returned_is_a_copy(name: str) -> None:
+    """As it comes from Ray's object store; torch would warn of it once per process."""
+    needs_compiler(name)
+    start = init_vector(build_model("mini", (1, 10, 10), 3), np.random.default_rng(1))
+    start.flags.writeable = False
+    kernel = build_kernel(name, build_model("mini", (1, 10, 10), 3), (1, 10, 10), 0.1, 8, "float32")
+    kernel.load(start)
+    first = kernel.vector()
+    first[:] = 0
+    np.testing.assert_array_equal(kernel.vector(), start)
+
+
 @pytest.mark.parametrize("name", KERNELS)
 def test_bf16_is_near_float32_and_not_the_same(name: str) -> None:
     needs_compiler(name)

@@ -1,0 +1,33 @@
+"""(a) and (b): a bare PyTorch loop in one process on one CPU. Arguments: data, CPU, which devices (first, step)."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import numpy as np
+import torch
+from common import Net, Work, fit, flat, load, serve
+
+work = Work(sys.argv[1])
+if hasattr(os, "sched_setaffinity"):
+    os.sched_setaffinity(0, {int(sys.argv[2])})
+torch.set_num_threads(1)
+devices = range(int(sys.argv[3]), work.devices, int(sys.argv[4]))
+data = {device: work.of(device) for device in devices}
+model, weights = Net(), work.start
+
+
+def train_round(local_iterations: int, batch_size: int) -> np.ndarray:
+    global weights
+    total, samples = np.zeros(len(weights)), 0
+    for x, y in data.values():
+        load(model, weights)
+        fit(model, x, y, local_iterations, batch_size)
+        total += len(y) * flat(model).astype(np.float64)
+        samples += len(y)
+    weights = (total / samples).astype(np.float32)
+    return weights
+
+
+serve(train_round)
