@@ -138,7 +138,7 @@ class FleetConfig(Section):
     max_cpu_ghz: Range = Field((2.0, 2.0), description="f_n^max")
     capacitance: float = Field(2e-28, gt=0, description="the paper's α; the energy formula has the ½")
     dense: bool | None = Field(
-        None, description="keep the gain of every link, or compute it on demand; null: keep up to 20 million (N·M)"
+        None, description="keep the gain of every link, or compute it on demand; null: keep up to 5 million (N·M)"
     )
 
     @field_validator("cycles_per_sample", "samples", "edge_bandwidth_mhz", "max_cpu_ghz")

@@ -117,7 +117,17 @@ def upload_energy_j(power_w: FloatArray, delay_s: FloatArray) -> FloatArray:
 
 
 def cloud_hop(fleet: Fleet, model_bits: float) -> tuple[FloatArray, FloatArray]:
-    """Delay (M,) s and energy (M,) J of each edge's upload to the cloud (equations 11 and 12)."""
+    """Delay (M,) s and energy (M,) J of each edge's upload to the cloud (equations 11 and 12).
+
+    Raises:
+        ConfigError: a gain, a power or the bandwidth is not above 0; names the array and its first bad index.
+    """
+    for name in ("cloud_gain", "edge_power_w", "cloud_bandwidth_hz", "noise_w_per_hz"):
+        values = np.asarray(getattr(fleet, name))
+        bad = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
+        if bad.size:
+            where = f"{name}[{bad[0]}]" if values.ndim else name
+            raise ConfigError(f"{where}: got {values.flat[bad[0]]}; a finite number above 0 is needed")
     rate = rate_bps(np.asarray(fleet.cloud_bandwidth_hz), fleet.cloud_gain, fleet.edge_power_w, fleet.noise_w_per_hz)
     delay_s = model_bits / rate
     return delay_s, fleet.edge_power_w * delay_s
@@ -181,7 +191,12 @@ def round_cost(
     cycles, samples, power = fleet.cycles_per_sample[chosen], fleet.samples[chosen], fleet.power_w[chosen]
     t_cmp = compute_delay_s(work.local_iterations, cycles, samples, cpu)
     e_cmp = compute_energy_j(fleet.capacitance, work.local_iterations, cycles, samples, cpu)
-    t_com = upload_delay_s(work.model_bits, rate_bps(bandwidth, fleet.gain[chosen, edges], power, fleet.noise_w_per_hz))
+    gain = fleet.gain_of(chosen, edges)
+    bad = np.flatnonzero(~(np.isfinite(gain) & (gain > 0)))
+    if bad.size:
+        link = f"{chosen[bad[0]]}, {edges[bad[0]]}"
+        raise ConfigError(f"gain[{link}]: got {gain[bad[0]]}; a finite linear power gain above 0 is needed")
+    t_com = upload_delay_s(work.model_bits, rate_bps(bandwidth, gain, power, fleet.noise_w_per_hz))
     e_com = upload_energy_j(power, t_com)
 
     slowest = np.zeros(fleet.num_edges)

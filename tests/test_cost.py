@@ -297,3 +297,16 @@ def test_an_allocation_that_would_turn_into_nan_is_refused(field, bad):
     given[field] = arr(1e6)
     with pytest.raises(ConfigError, match=rf"{field}: got shape \(1,\), expected \(2,\)"):
         round_cost(FLEET, WORK, [0, 2], [0, 0], SimpleNamespace(**given))
+
+
+@pytest.mark.parametrize("value", [np.nan, 0.0, -1.0, np.inf])
+@pytest.mark.parametrize("name", ["gain", "cloud_gain", "edge_power_w"])
+def test_a_bad_link_is_named(name, value):
+    fleet = sample_fleet(FleetConfig(num_devices=6, num_edges=3), np.random.default_rng(0))
+    array = getattr(fleet, name).copy()
+    array[(4, 2) if name == "gain" else 1] = value
+    fleet = dataclasses.replace(fleet, **{name: array})
+    given = SimpleNamespace(bandwidth_hz=np.full(2, 1e5), cpu_hz=np.full(2, 1e9))
+    where = r"gain\[4, 2\]" if name == "gain" else rf"{name}\[1\]"
+    with pytest.raises(ConfigError, match=where):
+        round_cost(fleet, Workload(model_bits=1e6), [0, 4], [0, 2], given)

@@ -136,3 +136,70 @@ def test_with_samples():
 
 def test_there_are_arrays_to_test():
     assert len(ARRAYS) == 11
+
+
+def test_a_large_fleet_computes_its_links_when_asked():
+    fleet = draw(num_devices=400, num_edges=30, dense=False)
+    assert fleet.gain.shape == fleet.distance_m.shape == (400, 30)
+    assert len(fleet.gain) == 400
+    whole, away = np.asarray(fleet.gain), np.asarray(fleet.distance_m)
+    true = np.linalg.norm(fleet.position_m[:, None] - fleet.edge_position_m, axis=-1)
+    np.testing.assert_allclose(away, np.maximum(true, 1.0))
+    devices, edges = np.array([7, 3, 399]), np.array([29, 0, 4])
+    # A link is the same whatever it is asked for with.
+    np.testing.assert_array_equal(fleet.gain[devices, edges], whole[devices, edges])
+    np.testing.assert_array_equal(fleet.gain_of(devices[:, None], edges), whole[devices[:, None], edges])
+    np.testing.assert_array_equal(fleet.gain[devices], whole[devices])
+    np.testing.assert_array_equal(fleet.gain[:, 2], whole[:, 2])
+    np.testing.assert_array_equal(fleet.gain[5:9, edges], whole[5:9, edges])
+    assert fleet.gain[7, 29] == whole[7, 29]
+    shadow_db = 10 * np.log10(path_gain(true, FleetConfig()) / whole)
+    assert abs(shadow_db.mean()) < 5 * 8 / np.sqrt(12_000)
+    assert abs(shadow_db.std() - 8.0) < 5 * 8 / np.sqrt(2 * 12_000)
+    for step in (1, 2, 7):  # neither along devices nor along edges does one say anything about the next
+        for one, two in ((shadow_db[:, step:], shadow_db[:, :-step]), (shadow_db[step:], shadow_db[:-step])):
+            assert abs(np.corrcoef(one.ravel(), two.ravel())[0, 1]) < 5 / np.sqrt(one.size)
+    np.testing.assert_array_equal(np.asarray(draw(num_devices=400, num_edges=30, dense=False).gain), whole)
+    assert not np.array_equal(np.asarray(draw(1, num_devices=400, num_edges=30, dense=False).gain), whole)
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_nearest_and_strongest_edges(dense):
+    fleet = draw(num_devices=60, num_edges=40, dense=dense)
+    devices = np.arange(0, 60, 2)
+    for found, values in (
+        (fleet.nearest_edges, np.asarray(fleet.distance_m)),
+        (fleet.strongest_edges, -np.asarray(fleet.gain)),
+    ):
+        order = np.argsort(values[devices], axis=1, kind="stable")
+        for count in (1, 4, 30, 40):
+            np.testing.assert_array_equal(found(devices, count), order[:, :count])
+
+
+def test_what_is_taken_from_a_large_fleet_keeps_its_links(monkeypatch):
+    from hflray import fleet as module
+
+    fleet = draw(num_devices=400, num_edges=30, dense=False)
+    few = fleet.take([4, 1, 300])
+    assert isinstance(few.gain, np.ndarray)
+    np.testing.assert_array_equal(few.gain, fleet.gain[[4, 1, 300]])
+    np.testing.assert_array_equal(few.take([2]).distance_m, fleet.distance_m[[300]])
+    monkeypatch.setattr(module, "DENSE_LINKS", 60)
+    many = fleet.take([4, 1, 300])
+    assert not isinstance(many.gain, np.ndarray)
+    np.testing.assert_array_equal(many.gain[1:], few.gain[1:])
+    np.testing.assert_array_equal(many.with_samples([1, 2, 3]).gain[1:], few.gain[1:])
+    with pytest.raises(ConfigError, match="links: 90 asked for at once"):
+        np.asarray(many.gain)
+    assert draw(num_devices=61, num_edges=1).links is not None  # by itself, above the limit
+    assert draw(num_devices=60, num_edges=1).links is None
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_arrays_of_unequal_length_are_refused(name):
+    fleet = draw(num_devices=4, num_edges=2)
+    short = getattr(fleet, name)[:1]
+    # Of samples and edge_bandwidth_hz, which say how many there are, the first array that disagrees is named.
+    words = {"samples": r"position_m\[1\]", "edge_bandwidth_hz": r"cloud_gain\[1\]"}.get(name, rf"{name}\[1\]")
+    with pytest.raises(ConfigError, match=words):
+        dataclasses.replace(fleet, **{name: short})

@@ -103,5 +103,5 @@ def clustering_cost(
     """
     work = Workload(model_bits, local_iterations, edge_iterations=1, delay_weight=delay_weight, cloud_hop=False)
     devices = np.arange(fleet.num_devices, dtype=np.intp)
-    nearest = fleet.distance_m.argmin(axis=1)
+    nearest = fleet.nearest_edges(devices)[:, 0]
     return round_cost(fleet, work, devices, nearest, allocate(fleet, work, devices, nearest))
