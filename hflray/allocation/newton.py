@@ -25,10 +25,11 @@ def allocate_small(fleet: Fleet, work: Workload, devices: ArrayLike, assignment:
     """Solve a round per edge, arguments still unchecked, the quick way.
 
     Returns:
-        None if the round is large, or if anything is wrong with it: then `allocate` is to be asked, which says what.
+        None if the round or the fleet is large, or if anything is wrong with it: then `allocate` is to be asked, which
+        says what.
     """
     chosen, edges = np.asarray(devices), np.asarray(assignment)
-    if chosen.ndim != 1 or edges.ndim != 1 or chosen.size >= THREADED:
+    if chosen.ndim != 1 or edges.ndim != 1 or chosen.size >= THREADED or not isinstance(fleet.gain, np.ndarray):
         return None
     if chosen.dtype.kind not in "iu" or edges.dtype.kind not in "iu":
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,23 +123,24 @@ class EdgeProblem:
 
 def check_fleet(fleet: Fleet, devices: IntArray, edges: IntArray) -> None:
     """Refuse values no solver can work with. Raises ConfigError naming the array and its first bad index."""
-    _check_devices(fleet, devices)
-    gain = fleet.gain[devices, edges]
+    check_values(fleet, devices)
+    gain = fleet.gain_of(devices, edges)
     bad = np.flatnonzero(~(np.isfinite(gain) & (gain > 0)))
     if bad.size:
-        _refuse_gain(int(devices[bad[0]]), int(edges[bad[0]]), float(gain[bad[0]]))
+        refuse_gain(int(devices[bad[0]]), int(edges[bad[0]]), float(gain[bad[0]]))
 
 
 def check_links(fleet: Fleet, devices: IntArray) -> None:
     """As `check_fleet`, for the links of `devices` to every edge: what an assigner needs."""
-    _check_devices(fleet, devices)
+    check_values(fleet, devices)
     gain = fleet.gain[devices]
     bad = np.argwhere(~(np.isfinite(gain) & (gain > 0)))
     if bad.size:
-        _refuse_gain(int(devices[bad[0, 0]]), int(bad[0, 1]), float(gain[bad[0, 0], bad[0, 1]]))
+        refuse_gain(int(devices[bad[0, 0]]), int(bad[0, 1]), float(gain[bad[0, 0], bad[0, 1]]))
 
 
-def _check_devices(fleet: Fleet, devices: IntArray) -> None:
+def check_values(fleet: Fleet, devices: IntArray) -> None:
+    """As `check_fleet`, for everything but the links."""
     everywhere = slice(None)
     for name, where in (
         ("power_w", devices),
@@ -158,7 +160,8 @@ def _check_devices(fleet: Fleet, devices: IntArray) -> None:
             raise ConfigError(f"{name}: got {value}; a finite number above 0 is needed")
 
 
-def _refuse_gain(device: int, edge: int, value: float) -> None:
+def refuse_gain(device: int, edge: int, value: float) -> NoReturn:
+    """Raise the ConfigError of a gain that no solver can work with."""
     raise ConfigError(f"gain[{device}, {edge}]: got {value}; a finite linear power gain above 0 is needed")
 
 
@@ -171,7 +174,7 @@ def edge_problems(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArr
         yield EdgeProblem(
             edge=int(edge),
             members=members,
-            snr_hz=fleet.gain[own, edge] * fleet.power_w[own] / fleet.noise_w_per_hz,
+            snr_hz=fleet.gain_of(own, edge) * fleet.power_w[own] / fleet.noise_w_per_hz,
             cycles=work.local_iterations * fleet.cycles_per_sample[own] * fleet.samples[own],
             power_w=fleet.power_w[own],
             max_cpu_hz=fleet.max_cpu_hz[own],
@@ -192,7 +195,7 @@ def ragged(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray) -> 
         order=order,
         edges=present,
         offsets=np.append(first, len(at)).astype(np.intp),
-        snr_hz=fleet.gain[own, at] * fleet.power_w[own] / fleet.noise_w_per_hz,
+        snr_hz=fleet.gain_of(own, at) * fleet.power_w[own] / fleet.noise_w_per_hz,
         cycles=work.local_iterations * fleet.cycles_per_sample[own] * fleet.samples[own],
         power_w=fleet.power_w[own],
         max_cpu_hz=fleet.max_cpu_hz[own],

@@ -15,4 +15,4 @@ class Geographic:
     def assign(self, fleet: Fleet, work: Workload, devices: ArrayLike, rng: np.random.Generator) -> NDArray[np.intp]:
         """Return the edge of each of `devices`, (H,) indices. Raises ConfigError for an index not of the fleet."""
         chosen, _ = check_assignment(fleet, devices, np.zeros(np.shape(devices), dtype=np.intp))
-        return np.asarray(fleet.distance_m[chosen].argmin(axis=1), dtype=np.intp)
+        return fleet.nearest_edges(chosen)[:, 0]

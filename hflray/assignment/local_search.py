@@ -8,6 +8,9 @@ of the exchanges; when none does either, no single move improves the assignment.
 `restarts` kicks the best assignment found with a few random transfers and searches again; `budget_ms` does so for as
 long as there is time (and stops the first search too, when it runs out: the best so far is returned). With a budget the
 answer depends on the machine's speed; without one, on the generator only.
+
+The tables of all moves grow with H × M and H × H. From `LARGE` links on, or if asked to, `hflray.assignment.candidates`
+takes over: transfers only, to the strongest edges of each device.
 """
 
 from __future__ import annotations
@@ -18,15 +21,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hflray.allocation.jit import IntArray
+from hflray.assignment.candidates import search_candidates
 from hflray.assignment.neighbours import State, best_exchange, best_transfer, new_state, objective_of, restart, settle
 from hflray.assignment.objective import RoundProblem, Start, check_start, round_problem, starting_assignment
-from hflray.cost import Workload
+from hflray.cost import Workload, check_assignment
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 
 GAIN = 1e-6  # a move must lower the objective by this much, relatively: candidates are solved to about as much
 SHORTLIST = 64  # exchanges solved before all the others are
 AT_ONCE = 20_000  # exchanges solved between looks at the clock
+LARGE = 100_000  # H·M from which on candidate lists are used
+CANDIDATES = 12  # strongest edges of a device that are its candidates then
 NEAR = 5  # strongest links of a device that transfers are tried to before the others are
 
 
@@ -39,6 +45,8 @@ class LocalSearch:
         restarts: further searches, each from the best assignment with `kick` random transfers.
         kick: transfers of a kick.
         budget_ms: stop after so many milliseconds, and restart until then; None: no limit.
+        candidates: strongest edges of each device to look at, in transfers only and without restarts; 0: all edges,
+            exchanges and restarts; None: 0 below 100,000 links (H·M), 12 from there on.
     """
 
     def __init__(
@@ -48,14 +56,16 @@ class LocalSearch:
         restarts: int = 0,
         kick: int = 4,
         budget_ms: float | None = None,
+        candidates: int | None = None,
     ) -> None:
-        for name, value, least in (("restarts", restarts, 0), ("kick", kick, 1)):
+        counts = (("restarts", restarts, 0), ("kick", kick, 1), ("candidates", candidates or 0, 0))
+        for name, value, least in counts:
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise ConfigError(f"assignment.{name}: got {value!r}; a whole number of at least {least} is needed")
         if budget_ms is not None and not budget_ms > 0:
             raise ConfigError(f"assignment.budget_ms: got {budget_ms!r}; a number above 0 or null is needed")
         self.start, self.exchanges, self.restarts, self.kick = check_start(start), bool(exchanges), restarts, kick
-        self.budget_ms = budget_ms
+        self.budget_ms, self.candidates = budget_ms, candidates
 
     def assign(self, fleet: Fleet, work: Workload, devices: ArrayLike, rng: np.random.Generator) -> IntArray:
         """Return the edge of each of `devices`, (H,) indices.
@@ -64,6 +74,17 @@ class LocalSearch:
             ConfigError: an index not of the fleet, or a value no allocation can work with.
         """
         stop = time.perf_counter() + (self.budget_ms / 1e3 if self.budget_ms is not None else np.inf)
+        count = self.candidates
+        if count is None:
+            count = CANDIDATES if np.size(devices) * fleet.num_edges >= LARGE else 0
+        if count:
+            if self.restarts:
+                raise ConfigError(
+                    f"assignment.restarts: got {self.restarts} with {count} candidate edges a device; accepted: 0; "
+                    "set candidates to 0 to search over all edges"
+                )
+            chosen, _ = check_assignment(fleet, devices, np.zeros(np.shape(devices), dtype=np.intp))
+            return search_candidates(fleet, work, chosen, self.start, count, rng, stop)
         problem, chosen = round_problem(fleet, work, devices)
         state = new_state(problem, starting_assignment(self.start, fleet, chosen, rng), self.exchanges)
         best = descend(problem, state, self.exchanges, stop)

@@ -86,9 +86,9 @@ def check_start(start: Start) -> Start:
 def starting_assignment(start: Start, fleet: Fleet, devices: IntArray, rng: np.random.Generator) -> IntArray:
     """The assignment (H,) that a search starts from; only ``random`` draws from `rng`."""
     if start == "geographic":
-        return np.asarray(fleet.distance_m[devices].argmin(axis=1), dtype=np.intp)
+        return fleet.nearest_edges(devices)[:, 0]
     if start == "best_gain":
-        return np.asarray(fleet.gain[devices].argmax(axis=1), dtype=np.intp)
+        return fleet.strongest_edges(devices)[:, 0]
     return rng.integers(fleet.num_edges, size=len(devices), dtype=np.intp)
 
 

@@ -27,4 +27,4 @@ class BestGain:
     def assign(self, fleet: Fleet, work: Workload, devices: ArrayLike, rng: np.random.Generator) -> NDArray[np.intp]:
         """Return the edge of each of `devices`, (H,) indices. Raises ConfigError for an index not of the fleet."""
         chosen, _ = check_assignment(fleet, devices, np.zeros(np.shape(devices), dtype=np.intp))
-        return np.asarray(fleet.gain[chosen].argmax(axis=1), dtype=np.intp)
+        return fleet.strongest_edges(chosen)[:, 0]

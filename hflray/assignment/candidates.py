@@ -1,0 +1,233 @@
+"""Greedy and local search over a few candidate edges of each device: for schedules of thousands of devices and more.
+
+Not in the paper. `hflray.assignment.local_search` knows the exact cost of every move, which takes tables of H × M
+entries; here only moves that can win are solved.
+
+**Greedy.** With upload energy alone and a fair share's spectral efficiency ``η``, the best split of an edge's
+bandwidth costs ``A²/B`` with ``A = Σ a``, ``a = sqrt(p z / η)``. Device by device, a few times over, each goes where it
+adds least to ``Σ A²/B``.
+
+**Local search.** Let V be an edge's ``E + λT``, found with prices μ, π and deadline τ. If its deadline stayed, a device
+more would raise V by at least ``min [p s + α/2 c f² + μ b + π (s + c/f - τ)]`` for any π (weak duality), and one less
+would lower it by at most its own ``p s + α/2 c f² + μ b``. Both are right to first order however the deadline moves,
+and with the second order taken from ``A²/B`` they tell in a microsecond whether a transfer is worth solving: an
+estimate, so that a move that wins may be passed over. Those worth it are solved, both edges, warm, and made if the
+round's ``Σ E_m + λ max T_m`` falls. After each pass the slowest edge is relieved while a transfer from it helps.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+
+from hflray.allocation.jit import IntArray, kernel
+from hflray.allocation.kernel import ROWS
+from hflray.allocation.problem import check_values, refuse_gain
+from hflray.allocation.terms import LN2
+from hflray.assignment.objective import Start, slowest_three, starting_assignment
+from hflray.assignment.transfers import (
+    Candidates,
+    Place,
+    added_cost,
+    objective_of,
+    own_cost,
+    settle_all,
+    try_transfer,
+    value_of,
+)
+from hflray.cost import Workload, cloud_hop
+from hflray.fleet import Fleet
+
+WIN = 1e-7  # a move must win this much of the energy of its two edges
+PASS = 3e-4  # passes go on while one lowers the objective by this much, relatively
+RELIEF = 1e-5  # and so does relieving the slowest edge
+GREEDY_PASSES = 5
+RELIEVE = 100  # transfers from the slowest edge that are solved, at most, to find one that helps
+AT_ONCE = 2000  # devices looked at between looks at the clock
+
+
+def search_candidates(
+    fleet: Fleet, work: Workload, devices: IntArray, start: Start, count: int, rng: np.random.Generator, stop: float
+) -> IntArray:
+    """Return an assignment, (H,) edge indices, of checked `devices`.
+
+    Args:
+        fleet, work: the round.
+        start: the assignment that the greedy passes begin with.
+        count: strongest edges of each device that are candidates, besides the starting one.
+        rng: order in which devices are looked at.
+        stop: reading of `time.perf_counter` at which to stop.
+
+    Raises:
+        ConfigError: a value no allocation can work with.
+    """
+    strongest = fleet.strongest_edges(devices, min(count, fleet.num_edges))
+    # Looking at all links is a good part of the time: the best gain is known here.
+    begin = strongest[:, 0] if start == "best_gain" else starting_assignment(start, fleet, devices, rng)
+    problem = candidates(fleet, work, devices, np.column_stack([strongest, begin]))
+    h, m = len(devices), fleet.num_edges
+    slot = np.full(h, problem.edge.shape[1] - 1, dtype=np.intp)
+    greedy(problem, slot, GREEDY_PASSES)
+    place = Place(
+        slot=slot,
+        head=np.full(m, -1, dtype=np.intp),
+        after=np.full(h, -1, dtype=np.intp),
+        before=np.full(h, -1, dtype=np.intp),
+        size=np.zeros(m, dtype=np.intp),
+        x=np.zeros(h),
+        y=np.zeros(h),
+        price=np.zeros(m),
+        deadline=np.zeros(m),
+        energy=np.zeros(m),
+        delay=np.zeros(m),
+        stamp=np.zeros(m, dtype=np.intp),
+        seen=np.full(h, -1, dtype=np.intp),
+        clock=np.zeros(1, dtype=np.intp),
+    )
+    settle_all(problem, place)
+    value = objective_of(problem, place)
+    while time.perf_counter() < stop:
+        order = rng.permutation(h)
+        for i in range(0, h, AT_ONCE):
+            improve(problem, place, order[i : i + AT_ONCE])
+            if time.perf_counter() >= stop:
+                break
+        while time.perf_counter() < stop and relieve(problem, place) > RELIEF * value:
+            pass
+        before, value = value, objective_of(problem, place)
+        if value >= before * (1.0 - PASS):
+            break
+    return np.asarray(problem.edge[np.arange(h), place.slot], dtype=np.intp)
+
+
+def candidates(fleet: Fleet, work: Workload, devices: IntArray, edge: IntArray) -> Candidates:
+    """Lay out the round with candidate edges (H, K). Raises ConfigError as `search_candidates`."""
+    check_values(fleet, devices)
+    gain = fleet.gain_of(devices[:, None], edge)
+    bad = np.argwhere(~(np.isfinite(gain) & (gain > 0)))
+    if bad.size:
+        i, j = bad[0]
+        refuse_gain(int(devices[i]), int(edge[i, j]), float(gain[i, j]))
+    hop_delay, hop_energy = cloud_hop(fleet, work.model_bits) if work.cloud_hop else np.zeros((2, fleet.num_edges))
+    return Candidates(
+        edge=edge,
+        snr=gain * (fleet.power_w[devices] / fleet.noise_w_per_hz)[:, None],
+        cycles=work.local_iterations * fleet.cycles_per_sample[devices] * fleet.samples[devices],
+        power=fleet.power_w[devices],
+        cap=fleet.max_cpu_hz[devices],
+        bandwidth=fleet.edge_bandwidth_hz.copy(),
+        hop_delay=hop_delay,
+        hop_energy=hop_energy,
+        iterations=float(work.edge_iterations),
+        weight=float(work.delay_weight),
+        bits=float(work.model_bits),
+        alpha=float(fleet.capacitance),
+    )
+
+
+@kernel
+def greedy(problem: Candidates, slot: IntArray, passes: int) -> None:
+    """Move each device in turn to the candidate where it adds least to ``Σ A²/B``; changes `slot`."""
+    h_count, k_count = problem.edge.shape
+    fair = len(problem.bandwidth) / h_count
+    load = np.empty((h_count, k_count))
+    total = np.zeros(len(problem.bandwidth))
+    for h in range(h_count):
+        for j in range(k_count):
+            share = problem.bandwidth[problem.edge[h, j]] * min(fair, 1.0)
+            paid = problem.power[h] + problem.weight * min(fair, 1.0)
+            load[h, j] = math.sqrt(paid * problem.bits * LN2 / math.log1p(problem.snr[h, j] / share))
+        total[problem.edge[h, slot[h]]] += load[h, slot[h]]
+    for _ in range(passes):
+        for h in range(h_count):
+            total[problem.edge[h, slot[h]]] -= load[h, slot[h]]
+            least = math.inf
+            for j in range(k_count):
+                k = problem.edge[h, j]
+                more = load[h, j] * (2.0 * total[k] + load[h, j]) / problem.bandwidth[k]
+                if more < least:
+                    least = more
+                    slot[h] = j
+            total[problem.edge[h, slot[h]]] += load[h, slot[h]]
+
+
+@kernel
+def improve(problem: Candidates, place: Place, order: IntArray) -> int:
+    """Look at devices in this order, and move each to its best candidate if that wins; return how many moved."""
+    moved = 0
+    room = place.size.max() + 64
+    first, second = np.zeros((ROWS + 6, room)), np.zeros((ROWS + 6, room))
+    slowest = slowest_three(place.delay)
+    for h in order:
+        m = problem.edge[h, place.slot[h]]
+        newest = place.stamp[m]
+        for j in range(problem.edge.shape[1]):
+            newest = max(newest, place.stamp[problem.edge[h, j]])
+        if newest <= place.seen[h]:
+            continue
+        place.seen[h] = place.clock[0]
+        own = own_cost(problem, place, h)
+        # The second order: (A + a)² - A² - 2Aa = (2Aa)²/(4A²), with A² the cost of the whole edge.
+        own -= own * own / (4.0 * value_of(problem, place, m))
+        best, to, x, y = own, -1, 0.0, 0.0
+        for j in range(problem.edge.shape[1]):
+            k = problem.edge[h, j]
+            if k == m:
+                continue
+            if place.size[k] == 0:
+                to = j
+                break
+            more, x_j, y_j = added_cost(problem, place, h, j, best)
+            if more < best:
+                more += more * more / (4.0 * value_of(problem, place, k))
+                if more < best:
+                    best, to, x, y = more, j, x_j, y_j
+        if to < 0:
+            continue
+        k = problem.edge[h, to]
+        if place.size[k] + 4 >= room:
+            room = 2 * place.size[k] + 64
+            first, second = np.zeros((ROWS + 6, room)), np.zeros((ROWS + 6, room))
+        second[ROWS + 4, room - 1], second[ROWS + 5, room - 1] = x, y
+        least = WIN * (place.energy[m] + place.energy[k])
+        if try_transfer(problem, place, h, to, slowest, least, first, second) > 0.0:
+            moved += 1
+            slowest = slowest_three(place.delay)
+    return moved
+
+
+@kernel
+def relieve(problem: Candidates, place: Place) -> float:
+    """Make a transfer from the slowest edge that lowers the objective, the best by estimate first; return by how much
+    it did.
+    """
+    m = place.delay.argmax()
+    room = place.size.max() + 64
+    first, second = np.zeros((ROWS + 6, room)), np.zeros((ROWS + 6, room))
+    slowest = slowest_three(place.delay)
+    count, k_count = place.size[m], problem.edge.shape[1]
+    members, guess = np.empty(count, dtype=np.intp), np.full(count * k_count, math.inf)
+    h = place.head[m]
+    for i in range(count):
+        members[i] = h
+        own = own_cost(problem, place, h)
+        for j in range(k_count):
+            k = problem.edge[h, j]
+            if k != m:
+                guess[i * k_count + j] = (
+                    added_cost(problem, place, h, j, math.inf)[0] if place.size[k] > 0 else 0.0
+                ) - own
+        h = place.after[h]
+    least = WIN * place.energy[m]
+    for at in np.argsort(guess)[:RELIEVE]:
+        if guess[at] == math.inf:
+            break
+        h, j = members[at // k_count], at % k_count
+        _, x, y = added_cost(problem, place, h, j, math.inf) if place.size[problem.edge[h, j]] > 0 else (0.0, 0.0, 0.0)
+        second[ROWS + 4, room - 1], second[ROWS + 5, room - 1] = x, y
+        won = try_transfer(problem, place, h, j, slowest, least, first, second)
+        if won > 0.0:
+            return won
+    return 0.0

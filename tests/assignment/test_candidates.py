@@ -1,0 +1,187 @@
+"""Candidate lists: the bounds that skip moves are bounds, moves are billed exactly, and large rounds are done."""
+
+from __future__ import annotations
+
+import dataclasses
+import resource
+import time
+
+import numpy as np
+import pytest
+
+from hflray.allocation import allocate_round
+from hflray.assignment import build_assigner, local_search
+from hflray.assignment.candidates import candidates, greedy, improve, relieve
+from hflray.assignment.transfers import Place, added_cost, objective_of, own_cost, settle_all, value_of
+from hflray.cost import Workload, round_cost
+from hflray.errors import ConfigError
+from hflray.fleet import FleetConfig, sample_fleet
+
+WORK = Workload(model_bits=448 * 8192)
+
+
+def scene(seed, num_devices=200, num_edges=8, scheduled=100, dense=None):
+    rng = np.random.default_rng(seed)
+    fleet = sample_fleet(FleetConfig(num_devices=num_devices, num_edges=num_edges, dense=dense), rng)
+    return fleet, np.sort(rng.choice(num_devices, scheduled, replace=False))
+
+
+def objective(fleet, work, devices, assignment):
+    return round_cost(fleet, work, devices, assignment, allocate_round(fleet, work, devices, assignment)).objective
+
+
+def settled(fleet, work, devices, count=4, passes=2):
+    problem = candidates(fleet, work, devices, fleet.strongest_edges(devices, count))
+    h, m = len(devices), fleet.num_edges
+    slot = np.zeros(h, dtype=np.intp)
+    greedy(problem, slot, passes)
+    lists = {name: np.full(m if name == "head" else h, -1, dtype=np.intp) for name in ("head", "after", "before")}
+    real = {name: np.zeros(h if name in "xy" else m) for name in ("x", "y", "price", "deadline", "energy", "delay")}
+    whole = {name: np.zeros(m, dtype=np.intp) for name in ("size", "stamp")}
+    place = Place(
+        slot=slot, **lists, **real, **whole, seen=np.full(h, -1, dtype=np.intp), clock=np.zeros(1, dtype=np.intp)
+    )
+    settle_all(problem, place)
+    return problem, place
+
+
+def edges_of(problem, place):
+    return problem.edge[np.arange(len(place.slot)), place.slot]
+
+
+@pytest.mark.parametrize("weight", [1e-2, 1.0, 1e2])
+def test_estimates_are_right_to_first_order(weight):
+    work = dataclasses.replace(WORK, delay_weight=weight, cloud_hop=False, edge_iterations=1)
+    fleet, devices = scene(0, num_devices=800, scheduled=800)
+    problem, place = settled(fleet, work, devices)
+    falls, rises = [], []
+    for h in range(0, 800, 40):
+        m = edges_of(problem, place)[h]
+        own = own_cost(problem, place, h)
+        for j in range(4):
+            k = problem.edge[h, j]
+            if k == m:
+                continue
+            edges = edges_of(problem, place).copy()
+            edges[h] = k
+            cost = round_cost(fleet, work, devices, edges, allocate_round(fleet, work, devices, edges))
+            after = cost.edge_energy_j + weight * cost.edge_delay_s
+            falls.append((value_of(problem, place, m) - after[m]) / own)
+            least = added_cost(problem, place, h, j, np.inf)[0]
+            rises.append((after[k] - value_of(problem, place, k)) / least)
+    # About 100 devices an edge. What is left is the second order, and deadlines that one device moves by much.
+    for ratios in (falls, rises):
+        assert 0.95 < np.median(ratios) < 1.05
+        assert np.mean(np.abs(np.array(ratios) - 1.0) < 0.1) > 0.5
+
+
+@pytest.mark.parametrize("weight", [1e-2, 1.0, 1e3])
+def test_moves_are_billed_exactly_and_never_raise_the_objective(weight):
+    work = dataclasses.replace(WORK, delay_weight=weight)
+    fleet, devices = scene(1)
+    problem, place = settled(fleet, work, devices, passes=0)
+    before = objective_of(problem, place)
+    for _ in range(4):
+        improve(problem, place, np.arange(100))
+        won = relieve(problem, place)
+        assert won >= 0
+        value = objective_of(problem, place)
+        assert value <= before
+        assert value == pytest.approx(objective(fleet, work, devices, edges_of(problem, place)), rel=1e-6)
+        before = value
+        for m in range(fleet.num_edges):  # the lists are those of the slots
+            members, h = [], place.head[m]
+            while h >= 0:
+                members.append(int(h))
+                h = place.after[h]
+            assert sorted(members) == np.flatnonzero(edges_of(problem, place) == m).tolist()
+            assert place.size[m] == len(members)
+
+
+def test_close_to_the_search_over_everything():
+    ratios = []
+    for seed in range(5):
+        fleet, devices = scene(seed, num_edges=5, scheduled=50)
+        one, other = (
+            build_assigner("local_search", candidates=count).assign(fleet, WORK, devices, np.random.default_rng(0))
+            for count in (5, 0)
+        )
+        ratios.append(objective(fleet, WORK, devices, one) / objective(fleet, WORK, devices, other))
+    assert np.mean(ratios) < 1.05
+
+
+@pytest.mark.parametrize("start", ["best_gain", "geographic", "random"])
+def test_the_same_generator_gives_the_same_answer(start):
+    fleet, devices = scene(3)
+    assigner = build_assigner("local_search", candidates=3, start=start)
+    one, two = (assigner.assign(fleet, WORK, devices, np.random.default_rng(5)) for _ in range(2))
+    np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.parametrize("num_edges, scheduled", [(1, 10), (8, 1), (1, 1), (8, 3), (2, 40)])
+def test_few_edges_or_devices(num_edges, scheduled):
+    fleet, devices = scene(2, num_edges=num_edges, scheduled=scheduled)
+    edges = build_assigner("local_search", candidates=12).assign(fleet, WORK, devices, np.random.default_rng(0))
+    assert edges.shape == (scheduled,)
+    assert ((edges >= 0) & (edges < num_edges)).all()
+    start = fleet.strongest_edges(devices)[:, 0]
+    assert objective(fleet, WORK, devices, edges) <= objective(fleet, WORK, devices, start) * (1 + 1e-9)
+
+
+def test_they_are_used_for_large_rounds_on_their_own(monkeypatch):
+    fleet, devices = scene(0)
+    monkeypatch.setattr(local_search, "LARGE", 100 * 8)
+    one = build_assigner("local_search").assign(fleet, WORK, devices, np.random.default_rng(0))
+    two = build_assigner("local_search", candidates=12).assign(fleet, WORK, devices, np.random.default_rng(0))
+    np.testing.assert_array_equal(one, two)
+
+
+def test_bad_input_is_named():
+    fleet, devices = scene(0)
+    rng = np.random.default_rng(0)
+    with pytest.raises(ConfigError, match=r"assignment\.restarts: got 2"):
+        build_assigner("local_search", candidates=4, restarts=2).assign(fleet, WORK, devices, rng)
+    with pytest.raises(ConfigError, match=r"assignment\.candidates: got -1"):
+        build_assigner("local_search", candidates=-1)
+    search = build_assigner("local_search", candidates=4)
+    for devices_given in ([], [0, 0], [200], [-1]):
+        with pytest.raises(ConfigError, match="devices"):
+            search.assign(fleet, WORK, devices_given, rng)
+    gain = fleet.gain.copy()
+    gain[devices[7], 2] = np.inf
+    with pytest.raises(ConfigError, match=f"gain\\[{devices[7]}, 2\\]"):
+        search.assign(dataclasses.replace(fleet, gain=gain), WORK, devices, rng)
+    power = fleet.power_w.copy()
+    power[devices[3]] = np.nan
+    with pytest.raises(ConfigError, match=f"power_w\\[{devices[3]}\\]"):
+        search.assign(dataclasses.replace(fleet, power_w=power), WORK, devices, rng)
+
+
+def check_scale(num_devices, scheduled, num_edges, **options):
+    fleet, devices = scene(0, num_devices, num_edges, scheduled, dense=False)
+    rng = np.random.default_rng(0)
+    best = build_assigner("best_gain").assign(fleet, WORK, devices, rng)
+    build_assigner("local_search", candidates=3).assign(*scene(0)[:1], WORK, np.arange(50), rng)  # compiled
+    start = time.perf_counter()
+    found = build_assigner("local_search", **options).assign(fleet, WORK, devices, rng)
+    assigned = time.perf_counter()
+    allocation = allocate_round(fleet, WORK, devices, found)
+    allocated = time.perf_counter()
+    assert allocation.kkt_residual <= 1e-8
+    assert abs(allocation.duality_gap) <= 1e-8
+    cost = round_cost(fleet, WORK, devices, found, allocation)
+    assert cost.objective < 0.9 * objective(fleet, WORK, devices, best)
+    return assigned - start, allocated - assigned
+
+
+def test_20000_devices():
+    check_scale(20_000, 2_000, 50)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_million_devices():
+    assign_s, allocate_s = check_scale(1_000_000, 100_000, 1_000, budget_ms=45_000)
+    assert assign_s < 60
+    assert allocate_s < 5
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 < 4e9

@@ -1,0 +1,102 @@
+"""Fleets from 100 to 1,000,000 devices: seconds of each step against N, the exponent, and the plot. ``make bench``.
+
+    python tests/benchmarks/scale.py [--largest 1000000] [--out FOLDER]
+
+A tenth of the devices is scheduled, and there is an edge for every thousand devices (at least 5). Best gain looks at
+all H × M links, N² / 10,000 of them; the other steps at a fixed number for each device. The exponent is the slope of
+ln(seconds) against ln(N) over the three largest fleets: below them, what a call costs by itself shows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import matplotlib
+import numpy as np
+
+from hflray.allocation import allocate_round
+from hflray.assignment import build_assigner
+from hflray.cost import Workload, round_cost
+from hflray.fleet import FleetConfig, sample_fleet
+
+matplotlib.use("Agg")
+STEPS = ("sample", "geographic", "best gain", "local search", "allocation", "cost")
+Answer = TypeVar("Answer")
+
+
+def measure(num_devices: int) -> tuple[dict[str, float], float, float]:
+    """Seconds of each step, how far local search is below best gain, and the allocation's KKT residual."""
+    seconds: dict[str, float] = {}
+
+    def timed(name: str, call: Callable[[], Answer]) -> Answer:
+        start = time.perf_counter()
+        answer = call()
+        seconds[name] = time.perf_counter() - start
+        return answer
+
+    rng = np.random.default_rng(0)
+    work = Workload(model_bits=448 * 8192)
+    config = FleetConfig(num_devices=num_devices, num_edges=max(5, num_devices // 1000))
+    fleet = timed("sample", lambda: sample_fleet(config, rng))
+    devices = np.sort(rng.choice(num_devices, num_devices // 10, replace=False))
+    timed("geographic", lambda: build_assigner("geographic").assign(fleet, work, devices, rng))
+    objective = []
+    for name, assigner in (
+        ("best gain", build_assigner("best_gain")),
+        ("local search", build_assigner("local_search", candidates=12)),
+    ):
+        edges = timed(name, lambda assigner=assigner: assigner.assign(fleet, work, devices, rng))
+        allocation = timed("allocation", lambda edges=edges: allocate_round(fleet, work, devices, edges))
+        cost = timed("cost", lambda e=edges, a=allocation: round_cost(fleet, work, devices, e, a))
+        objective.append(cost.objective)
+    return seconds, 1 - objective[1] / objective[0], float(allocation.kkt_residual)
+
+
+def plot(sizes: list[int], seconds: dict[str, list[float]], path: Path) -> None:
+    """Draw seconds against N, both logarithmic, as a PNG."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 5), layout="constrained")
+    axes = figure.subplots()
+    for name in STEPS:
+        axes.loglog(sizes, seconds[name], marker="o", label=name)
+    axes.set(xlabel="devices N (a tenth scheduled, N / 1,000 edges)", ylabel="s", title="Time of a round's decisions")
+    axes.grid(True, which="both", alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    """Print the table and the exponents, and write scale.png."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--largest", type=lambda text: int(float(text)), default=1_000_000)
+    parser.add_argument("--out", type=Path, help="folder of scale.png; default: a new temporary one")
+    options = parser.parse_args()
+    folder = options.out or Path(tempfile.mkdtemp(prefix="hflray-scale-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    sizes = [10**power for power in range(2, 7) if 10**power <= options.largest]
+    measure(20_000)  # compiles
+    measure(50_000)  # the path of large rounds
+    seconds: dict[str, list[float]] = {name: [] for name in STEPS}
+    print(f"{'N':>9}" + "".join(f"{name + ', s':>17}" for name in STEPS) + f"{'below best gain':>17}{'residual':>10}")
+    for size in sizes:
+        spent, below, residual = measure(size)
+        for name in STEPS:
+            seconds[name].append(spent[name])
+        print(f"{size:9,}" + "".join(f"{spent[name]:17.4f}" for name in STEPS) + f"{below:17.1%}{residual:10.0e}")
+    if len(sizes) >= 3:
+        slopes = [np.polyfit(np.log(sizes[-3:]), np.log(seconds[name][-3:]), 1)[0] for name in STEPS]
+        print(f"{'exponent':>9}" + "".join(f"{slope:17.2f}" for slope in slopes))
+    plot(sizes, seconds, folder / "scale.png")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 2**30
+    print(f"peak memory of the whole process: {peak:.2f} GiB; plot: {folder / 'scale.png'}")
+
+
+if __name__ == "__main__":
+    main()
