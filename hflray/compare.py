@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,21 +73,18 @@ def closing_table(title: str, outcomes: Sequence[Outcome]) -> Table:
 
 def comparison_url(experiment_id: str, run_ids: Sequence[str], base: str = "http://127.0.0.1:5000") -> str:
     """The page of MLflow's UI that compares these runs: parameters, metrics, parallel coordinates."""
-
-    def encode(value: Sequence[Any] | Mapping[str, Any]) -> str:
-        return quote(json.dumps(value, separators=(",", ":")))
-
-    return f"{base}/#/compare-runs?runs={encode(list(run_ids))}&experiments={encode([experiment_id])}"
+    return f"{base}/#/compare-runs?runs={_encode(list(run_ids))}&experiments={_encode([experiment_id])}"
 
 
 def metric_url(experiment_id: str, run_ids: Sequence[str], metric: str, base: str = "http://127.0.0.1:5000") -> str:
     """The page of MLflow's UI that draws one metric of these runs over the rounds."""
+    keys = f"runs={_encode(list(run_ids))}&metric={_encode(metric)}&experiments={_encode([experiment_id])}"
+    return f"{base}/#/metric?{keys}&plot_metric_keys={_encode([metric])}&x_axis=step"
 
-    def encode(value: Any) -> str:
-        return quote(json.dumps(value, separators=(",", ":")))
 
-    keys = f"runs={encode(list(run_ids))}&metric={encode(metric)}&experiments={encode([experiment_id])}"
-    return f"{base}/#/metric?{keys}&plot_metric_keys={encode([metric])}&x_axis=step"
+def _encode(value: str | list[str]) -> str:
+    """A value as MLflow's pages take it in their address: compact JSON, percent-encoded."""
+    return quote(json.dumps(value, separators=(",", ":")))
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -19,6 +19,7 @@ from hflray.data import Dataset
 from hflray.experiment import Experiment
 from hflray.scenario import Scenario
 from hflray.sweep import SweepFile, Trial
+from hflray.training.hierarchy import MAX_EDGE_ACTORS
 from hflray.training.local import DeviceHost
 from hflray.training.plan import pool_size
 
@@ -43,25 +44,29 @@ class Checked:
     notes: list[str] = field(default_factory=list)
     datasets: dict[DataKey, Dataset] = field(default_factory=dict)
     resolved: dict[str, ExperimentConfig] = field(default_factory=dict)
+    _digests: dict[DataKey, str] = field(default_factory=dict)
 
     def described(self, config: ExperimentConfig) -> dict[str, str] | None:
         """A trial's data set as MLflow records it: name, digest, source and profile."""
-        dataset = self.datasets.get(data_key(config))
+        key = data_key(config)
+        dataset = self.datasets.get(key)
         if dataset is None:
             return None
-        digest = hashlib.sha256()
-        for array in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test):
-            digest.update(np.ascontiguousarray(array).data)
+        if key not in self._digests:  # once for all trials: CIFAR-10 has 180 MB
+            digest = hashlib.sha256()
+            for array in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test):
+                digest.update(np.ascontiguousarray(array).data)
+            self._digests[key] = digest.hexdigest()[:36]
         profile = {
             "train": len(dataset.y_train),
             "test": len(dataset.y_test),
             "classes": dataset.num_classes,
             "image_shape": list(dataset.image_shape),
         }
-        name, root = data_key(config)
+        name, root = key
         return {
             "name": Path(name).stem,
-            "digest": digest.hexdigest()[:36],
+            "digest": self._digests[key],
             "source": json.dumps({"name": name, "root": root}),
             "profile": json.dumps(profile),
         }
@@ -102,15 +107,16 @@ def estimate(file: SweepFile, trials: Sequence[Trial], checked: Checked, cpus: i
     work_s = 0.0
     for trial in trials:
         config, training = trial.config, trial.config.training
-        scenario = Scenario.build(config, dataset=checked.datasets[data_key(config)])
-        rate = rates.setdefault(data_key(config), 0.0) or _samples_per_second(config, scenario)
-        rates[data_key(config)] = rate
+        key = data_key(config)
+        scenario = Scenario.build(config, dataset=checked.datasets[key])
+        if key not in rates:
+            rates[key] = _samples_per_second(config, scenario)
         passes = training.local_iterations * training.edge_iterations * float(np.mean(scenario.fleet.samples))
-        work_s += config.max_rounds * config.scheduling.num_scheduled * passes / rate
+        work_s += config.max_rounds * config.scheduling.num_scheduled * passes / rates[key]
     shares = [pool_size(t.config.training, t.config.scheduling.num_scheduled, file.tune.cpus_per_trial) for t in trials]
     together = max(1, min(len(trials), cpus // file.tune.cpus_per_trial, file.tune.max_concurrent or len(trials)))
     start_s = 12.0 * math.ceil(len(trials) / together)
-    edges = max(min(t.config.fleet.num_edges, 8) for t in trials)
+    edges = max(min(t.config.fleet.num_edges, MAX_EDGE_ACTORS) for t in trials)
     actors = max(count for count, _ in shares)
     memory_mb = DRIVER_MB + RAY_MB + together * (TRIAL_MB + actors * DEVICE_ACTOR_MB + edges * EDGE_ACTOR_MB)
     seconds = start_s + work_s / min(cpus, together * file.tune.cpus_per_trial)

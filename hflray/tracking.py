@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,7 @@ os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
 
 
+@cache
 def environment() -> dict[str, str]:
     """Git commit of the working tree, versions of the libraries that decide results, Python and CPU."""
     found = {}
@@ -313,11 +315,7 @@ class Tracker:
         return self._attempts_at_close <= CLOSE_WITHIN_S
 
     def _open(self) -> None:
-        from mlflow import MlflowClient
-
-        for chatty in ("mlflow", "alembic"):  # after the import, which sets their levels itself
-            logging.getLogger(chatty).setLevel(logging.ERROR)
-        client = MlflowClient(tracking_uri=self.uri)
+        client = _client(self.uri)
         known = client.get_experiment_by_name(self._experiment)
         if known is None:
             # Beside the database, not in whatever folder the command happened to run.
@@ -404,6 +402,14 @@ class Tracker:
             if not self._journal_broken:
                 log.warning("%s cannot be written (%s); rounds go to MLflow only", self._journal, error.strerror)
             self._journal_broken = True
+
+
+def _client(uri: str) -> Any:
+    from mlflow import MlflowClient
+
+    for chatty in ("mlflow", "alembic"):  # after the import, which sets their levels itself
+        logging.getLogger(chatty).setLevel(logging.ERROR)
+    return MlflowClient(tracking_uri=uri)
 
 
 def _now_ms() -> int:
@@ -507,12 +513,8 @@ def read_runs(uri: str, experiment: str, sweep: str) -> tuple[str, list[LoggedRu
     Raises:
         ConfigError: the store does not answer, or knows no runs of the sweep.
     """
-    from mlflow import MlflowClient
-
-    for chatty in ("mlflow", "alembic"):
-        logging.getLogger(chatty).setLevel(logging.ERROR)
     try:
-        client = MlflowClient(tracking_uri=uri)
+        client = _client(uri)
         known = client.get_experiment_by_name(experiment)
         query = f"tags.`hflray.sweep` = '{sweep}'"
         found = client.search_runs([known.experiment_id], query, order_by=["start_time"]) if known else []
