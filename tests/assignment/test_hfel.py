@@ -1,4 +1,4 @@
-"""HFEL: it lowers the objective, wastes no draw, and decides as it does with CVXPY."""
+"""HFEL: it lowers the objective, draws as it says, and decides as it does with CVXPY."""
 
 from __future__ import annotations
 
@@ -81,21 +81,59 @@ def test_one_edge_or_one_device(num_edges, scheduled):
     assert ((edges >= 0) & (edges < num_edges)).all()
 
 
-def test_proposals_are_never_wasted():
+def test_a_try_draws_devices_and_edges_uniformly():
+    assignment = np.array([0, 0, 1, 2])
+    counts = np.zeros((4, 3), dtype=int)
+    pairs = np.zeros((4, 4), dtype=int)
+    for u in (np.arange(12) + 0.5) / 12:
+        for v in (np.arange(12) + 0.5) / 12:
+            a = int(u * 4)
+            changed = propose(assignment, 3, True, u, v, False)
+            counts[a, changed[2] if changed else assignment[a]] += 1
+            assert changed is None or (np.flatnonzero(changed[0] != assignment) == [a]).all()
+            changed = propose(assignment, 3, False, u, v, False)
+            if changed is not None:
+                pairs[tuple(np.flatnonzero(changed[0] != assignment))] += 1
+    assert (counts == 12).all()  # the device's own edge as often as any other: such a try changes nothing
+    assert pairs.sum() == 10 * 9  # all ordered pairs but those of one edge: (0, 0), (1, 1), ..., (0, 1), (1, 0)
+    assert set(map(tuple, np.argwhere(pairs))) == {(0, 2), (0, 3), (1, 2), (1, 3), (2, 3)}
+
+
+def test_redraw_is_a_stronger_search():
+    work = Workload(model_bits=448 * 8192)
+    values = []
+    for seed in range(20):
+        fleet, devices = scene(seed)
+        values.append(
+            [
+                objective(
+                    fleet,
+                    work,
+                    devices,
+                    build_assigner("hfel", redraw=redraw).assign(fleet, work, devices, np.random.default_rng(seed)),
+                )
+                for redraw in (False, True)
+            ]
+        )
+    plain, redrawn = np.median(values, axis=0)
+    assert redrawn < plain
+
+
+def test_redrawn_proposals_are_never_wasted():
     assignment = np.array([0, 0, 1, 2, 2, 2])
     rng = np.random.default_rng(0)
     seen = set()
     for u, v in rng.random((3000, 2)):
-        candidate, first, second = propose(assignment, 4, True, u, v)
+        candidate, first, second = propose(assignment, 4, True, u, v, True)
         (a,) = np.flatnonzero(candidate != assignment)
         assert (assignment[a], candidate[a]) == (first, second)
         seen.add((int(a), int(second)))
-        candidate, first, second = propose(assignment, 4, False, u, v)
+        candidate, first, second = propose(assignment, 4, False, u, v, True)
         a, b = np.flatnonzero(candidate != assignment)
         assert {candidate[a], candidate[b]} == {first, second} == {assignment[a], assignment[b]}
     assert len(seen) == 6 * 3  # every transfer there is
-    assert propose(np.zeros(4, dtype=np.intp), 1, True, 0.5, 0.5) is None
-    assert propose(np.zeros(4, dtype=np.intp), 3, False, 0.5, 0.5) is None
+    assert propose(np.zeros(4, dtype=np.intp), 1, True, 0.5, 0.5, True) is None
+    assert propose(np.zeros(4, dtype=np.intp), 3, False, 0.5, 0.5, True) is None
 
 
 def check_decisions(seeds, transfers, exchanges, **sizes):
@@ -125,7 +163,7 @@ def check_decisions(seeds, transfers, exchanges, **sizes):
         assignment = fleet.distance_m[devices].argmin(axis=1)
         draws = np.random.default_rng(seed).random((transfers + exchanges, 2))
         for trial, (u, v) in enumerate(draws):
-            changed = propose(assignment, fleet.num_edges, trial < transfers, u, v)
+            changed = propose(assignment, fleet.num_edges, trial < transfers, u, v, False)
             if changed is None:
                 continue
             before, after = reference(assignment), reference(changed[0])
@@ -135,6 +173,7 @@ def check_decisions(seeds, transfers, exchanges, **sizes):
                 step,
                 transfers if trial < transfers else 0,
                 draws[trial : trial + 1],
+                False,
                 *np.empty((2, fleet.num_edges)),
             )
             if abs(after - before) > 1e-5 * before:

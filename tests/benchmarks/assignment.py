@@ -21,6 +21,7 @@ ASSIGNERS: dict[str, tuple[str, dict[str, object], str]] = {
     "best gain": ("best_gain", {}, "per_edge"),
     "HFEL-100": ("hfel", {"exchanges": 100}, "per_edge"),
     "HFEL-300": ("hfel", {"exchanges": 300}, "per_edge"),
+    "HFEL-300, redraw": ("hfel", {"exchanges": 300, "redraw": True}, "per_edge"),
     "local search": ("local_search", {}, "per_edge"),
     "local search, 10 restarts": ("local_search", {"restarts": 10}, "per_edge"),
     "local search + joint": ("local_search", {}, "joint"),
