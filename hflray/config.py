@@ -58,6 +58,9 @@ def _known(kind: registry.Kind, name: str) -> str:
         raise ValueError(str(error).removeprefix(f"{kind}: ")) from error
 
 
+LISTS = ("edge_bandwidths_mhz", "model_kb", "epsilon")  # settings of several values that are no ranges
+
+
 class Section(BaseModel):
     """Base of every section: frozen, and closed to unknown keys."""
 
@@ -79,8 +82,9 @@ class Section(BaseModel):
 
     @field_validator("*", mode="after")
     @classmethod
-    def _range_is_ordered(cls, value: Any) -> Any:
-        if isinstance(value, tuple) and len(value) == 2 and value[0] > value[1]:
+    def _range_is_ordered(cls, value: Any, info: ValidationInfo) -> Any:
+        is_range = isinstance(value, tuple) and info.field_name not in LISTS
+        if is_range and len(value) == 2 and value[0] > value[1]:
             raise ValueError(f"the range is [low, high] and {value[0]} is above {value[1]}; swap them")
         return value
 
@@ -134,6 +138,9 @@ class FleetConfig(Section):
     power_dbm: Range = Field((0.0, 23.0), description="p_n, uniform in dBm")
     edge_power_dbm: float = Field(23.0, description="p^m")
     edge_bandwidth_mhz: Range = Field((0.5, 3.0), description="B_m")
+    edge_bandwidths_mhz: tuple[float, ...] | None = Field(
+        None, description="B_m of every edge, for a fixed deployment; null: drawn from edge_bandwidth_mhz"
+    )
     cloud_bandwidth_mhz: float = Field(10.0, gt=0, description="B, for each edge")
     max_cpu_ghz: Range = Field((2.0, 2.0), description="f_n^max")
     capacitance: float = Field(2e-28, gt=0, description="the paper's α; the energy formula has the ½")
@@ -147,6 +154,23 @@ class FleetConfig(Section):
         if value[0] <= 0:
             raise ValueError("accepted: a number above 0, or [low, high] with both above 0; correct it")
         return value
+
+    @field_validator("edge_bandwidths_mhz")
+    @classmethod
+    def _all_positive(cls, value: tuple[float, ...] | None) -> tuple[float, ...] | None:
+        if value is not None and not all(bandwidth > 0 for bandwidth in value):
+            raise ValueError("accepted: a list of numbers above 0, one an edge; correct it")
+        return value
+
+    @model_validator(mode="after")
+    def _a_bandwidth_for_each_edge(self) -> Self:
+        count = None if self.edge_bandwidths_mhz is None else len(self.edge_bandwidths_mhz)
+        if count is not None and count != self.num_edges:
+            raise ValueError(
+                f"edge_bandwidths_mhz: {count} values for num_edges = {self.num_edges}; accepted: one for each edge; "
+                "correct the one or the other"
+            )
+        return self
 
     @property
     def noise_w_per_hz(self) -> float:
@@ -213,7 +237,7 @@ class SchedulingConfig(Section):
 class AssignmentConfig(Section):
     """Which edge each scheduled device talks to."""
 
-    name: str = Field("hfel", description="geographic | random | best_gain | hfel | local_search | d3qn")
+    name: str = Field("d3qn", description="d3qn | local_search | hfel | best_gain | geographic | random")
     transfers: int = Field(100, ge=0, description="hfel: random transfers tried (the paper: 100)")
     exchanges: int = Field(300, ge=0, description="hfel: random exchanges tried (the paper: 100 or 300)")
     start: Literal["geographic", "best_gain", "random"] | None = Field(
@@ -221,12 +245,115 @@ class AssignmentConfig(Section):
     )
     restarts: int = Field(0, ge=0, description="local_search: further searches from perturbed starts")
     budget_ms: float | None = Field(None, gt=0, description="local_search: go on for so long; depends on the machine")
+    policy: str | None = Field(None, description="d3qn: a policy file; null: the shipped one, for any number of edges")
+    polish_ms: Annotated[float, Field(ge=0)] | Literal["optimum"] | None = Field(
+        None, description="d3qn: local search from its answer for so long; optimum: to a local optimum"
+    )
     options: dict[str, Any] = Field({}, description="further arguments of the assigner")
 
     @field_validator("name")
     @classmethod
     def _known_assigner(cls, name: str) -> str:
         return _known("assigner", name)
+
+
+class TeacherConfig(Section):
+    """Whose assignments the learned assigner is taught."""
+
+    name: str = Field("hfel", description="any assigner that needs no policy; the paper: hfel")
+    exchanges: int = Field(300, ge=0, description="hfel: random exchanges tried (the paper: 300)")
+    start: Literal["geographic", "best_gain", "random"] | None = Field(
+        "best_gain",
+        description="where hfel and local_search start. From geographic HFEL's labels are so noisy that no policy "
+        "returns more than 17.6 of 50, from best_gain 27.3 (design, decision 5.8); null: the assigner's default",
+    )
+    options: dict[str, Any] = Field({}, description="further arguments of the assigner")
+
+    @field_validator("name")
+    @classmethod
+    def _known_teacher(cls, name: str) -> str:
+        return _known("assigner", name)
+
+
+class LearningConfig(Section):
+    """Algorithm 5: how the D3QN assigner is trained (task ``train_assigner``). "Measured" is shared/notes/rllib.md."""
+
+    features: Literal["paper", "db"] = Field("db", description="equation (24) as written, or gains in dB and more")
+    architecture: Literal["bilstm", "shared"] = Field("bilstm", description="the paper's, for one M; or for any M")
+    hidden: int = Field(256, ge=1, description="units of each LSTM (the paper: 256)")
+    width: int = Field(64, ge=1, description="shared: units of the link encoder")
+    refinements: int = Field(2, ge=0, description="shared: rounds of load balancing")
+    teacher: TeacherConfig = TeacherConfig()
+    fleets: int = Field(2000, ge=1, description="fleets solved by the teacher before training; kept in the cache")
+    cache: str | None = Field(None, description="folder of solved fleets; null: ~/.cache/hflray/fleets/<hash>")
+    num_scheduled: IntRange | None = Field(None, description="H, or its range; null: scheduling.num_scheduled")
+    num_edges: IntRange | None = Field(None, description="M, or its range (shared); null: fleet.num_edges")
+    delay_weight: Range | None = Field(None, description="λ, drawn in logarithms; null: cost.delay_weight")
+    model_kb: tuple[float, ...] | None = Field(None, description="values of z to draw from; null: cost.model_kb")
+    base_share: float = Field(0.5, ge=0, le=1, description="fleets with cost.delay_weight and cost.model_kb anyway")
+    reward: Literal["teacher", "cost"] = Field(
+        "teacher", description="teacher: ±1, equation (26); cost: minus what the device adds to the objective"
+    )
+    minutes: float | None = Field(5.0, gt=0, description="stop after so long; the result depends on the machine")
+    env_steps: int | None = Field(None, ge=1, description="stop after so many devices assigned; null: no limit")
+    learning_rate: float = Field(1e-3, gt=0, description="of Adam (measured: 1e-3)")
+    final_learning_rate: float = Field(1e-4, gt=0, description="where it falls to, linearly")
+    learning_rate_steps: int = Field(1_000_000, ge=1, description="environment steps until it is there")
+    gamma: float = Field(0.99, ge=0, le=1, description="the paper's discount; measured: hardly matters")
+    double_q: bool = Field(True, description="the title's double Q; false: target (22) as printed")
+    train_batch: int = Field(200, ge=1, description="transitions of an update, in whole episodes (the paper: O = 128)")
+    target_update_steps: int = Field(2000, ge=1, description="J: environment steps between target network updates")
+    epsilon: Annotated[tuple[float, float], BeforeValidator(_as_range)] = Field(
+        (1.0, 0.05), description="exploration, from the first value to the second"
+    )
+    epsilon_steps: int = Field(50_000, ge=1, description="environment steps until the second")
+    training_intensity: float = Field(4.0, gt=0, description="transitions replayed for each one sampled")
+    learning_starts: int = Field(1000, ge=0, description="environment steps before the first update")
+    td: float = Field(1.0, ge=0, description="weight of the TD loss (21)")
+    ce: float = Field(0.0, ge=0, description="weight of the cross-entropy of Q against the teacher's edge, as in DQfD")
+    buffer_capacity: int = Field(100_000, ge=1, description="transitions kept for replay")
+    environments: int = Field(4, ge=1, description="episodes sampled at once")
+    evaluate_every: int = Field(10_000, ge=1, description="environment steps between evaluations")
+    evaluation_fleets: int = Field(100, ge=1, description="held-out fleets (the paper: 100)")
+
+    @field_validator("num_scheduled", "num_edges", "delay_weight")
+    @classmethod
+    def _above_zero(cls, value: tuple[float, float] | None) -> tuple[float, float] | None:
+        if value is not None and value[0] <= 0:
+            raise ValueError("accepted: a number above 0, or [low, high] with both above 0; correct it")
+        return value
+
+    @field_validator("model_kb")
+    @classmethod
+    def _sizes(cls, value: tuple[float, ...] | None) -> tuple[float, ...] | None:
+        if value is not None and not (value and all(size > 0 for size in value)):
+            raise ValueError("accepted: a list of numbers above 0; correct it")
+        return value
+
+    @field_validator("epsilon")
+    @classmethod
+    def _shares(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if not all(0 <= share <= 1 for share in value):
+            raise ValueError("accepted: [first, last], each from 0 to 1; correct it")
+        return value
+
+    @model_validator(mode="after")
+    def _can_be_trained(self) -> Self:
+        if self.architecture == "shared" and self.features == "paper":
+            raise ValueError(
+                "features: got 'paper' for the shared network, which needs each edge's bandwidth; set features: db, or "
+                "architecture: bilstm"
+            )
+        if self.td == 0 and self.ce == 0:
+            raise ValueError("td, ce: both weights are 0 and nothing would be learned; raise one of them")
+        if self.minutes is None and self.env_steps is None:
+            raise ValueError("minutes, env_steps: both are null and training would not end; set one of them")
+        if self.architecture == "bilstm" and self.num_edges is not None and self.num_edges[0] != self.num_edges[1]:
+            raise ValueError(
+                f"num_edges: got {list(self.num_edges)} for the bilstm network, which is for one M; set architecture: "
+                "shared, or one number"
+            )
+        return self
 
 
 class AllocationConfig(Section):
@@ -283,6 +410,10 @@ class TrainingConfig(Section):
         return self
 
 
+# Settings that may change between two rounds of a run: a population's trials go on from each other's state with others.
+MUTABLE = ("training.learning_rate", "training.batch_size", "training.local_iterations", "training.edge_iterations")
+
+
 class CheckpointConfig(Section):
     """When the state is saved."""
 
@@ -308,6 +439,7 @@ class ExperimentConfig(Section):
     scheduling: SchedulingConfig = SchedulingConfig()
     assignment: AssignmentConfig = AssignmentConfig()
     allocation: AllocationConfig = AllocationConfig()
+    learning: LearningConfig = LearningConfig()
     training: TrainingConfig = TrainingConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     tracking: TrackingConfig = TrackingConfig()

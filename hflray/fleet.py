@@ -286,6 +286,20 @@ def path_gain(distance_m: FloatArray, config: FleetConfig, shadowing_db: FloatAr
     return np.asarray(10.0 ** (-loss_db / 10.0), dtype=np.float64)
 
 
+def _edge_bandwidth_hz(config: FleetConfig, rng: np.random.Generator) -> FloatArray:
+    """B_m (M,); drawn even if it is fixed, so that fixing it changes nothing else that `rng` gives."""
+    drawn = rng.uniform(*config.edge_bandwidth_hz_range, config.num_edges)
+    fixed = config.edge_bandwidths_mhz
+    if fixed is None:
+        return drawn
+    if len(fixed) != config.num_edges:  # of a copy that was made without validation
+        raise ConfigError(
+            f"fleet.edge_bandwidths_mhz: {len(fixed)} values for num_edges = {config.num_edges}; accepted: one for "
+            "each edge; correct the one or the other"
+        )
+    return np.array(fixed) * 1e6
+
+
 def sample_fleet(config: FleetConfig, rng: np.random.Generator) -> Fleet:
     """Draw a fleet: positions, links, and Table I's uniform ranges (transmit power uniform in dBm).
 
@@ -317,7 +331,7 @@ def sample_fleet(config: FleetConfig, rng: np.random.Generator) -> Fleet:
         power_w=10.0 ** (rng.uniform(*config.power_dbm, n) / 10.0) * 1e-3,
         max_cpu_hz=rng.uniform(*config.max_cpu_hz_range, n),
         edge_power_w=np.full(m, config.edge_power_w),
-        edge_bandwidth_hz=rng.uniform(*config.edge_bandwidth_hz_range, m),
+        edge_bandwidth_hz=_edge_bandwidth_hz(config, rng),
         cloud_bandwidth_hz=config.cloud_bandwidth_hz,
         noise_w_per_hz=config.noise_w_per_hz,
         capacitance=config.capacitance,

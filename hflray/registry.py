@@ -35,6 +35,7 @@ BUILTIN: dict[Kind, dict[str, str]] = {
         "best_gain": "hflray.assignment.simple:BestGain",
         "hfel": "hflray.assignment.hfel:HFEL",
         "local_search": "hflray.assignment.local_search:LocalSearch",
+        "d3qn": "hflray.assignment.d3qn:D3QN",
     },
     "dataset": {
         "digits": "hflray.data.datasets:load_digits",

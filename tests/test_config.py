@@ -273,3 +273,35 @@ def test_flatten_uses_the_dotted_names():
     assert flat["scheduling.num_scheduled"] == 50
     assert flat["seed"] == 0
     assert not any(isinstance(value, dict) for value in flat.values())
+
+
+@pytest.mark.parametrize(
+    "override, parts",
+    [
+        ("fleet.edge_bandwidths_mhz=[1, 2]", ["edge_bandwidths_mhz: 2 values for num_edges = 5", "one for each edge"]),
+        ("fleet.edge_bandwidths_mhz=[1, 2, 0, 1, 1]", ["fleet.edge_bandwidths_mhz", "above 0, one an edge"]),
+        ("learning.teacher.name=hefl", ["learning.teacher.name", "unknown assigner 'hefl'", "did you mean 'hfel'"]),
+        ("learning.num_edges=[2, 8]", ["num_edges: got [2, 8] for the bilstm network", "architecture: shared"]),
+        ("learning.num_scheduled=[0, 8]", ["learning.num_scheduled", "above 0"]),
+        ("learning={architecture: shared, features: paper}", ["needs each edge's bandwidth", "features: db"]),
+        ("learning.td=0", ["td, ce: both weights are 0"]),
+        ("learning.minutes=null", ["minutes, env_steps: both are null"]),
+        ("learning.epsilon=[1, 2]", ["learning.epsilon", "from 0 to 1"]),
+        ("learning.model_kb=[]", ["learning.model_kb", "a list of numbers above 0"]),
+        ("learning.reward=profit", ["learning.reward: got 'profit'", "'teacher' or 'cost'"]),
+    ],
+)
+def test_learning_that_cannot_be(override, parts):
+    with pytest.raises(ConfigError) as error:
+        load_config(None, [override])
+    for part in parts:
+        assert part in str(error.value)
+
+
+def test_lists_are_no_ranges():
+    config = load_config(
+        None, ["fleet.num_edges=2", "fleet.edge_bandwidths_mhz=[3, 0.5]", "learning.model_kb=[882, 10]"]
+    )
+    assert config.fleet.edge_bandwidths_mhz == (3.0, 0.5)
+    assert config.learning.model_kb == (882.0, 10.0)
+    assert config.learning.epsilon == (1.0, 0.05)

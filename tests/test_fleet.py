@@ -203,3 +203,14 @@ def test_arrays_of_unequal_length_are_refused(name):
     words = {"samples": r"position_m\[1\]", "edge_bandwidth_hz": r"cloud_gain\[1\]"}.get(name, rf"{name}\[1\]")
     with pytest.raises(ConfigError, match=words):
         dataclasses.replace(fleet, **{name: short})
+
+
+def test_a_fixed_deployment_changes_nothing_else():
+    drawn = sample_fleet(FleetConfig(num_devices=6, num_edges=3), np.random.default_rng(4))
+    config = FleetConfig(num_devices=6, num_edges=3, edge_bandwidths_mhz=(3.0, 0.5, 1.5))  # in no order
+    fixed = sample_fleet(config, np.random.default_rng(4))
+    assert fixed.edge_bandwidth_hz.tolist() == [3e6, 0.5e6, 1.5e6]
+    for name in ("position_m", "gain", "cloud_gain", "cycles_per_sample", "samples", "power_w", "max_cpu_hz"):
+        np.testing.assert_array_equal(getattr(fixed, name), getattr(drawn, name))
+    with pytest.raises(ConfigError, match=r"fleet\.edge_bandwidths_mhz: 3 values for num_edges = 4"):
+        sample_fleet(config.model_copy(update={"num_edges": 4}), np.random.default_rng(4))

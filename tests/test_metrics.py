@@ -26,8 +26,13 @@ def test_names_are_those_of_the_design():
         *("rounds_to_target", "objective_to_target"),
         *(f"clustering/{what}" for what in ("ari", "delay_s", "energy_j")),
     }
+    assert set(metrics.LEARNING) == {
+        *(f"assigner/{what}" for what in ("return", "greedy_return", "agreement", "objective", "loss", "episodes")),
+        *("assigner/steps_per_s", "wall/learn_s"),
+    }
+    assert metrics.assigner_ratio("hfel-300") == "assigner/ratio/hfel-300"
     constants = {value for name, value in vars(metrics).items() if name.isupper() and isinstance(value, str)}
-    assert constants == {*metrics.PER_ROUND, *metrics.AT_THE_END, metrics.ASSIGNMENT_GAP}
+    assert constants == {*metrics.PER_ROUND, *metrics.AT_THE_END, *metrics.LEARNING, metrics.ASSIGNMENT_GAP}
     assert metrics.edge_metric(3, "delay_s") == "edge/3/delay_s"
 
 

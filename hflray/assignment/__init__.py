@@ -18,6 +18,7 @@ __all__ = ["Assigner", "build_assigner", "configured_assigner"]
 SETTINGS = {
     "hfel": ("transfers", "exchanges", "start"),
     "local_search": ("start", "restarts", "budget_ms"),
+    "d3qn": ("policy", "polish_ms"),
 }
 
 

@@ -101,8 +101,13 @@ class LocalSearch:
         return kept
 
 
-def descend(problem: RoundProblem, state: State, exchanges: bool, stop: float = np.inf) -> float:
-    """Move `state` to a local optimum, or until the clock `time.perf_counter` passes `stop`; return the objective."""
+def descend(
+    problem: RoundProblem, state: State, exchanges: bool, stop: float = np.inf, at_once: int = AT_ONCE
+) -> float:
+    """Move `state` to a local optimum, or until the clock `time.perf_counter` passes `stop`; return the objective.
+
+    At most `at_once` exchanges are solved between looks at the clock.
+    """
     # Nearly all good transfers go to one of the strongest links; the others are looked at when those are used up.
     everywhere = np.ones(problem.snr.T.shape, dtype=np.bool_)
     near = np.argsort(np.argsort(-problem.snr.T, axis=1), axis=1) < NEAR
@@ -116,7 +121,7 @@ def descend(problem: RoundProblem, state: State, exchanges: bool, stop: float = 
             changed = (int(state.assignment[device]), edge)
             state.assignment[device] = edge
         elif exchanges:
-            found, a, b, complete = best_exchange(problem, state, SHORTLIST, enough, AT_ONCE)
+            found, a, b, complete = best_exchange(problem, state, SHORTLIST, enough, at_once)
             if not found < enough:
                 if complete:
                     break

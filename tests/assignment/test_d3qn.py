@@ -1,0 +1,213 @@
+"""The learned assigner at inference: the shipped policy, polish, and every way a policy can be wrong."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from hflray.allocation import allocate_round
+from hflray.assignment import build_assigner, configured_assigner, d3qn
+from hflray.assignment.d3qn import SHIPPED, load_policy, save_policy
+from hflray.assignment.features import feature_rows
+from hflray.assignment.network import NetworkSpec, build_network
+from hflray.config import load_config
+from hflray.cost import Workload, round_cost
+from hflray.errors import ConfigError
+from hflray.fleet import FleetConfig, sample_fleet
+
+WORK = Workload(model_bits=448 * 8192)
+CARD = {"trained_on": {"num_scheduled": [5, 10], "num_edges": [3, 3]}, "note": "weights as drawn"}
+
+
+def scene(seed=0, scheduled=50, edges=5, **fleet):
+    rng = np.random.default_rng(seed)
+    fleet = sample_fleet(FleetConfig(num_devices=2 * scheduled, num_edges=edges, **fleet), rng)
+    return fleet, np.sort(rng.choice(2 * scheduled, scheduled, replace=False))
+
+
+def objective(fleet, devices, assignment):
+    return round_cost(fleet, WORK, devices, assignment, allocate_round(fleet, WORK, devices, assignment)).objective
+
+
+def of(name, fleet, devices, **options):
+    edges = build_assigner(name, **options).assign(fleet, WORK, devices, np.random.default_rng(0))
+    return objective(fleet, devices, edges)
+
+
+@pytest.fixture
+def policy(tmp_path):
+    torch.manual_seed(0)
+    path = tmp_path / "policy.safetensors"
+    save_policy(path, build_network(NetworkSpec("bilstm", "db", num_edges=3, hidden=8)), CARD)
+    return path
+
+
+def test_the_answer_is_the_networks_argmax(policy):
+    fleet, devices = scene(scheduled=8, edges=3)
+    network, card = load_policy(policy)
+    assert card == CARD
+    with torch.no_grad():
+        q = network(torch.from_numpy(feature_rows("db", fleet, WORK, devices))[None])[0]
+    rng = np.random.default_rng(0)
+    state = rng.bit_generator.state
+    edges = build_assigner("d3qn", policy=policy).assign(fleet, WORK, devices, rng)
+    np.testing.assert_array_equal(edges, q.argmax(-1).numpy())
+    assert edges.dtype == np.intp
+    assert rng.bit_generator.state == state
+
+
+@pytest.mark.parametrize(
+    "scheduled, edges, most", [(50, 5, 1.08), (10, 5, 1.12), (100, 5, 1.08), (30, 3, 1.1), (50, 8, 1.12)]
+)
+def test_the_shipped_policy_is_near_local_search(scheduled, edges, most):
+    ratios = []
+    for seed in range(20):
+        fleet, devices = scene(1000 + seed, scheduled, edges)
+        ratios.append(of("d3qn", fleet, devices) / of("local_search", fleet, devices))
+    assert np.mean(ratios) < most
+
+
+def test_polish_to_an_optimum_is_no_worse_than_local_search():
+    alone, polished, search = [], [], []
+    for seed in range(10):
+        fleet, devices = scene(2000 + seed)
+        alone.append(of("d3qn", fleet, devices))
+        polished.append(of("d3qn", fleet, devices, polish_ms="optimum"))
+        search.append(of("local_search", fleet, devices))
+    assert all(p <= a * (1 + 1e-9) for p, a in zip(polished, alone, strict=True))
+    assert np.mean(polished) <= np.mean(search) * 1.005
+    fleet, devices = scene(2000)
+    first = build_assigner("d3qn", polish_ms="optimum")
+    one, two = (first.assign(fleet, WORK, devices, np.random.default_rng(s)) for s in (0, 1))
+    np.testing.assert_array_equal(one, two)
+
+
+def test_a_budget_is_kept():
+    fleet, devices = scene(3, scheduled=300, edges=8)
+    assigner = build_assigner("d3qn", polish_ms=1.0)
+    assigner.assign(fleet, WORK, devices, np.random.default_rng(0))
+    begin = d3qn.time.perf_counter()
+    assigner.assign(fleet, WORK, devices, np.random.default_rng(0))
+    # One look at all transfers is the least that it does; to a local optimum takes seconds here.
+    assert d3qn.time.perf_counter() - begin < 1.5
+
+
+def test_it_is_small_documented_and_needs_neither_ray_nor_rllib():
+    assert SHIPPED.stat().st_size <= 3_000_000
+    _, card = load_policy(SHIPPED)
+    for key in ("trained_on", "seed", "env_steps", "git_commit", "results", "fine_tuned"):
+        assert key in card
+    assert (SHIPPED.parent / "any_deployment.md").read_text(encoding="utf-8").startswith("# ")
+    code = (
+        "import sys; from hflray.assignment import build_assigner; build_assigner('d3qn'); "
+        "print([m for m in ('ray', 'mlflow', 'gymnasium') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("scheduled, edges", [(1, 1), (1, 5), (2, 1)])
+def test_one_device_or_one_edge(scheduled, edges):
+    fleet, devices = scene(4, scheduled, edges)
+    for polish in (None, "optimum"):
+        got = build_assigner("d3qn", polish_ms=polish).assign(fleet, WORK, devices, np.random.default_rng(0))
+        assert got.shape == (scheduled,)
+        assert ((got >= 0) & (got < edges)).all()
+
+
+def test_another_number_of_edges_names_both_and_the_command(policy):
+    fleet, devices = scene(5, 8, 4)
+    with pytest.raises(ConfigError, match=r"M = 3 edges, this fleet has 4.*fig5.*fleet.num_edges=4"):
+        build_assigner("d3qn", policy=policy).assign(fleet, WORK, devices, np.random.default_rng(0))
+
+
+def test_another_feature_set_names_both_and_the_command(policy):
+    with pytest.raises(ConfigError, match=r"got 'paper'.*trained on 'db'.*learning.features=paper"):
+        build_assigner("d3qn", policy=policy, features="paper")
+
+
+def test_more_devices_than_trained_for_warn_once(policy, caplog):
+    d3qn._warned.clear()
+    fleet, devices = scene(6, 12, 3)
+    assigner = build_assigner("d3qn", policy=policy)
+    with caplog.at_level(logging.WARNING, logger="hflray"):
+        for _ in range(3):
+            assigner.assign(fleet, WORK, devices, np.random.default_rng(0))
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "num_scheduled = 12" in said
+    assert "10" in said
+
+
+def test_a_missing_file(tmp_path):
+    with pytest.raises(ConfigError, match=r"none\.safetensors does not exist.*fig5_assigner_learning"):
+        build_assigner("d3qn", policy=tmp_path / "none.safetensors")
+
+
+def test_a_tampered_file(policy):
+    tensors = load_file(policy)
+    from safetensors import safe_open
+
+    with safe_open(policy, framework="pt") as opened:
+        metadata = opened.metadata()
+    name = sorted(tensors)[0]
+    tensors[name].view(-1)[0] += 1e-3
+    save_file(tensors, policy, metadata=metadata)
+    with pytest.raises(ConfigError, match="checksum differs"):
+        build_assigner("d3qn", policy=policy)
+
+
+def test_a_truncated_file_and_one_that_is_no_policy(policy, tmp_path):
+    policy.write_bytes(policy.read_bytes()[:-100])
+    with pytest.raises(ConfigError, match="cannot be read"):
+        build_assigner("d3qn", policy=policy)
+    other = tmp_path / "other.safetensors"
+    save_file({"x": torch.zeros(2)}, other)
+    with pytest.raises(ConfigError, match="not a policy"):
+        build_assigner("d3qn", policy=other)
+
+
+def test_weights_that_give_nan_are_an_error_not_an_answer(tmp_path):
+    network = build_network(NetworkSpec("bilstm", "db", num_edges=3, hidden=8))
+    with torch.no_grad():
+        network.value.bias.fill_(float("nan"))
+    save_policy(tmp_path / "nan.safetensors", network, CARD)
+    fleet, devices = scene(7, 8, 3)
+    with pytest.raises(ConfigError, match=r"devices\[0\].*no finite value"):
+        build_assigner("d3qn", policy=tmp_path / "nan.safetensors").assign(
+            fleet, WORK, devices, np.random.default_rng(0)
+        )
+
+
+def test_nan_gains_are_named():
+    fleet, devices = scene(8)
+    gain = np.array(fleet.gain)
+    gain[devices[2], 3] = np.nan
+    with pytest.raises(ConfigError, match=rf"gain\[{devices[2]}, 3\]"):
+        build_assigner("d3qn").assign(dataclasses.replace(fleet, gain=gain), WORK, devices, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        ({"polish_ms": -1.0}, "polish_ms.*-1"),
+        ({"polish_ms": "best"}, "polish_ms.*best.*optimum"),
+        ({"polish": 3}, "polish"),
+    ],
+)
+def test_bad_options(options, text):
+    with pytest.raises(ConfigError, match=text):
+        build_assigner("d3qn", **options)
+
+
+def test_from_the_configuration(policy):
+    config = load_config(None, ["assignment.name=d3qn", f"assignment.policy={policy}", "assignment.polish_ms=optimum"])
+    assigner = configured_assigner(config)
+    assert assigner.path == policy
+    assert assigner.polish_ms == float("inf")

@@ -1,0 +1,116 @@
+"""The Q-networks: one pass equals the H states of equation (25), padding of both kinds changes nothing, dueling."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from hflray.assignment.features import WIDTHS, pad_edges
+from hflray.assignment.network import ABSENT, BiLstm, DuelingBiLstm, NetworkSpec, build_network, dueling
+from hflray.errors import ConfigError
+
+SHARED = NetworkSpec("shared", "db", num_edges=6, hidden=16, width=12)
+PAPER = NetworkSpec("bilstm", "paper", num_edges=4, hidden=16)
+
+
+def rows(batch, steps, edges, seed=0):
+    link, device = WIDTHS["db"]
+    values = np.random.default_rng(seed).normal(size=(batch, steps, edges * link + device)).astype(np.float32)
+    values[..., : edges * link : link] = 1.0
+    return torch.from_numpy(values)
+
+
+def test_one_pass_is_all_states_of_equation_25():
+    network = DuelingBiLstm(PAPER)
+    chi = torch.rand(2, 7, PAPER.row)
+    with torch.no_grad():
+        whole = network(chi)
+        for t in range(7):
+            # s_t: χ_1 … χ_t forward, χ_H … χ_t backward; the outputs at the ends are what the heads see.
+            ahead = network.body.ahead(chi[:, : t + 1])[0][:, -1]
+            back = network.body.back(chi[:, t:].flip(1))[0][:, -1]
+            z = torch.cat([ahead, back], dim=-1)[:, None]
+            q = dueling(network.value(z), network.advantage(z))
+            torch.testing.assert_close(q[:, 0], whole[:, t], atol=1e-6, rtol=1e-5)
+
+
+def test_the_bilstm_is_torchs_packed_one():
+    ours = BiLstm(5, 8)
+    theirs = torch.nn.LSTM(5, 8, batch_first=True, bidirectional=True)
+    state = dict(ours.ahead.state_dict())
+    state |= {f"{name}_reverse": value for name, value in ours.back.state_dict().items()}
+    theirs.load_state_dict(state)
+    x, lengths = torch.randn(3, 6, 5), torch.tensor([6, 2, 4])
+    with torch.no_grad():
+        packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        expected, _ = torch.nn.utils.rnn.pad_packed_sequence(theirs(packed)[0], batch_first=True)
+        got = ours(x, lengths)
+    for i, n in enumerate(lengths):
+        torch.testing.assert_close(got[i, :n], expected[i, :n], atol=1e-6, rtol=1e-5)
+
+
+def test_dueling_by_hand():
+    q = dueling(torch.tensor([[[2.0]]]), torch.tensor([[[1.0, 4.0, 7.0]]]))
+    torch.testing.assert_close(q, torch.tensor([[[-1.0, 2.0, 5.0]]]))
+    masked = dueling(torch.tensor([[[2.0]]]), torch.tensor([[[1.0, 4.0, 7.0]]]), torch.tensor([[[True, True, False]]]))
+    torch.testing.assert_close(masked, torch.tensor([[[0.5, 3.5, ABSENT]]]))
+
+
+@pytest.mark.parametrize("spec", [SHARED, NetworkSpec("bilstm", "db", num_edges=6, hidden=16)])
+def test_devices_of_padding_change_nothing(spec):
+    network = build_network(spec)
+    x = rows(2, 9, 6)
+    x[1, 5:] = 0.0
+    with torch.no_grad():
+        together = network(x, torch.tensor([9, 5]))
+        torch.testing.assert_close(together[0], network(x[:1])[0], atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(together[1, :5], network(x[1:, :5])[0], atol=1e-5, rtol=1e-4)
+    assert torch.isfinite(together).all()
+
+
+def test_edges_of_padding_change_nothing_and_are_never_chosen():
+    network = build_network(SHARED)
+    x = rows(2, 9, 3)
+    wide = torch.from_numpy(pad_edges(x.numpy(), WIDTHS["db"], 6))
+    with torch.no_grad():
+        q, padded = network(x), network(wide)
+    torch.testing.assert_close(padded[..., :3], q, atol=1e-5, rtol=1e-4)
+    assert (padded[..., 3:] == ABSENT).all()
+    assert network.edge_mask(wide)[0, 0].tolist() == [True] * 3 + [False] * 3
+    assert network.edge_mask(wide).shape == padded.shape
+
+
+def test_shared_weights_do_not_know_the_edges_order():
+    network = build_network(SHARED)
+    x, link = rows(1, 8, 4), WIDTHS["db"].link
+    order = [2, 0, 3, 1]
+    turned = x.clone()
+    turned[..., : 4 * link] = x[..., : 4 * link].reshape(1, 8, 4, link)[:, :, order].reshape(1, 8, -1)
+    with torch.no_grad():
+        torch.testing.assert_close(network(turned), network(x)[..., order], atol=1e-5, rtol=1e-4)
+        assert network(rows(1, 8, 11)).shape == (1, 8, 11)  # any M
+
+
+def test_gradients_reach_every_weight():
+    for spec in (SHARED, PAPER):
+        network = build_network(spec)
+        x = rows(2, 6, 6) if spec is SHARED else torch.rand(2, 6, spec.row)
+        network(x, torch.tensor([6, 3]))[0].pow(2).clamp_max(1e6).sum().backward()
+        assert all(p.grad is not None and bool(p.grad.abs().sum() > 0) for n, p in network.named_parameters()
+                   if not n.startswith(("spread.2", "bring.2")) or spec is PAPER)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "options, text",
+    [
+        ({"architecture": "mlp"}, "architecture.*'mlp'.*bilstm, shared"),
+        ({"features": "raw"}, "features.*'raw'.*paper, db"),
+        ({"architecture": "shared", "features": "paper"}, "features.*'paper'.*set features: db"),
+        ({"hidden": 0}, "hidden.*0"),
+        ({"num_edges": 2.5}, "num_edges.*2.5"),
+    ],
+)
+def test_bad_specifications(options, text):
+    with pytest.raises(ConfigError, match=text):
+        NetworkSpec(**options)

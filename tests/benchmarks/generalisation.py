@@ -1,0 +1,91 @@
+"""The learned assigner on fleets it was and was not trained for, against local search. ``make bench`` runs it.
+
+python -m tests.benchmarks.generalisation [--policy FILE] [--fleets 100] [--only "H = 50, M = 5"]
+
+Objectives are in parts of local search's on the same fleets (1.00 is as good): of the means, and the mean of the
+ratios, which no single fleet decides. Times are medians and 95th percentiles of `assign` in ms, on one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from typing import Any
+
+import numpy as np
+
+from hflray.assignment import build_assigner
+from hflray.assignment.objective import all_costs, round_problem
+from hflray.cost import Workload
+from hflray.fleet import FleetConfig, sample_fleet
+
+KB = 8192.0
+FIXED = (0.5, 1.0, 1.5, 2.2, 3.0)  # MHz
+
+# Name: H, fleet, work.
+SCENARIOS: dict[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
+    "H = 50, M = 5": (50, {}, {}),
+    "fixed B_m": (50, {"edge_bandwidths_mhz": FIXED}, {}),
+    "H = 10": (10, {}, {}),
+    "H = 30": (30, {}, {}),
+    "H = 100": (100, {}, {}),
+    "M = 3": (50, {"num_edges": 3}, {}),
+    "M = 8": (50, {"num_edges": 8}, {}),
+    "M = 20": (50, {"num_edges": 20}, {}),
+    "shadowing 4 dB, 2 km": (50, {"shadowing_db": 4.0, "area_km": 2.0}, {}),
+    "λ = 0.1": (50, {}, {"delay_weight": 0.1}),
+    "λ = 10": (50, {}, {"delay_weight": 10.0}),
+    "z = 882 KB": (50, {}, {"model_bits": 882 * KB}),
+    "70 samples a device": (10, {"num_edges": 3, "samples": (50, 90)}, {}),  # the quickstart's
+}
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--policy", help="policy file; default: the shipped one")
+    parser.add_argument("--fleets", type=int, default=100)
+    parser.add_argument("--only", action="append", help="a scenario; may be repeated")
+    options = parser.parse_args()
+    assigners = {
+        "local search": build_assigner("local_search"),
+        "HFEL-300": build_assigner("hfel"),
+        "best gain": build_assigner("best_gain"),
+        "d3qn": build_assigner("d3qn", policy=options.policy),
+        "d3qn, 5 ms": build_assigner("d3qn", policy=options.policy, polish_ms=5.0),
+        "d3qn, optimum": build_assigner("d3qn", policy=options.policy, polish_ms="optimum"),
+    }
+    print(f"{options.fleets} fleets each; {len(os.sched_getaffinity(0))} CPUs, load {os.getloadavg()[0]:.1f}")
+    for name in options.only or SCENARIOS:
+        scheduled, fleet_options, work_options = SCENARIOS[name]
+        work = Workload(**{"model_bits": 448 * KB, **work_options})
+        config = FleetConfig(num_devices=max(100, scheduled), **fleet_options)
+        objective: dict[str, list[float]] = {key: [] for key in assigners}
+        milliseconds: dict[str, list[float]] = {key: [] for key in assigners}
+        for seed in range(-1, options.fleets):  # -1: compile and warm up
+            rng = np.random.default_rng([77, abs(seed), seed < 0])
+            fleet = sample_fleet(config, rng)
+            devices = np.sort(rng.choice(fleet.num_devices, scheduled, replace=False))
+            problem, _ = round_problem(fleet, work, devices)
+            for key, assigner in assigners.items():
+                begin = time.perf_counter()
+                edges = assigner.assign(fleet, work, devices, np.random.default_rng(abs(seed)))
+                spent = time.perf_counter() - begin
+                if seed >= 0:
+                    energy, delay = np.empty((2, fleet.num_edges))
+                    objective[key].append(all_costs(problem, edges, energy, delay))
+                    milliseconds[key].append(1e3 * spent)
+        reference = np.array(objective["local search"])
+        print(f"\n{name}: local search {reference.mean():.2f} J by the mean, {np.median(reference):.2f} by the median")
+        for key in assigners:
+            values, spent_ms = np.array(objective[key]), np.array(milliseconds[key])
+            print(
+                f"  {key:16}{values.mean() / reference.mean():8.3f} of means"
+                f"{np.mean(values / reference):8.3f} mean ratio{np.median(values / reference):8.3f} median ratio"
+                f"{np.median(spent_ms):9.2f} ms{np.percentile(spent_ms, 95):9.2f} p95"
+            )
+
+
+if __name__ == "__main__":
+    main()
