@@ -1,0 +1,151 @@
+"""D3QN on RLlib's new API stack, and how it is configured from `hflray.config`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.rllib.algorithms.dqn.dqn import DQN, DQNConfig
+from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.core.rl_module.rl_module import RLModuleSpec
+
+from hflray import checkpoint
+from hflray.assignment.network import QNetwork
+from hflray.config import ExperimentConfig
+from hflray.errors import ConfigError
+from hflray.rl.fleets import network_spec
+from hflray.rl.learner import D3QNLearner, EpisodesToBatch
+from hflray.rl.module import D3QNModule
+from hflray.rl.pool import FleetPool
+from hflray.rl.replay import WholeEpisodeReplayBuffer
+from hflray.rl.runner import ConfiguredEnv, WholeEpisodeRunner
+from hflray.seeding import stream
+
+ITERATION = 2000  # environment steps of one `train()`
+GRADIENT_CLIP = 10.0
+EXTRA = "hflray_state"  # beside RLlib's own files: what its checkpoints leave out
+
+
+class D3QN(DQN):  # type: ignore[misc]
+    """RLlib's DQN with a replay buffer of whole episodes, and checkpoints that hold everything.
+
+    `save_to_path` and `restore_from_path` also keep the replay buffer and every generator, so that a restored run goes
+    on bit for bit. RLlib's files are pickles: load only your own.
+    """
+
+    @classmethod
+    def get_default_config(cls) -> D3QNConfig:
+        return D3QNConfig()
+
+    # RLlib takes the buffer's class from a string, which Tune turns into a class that RLlib then refuses.
+    def _create_local_replay_buffer_if_necessary(self, config: Any) -> WholeEpisodeReplayBuffer:
+        capacity = config["replay_buffer_config"]["capacity"]
+        return WholeEpisodeReplayBuffer(capacity, int(stream(self.config.seed or 0, "assigner/replay").integers(2**63)))
+
+    def network(self) -> QNetwork:
+        """The network that is being trained."""
+        network: QNetwork = self.learner_group._learner.module[DEFAULT_MODULE_ID].network
+        return network
+
+    def save_to_path(self, path: Any = None, **kwargs: Any) -> str:
+        folder: str = super().save_to_path(path, **kwargs)
+        runner: WholeEpisodeRunner = self.env_runner
+        state = self.local_replay_buffer.state_dict()
+        state |= {"generators": runner.generators(), "ray": ray.__version__}
+        checkpoint.save(Path(folder) / EXTRA, state)
+        return folder
+
+    def restore_from_path(self, path: Any, **kwargs: Any) -> None:
+        """Raises ConfigError: not one of these checkpoints, or one of another Ray version."""
+        state = checked_state(Path(path))
+        super().restore_from_path(path, **kwargs)
+        runner: WholeEpisodeRunner = self.env_runner
+        spaces = runner.env.single_observation_space, runner.env.single_action_space
+        self.local_replay_buffer.load_state_dict(state, spaces)
+        runner.set_generators(state["generators"])
+
+
+def checked_state(folder: Path) -> dict[str, Any]:
+    """What `D3QN.save_to_path` added to a checkpoint, before any pickle in it is opened.
+
+    Raises:
+        ConfigError: not one of its checkpoints, or one of another Ray version.
+    """
+    try:
+        saved = json.loads((folder / EXTRA / checkpoint.REST).read_text(encoding="utf-8"))["ray"]
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(
+            f"checkpoint {folder}: not a training checkpoint of hflray ({error}); give one, or begin anew"
+        ) from error
+    if saved != ray.__version__:
+        raise ConfigError(
+            f"checkpoint {folder}: made with Ray {saved}, this is Ray {ray.__version__}, and RLlib's checkpoints do "
+            f"not carry over; install ray=={saved} to go on, or begin anew"
+        )
+    return checkpoint.load(folder / EXTRA)
+
+
+class D3QNConfig(DQNConfig):  # type: ignore[misc]
+    """`DQNConfig` of a `D3QN`."""
+
+    def __init__(self, algo_class: type | None = None) -> None:
+        super().__init__(algo_class=algo_class or D3QN)
+
+
+def algorithm_config(config: ExperimentConfig, pool: FleetPool) -> D3QNConfig:
+    """RLlib's configuration for training on the fleets of `pool`.
+
+    Everything runs in this process: 86 % of the time is the learner's LSTM, and sampling is 3.5 %.
+    """
+    learning, spec = config.learning, network_spec(config)
+    devices = sum(pool.spec.num_scheduled) / 2
+    environment = {
+        "pool": str(pool.folder),
+        "count": len(pool),
+        "features": learning.features,
+        "num_edges": spec.num_edges,
+        "reward": learning.reward,
+        "seed_once": True,
+    }
+    made: D3QNConfig = (
+        D3QNConfig()
+        .environment(ConfiguredEnv, env_config=environment, disable_env_checking=True)
+        .env_runners(
+            num_env_runners=0,
+            num_envs_per_env_runner=learning.environments,
+            env_runner_cls=WholeEpisodeRunner,
+            batch_mode="complete_episodes",
+            rollout_fragment_length=max(1, round(devices)),
+        )
+        # Skipping 48 scans for NaN an update; a loss that is not finite is caught where training evaluates.
+        .framework("torch", torch_skip_nan_gradients=True)
+        .learners(num_learners=0, learner_class=D3QNLearner, learner_connector=lambda *_: EpisodesToBatch())
+        .training(
+            lr=[[0, learning.learning_rate], [learning.learning_rate_steps, learning.final_learning_rate]],
+            gamma=learning.gamma,
+            train_batch_size=learning.train_batch,
+            double_q=learning.double_q,
+            dueling=True,
+            n_step=1,
+            target_network_update_freq=learning.target_update_steps,
+            training_intensity=learning.training_intensity,
+            num_steps_sampled_before_learning_starts=learning.learning_starts,
+            epsilon=[(0, learning.epsilon[0]), (learning.epsilon_steps, learning.epsilon[1])],
+            replay_buffer_config={"type": "EpisodeReplayBuffer", "capacity": learning.buffer_capacity},
+            grad_clip=GRADIENT_CLIP,
+            learner_config_dict={"td": learning.td, "ce": learning.ce},
+        )
+        .rl_module(
+            rl_module_spec=RLModuleSpec(
+                module_class=D3QNModule, model_config={"network": spec.to_dict(), "seed": config.seed}
+            )
+        )
+        .reporting(
+            min_sample_timesteps_per_iteration=min(ITERATION, learning.evaluate_every),
+            metrics_num_episodes_for_smoothing=50,
+        )
+        .debugging(seed=config.seed)
+    )
+    return made

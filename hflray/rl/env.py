@@ -1,0 +1,171 @@
+"""``hflray/DeviceAssignment-v0``: an episode is a fleet, a step gives the next of its H devices to an edge.
+
+The paper's section V as a Gymnasium environment. The state of equation (25) is the episode's matrix of features and
+the step; so an observation is device t's own row, and the whole matrix comes once, as ``info["rows"]`` of `reset`.
+An agent that looks at all of it decides all H actions then; RLlib's replay holds each row once.
+
+Rewards: ``teacher`` is equation (26), +1 for the teacher's edge and -1 for another. ``cost`` is minus what the device
+adds to the round's objective, given the devices assigned so far, in units of the teacher's objective / H: an episode's
+rewards add up to minus its final objective, and to -H for an assignment as good as the teacher's.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from hflray.assignment.features import WIDTHS, FeatureSet, Rows
+from hflray.assignment.objective import edge_cost
+from hflray.errors import ConfigError
+from hflray.rl.fleets import FleetSpec, SolvedFleet
+from hflray.rl.pool import FleetPool
+
+ENV_ID = "hflray/DeviceAssignment-v0"
+Reward = Literal["teacher", "cost"]
+
+
+class DeviceAssignmentEnv(gym.Env[NDArray[np.float32], np.int64]):
+    """See the module.
+
+    Args:
+        pool: solved fleets, or the folder of their cache; None: fleets are drawn and solved as episodes begin.
+        count: of a folder, the first so many fleets; None: all.
+        spec: which fleets are drawn without a pool; None: Table I with HFEL-300 as teacher.
+        features: the set that rows are made of.
+        num_edges: rows are padded to so many edges; None: the largest M there may be.
+        reward: ``teacher`` or ``cost``.
+        shuffle: put the devices of each episode in a random order, which makes many fleets of one.
+        in_order: go through the pool in order instead of drawing from it, as evaluations do.
+        seed_once: honour a given seed the first time only. RLlib's stock environment runner gives the same seed at
+            every sample of complete episodes, and would replay the same fleets for ever.
+
+    Observation: ``Box((row,), float32)``, the row of the device to assign; zeros when all are. Action:
+    ``Discrete(num_edges)``; ``info["action_mask"]``, int8, has 1 for the edges that are there. ``info`` of `reset`
+    also has ``rows`` (H, row), ``teacher`` (H,) and ``fleet``, its number.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  # as Gymnasium's own
+
+    def __init__(
+        self,
+        pool: FleetPool | str | Path | None = None,
+        count: int | None = None,
+        spec: FleetSpec | None = None,
+        features: FeatureSet = "db",
+        num_edges: int | None = None,
+        reward: Reward = "teacher",
+        shuffle: bool = True,
+        in_order: bool = False,
+        seed_once: bool = False,
+    ) -> None:
+        if reward not in ("teacher", "cost"):
+            raise ConfigError(f"learning.reward: got '{reward}'; accepted: teacher, cost")
+        if features not in WIDTHS:
+            raise ConfigError(f"learning.features: unknown set '{features}'; known: {', '.join(WIDTHS)}")
+        self.pool = pool if isinstance(pool, FleetPool) or pool is None else open_pool(str(pool), count)
+        self.drawn = self.pool.spec if self.pool is not None else spec or FleetSpec()  # `spec` is Gymnasium's
+        largest = self.drawn.num_edges[1]
+        self.num_edges = largest if num_edges is None else num_edges
+        if self.num_edges < largest:
+            raise ConfigError(f"num_edges: got {self.num_edges} for fleets of up to {largest} edges; raise it")
+        if features == "paper" and self.drawn.num_edges != (self.num_edges, self.num_edges):
+            raise ConfigError("learning.features: 'paper' rows cannot be padded to more edges; use db, or one M")
+        self.features: FeatureSet = features
+        self.reward, self.shuffle, self.in_order = reward, shuffle, in_order
+        row = WIDTHS[features].row(self.num_edges)
+        low, high = (0.0, 1.0) if features == "paper" else (-np.inf, np.inf)
+        self.observation_space = gym.spaces.Box(low, high, (row,), np.float32)
+        self.action_space = gym.spaces.Discrete(self.num_edges)
+        self._seed_once, self._seeded, self._next = seed_once, False, 0
+        self._end = np.zeros(row, dtype=np.float32)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Begin an episode; ``options={"fleet": i}`` asks for fleet i of the pool.
+
+        Raises:
+            DataError: a feature of the fleet is not finite.
+        """
+        super().reset(seed=None if self._seed_once and self._seeded else seed)
+        self._seeded = self._seeded or seed is not None
+        number, solved = self._fleet(options or {})
+        order = np.arange(len(solved.labels))
+        if self.shuffle:
+            self.np_random.shuffle(order)
+        self._rows: Rows = solved.rows(self.features, self.num_edges)[order]
+        self._labels, self._t = solved.labels[order].astype(np.int64), 0
+        self._m = len(solved.problem.bandwidth)
+        mask = np.zeros(self.num_edges, dtype=np.int8)
+        mask[: self._m] = 1
+        self._info = {"action_mask": mask}
+        if self.reward == "cost":
+            self._start_costs(solved, order)
+        return self._rows[0], {"rows": self._rows, "teacher": self._labels, "fleet": number, **self._info}
+
+    def step(self, action: np.int64 | int) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """Give device t to edge `action`.
+
+        Raises:
+            ConfigError: the edge is not there; see ``info["action_mask"]``.
+        """
+        edge = int(action)
+        if not 0 <= edge < self._m:
+            raise ConfigError(f"action: edge {edge} of a fleet of {self._m}; accepted: 0 to {self._m - 1}")
+        t = self._t
+        reward = self._added(t, edge) if self.reward == "cost" else 1.0 if edge == self._labels[t] else -1.0
+        self._t = t + 1
+        if self._t == len(self._labels):
+            return self._end, reward, True, False, self._info
+        return self._rows[self._t], reward, False, False, self._info
+
+    def _fleet(self, options: dict[str, Any]) -> tuple[int, SolvedFleet]:
+        if self.pool is None:
+            number = int(self.np_random.integers(2**31))
+            return number, self.drawn.solve(number)
+        if "fleet" in options:
+            number = int(options["fleet"])
+        elif self.in_order:
+            number, self._next = self._next, (self._next + 1) % len(self.pool)
+        else:
+            number = int(self.np_random.integers(len(self.pool)))
+        return number, self.pool[number]
+
+    def _start_costs(self, solved: SolvedFleet, order: NDArray[np.intp]) -> None:
+        p = solved.problem
+        self._problem = p._replace(
+            snr=np.ascontiguousarray(p.snr[:, order]), cycles=p.cycles[order], power=p.power[order], cap=p.cap[order]
+        )
+        self._assignment = np.full(len(order), -1, dtype=np.intp)
+        self._energy, self._delay = p.hop_energy.copy(), p.hop_delay.copy()
+        self._objective, self._unit = 0.0, solved.objective / len(order)
+
+    def _added(self, device: int, edge: int) -> float:
+        """Minus what the device adds; the first also brings the empty edges' hops to the cloud."""
+        self._assignment[device] = edge
+        self._energy[edge], self._delay[edge] = edge_cost(self._problem, self._assignment, edge)
+        before, self._objective = (
+            self._objective,
+            float(self._energy.sum() + self._problem.weight * self._delay.max()),
+        )
+        return (before - self._objective) / self._unit
+
+
+@lru_cache(maxsize=8)
+def open_pool(folder: str, count: int | None = None) -> FleetPool:
+    """The pool of a folder, read once in a process: configurations name it, they do not carry it."""
+    return FleetPool(folder, count=count)
+
+
+def register() -> None:
+    """Make the environment known to ``gymnasium.make``; importing this module does it."""
+    if ENV_ID not in gym.registry:
+        gym.register(id=ENV_ID, entry_point="hflray.rl.env:DeviceAssignmentEnv")
+
+
+register()

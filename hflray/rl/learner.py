@@ -1,0 +1,96 @@
+"""RLlib's DQN loss on whole episodes (paper, equations (21) and (22)), and the teacher's cross-entropy beside it.
+
+`EpisodesToBatch` is the first piece of the learner's pipeline: it lays episodes out as padded (B, T, …) columns with a
+loss mask, which RLlib's own pieces then leave alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from ray.rllib.algorithms.dqn.dqn_learner import QF_PREDS
+from ray.rllib.algorithms.dqn.torch.dqn_torch_learner import DQNTorchLearner
+from ray.rllib.connectors.connector_v2 import ConnectorV2
+from ray.rllib.core.columns import Columns
+from torch import Tensor
+
+from hflray.rl.module import LENGTHS
+
+TEACHER = "teacher"  # the teacher's edge of each device, in an episode's extra_model_outputs
+LAST_TARGET_UPDATES = "last_target_updates"
+
+
+class D3QNLearner(DQNTorchLearner):  # type: ignore[misc]
+    """``td`` × RLlib's TD loss + ``ce`` × cross-entropy of Q against the teacher's edges (as in DQfD, with its data).
+
+    The weights are ``learner_config_dict`` of the algorithm's configuration.
+    """
+
+    def compute_loss_for_module(
+        self, *, module_id: str, config: Any, batch: dict[str, Any], fwd_out: dict[str, Any]
+    ) -> Tensor:
+        weights = config.learner_config_dict
+        loss: Tensor = super().compute_loss_for_module(module_id=module_id, config=config, batch=batch, fwd_out=fwd_out)
+        loss = weights["td"] * loss
+        if weights["ce"]:
+            mask = batch[Columns.LOSS_MASK]
+            imitation = torch.nn.functional.cross_entropy(fwd_out[QF_PREDS][mask], batch[TEACHER][mask])
+            self.metrics.log_value((module_id, "cross_entropy"), imitation, window=1)
+            loss = loss + weights["ce"] * imitation
+        return loss
+
+    # When the target network was last updated is not part of RLlib's state: a restored run would update it at once.
+    def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        state: dict[str, Any] = super().get_state(*args, **kwargs)
+        return {**state, LAST_TARGET_UPDATES: dict(self.last_update_ts_by_mid)}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        super().set_state(state)
+        self.last_update_ts_by_mid.update(state.get(LAST_TARGET_UPDATES, {}))
+
+
+class EpisodesToBatch(ConnectorV2):  # type: ignore[misc]
+    """Whole episodes to columns, padded with zeros to the longest."""
+
+    def __call__(self, *, batch: dict[str, Any], episodes: list[Any], **kwargs: Any) -> dict[str, Any]:
+        # RLlib's loss squeezes: at T = 1 the batch dimension would be taken for time.
+        steps = max(2, *(len(episode) for episode in episodes))
+        columns: dict[str, dict[tuple[str], list[Any]]] = {}
+        for number, episode in enumerate(episodes):
+            key = (f"{episode.id_}_{number}",)  # the same episode may be drawn twice
+            for name, value in _columns(episode, steps).items():
+                columns.setdefault(name, {})[key] = [value]
+        batch.update(columns)
+        return batch
+
+
+def _columns(episode: Any, steps: int) -> dict[str, Any]:
+    n = len(episode)
+    extra = episode.extra_model_outputs
+    terminated, mask = np.zeros(steps, dtype=bool), np.zeros(steps, dtype=bool)
+    terminated[n - 1 :], mask[:n] = True, True
+    ones = np.ones(steps, dtype=np.float32)
+    return {
+        Columns.OBS: padded(episode.observations.data[:n], steps, np.float32),
+        Columns.NEXT_OBS: np.zeros(1, dtype=np.float32),  # the next state is the next step of the same pass
+        Columns.ACTIONS: padded(episode.actions.data, steps, np.int64),
+        Columns.REWARDS: padded(episode.rewards.data, steps, np.float32),
+        Columns.TERMINATEDS: terminated,
+        Columns.TRUNCATEDS: np.zeros(steps, dtype=bool),
+        Columns.LOSS_MASK: mask,
+        TEACHER: padded(extra[TEACHER].data, steps, np.int64),
+        LENGTHS: np.int64(n),
+        "weights": ones,
+        "n_step": ones,
+    }
+
+
+def padded(values: Any, steps: int, dtype: type) -> NDArray[Any]:
+    """`values` (n, …) with zeros up to `steps`."""
+    array = np.asarray(values)
+    out = np.zeros((steps, *array.shape[1:]), dtype=dtype)
+    out[: len(array)] = array
+    return out

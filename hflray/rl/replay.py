@@ -1,0 +1,105 @@
+"""Replay of whole episodes, seeded and resumable.
+
+RLlib's own buffer seeds itself from the system, and its state is a pickle of episodes. RLlib recognises buffers of
+episodes by ``EpisodeReplayBuffer`` in the class's name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+from ray.rllib.utils.replay_buffers.episode_replay_buffer import EpisodeReplayBuffer
+
+from hflray.rl.learner import TEACHER
+
+
+class WholeEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
+    """The latest episodes, up to `capacity` transitions; `sample` draws whole ones, uniformly and with replacement.
+
+    Args:
+        capacity: transitions kept; at least one episode is.
+        seed: of the draws.
+    """
+
+    def __init__(self, capacity: int, seed: int = 0) -> None:
+        super().__init__(capacity=capacity)
+        self.rng = np.random.default_rng(seed)
+
+    def add(self, episodes: list[SingleAgentEpisode]) -> None:
+        """Append complete episodes; the oldest make room."""
+        for episode in episodes:
+            self.episodes.append(episode)
+            self._num_timesteps += len(episode)
+            self._num_timesteps_added += len(episode)
+            while self._num_timesteps > self.capacity and len(self.episodes) > 1:
+                self._num_timesteps -= len(self.episodes.popleft())
+                self._num_episodes_evicted += 1
+
+    def sample(self, num_items: int, **kwargs: Any) -> list[SingleAgentEpisode]:
+        """Episodes of together at least `num_items` transitions."""
+        drawn: list[SingleAgentEpisode] = []
+        transitions = 0
+        while transitions < num_items:
+            drawn.append(self.episodes[int(self.rng.integers(len(self.episodes)))])
+            transitions += len(drawn[-1])
+        self.sampled_timesteps += transitions
+        return drawn
+
+    def get_num_timesteps(self, module_id: str | None = None) -> int:
+        """Transitions held."""
+        return int(self._num_timesteps)
+
+    def get_metrics(self) -> dict[str, Any]:
+        """None of its own."""
+        metrics: dict[str, Any] = self.metrics.reduce()
+        return metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        """Arrays and JSON-ready values, as `hflray.checkpoint` saves them; the generator included."""
+        episodes = list(self.episodes)
+        return {
+            "lengths": np.array([len(episode) for episode in episodes], dtype=np.int64),
+            "rows": _joined([episode.observations.data[:-1] for episode in episodes], np.float32),
+            "actions": _joined([episode.actions.data for episode in episodes], np.int16),
+            "rewards": _joined([episode.rewards.data for episode in episodes], np.float64),
+            "teacher": _joined([episode.extra_model_outputs[TEACHER].data for episode in episodes], np.int16),
+            "counts": [self._num_timesteps_added, self.sampled_timesteps, self._num_episodes_evicted],
+            "rng": self.rng.bit_generator.state,
+        }
+
+    def load_state_dict(self, state: dict[str, Any], spaces: tuple[Any, Any]) -> None:
+        """Take over what `state_dict` gave; `spaces` are the environment's, for observations and actions."""
+        self.episodes.clear()
+        end = 0
+        for n in state["lengths"].tolist():
+            part, end = slice(end, end + n), end + n
+            self.episodes.append(
+                whole_episode(
+                    state["rows"][part], state["actions"][part], state["rewards"][part], state["teacher"][part], spaces
+                )
+            )
+        self._num_timesteps = end
+        self._num_timesteps_added, self.sampled_timesteps, self._num_episodes_evicted = state["counts"]
+        self.rng.bit_generator.state = state["rng"]
+
+
+def _joined(parts: list[Any], dtype: type) -> np.ndarray[Any, Any]:
+    return np.concatenate(parts).astype(dtype) if parts else np.zeros(0, dtype=dtype)
+
+
+def whole_episode(rows: Any, actions: Any, rewards: Any, teacher: Any, spaces: tuple[Any, Any]) -> SingleAgentEpisode:
+    """A finished episode of H devices: `rows` (H, row), the others (H,)."""
+    last = np.zeros((1, rows.shape[1]), dtype=np.float32)
+    return SingleAgentEpisode(
+        observations=list(np.concatenate([rows, last])),
+        actions=list(np.asarray(actions, dtype=np.int64)),
+        rewards=list(np.asarray(rewards, dtype=np.float64)),
+        infos=[{}] * (len(rows) + 1),
+        terminated=True,
+        extra_model_outputs={TEACHER: list(np.asarray(teacher, dtype=np.int64))},
+        len_lookback_buffer=0,
+        observation_space=spaces[0],
+        action_space=spaces[1],
+    ).to_numpy()

@@ -1,0 +1,116 @@
+"""Training the assigner (Algorithm 5): a loop around the RLlib algorithm that evaluates, saves and goes on.
+
+::
+
+    python -m hflray.rl.train --config FILE --set learning.minutes=40 --out runs/any --resume
+
+`hflray.tune` runs the same `AssignerTraining` as a sweep's trial (task ``train_assigner``). Stopped by
+``learning.env_steps`` the result is a function of the configuration; stopped by ``learning.minutes`` it depends on the
+machine. A checkpoint holds everything, the replay buffer and all generators included: a run that was stopped goes on
+bit for bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from hflray.config import ExperimentConfig, load_config
+from hflray.errors import ConfigError, HflrayError
+from hflray.rl.files import CHECKPOINT, HISTORY, POLICY
+from hflray.rl.session import AssignerTraining, Point, Report
+
+
+def train(
+    config: ExperimentConfig,
+    folder: str | Path,
+    *,
+    resume: bool = False,
+    save_minutes: float = 5.0,
+    on_point: Callable[[AssignerTraining, Point], None] | None = None,
+    report: Report | None = None,
+) -> list[dict[str, float]]:
+    """Train to the limits of the configuration; return the learning curve.
+
+    Args:
+        config: see `AssignerTraining`.
+        folder: gets ``checkpoint/``, ``policy.safetensors`` and ``history.jsonl``, whenever `save_minutes` have passed.
+        resume: go on from ``folder/checkpoint`` if there is one.
+        save_minutes: minutes between savings.
+        on_point: called after each evaluation.
+        report: called while fleets are solved.
+
+    Raises:
+        ConfigError: see `AssignerTraining`; or there is a run in `folder` and `resume` is not set.
+    """
+    place = Path(folder)
+    saved = place / CHECKPOINT
+    if saved.exists() and not resume:
+        raise ConfigError(f"--out {place}: holds a training run; go on with --resume, or give another folder")
+    place.mkdir(parents=True, exist_ok=True)
+    with AssignerTraining(config, report) as training:
+        if saved.exists():
+            training.restore(saved)
+        last = time.monotonic()
+        while not training.finished:
+            point = training.advance()
+            if on_point:
+                on_point(training, point)
+            if training.finished or time.monotonic() - last >= 60.0 * save_minutes:
+                _save(training, place, saved)
+                last = time.monotonic()
+        if not (place / POLICY).exists():
+            _save(training, place, saved)
+        return training.points
+
+
+def _save(training: AssignerTraining, place: Path, saved: Path) -> None:
+    training.save(saved)
+    training.save_policy(place / POLICY)
+    lines = "".join(json.dumps(point) + "\n" for point in training.points)
+    (place / HISTORY).write_text(lines, encoding="utf-8")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """``python -m hflray.rl.train``."""
+    parser = argparse.ArgumentParser(prog="python -m hflray.rl.train", description="Train the assigner, without Tune.")
+    parser.add_argument("--config", type=Path, help="configuration or sweep file (YAML); default: all defaults")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting")
+    parser.add_argument("--minutes", type=float, help="same as --set learning.minutes=…")
+    parser.add_argument("--out", type=Path, required=True, help="folder of checkpoint, policy and learning curve")
+    parser.add_argument("--resume", action="store_true", help="go on with the run in --out")
+    given = parser.parse_args(arguments)
+    told: dict[str, int] = {}
+
+    def solving(what: str, done: int, total: int) -> None:
+        if done == total or done >= told.get(what, 0) + total // 10:
+            told[what] = done
+            print(f"{what}: {done}/{total}", flush=True)
+
+    def show(training: AssignerTraining, point: Point) -> None:
+        q = point.quality
+        ratios = ", ".join(f"{name} {value:.3f}" for name, value in q.ratio.items())
+        print(
+            f"{point.learn_s:7.0f} s  {point.env_steps:>10,} steps  {point.steps_per_s:5.0f}/s  "
+            f"return {point.episode_return:6.1f}  greedy {q.greedy_return:6.1f}  agreement {q.agreement:.3f}  "
+            f"loss {point.loss:.3f}  objective {q.objective:.2f} ({ratios})",
+            flush=True,
+        )
+
+    try:
+        extra = [] if given.minutes is None else [f"learning.minutes={given.minutes}"]
+        config = load_config(given.config, [*given.set, *extra])
+        train(config, given.out, resume=given.resume, on_point=show, report=solving)
+    except HflrayError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(f"policy: {given.out / POLICY}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""Training the assigner: RLlib against the same algorithm in plain torch, in one run. ``make bench`` runs it.
+
+python -m tests.benchmarks.assigner [--seconds 60] [--set learning.train_batch=800]
+
+Both sides have the same network, the same fleets and environment, the same replay of whole episodes and the same number
+of updates for each environment step; what is compared is everything that RLlib does around them. They take turns of a
+few seconds, so that a busy machine slows both, and CPU seconds are shown beside wall seconds: the ratio is of CPU time.
+Before anything is timed, the loss of both on the same batch with the same weights must be equal.
+Targets: ratio at least 0.75; on a quiet machine at least 2,400 environment steps/s from a cached pool, one thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from ray.rllib.core.columns import Columns
+
+from hflray.assignment.network import build_network
+from hflray.config import ExperimentConfig, load_config
+from hflray.rl.algorithm import D3QN, GRADIENT_CLIP, algorithm_config
+from hflray.rl.env import DeviceAssignmentEnv
+from hflray.rl.fleets import FleetSpec, network_spec
+from hflray.rl.module import LENGTHS, shifted
+from hflray.rl.pool import FleetPool, prepare
+from hflray.rl.runner import batch_of
+from hflray.rl.session import own_ray, quiet
+
+TURN_S = 5.0
+
+
+class Plain:
+    """D3QN over whole episodes in plain torch: what the pipeline would be without RLlib."""
+
+    def __init__(self, config: ExperimentConfig, pool: FleetPool) -> None:
+        learning = self.learning = config.learning
+        self.envs = [
+            DeviceAssignmentEnv(pool, features=learning.features, reward=learning.reward)
+            for _ in range(learning.environments)
+        ]
+        self.network = build_network(network_spec(config))
+        self.target = copy.deepcopy(self.network).requires_grad_(False)
+        self.optimizer = torch.optim.Adam(self.network.parameters(), lr=learning.learning_rate)
+        self.replay: deque[dict[str, np.ndarray]] = deque()
+        self.held = self.steps = self.updated_at = 0
+        self.rng = np.random.default_rng(config.seed)
+
+    def train(self) -> int:
+        """Sample an episode of each environment, update as often as RLlib would; return the environment steps."""
+        sampled = self.sample()
+        if self.steps >= self.learning.learning_starts:
+            fragment = round(sampled / len(self.envs)) * len(self.envs)
+            for _ in range(max(1, round(self.learning.training_intensity * fragment / self.learning.train_batch))):
+                self.update(self.draw())
+        return sampled
+
+    def sample(self) -> int:
+        """Play one episode in each environment."""
+        infos = [env.reset()[1] for env in self.envs]
+        batch = batch_of([info["rows"] for info in infos])
+        with torch.no_grad():
+            actions = self.network(batch[Columns.OBS], batch[LENGTHS]).argmax(-1).numpy()
+        first, last = self.learning.epsilon
+        epsilon = np.interp(self.steps, [0, self.learning.epsilon_steps], [first, last])
+        before = self.steps
+        for env, info, greedy in zip(self.envs, infos, actions, strict=True):
+            n = len(info["rows"])
+            explored = self.rng.integers(int(info["action_mask"].sum()), size=n)
+            taken = np.where(self.rng.random(n) < epsilon, explored, greedy[:n])
+            rewards = np.array([env.step(edge)[1] for edge in taken.tolist()], dtype=np.float32)
+            self.replay.append({"rows": info["rows"], "actions": taken, "rewards": rewards})
+            self.held += n
+            self.steps += n
+            while self.held > self.learning.buffer_capacity:
+                self.held -= len(self.replay.popleft()["rows"])
+        return self.steps - before
+
+    def draw(self) -> list[dict[str, np.ndarray]]:
+        """Whole episodes of at least `train_batch` transitions."""
+        drawn, count = [], 0
+        while count < self.learning.train_batch:
+            drawn.append(self.replay[int(self.rng.integers(len(self.replay)))])
+            count += len(drawn[-1]["rows"])
+        return drawn
+
+    def loss(self, episodes: list[dict[str, np.ndarray]]) -> torch.Tensor:
+        """Equation (21) with the Huber loss, over the devices of these episodes."""
+        batch = batch_of([episode["rows"] for episode in episodes])
+        rows, lengths = batch[Columns.OBS], batch[LENGTHS]
+        steps = rows.shape[1]
+        actions, rewards = torch.zeros(rows.shape[:2], dtype=torch.long), torch.zeros(rows.shape[:2])
+        for i, episode in enumerate(episodes):
+            actions[i, : len(episode["actions"])] = torch.from_numpy(episode["actions"])
+            rewards[i, : len(episode["rewards"])] = torch.from_numpy(episode["rewards"])
+        q = self.network(rows, lengths)
+        with torch.no_grad():
+            following = shifted(self.target(rows, lengths))
+            best = (shifted(q) if self.learning.double_q else following).argmax(-1, keepdim=True)
+            there = torch.arange(steps)[None] < lengths[:, None]
+            goes_on = torch.arange(steps)[None] < lengths[:, None] - 1
+            goal = rewards + self.learning.gamma * following.gather(-1, best)[..., 0] * goes_on
+        taken = q.gather(-1, actions[..., None])[..., 0]
+        return torch.nn.functional.huber_loss(taken[there], goal[there])
+
+    def update(self, episodes: list[dict[str, np.ndarray]]) -> None:
+        """One step of Adam; the target network when it is due."""
+        self.optimizer.zero_grad()
+        self.loss(episodes).backward()
+        torch.nn.utils.clip_grad_norm_(self.network.parameters(), GRADIENT_CLIP)
+        self.optimizer.step()
+        if self.steps - self.updated_at >= self.learning.target_update_steps:
+            self.target.load_state_dict(self.network.state_dict())
+            self.updated_at = self.steps
+
+
+def check_equal_losses(algorithm: D3QN, plain: Plain) -> None:
+    """Both compute the same loss on the same batch with the same weights."""
+    episodes = algorithm.local_replay_buffer.sample(plain.learning.train_batch)
+    module = algorithm.learner_group._learner.module["default_policy"]
+    plain.network.load_state_dict(algorithm.network().state_dict())
+    plain.target.load_state_dict(module._target.state_dict())
+    mine = [
+        {
+            "rows": episode.observations.data[:-1],
+            "actions": np.asarray(episode.actions.data),
+            "rewards": np.asarray(episode.rewards.data, dtype=np.float32),
+        }
+        for episode in episodes
+    ]
+    expected = float(plain.loss(mine).detach())
+    steps = {"num_env_steps_sampled_lifetime": 0, "num_agent_steps_sampled_lifetime": {}}
+    [result] = algorithm.learner_group.update(episodes=episodes, timesteps=steps)
+    found = float(result["default_policy"]["qf_loss"].peek())
+    assert abs(found - expected) <= 1e-5 * max(1.0, abs(expected)), f"losses differ: {found} and {expected}"
+    print(f"loss of the same batch: RLlib {found:.6f}, plain torch {expected:.6f}")
+
+
+def turn(advance: Callable[[], int], total: dict[str, float]) -> None:
+    """Let a side train for `TURN_S` seconds."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    while time.perf_counter() - wall < TURN_S:
+        total["steps"] += advance()
+    total["wall"] += time.perf_counter() - wall
+    total["cpu"] += time.process_time() - cpu
+
+
+def main() -> None:
+    """Print the rates and the ratio."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=60, help="of both together")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    quiet()
+    config = load_config(None, ["learning.fleets=1000", "learning.epsilon_steps=1", *options.set])
+    pool = prepare(FleetSpec.of(config), config.learning.fleets, config.learning.cache)
+    own_ray()
+    algorithm = algorithm_config(config, pool).build_algo()
+    plain = Plain(config, pool)
+    done = [0]
+
+    def rllib() -> int:
+        before, done[0] = done[0], int(algorithm.train()["env_runners"]["num_env_steps_sampled_lifetime"])
+        return done[0] - before
+
+    for _ in range(2):  # past the first updates, with something to replay
+        rllib()
+    while plain.steps < 2 * config.learning.learning_starts:
+        plain.train()
+    check_equal_losses(algorithm, plain)
+    sides = {"RLlib": rllib, "plain torch": plain.train}
+    totals = {name: {"steps": 0.0, "wall": 0.0, "cpu": 0.0} for name in sides}
+    while sum(total["wall"] for total in totals.values()) < options.seconds:
+        for name, advance in sides.items():
+            turn(advance, totals[name])
+    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs, one torch thread, {len(pool)} cached fleets")
+    print(f"{'':14}{'steps/s':>10}{'steps/CPU s':>13}")
+    for name, total in totals.items():
+        print(f"{name:14}{total['steps'] / total['wall']:10,.0f}{total['steps'] / total['cpu']:13,.0f}")
+    rate = {name: total["steps"] / total["cpu"] for name, total in totals.items()}
+    print(f"RLlib / plain torch: {rate['RLlib'] / rate['plain torch']:.2f} by CPU time (target: at least 0.75)")
+    algorithm.stop()
+
+
+if __name__ == "__main__":
+    main()

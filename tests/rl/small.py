@@ -1,0 +1,56 @@
+"""Small trainings and made-up fleets for the tests of hflray.rl."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+
+from hflray.config import ExperimentConfig, load_config
+from hflray.rl.fleets import FORMAT, FleetSpec, SolvedFleet, objective_of
+from hflray.rl.pool import SPEC, FleetPool, write_shard
+
+SMALL = (
+    "scheduling.num_scheduled=8",
+    "fleet.num_edges=3",
+    "learning.fleets=12",
+    "learning.evaluation_fleets=3",
+    "learning.hidden=8",
+    "learning.minutes=null",
+    "learning.env_steps=1200",
+    "learning.evaluate_every=300",
+    "learning.train_batch=32",
+    "learning.learning_starts=100",
+    "learning.target_update_steps=150",
+    "learning.epsilon_steps=800",
+    "learning.learning_rate_steps=1000",
+    "learning.buffer_capacity=500",
+)
+
+
+def small(folder: Path, *overrides: str) -> ExperimentConfig:
+    """A training of seconds, its fleets in `folder`."""
+    return load_config(None, [*SMALL, f"learning.cache={folder / 'fleets'}", *overrides])
+
+
+def identity_pool(folder: Path, count: int, spec: FleetSpec) -> FleetPool:
+    """Fleets of `spec` in which each device hears one edge only, 90 dB above the others; the teacher names it."""
+    fleets = []
+    for index in range(count):
+        solved = spec.solve(index)
+        problem = solved.problem
+        m, h = problem.snr.shape
+        heard = np.random.default_rng(index).integers(m, size=h)
+        snr = np.full((m, h), 1.0) * problem.snr.max(axis=0)
+        snr[np.arange(m)[:, None] != heard[None]] *= 1e-9
+        problem = problem._replace(snr=snr)
+        fleets.append(
+            SolvedFleet(
+                problem, heard.astype(np.int8), objective_of(problem, heard), solved.cycles_per_sample, solved.samples
+            )
+        )
+    folder.mkdir(parents=True)
+    (folder / SPEC).write_text(json.dumps({"format": FORMAT, "hash": spec.hash, "spec": spec.to_dict()}))
+    write_shard(folder / f"fleets-{0:08d}-{count:08d}.npz", fleets, 0.0)
+    return FleetPool(folder)

@@ -1,0 +1,120 @@
+"""Specification, drawing and solving of fleets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hflray import ConfigError, DataError
+from hflray.allocation import allocate_round
+from hflray.assignment.features import feature_rows
+from hflray.config import FleetConfig, load_config
+from hflray.cost import round_cost
+from hflray.rl.fleets import FleetSpec, check_rows, held_out, network_spec, objective_of
+
+SPEC = FleetSpec(num_scheduled=(4, 9), num_edges=(2, 4), delay_weight=(0.1, 10.0), model_kb=(10.0, 882.0))
+
+
+def test_a_fleet_is_a_function_of_its_number() -> None:
+    one, again, other = SPEC.solve(3), SPEC.solve(3), SPEC.solve(4)
+    assert np.array_equal(one.problem.snr, again.problem.snr)
+    assert np.array_equal(one.labels, again.labels)
+    assert one.problem.snr.shape != other.problem.snr.shape or not np.array_equal(one.problem.snr, other.problem.snr)
+
+
+def test_held_out_fleets_are_others() -> None:
+    seen = {SPEC.draw(index)[0].samples.tobytes() for index in range(20)}
+    unseen = {held_out(SPEC).draw(index)[0].samples.tobytes() for index in range(20)}
+    assert len(seen) == len(unseen) == 20
+    assert not seen & unseen
+
+
+def test_draws_keep_to_their_ranges() -> None:
+    drawn = [SPEC.draw(index) for index in range(200)]
+    assert {fleet.num_devices for fleet, _ in drawn} == set(range(4, 10))
+    assert {fleet.num_edges for fleet, _ in drawn} == {2, 3, 4}
+    weights = np.array([work.delay_weight for _, work in drawn])
+    assert 0.35 < np.mean(weights == 1.0) < 0.65  # the base values half of the time
+    others = weights[weights != 1.0]
+    assert others.min() > 0.1
+    assert others.max() < 10.0
+    assert 0.3 < np.mean(others < 1.0) < 0.7  # uniform in logarithms
+    assert {work.model_bits / 8192 for _, work in drawn} == {448.0, 10.0, 882.0}
+
+
+def test_the_objective_is_the_cost_models() -> None:
+    solved = SPEC.solve(0)
+    fleet, work = SPEC.draw(0)
+    devices = np.arange(fleet.num_devices)
+    labels = solved.labels.astype(int)
+    cost = round_cost(fleet, work, devices, labels, allocate_round(fleet, work, devices, labels))
+    assert solved.objective == pytest.approx(cost.objective, rel=1e-6)
+    assert objective_of(solved.problem, labels) == solved.objective
+
+
+@pytest.mark.parametrize("features", ["paper", "db"])
+def test_rows_are_those_of_the_fleet(features) -> None:
+    fleet, work = SPEC.draw(1)
+    expected = feature_rows(features, fleet, work, np.arange(fleet.num_devices))
+    np.testing.assert_allclose(SPEC.solve(1).rows(features), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_rows_that_are_not_finite_are_refused() -> None:
+    rows = np.zeros((3, 4), dtype=np.float32)
+    rows[1, 2] = np.nan
+    with pytest.raises(DataError, match=r"features\[1, 2\]: got nan"):
+        check_rows(rows)
+    solved = SPEC.solve(1)
+    snr = solved.problem.snr.copy()
+    snr[0, 0] = np.nan
+    with pytest.raises(DataError, match="finite"):
+        solved._replace(problem=solved.problem._replace(snr=snr)).rows("db")
+
+
+def test_the_hash_tells_specifications_apart() -> None:
+    assert FleetSpec.from_dict(SPEC.to_dict()).hash == SPEC.hash
+    others = [
+        held_out(SPEC),
+        replace(SPEC, seed=1),
+        replace(SPEC, teacher="local_search", options={}),
+        replace(SPEC, fleet=FleetConfig(shadowing_db=4.0)),
+    ]
+    assert len({SPEC.hash, *(other.hash for other in others)}) == 5
+    # The counts of the configuration are replaced by the ranges and do not matter.
+    assert replace(SPEC, fleet=FleetConfig(num_devices=7)).hash == SPEC.hash
+
+
+def test_a_fixed_deployment() -> None:
+    config = load_config(None, ["fleet.num_edges=2", "fleet.edge_bandwidths_mhz=[2.5, 1]"])
+    fleet, _ = FleetSpec.of(config).draw(0)
+    assert fleet.edge_bandwidth_hz.tolist() == [2.5e6, 1e6]
+    with pytest.raises(ConfigError, match="2 fixed"):
+        replace(FleetSpec.of(config), num_edges=(2, 3))
+
+
+def test_a_configurations_specification() -> None:
+    config = load_config(
+        None,
+        ["learning.teacher.name=hfel", "learning.teacher.start=geographic", "learning.num_scheduled=[10, 100]"],
+    )
+    spec = FleetSpec.of(config)
+    assert (spec.teacher, spec.options) == ("hfel", {"exchanges": 300, "start": "geographic"})
+    assert (spec.num_scheduled, spec.num_edges, spec.model_kb) == ((10, 100), (5, 5), (448.0,))
+    local = FleetSpec.of(load_config(None, ["learning.teacher.name=local_search"]))
+    assert local.options == {"start": "best_gain"}
+    assert network_spec(config).num_edges == 5
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"teacher": "hfle"}, "learning.teacher.name: unknown assigner 'hfle'"),
+        ({"num_scheduled": (5, 4)}, "learning.num_scheduled"),
+        ({"num_edges": (1, 200)}, "accepted: 1 to 127"),
+    ],
+)
+def test_bad_specifications(change, message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        replace(SPEC, **change)

@@ -1,0 +1,96 @@
+"""The network as an RLlib module."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import torch
+from ray.rllib.algorithms.dqn.dqn_learner import QF_NEXT_PREDS, QF_PREDS, QF_TARGET_NEXT_PREDS
+from ray.rllib.core.columns import Columns
+
+from hflray.assignment.network import NetworkSpec
+from hflray.rl.fleets import FleetSpec
+from hflray.rl.module import DRAWS, EPSILON, LENGTHS, D3QNModule, shifted
+from hflray.rl.runner import batch_of
+
+SPEC = FleetSpec(num_scheduled=(3, 6), num_edges=(2, 4))
+
+
+def module(seed: int = 0) -> D3QNModule:
+    network = NetworkSpec(architecture="shared", num_edges=4, hidden=8, width=8, refinements=1)
+    return D3QNModule(
+        observation_space=gym.spaces.Box(-np.inf, np.inf, (network.row,), np.float32),
+        action_space=gym.spaces.Discrete(4),
+        model_config={"network": network.to_dict(), "seed": seed},
+        inference_only=False,
+    )
+
+
+def batch(count: int = 6):
+    solved = [SPEC.solve(index) for index in range(count)]
+    return solved, batch_of([fleet.rows("db", 4) for fleet in solved])
+
+
+def test_the_seed_decides_the_weights_and_torchs_generator_is_left_alone() -> None:
+    state = torch.random.get_rng_state()
+    one, two, other = (module(seed).state_dict() for seed in (0, 0, 1))
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert not all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_exploration_takes_edges_that_are_there_only() -> None:
+    agent = module()
+    solved, columns = batch()
+    rng, taken = np.random.default_rng(0), [set() for _ in solved]
+    for _ in range(60):
+        draws = torch.as_tensor(rng.random((*columns[Columns.OBS].shape[:2], 2), dtype=np.float32))
+        actions = agent.forward_exploration(columns | {DRAWS: draws, EPSILON: 1.0})[Columns.ACTIONS].numpy()
+        for fleet, row, seen in zip(solved, actions, taken, strict=True):
+            seen.update(row[: len(fleet.labels)].tolist())
+    assert taken == [set(range(len(fleet.problem.bandwidth))) for fleet in solved]
+
+
+def test_epsilon_is_how_often_it_explores() -> None:
+    agent = module()
+    _, columns = batch()
+    greedy = agent.forward_inference(columns)[Columns.ACTIONS]
+    shape = (*columns[Columns.OBS].shape[:2], 2)
+    draws = torch.rand(shape, generator=torch.Generator().manual_seed(0))
+    never = agent.forward_exploration(columns | {DRAWS: draws, EPSILON: 0.0})[Columns.ACTIONS]
+    assert torch.equal(never, greedy)
+    half = agent.forward_exploration(columns | {DRAWS: draws, EPSILON: 0.5})[Columns.ACTIONS]
+    unexplored = draws[..., 0] >= 0.5
+    assert torch.equal(half[unexplored], greedy[unexplored])
+    assert not torch.equal(half, greedy)
+
+
+def test_next_values_are_the_same_pass_one_step_on() -> None:
+    agent = module()
+    agent.make_target_networks()
+    _, columns = batch()
+    with torch.no_grad():
+        for parameter in agent.network.parameters():
+            parameter.add_(0.1)  # so that the target network differs
+    out = agent.forward_train(columns)
+    q = out[QF_PREDS]
+    assert q.requires_grad
+    assert torch.equal(out[QF_NEXT_PREDS][:, :-1], q[:, 1:].detach())
+    assert not out[QF_NEXT_PREDS][:, -1].any()
+    target = agent.forward_target(columns)[QF_PREDS]
+    assert torch.equal(out[QF_TARGET_NEXT_PREDS], shifted(target))
+    assert not torch.equal(target, q)
+    # Before they differ, the target is the network itself.
+    fresh = module()
+    fresh.make_target_networks()
+    assert torch.equal(fresh.forward_target(columns)[QF_PREDS], fresh.compute_q_values(columns)[QF_PREDS])
+
+
+def test_an_episode_alone_and_in_a_batch_are_alike() -> None:
+    agent = module()
+    solved, columns = batch()
+    together = agent.compute_q_values(columns)[QF_PREDS]
+    for index, fleet in enumerate(solved):
+        alone = agent.compute_q_values(batch_of([fleet.rows("db", 4)]))[QF_PREDS]
+        n = int(columns[LENGTHS][index])
+        torch.testing.assert_close(together[index : index + 1, :n], alone, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,94 @@
+"""Replay of whole episodes."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+
+from hflray import checkpoint
+from hflray.rl.learner import TEACHER
+from hflray.rl.replay import WholeEpisodeReplayBuffer, whole_episode
+
+SPACES = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32), gym.spaces.Discrete(4)
+
+
+def episode(number: int, length: int):
+    values = np.full(length, number % 4)
+    rows = np.full((length, 2), number, dtype=np.float32)
+    return whole_episode(rows, values, values / 3.0, values, SPACES)
+
+
+def filled(capacity: int = 100, count: int = 10) -> WholeEpisodeReplayBuffer:
+    buffer = WholeEpisodeReplayBuffer(capacity, seed=5)
+    buffer.add([episode(number, 3 + number) for number in range(count)])
+    return buffer
+
+
+def numbers(episodes) -> list[int]:
+    return [int(e.observations.data[0, 0]) for e in episodes]
+
+
+def test_an_episode_holds_each_row_once() -> None:
+    made = episode(7, 4)
+    assert len(made) == 4
+    assert made.is_terminated
+    assert made.observations.data.shape == (5, 2)
+    assert not made.observations.data[4].any()
+    assert made.get_return() == 4 * 3 / 3.0
+    assert made.extra_model_outputs[TEACHER].data.tolist() == [3] * 4
+
+
+def test_the_oldest_make_room() -> None:
+    buffer = filled(capacity=30)
+    assert numbers(buffer.episodes) == [8, 9]  # 11 + 12 transitions; with 10 more there would be 33
+    assert len(buffer) == buffer.get_num_timesteps() == 23
+    one = WholeEpisodeReplayBuffer(2)
+    one.add([episode(0, 9)])
+    assert len(one) == 9  # an episode is not cut
+
+
+def test_samples_are_whole_enough_and_uniform() -> None:
+    buffer = filled()
+    counts = np.zeros(10)
+    for _ in range(600):
+        drawn = buffer.sample(20)
+        assert sum(map(len, drawn)) >= 20 > sum(map(len, drawn[:-1]))
+        counts[numbers(drawn)] += 1
+    share = counts / counts.sum()
+    # Every episode is as likely as another at each draw, however long it is.
+    assert abs(share - 0.1).max() < 0.03
+
+
+def test_the_seed_decides_the_samples() -> None:
+    one, two, other = filled(), filled(), WholeEpisodeReplayBuffer(100, seed=6)
+    other.add(list(filled().episodes))
+    first, second, third = ([numbers(b.sample(30)) for _ in range(5)] for b in (one, two, other))
+    assert first == second != third
+
+
+def test_state_goes_through_files_without_pickle_and_goes_on(tmp_path) -> None:
+    buffer = filled(capacity=60)
+    buffer.sample(30)
+    checkpoint.save(tmp_path / "b", buffer.state_dict())
+    copy = WholeEpisodeReplayBuffer(60, seed=99)
+    copy.load_state_dict(checkpoint.load(tmp_path / "b"), SPACES)
+    assert len(copy) == len(buffer)
+    for mine, theirs in zip(copy.episodes, buffer.episodes, strict=True):
+        for name in ("observations", "actions", "rewards"):
+            assert np.array_equal(getattr(mine, name).data, getattr(theirs, name).data)
+        assert np.array_equal(mine.extra_model_outputs[TEACHER].data, theirs.extra_model_outputs[TEACHER].data)
+        assert mine.is_terminated
+    for b in (buffer, copy):
+        b.add([episode(20, 9)])
+    assert [numbers(copy.sample(40)) for _ in range(4)] == [numbers(buffer.sample(40)) for _ in range(4)]
+    assert (copy.sampled_timesteps, copy._num_episodes_evicted) == (
+        buffer.sampled_timesteps,
+        buffer._num_episodes_evicted,
+    )
+
+
+def test_an_empty_buffer_has_a_state(tmp_path) -> None:
+    checkpoint.save(tmp_path / "b", WholeEpisodeReplayBuffer(10).state_dict())
+    copy = WholeEpisodeReplayBuffer(10)
+    copy.load_state_dict(checkpoint.load(tmp_path / "b"), SPACES)
+    assert len(copy) == 0

@@ -1,0 +1,114 @@
+"""A training run: its curve, its limits, and that it goes on bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from hflray import ConfigError, DivergedError, metrics
+from hflray.assignment.d3qn import load_policy
+from hflray.config import ExperimentConfig
+from hflray.rl.session import AssignerTraining
+from tests.rl.small import small
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+TIMED = {metrics.WALL_LEARN_S, metrics.ASSIGNER_STEPS_PER_S}
+
+
+def state(training: AssignerTraining) -> list[torch.Tensor]:
+    """Weights, target network, Adam's moments."""
+    learner = training.algorithm.learner_group._learner
+    optimizer = next(iter(learner._named_optimizers.values()))
+    moments = [value for entry in optimizer.state_dict()["state"].values() for value in entry.values()]
+    return [*(v.clone() for v in learner.module["default_policy"].state_dict().values()), *(v.clone() for v in moments)]
+
+
+def untimed(points: list[dict[str, float]]) -> list[dict[str, float]]:
+    return [{name: value for name, value in point.items() if name not in TIMED} for point in points]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        ("learning.architecture=shared", "learning.num_edges=[2, 4]", "learning.num_scheduled=[2, 9]",
+         "learning.width=8", "learning.ce=1", "learning.reward=cost"),
+    ],
+    ids=["bilstm", "shared"],
+)  # fmt: skip
+def test_a_restored_run_goes_on_bit_for_bit(tmp_path, overrides) -> None:
+    config = small(tmp_path, *overrides)
+    with AssignerTraining(config) as training:
+        for _ in range(2):
+            training.advance()
+        training.save(tmp_path / "saved")
+        for _ in range(2):
+            training.advance()
+        unbroken, points = state(training), training.points
+        assert training.finished
+        assert training.share == 1.0
+    with AssignerTraining(config) as training:
+        training.restore(tmp_path / "saved")
+        assert [point["env_steps"] for point in training.points] == [point["env_steps"] for point in points[:2]]
+        while not training.finished:
+            training.advance()
+        assert len(unbroken) == len(state(training)) > 40
+        assert all(torch.equal(a, b) for a, b in zip(unbroken, state(training), strict=True))
+        assert untimed(training.points) == untimed(points)
+    with pytest.raises(ConfigError, match=r"of another configuration \(learning_rate = 0.001 there, 0.5 here\)"):
+        _restored(small(tmp_path, *overrides, "learning.learning_rate=0.5"), tmp_path / "saved")
+
+
+def _restored(config: ExperimentConfig, folder: Path) -> None:
+    with AssignerTraining(config) as training:
+        training.restore(folder)
+
+
+def test_a_point_has_the_glossarys_names(tmp_path) -> None:
+    told = []
+    with AssignerTraining(small(tmp_path), lambda *solved: told.append(solved)) as training:
+        assert told[0] == ("training fleets", 0, 12)
+        assert ("held-out fleets", 3, 3) in told
+        assert told[-1] == ("references", 3, 3)
+        point = training.advance()
+        training.save_policy(tmp_path / "policy.safetensors")
+    values = point.metrics()
+    assert point.env_steps >= 300
+    assert point.episodes == point.env_steps / 8
+    ratios = {
+        metrics.assigner_ratio(name) for name in ("teacher", "hfel-100", "hfel-300", "local_search", "lower_bound")
+    }
+    assert set(values) == {*metrics.LEARNING, *ratios}
+    assert values[metrics.assigner_ratio("lower_bound")] >= 1.0
+    assert -8 <= values[metrics.ASSIGNER_GREEDY_RETURN] <= 8
+    assert values[metrics.ASSIGNER_GREEDY_RETURN] == pytest.approx(8 * (2 * values[metrics.ASSIGNER_AGREEMENT] - 1))
+    network, card = load_policy(tmp_path / "policy.safetensors")
+    assert network.spec.hidden == 8
+    assert card["env_steps"] == point.env_steps
+    assert card["trained_on"]["num_scheduled"] == [8, 8]
+    assert card["results"]["agreement"] == pytest.approx(values[metrics.ASSIGNER_AGREEMENT], abs=1e-4)
+
+
+def test_the_clock_ends_it_too(tmp_path) -> None:
+    with AssignerTraining(small(tmp_path, "learning.minutes=1e-6", "learning.env_steps=null")) as training:
+        assert not training.finished
+        training.advance()
+        assert training.finished
+
+
+def test_divergence_is_an_error(tmp_path) -> None:
+    with AssignerTraining(small(tmp_path)) as training:
+        training.advance()
+        with torch.no_grad():
+            next(iter(training.algorithm.network().parameters())).fill_(float("nan"))
+        with pytest.raises(DivergedError, match=r"lower learning\.learning_rate"):
+            training.advance()
+
+
+def test_a_cache_of_other_fleets(tmp_path) -> None:
+    with AssignerTraining(small(tmp_path)):
+        pass
+    with pytest.raises(ConfigError, match="fleets of another configuration"):
+        AssignerTraining(small(tmp_path, "seed=4"))
