@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import re
 import sys
-from collections.abc import Sequence
+import urllib.error
+import urllib.request
+import webbrowser
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,18 +38,30 @@ CLUSTERING_COLUMNS = (
     ("delay s", metrics.CLUSTERING_DELAY_S, "{:.2f}"),
     ("energy J", metrics.CLUSTERING_ENERGY_J, "{:.2f}"),
 )
+LEARNING_COLUMNS = (
+    ("return", metrics.ASSIGNER_RETURN, "{:.1f}"),
+    ("greedy", metrics.ASSIGNER_GREEDY_RETURN, "{:.1f}"),
+    ("agree", metrics.ASSIGNER_AGREEMENT, "{:.1%}"),
+    ("/HFEL-300", metrics.assigner_ratio("hfel-300"), "{:.3f}"),
+    ("/search", metrics.assigner_ratio("local_search"), "{:.3f}"),
+    ("/bound", metrics.assigner_ratio("lower_bound"), "{:.3f}"),
+)
 SCALE = {metrics.TOTAL_MESSAGE_BITS: 1 / 8e6}
+CURVES = (metrics.ACCURACY, metrics.TOTAL_OBJECTIVE, metrics.TOTAL_ENERGY_J, metrics.TOTAL_DELAY_S)
+NAME_WIDTH = 36  # of the trial's column in a closing table of 80 columns
 
 
 @dataclass
 class Outcome:
-    """How a trial ended: its last metrics, or why it failed."""
+    """How a trial ended: its last metrics, or why it failed, or what stopped it before its last round."""
 
     name: str
     round: int | None = None
     values: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, float]] = field(default_factory=list)
     error: str | None = None
+    stopped: str | None = None
+    changes: list[dict[str, Any]] = field(default_factory=list)
     opened: bool = False
     ended: bool = False
 
@@ -53,22 +70,56 @@ def closing_table(title: str, outcomes: Sequence[Outcome]) -> Table:
     """One row per trial: totals over its rounds (simulated seconds and joules), and what it reached."""
     trained = any(metrics.ACCURACY in outcome.values for outcome in outcomes)
     # Columns no trial has a value for, such as a target nobody set, are left out.
-    columns = COLUMNS if trained else CLUSTERING_COLUMNS
+    learned = any(metrics.ASSIGNER_RETURN in outcome.values for outcome in outcomes)
+    columns = COLUMNS if trained else LEARNING_COLUMNS if learned else CLUSTERING_COLUMNS
     shown = [column for column in columns if any(column[1] in outcome.values for outcome in outcomes)]
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=0)  # 80 columns
-    table.add_column("trial", no_wrap=True, overflow="ellipsis")
-    table.add_column("rounds", justify="right", no_wrap=True)
+    marks = [_mark(outcome) for outcome in outcomes]
+    legend = [text for mark, text in MARKS.items() if f" {mark}" in marks]
+    table = Table(
+        title=title,
+        caption="; ".join(legend) or None,
+        title_justify="left",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=0,  # 80 columns
+    )
+    # Where a row is too long, its name gives way: only a column that may wrap is made narrower, here with an ellipsis.
+    table.add_column("trial", overflow="ellipsis")
+    table.add_column("steps" if learned else "rounds", justify="right", no_wrap=True)
     for heading, _, _ in shown:
         table.add_column(heading, justify="right", no_wrap=True)
-    for outcome in outcomes:
+    for outcome, name, mark in zip(outcomes, short_names([o.name for o in outcomes]), marks, strict=True):
         cells = [
             form.format(outcome.values[name] * SCALE.get(name, 1)) if name in outcome.values else "–"
             for _, name, form in shown
         ]
-        table.add_row(
-            outcome.name, f"{outcome.round or 0}{' ✗' if outcome.error else '' if outcome.ended else ' …'}", *cells
-        )
+        table.add_row(name, f"{outcome.round or 0}{mark}", *cells)
     return table
+
+
+MARKS = {"✗": "✗ failed", "⊣": "⊣ stopped early", "…": "… not ended"}
+
+
+def _mark(outcome: Outcome) -> str:
+    if outcome.error:
+        return " ✗"
+    if not outcome.ended:
+        return " …"
+    return " ⊣" if outcome.stopped else ""
+
+
+def short_names(names: Sequence[str], width: int = NAME_WIDTH) -> list[str]:
+    """Names of trials for a narrow column: if one is longer than `width`, what all share becomes ``…``."""
+    if len(names) < 2 or max(map(len, names)) <= width:
+        return list(names)
+    parts = [re.split(r"(?<!e)-", name) for name in names]  # the - of 1e-05 parts nothing
+    # Of names with unequal numbers of parts, only what they begin with.
+    same = [len(set(column)) == 1 for column in zip(*parts, strict=False)]
+    if len({len(row) for row in parts}) > 1:
+        same = list(itertools.takewhile(bool, same))
+    short = ["-".join("…" if i < len(same) and same[i] else part for i, part in enumerate(row)) for row in parts]
+    return [re.sub(r"(…-)+(?=…)", "", name) for name in short]
 
 
 def comparison_url(experiment_id: str, run_ids: Sequence[str], base: str = "http://127.0.0.1:5000") -> str:
@@ -76,10 +127,48 @@ def comparison_url(experiment_id: str, run_ids: Sequence[str], base: str = "http
     return f"{base}/#/compare-runs?runs={_encode(list(run_ids))}&experiments={_encode([experiment_id])}"
 
 
-def metric_url(experiment_id: str, run_ids: Sequence[str], metric: str, base: str = "http://127.0.0.1:5000") -> str:
-    """The page of MLflow's UI that draws one metric of these runs over the rounds."""
-    keys = f"runs={_encode(list(run_ids))}&metric={_encode(metric)}&experiments={_encode([experiment_id])}"
-    return f"{base}/#/metric?{keys}&plot_metric_keys={_encode([metric])}&x_axis=step"
+def metric_url(experiment_id: str, run_ids: Sequence[str], *names: str, base: str = "http://127.0.0.1:5000") -> str:
+    """The page of MLflow's UI that draws metrics of these runs over the rounds, `names` preselected."""
+    keys = f"runs={_encode(list(run_ids))}&metric={_encode(names[0])}&experiments={_encode([experiment_id])}"
+    return f"{base}/#/metric?{keys}&plot_metric_keys={_encode(list(names))}&x_axis=step"
+
+
+def comparison_lines(uri: str, experiment_id: str | None, run_ids: Sequence[str], logged: Set[str]) -> list[str]:
+    """How to see these runs in MLflow: the command where no server is known, and the addresses of its pages.
+
+    Args:
+        uri: the tracking URI.
+        experiment_id: None if MLflow was never reached: then only the command.
+        run_ids: of the runs.
+        logged: the metrics they have; of accuracy, objective, energy and delay those are preselected.
+    """
+    server = uri.startswith("http")
+    base = uri.rstrip("/") if server else "http://127.0.0.1:5000"
+    lines = [] if server else [f"mlflow ui --backend-store-uri {uri}"]
+    if experiment_id is None or not run_ids:
+        return lines
+    lines.append(f"compare: {comparison_url(experiment_id, run_ids, base)}")
+    curves = [name for name in CURVES if name in logged]
+    if curves:
+        lines.append(f"curves: {metric_url(experiment_id, run_ids, *curves, base=base)}")
+    return lines
+
+
+def open_pages(lines: Sequence[str]) -> str | None:
+    """Open the addresses among `comparison_lines` in the browser; return what prevents it, if anything does."""
+    pages = [line.partition(": ")[2] for line in lines if "/#/" in line]
+    if not pages:
+        return "the sweep has no runs in MLflow yet"
+    base = pages[0].partition("/#/")[0]
+    try:
+        urllib.request.urlopen(base, timeout=5).close()
+    except urllib.error.HTTPError:
+        pass  # it answers; what it asks for, such as a password, the browser can give
+    except (OSError, ValueError):
+        start = "start it" if "/#/" in lines[0] else f"start it first: {lines[0]}"
+        return f"no MLflow server answers at {base}; {start}"
+    opened = [webbrowser.open(page) for page in pages]
+    return None if all(opened) else "found no browser; open the addresses above in one"
 
 
 def _encode(value: str | list[str]) -> str:
@@ -92,6 +181,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m hflray.compare", description="Compare the runs of a sweep.")
     parser.add_argument("sweep", help="the sweep's name or its folder in the results; of a name, the latest")
     parser.add_argument("--results", type=Path, default=Path("hflray_results"), help="default: %(default)s")
+    parser.add_argument("--open", action="store_true", help="open the addresses in the browser; the server must be up")
     given = parser.parse_args(arguments)
     try:
         folder = locate(given.results, given.sweep)
@@ -101,19 +191,19 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     console = Console()
     outcomes = [
-        Outcome(run.name, run.rounds, run.values, error=run.error, ended=run.status != "RUNNING") for run in runs
+        Outcome(run.name, run.rounds, run.values, error=run.error, stopped=run.stopped, ended=run.status != "RUNNING")
+        for run in runs
     ]
     console.print(closing_table(folder.path.name, outcomes))
     say: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
-    base = folder.uri.rstrip("/") if folder.uri.startswith("http") else "http://127.0.0.1:5000"
-    if not folder.uri.startswith("http"):
-        console.print(f"mlflow ui --backend-store-uri {folder.uri}", **say)
     ids = [run.run_id for run in runs]
-    console.print(f"compare: {comparison_url(experiment_id, ids, base)}", **say)
-    for name in (metrics.ACCURACY, metrics.TOTAL_OBJECTIVE, metrics.TOTAL_ENERGY_J, metrics.TOTAL_DELAY_S):
-        if any(name in run.values for run in runs):
-            console.print(f"{name}: {metric_url(experiment_id, ids, name, base)}", **say)
-    return 0
+    lines = comparison_lines(folder.uri, experiment_id, ids, set().union(*(run.values for run in runs)))
+    for line in lines:
+        console.print(line, **say)
+    problem = open_pages(lines) if given.open else None
+    if problem:
+        print(f"error: --open: {problem}", file=sys.stderr)
+    return 2 if problem else 0
 
 
 if __name__ == "__main__":

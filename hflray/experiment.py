@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from hflray import metrics, registry
 from hflray.allocation import Allocation, allocate_round
 from hflray.assignment import configured_assigner
-from hflray.config import ExperimentConfig, flatten
+from hflray.config import MUTABLE, ExperimentConfig, flatten
 from hflray.cost import RoundCost, Workload, round_cost
 from hflray.data import preprocess
 from hflray.data.partition import majority_classes
@@ -55,6 +55,7 @@ class RoundRecord:
         samples_trained: samples passed through local training, over all edge and local iterations.
         model_hash: SHA-256 of the global model's float32 bytes.
         wall: seconds of this machine by phase: schedule_s, assign_s, allocate_s, train_s, evaluate_s.
+        changed: settings that differ from the round before, ``{dotted key: [before, now]}``; see `load_state_dict`.
     """
 
     round: int
@@ -69,6 +70,7 @@ class RoundRecord:
     samples_trained: int
     model_hash: str
     wall: dict[str, float]
+    changed: dict[str, list[Any]] = field(default_factory=dict)
 
     def metrics(self) -> dict[str, float]:
         """The round's entries of the glossary, by name."""
@@ -86,6 +88,15 @@ class RoundRecord:
             values[metrics.edge_metric(edge, "energy_j")] = float(cost.edge_energy_j[edge])
             values[metrics.edge_metric(edge, "devices")] = float(cost.edge_devices[edge])
         return values
+
+    def schedule(self) -> dict[str, list[Any]]:
+        """Who took part and what each was given, (H,) lists ready for JSON; all that the round's bill follows from."""
+        return {
+            "devices": self.devices.tolist(),
+            "edges": self.assignment.tolist(),
+            "bandwidth_hz": self.allocation.bandwidth_hz.tolist(),
+            "cpu_hz": self.allocation.cpu_hz.tolist(),
+        }
 
 
 class Experiment:
@@ -122,6 +133,7 @@ class Experiment:
         self.clusters: NDArray[np.intp] | None = None
         self.clustering: dict[str, float] = {}
         self.reached: dict[str, float] = {}
+        self.changes: list[dict[str, Any]] = []  # {"after_round": i, "changed": {dotted key: [before, now]}}
         self._scheduler: Scheduler | None = None
         self._scheduler_class: type[Scheduler] = registry.resolve("scheduler", config.scheduling.name)
         self._cpus = cpus
@@ -191,7 +203,17 @@ class Experiment:
             samples_trained=self._passes_per_round(devices),
             model_hash=hashlib.sha256(model.tobytes()).hexdigest(),
             wall=clock.laps,
+            changed=next((c["changed"] for c in self.changes if c["after_round"] == index - 1), {}),
         )
+
+    def devices(self) -> dict[str, list[Any]]:
+        """What the data and Algorithm 2 made of the devices, lists of N ready for JSON; the rest of the fleet is drawn.
+
+        ``samples``, ``class_counts`` (N of C each), and ``clusters`` if there are any.
+        """
+        scenario = self.scenario
+        known = {"samples": scenario.class_counts.sum(axis=1).tolist(), "class_counts": scenario.class_counts.tolist()}
+        return known if self.clusters is None else known | {"clusters": self.clusters.tolist()}
 
     def summary(self) -> dict[str, float]:
         """The entries of the glossary known at the end; the target's only if it was reached."""
@@ -300,26 +322,37 @@ class Experiment:
             "clusters": None if self.clusters is None else self.clusters.tolist(),
             "clustering": dict(self.clustering),
             "reached": dict(self.reached),
+            "changes": [dict(change) for change in self.changes],
             "scheduler": None if self._scheduler is None else self._scheduler.state_dict(),
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], may_change: Collection[str] = ()) -> None:
         """Take over a state made by `state_dict`: the run goes on bit for bit as the other would have.
+
+        Args:
+            state: the state.
+            may_change: settings, among `hflray.config.MUTABLE`, that may differ: the run goes on from that state with
+                its own. What differed is kept in `changes`, in later states, and in the next round's record.
 
         Raises:
             ConfigError: another version, or a configuration that would have computed something else.
         """
+        if refused := [key for key in may_change if key not in MUTABLE]:
+            raise ConfigError(f"{refused[0]}: cannot change between rounds; accepted: {', '.join(MUTABLE)}")
         if state.get("version") != STATE_VERSION:
             raise ConfigError(f"state: version {state.get('version')}; this hflray reads version {STATE_VERSION}")
         theirs = ExperimentConfig.model_validate(state["config"])
         self._take_over_kernel(theirs)
-        _check_same_run(self.config, theirs)
+        changed = _check_same_run(self.config, theirs, may_change)
         model = np.array(state["global_model"], dtype=np.float32)
         if model.shape != self.global_model.shape:
             raise ConfigError(f"state: a model of {model.size} weights; this one has {self.global_model.size}")
         self.round, self.global_model = int(state["round"]), model
         self.totals, self.reached = dict(state["totals"]), dict(state["reached"])
         self.clustering = dict(state["clustering"])
+        self.changes = [dict(change) for change in state.get("changes", ())]
+        if changed:
+            self.changes.append({"after_round": self.round, "changed": changed})
         self.clusters = None if state["clusters"] is None else np.array(state["clusters"], dtype=np.intp)
         self._scheduler = None
         if state["scheduler"] is not None:
@@ -378,11 +411,19 @@ class _Clock:
         self.laps[name], self._last = now - self._last, now
 
 
-def _check_same_run(mine: ExperimentConfig, other: ExperimentConfig) -> None:
+def _check_same_run(
+    mine: ExperimentConfig, other: ExperimentConfig, may_change: Collection[str]
+) -> dict[str, list[Any]]:
+    """Settings among `may_change` that differ, {key: [theirs, ours]}; ConfigError if any other differs."""
     ours, theirs = flatten(mine.model_dump(mode="json")), flatten(other.model_dump(mode="json"))
+    changed = {}
     for key in ours:
-        if ours[key] != theirs.get(key) and not any(key == free or key.startswith(f"{free}.") for free in MAY_CHANGE):
+        if ours[key] == theirs.get(key) or any(key == free or key.startswith(f"{free}.") for free in MAY_CHANGE):
+            continue
+        if key not in may_change:
             raise ConfigError(
                 f"{key}: the saved state was made with {theirs.get(key)!r}, this configuration has {ours[key]!r}; "
                 "resume with the same configuration, or start anew"
             )
+        changed[key] = [theirs.get(key), ours[key]]
+    return changed

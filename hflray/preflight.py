@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from hflray.assignment import configured_assigner
+from hflray.assignment import build_assigner, configured_assigner
 from hflray.config import ExperimentConfig
 from hflray.data import Dataset
 from hflray.experiment import Experiment
+from hflray.progress import duration
+from hflray.rl.fleets import FleetSpec, network_spec
 from hflray.scenario import Scenario
 from hflray.sweep import SweepFile, Trial
 from hflray.training.hierarchy import MAX_EDGE_ACTORS
@@ -88,6 +90,11 @@ def check_trials(trials: Sequence[Trial], task: str, measure: bool = True) -> Ch
         if task == "assignment":
             configured_assigner(config)
             continue
+        if task == "train_assigner":
+            spec = FleetSpec.of(config)
+            build_assigner(spec.teacher, **spec.options)
+            network_spec(config)
+            continue
         key = str((config.seed, config.data, config.fleet))
         if key not in scenarios:
             scenarios = {key: Scenario.build(config, dataset=checked.datasets.get(data_key(config)))}  # one at a time
@@ -122,7 +129,7 @@ def estimate(file: SweepFile, trials: Sequence[Trial], checked: Checked, cpus: i
     seconds = start_s + work_s / min(cpus, together * file.tune.cpus_per_trial)
     speed = ", ".join(f"{rate:,.0f}" for rate in rates.values())
     return (
-        f"about {_duration(seconds)} and {memory_mb / 1024:.1f} GiB: at most {len(trials)} trials to their last round, "
+        f"about {duration(seconds)} and {memory_mb / 1024:.1f} GiB: at most {len(trials)} trials to their last round, "
         f"{together} at a time on {cpus} CPUs, at {speed} samples/s each as measured just now"
     )
 
@@ -135,12 +142,6 @@ def _samples_per_second(config: ExperimentConfig, scenario: Scenario) -> float:
     begin = time.perf_counter()
     host.train_each(experiment.global_model, [0])
     return passes / (time.perf_counter() - begin)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def with_data_root(file: SweepFile, root: Path) -> SweepFile:

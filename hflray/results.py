@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +20,23 @@ from hflray.sweep import SweepFile
 
 VERSION = 1
 FILE = "sweep.json"
+LOCK = ".lock"
+
+
+@contextmanager
+def claimed(path: Path) -> Iterator[None]:
+    """Have a sweep's folder to oneself, until the process ends. Raises ConfigError: another process has it."""
+    path.mkdir(parents=True, exist_ok=True)
+    with (path / LOCK).open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.seek(0)
+            raise ConfigError(f"{path}: process {file.read() or '?'} is running this sweep; stop it first") from error
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
 
 
 @dataclass
@@ -28,6 +48,7 @@ class SweepFolder:
         file: the resolved sweep file.
         uri, experiment: where its runs are logged.
         finished: whether every trial has ended.
+        storage: where Tune keeps trials and checkpoints, `s3://…` or a shared folder; None: in `path`.
     """
 
     path: Path
@@ -35,6 +56,7 @@ class SweepFolder:
     uri: str
     experiment: str
     finished: bool = False
+    storage: str | None = None
 
     def save(self) -> None:
         """Write ``sweep.json``."""
@@ -45,6 +67,7 @@ class SweepFolder:
             "uri": self.uri,
             "experiment": self.experiment,
             "finished": self.finished,
+            "storage": self.storage,
         }
         scratch = self.path / f".{FILE}"
         scratch.write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
@@ -61,7 +84,8 @@ class SweepFolder:
                     f"{path}: made by another hflray (version {version}, this one reads {VERSION}); use that one"
                 )
             file = validate(SweepFile, content["file"])
-            return cls(path, file, content["uri"], content["experiment"], content["finished"])
+            storage = content.get("storage")  # since 0.1.0 had it
+            return cls(path, file, content["uri"], content["experiment"], content["finished"], storage)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{path / FILE}: cannot be read ({error}); begin anew with --fresh") from error
 

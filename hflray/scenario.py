@@ -32,6 +32,8 @@ class Scenario:
         class_counts: samples of each class at each device, (N, C).
         fleet: its `samples` are the partition's sizes.
         notes: what a user should know, such as a scaled-down range of D_n.
+        share: makes the samples of `device_data` travel by reference to a data set that Ray holds already; None: as
+            they are.
     """
 
     dataset: Dataset
@@ -39,6 +41,7 @@ class Scenario:
     class_counts: NDArray[np.int64]
     fleet: Fleet
     notes: list[str] = field(default_factory=list)
+    share: Callable[[DeviceData], DeviceData] | None = None
 
     @classmethod
     def build(cls, config: ExperimentConfig, dataset: Dataset | None = None) -> Self:
@@ -71,7 +74,7 @@ class Scenario:
         """The samples as the training hosts take them; `x` replaces the images (and then there is no test set)."""
         dataset = self.dataset
         tested = slice(None) if x is None else slice(0)
-        return DeviceData(
+        data = DeviceData(
             x=dataset.x_train if x is None else x,
             y=dataset.y_train,
             index=np.concatenate(self.parts),
@@ -81,3 +84,4 @@ class Scenario:
             channel_mean=dataset.channel_mean,
             channel_std=dataset.channel_std,
         )
+        return data if self.share is None or x is not None else self.share(data)

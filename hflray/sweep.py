@@ -3,7 +3,7 @@
 ::
 
     name: quickstart
-    task: experiment          # experiment | clustering
+    task: experiment          # experiment | assignment | clustering | train_assigner
     experiment: {...}         # the configuration, see hflray.config
     sweep:                    # dotted keys of the configuration
       scheduling.name: {grid: [ikc, fedavg]}
@@ -27,6 +27,7 @@ from pydantic import Field, field_validator, model_validator
 
 from hflray import metrics
 from hflray.config import (
+    MUTABLE,
     ExperimentConfig,
     Section,
     TrackingConfig,
@@ -39,7 +40,11 @@ from hflray.errors import ConfigError, nearest
 from hflray.seeding import stream
 
 Task = Literal["experiment", "train_assigner", "assignment", "clustering"]
-RUNNABLE = ("experiment", "assignment", "clustering")
+RUNNABLE = ("experiment", "assignment", "clustering", "train_assigner")
+SMOKE_LEARNING = {
+    "fleets": 10, "evaluation_fleets": 2, "hidden": 16, "minutes": None, "env_steps": 2000, "evaluate_every": 1000,
+    "num_scheduled": None, "learning_starts": 500,
+}  # fmt: skip
 SECTIONS = ("name", "description", "task", "sweep", "tune", "tracking")
 
 
@@ -105,25 +110,64 @@ class EarlyStoppingConfig(Section):
     reduction: int = Field(3, ge=2, description="one in so many goes on from a rung to the next")
 
 
+class PopulationConfig(Section):
+    """Population-based training: every few rounds the trials that are behind go on from those ahead, changed a little.
+
+    The population is `tune.samples` trials; what changes are the swept keys, all of them drawn. A number is multiplied
+    by 0.8 or 1.2, a choice moves to its neighbour in the list; `redraw` of the time it is drawn anew.
+    """
+
+    name: Literal["pbt"] = "pbt"
+    metric: str = Field("accuracy", description="a metric of the glossary, compared at equal rounds")
+    mode: Literal["min", "max"] = "max"
+    every: int = Field(5, ge=1, description="rounds between exchanges; all trials wait for each other there")
+    replaced: float = Field(0.25, gt=0, le=0.5, description="share of the trials that take over another's state")
+    redraw: float = Field(0.25, ge=0, le=1, description="how often a value is drawn anew")
+
+
 class TuneConfig(Section):
     """How Ray Tune runs the trials."""
 
     cpus_per_trial: int = Field(1, ge=1, description="CPUs of a trial; one device actor on each unless training says")
     max_concurrent: int | None = Field(None, ge=1, description="trials at a time; null: as many as fit")
     max_failures: int = Field(2, ge=0, description="how often a trial whose process was lost is started again")
+    reuse: bool = Field(True, description="a trial's process serves the next trial; false: one process each")
     samples: int = Field(1, ge=1, description="draws for each point of the grid; trials in all with a search")
     seed: int = Field(0, ge=0, description="of the draws and of the search")
     stop: dict[str, float] = Field({}, description="end a trial once a metric is at least this, by its name")
     search: SearchConfig | None = None
     early_stopping: EarlyStoppingConfig | None = None
+    population: PopulationConfig | None = None
 
     @field_validator("stop")
     @classmethod
     def _known_metric(cls, stop: dict[str, float]) -> dict[str, float]:
         for name in stop:
             if name not in metrics.PER_ROUND:
-                raise ValueError(f"stop: unknown metric '{name}'{nearest(name, metrics.PER_ROUND)}")
+                raise ValueError(f"unknown metric '{name}'{nearest(name, metrics.PER_ROUND)}")
         return stop
+
+    @model_validator(mode="after")
+    def _metrics_exist(self) -> Self:
+        ends = metrics.PER_ROUND + metrics.AT_THE_END
+        for where, section, known in (
+            ("search", self.search, ends),
+            ("early_stopping", self.early_stopping, metrics.PER_ROUND),
+            ("population", self.population, metrics.PER_ROUND),
+        ):
+            if section is not None and section.metric not in known:
+                hint = nearest(section.metric, known)
+                raise ValueError(f"tune.{where}.metric: unknown metric '{section.metric}'{hint}")
+        return self
+
+    @model_validator(mode="after")
+    def _one_way_to_choose(self) -> Self:
+        given = [name for name in ("search", "early_stopping", "population") if getattr(self, name) is not None]
+        if self.population is not None and len(given) > 1:
+            raise ValueError(f"tune.population cannot go with tune.{given[0]}; keep one of them")
+        if self.population is not None and self.samples < 2:
+            raise ValueError(f"tune.samples: got {self.samples}; a population needs at least 2 trials; 4 or more help")
+        return self
 
 
 class SweepFile(Section):
@@ -143,6 +187,33 @@ class SweepFile(Section):
         if self.tune.search is not None and (fixed or not self.sweep):
             what = f"sweep.{fixed[0]} is a {self.sweep[fixed[0]].kind}" if fixed else "sweep is empty"
             raise ValueError(f"tune.search: a search chooses among choice, uniform, loguniform, randint; {what}")
+        return self
+
+    @model_validator(mode="after")
+    def _a_population_mutates(self) -> Self:
+        if self.tune.population is None:
+            return self
+        for key, axis in self.sweep.items():
+            if not axis.drawn:
+                raise ValueError(
+                    f"tune.population: sweep.{key} is a {axis.kind}; the trials of a population differ in what they "
+                    "mutate only; accepted: choice, uniform, loguniform, randint"
+                )
+            if key not in MUTABLE:
+                raise ValueError(
+                    f"tune.population: sweep.{key} cannot change between rounds; accepted: {', '.join(MUTABLE)}"
+                )
+        if not self.sweep:
+            raise ValueError("tune.population: sweep is empty; draw at least one of " + ", ".join(MUTABLE))
+        return self
+
+    @model_validator(mode="after")
+    def _rounds_are_there(self) -> Self:
+        tune = self.tune
+        for name, given in (("stop", tune.stop), ("early_stopping", tune.early_stopping), ("search", tune.search),
+                            ("population", tune.population)):  # fmt: skip
+            if given and self.task != "experiment":
+                raise ValueError(f"tune.{name}: got task '{self.task}'; accepted: task 'experiment'; leave it out")
         return self
 
     @field_validator("task")
@@ -222,11 +293,26 @@ def expand(file: SweepFile) -> list[Trial]:
                 point = step | dict(zip(grids, row, strict=True))
                 draws = {k: axis.draw(stream(file.tune.seed, f"sweep/{k}", number)) for k, axis in drawn.items()}
                 trials.append(make_trial(file, {key: (point | draws)[key] for key in file.sweep}))
+    if file.tune.population is not None:  # its values change as it goes
+        for trial in trials:
+            _check_population(file.tune.population, trial.config)
+        base = run_name(trials[0].config, {}, file.task)
+        return [Trial(f"{base}-p{number}", trial.values, trial.config) for number, trial in enumerate(trials)]
     names = [trial.name for trial in trials]
     if len(set(names)) < len(names):  # two equal values in a list, or values that print alike
         width = len(str(len(trials)))
         trials = [Trial(f"{i:0{width}d}-{trial.name}", trial.values, trial.config) for i, trial in enumerate(trials)]
     return trials
+
+
+def _check_population(population: PopulationConfig, config: ExperimentConfig) -> None:
+    """The trials exchange checkpoints, so there must be one at every exchange."""
+    saved = config.checkpoint.every
+    if not saved or population.every % saved:
+        raise ConfigError(
+            f"checkpoint.every: got {saved}; a population exchanges checkpoints every {population.every} rounds; "
+            "accepted: 1, or a divisor of tune.population.every"
+        )
 
 
 def make_trial(file: SweepFile, values: dict[str, Any]) -> Trial:
@@ -262,7 +348,12 @@ def run_name(config: ExperimentConfig, values: dict[str, Any], task: Task = "exp
     }  # fmt: skip
     if task == "assignment":  # no data, no scheduler, but every assigner by its full name
         parts = [*parts[1:3], assigner_label(config), parts[5]]
-        said |= {"assignment.exchanges", "allocation.coupling"}
+        said |= {"assignment.exchanges", "assignment.polish_ms", "allocation.coupling"}
+    if task == "train_assigner":
+        teacher = config.learning.teacher
+        name = f"{teacher.name}-{teacher.exchanges}" if teacher.name == "hfel" else teacher.name
+        parts = [*parts[1:3], config.learning.features, name, parts[5]]
+        said |= {"learning.features", "learning.teacher.name", "learning.teacher.exchanges"}
     shown = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in values.items()}
     parts += [f"{key.rpartition('.')[2]}={value}" for key, value in shown.items() if key not in said]
     return re.sub(r"[^\w.=λ-]+", "_", "-".join(parts))
@@ -272,6 +363,10 @@ def assigner_label(config: ExperimentConfig) -> str:
     """An assigner as the paper calls it, such as ``hfel-300``; with `joint` where all edges share one deadline."""
     name = config.assignment.name
     name = f"{name}-{config.assignment.exchanges}" if name == "hfel" else name
+    name = f"{name} redraw" if config.assignment.options.get("redraw") else name
+    polish = config.assignment.polish_ms if name == "d3qn" else None
+    if polish:
+        name = f"{name} optimum" if polish == "optimum" else f"{name} {polish:g} ms"
     return f"{name} joint" if config.allocation.coupling == "joint" else name
 
 
@@ -295,11 +390,13 @@ def smoke(file: SweepFile) -> SweepFile:
         "training.local_iterations": 1,
         "training.edge_iterations": 2,
     }
+    if file.task == "train_assigner":
+        small |= {f"learning.{key}": value for key, value in SMOKE_LEARNING.items()}
     experiment = _deep_copy(file.experiment)
     for key, value in small.items():
         set_dotted(experiment, key, value)
     sweep = {key: Axis(grid=[small.get(key, value)]) for key, value in first.items()}
-    tune = file.tune.model_copy(update={"samples": 1, "search": None, "early_stopping": None})
+    tune = file.tune.model_copy(update={"samples": 1, "search": None, "early_stopping": None, "population": None})
     changes = {"name": f"{file.name}-smoke", "experiment": experiment, "sweep": sweep, "tune": tune}
     return file.model_copy(update=changes)
 

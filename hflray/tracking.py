@@ -19,12 +19,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,6 +34,9 @@ from hflray.data import Dataset
 from hflray.errors import ConfigError, HflrayError
 from hflray.metrics import ROUND_OBJECTIVE
 from hflray.models import build_model, load_vector
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 log = logging.getLogger(__name__)
 
@@ -54,10 +57,12 @@ RETRY_AFTER_S = 5.0  # how long a failing server is left alone
 CLOSE_WITHIN_S = 20.0  # how long the end of a sweep waits for a server that does not answer
 EXTRA_ATTEMPTS = 3
 BATCH = 1000  # metrics in one request, MLflow's limit
+TAG_LENGTH = 5000  # of a tag's text, MLflow's limit
 
 # Set before mlflow is imported: its own five retries with backoff take minutes.
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # a bar for every small file it fetches
 
 
 @cache
@@ -108,6 +113,7 @@ class _Run:
     run_id: str | None = None
     pending: list[tuple[int, int, dict[str, float]]] = field(default_factory=list)
     status: str | None = None
+    end_tags: dict[str, str] = field(default_factory=dict)
     extras: list[Callable[[Any, str], None]] = field(default_factory=list)
 
     @property
@@ -182,11 +188,25 @@ class Tracker:
             self._runs[key] = run
         self._wake.set()
 
-    def round(self, key: str, step: int, values: Mapping[str, float]) -> None:
-        """Log one round's metrics with the round as the step; values that are not finite are left out."""
+    def round(
+        self,
+        key: str,
+        step: int,
+        values: Mapping[str, float],
+        schedule: Mapping[str, Any] | None = None,
+        devices: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Log one round's metrics with the round as the step; values that are not finite are left out.
+
+        `schedule` (who took part and what each was given) and `devices` (what is true of all rounds) go to the journal,
+        and from there into the run's tables, see `tables`.
+        """
         finite = {name: float(value) for name, value in values.items() if math.isfinite(value)}
         stamp = _now_ms()
-        self._write(key, {"round": step, "time": stamp, "metrics": finite})
+        if devices is not None:
+            self._write(key, {"devices": devices})
+        entry = {"round": step, "time": stamp, "metrics": finite}
+        self._write(key, entry if schedule is None else entry | {"schedule": schedule})
         with self._lock:
             self._runs[key].pending.append((step, stamp, finite))
         self._wake.set()
@@ -209,21 +229,24 @@ class Tracker:
             self._runs[key].extras.append(patiently)
         self._wake.set()
 
-    def finish(self, key: str, error: str | None = None) -> None:
-        """Close a run: FINISHED, or FAILED with the reason as the tag ``hflray.error``."""
+    def finish(self, key: str, error: str | None = None, tags: Mapping[str, str] | None = None) -> None:
+        """Close a run: FINISHED, or FAILED with the reason as the tag ``hflray.error``; `tags` are set as well."""
+        tags = {**(tags or {}), **({"hflray.error": error} if error else {})}
         with self._lock:
             run = self._runs.get(key)
             if run is None:
                 return
-            run.status = "FAILED" if error else "FINISHED"
-            if error:
-                run.tags["hflray.error"] = error
-        self._write(key, {"end": "FAILED" if error else "FINISHED", "error": error})
+            run.status, run.end_tags = "FAILED" if error else "FINISHED", tags
+        self._write(key, {"end": "FAILED" if error else "FINISHED", "error": error, "tags": tags})
         self._wake.set()
 
     def history(self, key: str) -> list[tuple[int, dict[str, float]]]:
         """The journal's rounds of a run, each once, in order."""
         return [(index, values) for index, _, values in _unsent(_entries(self._journal / f"{key}.jsonl"))]
+
+    def tables(self, key: str) -> Tables:
+        """The journal of a run as tables."""
+        return _tables(_entries(self._journal / f"{key}.jsonl"))
 
     def ended(self, key: str) -> tuple[bool, str | None]:
         """Whether the journal says that a run ended, and why if it failed."""
@@ -234,10 +257,20 @@ class Tracker:
                 break
         return False, None
 
-    def run_ids(self) -> list[str]:
-        """MLflow's ids of the runs, in the order they were opened; those it knows of."""
+    def end_tags(self, key: str) -> dict[str, str]:
+        """The tags that an ended run was closed with; empty of one that has not ended."""
+        for entry in reversed(_entries(self._journal / f"{key}.jsonl")):
+            if "end" in entry:
+                return dict(entry.get("tags", {}))
+            if "start" in entry:
+                break
+        return {}
+
+    def run_ids(self, keys: Iterable[str] | None = None) -> list[str]:
+        """MLflow's ids of the runs, in the order of `keys`, or else as they were opened; those it knows of."""
         with self._lock:
-            return [run.run_id for run in self._runs.values() if run.run_id is not None]
+            runs = [self._runs[key] for key in (self._runs if keys is None else keys) if key in self._runs]
+            return [run.run_id for run in runs if run.run_id is not None]
 
     def close(self, within_s: float = CLOSE_WITHIN_S) -> bool:
         """Send what is left; wait for a server that does not answer at most `within_s`. True if everything arrived."""
@@ -268,9 +301,7 @@ class Tracker:
         run.pending = _unsent(entries)
         over, error = self.ended(key)
         if over:
-            run.status = "FAILED" if error else "FINISHED"
-            if error:
-                run.tags["hflray.error"] = error
+            run.status, run.end_tags = "FAILED" if error else "FINISHED", self.end_tags(key)
         with self._lock:
             self._runs[key] = run
         self._wake.set()
@@ -358,8 +389,8 @@ class Tracker:
             with self._lock:
                 del run.extras[0]
         if run_over is not None:
-            if "hflray.error" in run.tags:
-                client.set_tag(run_id, "hflray.error", run.tags["hflray.error"][:5000])
+            for name, value in run.end_tags.items():
+                client.set_tag(run_id, name, value[:TAG_LENGTH])
             client.set_terminated(run_id, run_over)
             with self._lock:
                 run.status = None if run.status == run_over else run.status
@@ -457,14 +488,52 @@ def _log_input(client: Any, run_id: str, dataset: Mapping[str, str]) -> None:
     client.log_inputs(run_id, [DatasetInput(entity, [InputTag("mlflow.data.context", "training")])])
 
 
-def log_rounds(client: Any, run_id: str, history: list[tuple[int, dict[str, float]]]) -> None:
-    """Log a run's rounds as one table, ``rounds.parquet``."""
+@dataclass(frozen=True)
+class Tables:
+    """A run's rounds, and its devices if they are known.
+
+    Attributes:
+        rounds: a row per round: ``round``, the glossary's metrics by name, and of small fleets (H,) lists: ``devices``
+            (indices), ``edges``, ``bandwidth_hz``, ``cpu_hz``.
+        devices: a row per device: ``device``, ``samples``, ``cluster`` (if there are any), ``class/<c>``: its samples
+            of class c. None where the run kept none.
+    """
+
+    rounds: pd.DataFrame
+    devices: pd.DataFrame | None = None
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write ``rounds.parquet`` and, if there are any, ``devices.parquet``; return their paths."""
+        named = {"rounds.parquet": self.rounds, "devices.parquet": self.devices}
+        paths = []
+        for name, table in named.items():
+            if table is not None:
+                table.to_parquet(folder / name, compression="zstd")
+                paths.append(folder / name)
+        return paths
+
+
+def _tables(entries: list[dict[str, Any]]) -> Tables:
     import pandas as pd
 
+    rows = {e["round"]: {"round": e["round"], **e["metrics"], **e.get("schedule", {})} for e in entries if "round" in e}
+    rounds = pd.DataFrame([rows[index] for index in sorted(rows)])
+    known = [entry["devices"] for entry in entries if "devices" in entry]
+    if not known:
+        return Tables(rounds)
+    last = known[-1]
+    devices = pd.DataFrame({"device": range(len(last["samples"])), "samples": last["samples"]})
+    if "clusters" in last:
+        devices["cluster"] = last["clusters"]
+    counts = np.asarray(last["class_counts"])
+    return Tables(rounds, devices.join(pd.DataFrame(counts, columns=[f"class/{c}" for c in range(counts.shape[1])])))
+
+
+def log_tables(client: Any, run_id: str, tables: Tables) -> None:
+    """Log a run's tables as ``rounds.parquet`` and ``devices.parquet``."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "rounds.parquet"
-        pd.DataFrame([{"round": index, **values} for index, values in history]).to_parquet(path)
-        client.log_artifact(run_id, str(path))
+        for path in tables.write(Path(folder)):
+            client.log_artifact(run_id, str(path))
 
 
 def log_final_model(client: Any, run_id: str, state: Path, dataset: Dataset) -> None:
@@ -497,7 +566,7 @@ def log_final_model(client: Any, run_id: str, state: Path, dataset: Dataset) -> 
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """A run as MLflow has it: its last metrics, its last round, and why it failed, if it did."""
+    """A run as MLflow has it: its last metrics, its last round, and why it failed or was stopped early, if it was."""
 
     run_id: str
     name: str
@@ -505,6 +574,7 @@ class LoggedRun:
     rounds: int
     values: dict[str, float]
     error: str | None
+    stopped: str | None = None
 
 
 def read_runs(uri: str, experiment: str, sweep: str) -> tuple[str, list[LoggedRun]]:
@@ -513,6 +583,18 @@ def read_runs(uri: str, experiment: str, sweep: str) -> tuple[str, list[LoggedRu
     Raises:
         ConfigError: the store does not answer, or knows no runs of the sweep.
     """
+    client, experiment_id, found = _runs_of(uri, experiment, sweep)
+    runs = []
+    for run in found:
+        every = sorted(run.data.metrics, key=lambda name: name != ROUND_OBJECTIVE)[:1]
+        rounds = max((m.step for name in every for m in client.get_metric_history(run.info.run_id, name)), default=0)
+        info, why, stopped = run.info, run.data.tags.get("hflray.error"), run.data.tags.get("hflray.stopped")
+        runs.append(LoggedRun(info.run_id, info.run_name, info.status, rounds, dict(run.data.metrics), why, stopped))
+    return experiment_id, runs
+
+
+def _runs_of(uri: str, experiment: str, sweep: str) -> tuple[Any, str, list[Any]]:
+    """Client, experiment id and MLflow's runs of a sweep; raises as `read_runs`."""
     try:
         client = _client(uri)
         known = client.get_experiment_by_name(experiment)
@@ -524,13 +606,110 @@ def read_runs(uri: str, experiment: str, sweep: str) -> tuple[str, list[LoggedRu
         raise ConfigError(
             f"MLflow at {uri} has no runs of {sweep}; send them with python -m hflray.tracking sync FOLDER"
         )
-    runs = []
-    for run in found:
-        every = sorted(run.data.metrics, key=lambda name: name != ROUND_OBJECTIVE)[:1]
-        rounds = max((m.step for name in every for m in client.get_metric_history(run.info.run_id, name)), default=0)
-        info, why = run.info, run.data.tags.get("hflray.error")
-        runs.append(LoggedRun(info.run_id, info.run_name, info.status, rounds, dict(run.data.metrics), why))
-    return str(known.experiment_id), runs
+    return client, str(known.experiment_id), list(found)
+
+
+@dataclass(frozen=True)
+class History:
+    """A run with all its rounds.
+
+    Attributes:
+        name, status: MLflow's; ``RUNNING`` also where a run was broken off.
+        error: why it failed, or None.
+        config: its resolved configuration, YAML.
+        environment: see `environment`.
+        values: its last metrics, those known at the end included.
+        tables: its rounds and devices.
+        started_ms, ended_ms: the clock when it was begun, and when it ended or was last heard of.
+    """
+
+    name: str
+    status: str
+    error: str | None
+    config: str
+    environment: dict[str, str]
+    values: dict[str, float]
+    tables: Tables
+    started_ms: int
+    ended_ms: int
+
+
+def read_histories(
+    uri: str, experiment: str, sweep: str, told: Callable[[int, int], None] = lambda done, of: None
+) -> list[History]:
+    """The runs of a sweep as MLflow has them, in the order they were begun; `told` after each of them.
+
+    A run that has not ended has no tables yet: its rounds are put together from its metrics.
+
+    Raises:
+        ConfigError: the store does not answer, or knows no runs of the sweep.
+    """
+    client, _, found = _runs_of(uri, experiment, sweep)
+    histories = []
+    for number, run in enumerate(found, 1):
+        try:
+            histories.append(_history(client, run))
+        except Exception as error:
+            raise ConfigError(f"MLflow at {uri} does not answer ({_first_line(error)}); start that server") from error
+        told(number, len(found))
+    return histories
+
+
+def _history(client: Any, run: Any) -> History:
+    import pandas as pd
+
+    info, run_id = run.info, run.info.run_id
+    names = {artifact.path for artifact in client.list_artifacts(run_id)}
+    with tempfile.TemporaryDirectory() as folder:
+
+        def fetch(name: str) -> Path:
+            return Path(client.download_artifacts(run_id, name, folder))
+
+        config = fetch("config.yaml").read_text(encoding="utf-8") if "config.yaml" in names else ""
+        around = json.loads(fetch("environment.json").read_text()) if "environment.json" in names else {}
+        if "rounds.parquet" in names:
+            devices = pd.read_parquet(fetch("devices.parquet")) if "devices.parquet" in names else None
+            tables = Tables(pd.read_parquet(fetch("rounds.parquet")), devices)
+        else:
+            rows: dict[int, dict[str, float]] = {}
+            for name in run.data.metrics:
+                for metric in client.get_metric_history(run_id, name):
+                    rows.setdefault(metric.step, {"round": metric.step})[name] = metric.value
+            tables = Tables(pd.DataFrame([rows[step] for step in sorted(rows)]))
+    why, end = run.data.tags.get("hflray.error"), info.end_time or info.start_time
+    values = dict(run.data.metrics)
+    return History(info.run_name, info.status, why, config, around, values, tables, info.start_time, end)
+
+
+def read_journal(folder: Path) -> list[History]:
+    """The runs of a sweep as its journal has them, in the order they were begun. Raises ConfigError: there is none."""
+    histories = []
+    for path in sorted((folder / "journal").glob("*.jsonl")):
+        entries = _entries(path)
+        starts = [number for number, entry in enumerate(entries) if "start" in entry]
+        if not starts:
+            continue
+        first, last = entries[starts[0]], entries[starts[-1]]
+        ends = [entry for entry in entries[starts[-1] :] if "end" in entry]
+        values: dict[str, float] = {}
+        for _, _, of_round in _unsent(entries):
+            values |= of_round
+        histories.append(
+            History(
+                name=last["name"],
+                status=ends[-1]["end"] if ends else "RUNNING",
+                error=ends[-1]["error"] if ends else None,
+                config=last["artifacts"]["config.yaml"],
+                environment=json.loads(last["artifacts"]["environment.json"]),
+                values=values,
+                tables=_tables(entries),
+                started_ms=first["start"],
+                ended_ms=max((entry["time"] for entry in entries if "time" in entry), default=last["start"]),
+            )
+        )
+    if not histories:
+        raise ConfigError(f"{folder / 'journal'}: holds no run; give the folder of a sweep's results")
+    return sorted(histories, key=lambda history: history.started_ms)
 
 
 def sync(folder: Path, uri: str | None = None) -> bool:

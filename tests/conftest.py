@@ -48,7 +48,12 @@ def ray_session() -> Iterator[None]:
     import ray
 
     ray.init(
-        num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR", object_store_memory=300 * 2**20
+        address="local",  # not a cluster that somebody has started on this machine
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+        object_store_memory=300 * 2**20,
     )
     yield
     ray.shutdown()

@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
+import http.server
 import io
 import json
+import threading
+import webbrowser
+from pathlib import Path
 from urllib.parse import parse_qs
 
+import pytest
 from rich.console import Console
 
-from hflray import metrics
-from hflray.compare import Outcome, closing_table, comparison_url, main, metric_url
+from hflray import compare, metrics
+from hflray.compare import (
+    COLUMNS,
+    CURVES,
+    Outcome,
+    closing_table,
+    comparison_lines,
+    comparison_url,
+    main,
+    metric_url,
+    open_pages,
+    short_names,
+)
 from hflray.results import SweepFolder
 from hflray.sweep import load_sweep
 from hflray.tracking import Tracker, default_uri
+from tests.browser import CHROMIUM, Page
 from tests.conftest import small_config
+from tests.servers import mlflow_server
+from tests.tune.test_cli import call
 
 
 def render(outcomes: list[Outcome]) -> str:
@@ -40,6 +59,27 @@ def test_the_table_shows_totals_and_fits_eighty_columns() -> None:
         *["–"] * 5,
     ]
     assert "to target" not in text
+
+
+def test_names_too_long_for_the_table_lose_what_all_share() -> None:
+    names = [f"synthetic-H{h}-λ{w}-fedavg-geographic-s0" for h in (4, 8) for w in (0.1, 10)]
+    assert short_names(names) == ["…-H4-λ0.1-…", "…-H4-λ10-…", "…-H8-λ0.1-…", "…-H8-λ10-…"]
+    assert short_names(names[:1]) == names[:1]
+    assert short_names(["a-b", "a-c"]) == ["a-b", "a-c"]
+    rates = [f"synthetic-H4-λ1-fedavg-geographic-s0-learning_rate={rate}" for rate in ("1e-05", "0.1")]
+    assert short_names(rates) == ["…-learning_rate=1e-05", "…-learning_rate=0.1"]
+    uneven = ["digits-H10-λ1-fedavg-local_search-s0", "digits-H10-λ1-fedavg-local_search-s0-a=1-b=2"]
+    assert short_names(uneven) == ["…", "…-a=1-b=2"]
+    values = dict.fromkeys((name for _, name, _ in COLUMNS), 1326.24) | {metrics.ACCURACY: 0.5}
+    text = render([Outcome(name, 3, values, ended=True) for name in names])
+    assert "accuracy to target objective delay s energy J MB" in " ".join(text.split())
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_a_trial_stopped_early_is_marked_and_the_mark_explained() -> None:
+    text = render([Outcome("a", 3, {metrics.ACCURACY: 0.5}, ended=True, stopped="asha after round 3")])
+    assert "3 ⊣" in text
+    assert "⊣ stopped early" in text
 
 
 def test_a_trial_that_has_not_ended_is_marked() -> None:
@@ -77,7 +117,18 @@ def test_the_curve_of_a_metric_has_a_url() -> None:
     assert query["x_axis"] == ["step"]
 
 
-def test_a_sweep_is_compared_from_what_mlflow_has(tmp_path, capsys) -> None:
+def test_accuracy_objective_energy_and_delay_are_preselected() -> None:
+    command, compare, curves = comparison_lines("sqlite:///x.db", "7", ["aa"], {*CURVES, metrics.CLASS_BALANCE})
+    assert command == "mlflow ui --backend-store-uri sqlite:///x.db"
+    assert compare == f"compare: {comparison_url('7', ['aa'])}"
+    keys = json.loads(parse_qs(curves.partition("?")[2])["plot_metric_keys"][0])
+    assert keys == [metrics.ACCURACY, metrics.TOTAL_OBJECTIVE, metrics.TOTAL_ENERGY_J, metrics.TOTAL_DELAY_S]
+    server = comparison_lines("http://there:1/", "7", ["aa"], {metrics.TOTAL_DELAY_S})
+    assert [line.split("#")[0] for line in server] == ["compare: http://there:1/", "curves: http://there:1/"]
+    assert comparison_lines("http://there:1/", None, [], set()) == []
+
+
+def test_a_sweep_is_compared_from_what_mlflow_has(tmp_path, capsys, monkeypatch) -> None:
     uri = default_uri(tmp_path)
     folder = SweepFolder(tmp_path / "mine-20260101-000000", load_sweep(None, ["name=mine"]), uri, "tests", True)
     folder.save()
@@ -92,5 +143,98 @@ def test_a_sweep_is_compared_from_what_mlflow_has(tmp_path, capsys) -> None:
     assert "first" in out
     assert "1 ✗" in out
     assert all(run_id in out for run_id in tracker.run_ids())
+    monkeypatch.setattr(compare, "open_pages", lambda lines: f"{len(lines)} lines")
+    assert main(["mine", "--results", str(tmp_path), "--open"]) == 2
+    assert capsys.readouterr().err == "error: --open: 3 lines\n"
+    monkeypatch.setattr(compare, "open_pages", lambda lines: None)
+    assert main(["mine", "--results", str(tmp_path), "--open"]) == 0
     assert main(["yours", "--results", str(tmp_path)]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+LINES = ["mlflow ui --backend-store-uri x", "compare: {}/#/compare-runs?runs=a", "curves: {}/#/metric?runs=a"]
+
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    """A server that wants a password."""
+
+    def do_GET(self) -> None:
+        self.send_error(401)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_open_shows_both_pages_if_the_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", lambda page: not opened.append(page))
+    with http.server.HTTPServer(("127.0.0.1", 0), Answers) as server:
+        base = f"http://127.0.0.1:{server.server_port}"
+        lines = [line.format(base) for line in LINES]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert open_pages(lines) is None
+        monkeypatch.setattr(webbrowser, "open", lambda page: False)
+        assert "no browser" in str(open_pages(lines))
+        server.shutdown()
+    assert opened == [f"{base}/#/compare-runs?runs=a", f"{base}/#/metric?runs=a"]
+    assert open_pages(lines) == f"no MLflow server answers at {base}; start it first: {LINES[0]}"
+    assert open_pages(lines[1:]) == f"no MLflow server answers at {base}; start it"
+    assert "no runs" in str(open_pages(LINES[:1]))
+
+
+SIX = """
+name: six
+experiment:
+  max_rounds: 3
+  data: {name: synthetic, samples_per_device: [20, 40]}
+  fleet: {num_devices: 12, num_edges: 2}
+  scheduling: {name: fedavg}
+  assignment: {name: geographic}
+  training: {local_iterations: 1, edge_iterations: 1, batch_size: 16, backend: serial}
+sweep:
+  scheduling.num_scheduled: {grid: [4, 8]}
+  cost.delay_weight: {grid: [0.1, 1, 10]}
+"""
+DRAWN = "[...document.querySelectorAll('.js-plotly-plot')].filter(plot => plot.data && plot.data.length)"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.skipif(not CHROMIUM, reason="no chromium (apt-get install chromium)")
+def test_the_pages_of_mlflow_show_every_run_of_a_sweep(tmp_path: Path) -> None:
+    """A real sweep, a real MLflow server, a real browser: what the printed addresses open."""
+    with mlflow_server(tmp_path) as server:
+        (tmp_path / "six.yaml").write_text(SIX)
+        done = call("six.yaml", "--tracking-uri", server.uri, cwd=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        address = dict(line.split(": ", 1) for line in map(str.strip, done.stdout.splitlines()) if "/#/" in line)
+        names = sorted(f"synthetic-H{h}-λ{w}-fedavg-geographic-s0" for h in (4, 8) for w in (0.1, 1, 10))
+        with Page() as page:
+            page.open(address["compare"])
+            assert page.wait_for(f"{DRAWN}.length")
+            page.screenshot(tmp_path / "compare.png")
+            # Parallel coordinates: a line for every run, through what differs and the accuracy.
+            axes = page.evaluate(f"{DRAWN}.flatMap(plot => plot.data[0].dimensions.map(d => [d.label, d.values]))")
+            values = dict(axes)
+            assert values["cost.delay_weight"] == [0.1, 1, 10, 0.1, 1, 10]
+            assert values["scheduling.num_scheduled"] == [4, 4, 4, 8, 8, 8]
+            assert all(0 < accuracy < 1 for accuracy in values[metrics.ACCURACY])
+            assert len(values[metrics.ACCURACY]) == 6
+            cells = page.evaluate("[...document.querySelectorAll('td, th')].map(cell => cell.innerText)")
+            assert set(names) <= set(cells)
+
+            page.open(address["curves"])
+            assert page.wait_for(f"{DRAWN}.length")
+            page.screenshot(tmp_path / "curves.png")
+            curves = page.evaluate(
+                f"{DRAWN}.flatMap(plot => plot.data.map(line => [line.name, line.x, line.y, line.xaxis || 'x']))"
+            )
+            shown = {(name, tuple(y)) for name, _, y, _ in curves}
+            assert sorted({name.split(" (")[0] for name, _ in shown}) == names
+            # Every curve has all rounds, and all share one axis.
+            assert {(tuple(x), axis) for _, x, _, axis in curves} == {((1, 2, 3), "x")}
+            assert page.evaluate(f"{DRAWN}.map(plot => Object.keys(plot._fullLayout._plots))") == [["xy"]]
+            chosen = page.evaluate("document.body.innerText")
+            assert all(name in chosen for name in CURVES)
+            logged = {tuple(y) for _, y in shown}
+            assert len(logged) > 6  # accuracy, objective, energy and delay, not one of them alone

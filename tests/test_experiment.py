@@ -133,6 +133,34 @@ def test_a_state_of_another_run_is_refused() -> None:
     Experiment(small_config("max_rounds=9", "training.num_actors=2")).load_state_dict(state)
 
 
+def test_a_state_goes_on_with_other_settings_where_that_is_allowed() -> None:
+    state = Experiment(small_config("scheduling.name=fedavg"))
+    state.run_round()
+    state = state.state_dict()
+    changed = small_config("scheduling.name=fedavg", "training.learning_rate=0.02", "training.local_iterations=2")
+    allowed = ("training.learning_rate", "training.local_iterations", "training.batch_size")
+    experiment = Experiment(changed)
+    experiment.load_state_dict(state, may_change=allowed)
+    what = {"training.local_iterations": [1, 2], "training.learning_rate": [0.01, 0.02]}
+    assert experiment.changes == [{"after_round": 1, "changed": what}]
+    second, third = experiment
+    assert (second.round, second.changed, third.changed) == (2, what, {})
+    assert second.samples_trained == experiment.scenario.fleet.samples[second.devices].sum() * 2 * 2  # L = 2, Q = 2
+    # The change is part of the state, and nothing changes when it is taken over again.
+    again = Experiment(changed)
+    again.load_state_dict(experiment.state_dict(), may_change=allowed)
+    assert again.changes == experiment.changes
+    # The bits are those of the new settings: not those of the run it came from.
+    first = Experiment(small_config("scheduling.name=fedavg"))
+    first.load_state_dict(state)
+    assert first.run_round().model_hash != second.model_hash
+
+    with pytest.raises(ConfigError, match=r"training.local_iterations: .*made with 1"):
+        Experiment(changed).load_state_dict(state, may_change=("training.learning_rate",))
+    with pytest.raises(ConfigError, match=r"seed: cannot change between rounds; accepted: training.learning_rate"):
+        Experiment(changed).load_state_dict(state, may_change=("seed",))
+
+
 def test_divergence_stops_the_run_and_leaves_the_state_as_it_was() -> None:
     experiment = Experiment(small_config("training.learning_rate=1e20", "scheduling.name=fedavg"))
     before = experiment.state_dict()

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import io
+import re
 
+import pytest
 from rich.console import Console
 
-from hflray.progress import SweepProgress
+from hflray import progress as module
+from hflray.progress import SweepProgress, duration
 
 
 def run(**options: object) -> str:
-    console = Console(file=io.StringIO(), width=100, **{k: v for k, v in options.items() if k != "quiet"})  # type: ignore[arg-type]
-    with SweepProgress(console, trials=2, quiet=bool(options.get("quiet"))) as progress:
+    console = Console(file=io.StringIO(), width=120, **{k: v for k, v in options.items() if k != "quiet"})  # type: ignore[arg-type]
+    with SweepProgress(console, trials=3, quiet=bool(options.get("quiet"))) as progress:
         with progress.phase("starting Ray"):
             pass
         for key, name in (("1", "first"), ("2", "second")):
             progress.started(key, name, rounds=3)
             progress.round(key, name, 1, 3, "accuracy 10.0%")
-        progress.ended("1", "first")
+        progress.ended("1", "first", stopped="asha after round 1")
         progress.ended("2", "second", error="it [broke]")
     output = console.file
     assert isinstance(output, io.StringIO)
@@ -25,14 +28,17 @@ def run(**options: object) -> str:
 
 
 def test_plain_lines() -> None:
-    assert run(force_terminal=False).splitlines() == [
+    lines = [re.sub(r"about .* left", "about T left", line) for line in run(force_terminal=False).splitlines()]
+    assert lines == [
         "starting Ray …",
         "first: started",
         "first: round 1/3, accuracy 10.0%",
         "second: started",
         "second: round 1/3, accuracy 10.0%",
-        "first: done",
+        "first: done, stopped early: asha after round 1",
+        "1 of 3 done, 1 running, about T left",
         "second: failed: it [broke]",
+        "1 of 3 done, 0 running, 1 failed, about T left",
     ]
 
 
@@ -41,7 +47,41 @@ def test_a_terminal_gets_one_live_display() -> None:
     assert "round 1/3" not in text
     assert "1/3" in text
     assert "it [broke]" in text
+    assert "1 running" in text
+    assert "1 failed" in text
+    assert "left" in text
 
 
 def test_quiet_shows_failures_only() -> None:
     assert run(force_terminal=False, quiet=True).splitlines() == ["second: failed: it [broke]"]
+
+
+def test_the_time_left_follows_from_the_rounds_of_this_process(monkeypatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(module.time, "monotonic", lambda: now)
+    progress = SweepProgress(Console(file=io.StringIO(), force_terminal=False), trials=4)
+    assert progress.remaining_s() is None
+    progress.resumed("done before", 10)
+    progress.ended("done before", "done before")
+    progress.resumed("1", 4)
+    progress.started("1", "1", rounds=10)
+    assert progress.remaining_s() is None
+    now = 120.0
+    progress.round("1", "1", 5, 10, "")
+    progress.started("2", "2", rounds=10)
+    # 20 s for a round; 5 rounds of the first, 10 of the second, and 10 of one not begun.
+    assert progress.remaining_s() == pytest.approx(20 * 25)
+    progress.ended("2", "2", stopped="asha")
+    assert progress.remaining_s() == pytest.approx(20 * (5 + 20 / 3))
+
+
+def test_a_trial_that_goes_on_is_announced_once() -> None:
+    console = Console(file=io.StringIO(), force_terminal=False)
+    with SweepProgress(console, trials=1) as progress:
+        for _ in range(2):
+            progress.started("1", "first", rounds=3)
+    assert console.file.getvalue().count("started") == 1  # type: ignore[attr-defined]
+
+
+def test_durations() -> None:
+    assert [duration(s) for s in (41.6, 600, 9000)] == ["42 s", "10 min", "2.5 h"]

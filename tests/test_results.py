@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from hflray.errors import ConfigError
-from hflray.results import SweepFolder, find, locate, new_folder, unfinished
+from hflray.results import SweepFolder, claimed, find, locate, new_folder, unfinished
 from hflray.sweep import load_sweep
 
 
@@ -72,3 +74,14 @@ def test_a_damaged_or_foreign_folder_is_refused(tmp_path, damage: str) -> None:
     with pytest.raises(ConfigError, match="cannot be read" if damage == "cut" else "version 99"):
         SweepFolder.load(folder.path)
     assert unfinished(tmp_path, "mine") is None
+
+
+def test_two_processes_never_run_one_sweep(tmp_path) -> None:
+    folder = made(tmp_path, "20260101-000000", finished=False)
+    with claimed(folder.path):
+        other = "import sys, pathlib, hflray.results as r\nwith r.claimed(pathlib.Path(sys.argv[1])): pass"
+        command = [sys.executable, "-c", other, str(folder.path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert f"process {os.getpid()} is running this sweep" in done.stderr
+    with claimed(folder.path):
+        pass

@@ -7,6 +7,7 @@ import math
 import subprocess
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,38 @@ def test_a_run_holds_params_metrics_tags_and_artifacts(results, tmp_path) -> Non
     assert load_config(path) == config
     saved = json.loads(Path(client.download_artifacts(run.info.run_id, "environment.json", str(tmp_path))).read_text())
     assert {"git_commit", "python", "cpu", "torch", "ray", "numpy"} <= set(saved)
+
+
+def test_tables_are_the_same_from_the_journal_and_from_mlflow(results) -> None:
+    tracker = open_tracker(results, "tables")
+    devices = {"samples": [3, 2], "class_counts": [[3, 0], [1, 1]], "clusters": [0, 1]}
+    for key in ("done", "half"):
+        tracker.start(key, key, small_config(), {})
+        for step in (2, 1, 2):  # a round that is done again is one round
+            schedule = {"devices": [0, 1], "edges": [step, 0], "bandwidth_hz": [1.0, 2.0], "cpu_hz": [3.0, 4.0]}
+            tracker.round(key, step, {"accuracy": step / 10}, schedule, devices)
+    tables = tracker.tables("done")
+    assert tables.rounds["round"].tolist() == [1, 2]
+    assert tables.rounds["edges"].tolist() == [[1, 0], [2, 0]]
+    assert tables.devices is not None
+    assert tables.devices.to_dict("list") == {
+        "device": [0, 1], "samples": [3, 2], "cluster": [0, 1], "class/0": [3, 1], "class/1": [0, 1],
+    }  # fmt: skip
+    tracker.extra("done", lambda client, run_id: tracking.log_tables(client, run_id, tables))
+    tracker.finish("done")
+    assert tracker.close()
+    done, half = tracking.read_histories(default_uri(results), "tests", "tables")
+    journal = {history.name: history for history in tracking.read_journal(results / "tables")}
+    assert (done.status, half.status) == ("FINISHED", "RUNNING")
+    assert [list(row) for row in done.tables.rounds["edges"]] == [[1, 0], [2, 0]]
+    assert half.tables.devices is None  # only the journal has it yet
+    assert journal["half"].tables.devices is not None
+    for mine, logged in ((journal["done"], done), (journal["half"], half)):
+        assert mine.status == logged.status
+        assert mine.config == logged.config
+        assert mine.tables.rounds["accuracy"].tolist() == logged.tables.rounds["accuracy"].tolist() == [0.1, 0.2]
+    with pytest.raises(ConfigError, match="holds no run"):
+        tracking.read_journal(results)
 
 
 def test_a_failed_run_says_why(results) -> None:
@@ -180,3 +213,53 @@ def test_the_commit_is_known_in_a_checkout_only(tmp_path) -> None:
     head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
     assert git_commit(tmp_path) == head
     assert environment()["torch"].startswith("2.13")
+
+
+def test_a_full_disk_of_the_store_loses_nothing_and_doubles_nothing(tmp_path, monkeypatch, caplog) -> None:
+    """A tmpfs that is full from round 2 to round 4; the sweep's own folder is on another disk."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", disk], capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode().strip()}")
+    monkeypatch.setattr(tracking, "RETRY_AFTER_S", 0.05)
+    try:
+        tracker = Tracker(default_uri(disk), "tests", "full", tmp_path / "full")
+        tracker.start("t1", "squeezed", small_config(), {})
+        tracker.round("t1", 1, {"round/objective": 1.0})
+        while tracker._runs["t1"].waiting:
+            threading.Event().wait(0.02)
+        with (disk / "ballast").open("wb", buffering=0) as ballast, suppress(OSError):
+            while True:
+                ballast.write(bytes(4096))
+        for step in (2, 3, 4):
+            tracker.round("t1", step, {f"edge/{m}/delay_s": float(step) for m in range(300)} | {"round/objective": 1.0})
+        deadline = time.monotonic() + 60
+        while "does not answer" not in caplog.text and time.monotonic() < deadline:
+            threading.Event().wait(0.02)
+        assert "full" in caplog.text
+        (disk / "ballast").unlink()
+        tracker.round("t1", 5, {"round/objective": 1.0})
+        tracker.finish("t1")
+        assert tracker.close()
+        client = MlflowClient(default_uri(disk))
+        (run_id,) = tracker.run_ids()
+        assert [m.step for m in client.get_metric_history(run_id, "round/objective")] == [1, 2, 3, 4, 5]
+        assert [m.step for m in client.get_metric_history(run_id, "edge/299/delay_s")] == [2, 3, 4]
+        assert client.get_run(run_id).info.status == "FINISHED"
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=False)
+
+
+def test_tags_of_the_end_are_set_and_known_after_a_restart(results) -> None:
+    tracker = open_tracker(results, "tagged")
+    tracker.start("t1", "x", small_config(), {})
+    tracker.finish("t1", tags={"hflray.stopped": "asha after round 3"})
+    assert tracker.close()
+    assert tracker.end_tags("t1") == {"hflray.stopped": "asha after round 3"}
+    again = open_tracker(results, "tagged")
+    again.adopt("t1")
+    assert again.close()
+    assert again.run_ids(["t1", "unknown"]) == tracker.run_ids()
+    (run,) = tracking.read_runs(default_uri(results), "tests", "tagged")[1]
+    assert (run.status, run.stopped, run.error) == ("FINISHED", "asha after round 3", None)

@@ -9,12 +9,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import ray
 from numpy.typing import NDArray
+from ray.util.metrics import Counter, Gauge
 
+from hflray.errors import HflrayError
+from hflray.metrics import LIVE_SAMPLES, LiveMetric
 from hflray.training.aggregate import FloatVector, SumVector, mean
 
 if TYPE_CHECKING:
@@ -23,18 +26,34 @@ if TYPE_CHECKING:
 NEVER_RETRY = {"max_restarts": 0, "max_task_retries": 0}
 
 
+def instrument(metric: LiveMetric, labels: dict[str, str]) -> Any:
+    """Ray's counter or gauge for a live metric. `labels` it lacks are left out; those it has besides come per call."""
+    kind = Counter if metric.kind == "counter" else Gauge
+    known = {name: value for name, value in labels.items() if name in metric.labels}
+    return kind(metric.name, metric.description, metric.labels).set_default_tags(known)
+
+
 class DeviceWorker:
     """Hosts devices in a process of its own; a thin shell around `hflray.training.local.DeviceHost`.
 
-    `pin`: keep a CPU for itself, where one is free.
+    `pin`: keep a CPU for itself, where one is free. `expected`: the `release` of the driver; another one here is an
+    error, because its results would be others.
     """
 
-    def __init__(self, job: LocalJob, data: DeviceData, pin: bool = False) -> None:
+    def __init__(
+        self, job: LocalJob, data: DeviceData, pin: bool = False, expected: dict[str, str] | None = None
+    ) -> None:
         # torch is imported here and not above: an edge's process has no use for its 200 MB.
         from hflray.training.local import DeviceHost
         from hflray.training.machine import CpuClaim
+        from hflray.training.release import differences, release
+
+        if expected is not None and (what := differences(expected, release())):
+            raise HflrayError(f"node {ray.util.get_node_ip_address()} runs {what}; run cluster/setup_node.sh there")
 
         self._busy_s = 0.0
+        self._job, self._samples = job, np.diff(data.offsets)
+        self._trained: Any = None  # a live counter, once somebody watches
         self._claim = CpuClaim() if pin else None
         self._host = DeviceHost(job, data)
 
@@ -42,12 +61,29 @@ class DeviceWorker:
         """The process, and the seconds it has spent in `train`; for whoever watches."""
         return os.getpid(), self._busy_s
 
+    def watch(self, labels: dict[str, str]) -> None:
+        """From now on export how many samples were trained here, under these labels."""
+        self._trained = instrument(LIVE_SAMPLES, labels)
+
+    def where(self) -> str:
+        """The id of the node this actor is on."""
+        return str(ray.get_runtime_context().get_node_id())
+
     def train(self, task: EdgeTask, *edge_models: FloatVector) -> SumVector | tuple[SumVector, ...]:
         """See `DeviceHost.train`; one return value per edge, so that each goes straight to its edge."""
         begin = time.perf_counter()
         sums = self._host.train(task, *edge_models)
         self._busy_s += time.perf_counter() - begin
+        if self._trained is not None:
+            self._trained.inc(self._passes(task))
         return sums[0] if len(sums) == 1 else sums
+
+    def _passes(self, task: EdgeTask) -> int:
+        """Samples through local training in a task."""
+        samples = self._samples[[device for edge in task.devices for device in edge]]
+        if self._job.local_iteration == "step":
+            samples = np.minimum(samples, self._job.batch_size)
+        return int(samples.sum()) * self._job.local_iterations
 
     def train_each(
         self, job: LocalJob, data: DeviceData, vector: FloatVector, devices: Sequence[int]

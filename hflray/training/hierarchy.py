@@ -10,23 +10,26 @@ from __future__ import annotations
 import logging
 import math
 import os
+import platform
+import socket
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hflray.errors import DivergedError, WorkerLostError
+from hflray.errors import ConfigError, DivergedError, WorkerLostError
 from hflray.training.aggregate import FloatVector, SumVector, mean
 from hflray.training.local import EVALUATION_BATCH, DeviceData, DeviceHost, EdgeTask, LocalJob
 from hflray.training.plan import RoundPlan, balance, plan_round
+from hflray.training.pool import ActorPool
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 MAX_EDGE_ACTORS = 8  # an edge adds a few arrays; beyond this, processes cost more than they carry
 OBJECT_STORE_BYTES = 2 * 2**30  # of a Ray started here: data sets and a few models; Ray spills to disk beyond it
-PIN = os.environ.get("HFLRAY_PIN", "1") != "0"  # HFLRAY_PIN=0: actors wander over the CPUs
+KNOCK_S = 10.0  # how long a cluster's address may take to answer
 ATTEMPTS = 3  # how often a round is tried before lost actors end the trial
 
 
@@ -119,44 +122,44 @@ class RayHierarchy:
     ) -> None:
         import ray
 
-        self._job, self._edge_iterations = job, edge_iterations
+        self._edge_iterations = edge_iterations
         self._samples, self._test_count = np.diff(data.offsets), len(data.y_test)
-        self._num_actors, self._cpus_per_actor = num_actors, cpus_per_actor
-        self._num_edge_actors = min(num_edges, MAX_EDGE_ACTORS)
-        self._data_ref = ray.put(data)
-        self._devices: list[Any] = []
-        self._edges: list[Any] = []
-        self._start()
+        self.pool = ActorPool(job, ray.put(data), num_actors, cpus_per_actor, min(num_edges, MAX_EDGE_ACTORS))
 
     def train_round(
         self, round_index: int, model: FloatVector, devices: NDArray[np.intp], assignment: NDArray[np.intp]
     ) -> FloatVector:
         """See `Hierarchy.train_round`."""
-        plan = plan_round(self._samples, devices, assignment, self._num_actors)
-        sums = self._recovering(f"round {round_index}", lambda: self._edge_sums(round_index, model, plan))
-        return cloud_aggregate(sums, plan, round_index)
+
+        def attempt() -> tuple[list[SumVector], RoundPlan]:
+            plan = plan_round(self._samples, devices, assignment, len(self.pool.devices))
+            return self._edge_sums(round_index, model, plan), plan
+
+        return cloud_aggregate(*self._recovering(f"round {round_index}", attempt), round_index)
 
     def _edge_sums(self, round_index: int, model: FloatVector, plan: RoundPlan) -> list[SumVector]:
         import ray
 
+        pool = self.pool
         models: dict[int, Any] = dict.fromkeys(plan.edge_samples, ray.put(model))
         for q in range(self._edge_iterations):
-            partial: dict[int, list[Any]] = {m: [] for m in plan.edge_samples}
-            for actor, share in zip(self._devices, plan.shares, strict=True):
+            partial: dict[int, list[tuple[int, Any]]] = {m: [] for m in plan.edge_samples}
+            for host, (actor, share) in enumerate(zip(pool.devices, plan.shares, strict=True)):
                 if not share:
                     continue
                 task = EdgeTask(round_index, q, plan.fraction_bits, tuple(share.values()))
                 call = actor.train.options(num_returns=len(share))
                 refs = call.remote(task, *(models[m] for m in share))
                 for m, ref in zip(share, [refs] if len(share) == 1 else refs, strict=True):
-                    partial[m].append(ref)
+                    partial[m].append((host, ref))
             last = q == self._edge_iterations - 1
-            for m, refs in partial.items():
-                edge = self._edges[m % self._num_edge_actors]
+            for m, parts in partial.items():
+                number = m % len(pool.edges)
+                edge, sums = pool.edges[number], pool.gather(number, parts)
                 if last:
-                    models[m] = edge.total.remote(*refs)
+                    models[m] = edge.total.remote(*sums)
                 else:
-                    models[m] = edge.aggregate.remote(plan.edge_samples[m], plan.fraction_bits, *refs)
+                    models[m] = edge.aggregate.remote(plan.edge_samples[m], plan.fraction_bits, *sums)
         return list(ray.get(list(models.values())))
 
     def train_each(self, job: LocalJob, data: DeviceData, vector: FloatVector) -> NDArray[np.float32]:
@@ -164,15 +167,16 @@ class RayHierarchy:
         import ray
 
         samples = np.diff(data.offsets)
-        host = balance(samples, self._num_actors)
         data_ref, vector_ref = ray.put(data), ray.put(vector)
 
         def attempt() -> NDArray[np.float32]:
+            actors = self.pool.devices
             models = np.empty((len(samples), len(vector)), dtype=np.float32)
-            groups = [np.flatnonzero(host == h) for h in range(self._num_actors)]
+            host = balance(samples, len(actors))
+            groups = [np.flatnonzero(host == h) for h in range(len(actors))]
             refs = [
                 actor.train_each.remote(job, data_ref, vector_ref, group.tolist())
-                for actor, group in zip(self._devices, groups, strict=True)
+                for actor, group in zip(actors, groups, strict=True)
             ]
             for group, rows in zip(groups, ray.get(refs), strict=True):
                 models[group] = rows
@@ -187,8 +191,8 @@ class RayHierarchy:
         shards = range(math.ceil(self._test_count / EVALUATION_BATCH))
 
         def attempt() -> list[tuple[int, float]]:
-            model_ref, count = ray.put(model), self._num_actors
-            refs = [actor.evaluate.remote(model_ref, shards[h::count]) for h, actor in enumerate(self._devices)]
+            model_ref, count = ray.put(model), len(self.pool.devices)
+            refs = [actor.evaluate.remote(model_ref, shards[h::count]) for h, actor in enumerate(self.pool.devices)]
             results = ray.get(refs)
             return [results[shard % count][shard // count] for shard in shards]
 
@@ -197,49 +201,34 @@ class RayHierarchy:
     def _recovering(self, what: str, attempt: Callable[[], Result]) -> Result:
         """Run `attempt`; if actors died, replace them all and run it again: it is deterministic, so nothing is lost."""
         import ray
-        from ray.exceptions import ObjectLostError, RayActorError, RayTaskError
+        from ray.exceptions import ActorUnschedulableError, NodeDiedError, ObjectLostError, RayActorError, RayTaskError
 
+        gone = (RayActorError, ObjectLostError, NodeDiedError, ActorUnschedulableError)
         for tried in range(1, ATTEMPTS + 1):
             try:
+                self.pool.refresh()
                 return attempt()
             except RayTaskError as error:
                 cause = error.cause
-                if not isinstance(cause, RayActorError | ObjectLostError):
+                if not isinstance(cause, gone):
                     raise cause from None
                 lost: Exception = cause
-            except (RayActorError, ObjectLostError) as error:
+            except gone as error:
                 lost = error
             if "creation task" in str(lost):  # it never lived, and a new one would not either
                 raise WorkerLostError(f"{what}: a worker could not start: {_last_line(lost)}") from lost
             log.warning("%s: a worker was lost (%s); starting new ones and doing it again", what, type(lost).__name__)
             if tried < ATTEMPTS:
-                self.close()
-                self._start()
+                self.pool.close()
+                self.pool.start()
         raise WorkerLostError(
             f"{what}: workers were lost {ATTEMPTS} times in a row ({lost}); look at the memory of this machine "
             f"({ray.cluster_resources().get('memory', 0) / 2**30:.1f} GiB known to Ray), or lower training.num_actors"
         )
 
-    def _start(self) -> None:
-        from hflray.training.actors import DeviceActor, EdgeActor
-
-        gpus = 0.0
-        if self._job.device == "cuda":  # without a share of one an actor does not see any
-            import ray
-
-            gpus = min(1.0, math.floor(ray.cluster_resources().get("GPU", 0) / self._num_actors * 1e4) / 1e4)
-        make = DeviceActor.options(num_cpus=self._cpus_per_actor, num_gpus=gpus)
-        pin = PIN and self._cpus_per_actor == 1 == self._job.threads  # shares of a CPU must be free to wander
-        self._devices = [make.remote(self._job, self._data_ref, pin) for _ in range(self._num_actors)]
-        self._edges = [EdgeActor.remote() for _ in range(self._num_edge_actors)]
-
     def close(self) -> None:
         """End the actors."""
-        import ray
-
-        for actor in (*self._devices, *self._edges):
-            ray.kill(actor)
-        self._devices, self._edges = [], []
+        self.pool.close()
 
 
 def _last_line(error: Exception) -> str:
@@ -248,13 +237,53 @@ def _last_line(error: Exception) -> str:
     return next((line for line in reversed(lines) if "Error: " in line), lines[-1] if lines else type(error).__name__)
 
 
+def _knock(address: str | None) -> bool:
+    """True if somebody listens at ``host:port``; OSError if nobody does: Ray itself would try for minutes."""
+    host, _, port = (address or "").rpartition(":")
+    if not host or not port.isdigit():
+        return False
+    socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_S).close()
+    return True
+
+
 def start_ray(num_cpus: int | None = None) -> int:
-    """Connect to the running Ray, to ``$RAY_ADDRESS``, or start one on this machine; return its number of CPUs."""
+    """Join the Ray this process is in, or the cluster at ``$RAY_ADDRESS``, or start one on this machine.
+
+    Returns:
+        Its number of CPUs, at least 1.
+
+    Raises:
+        ConfigError: there is no cluster at ``$RAY_ADDRESS``, it wants a token, or it runs another Ray or Python.
+    """
     import ray
+    from ray.exceptions import AuthenticationError
 
     if not ray.is_initialized():
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-        if not os.environ.get("RAY_ADDRESS"):
-            options |= {"num_cpus": num_cpus, "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
-        ray.init(**options)
+        # Given as an argument: from the environment alone, Ray takes "auto" for leave to start one of its own.
+        address = os.environ.get("RAY_ADDRESS")
+        if address:
+            options["address"] = address
+        else:
+            # "local", or Ray joins whatever cluster somebody has started on this machine.
+            options |= {"address": "local", "num_cpus": num_cpus}
+            options |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
+        there = False
+        try:
+            there = _knock(address)
+            ray.init(**options)
+        except (AuthenticationError, OSError, ValueError, RuntimeError) as error:
+            # Of a wrong token Ray often says no more than that it could not connect.
+            if isinstance(error, AuthenticationError) or (there and isinstance(error, ConnectionError)):
+                raise ConfigError(
+                    f"RAY_ADDRESS: the cluster at '{address or 'this machine'}' does not let this process in: it wants "
+                    "its token; copy its nodes' ~/.ray/auth_token here, chmod 600, and set RAY_AUTH_MODE=token"
+                ) from error
+            if not address:
+                raise
+            ours = f"Ray {ray.__version__}, Python {platform.python_version()}"
+            raise ConfigError(
+                f"RAY_ADDRESS: cannot join a cluster at '{address}' as {ours} ({_last_line(error)}); start it with "
+                "`ray up`, run this on one of its nodes, or leave --address out for this machine alone"
+            ) from error
     return max(1, int(ray.cluster_resources().get("CPU", 1)))

@@ -16,13 +16,14 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.table import Table
 
-from hflray.compare import Outcome, closing_table, comparison_url
+from hflray.compare import Outcome, closing_table, comparison_lines
 from hflray.errors import ConfigError, HflrayError
 from hflray.preflight import check_trials, estimate, with_absolute_paths, with_data_root
 from hflray.results import SweepFolder, find, new_folder, unfinished
 from hflray.sweep import SweepFile, Trial, assigner_label, expand, load_sweep, smoke
 from hflray.tracking import Tracker, default_uri
 from hflray.tune.driver import run_sweep
+from hflray.tune.storage import fetch
 
 PACKAGE = Path(__file__).parents[1]
 # Inside the package when it was installed from a wheel, beside it in a checkout.
@@ -100,6 +101,13 @@ def command(
     results: Annotated[Path, typer.Option(help="Where results and the default MLflow database go.")] = Path(
         "hflray_results"
     ),
+    storage: Annotated[
+        str | None,
+        typer.Option(metavar="URI", help="On a cluster: where trials and checkpoints go, s3://bucket/folder."),
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Ray cluster to run on; auto: the one this machine is part of.")
+    ] = None,
     tracking_uri: Annotated[str | None, typer.Option(help="MLflow server, such as http://127.0.0.1:5000.")] = None,
     require_tracking: Annotated[
         bool, typer.Option("--require-tracking", help="Fail if MLflow cannot be reached at the start.")
@@ -123,9 +131,13 @@ def command(
     if listing:
         _list(console)
         return
+    if address is not None:
+        os.environ["RAY_ADDRESS"] = address
     if resume is not None:
         if config or overrides or smoke_run or data_root or tracking_uri:
             raise ConfigError(f"--resume {resume}: the saved sweep says it all; leave CONFIG, --set and the like out")
+        if storage is not None:
+            fetch(storage, results, resume)
         folder = find(results, resume)
     else:
         file = load_sweep(config or QUICKSTART, overrides or ())
@@ -135,9 +147,12 @@ def command(
         first = expand(file)[0].config.tracking
         uri = tracking_uri or first.uri or default_uri(results)
         folder = new_folder(results, file, uri, first.experiment)
+        folder.storage = storage
     trials = expand(folder.file)
     with console.status("checking data and measuring this machine"):
-        checked = check_trials(trials, folder.file.task, measure=not dry_run)
+        # The head of a cluster need not have the GPU that its workers have.
+        here = not os.environ.get("RAY_ADDRESS") or all(trial.config.training.device == "cpu" for trial in trials)
+        checked = check_trials(trials, folder.file.task, measure=here and not dry_run)
     if dry_run:
         console.print(_trials_table(folder.file, trials))
     if not quiet:
@@ -172,7 +187,7 @@ def _asked(folder: SweepFolder, results: Path) -> SweepFolder:
     previous = SweepFolder.load(left)
     same = previous.file == folder.file
     if same and sys.stdin.isatty() and typer.confirm(f"{left.name} is unfinished. Go on with it?", default=True):
-        return SweepFolder(left.resolve(), previous.file, previous.uri, previous.experiment)
+        return SweepFolder(left.resolve(), previous.file, previous.uri, previous.experiment, storage=previous.storage)
     what = "is unfinished" if same else "of other settings is unfinished"
     raise ConfigError(
         f"name: a sweep '{folder.file.name}' {what} ({left}); "
@@ -184,13 +199,13 @@ def _farewell(folder: SweepFolder, outcomes: Sequence[Outcome], tracker: Tracker
     """How to compare the runs, what failed, how to go on; the exit code."""
     say: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
     console.print("Compare the runs in MLflow (parameters, curves, parallel coordinates):", **say)
-    if folder.uri.startswith("http"):
-        base = folder.uri.rstrip("/")
-    else:
-        base = "http://127.0.0.1:5000"
-        console.print(f"  mlflow ui --backend-store-uri {folder.uri}", **say)
-    if tracker.experiment_id is not None:
-        console.print(f"  {comparison_url(tracker.experiment_id, tracker.run_ids(), base)}", **say)
+    logged = {name for outcome in outcomes for name in outcome.values}
+    ids = tracker.run_ids(outcome.name for outcome in outcomes)
+    for line in comparison_lines(folder.uri, tracker.experiment_id, ids, logged):
+        console.print(f"  {line}", **say)
+    for outcome in outcomes:
+        if outcome.stopped:
+            console.print(f"{outcome.name}: stopped early: {outcome.stopped}", **say)
     if not folder.finished:
         place = "" if folder.path.parent == Path("hflray_results").resolve() else f" --results {folder.path.parent}"
         console.print(f"unfinished; go on with: python -m hflray.tune --resume {folder.path.name}{place}", **say)

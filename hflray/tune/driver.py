@@ -7,9 +7,10 @@ stopped or killed goes on from there, bit for bit.
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 import os
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,23 @@ from hflray.compare import Outcome
 from hflray.errors import ConfigError
 from hflray.preflight import Checked, data_key
 from hflray.progress import SweepProgress
-from hflray.results import SweepFolder
+from hflray.results import SweepFolder, claimed
 from hflray.sweep import SweepFile, Trial, make_trial
-from hflray.tracking import Tracker, log_final_model, log_rounds
+from hflray.tracking import Tracker, log_final_model, log_tables
 from hflray.training.hierarchy import start_ray
 from hflray.training.plan import pool_size
-from hflray.tune.trial import NAME, run_trial, trial_config
+from hflray.training.release import release
+from hflray.tune import learning
+from hflray.tune.live import discoverable
+from hflray.tune.nodes import check_nodes, check_resources
+from hflray.tune.population import Population
+from hflray.tune.stopping import CleanStop
+from hflray.tune.storage import Storage, check_storage
+from hflray.tune.trial import NAME, run_trial, trial_config, trial_name
+
+# Tags of a run that say what happened to it.
+STOPPED = "hflray.stopped"
+CHANGES = "hflray.population"  # settings that changed between rounds, [{"after_round", "changed", "from"}] in JSON
 
 
 class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for it
@@ -35,8 +47,18 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
 
     current: SweepCallback | None = None
 
-    def __init__(self, file: SweepFile, checked: Checked, progress: SweepProgress, tracker: Tracker) -> None:
+    def __init__(
+        self,
+        file: SweepFile,
+        checked: Checked,
+        progress: SweepProgress,
+        tracker: Tracker,
+        stop: CleanStop,
+        storage: Storage | None = None,
+        folder: Path = Path(),
+    ) -> None:
         self.file, self._checked, self._progress, self._tracker = file, checked, progress, tracker
+        self._stop, self._storage, self._folder = stop, storage, folder
         self.outcomes: dict[str, Outcome] = {}
         self._trials: dict[str, Trial] = {}
         SweepCallback.current = self
@@ -50,11 +72,19 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
         """Know a trial of a resumed sweep from its journal, whether or not Tune runs it again."""
         outcome = self.outcomes.setdefault(trial.name, Outcome(trial.name))
         for index, values in self._tracker.history(trial.name):
-            _add(outcome, index, values)
+            _add(outcome, index, values, keep=self.file.task == "assignment")
         outcome.ended, outcome.error = self._tracker.ended(trial.name)
+        outcome.stopped = self._tracker.end_tags(trial.name).get(STOPPED)
+        self._progress.resumed(trial.name, outcome.round or 0)
         if outcome.ended:
             self._tracker.adopt(trial.name)
-            self._progress.ended(trial.name, trial.name, error=outcome.error)
+            self._progress.ended(trial.name, trial.name, outcome.error, outcome.stopped)
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        self._stop.step(trials)
+
+    def on_trial_save(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self._stop.saved(trial)
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         mine = self._of(trial)
@@ -63,8 +93,10 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
         if not outcome.opened:
             dataset = self._checked.described(mine.config)
             self._tracker.start(mine.name, mine.name, mine.config, {"hflray.task": self.file.task}, dataset)
+            self._send(mine)
             outcome.opened = True
-        self._progress.started(mine.name, mine.name, 1 if self.file.task == "clustering" else mine.config.max_rounds)
+        total = {"clustering": 1, "train_assigner": learning.total_of(mine.config)}
+        self._progress.started(mine.name, mine.name, total.get(self.file.task, mine.config.max_rounds))
 
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
@@ -78,10 +110,16 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
             self._progress.line(f"{mine.name}: {result['note']}")
         if outcome.round is not None and index <= outcome.round:
             return  # a trial that came back from its checkpoint repeats a round, bit for bit
-        _add(outcome, index, values)
-        self._tracker.round(mine.name, index, values)
+        _add(outcome, index, values, keep=self.file.task == "assignment")
+        outcome.changes = result.get("changes", outcome.changes)
+        self._tracker.round(mine.name, index, values, result.get("schedule"), result.get("devices"))
+        self._send(mine)
         if self.file.task == "clustering":
             self._progress.round(mine.name, mine.name, 1, 1, f"ARI {values.get(metrics.CLUSTERING_ARI, 0):.3f}")
+            return
+        if self.file.task == "train_assigner":
+            done, total, unit, text = learning.progress_of(mine.config, index, values)
+            self._progress.round(mine.name, mine.name, done, total, text, unit)
             return
         accuracy = f"accuracy {values[metrics.ACCURACY]:.1%}, " if metrics.ACCURACY in values else ""
         text = f"{accuracy}objective {values[metrics.ROUND_OBJECTIVE]:,.1f}"
@@ -89,32 +127,52 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         mine = self._of(trial)
+        self._stop.saved(trial)
         outcome = self.outcomes[mine.name]
         if outcome.error is None:
-            history = self._tracker.history(mine.name)
-            self._tracker.extra(mine.name, lambda client, run_id: log_rounds(client, run_id, history))
-            state = Path(trial.checkpoint.path) / "state" if trial.checkpoint else None
-            dataset = self._checked.datasets.get(data_key(mine.config))
-            if state is not None and dataset is not None:
-                self._tracker.extra(mine.name, lambda client, run_id: log_final_model(client, run_id, state, dataset))
+            outcome.stopped = stopped_by(self.file, mine, outcome)
+            tables = self._tracker.tables(mine.name)
+            self._tracker.extra(mine.name, lambda client, run_id: log_tables(client, run_id, tables))
+            saved, dataset = trial.checkpoint, self._checked.datasets.get(data_key(mine.config))
+            if saved and self.file.task == "train_assigner":
+                policy = self._folder / learning.POLICIES / f"{mine.name}.safetensors"
+                learning.take_policy(saved, policy)
+                self._progress.line(f"{mine.name}: policy in {policy}")
+                self._tracker.extra(mine.name, lambda client, run_id: client.log_artifact(run_id, str(policy)))
+            if saved and dataset is not None:
+
+                def log_model(client: Any, run_id: str) -> None:
+                    with saved.as_directory() as state:  # fetched, if it lies in a storage
+                        log_final_model(client, run_id, Path(state) / "state", dataset)
+
+                self._tracker.extra(mine.name, log_model)
         self._end(mine, outcome.error)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         mine = self._of(trial)
+        self._stop.saved(trial)
         self.outcomes[mine.name].error = _reason(trial)
         self._end(mine, self.outcomes[mine.name].error)
 
     def _end(self, mine: Trial, error: str | None) -> None:
-        self.outcomes[mine.name].ended = True
-        self._tracker.finish(mine.name, error=error)
-        self._progress.ended(mine.name, mine.name, error=error)
+        outcome = self.outcomes[mine.name]
+        outcome.ended = True
+        tags = {STOPPED: outcome.stopped} if outcome.stopped else {}
+        if outcome.changes:
+            tags[CHANGES] = json.dumps(outcome.changes, ensure_ascii=False)
+        self._tracker.finish(mine.name, error=error, tags=tags)
+        self._send(mine)
+        self._progress.ended(mine.name, mine.name, error, outcome.stopped)
+
+    def _send(self, mine: Trial) -> None:
+        """The journal to the storage: Tune saves what follows from a round only after it, so no round is missing."""
+        if self._storage is not None:
+            self._storage.send(mine.name)
 
     def _of(self, trial: Any) -> Trial:
         if trial.trial_id not in self._trials:
-            values = dict(trial.config["values"])
-            name = values.pop(NAME, None)  # a search makes its own trials, of which two may be named alike
-            made = make_trial(self.file, values)
-            name = name or f"{made.name}-{trial.trial_id.rpartition('_')[2]}"
+            name = trial_name(self.file, trial.config, trial.trial_id)
+            made = make_trial(self.file, {k: v for k, v in trial.config["values"].items() if k != NAME})
             config = self._checked.resolved.get(name, made.config)
             self._trials[trial.trial_id] = Trial(name, made.values, config)
         return self._trials[trial.trial_id]
@@ -124,10 +182,25 @@ def _current_callback() -> SweepCallback | None:
     return SweepCallback.current
 
 
-def _add(outcome: Outcome, index: int, values: dict[str, float]) -> None:
+def _add(outcome: Outcome, index: int, values: dict[str, float], keep: bool) -> None:
     outcome.round = index
     outcome.values = outcome.values | values
-    outcome.history.append(values)
+    if keep:  # only the study's report reads it; a sweep of thousands of trials must not fill the driver's memory
+        outcome.history.append(values)
+
+
+def stopped_by(file: SweepFile, trial: Trial, outcome: Outcome) -> str | None:
+    """What ended a trial before its last round, in words; None if it reached that round or its target."""
+    if file.task != "experiment" or outcome.round is None or outcome.round >= trial.config.max_rounds:
+        return None
+    if metrics.ROUNDS_TO_TARGET in outcome.values:
+        return None
+    for name, bound in file.tune.stop.items():
+        if outcome.values.get(name, -math.inf) >= bound:
+            return f"{name} reached {bound:g} in round {outcome.round}"
+    if file.tune.early_stopping is not None:
+        return f"{file.tune.early_stopping.name} after round {outcome.round}"
+    return None
 
 
 def _reason(trial: Any) -> str:
@@ -153,30 +226,38 @@ def run_sweep(
     """Run every trial; return how each ended, in order, and the tracker that knows their MLflow runs.
 
     Raises:
-        ConfigError: fewer CPUs than a trial needs, or a tracking store that cannot be opened but must be.
+        ConfigError: no cluster, nodes that differ, fewer CPUs than a trial needs, a storage that cannot be written, or
+            a tracking store that cannot be opened but must be.
     """
     file = folder.file
     count = file.tune.samples if file.tune.search else len(trials)
-    with SweepProgress(console, count, quiet) as progress:
+    with claimed(folder.path), SweepProgress(console, count, quiet) as progress:
         with progress.phase("starting Ray"):
             cpus = start_ray()
-        if file.tune.cpus_per_trial > cpus:
-            raise ConfigError(
-                f"tune.cpus_per_trial: a trial needs {file.tune.cpus_per_trial} CPUs, Ray has {cpus}; "
-                f"accepted: 1 to {cpus}; lower it, or add machines"
-            )
+            check_nodes(None if folder.storage else folder.path.parent)
+        check_resources(file.tune.cpus_per_trial, cpus)
+        if folder.storage:
+            check_storage(folder.storage)
         with progress.phase("opening MLflow"):
             tracker = Tracker(folder.uri, folder.experiment, folder.path.name, folder.path, require_tracking)
         folder.save()
-        callback = SweepCallback(file, checked, progress, tracker)
+        storage = Storage(folder.storage, folder.path) if folder.storage else None
+        if storage:
+            storage.send()
+        saves = file.task in ("experiment", "train_assigner") and any(trial.config.checkpoint.every for trial in trials)
+        stop = CleanStop(folder.path.name, saves, progress.line)
+        callback = SweepCallback(file, checked, progress, tracker, stop, storage, folder.path)
         if resume:
             for trial in trials:
                 callback.take_over(trial)
-        _fit(folder, trials, checked, callback, resume)
+        with stop, discoverable():
+            _fit(folder, trials, checked, callback, resume)
         known = [callback.outcomes.setdefault(t.name, Outcome(t.name)) for t in trials] if not file.tune.search else []
         outcomes = known or list(callback.outcomes.values())
         folder.finished = len(outcomes) >= count and all(outcome.ended for outcome in outcomes)
         folder.save()
+        if storage:
+            storage.send()
         with progress.phase("sending the rest to MLflow"):
             tracker.close()
     return outcomes, tracker
@@ -185,30 +266,42 @@ def run_sweep(
 def _fit(folder: SweepFolder, trials: Sequence[Trial], checked: Checked, callback: SweepCallback, resume: bool) -> None:
     """Hand the trials to Tune. Its own reporters and log lines are off: the progress display says it all."""
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # the new reporter prints its banner at any verbosity
+    # A trial that diverged reports no metrics; without this, that would end the whole sweep.
+    os.environ["TUNE_DISABLE_STRICT_METRIC_CHECKING"] = "1"
+    import ray
     from ray import tune
     from ray.tune.execution.placement_groups import PlacementGroupFactory
 
     for name in ("ray.tune", "ray.train", "ray.air", "ray"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     file = folder.file
+    place = folder.storage or str(folder.path.parent)
+    # Every trial takes the kernel measured here, on whatever node it runs. On a cluster, nodes that join later must run
+    # the same code; on one machine somebody may well be editing it.
+    settled = {
+        name: {key: getattr(config.training, key) for key in ("kernel", "threads", "device")}
+        for name, config in checked.resolved.items()
+    }
     function = tune.with_parameters(
-        run_trial, file=file.model_dump(mode="json", exclude_unset=True), datasets=checked.datasets
+        run_trial,
+        file=file.model_dump(mode="json", exclude_unset=True),
+        datasets={key: ray.put(dataset) for key, dataset in checked.datasets.items()},
+        settled=settled,
+        expected=release() if os.environ.get("RAY_ADDRESS") else None,
     )
 
     def resources(params: dict[str, Any]) -> PlacementGroupFactory:
         config, cpus = trial_config(file, params), file.tune.cpus_per_trial
-        if config.training.backend == "serial" or file.task == "assignment":
+        if config.training.backend == "serial" or file.task in ("assignment", "train_assigner"):
             return PlacementGroupFactory([{"CPU": cpus}])
         actors, share = pool_size(config.training, config.scheduling.num_scheduled, cpus)
         return PlacementGroupFactory([{"CPU": 0}, *[{"CPU": share}] * actors])
 
     trainable = tune.with_resources(function, resources)
-    # SIGTERM as Ctrl-C: Tune stops its trials, which lose the round they are in, and saves where they are.
-    before = signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
     try:
-        if resume and tune.Tuner.can_restore(str(folder.path)):
+        if resume and tune.Tuner.can_restore(f"{place}/{folder.path.name}"):
             tuner = tune.Tuner.restore(
-                str(folder.path), trainable=trainable, resume_unfinished=True, resume_errored=True
+                f"{place}/{folder.path.name}", trainable=trainable, resume_unfinished=True, resume_errored=True
             )
         else:
             tuner = tune.Tuner(
@@ -217,19 +310,22 @@ def _fit(folder: SweepFolder, trials: Sequence[Trial], checked: Checked, callbac
                 tune_config=_tune_config(file, trials),
                 run_config=tune.RunConfig(
                     name=folder.path.name,
-                    storage_path=str(folder.path.parent),
+                    storage_path=place,
                     callbacks=[callback],
                     verbose=0,
                     stop={f"metrics/{name}": bound for name, bound in file.tune.stop.items()} or None,
                     failure_config=tune.FailureConfig(max_failures=file.tune.max_failures),
-                    checkpoint_config=tune.CheckpointConfig(num_to_keep=2),
+                    checkpoint_config=tune.CheckpointConfig(num_to_keep=_kept(file)),
                 ),
             )
         tuner.fit()
     except KeyboardInterrupt:
         pass  # the second one; what is saved is saved
-    finally:
-        signal.signal(signal.SIGTERM, before)
+
+
+def _kept(file: SweepFile) -> int:
+    """Checkpoints kept of a trial: the last, the one before, and in a population those that others may still take."""
+    return 2 + (file.tune.population.every if file.tune.population is not None else 0)
 
 
 def _space(file: SweepFile, trials: Sequence[Trial]) -> dict[str, Any]:
@@ -251,7 +347,8 @@ def _tune_config(file: SweepFile, trials: Sequence[Trial]) -> Any:
     from ray import tune
 
     settings = file.tune
-    options: dict[str, Any] = {"max_concurrent_trials": settings.max_concurrent}
+    # A trial's process serves the next trial: starting one, with torch in it, takes seconds.
+    options: dict[str, Any] = {"max_concurrent_trials": settings.max_concurrent, "reuse_actors": settings.reuse}
     if settings.search is not None:
         try:
             from ray.tune.search.optuna import OptunaSearch
@@ -274,4 +371,6 @@ def _tune_config(file: SweepFile, trials: Sequence[Trial]) -> Any:
             grace_period=halving.grace_rounds,
             reduction_factor=halving.reduction,
         )
+    if settings.population is not None:
+        options["scheduler"] = Population(file, NAME)
     return tune.TuneConfig(**options)

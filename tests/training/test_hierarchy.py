@@ -76,7 +76,7 @@ def test_a_lost_actor_costs_nothing_but_time(ray_session, start) -> None:
     pool = RayHierarchy(job, data, 2, num_edges=3, num_actors=2, cpus_per_actor=0.5)
     try:
         pool.train_round(1, start, DEVICES, EDGES)
-        for victims in (pool._devices, pool._edges):
+        for victims in (pool.pool.devices, pool.pool.edges):
             ray.kill(victims[0])
             np.testing.assert_array_equal(pool.train_round(1, start, DEVICES, EDGES), expected)
     finally:
@@ -87,14 +87,14 @@ def test_actors_that_keep_dying_end_the_round_with_an_error(ray_session, start, 
     import ray
 
     pool = RayHierarchy(make_job(), make_data(SIZES), 1, num_edges=3, num_actors=1, cpus_per_actor=0.5)
-    begin = pool._start
+    begin = pool.pool.start
 
     def doomed() -> None:
         begin()
-        ray.kill(pool._devices[0])
+        ray.kill(pool.pool.devices[0])
 
-    monkeypatch.setattr(pool, "_start", doomed)
-    ray.kill(pool._devices[0])
+    monkeypatch.setattr(pool.pool, "start", doomed)
+    ray.kill(pool.pool.devices[0])
     try:
         with pytest.raises(WorkerLostError, match="round 4: workers were lost 3 times"):
             pool.train_round(4, start, DEVICES, EDGES)
@@ -166,18 +166,18 @@ def test_calls_of_a_round_grow_with_actors_and_edges_not_with_devices(ray_sessio
     pool = RayHierarchy(
         make_job(local_iterations=0), data, edge_iterations=2, num_edges=3, num_actors=2, cpus_per_actor=0.5
     )
-    plain_devices, plain_edges = pool._devices, pool._edges
+    plain_devices, plain_edges = pool.pool.devices, pool.pool.edges
     counts = []
     try:
         for scheduled in (6, 60):
             calls: list[str] = []
-            pool._devices = [Counting(actor, calls) for actor in plain_devices]
-            pool._edges = [Counting(actor, calls) for actor in plain_edges]
+            pool.pool.devices = [Counting(actor, calls) for actor in plain_devices]
+            pool.pool.edges = [Counting(actor, calls) for actor in plain_edges]
             devices = np.arange(scheduled)
             np.testing.assert_array_equal(pool.train_round(1, start, devices, devices % 3), start)  # no-op training
             counts.append(Counter(calls))
     finally:
-        pool._devices, pool._edges = plain_devices, plain_edges
+        pool.pool.devices, pool.pool.edges = plain_devices, plain_edges
         pool.close()
     # Q · actors calls to devices, Q · edges to edges; M partial sums from each actor in an edge iteration.
     assert counts == [Counter(train=2 * 2, aggregate=3, total=3)] * 2
@@ -195,7 +195,7 @@ def test_memory_is_flat_over_many_rounds(ray_session, start, rounds) -> None:
 
     pool = RayHierarchy(make_job(), make_data(SIZES), 2, num_edges=3, num_actors=2, cpus_per_actor=0.5)
     try:
-        pids = [os.getpid(), *(pid for pid, _ in ray.get([actor.about.remote() for actor in pool._devices]))]
+        pids = [os.getpid(), *(pid for pid, _ in ray.get([actor.about.remote() for actor in pool.pool.devices]))]
 
         def measure() -> tuple[list[float], float]:
             free = ray.available_resources().get("object_store_memory", 0)

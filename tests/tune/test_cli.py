@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from mlflow import MlflowClient
 from hflray import metrics
 from hflray.experiment import Experiment
 from hflray.models import to_vector
+from hflray.preflight import Checked
 from hflray.sweep import expand, load_sweep
 from hflray.tracking import default_uri
 from hflray.tune import cli
@@ -41,7 +43,7 @@ def call(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     root = str(Path(cli.__file__).parents[2])
     env = os.environ | {"PYTHONPATH": root, "COLUMNS": "100"}
     command = [sys.executable, "-m", "hflray.tune", *arguments]
-    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=240, check=False)
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=800, check=False)
 
 
 def test_a_sweep_end_to_end_with_one_trial_that_diverges(tmp_path) -> None:
@@ -74,7 +76,7 @@ def test_a_sweep_end_to_end_with_one_trial_that_diverges(tmp_path) -> None:
     accuracies = client.get_metric_history(good.info.run_id, metrics.ACCURACY)
     assert [metric.step for metric in accuracies] == [1, 2]
     artifacts = {artifact.path for artifact in client.list_artifacts(good.info.run_id)}
-    assert artifacts == {"config.yaml", "environment.json", "rounds.parquet", "model"}
+    assert artifacts == {"config.yaml", "environment.json", "rounds.parquet", "devices.parquet", "model"}
     (used,) = good.inputs.dataset_inputs
     assert used.dataset.name == "digits"
 
@@ -93,6 +95,11 @@ def test_a_sweep_end_to_end_with_one_trial_that_diverges(tmp_path) -> None:
     copies.mkdir()
     table = pd.read_parquet(client.download_artifacts(good.info.run_id, "rounds.parquet", str(copies)))
     assert table[metrics.ACCURACY].tolist() == [record.accuracy for record in records]
+    assert [row.tolist() for row in table["edges"]] == [record.assignment.tolist() for record in records]
+    assert [row.tolist() for row in table["cpu_hz"]] == [record.allocation.cpu_hz.tolist() for record in records]
+    devices = pd.read_parquet(client.download_artifacts(good.info.run_id, "devices.parquet", str(copies)))
+    assert devices["samples"].tolist() == devices.filter(like="class/").sum(axis=1).tolist()
+    assert len(devices["cluster"].unique()) == 5
     model = mlflow.pytorch.load_model(client.download_artifacts(good.info.run_id, "model", str(copies)))
     reference = Experiment(trial.config)
     list(reference)
@@ -206,8 +213,6 @@ def test_mistakes_in_settings(run_in_process, tmp_path, override: str, says: str
     assert code == 2
     assert len(err.splitlines()) == 1
     assert err.startswith("error: ")
-    import re
-
     assert re.search(says, err), err
     assert "Traceback" not in err + out
     assert os.listdir(tmp_path) == []
@@ -252,3 +257,34 @@ def test_help_names_every_option(run_in_process) -> None:
     assert code == 0
     for option in ("--set", "--smoke", "--dry-run", "--data-root", "--results"):
         assert option in out
+
+
+def test_results_that_cannot_be_written_are_one_line(run_in_process, tmp_path, monkeypatch) -> None:
+    """A file where the folder should be: what a read-only or full disk raises, and for root too."""
+    (tmp_path / "taken").write_text("")
+    monkeypatch.setattr(cli, "check_trials", lambda *_, **__: Checked())
+    code, out, err = run_in_process("--results", "taken")
+    assert code == 2, out
+    assert len(err.splitlines()) == 1
+    assert err.startswith("error: ")
+    assert "taken" in err
+    assert "Traceback" not in out + err
+
+
+@pytest.mark.parametrize(
+    "override, says",
+    [
+        ("tune.population={}", r"tune.samples: got 1; a population needs at least 2"),
+        ("tune={samples: 4, population: {}}", r"sweep.scheduling.name is a grid"),
+        ("tune={population: {replaced: 0.9}, samples: 4}", r"tune.population.replaced: got 0.9"),
+        ("tune.population={name: pbtt}", r"tune.population.name: got 'pbtt'.*'pbt'"),
+        ("tune.early_stopping={metric: acuracy}", r"tune.early_stopping.metric: unknown metric 'acuracy'.*'accuracy'"),
+        ("tune.stop={acuracy: 0.5}", r"acuracy.*'accuracy'"),
+    ],
+)
+def test_mistakes_in_how_to_run(run_in_process, tmp_path, override: str, says: str) -> None:
+    code, _, err = run_in_process("--set", override)
+    assert code == 2
+    assert len(err.splitlines()) == 1, err
+    assert re.search(says, err), err
+    assert os.listdir(tmp_path) == []

@@ -1,0 +1,47 @@
+"""Which hflray, Ray, Python and numeric libraries a process runs: what must be equal on all nodes of a cluster.
+
+The package's version does not change while it is worked on, so a digest of its source files stands for it: a node
+with a checkout of yesterday is found out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from hflray import __version__
+
+# Ray and Python, or processes cannot talk to each other; the others, because they decide the low bits of a result.
+LIBRARIES = ("ray", "numpy", "scipy", "torch")
+PACKAGE = Path(__file__).parents[1]
+SOURCES = ("*.py", "*.c")
+
+
+@cache
+def release() -> dict[str, str]:
+    """Name and version of what must be equal: ``{"python": "3.11.2", "ray": "2.60.0", "hflray": "0.1.0 (3f…)", …}``."""
+    found = {"python": platform.python_version(), "hflray": f"{__version__} ({source_digest(PACKAGE)})"}
+    for name in LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def source_digest(package: Path) -> str:
+    """Twelve hex digits of the SHA-256 over names and contents of a package's source files."""
+    digest = hashlib.sha256()
+    for path in sorted(path for pattern in SOURCES for path in package.rglob(pattern)):
+        digest.update(path.relative_to(package).as_posix().encode() + b"\0")
+        digest.update(path.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
+
+
+def differences(mine: dict[str, str], theirs: dict[str, str]) -> str:
+    """What differs, in words; an empty string if nothing does."""
+    names = [name for name in mine if theirs.get(name) != mine[name]]
+    return ", ".join(f"{name} {theirs.get(name, 'not installed')} instead of {mine[name]}" for name in names)

@@ -1,0 +1,74 @@
+"""An MLflow server of its own for a test, which can be stopped and started again."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class MlflowServer:
+    """``mlflow server`` with SQLite and artifacts in a folder, on a port that stays the same.
+
+    Args:
+        folder: of its log, and by default of everything.
+        store: folder of the database and the artifacts.
+    """
+
+    def __init__(self, folder: Path, store: Path | None = None) -> None:
+        self._folder, self._store = folder, store or folder
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._port = probe.getsockname()[1]
+        self.uri = f"http://127.0.0.1:{self._port}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it; return once it answers."""
+        command = [
+            sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self._port),
+            "--workers", "1",
+            "--backend-store-uri", f"sqlite:///{self._store / 'server.db'}",
+            "--artifacts-destination", str(self._store / "server-artifacts"),
+        ]  # fmt: skip
+        # Its job runner is a dozen processes that no test needs.
+        env = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+        with (self._folder / "server.log").open("ab") as log:
+            self._process = subprocess.Popen(command, cwd=self._folder, env=env, stdout=log, stderr=log)
+        deadline = time.monotonic() + 400
+        while True:
+            try:
+                urllib.request.urlopen(f"{self.uri}/health", timeout=2).close()
+                return
+            except OSError:
+                assert self._process.poll() is None, (self._folder / "server.log").read_text()[-2000:]
+                assert time.monotonic() < deadline, "the MLflow server does not answer"
+                time.sleep(0.2)
+
+    def stop(self) -> None:
+        """Kill it, with its workers."""
+        import psutil
+
+        if self._process is None:
+            return
+        for process in [*psutil.Process(self._process.pid).children(recursive=True), self._process]:
+            process.kill()
+        self._process.wait()
+        self._process = None
+
+
+@contextmanager
+def mlflow_server(folder: Path, store: Path | None = None) -> Iterator[MlflowServer]:
+    """A server that runs inside the ``with``."""
+    server = MlflowServer(folder, store)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()

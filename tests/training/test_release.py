@@ -1,0 +1,41 @@
+"""hflray.training.release: what must be equal on all nodes."""
+
+from __future__ import annotations
+
+import platform
+
+import torch
+
+from hflray.training.release import differences, release, source_digest
+
+
+def test_what_is_compared() -> None:
+    found = release()
+    assert found["python"] == platform.python_version()
+    assert found["torch"] == torch.__version__  # with +cpu, where it is: CUDA's build need not give the same bits
+    assert set(found) == {"python", "hflray", "ray", "numpy", "scipy", "torch"}
+
+
+def test_the_digest_follows_names_and_contents_of_the_sources(tmp_path) -> None:
+    (tmp_path / "a.py").write_text("x = 1")
+    (tmp_path / "b.c").write_text("int x;")
+    (tmp_path / "c.txt").write_text("no source")
+    seen = {source_digest(tmp_path)}
+    (tmp_path / "c.txt").write_text("other")
+    assert source_digest(tmp_path) in seen
+    for change in (
+        lambda: (tmp_path / "b.c").write_text("int y;"),
+        lambda: (tmp_path / "a.py").rename(tmp_path / "d.py"),
+        lambda: (tmp_path / "e.py").touch(),
+    ):
+        change()
+        assert source_digest(tmp_path) not in seen
+        seen.add(source_digest(tmp_path))
+
+
+def test_differences_name_what_is_there_and_what_should_be() -> None:
+    mine = {"ray": "2.60.0", "hflray": "0.1.0 (aa)", "numpy": "2.4"}
+    assert differences(mine, dict(mine)) == ""
+    assert differences(mine, {"ray": "2.59.0", "hflray": "0.1.0 (aa)"}) == (
+        "ray 2.59.0 instead of 2.60.0, numpy not installed instead of 2.4"
+    )

@@ -1,0 +1,65 @@
+"""hflray.tune.nodes: what a cluster file allows, and one node, of which nothing is asked. Several: tests/cluster/."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from hflray.errors import ConfigError
+from hflray.tune import nodes
+from hflray.tune.nodes import check_nodes, check_resources, cpus_to_come
+
+AWS = """
+head_node_type: head
+available_node_types:
+  head: {resources: {CPU: 0}, max_workers: 0}
+  worker: {resources: {CPU: 16}, max_workers: 4}
+"""
+LOCAL = """
+head_node_type: local.cluster.node
+max_workers: 2
+available_node_types:
+  local.cluster.node: {resources: {}, max_workers: 2}
+"""
+
+
+@pytest.mark.parametrize(
+    "text, live, cpus",
+    [(AWS, 1, 64), (LOCAL, 2, math.inf), (LOCAL, 3, 0), ("a: [", 1, 0), ("a: 1", 1, 0), (None, 1, 0)],
+)
+def test_what_may_still_come(tmp_path, text, live, cpus) -> None:
+    path = tmp_path / "bootstrap.yaml"
+    if text is not None:
+        path.write_text(text)
+    assert cpus_to_come(path, live) == cpus
+
+
+def test_a_trial_must_fit_into_what_may_come(ray_session, tmp_path, monkeypatch) -> None:
+    (tmp_path / "bootstrap.yaml").write_text(AWS)
+    monkeypatch.setattr(nodes, "BOOTSTRAP", tmp_path / "bootstrap.yaml")
+    check_resources(64, 1)
+    with pytest.raises(ConfigError, match=r"needs 65 CPUs, Ray has 1 and may have 64 .*accepted: 1 to 64"):
+        check_resources(65, 1)
+
+
+def test_one_node_is_asked_nothing(ray_session, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(nodes, "_ask", lambda *_: pytest.fail("asked"))
+    check_nodes(tmp_path / "results")
+    assert not (tmp_path / "results").exists()
+
+
+def test_what_a_node_answers(ray_session) -> None:
+    (here,) = nodes.live_nodes()
+    (answer,) = nodes._ask([here], None)
+    assert answer == {"release": nodes.release(), "sees": False}
+
+
+def test_a_cluster_that_is_not_there(capsys, monkeypatch) -> None:
+    from hflray.training import hierarchy
+
+    monkeypatch.setattr(nodes, "start_ray", lambda: (_ for _ in ()).throw(ConfigError("RAY_ADDRESS: no")))
+    monkeypatch.setenv("RAY_ADDRESS", "")
+    assert nodes.main([]) == 2
+    assert capsys.readouterr().err == "error: RAY_ADDRESS: no\n"
+    assert hierarchy.start_ray is not nodes.start_ray

@@ -1,0 +1,52 @@
+"""hflray.tune.shared: a data set is in the object store once, and what is trained on it is the same."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import fields, replace
+from functools import partial
+
+import numpy as np
+import ray
+
+from hflray.experiment import Experiment
+from hflray.scenario import Scenario
+from hflray.training.local import DeviceData
+from hflray.tune.shared import share
+from tests.conftest import small_config
+
+
+def test_the_samples_come_back_whole_and_travel_without_the_images(ray_session) -> None:
+    scenario = Scenario.build(small_config())
+    source = ray.put(scenario.dataset)
+    data = scenario.device_data()
+    shared = replace(scenario, share=partial(share, source)).device_data()
+    back = ray.get(ray.put(shared))
+    for field in fields(DeviceData):
+        np.testing.assert_array_equal(getattr(back, field.name), getattr(data, field.name))
+        np.testing.assert_array_equal(getattr(shared, field.name), getattr(data, field.name))
+    _, parts = shared.__reduce__()
+    assert parts[0] is source
+    assert sum(len(pickle.dumps(part)) for part in parts[1:]) < data.x.nbytes / 10
+
+
+def test_other_images_are_not_shared() -> None:
+    """Algorithm 2 trains on crops of the images, which no data set holds."""
+
+    def refuse(data: DeviceData) -> DeviceData:
+        raise AssertionError("shared")
+
+    scenario = replace(Scenario.build(small_config()), share=refuse)
+    crops = np.zeros((len(scenario.dataset.x_train), 1, 10, 10), np.uint8)
+    assert scenario.device_data(crops).x is crops
+
+
+def test_same_bits_from_shared_data(ray_session) -> None:
+    config = small_config("training.backend=ray", "training.num_actors=2", "max_rounds=1")
+    scenario = Scenario.build(config)
+    sharing = replace(scenario, share=partial(share, ray.put(scenario.dataset)))
+    hashes = []
+    for one in (scenario, sharing):
+        with Experiment(config, scenario=one, cpus=2) as experiment:
+            hashes += [record.model_hash for record in experiment]
+    assert hashes[0] == hashes[1]
