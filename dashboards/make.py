@@ -1,0 +1,195 @@
+"""Write grafana/hflray.json: ``python dashboards/make.py``; a test compares the two.
+
+The names of the metrics are those of `hflray.metrics.LIVE`; only the object store's are Ray's own.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from hflray import metrics
+from hflray.metrics import LiveMetric
+
+TARGET = Path(__file__).parent / "grafana" / "hflray.json"
+DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+CHOSEN = '{sweep=~"$sweep", trial=~"$trial"}'
+WIDTH, HEIGHT = 12, 8  # of a panel; Grafana's grid is 24 wide
+
+
+def held(metric: LiveMetric, *by: str) -> str:
+    """A gauge. Ray forgets one after 20 s, and rounds may be further apart: the last value within $window."""
+    return f"max by (sweep, trial{''.join(f', {label}' for label in by)}) (last_over_time({metric.exported}{CHOSEN}[$window]))"  # noqa: E501
+
+
+def rate(metric: LiveMetric, *by: str) -> str:
+    """A counter's increase per second, over $window."""
+    return f"sum by (sweep, trial{''.join(f', {label}' for label in by)}) (rate({metric.exported}{CHOSEN}[$window]))"
+
+
+def store(selector: str) -> str:
+    """A gauge of Ray's object store, of the Ray sessions that the chosen sweeps run in."""
+    return f"sum by (NodeAddress) ({selector} and on (SessionName) {metrics.LIVE_ROUNDS.exported}{CHOSEN})"
+
+
+def panel(
+    title: str,
+    description: str,
+    unit: str,
+    *queries: tuple[str, str],
+    lowest: float | None = 0,
+    highest: float | None = None,
+    nothing: str | None = None,
+) -> dict[str, Any]:
+    """A time series. `queries`: (PromQL, legend); `nothing`: shown where there is no data."""
+    defaults: dict[str, Any] = {
+        "unit": unit,
+        "custom": {"drawStyle": "line", "lineWidth": 2, "fillOpacity": 5, "showPoints": "never", "spanNulls": False},
+    }
+    limits = {"min": lowest, "max": highest, "noValue": nothing}
+    defaults |= {key: value for key, value in limits.items() if value is not None}
+    return {
+        "type": "timeseries",
+        "title": title,
+        "description": description,
+        "datasource": DATASOURCE,
+        "targets": [
+            {"refId": chr(ord("A") + i), "datasource": DATASOURCE, "expr": expr, "legendFormat": legend, "range": True}
+            for i, (expr, legend) in enumerate(queries)
+        ],
+        "fieldConfig": {"defaults": defaults, "overrides": []},
+        "options": {
+            "legend": {"displayMode": "table", "placement": "bottom", "showLegend": True, "calcs": ["lastNotNull"]},
+            "tooltip": {"mode": "multi", "sort": "desc"},
+        },
+    }
+
+
+PANELS = (
+    panel(
+        "Rounds per second",
+        "Global iterations finished per second of wall clock, over the chosen window.",
+        "suffix: /s",
+        (rate(metrics.LIVE_ROUNDS), "{{trial}}"),
+    ),
+    panel(
+        "Accuracy",
+        "Of the global model on the test set after the last round.",
+        "percentunit",
+        (held(metrics.LIVE_ACCURACY), "{{trial}}"),
+        highest=1,
+    ),
+    panel(
+        "Objective of a round",
+        "E + λT of the last round, simulated: what scheduler and assigner are to make small.",
+        "none",
+        (held(metrics.LIVE_OBJECTIVE), "{{trial}}"),
+        lowest=None,
+    ),
+    panel(
+        "Samples per second and actor",
+        "Samples through local training per second of wall clock. Actors far apart: the work is dealt unevenly, "
+        "or a machine is slower. Actor 0 alone: the serial backend.",
+        "suffix: /s",
+        (rate(metrics.LIVE_SAMPLES, "actor"), "{{trial}} actor {{actor}}"),
+    ),
+    panel(
+        "Delay of each edge",
+        "Simulated seconds of the last round; the highest line is the round's straggler. The first 100 edges.",
+        "s",
+        (held(metrics.LIVE_EDGE_DELAY, "edge"), "{{trial}} edge {{edge}}"),
+    ),
+    panel(
+        "Energy of each edge",
+        "Simulated joules of the last round. The first 100 edges.",
+        "joule",
+        (held(metrics.LIVE_EDGE_ENERGY, "edge"), "{{trial}} edge {{edge}}"),
+    ),
+    panel(
+        "Device actors replaced",
+        "Since the sweep began. If one is lost, all of its trial are replaced and the round is done again.",
+        "none",
+        (f"sum by (sweep, trial) ({metrics.LIVE_RESTARTS.exported}{CHOSEN})", "{{trial}}"),
+        nothing="none",
+    ),
+    panel(
+        "Object store",
+        "Ray's shared memory on each node: in use, free, and spilled to disk because it was full.",
+        "bytes",
+        (store("ray_object_store_used_memory"), "{{NodeAddress}} in use"),
+        (store("ray_object_store_available_memory"), "{{NodeAddress}} free"),
+        (store('ray_object_store_memory{Location="SPILLED"}'), "{{NodeAddress}} spilled"),
+    ),
+)
+
+
+def choice(name: str, selector: str) -> dict[str, Any]:
+    """A variable that offers the values of a label."""
+    query = f"label_values({selector}, {name})"
+    return {
+        "type": "query",
+        "name": name,
+        "label": name,
+        "datasource": DATASOURCE,
+        "definition": query,
+        "query": {"query": query, "refId": name},
+        "refresh": 2,
+        "sort": 2,
+        "multi": True,
+        "includeAll": True,
+        "allValue": ".*",
+        "current": {"selected": True, "text": ["All"], "value": ["$__all"]},
+    }
+
+
+def variables() -> list[dict[str, Any]]:
+    """What can be chosen above the panels."""
+    rounds = metrics.LIVE_ROUNDS.exported
+    windows = ("1m", "5m", "15m", "1h")
+    return [
+        {"type": "datasource", "name": "datasource", "label": "Prometheus", "query": "prometheus", "refresh": 1},
+        choice("sweep", rounds),
+        choice("trial", f'{rounds}{{sweep=~"$sweep"}}'),
+        {
+            "type": "custom",
+            "name": "window",
+            "label": "window (longer than a round)",
+            "query": ",".join(windows),
+            "options": [{"text": w, "value": w, "selected": w == "5m"} for w in windows],
+            "current": {"text": "5m", "value": "5m", "selected": True},
+        },
+    ]
+
+
+def dashboard() -> dict[str, Any]:
+    """The dashboard as Grafana reads it."""
+    placed = [
+        {"id": i + 1, "gridPos": {"x": i % 2 * WIDTH, "y": i // 2 * HEIGHT, "w": WIDTH, "h": HEIGHT}} | made
+        for i, made in enumerate(PANELS)
+    ]
+    return {
+        "uid": "hflray",
+        "title": "hflray: a running sweep",
+        "tags": ["hflray", "ray"],
+        "schemaVersion": 39,
+        "version": 1,
+        "editable": True,
+        "graphTooltip": 1,
+        "refresh": "10s",
+        "time": {"from": "now-30m", "to": "now"},
+        "timezone": "browser",
+        "templating": {"list": variables()},
+        "annotations": {"list": []},
+        "panels": placed,
+    }
+
+
+def text() -> str:
+    """The contents of the file."""
+    return json.dumps(dashboard(), indent=2, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    TARGET.write_text(text(), encoding="utf-8")
+    print(TARGET)
