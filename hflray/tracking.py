@@ -167,9 +167,12 @@ class Tracker:
         dataset: Mapping[str, str] | None = None,
     ) -> None:
         """Open a run, or find it again after a restart by its tags ``hflray.sweep`` and ``hflray.trial``."""
+        # `learning` is not this run's unless it says otherwise: forty settings that no comparison needs.
+        learns = tags.get("hflray.task") == "train_assigner" or config.learning.model_fields_set
+        unused = ("tracking.",) if learns else ("tracking.", "learning.")
         run = _Run(
             name=name,
-            params={k: v for k, v in flatten(config.model_dump(mode="json")).items() if not k.startswith("tracking.")},
+            params={k: v for k, v in flatten(config.model_dump(mode="json")).items() if not k.startswith(unused)},
             tags={
                 "hflray.sweep": self.sweep,
                 "hflray.trial": key,

@@ -46,6 +46,7 @@ def test_a_run_holds_params_metrics_tags_and_artifacts(results, tmp_path) -> Non
     assert run.data.params["cost.delay_weight"] == "0.5"
     assert run.data.params["scheduling.num_scheduled"] == "6"
     assert run.data.params["fleet.power_dbm"] == "[0.0, 23.0]"
+    assert not [name for name in run.data.params if name.startswith("learning.")]  # of another task
     assert run.data.tags["hflray.sweep"] == "one"
     assert run.data.tags["hflray.scheduler"] == "ikc"
     assert run.data.tags["hflray.trial"] == "t1"
