@@ -3,7 +3,7 @@ VENV ?= .venv
 PYTHON := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help install check test slow bench quickstart
+.PHONY: help install check test slow cluster lock bench quickstart
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -26,6 +26,16 @@ slow: ## The slow tests (real data at full size; needs $$HFLRAY_DATA)
 
 bench: ## Speed, as ratios measured side by side
 	@for file in tests/benchmarks/[a-z]*.py; do echo "== $$file"; $(PYTHON) $$file || exit 1; done
+
+cluster: ## The tests of cluster/: several Ray nodes; as root also `ray up` over network namespaces
+	$(PYTHON) -m pip install -q -e '.[cluster-test]'
+	$(PYTHON) -m pytest -m cluster
+
+lock: ## Write cluster/requirements.lock anew (pins stay where they can; UPGRADE=--upgrade for the newest)
+	$(PYTHON) -m pip install -q uv
+	$(VENV)/bin/uv pip compile pyproject.toml --extra search --extra cluster --python-version 3.11 \
+	  --python-platform x86_64-manylinux_2_28 --generate-hashes $(UPGRADE) -q \
+	  --custom-compile-command 'make lock' -o cluster/requirements.lock
 
 quickstart: ## The README's first command, after the install
 	$(PYTHON) -m hflray.tune

@@ -1,0 +1,142 @@
+"""Is everything there for `ray up`? Asked of AWS before a machine is started; every answer says the fix.
+
+    python cluster/check.py cluster/aws.yaml
+
+Checked: the file against Ray's schema and EC2's own parameters, the token, credentials, region and zones, machine
+types, instance profiles, security group, bucket and image. Of cluster/local.yaml only the first two are asked.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+TOKEN = Path("~/.ray/auth_token")
+PLACEHOLDER = "EDIT-ME"
+TEMPLATE = "deploy cluster/aws-account.yaml (cluster/README.md, step 1)"
+
+
+def file_problems(path: Path) -> Iterator[str]:
+    """What is wrong with the file itself."""
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    cluster = yaml.safe_load(path.read_text(encoding="utf-8"))
+    prepared = prepare_config(copy.deepcopy(cluster))
+    for kind in prepared["available_node_types"].values():
+        kind.setdefault("resources", {})
+    try:
+        validate_config(prepared)
+    except Exception as error:  # jsonschema's, or a plain one
+        yield f"{path}: {str(error).splitlines()[0]}; the keys are those of Ray's cluster YAML reference"
+        return
+    if cluster["provider"]["type"] == "aws":
+        import botocore.session
+        import botocore.validate
+
+        # Ray passes node_config on unseen; EC2's description of RunInstances knows every key of it.
+        model = botocore.session.get_session().get_service_model("ec2").operation_model("RunInstances").input_shape
+        for name, kind in cluster["available_node_types"].items():
+            request = {**kind["node_config"], "MinCount": 1, "MaxCount": 1}
+            report = botocore.validate.ParamValidator().validate(request, model).generate_report()
+            for line in report.splitlines():
+                yield f"{path}: available_node_types.{name}.node_config: {line}"
+            if "ImageId" not in kind["node_config"]:
+                yield f"{path}: available_node_types.{name}.node_config.ImageId is missing: Ray would take Ubuntu 18.04"
+    if PLACEHOLDER in "".join(map(str, cluster.get("setup_commands", ()))):
+        yield f"{path}: setup_commands: put your bucket in the place of {PLACEHOLDER}"
+
+
+def token_problems(token: Path) -> Iterator[str]:
+    """What is wrong with the cluster's token."""
+    if not token.is_file() or not token.stat().st_size:
+        yield f"{token} is missing; make it with: ray get-auth-token --generate && chmod 600 {token}"
+    elif token.stat().st_mode & 0o077:
+        yield f"{token} can be read by others; chmod 600 {token}"
+
+
+def account_problems(cluster: dict[str, Any]) -> Iterator[str]:
+    """What is missing in the AWS account."""
+    import boto3
+    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
+
+    provider = cluster["provider"]
+    region, zones = provider["region"], provider.get("availability_zone", "").split(",")
+    session = boto3.Session(region_name=region)
+    known = session.get_available_regions("ec2")
+    if region not in known:
+        yield f"provider.region: '{region}' is no region of AWS; accepted: {', '.join(known)}"
+        return
+    try:
+        session.client("sts").get_caller_identity()
+    except (NoCredentialsError, PartialCredentialsError):
+        yield "no AWS credentials here; run `aws configure` (or `aws sso login`), or set AWS_PROFILE"
+        return
+    except (ClientError, BotoCoreError) as error:
+        yield f"AWS does not accept the credentials here ({error}); run `aws configure` or `aws sso login` again"
+        return
+
+    def refused(call: Any, **arguments: Any) -> ClientError | None:
+        try:
+            call(**arguments)
+        except ClientError as error:
+            return error
+        return None
+
+    ec2, iam = session.client("ec2"), session.client("iam")
+    there = {zone["ZoneName"] for zone in ec2.describe_availability_zones()["AvailabilityZones"]}
+    for zone in filter(None, zones):
+        if zone not in there:
+            yield f"provider.availability_zone: '{zone}' is not in {region}; accepted: {', '.join(sorted(there))}"
+    for name, kind in cluster["available_node_types"].items():
+        node, where = kind["node_config"], f"available_node_types.{name}.node_config"
+        machine, profile, image = node["InstanceType"], node.get("IamInstanceProfile", {}).get("Name"), node["ImageId"]
+        if refused(ec2.describe_instance_types, InstanceTypes=[machine]):
+            yield f"{where}.InstanceType: {region} has no '{machine}'; give another, or another region"
+        if profile and refused(iam.get_instance_profile, InstanceProfileName=profile):
+            yield f"{where}.IamInstanceProfile: there is no '{profile}'; {TEMPLATE}"
+        parameter = image.partition("resolve:ssm:")[2]
+        if parameter:
+            try:
+                value = session.client("ssm").get_parameter(Name=parameter)["Parameter"]["Value"]
+                print(f"{name}: the image is {value} now; to pin it, put this as ImageId")
+            except ClientError:
+                yield f"{where}.ImageId: {region} does not know '{parameter}'; give an ami-… of Debian 12"
+    group = provider.get("security_group", {}).get("GroupName")
+    found = ec2.describe_security_groups(Filters=[{"Name": "group-name", "Values": [group or ""]}])["SecurityGroups"]
+    if not found:
+        yield f"provider.security_group: there is no '{group}', and Ray would make one open to the world; {TEMPLATE}"
+    for bucket in sorted(set(re.findall(r"s3://([^/\s]+)", str(cluster.get("setup_commands", ""))))):
+        error = refused(session.client("s3").head_bucket, Bucket=bucket)
+        if error and bucket != PLACEHOLDER:
+            yield f"setup_commands: bucket '{bucket}' cannot be reached ({error.response['Error']['Code']}); {TEMPLATE}"
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1 or arguments[0].startswith("-"):
+        print(__doc__)
+        return 2
+    path = Path(arguments[0])
+    try:
+        cluster = yaml.safe_load(path.read_text(encoding="utf-8"))
+        problems = [*file_problems(path), *token_problems(TOKEN.expanduser())]
+        if cluster["provider"]["type"] == "aws":
+            problems += account_problems(cluster)
+    except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
+        problems = [f"{path}: not a cluster file that can be read ({type(error).__name__}: {error})"]
+    except ImportError as error:
+        problems = [f"{error}; pip install '.[cluster]'"]
+    for problem in problems:
+        print(f"error: {problem}", file=sys.stderr)
+    if not problems:
+        print(f"{path}: ready for `ray up`")
+    return 2 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,333 @@
+"""cluster/*.yaml and sweep.py as they are shipped, driven by Ray's own launcher over namespace hosts. Needs root."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hflray import metrics
+from hflray.experiment import Experiment
+from hflray.sweep import expand, load_sweep
+from tests.cluster.fake import CREDENTIALS, ENDPOINT, FakeEc2, Hosts, need_hosts
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
+
+ROUNDS = 10
+SWEEP = f"""
+name: clustered
+experiment:
+  max_rounds: {ROUNDS}
+  data: {{name: digits}}
+  fleet: {{num_devices: 12, num_edges: 2}}
+  scheduling: {{num_scheduled: 4, num_clusters: 5}}
+  training: {{local_iterations: 5, edge_iterations: 5, batch_size: 4}}
+sweep:
+  scheduling.name: {{grid: [ikc, fedavg]}}
+"""
+FILE = "tune_configs/clustered.yaml"
+# Every host sees this machine's memory and CPUs as its own.
+SMALL = "--object-store-memory=150000000"
+
+
+def shipped(name: str) -> dict[str, Any]:
+    """A cluster file of ours, with a small object store."""
+    text = (Path(__file__).parents[2] / "cluster" / name).read_text(encoding="utf-8")
+    return yaml.safe_load(text.replace("ray start ", f"ray start {SMALL} "))
+
+
+def wait_for(what: Callable[[], Any], seconds: float, why: str, process: Any = None) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < deadline, f"{seconds:.0f} s without {why}"
+        assert process is None or process.poll() is None, f"ended before {why}:\n{process.communicate()[0]}"
+        time.sleep(0.3)
+    return found
+
+
+def measured(capsys: Any, text: str) -> None:
+    with capsys.disabled():
+        print(f"\n[measured] {text} (load {os.getloadavg()[0]:.1f})", flush=True)
+
+
+def runs_on(hosts: Hosts, head: str) -> dict[str, Any]:
+    """The runs as MLflow on the head has them: name to status and (step, value) of two metrics."""
+    code = f"""
+import json
+from mlflow import MlflowClient
+client = MlflowClient("http://127.0.0.1:5000")
+experiment = client.get_experiment_by_name("hflray")
+found = {{}}
+for run in client.search_runs([experiment.experiment_id]) if experiment else []:
+    names = ("{metrics.ACCURACY}", "{metrics.TOTAL_OBJECTIVE}")
+    history = {{n: [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, n)] for n in names}}
+    found.setdefault(run.info.run_name, []).append([run.info.status, history])
+print(json.dumps(found))
+"""
+    done = hosts.inside(head, code)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def check_complete(runs: dict[str, Any], results: dict[str, list[dict[str, Any]]], trials: list[Any]) -> None:
+    """One finished run a trial, every round once, and the values and models of the unbroken run on one machine."""
+    assert set(runs) == {trial.name for trial in trials}
+    for trial in trials:
+        records = list(Experiment(trial.config.model_copy(update={"training": serial(trial.config.training)})))
+        ((status, history),) = runs[trial.name]
+        assert status == "FINISHED"
+        for name in (metrics.ACCURACY, metrics.TOTAL_OBJECTIVE):
+            assert history[name] == [[record.round, record.metrics()[name]] for record in records]
+        hashes = {entry["round"]: entry["model_hash"] for entry in results[trial.name]}
+        assert hashes == {record.round: record.model_hash for record in records}
+
+
+def serial(training: Any) -> Any:
+    return training.model_copy(update={"backend": "serial"})
+
+
+@pytest.fixture
+def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Hosts, FakeEc2]]:
+    need_hosts()
+    hosts = Hosts(tmp_path_factory.mktemp("aws"), {**CREDENTIALS, "AWS_ENDPOINT_URL": ENDPOINT})
+    try:
+        ec2 = FakeEc2(hosts)
+        try:
+            yield hosts, ec2
+        finally:
+            ec2.close()
+    finally:
+        hosts.close()
+
+
+def test_aws_from_nothing_to_results_with_a_spot_machine_lost(aws, capsys) -> None:
+    """README's steps: the account, `ray up`, a sweep that starts its worker and loses it, `ray down`."""
+    from pyarrow import fs
+
+    hosts, ec2 = aws
+    (hosts.repository / FILE).write_text(SWEEP)
+    trials = expand(load_sweep(hosts.repository / FILE))
+    vpc = ec2.client("ec2").describe_vpcs()["Vpcs"][0]["VpcId"]
+    ec2.client("cloudformation").create_stack(
+        StackName="hflray",
+        TemplateBody=(hosts.repository / "cluster/aws-account.yaml").read_text(),
+        Capabilities=["CAPABILITY_NAMED_IAM"],
+        Parameters=[
+            {"ParameterKey": "VpcId", "ParameterValue": vpc},
+            {"ParameterKey": "MyAddress", "ParameterValue": "10.77.0.1/32"},
+        ],
+    )
+    (bucket,) = (found["Name"] for found in ec2.client("s3").list_buckets()["Buckets"])
+    cluster = shipped("aws.yaml")
+    cluster["setup_commands"] = [line.replace("EDIT-ME", bucket) for line in cluster["setup_commands"]]
+    cluster["available_node_types"]["worker_spot"]["node_config"]["InstanceType"] = "m7a.large"  # two CPUs, as here
+    cluster["idle_timeout_minutes"] = 2
+    (hosts.repository / "cluster/aws.yaml").write_text(yaml.safe_dump(cluster))
+
+    begin = time.monotonic()
+    up = hosts.ray("up", "-y", "--no-config-cache", "cluster/aws.yaml")
+    assert up.returncode == 0, up.stdout
+    measured(capsys, f"aws: ray up {time.monotonic() - begin:.0f} s")
+    (head,) = ec2.running("head")
+    assert head["IamInstanceProfile"]["Arn"].endswith("hflray-head")
+    assert not ec2.running("worker_spot")
+    (group,) = head["SecurityGroups"]
+    rules = ec2.client("ec2").describe_security_groups(GroupIds=[group["GroupId"]])["SecurityGroups"][0][
+        "IpPermissions"
+    ]
+    opened = [entry["CidrIp"] for rule in rules for entry in rule["IpRanges"]]
+    assert (group["GroupName"], opened) == ("hflray", ["10.77.0.1/32"])
+
+    begin = time.monotonic()
+    sweep = hosts.spawn("ray", "submit", "--no-config-cache", "cluster/aws.yaml", "cluster/sweep.py", FILE)
+    (worker,) = wait_for(lambda: ec2.running("worker_spot"), 300, "a worker", sweep)
+    assert worker["InstanceLifecycle"] == "spot"
+    measured(capsys, f"aws: worker launched {time.monotonic() - begin:.0f} s after submit")
+
+    def rounds() -> int:
+        runs = runs_on(hosts, head["host"])
+        return max((len(history[metrics.ACCURACY]) for ((_, history),) in runs.values()), default=0)
+
+    wait_for(lambda: rounds() >= 3, 400, "three rounds", sweep)
+    measured(capsys, f"aws: three rounds of a trial {time.monotonic() - begin:.0f} s after submit")
+    done = rounds()
+    assert done < ROUNDS
+    lost = time.monotonic()
+    ec2.lose(worker)
+    wait_for(lambda: [m for m in ec2.running("worker_spot") if m is not worker], 300, "a new worker", sweep)
+    measured(capsys, f"aws: spot machine lost after round {done}; the next one {time.monotonic() - lost:.0f} s later")
+    wait_for(lambda: rounds() > done + 1, 300, "another round", sweep)
+    measured(capsys, f"aws: rounds go on {time.monotonic() - lost:.0f} s after the loss")
+    output, _ = sweep.communicate(timeout=400)
+    assert sweep.returncode == 0, output
+    measured(capsys, f"aws: ray submit, loss included, {time.monotonic() - begin:.0f} s")
+    assert f"s3://{bucket}/hflray" in output
+
+    s3 = fs.S3FileSystem(access_key="t", secret_key="t", endpoint_override=ENDPOINT, region="us-west-2")
+    results = {}
+    for trial in trials:
+        (path,) = (
+            info.path
+            for info in s3.get_file_info(fs.FileSelector(f"{bucket}/hflray", recursive=True))
+            if info.path.endswith(f"/{trial.name}/result.json")
+        )
+        with s3.open_input_stream(path) as file:
+            results[trial.name] = [json.loads(line) for line in file.read().splitlines()]
+    check_complete(runs_on(hosts, head["host"]), results, trials)
+
+    begin = time.monotonic()
+    down = hosts.ray("down", "-y", "cluster/aws.yaml")
+    assert down.returncode == 0, down.stdout
+    wait_for(lambda: not ec2.running(), 60, "the end of all machines")
+    measured(capsys, f"aws: ray down {time.monotonic() - begin:.0f} s")
+
+
+LOCAL = {"RAY_UP_enable_autoscaler_v2": "0"}
+
+
+@pytest.fixture
+def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    """A head and a worker by cluster/local.yaml, up; and a third host that is no part of it."""
+    need_hosts()
+    folder = tmp_path_factory.mktemp("local")
+    shared = Path("/var/tmp") / f"hflray-{os.getpid()}"  # seen by all hosts, as an NFS mount is
+    hosts = Hosts(folder)
+    try:
+        for name, address in (("head", "10.77.0.2"), ("worker", "10.77.0.3"), ("stranger", "10.77.0.4")):
+            hosts.up(name, address)
+        cluster = shipped("local.yaml")
+        cluster["provider"] |= {"head_ip": "10.77.0.2", "worker_ips": ["10.77.0.3"]}
+        cluster["auth"] = {"ssh_user": "root", "ssh_private_key": str(hosts.key)}
+        cluster |= {"min_workers": 1, "max_workers": 1}
+        cluster["setup_commands"] = [
+            line.replace("/mnt/shared/hflray", str(shared)) for line in cluster["setup_commands"]
+        ]
+        # Else each host takes this machine's CPUs, all of them, for its own.
+        for key in ("head_start_ray_commands", "worker_start_ray_commands"):
+            cluster[key] = [line.replace("ray start ", "ray start --num-cpus=1 ") for line in cluster[key]]
+        (hosts.repository / "cluster/local.yaml").write_text(yaml.safe_dump(cluster))
+        (hosts.repository / FILE).write_text(SWEEP)
+        hosts.shared = shared
+        yield hosts
+    finally:
+        hosts.close()
+        import shutil
+
+        shutil.rmtree(shared, ignore_errors=True)
+
+
+NODES = """
+import os, ray
+ray.init(address="10.77.0.2:6379", log_to_driver=False, logging_level="ERROR")
+print("nodes", sum(node["Alive"] for node in ray.nodes()))
+"""
+
+
+def test_local_over_two_hosts(local, capsys) -> None:
+    hosts = local
+    trials = expand(load_sweep(hosts.repository / FILE))
+    begin = time.monotonic()
+    up = hosts.ray("up", "-y", "--no-config-cache", "cluster/local.yaml", **LOCAL)
+    assert up.returncode == 0, up.stdout
+    measured(capsys, f"local: ray up {time.monotonic() - begin:.0f} s")
+
+    def nodes() -> bool:
+        """Its workers come one by one; what each runs is compared on the way."""
+        told = hosts.ray("exec", "--no-config-cache", "cluster/local.yaml", "python -m hflray.tune.nodes", **LOCAL)
+        assert told.returncode == 0, told.stdout
+        return told.stdout.count(" CPUs") == 2
+
+    wait_for(nodes, 300, "the worker")
+    measured(capsys, f"local: worker joined {time.monotonic() - begin:.0f} s after ray up began")
+
+    # The connection that submits is cut in the middle; the sweep goes on.
+    begin = time.monotonic()
+    sweep = hosts.spawn("ray", "submit", "--no-config-cache", "cluster/local.yaml", "cluster/sweep.py", FILE, **LOCAL)
+
+    def rounds() -> int:
+        runs = runs_on(hosts, "head")
+        return max((len(history[metrics.ACCURACY]) for ((_, history),) in runs.values()), default=0)
+
+    wait_for(lambda: rounds() >= 2, 400, "two rounds", sweep)
+    os.killpg(sweep.pid, signal.SIGKILL)
+    sweep.wait()
+    cut = rounds()
+    assert cut < ROUNDS
+
+    check_strangers(hosts)
+
+    wait_for(lambda: finished(runs_on(hosts, "head"), len(trials)), 300, "the end of a sweep nobody watches")
+    measured(capsys, f"local: sweep with its connection cut after round {cut}: {time.monotonic() - begin:.0f} s")
+    results = {
+        trial.name: [json.loads(line) for line in path.read_text().splitlines()]
+        for trial in trials
+        for path in hosts.shared.glob(f"*/{trial.name}/result.json")
+    }
+    check_complete(runs_on(hosts, "head"), results, trials)
+
+    # What is wrong is said before any trial starts, by ray submit's exit code too.
+    wrong = ["cluster/sweep.py", FILE, "--fresh", "--set", "tune.cpus_per_trial=64"]
+    refused = hosts.ray("submit", "--no-config-cache", "cluster/local.yaml", *wrong, **LOCAL)
+    assert refused.returncode != 0
+    assert "error: tune.cpus_per_trial: a trial needs 64 CPUs, Ray has 2; accepted: 1 to 2" in refused.stdout
+    begin = time.monotonic()
+    down = hosts.ray("down", "-y", "cluster/local.yaml", **LOCAL)
+    assert down.returncode == 0, down.stdout
+    measured(capsys, f"local: ray down {time.monotonic() - begin:.0f} s")
+
+
+def finished(runs: dict[str, Any], count: int) -> bool:
+    return len(runs) == count and all(status == "FINISHED" for ((status, _),) in runs.values())
+
+
+def check_strangers(hosts: Hosts) -> None:
+    """From another host, without the token: nothing that Ray or MLflow answers lets it in."""
+    closed = """
+import socket
+for port in (8265, 5000):
+    try:
+        socket.create_connection(("10.77.0.2", port), timeout=3)
+        print("open", port)
+    except OSError:
+        print("closed", port)
+"""
+    answer = hosts.inside("stranger", closed)
+    assert answer.stdout.split() == ["closed", "8265", "closed", "5000"], answer.stdout + answer.stderr
+    nobody = {"HOME": str(hosts.folder), "RAY_ADDRESS": ""}
+    join = NODES.replace("print(", "print('LET IN', ")
+    client = "import ray; ray.init('ray://10.77.0.2:10001'); print('LET IN')"  # open to all, and wants the token
+    for code, mode in ((join, "token"), (join, "disabled"), (client, "token"), (client, "disabled")):
+        if mode == "token":  # a token of its own making
+            (hosts.folder / ".ray").mkdir(exist_ok=True)
+            (hosts.folder / ".ray" / "auth_token").write_text("0" * 64)
+        answer = hosts.inside("stranger", code, RAY_AUTH_MODE=mode, **nobody)
+        assert answer.returncode != 0, answer.stdout
+        assert "LET IN" not in answer.stdout
+        if code is join:  # the client only says that its connection timed out
+            assert "uthenticat" in answer.stderr or "token" in answer.stderr, answer.stderr[-2000:]
+    answer = hosts.inside("stranger", client, RAY_AUTH_MODE="token")  # the token is what makes the difference
+    assert "LET IN" in answer.stdout, answer.stderr[-2000:]
+    # On the head itself, another user who lacks the token gets past the loopback, and no further.
+    jobs = """
+import urllib.request, urllib.error
+for path in ("/api/jobs/", "/api/v0/actors", "/nodes?view=summary"):
+    try:
+        print(urllib.request.urlopen("http://127.0.0.1:8265" + path, timeout=10).status)
+    except urllib.error.HTTPError as error:
+        print(error.code)
+"""
+    answer = hosts.inside("head", jobs, **nobody)
+    assert answer.stdout.split() == ["401", "401", "401"], answer.stdout + answer.stderr
+    # hflray's own words for it.
+    ours = "from hflray.tune.nodes import main; raise SystemExit(main(['--address', '10.77.0.2:6379']))"
+    answer = hosts.inside("stranger", ours, RAY_AUTH_MODE="disabled", **nobody)
+    assert answer.returncode == 2, answer.stdout + answer.stderr
+    assert "it wants its token" in answer.stderr
+    assert "Traceback" not in answer.stderr

@@ -1,0 +1,332 @@
+"""Three Ray nodes on this machine: the bits of one, whatever dies when; what crosses the network; what is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hflray.errors import ConfigError
+from hflray.models import build_model, init_vector
+from hflray.seeding import stream
+from hflray.training.hierarchy import RayHierarchy, SerialHierarchy
+from tests.training.test_local import SHAPE, make_data, make_job
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+SIZES = (9, 7, 5, 4, 3, 2, 6, 8, 5, 4, 7, 3)
+DEVICES = np.arange(12)
+EDGES = DEVICES % 3
+STORE = 150 * 2**20
+# Ray notices a lost node after some 15 s; this is its patience shortened, so that the tests take less.
+QUICK = {
+    "health_check_initial_delay_ms": 1000,
+    "health_check_period_ms": 1000,
+    "health_check_failure_threshold": 4,
+}
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    """A head that does not compute and two workers with two CPUs each."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE, "_system_config": QUICK}
+    made = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        made.workers = [made.add_node(num_cpus=2, object_store_memory=STORE) for _ in range(2)]
+        made.wait_for_nodes()
+        ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
+        yield made
+    finally:
+        ray.shutdown()
+        made.shutdown()
+
+
+@pytest.fixture
+def start() -> np.ndarray:
+    return init_vector(build_model("hfl", SHAPE, 3), stream(0, "model"))
+
+
+def hashes(backend: Any, start: np.ndarray, rounds: int = 3) -> list[str]:
+    model, found = start, []
+    for index in range(1, rounds + 1):
+        model = backend.train_round(index, model, DEVICES, EDGES)
+        found.append(hashlib.sha256(model.tobytes()).hexdigest())
+    return found
+
+
+def expected(start: np.ndarray, rounds: int = 3, edge_iterations: int = 2, **changes: Any) -> list[str]:
+    return hashes(SerialHierarchy(make_job(**changes), make_data(SIZES), edge_iterations), start, rounds)
+
+
+@contextlib.contextmanager
+def hierarchy(num_actors: int = 4, edge_iterations: int = 2, **changes: Any) -> Iterator[RayHierarchy]:
+    made = RayHierarchy(make_job(**changes), make_data(SIZES), edge_iterations, num_edges=3, num_actors=num_actors)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_three_nodes_give_the_bits_of_one(cluster, start) -> None:
+    with hierarchy() as pool:
+        assert hashes(pool, start) == expected(start)
+        workers = {node.node_id for node in cluster.workers}
+        assert set(pool.pool.nodes) == workers
+        assert all(pool.pool.nodes.count(node) == 2 for node in workers)  # spread, and none on the head
+        data, job = make_data(SIZES), make_job()
+        serial = SerialHierarchy(job, data, 2)
+        assert pool.evaluate(start) == serial.evaluate(start)
+        np.testing.assert_array_equal(pool.train_each(job, data, start), serial.train_each(job, data, start))
+
+
+def test_a_worker_that_joins_is_used_and_a_late_actor_joins_the_next_round(cluster, start, monkeypatch) -> None:
+    monkeypatch.setattr("hflray.training.pool.SETTLE_S", 5.0)
+    with hierarchy(num_actors=6) as pool:  # two more than there are CPUs for
+        assert hashes(pool, start, 1) == expected(start, 1)
+        assert len(pool.pool.devices) == 4
+        third = cluster.add_node(num_cpus=2, object_store_memory=STORE)
+        deadline = time.monotonic() + 60
+        while len(pool.pool.devices) < 6:
+            assert time.monotonic() < deadline
+            assert hashes(pool, start, 1) == expected(start, 1)
+        assert pool.pool.nodes.count(third.node_id) == 2
+
+
+class Seen:
+    """Stands before an actor and keeps what its calls return, with the method's name."""
+
+    def __init__(self, actor: Any, calls: list[tuple[str, Any]]) -> None:
+        self._actor, self._calls = actor, calls
+
+    def __getattr__(self, name: str) -> Any:
+        method, calls = getattr(self._actor, name), self._calls
+
+        class Bound:
+            def __init__(self, bound: Any) -> None:
+                self._bound = bound
+
+            def remote(self, *arguments: Any) -> Any:
+                refs = self._bound.remote(*arguments)
+                calls.extend((name, ref) for ref in (refs if isinstance(refs, list) else [refs]))
+                return refs
+
+            def options(self, **chosen: Any) -> Bound:
+                return Bound(method.options(**chosen))
+
+        return Bound(method)
+
+
+def crossing(num_actors: int, start: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int, int]:
+    """Bytes that left a node in a round, by Ray's own record of where each object is; those of one model; the nodes.
+
+    A copy on another node than the first has crossed the network once; copies of one node are shared.
+    """
+    import ray
+    from ray.experimental import get_object_locations
+
+    calls: list[tuple[str, Any]] = []
+    put = ray.put
+    # CPUs in tenths, so that there can be more actors than CPUs.
+    made = RayHierarchy(
+        make_job(), make_data(SIZES), 2, num_edges=3, num_actors=num_actors, cpus_per_actor=4 / num_actors
+    )
+    try:
+        made.train_round(1, start, DEVICES, EDGES)  # starts and places everything
+        pool = made.pool
+        pool.devices = [Seen(actor, calls) for actor in pool.devices]
+        pool.edges = [Seen(actor, calls) for actor in pool.edges]
+        pool._adders = {node: Seen(actor, calls) for node, actor in pool._adders.items()}
+        monkeypatch.setattr(ray, "put", lambda value: (calls.append(("put", ref := put(value))), ref)[1])
+        made.train_round(2, start, DEVICES, EDGES)
+        monkeypatch.undo()
+        time.sleep(1.0)  # the directory of objects is told of a copy a little later
+        places = get_object_locations([ref for _, ref in calls])
+        copied = sum((len(place["node_ids"]) - 1) * place["object_size"] for place in places.values())
+        nodes = len(set(pool.nodes))
+    finally:
+        monkeypatch.undo()
+        calls.clear()
+        made.pool.devices = [getattr(actor, "_actor", actor) for actor in made.pool.devices]
+        made.pool.edges = [getattr(actor, "_actor", actor) for actor in made.pool.edges]
+        made.pool._adders = {node: getattr(actor, "_actor", actor) for node, actor in made.pool._adders.items()}
+        made.close()
+    return copied, start.nbytes, nodes
+
+
+def test_bytes_between_nodes_grow_with_nodes_and_edges_not_with_actors(cluster, start, monkeypatch) -> None:
+    (few, model, nodes), (many, _, _) = (crossing(count, start, monkeypatch) for count in (4, 12))
+    assert nodes == 2
+    q, edges = 2, 3
+    # The global model to each node, each edge's next model to the other nodes, sums (int64) from other nodes to each
+    # edge, and one sum of each edge to the driver's node.
+    bound = (
+        nodes * model + (q - 1) * edges * (nodes - 1) * model + q * edges * (nodes - 1) * 2 * model + edges * 2 * model
+    )
+    assert model < few <= bound * 1.02
+    assert many <= few * 1.02
+
+
+def test_data_are_once_on_each_node(cluster, start) -> None:
+    from ray.experimental import get_object_locations
+
+    with hierarchy() as pool:
+        hashes(pool, start, 1)
+        (place,) = get_object_locations([pool.pool._data_ref]).values()
+        assert sorted(place["node_ids"]) == sorted({cluster.head_node.node_id, *pool.pool.nodes})
+
+
+LONG = {"local_iterations": 60}  # a round of some seconds, to lose something in
+_long: list[np.ndarray] = []
+
+
+def long_round(start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The models after rounds 1 and 2 of the unbroken run, in this process."""
+    if not _long:
+        serial = SerialHierarchy(make_job(**LONG), make_data(SIZES), 2)
+        _long.append(serial.train_round(1, start, DEVICES, EDGES))
+        _long.append(serial.train_round(2, _long[0], DEVICES, EDGES))
+    return _long[0], _long[1]
+
+
+def in_the_background(work: Any) -> tuple[threading.Thread, dict[str, Any]]:
+    result: dict[str, Any] = {}
+
+    def run() -> None:
+        begin = time.monotonic()
+        try:
+            result["value"] = work()
+        except BaseException as error:
+            result["error"] = error
+        result["seconds"] = time.monotonic() - begin
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, result
+
+
+@pytest.mark.parametrize("victim", ["devices", "an edge"])
+def test_a_node_lost_in_a_round_is_replaced_and_the_round_redone(cluster, start, monkeypatch, victim, capsys) -> None:
+    monkeypatch.setattr("hflray.training.pool.SETTLE_S", 5.0)
+    model, wanted = long_round(start)
+    with hierarchy(**LONG) as pool:
+        pool.train_round(1, start, DEVICES, EDGES)
+        node = pool.pool.nodes[0] if victim == "devices" else pool.pool._homes[2]
+        doomed = next(worker for worker in cluster.workers if worker.node_id == node)
+        thread, result = in_the_background(lambda: pool.train_round(2, model, DEVICES, EDGES))
+        time.sleep(0.7)
+        assert thread.is_alive(), "the round was over before the node was lost: make it longer"
+        cluster.remove_node(doomed, allow_graceful=False)
+        thread.join(200)
+        assert not thread.is_alive()
+        assert "value" in result, result
+        np.testing.assert_array_equal(result["value"], wanted)
+        assert node not in pool.pool.nodes
+    with capsys.disabled():
+        print(f"\n[measured] node of {victim} lost mid-round: the round took {result['seconds']:.1f} s")
+
+
+class Deadly:
+    """Stands before an actor and kills it in its n-th call of a method: before it is made, or while it runs."""
+
+    def __init__(self, actor: Any, method: str, during: bool) -> None:
+        self._actor, self._method, self._during = actor, method, during
+
+    def __getattr__(self, name: str) -> Any:
+        import ray
+
+        method, doomed = getattr(self._actor, name), name == self._method
+        actor, during = self._actor, self._during
+
+        class Bound:
+            def __init__(self, bound: Any) -> None:
+                self._bound = bound
+
+            def remote(self, *arguments: Any) -> Any:
+                if doomed and not during:
+                    ray.kill(actor)
+                refs = self._bound.remote(*arguments)
+                if doomed and during:
+                    threading.Timer(0.3, ray.kill, [actor]).start()
+                return refs
+
+            def options(self, **chosen: Any) -> Bound:
+                return Bound(method.options(**chosen))
+
+        return Bound(method)
+
+
+@pytest.mark.parametrize(
+    "phase, kind, method, during",
+    [
+        ("broadcast", "devices", "train", False),
+        ("training", "devices", "train", True),
+        ("edge aggregation", "edges", "aggregate", False),
+        ("cloud aggregation", "edges", "total", False),
+    ],
+)
+def test_an_actor_killed_in_each_phase(cluster, start, phase, kind, method, during, capsys) -> None:
+    model, wanted = long_round(start)
+    with hierarchy(**LONG) as pool:
+        np.testing.assert_array_equal(pool.train_round(1, start, DEVICES, EDGES), model)
+        actors = getattr(pool.pool, kind)
+        victim = actors[0]
+        actors[0] = Deadly(victim, method, during)
+        close = pool.pool.close
+
+        def unwrapped() -> None:
+            setattr(pool.pool, kind, [getattr(actor, "_actor", actor) for actor in getattr(pool.pool, kind)])
+            close()
+
+        pool.pool.close = unwrapped
+        starts: list[float] = []
+        begin_again = pool.pool.start
+        pool.pool.start = lambda: (starts.append(time.monotonic()), begin_again())[1]
+        begin = time.monotonic()
+        redone = pool.train_round(2, model, DEVICES, EDGES)
+        seconds = time.monotonic() - begin
+        np.testing.assert_array_equal(redone, wanted)
+        assert starts, "nobody died"
+    with capsys.disabled():
+        print(f"\n[measured] actor killed in {phase}: the round took {seconds:.1f} s")
+
+
+def test_a_node_with_other_code_is_named(cluster, monkeypatch) -> None:
+    import hflray.training.release as module
+    from hflray.tune import nodes
+
+    nodes.check_nodes()
+    monkeypatch.setattr(nodes, "release", lambda: module.release() | {"hflray": "0.1.0 (another)"})
+    with pytest.raises(ConfigError, match=r"node [\d.]+: runs hflray .* instead of 0.1.0 \(another\).*setup_node.sh"):
+        nodes.check_nodes()
+
+
+def test_results_that_nodes_do_not_share_are_refused(cluster, tmp_path, monkeypatch) -> None:
+    from hflray.tune import nodes
+
+    nodes.check_nodes(tmp_path)  # one machine: all see it
+    monkeypatch.setattr(
+        nodes, "_ask", lambda live, probe: [{"release": nodes.release(), "sees": n == 0} for n in range(3)]
+    )
+    with pytest.raises(ConfigError, match=r"--results: node [\d.]+ does not see .*--storage s3://"):
+        nodes.check_nodes(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_more_than_the_cluster_has_is_refused(cluster) -> None:
+    from hflray.training.hierarchy import start_ray
+    from hflray.tune.nodes import check_resources
+
+    cpus = start_ray()
+    assert cpus == 4
+    check_resources(4, cpus)
+    with pytest.raises(ConfigError, match=r"cpus_per_trial: a trial needs 5 CPUs, Ray has 4; accepted: 1 to 4"):
+        check_resources(5, cpus)
