@@ -1,0 +1,5 @@
+"""``python -m hflray.report``."""
+
+from hflray.report.cli import main
+
+main()

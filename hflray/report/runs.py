@@ -1,0 +1,363 @@
+"""The runs of a sweep as a report needs them: from MLflow, from the journal where MLflow is away, or from exports.
+
+An export is one folder per sweep: ``runs.json`` (names, configurations, environment, last metrics) and per run
+``NAME.rounds.parquet`` and ``NAME.devices.parquet``, see `hflray.tracking.Tables`. It holds all that a report shows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import yaml
+
+from hflray import metrics
+from hflray.config import ExperimentConfig, flatten, validate
+from hflray.errors import ConfigError, HflrayError, nearest
+from hflray.results import SweepFolder, locate
+from hflray.sweep import Task
+from hflray.tracking import History, Tables, read_histories, read_journal
+
+VERSION = 1
+LEFT_OUT = ": left out: "  # what is said of a run that is not among the sweep's
+FILE = "runs.json"
+# What says where and how long a run ran, not what it computed.
+QUIET = (
+    "tracking", "checkpoint", "data.root", "max_rounds", "target_accuracy", "training.backend", "training.kernel",
+    "training.threads", "training.device", "training.num_actors", "training.devices_per_actor", "training.autotune",
+    "training.release",
+)  # fmt: skip
+SEED = "seed"
+
+Told = Callable[[int, int], None]
+
+
+def _silent(done: int, of: int) -> None:
+    """Tell nobody."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run: its history and its configuration."""
+
+    history: History
+    config: ExperimentConfig
+
+    @property
+    def name(self) -> str:
+        """The trial's readable name."""
+        return self.history.name
+
+    @cached_property
+    def rounds(self) -> pd.DataFrame:
+        """A row per round, by round; no rows if there are none."""
+        rounds = self.history.tables.rounds
+        return rounds[rounds["round"] >= 0].reset_index(drop=True) if "round" in rounds else rounds
+
+    @property
+    def devices(self) -> pd.DataFrame | None:
+        """A row per device, see `hflray.tracking.Tables`."""
+        return self.history.tables.devices
+
+    @property
+    def commit(self) -> str:
+        """The commit it ran from, short; ``-dirty``: with changes that are in no commit."""
+        whole = self.history.environment.get("git_commit", "unknown")
+        return whole[:12] + ("-dirty" if whole.endswith("-dirty") else "")
+
+    @property
+    def seed(self) -> int:
+        """The root seed."""
+        return self.config.seed
+
+    @property
+    def ended(self) -> bool:
+        """Whether it came to its end: its last round, its target, or a rule that stops it."""
+        return self.history.status == "FINISHED"
+
+    @cached_property
+    def settings(self) -> dict[str, Any]:
+        """The configuration's dotted keys."""
+        return self.settings_of(self.config)
+
+    @staticmethod
+    def settings_of(config: ExperimentConfig) -> dict[str, Any]:
+        """A configuration's dotted keys."""
+        return flatten(config.model_dump(mode="json"))
+
+    def series(self, metric: str) -> pd.Series[float]:
+        """A metric over the rounds, indexed by round; empty if it was not logged."""
+        if metric not in self.rounds:
+            return pd.Series(dtype=float)
+        return self.rounds.set_index("round")[metric].dropna().astype(float)
+
+    def last(self, metric: str) -> float:
+        """A metric's last value; NaN if it was not logged."""
+        values = self.series(metric)
+        return float(values.iloc[-1]) if len(values) else float(self.history.values.get(metric, np.nan))
+
+    def reached(self, accuracy: float) -> int | None:
+        """The first round with this test accuracy, or None."""
+        values = self.series(metrics.ACCURACY)
+        hits = values.index[values >= accuracy]
+        return int(hits[0]) if len(hits) else None
+
+
+@dataclass
+class Sweep:
+    """A sweep's runs and what is to be said of them.
+
+    Attributes:
+        name: of the sweep; its folder has the time appended.
+        title: the folder's name, or the name of the export.
+        task, description: of the sweep file.
+        runs: those that can be read, in the order they were begun.
+        notes: what is missing, one line each.
+    """
+
+    name: str
+    title: str
+    task: Task
+    description: str
+    runs: list[Run]
+    notes: list[str] = field(default_factory=list)
+
+    @cached_property
+    def keys(self) -> list[str]:
+        """The dotted keys in which the runs differ, the seed left out."""
+        return differing(self.runs)
+
+    def label(self, run: Run, leave_out: Sequence[str] = ()) -> str:
+        """What tells a run's group from the others, such as ``ikc, H = 30``."""
+        return describe(run, [key for key in self.keys if key not in leave_out])
+
+    def groups(self, leave_out: Sequence[str] = ()) -> dict[str, list[Run]]:
+        """Runs that differ in the seed only (and in `leave_out`), by label."""
+        found: dict[str, list[Run]] = {}
+        for run in sorted(self.runs, key=lambda run: (run.config.scheduling.num_scheduled, rank(run))):
+            found.setdefault(self.label(run, leave_out), []).append(run)
+        return found
+
+    def find(self, name: str) -> Run:
+        """The run of this name. Raises ConfigError: there is none."""
+        for run in self.runs:
+            if run.name == name:
+                return run
+        names = [run.name for run in self.runs]
+        raise ConfigError(f"{name}: no such run in {self.title}{nearest(name, names)}; there: {', '.join(names)}")
+
+
+def differing(runs: Sequence[Run]) -> list[str]:
+    """The dotted keys in which runs differ, in the configuration's order, without the seed and `QUIET`."""
+    if not runs:
+        return []
+    return [
+        key
+        for key in runs[0].settings
+        if key != SEED
+        and not any(key == quiet or key.startswith(f"{quiet}.") for quiet in QUIET)
+        and len({repr(run.settings.get(key)) for run in runs}) > 1
+    ]
+
+
+SYMBOLS = {
+    "scheduling.num_scheduled": "H = {}",
+    "cost.delay_weight": "λ = {:g}",
+    "fleet.num_devices": "N = {}",
+    "fleet.num_edges": "M = {}",
+    "data.majority_fraction": "majority {:.0%}",
+    "data.dirichlet_alpha": "α = {:g}",
+}
+NAMES = {
+    "ikc": "IKC", "vkc": "VKC", "fedavg": "FedAvg", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10",
+    "best_gain": "best gain", "hfel": "HFEL", "local_search": "local search", "d3qn": "D3QN", "iid": "IID",
+    "dirichlet": "Dirichlet", "majority": "majority class",
+}  # fmt: skip
+
+
+ORDER = ("ikc", "vkc", "fedavg")  # the paper's
+
+
+def rank(run: Run) -> int:
+    """Where a run's scheduler stands in the paper's order."""
+    return ORDER.index(name) if (name := run.config.scheduling.name) in ORDER else len(ORDER)
+
+
+def pretty(value: Any) -> str:
+    """A setting's value as a reader calls it."""
+    return NAMES.get(str(value), str(value))
+
+
+def describe(run: Run, keys: Sequence[str]) -> str:
+    """The values of some keys in words; what has no effect on this run is left out."""
+    parts: list[str] = []
+    for key in keys:
+        value = run.settings.get(key)
+        partition, assigner = run.config.data.partition, run.config.assignment.name
+        if (key == "data.dirichlet_alpha" and partition != "dirichlet") or (
+            key == "data.majority_fraction" and partition != "majority"
+        ):
+            continue
+        if key in ("assignment.exchanges", "assignment.transfers"):
+            if assigner == "hfel" and key == "assignment.exchanges":
+                parts[-1:] = [f"HFEL-{value}"] if parts and parts[-1] == "HFEL" else [*parts[-1:], f"k = {value}"]
+            continue
+        if key == "assignment.polish_ms":  # of D3QN: milliseconds, or a word where it has no limit
+            if value:
+                parts.append(f"+ {value} polished" if isinstance(value, str) else f"+ {value:g} ms")
+            continue
+        if key == "allocation.coupling":
+            parts += ["joint deadline"] if value == "joint" else []
+            continue
+        if key == "data.partition" and value == "majority" and "data.majority_fraction" in keys:
+            continue
+        parts.append(SYMBOLS[key].format(value) if key in SYMBOLS else pretty(value))
+    return ", ".join(parts)
+
+
+def read_sweep(results: Path, name: str, tracking_uri: str | None = None, told: Told = _silent) -> Sweep:
+    """The runs of a sweep from MLflow; where it is away, or has less of a run, from the journal in the sweep's folder.
+
+    Args:
+        results: the folder of results.
+        name: the sweep's name (then the latest of this name), or the name or path of its folder.
+        tracking_uri: None: the one the sweep was logged to.
+        told: called with the number of runs read and their total.
+
+    Raises:
+        ConfigError: no such sweep, or nobody has its runs.
+    """
+    path = Path(name)
+    if (path / "sweep.json").exists():
+        results, name = path.resolve().parent, path.resolve().name
+    folder = locate(results, name)
+    notes, journal = [], _journal(folder)
+    try:
+        histories = read_histories(tracking_uri or folder.uri, folder.experiment, folder.path.name, told)
+    except ConfigError as error:
+        if not journal:
+            raise
+        notes.append(f"{error}; everything here is from the journal in {folder.path}")
+        histories = list(journal.values())
+    fuller = [_fuller(history, journal.get(history.name)) for history in histories]
+    logged = {history.name for history in histories}
+    fuller += [history for name, history in journal.items() if name not in logged]
+    return _sweep(folder.file.name, folder.path.name, folder.file.task, folder.file.description, fuller, notes)
+
+
+def _journal(folder: SweepFolder) -> dict[str, History]:
+    try:
+        return {history.name: history for history in read_journal(folder.path)}
+    except ConfigError:
+        return {}
+
+
+def _fuller(logged: History, journal: History | None) -> History:
+    """Of the two the one with more rounds, or else with more said of each."""
+    if journal is None:
+        return logged
+    size = (len(logged.tables.rounds), logged.tables.devices is not None)
+    return journal if (len(journal.tables.rounds), journal.tables.devices is not None) > size else logged
+
+
+def _sweep(
+    name: str, title: str, task: Task, description: str, histories: Sequence[History], notes: list[str]
+) -> Sweep:
+    """Put a sweep together; runs that cannot be read, or have no rounds, become notes."""
+    runs = []
+    for history in histories:
+        try:
+            config = validate(ExperimentConfig, yaml.safe_load(history.config) or {})
+        except (HflrayError, yaml.YAMLError) as error:
+            reason = str(error).splitlines()[0]
+            notes.append(f"{history.name}{LEFT_OUT}its configuration cannot be read ({reason})")
+            continue
+        run = Run(history, config)
+        failed = f"failed after {len(run.rounds)} rounds: {history.error.splitlines()[0]}" if history.error else ""
+        if run.rounds.empty:
+            notes.append(f"{run.name}{LEFT_OUT}{failed or 'it has no rounds yet'}")
+            continue
+        if failed:
+            notes.append(f"{run.name}: {failed}")
+        elif history.status != "FINISHED":
+            notes.append(f"{run.name}: not finished, {len(run.rounds)} of at most {config.max_rounds} rounds")
+        runs.append(run)
+    if not runs:
+        reasons = f" ({'; '.join(notes)})" if notes else ""
+        raise ConfigError(f"{title}: no run of it has a round yet{reasons}; let it run, or name another sweep")
+    return Sweep(name, title, task, description, runs, notes)
+
+
+def _stem(name: str) -> str:
+    """A run's name as file name on any system."""
+    return name.replace("λ", "l").replace("=", "_")
+
+
+def export(sweep: Sweep, folder: Path) -> list[Path]:
+    """Write a sweep's runs into `folder`, made if need be; return what was written."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths, about = [], []
+    for run in sweep.runs:
+        history, tables = run.history, run.history.tables
+        config = run.config.model_dump(mode="json", exclude={"tracking"})
+        config["data"]["root"] = None  # where the data lay is nobody else's business
+        for kind, table in (("rounds", tables.rounds), ("devices", tables.devices)):
+            if table is not None:
+                paths.append(folder / f"{_stem(run.name)}.{kind}.parquet")
+                table.to_parquet(paths[-1], compression="zstd", index=False)
+        about.append(
+            {
+                "name": run.name,
+                "status": history.status,
+                "error": history.error,
+                "started_ms": history.started_ms,
+                "ended_ms": history.ended_ms,
+                "values": history.values,
+                "environment": history.environment,
+                "config": config,
+            }
+        )
+    content = {
+        "version": VERSION, "name": sweep.name, "title": sweep.title, "task": sweep.task,
+        "description": sweep.description, "notes": [note for note in sweep.notes if LEFT_OUT in note], "runs": about,
+    }  # fmt: skip
+    text = json.dumps(content, indent=1, ensure_ascii=False)
+    (folder / FILE).write_text(f"{text}\n", encoding="utf-8")
+    return [folder / FILE, *paths]
+
+
+def read_export(folder: Path) -> Sweep:
+    """Read what `export` wrote. Raises ConfigError: it holds no export, a damaged one, or one of another version."""
+    try:
+        content = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        if content["version"] != VERSION:
+            raise ConfigError(f"{folder}: an export of version {content['version']}; this hflray reads {VERSION}")
+        histories = []
+        for about in content["runs"]:
+            stem = folder / _stem(about["name"])
+            devices = stem.with_name(f"{stem.name}.devices.parquet")
+            tables = Tables(
+                pd.read_parquet(stem.with_name(f"{stem.name}.rounds.parquet")),
+                pd.read_parquet(devices) if devices.exists() else None,
+            )
+            given = {key: about[key] for key in ("name", "status", "error", "environment", "values")}
+            times = {key: about[key] for key in ("started_ms", "ended_ms")}
+            histories.append(History(config=yaml.safe_dump(about["config"]), tables=tables, **given, **times))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{folder}: holds no export that can be read ({str(error).splitlines()[0]}); "
+            "write one with python -m hflray.report SWEEP --export FOLDER"
+        ) from error
+    notes = list(content["notes"])
+    return _sweep(content["name"], content["title"], content["task"], content["description"], histories, notes)
+
+
+def exports(folder: Path) -> list[Path]:
+    """The exports in a folder: itself, or those below it."""
+    return [folder] if (folder / FILE).exists() else sorted(path.parent for path in folder.glob(f"*/{FILE}"))

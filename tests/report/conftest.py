@@ -1,0 +1,52 @@
+"""A finished sweep for the report's tests: two schedulers, two seeds, two rounds, in MLflow and in the journal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hflray.experiment import Experiment, RoundRecord
+from hflray.report.runs import Sweep, read_sweep
+from hflray.results import SweepFolder
+from hflray.sweep import SweepFile, expand, load_sweep
+from hflray.tracking import Tracker, default_uri, log_tables
+from tests.conftest import SMALL
+
+NAME = "tiny"
+AXES = ("sweep.scheduling.name={grid: [ikc, fedavg]}", "sweep.seed={grid: [0, 1]}")
+
+
+@pytest.fixture(scope="session")
+def records() -> dict[str, list[RoundRecord]]:
+    """What happened in each run, by its name."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def results(tmp_path_factory: pytest.TempPathFactory, records: dict[str, list[RoundRecord]]) -> Path:
+    """A folder of results with one finished sweep, logged as `hflray.tune` logs it, without Ray."""
+    place = tmp_path_factory.mktemp("results")
+    file: SweepFile = load_sweep(None, [f"name={NAME}", *SMALL, "max_rounds=2", *AXES])
+    folder = SweepFolder(place / f"{NAME}-20260101-000000", file, default_uri(place), "hflray", True)
+    folder.save()
+    tracker = Tracker(folder.uri, folder.experiment, folder.path.name, folder.path)
+    for trial in expand(file):
+        tracker.start(trial.name, trial.name, trial.config, {})
+        with Experiment(trial.config) as experiment:
+            tracker_rounds = records.setdefault(trial.name, [])
+            for record in experiment:
+                values = record.metrics() | (experiment.summary() if experiment.finished else {})
+                tracker.round(trial.name, record.round, values, record.schedule(), experiment.devices())
+                tracker_rounds.append(record)
+        tables = tracker.tables(trial.name)
+        tracker.extra(trial.name, lambda client, run_id, tables=tables: log_tables(client, run_id, tables))
+        tracker.finish(trial.name)
+    assert tracker.close()
+    return place
+
+
+@pytest.fixture(scope="session")
+def sweep(results: Path) -> Sweep:
+    """The sweep, read from MLflow."""
+    return read_sweep(results, NAME)

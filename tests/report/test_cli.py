@@ -1,0 +1,102 @@
+"""hflray.report.cli: the commands as a user types them, and one line for every mistake."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from hflray.report.cli import CONFIGS, main
+
+
+def call(capsys, *arguments: str) -> tuple[int, str, list[str]]:
+    """Exit code, what was printed, and the lines of errors."""
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    out, err = capsys.readouterr()
+    return int(end.value.code or 0), out, err.splitlines()
+
+
+def test_a_sweep_to_files_and_back_from_its_export(results, tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = call(capsys, "tiny", "--results", str(results), "--out", "o", "--export", "exports")
+    assert (code, err) == (0, [])
+    stems = {"accuracy", "cost", "pareto"}
+    names = {path.name for path in (tmp_path / "o").iterdir()}
+    drawn = {f"{stem}.{kind}" for stem in stems for kind in ("png", "svg")}
+    assert names == drawn | {"index.html", "summary.md", "summary.tex"}
+    assert "FedAvg" in out
+    code, again, _ = call(capsys, "tiny", "--from", "exports")
+    assert code == 0
+    table = "o/summary.md"
+    assert (tmp_path / table).read_text() == (tmp_path / "hflray_report/tiny/summary.md").read_text()
+    assert "hflray_report/tiny/index.html" in again
+    code, out, _ = call(capsys, "explain", "digits-H6-λ1-ikc-geographic-s0", "--round", "2", "--from", "exports")
+    assert code == 0
+    assert "round 2: 6 of 12 devices at 3 edges" in out
+
+
+def test_a_figure_that_cannot_be_drawn_is_said_and_the_other_is_drawn(results, tmp_path, capsys) -> None:
+    place = ("--results", str(results), "--out", str(tmp_path))
+    code, out, _ = call(capsys, "tiny", *place, "--figure", "fig3", "--figure", "fig5")
+    assert code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fig3.png", "fig3.svg"]
+    assert "missing: fig5: not drawn:" in out
+    assert "so far" in out
+    code, _, _ = call(capsys, "tiny", *place, "--figure", "fig5")
+    assert code == 1
+
+
+def test_a_run_is_found_in_the_latest_sweep_that_has_it(results, capsys) -> None:
+    place = ("--results", str(results))
+    code, out, _ = call(capsys, "explain", "digits-H6-λ1-fedavg-geographic-s1", "--round", "1", *place)
+    assert code == 0
+    assert "which knows no clusters" in out
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (("tinny",), "no such sweep"),
+        (("tiny", "--figure", "fig33"), "did you mean 'fig3'"),
+        (("explain", "digits-H6-λ1-ikc-geographic-s9", "--round", "1"), "did you mean"),
+        (("explain", "digits-H6-λ1-ikc-geographic-s0", "--round", "3"), "accepted: 1 to 2"),
+        (("tiny", "--from", "nowhere"), "holds no runs.json"),
+        (("results", "--from", "nowhere"), "holds no export"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_mistake_is_one_line(arguments, words, results, capsys, monkeypatch, tmp_path) -> None:
+    monkeypatch.chdir(tmp_path)
+    place = () if "--from" in arguments else ("--results", str(results))
+    code, out, err = call(capsys, *arguments, *place)
+    assert code == 2
+    assert len(err) == 1
+    assert words in err[0]
+    assert "Traceback" not in out
+
+
+@pytest.mark.parametrize("stem, drawn", [("fig7_framework", "fig7.svg"), ("lambda_sweep", "lambda_pareto.svg")])
+def test_a_shipped_sweep_from_smoke_to_page(stem, drawn, capsys, tmp_path) -> None:
+    command = [sys.executable, "-m", "hflray.tune", str(CONFIGS / f"{stem}.yaml"), "--smoke"]
+    environment = os.environ | {"PYTHONPATH": str(CONFIGS.parent)}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    place = ("--results", str(tmp_path / "hflray_results"), "--out", str(tmp_path / "o"))
+    code, out, err = call(capsys, f"{stem}-smoke", *place)
+    assert (code, err) == (0, [])
+    assert "missing" not in out
+    assert {drawn, "index.html"} <= {path.name for path in (tmp_path / "o").iterdir()}
+
+
+def test_the_listing_and_the_help(capsys) -> None:
+    code, out, _ = call(capsys, "list")
+    assert code == 0
+    assert "python -m hflray.report fig7_framework --figure fig7" in out
+    code, out, _ = call(capsys, "--help")
+    assert code == 0
+    assert "explain" in out

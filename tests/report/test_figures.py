@@ -1,0 +1,53 @@
+"""hflray.report.figures: what is drawn is what was run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from matplotlib import image
+
+from hflray import metrics
+from hflray.errors import ConfigError
+from hflray.report import figures
+
+
+def test_mean_and_deviation_by_round(sweep, records) -> None:
+    runs = sweep.groups()["IKC"]
+    table = figures.over_seeds(runs, metrics.ACCURACY)
+    both = np.array([[record.accuracy for record in records[run.name]] for run in runs])
+    np.testing.assert_allclose(table["mean"], both.mean(axis=0))
+    np.testing.assert_allclose(table["std"], both.std(axis=0, ddof=1))
+    figure = figures.curves(sweep)
+    (axes,) = [axes for axes in figure.axes if axes.get_visible()]
+    assert [line.get_label() for line in axes.lines] == ["IKC", "FedAvg"]
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), 100 * both.mean(axis=0))
+    assert "%" in axes.get_ylabel()
+    assert axes.get_xlabel() == "Round"
+    assert len(axes.collections) == 2  # the shades
+
+
+@pytest.mark.parametrize("name", ["accuracy", "cost", "pareto"])
+def test_files_can_be_opened(name, sweep, tmp_path) -> None:
+    png, svg = figures.save(figures.BY_TASK["experiment"][name], sweep, tmp_path, name)
+    pixels = image.imread(png)
+    assert pixels[..., :3].min() < 0.5 < pixels[..., :3].max()
+    assert svg.read_text().startswith("<?xml")
+    first = svg.read_bytes()
+    figures.save(figures.BY_TASK["experiment"][name], sweep, tmp_path, name)
+    assert svg.read_bytes() == first
+
+
+def test_the_framework_is_drawn_from_any_part_of_it(sweep) -> None:
+    figure = figures.framework(sweep)
+    labels = [axes.get_ylabel() for axes in figure.axes if axes.get_visible()]
+    assert labels[0] == "Test accuracy (%)"
+    assert len(labels) == 6
+
+
+@pytest.mark.parametrize("draw", [figures.clustering_bars, figures.learning])
+def test_what_was_not_logged_is_one_line(draw, sweep) -> None:
+    if draw is figures.clustering_bars:  # IKC's runs logged theirs: take them away
+        sweep = type(sweep)(sweep.name, sweep.title, sweep.task, "", sweep.groups()["FedAvg"])
+    with pytest.raises(ConfigError, match="no run of its task 'experiment' logged") as caught:
+        draw(sweep)
+    assert len(str(caught.value).splitlines()) == 1

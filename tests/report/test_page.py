@@ -1,0 +1,72 @@
+"""hflray.report.page: the page opens in a browser without a server and without an error, and shows what was run."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from hflray.report import page
+from hflray.report.runs import Run, Sweep
+from tests.browser import CHROMIUM, Page
+
+HOOK = """window.errors = [];
+addEventListener('error', (e) => window.errors.push(e.message));
+addEventListener('unhandledrejection', (e) => window.errors.push(String(e.reason)));
+for (const kind of ['error', 'warn']) console[kind] = (...words) => window.errors.push(words.join(' '));"""
+
+
+def data_of(text: str) -> dict:
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)[1])
+
+
+def test_the_page_holds_every_round_and_asks_for_nothing(sweep, records) -> None:
+    text, missing = page.render(sweep)
+    assert missing == []
+    assert not re.search(r'<(script|link|img)[^>]+(src|href)="http', text)
+    data = data_of(text)
+    assert [run["label"] for run in data["runs"]] == ["IKC, seed 0", "FedAvg, seed 0"]
+    for run in data["runs"]:
+        for shown, record in zip(run["rounds"], records[run["name"]], strict=True):
+            assert shown["device"] == record.devices.tolist()
+            assert shown["edge"] == record.assignment.tolist()
+            assert shown["T"] == pytest.approx(record.cost.delay_s)
+            assert shown["mhz"] == pytest.approx(record.allocation.bandwidth_hz / 1e6, rel=1e-3)
+    assert len(data["charts"]) == 4 + 4 + 1
+
+
+def test_what_is_missing_is_on_the_page_and_the_rest_as_well(sweep) -> None:
+    run = sweep.runs[0]
+    bare = Run(replace(run.history, tables=replace(run.history.tables, devices=None)), run.config)
+    odd = Sweep("odd", "odd </script><b>", "experiment", "", [bare], ["half: not finished"])
+    text, missing = page.render(odd)
+    assert [line.partition(":")[0] for line in missing] == ["half", run.name]
+    assert "What is missing (2)" in text
+    assert "odd &lt;/script&gt;" in text
+    data = data_of(text)
+    assert data["runs"] == []
+    assert len(data["charts"]) == 9
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium here")
+def test_in_a_browser(sweep, tmp_path) -> None:
+    path, _ = page.write(sweep, tmp_path)
+    with Page(1400, 1000) as browser:
+        browser.call("Page.addScriptToEvaluateOnNewDocument", source=HOOK)
+        browser.open(path.as_uri())
+        assert browser.wait_for("document.body && document.body.dataset.ready === 'yes'")
+        assert browser.evaluate("document.querySelectorAll('.chart .main-svg').length") >= 2 * (9 + 3)
+        assert browser.evaluate("document.getElementById('number').textContent") == "1 of 2"
+        before = browser.evaluate("document.getElementById('devices').innerText")
+        assert "nearest" in before
+        browser.evaluate("const s = document.getElementById('round'); s.value = 1; s.dispatchEvent(new Event('input'))")
+        assert browser.evaluate("document.getElementById('number').textContent") == "2 of 2"
+        assert browser.evaluate("document.getElementById('devices').innerText") != before
+        browser.evaluate("const c = document.getElementById('run'); c.value = 1; c.dispatchEvent(new Event('change'))")
+        assert "Scheduled by FedAvg" in browser.evaluate("document.getElementById('why').textContent")
+        browser.screenshot(tmp_path / "page.png")
+        assert browser.evaluate("window.errors") == []
+        assert browser.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    assert (tmp_path / "page.png").stat().st_size > 20_000

@@ -1,0 +1,103 @@
+"""hflray.report.runs: the same runs from MLflow, the journal and an export, and what is said of what they lack."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from hflray import metrics
+from hflray.errors import ConfigError
+from hflray.report.runs import Sweep, describe, export, exports, read_export, read_sweep
+from hflray.tracking import Tracker
+from tests.conftest import small_config
+
+
+def same(one: Sweep, other: Sweep) -> None:
+    assert [run.name for run in one.runs] == [run.name for run in other.runs]
+    for mine, theirs in zip(one.runs, other.runs, strict=True):
+        pd.testing.assert_frame_equal(mine.rounds, theirs.rounds, check_dtype=False)
+        assert mine.devices is not None
+        assert theirs.devices is not None
+        pd.testing.assert_frame_equal(mine.devices, theirs.devices)
+        assert mine.config.model_copy(update={"tracking": theirs.config.tracking}) == theirs.config
+
+
+def test_runs_come_from_mlflow_with_every_round(sweep, records) -> None:
+    assert sweep.notes == []
+    assert sweep.keys == ["scheduling.name"]
+    assert {label: len(runs) for label, runs in sweep.groups().items()} == {"IKC": 2, "FedAvg": 2}
+    for run in sweep.runs:
+        made = records[run.name]
+        assert run.series(metrics.ACCURACY).tolist() == [record.accuracy for record in made]
+        assert [list(row) for row in run.rounds["devices"]] == [record.devices.tolist() for record in made]
+        assert run.last(metrics.TOTAL_ENERGY_J) == made[-1].totals["energy_j"]
+        assert run.reached(0.0) == 1
+        assert run.reached(1.01) is None
+        assert np.isnan(run.last("no/such"))
+
+
+def test_a_server_that_does_not_answer_costs_a_note(results, sweep, monkeypatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    read = read_sweep(results, "tiny", tracking_uri="http://127.0.0.1:9")
+    assert len(read.notes) == 1
+    assert "http://127.0.0.1:9 does not answer" in read.notes[0]
+    assert "from the journal" in read.notes[0]
+    same(read, sweep)
+
+
+def test_without_server_and_journal_it_is_one_line(results, tmp_path) -> None:
+    shutil.copytree(results, tmp_path / "r", ignore=shutil.ignore_patterns("journal", "mlflow.db", "artifacts"))
+    with pytest.raises(ConfigError, match="has no runs of tiny") as caught:
+        read_sweep(tmp_path / "r", "tiny", tracking_uri=f"sqlite:///{tmp_path}/other.db")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_an_export_holds_all_of_it_and_no_paths(sweep, tmp_path) -> None:
+    paths = export(sweep, tmp_path / "tiny")
+    same(read_export(tmp_path / "tiny"), sweep)
+    assert exports(tmp_path) == [tmp_path / "tiny"]
+    assert exports(tmp_path / "tiny") == [tmp_path / "tiny"]
+    assert sum(path.stat().st_size for path in paths) < 300_000
+    assert all(path.name.isascii() for path in paths)
+    assert "mlflow.db" not in (tmp_path / "tiny" / "runs.json").read_text()
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"version": 99}'])
+def test_a_damaged_export_is_one_line(text, tmp_path) -> None:
+    (tmp_path / "runs.json").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_export(tmp_path)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_half_finished_failed_and_empty_runs_are_said(results, tmp_path) -> None:
+    shutil.copytree(results, tmp_path / "r")
+    folder = next((tmp_path / "r").glob("tiny-*"))
+    about = json.loads((folder / "sweep.json").read_text())
+    tracker = Tracker(f"sqlite:///{tmp_path}/r/mlflow.db", about["experiment"], folder.name, folder)
+    values = {metrics.ACCURACY: 0.5, metrics.ROUND_OBJECTIVE: 1.0}
+    for name in ("half", "broken", "none"):
+        tracker.start(name, name, small_config("seed=7"), {})
+    tracker.round("half", 1, values)
+    tracker.round("broken", 1, values)
+    tracker.finish("broken", error="round 2: the weights are not finite")
+    tracker.close()
+    read = read_sweep(tmp_path / "r", str(folder), tracking_uri=f"sqlite:///{tmp_path}/r/mlflow.db")
+    assert "half: not finished, 1 of at most 3 rounds" in read.notes
+    assert "broken: failed after 1 rounds: round 2: the weights are not finite" in read.notes
+    assert "none: left out: it has no rounds yet" in read.notes
+    assert [run.name for run in read.runs][-2:] == ["half", "broken"]
+    assert not read.find("half").ended
+    with pytest.raises(ConfigError, match="did you mean 'half'"):
+        read.find("halve")
+
+
+def test_names_in_words(sweep) -> None:
+    run = sweep.runs[0]
+    keys = ["data.partition", "data.majority_fraction", "data.dirichlet_alpha", "scheduling.num_scheduled"]
+    assert describe(run, keys) == "majority 80%, H = 6"
+    assert describe(run, ["assignment.name", "assignment.exchanges", "allocation.coupling"]) == "geographic"
