@@ -74,7 +74,7 @@ class SweepProgress:
 
     def round(self, key: str, name: str, index: int, rounds: int, text: str, unit: str = "round") -> None:
         """A trial finished a round, or has come so far in another unit."""
-        self._made += 1
+        self._made += max(0, index - self._behind.get(key, 0))
         self._behind[key] = index
         if key in self._tasks:
             self._progress.update(self._tasks[key], completed=index, note=text)
@@ -106,7 +106,7 @@ class SweepProgress:
 
     def remaining_s(self) -> float | None:
         """Seconds left, if the rounds to come take as long as those of this process did; None before the first."""
-        if not self._made or self._begun is None or not self._rounds:
+        if self._made <= 0 or self._begun is None or not self._rounds:
             return None
         seen = sum(self._rounds.values())
         unseen = max(0, self._trials - len(self._rounds)) * seen / len(self._rounds)

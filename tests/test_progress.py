@@ -75,6 +75,16 @@ def test_the_time_left_follows_from_the_rounds_of_this_process(monkeypatch) -> N
     assert progress.remaining_s() == pytest.approx(20 * (5 + 20 / 3))
 
 
+def test_the_time_left_counts_what_was_made_not_how_often_it_was_said(monkeypatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(module.time, "monotonic", lambda: now)
+    progress = SweepProgress(Console(file=io.StringIO(), force_terminal=False), trials=2)
+    progress.started("1", "1", rounds=120)
+    now = 130.0
+    progress.round("1", "1", 20, 120, "", "second")
+    assert progress.remaining_s() == pytest.approx(30 / 20 * (100 + 120))
+
+
 def test_a_trial_that_goes_on_is_announced_once() -> None:
     console = Console(file=io.StringIO(), force_terminal=False)
     with SweepProgress(console, trials=1) as progress:
