@@ -148,6 +148,7 @@ def save_policy(path: str | Path, network: QNetwork, card: dict[str, Any]) -> No
     # To a temporary name first: a reader never sees half a policy.
     partial = file.with_suffix(".partial")
     save_file(tensors, partial, metadata={"hflray_policy": head, "sha256": _digest(head, tensors)})
+    partial.chmod(0o644)  # safetensors keeps files to their owner; a policy is there to be given on
     partial.replace(file)
 
 

@@ -203,11 +203,12 @@ def _farewell(folder: SweepFolder, outcomes: Sequence[Outcome], tracker: Tracker
     ids = tracker.run_ids(outcome.name for outcome in outcomes)
     for line in comparison_lines(folder.uri, tracker.experiment_id, ids, logged):
         console.print(f"  {line}", **say)
+    place = "" if folder.path.parent == Path("hflray_results").resolve() else f" --results {folder.path.parent}"
+    console.print(f"Figures, tables and a page: python -m hflray.report {folder.path.name}{place}", **say)
     for outcome in outcomes:
         if outcome.stopped:
             console.print(f"{outcome.name}: stopped early: {outcome.stopped}", **say)
     if not folder.finished:
-        place = "" if folder.path.parent == Path("hflray_results").resolve() else f" --results {folder.path.parent}"
         console.print(f"unfinished; go on with: python -m hflray.tune --resume {folder.path.name}{place}", **say)
         raise typer.Exit(INTERRUPTED)
     failed = [outcome for outcome in outcomes if outcome.error]

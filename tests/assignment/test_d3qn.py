@@ -46,6 +46,7 @@ def policy(tmp_path):
     torch.manual_seed(0)
     path = tmp_path / "policy.safetensors"
     save_policy(path, build_network(NetworkSpec("bilstm", "db", num_edges=3, hidden=8)), CARD)
+    assert path.stat().st_mode & 0o777 == 0o644
     return path
 
 
