@@ -52,8 +52,12 @@ def tints(sweep: Sweep) -> dict[str, str]:
 
 
 def over_seeds(runs: Sequence[Run], metric: str) -> pd.DataFrame:
-    """Mean, standard deviation (0 for one run) and number of runs of a metric, by round."""
-    table = pd.concat([run.series(metric) for run in runs], axis=1)
+    """Mean, standard deviation (0 for one run) and number of runs of a metric, by round.
+
+    A run that has no point where another has one (learning curves end where their time did) is taken between its own.
+    """
+    table = pd.concat([run.series(metric) for run in runs], axis=1).sort_index()
+    table = table.interpolate(method="index", limit_area="inside")
     return pd.DataFrame({"mean": table.mean(axis=1), "std": table.std(axis=1).fillna(0.0), "runs": table.count(axis=1)})
 
 
