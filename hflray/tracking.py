@@ -14,7 +14,6 @@ import logging
 import math
 import os
 import platform
-import subprocess
 import sys
 import tempfile
 import threading
@@ -34,6 +33,7 @@ from hflray.data import Dataset
 from hflray.errors import ConfigError, HflrayError
 from hflray.metrics import ROUND_OBJECTIVE
 from hflray.models import build_model, load_vector
+from hflray.training.release import git_commit
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,16 +75,6 @@ def environment() -> dict[str, str]:
         except PackageNotFoundError:
             found[name] = "not installed"
     return {"git_commit": git_commit(), "python": platform.python_version(), "cpu": _cpu(), **found}
-
-
-def git_commit(folder: Path | None = None) -> str:
-    """The commit hflray runs from, with ``-dirty`` if there are changes; ``unknown`` outside a checkout."""
-    command = ["git", "-C", str(folder or Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40"]
-    try:
-        done = subprocess.run([*command, "--exclude=*"], capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return "unknown"
-    return done.stdout.strip() or "unknown"
 
 
 def _cpu() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from hflray.config import ExperimentConfig
 from hflray.errors import HflrayError
 from hflray.rl.evaluation import Quality
 from hflray.rl.pool import FleetPool
-from hflray.training.release import release
+from hflray.training.release import git_commit, release
 
 
 def model_card(
@@ -42,16 +41,6 @@ def model_card(
         "git_commit": git_commit(),
         "release": release(),
     }
-
-
-def git_commit() -> str:
-    """The commit hflray runs from, with ``-dirty`` if there are changes; ``unknown`` outside a checkout."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return "unknown"
-    return done.stdout.strip() or "unknown"
 
 
 def as_markdown(name: str, card: dict[str, Any], size_bytes: int) -> str:

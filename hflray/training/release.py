@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
+import subprocess
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -45,3 +46,13 @@ def differences(mine: dict[str, str], theirs: dict[str, str]) -> str:
     """What differs, in words; an empty string if nothing does."""
     names = [name for name in mine if theirs.get(name) != mine[name]]
     return ", ".join(f"{name} {theirs.get(name, 'not installed')} instead of {mine[name]}" for name in names)
+
+
+def git_commit(folder: Path | None = None) -> str:
+    """The commit hflray runs from, with ``-dirty`` if there are changes; ``unknown`` outside a checkout."""
+    command = ["git", "-C", str(folder or PACKAGE), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        done = subprocess.run([*command, "--exclude=*"], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    return done.stdout.strip() or "unknown"

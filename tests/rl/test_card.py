@@ -6,7 +6,9 @@ import sys
 
 from hflray.assignment.d3qn import SHIPPED, load_policy
 from hflray.rl import card as module
-from hflray.rl.card import as_markdown, git_commit
+from hflray.rl.card import as_markdown
+from hflray.training import release
+from hflray.training.release import git_commit
 
 
 def test_the_shipped_card_is_what_the_policy_says():
@@ -36,5 +38,5 @@ def test_a_commit_is_named_or_said_to_be_unknown(monkeypatch):
     def missing(*args, **kwargs):
         raise FileNotFoundError("git")
 
-    monkeypatch.setattr(module.subprocess, "run", missing)
+    monkeypatch.setattr(release.subprocess, "run", missing)
     assert git_commit() == "unknown"
