@@ -26,7 +26,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from hflray.allocation.jit import IntArray
-from hflray.assignment.features import feature_rows
+from hflray.assignment.features import rows_of
 from hflray.assignment.local_search import descend
 from hflray.assignment.neighbours import new_state
 from hflray.assignment.network import NetworkSpec, QNetwork, build_network
@@ -83,7 +83,8 @@ class D3QN:
             ConfigError: a bad index or value, or a fleet of another M than a one-deployment policy is for.
         """
         self._check(fleet.num_edges, np.size(devices))
-        rows = feature_rows(self.spec.features, fleet, work, devices)
+        problem, chosen = round_problem(fleet, work, devices)
+        rows = rows_of(self.spec.features, fleet, problem, chosen)
         begin = time.perf_counter()
         with torch.inference_mode(), _one_thread():
             q = self.network(torch.from_numpy(rows)[None])[0]
@@ -95,7 +96,6 @@ class D3QN:
                 "network can represent; use assignment.name: local_search for it"
             )
         if self.polish_ms and fleet.num_edges > 1:
-            problem, _ = round_problem(fleet, work, devices)
             state = new_state(problem, assignment, exchanges=True)
             # Looking at the clock means ranking the exchanges again: not where there is no limit.
             limited = {"at_once": AT_ONCE} if self.polish_ms < np.inf else {}

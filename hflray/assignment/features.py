@@ -19,6 +19,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hflray.allocation.jit import IntArray
 from hflray.allocation.terms import LN2
 from hflray.assignment.objective import RoundProblem, round_problem
 from hflray.cost import Workload
@@ -62,7 +63,11 @@ def feature_rows(kind: FeatureSet, fleet: Fleet, work: Workload, devices: ArrayL
     """
     if kind not in WIDTHS:
         raise ConfigError(f"assignment.features: unknown set '{kind}'; known: {', '.join(WIDTHS)}")
-    problem, chosen = round_problem(fleet, work, devices)
+    return rows_of(kind, fleet, *round_problem(fleet, work, devices))
+
+
+def rows_of(kind: FeatureSet, fleet: Fleet, problem: RoundProblem, chosen: IntArray) -> Rows:
+    """`feature_rows` of a round that is laid out already: what `round_problem` gave for `fleet`."""
     if kind == "db":
         return db_rows(problem)
     return paper_rows(fleet.gain[chosen], fleet.cycles_per_sample[chosen], fleet.samples[chosen], fleet.power_w[chosen])
