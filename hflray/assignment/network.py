@@ -10,13 +10,14 @@ Rows are those of `hflray.assignment.features`. Shorter episodes of a batch are 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from hflray.assignment.features import WIDTHS, FeatureSet
+from hflray.assignment.features import WIDTHS, FeatureSet, Rows
 from hflray.errors import ConfigError
 
 ABSENT = -1e9  # Q of an edge that is not there; finite, because 0 · (-inf) is NaN in losses and in sampling
@@ -196,6 +197,12 @@ class SharedBiLstm(QNetwork):
         reading = self.reading(z)[..., None, :].expand_as(code)
         advantage = self.advantage(torch.cat([code, load, reading], dim=-1))[..., 0]
         return dueling(self.value(z), advantage, self.edge_mask(rows))
+
+
+def padded_batch(rows: Sequence[Rows]) -> tuple[Tensor, Tensor]:
+    """Rows (H_i, row) of several fleets as a network takes them: (B, T, row) with zeros at the end, lengths (B,)."""
+    batch = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(matrix) for matrix in rows], batch_first=True)
+    return batch, torch.tensor([len(matrix) for matrix in rows])
 
 
 def build_network(spec: NetworkSpec) -> QNetwork:

@@ -20,7 +20,7 @@ from hflray import metrics
 from hflray.assignment import build_assigner
 from hflray.assignment.bounds import lower_bound
 from hflray.assignment.features import FeatureSet
-from hflray.assignment.network import QNetwork
+from hflray.assignment.network import QNetwork, padded_batch
 from hflray.errors import DivergedError
 from hflray.rl.fleets import FleetSpec, objective_of
 from hflray.rl.pool import FleetPool, write_file
@@ -101,10 +101,8 @@ class Evaluation:
         found: list[NDArray[np.intp]] = []
         for first in range(0, len(self._rows), AT_ONCE):
             rows = self._rows[first : first + AT_ONCE]
-            lengths = torch.tensor([len(matrix) for matrix in rows])
-            batch = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(m) for m in rows], batch_first=True)
             with torch.inference_mode():
-                q = network(batch, lengths)
+                q = network(*padded_batch(rows))
             if not bool(torch.isfinite(q).all()):
                 raise DivergedError("the network's Q-values are not finite; lower learning.learning_rate")
             best = q.argmax(-1).numpy()

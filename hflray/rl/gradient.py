@@ -23,22 +23,20 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hflray.assignment.counterfactual import transfer_objectives
-from hflray.assignment.network import QNetwork
+from hflray.assignment.network import QNetwork, padded_batch
 from hflray.rl.fleets import SolvedFleet
 
 AT_ONCE = 4  # batches drawn together and sorted by H, so that little of a batch is padding
 CLIP = 1.0  # norm of the gradient
 
 
-def batch_of(fleets: Sequence[SolvedFleet], network: QNetwork, orders: Sequence[NDArray[np.intp]]) -> list[Tensor]:
+def batch_of(
+    fleets: Sequence[SolvedFleet], network: QNetwork, orders: Sequence[NDArray[np.intp]]
+) -> tuple[Tensor, Tensor]:
     """Rows (B, T, row) and lengths (B,) of fleets, the devices of each in the order given."""
-    spec, steps = network.spec, max(len(order) for order in orders)
     edges = max(len(fleet.problem.bandwidth) for fleet in fleets)
-    rows = [fleet.rows(spec.features, edges)[order] for fleet, order in zip(fleets, orders, strict=True)]
-    batch = torch.zeros(len(rows), steps, rows[0].shape[1])
-    for i, row in enumerate(rows):
-        batch[i, : len(row)] = torch.from_numpy(row)
-    return [batch, torch.tensor([len(order) for order in orders])]
+    features = network.spec.features
+    return padded_batch([fleet.rows(features, edges)[order] for fleet, order in zip(fleets, orders, strict=True)])
 
 
 class CostGradient:

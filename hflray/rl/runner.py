@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ray.rllib.core.columns import Columns
 from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
+from hflray.assignment.network import padded_batch
 from hflray.rl.env import DeviceAssignmentEnv
 from hflray.rl.module import DRAWS, EPSILON, LENGTHS
 from hflray.rl.replay import whole_episode
@@ -96,8 +97,5 @@ class WholeEpisodeRunner(SingleAgentEnvRunner):  # type: ignore[misc]
 
 def batch_of(rows: list[NDArray[np.float32]]) -> dict[str, Any]:
     """Rows of several fleets (H_i, row) as the module's padded batch."""
-    lengths = [len(matrix) for matrix in rows]
-    padded = np.zeros((len(rows), max(lengths), rows[0].shape[1]), dtype=np.float32)
-    for number, matrix in enumerate(rows):
-        padded[number, : len(matrix)] = matrix
-    return {Columns.OBS: torch.from_numpy(padded), LENGTHS: torch.tensor(lengths)}
+    batch, lengths = padded_batch(rows)
+    return {Columns.OBS: batch, LENGTHS: lengths}
