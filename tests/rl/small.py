@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import numpy as np
+import torch
 
-from hflray.config import ExperimentConfig, load_config
+from hflray.assignment.network import NetworkSpec, QNetwork, build_network
+from hflray.config import ExperimentConfig, FleetConfig, load_config
 from hflray.rl.fleets import FORMAT, FleetSpec, SolvedFleet, objective_of
 from hflray.rl.pool import SPEC, FleetPool, write_shard
 
@@ -27,6 +29,21 @@ SMALL = (
     "learning.learning_rate_steps=1000",
     "learning.buffer_capacity=500",
 )
+
+
+TINY = FleetSpec(
+    fleet=FleetConfig(num_devices=8, num_edges=3),
+    num_scheduled=(4, 8),
+    num_edges=(2, 3),
+    teacher="local_search",
+    options={},
+)
+
+
+def tiny_network(seed: int = 0) -> QNetwork:
+    """A network for the fleets of `TINY`, its weights from the seed."""
+    torch.manual_seed(seed)
+    return build_network(NetworkSpec("shared", "db", num_edges=3, hidden=8, width=8, refinements=1))
 
 
 def small(folder: Path, *overrides: str) -> ExperimentConfig:

@@ -3,47 +3,18 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from hflray.assignment.d3qn import load_policy, save_policy
-from hflray.assignment.network import NetworkSpec, build_network
-from hflray.config import FleetConfig
 from hflray.errors import ConfigError
 from hflray.rl import finetune as module
 from hflray.rl.finetune import evaluate, finetune
-from hflray.rl.fleets import FleetSpec
+from tests.rl.small import tiny_network
 
-SPEC = FleetSpec(
-    fleet=FleetConfig(num_devices=8, num_edges=3),
-    num_scheduled=(4, 8),
-    num_edges=(2, 3),
-    teacher="local_search",
-    options={},
-)
-NETWORK = NetworkSpec("shared", "db", num_edges=3, hidden=8, width=8, refinements=1)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Small networks: a second thread only waits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def network(seed=0):
-    torch.manual_seed(seed)
-    return build_network(NETWORK)
-
-
-@pytest.fixture(scope="module")
-def fleets():
-    return [SPEC.solve(i) for i in range(40)]
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_it_improves_on_random_weights(fleets):
-    net = network()
+    net = tiny_network()
     before = evaluate(net, fleets[30:])["mean_ratio"]
     summary = finetune(net, fleets[:30], fleets[30:], updates=60, learning_rate=3e-3, batch=8)
     after = evaluate(net, fleets[30:])["mean_ratio"]
@@ -54,22 +25,22 @@ def test_it_improves_on_random_weights(fleets):
 
 
 def test_a_run_goes_on_from_its_folder(fleets, tmp_path):
-    finetune(network(), fleets[:8], fleets[8:12], updates=4, batch=2, folder=tmp_path)
-    summary = finetune(network(3), fleets[:8], fleets[8:12], updates=8, batch=2, folder=tmp_path, resume=True)
+    finetune(tiny_network(), fleets[:8], fleets[8:12], updates=4, batch=2, folder=tmp_path)
+    summary = finetune(tiny_network(3), fleets[:8], fleets[8:12], updates=8, batch=2, folder=tmp_path, resume=True)
     assert summary["updates"] == 8
     with pytest.raises(ConfigError, match="resume"):
-        finetune(network(), fleets[:8], fleets[8:12], updates=4, folder=tmp_path / "empty", resume=True)
+        finetune(tiny_network(), fleets[:8], fleets[8:12], updates=4, folder=tmp_path / "empty", resume=True)
 
 
 def test_a_limit_is_needed(fleets):
     with pytest.raises(ConfigError, match=r"updates nor minutes"):
-        finetune(network(), fleets, fleets)
+        finetune(tiny_network(), fleets, fleets)
 
 
 def test_the_command(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("HOME", str(tmp_path))
     policy, out = tmp_path / "policy.safetensors", tmp_path / "tuned.safetensors"
-    save_policy(policy, network(), {"seed": 0})
+    save_policy(policy, tiny_network(), {"seed": 0})
     settings = [
         "fleet.num_edges=3",
         "learning.num_scheduled=[4, 8]",

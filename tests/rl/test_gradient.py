@@ -9,38 +9,12 @@ import pytest
 import torch
 
 from hflray import checkpoint
-from hflray.assignment.network import NetworkSpec, build_network
 from hflray.config import FleetConfig
 from hflray.rl.fleets import FleetSpec, objective_of
 from hflray.rl.gradient import CostGradient, batch_of
+from tests.rl.small import tiny_network
 
-SPEC = FleetSpec(
-    fleet=FleetConfig(num_devices=8, num_edges=3),
-    num_scheduled=(4, 8),
-    num_edges=(2, 3),
-    teacher="local_search",
-    options={},
-)
-NETWORK = NetworkSpec("shared", "db", num_edges=3, hidden=8, width=8, refinements=1)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    """Small networks: a second thread only waits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def network(seed=0):
-    torch.manual_seed(seed)
-    return build_network(NETWORK)
-
-
-@pytest.fixture(scope="module")
-def fleets():
-    return [SPEC.solve(i) for i in range(40)]
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_the_gradient_is_that_of_the_expected_objective():
@@ -53,7 +27,7 @@ def test_the_gradient_is_that_of_the_expected_objective():
         options={},
     )
     fleet = spec.solve(0)
-    net = network()
+    net = tiny_network()
     rows, lengths = batch_of([fleet], net, [np.arange(3)])
     share = net(rows, lengths)[0].softmax(-1)
     expected = sum(
@@ -73,15 +47,15 @@ def test_the_gradient_is_that_of_the_expected_objective():
 
 
 def test_resuming_is_bit_identical(fleets, tmp_path):
-    whole = CostGradient(network(), learning_rate=1e-3, batch=4)
+    whole = CostGradient(tiny_network(), learning_rate=1e-3, batch=4)
     for _ in range(2):
         for some in whole.draw(fleets):
             whole.update(some)
-    first = CostGradient(network(), learning_rate=1e-3, batch=4)
+    first = CostGradient(tiny_network(), learning_rate=1e-3, batch=4)
     for some in first.draw(fleets):
         first.update(some)
     checkpoint.save(tmp_path / "state", first.state_dict())
-    second = CostGradient(network(7), learning_rate=1e-3, batch=4, seed=5)
+    second = CostGradient(tiny_network(7), learning_rate=1e-3, batch=4, seed=5)
     second.load_state_dict(checkpoint.load(tmp_path / "state"))
     for some in second.draw(fleets):
         second.update(some)
