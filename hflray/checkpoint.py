@@ -10,7 +10,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +24,18 @@ from hflray.errors import ConfigError
 ARRAYS, REST = "arrays.safetensors", "state.json"
 
 
-def save(folder: str | Path, state: Mapping[str, Any]) -> Path:
-    """Write `state` to `folder`, replacing what is there in one step.
+@contextmanager
+def replacing(folder: str | Path) -> Iterator[Path]:
+    """A new folder to write to, that takes `folder`'s place in one step at the end; after an error nothing changes.
 
     Args:
-        folder: where; its parents are made.
-        state: JSON-ready values and, at the top level, NumPy arrays.
+        folder: its parents are made.
     """
     target = Path(folder)
     target.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
-        arrays = {name: value for name, value in state.items() if isinstance(value, np.ndarray)}
-        save_file(arrays, scratch / ARRAYS)
-        rest = {name: value for name, value in state.items() if name not in arrays}
-        (scratch / REST).write_text(json.dumps(rest, indent=1), encoding="utf-8")
-        for name in (ARRAYS, REST):
-            with (scratch / name).open("rb") as file:
-                os.fsync(file.fileno())
+        yield scratch
         old = Path(tempfile.mkdtemp(prefix=f".{target.name}-old-", dir=target.parent))
         if target.exists():
             target.replace(old)  # a folder can only be renamed over an empty one
@@ -49,7 +44,24 @@ def save(folder: str | Path, state: Mapping[str, Any]) -> Path:
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
-    return target
+
+
+def save(folder: str | Path, state: Mapping[str, Any]) -> Path:
+    """Write `state` to `folder`, replacing what is there in one step.
+
+    Args:
+        folder: where; its parents are made.
+        state: JSON-ready values and, at the top level, NumPy arrays.
+    """
+    with replacing(folder) as scratch:
+        arrays = {name: value for name, value in state.items() if isinstance(value, np.ndarray)}
+        save_file(arrays, scratch / ARRAYS)
+        rest = {name: value for name, value in state.items() if name not in arrays}
+        (scratch / REST).write_text(json.dumps(rest, indent=1), encoding="utf-8")
+        for name in (ARRAYS, REST):
+            with (scratch / name).open("rb") as file:
+                os.fsync(file.fileno())
+    return Path(folder)
 
 
 def load(folder: str | Path) -> dict[str, Any]:

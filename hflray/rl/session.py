@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import shutil
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +14,7 @@ from typing import Any, Self
 import ray
 import torch
 
-from hflray import metrics
+from hflray import checkpoint, metrics
 from hflray.assignment.d3qn import save_policy
 from hflray.config import ExperimentConfig
 from hflray.errors import ConfigError, DivergedError
@@ -158,10 +156,7 @@ class AssignerTraining:
 
     def save(self, folder: str | Path) -> None:
         """Write the whole state to `folder`, replacing what is there in one step."""
-        target = Path(folder).resolve()
-        target.parent.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-        try:
+        with checkpoint.replacing(Path(folder).resolve()) as scratch:
             self.algorithm.save_to_path(scratch / RLLIB)
             state = {
                 "learning": learning_state(self.config),
@@ -171,14 +166,6 @@ class AssignerTraining:
                 "points": self.points,
             }
             (scratch / PROGRESS).write_text(json.dumps(state), encoding="utf-8")
-            old = Path(tempfile.mkdtemp(prefix=f".{target.name}-old-", dir=target.parent))
-            if target.exists():
-                target.replace(old)
-            scratch.replace(target)
-            shutil.rmtree(old, ignore_errors=True)
-        except BaseException:
-            shutil.rmtree(scratch, ignore_errors=True)
-            raise
 
     def restore(self, folder: str | Path) -> None:
         """Go on from what `save` wrote.
