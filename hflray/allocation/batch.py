@@ -14,9 +14,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from hflray.allocation.certificate import certify_edges
+from hflray.allocation.certificate import certify, certify_edges
 from hflray.allocation.jit import FloatArray, IntArray, kernel
-from hflray.allocation.kernel import ROWS, solve_edge
+from hflray.allocation.kernel import solve_edge
+from hflray.allocation.lanes import ROWS, columns
 
 TOL = 1e-10  # KKT residual asked for; Newton's last step mostly lands near 1e-14
 THREADED = 4096  # devices in a batch above which threads pay for themselves
@@ -43,12 +44,18 @@ def solve_edges(
     tol: float,
     residual: FloatArray,
     count: IntArray,
+    b_out: FloatArray,
+    f_out: FloatArray,
+    energy: FloatArray,
+    delay: FloatArray,
+    bound: FloatArray,
 ) -> None:
-    """Solve the edges `first` to `last`; edge e has the devices ``offsets[e]:offsets[e + 1]`` (`kernel.solve_edge`)."""
+    """Solve the edges `first` to `last` (`kernel.solve_edge`), and certify each while its numbers are at hand
+    (`certificate.certify`); edge e has the devices ``offsets[e]:offsets[e + 1]``."""
     longest = 1
     for e in range(first, last):
         longest = max(longest, offsets[e + 1] - offsets[e])
-    scratch = np.empty((ROWS, longest))
+    scratch = np.empty((ROWS, columns(longest)))
     for e in range(first, last):
         i, j = offsets[e], offsets[e + 1]
         if j > i:
@@ -68,6 +75,17 @@ def solve_edges(
                 warm,
                 tol,
                 scratch,
+            )
+            energy[e], delay[e], bound[e] = certify(
+                j - i,
+                scratch.reshape(-1),
+                bandwidth[e],
+                weight[e],
+                bits,
+                alpha,
+                price[e],
+                b_out[i:j],
+                f_out[i:j],
             )
 
 
@@ -131,8 +149,8 @@ def solve_batch(
     given = (snr_hz, cycles, power_w, max_cpu_hz, bandwidth_hz, delay_weight, float(model_bits), float(capacitance))
 
     def run(first: int, last: int) -> None:
-        solve_edges(offsets, first, last, *given, x, y, price, deadline, warm is not None, TOL, residual, count)
-        certify_edges(offsets, first, last, *given, x, y, price, b, f, energy, delay, bound)
+        found = residual, count, b, f, energy, delay, bound
+        solve_edges(offsets, first, last, *given, x, y, price, deadline, warm is not None, TOL, *found)
 
     over_threads(run, offsets, threads)
     return BatchSolution(b, f, x, y, price, deadline, energy, delay, bound, residual, count)

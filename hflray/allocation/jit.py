@@ -29,7 +29,16 @@ logger = logging.getLogger("hflray")
 
 def kernel(function: Function) -> Function:
     """Compile with Numba on first use; division by zero gives infinity, as in NumPy."""
-    compiled = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    return _compiled(function, fastmath=False)
+
+
+def vector_kernel(function: Function) -> Function:
+    """The same for what is to become vector code: a multiplication and an addition may be one instruction."""
+    return _compiled(function, fastmath={"contract"})
+
+
+def _compiled(function: Function, fastmath: Any) -> Function:
+    compiled = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=fastmath)(function)
     # Numba's cache looks at a kernel's own file only, and would go on using what it inlined from another that has
     # changed since. The stamp it compares is made to cover all kernels.
     index = getattr(getattr(compiled, "_cache", None), "_cache_file", None)

@@ -22,7 +22,8 @@ import math
 import numpy as np
 
 from hflray.allocation.jit import FloatArray, IntArray, kernel
-from hflray.allocation.kernel import ROWS, solve_edge
+from hflray.allocation.kernel import solve_edge
+from hflray.allocation.lanes import ROWS, columns
 
 
 @kernel
@@ -112,7 +113,7 @@ def solve_joint(
     longest = 1
     for e in range(edges):
         longest = max(longest, offsets[e + 1] - offsets[e])
-    scratch = np.empty((ROWS, longest))
+    scratch = np.empty((ROWS, columns(longest)))
     top = math.log(weight)
     low = high = -math.inf
     for e in range(edges):

@@ -16,7 +16,9 @@ residual need not fall along it (there is no line search); where it does not get
 takes over, which cannot fail.
 
 Arguments shared by the functions: ``snr`` Y (n,) Hz; ``cycles`` c (n,); ``power`` p (n,) W; ``cap`` f_max (n,) Hz;
-``bandwidth`` B Hz; ``weight`` λ J/s; ``bits`` z; ``alpha`` the capacitance α.
+``bandwidth`` B Hz; ``weight`` λ J/s; ``bits`` z; ``alpha`` the capacitance α; ``work`` the devices as blocks of lanes
+(`hflray.allocation.lanes`), in which the iterations run; ``scratch`` its memory, at least (`lanes.ROWS`,
+`lanes.columns` of n).
 """
 
 from __future__ import annotations
@@ -24,7 +26,26 @@ from __future__ import annotations
 import math
 
 from hflray.allocation.bisection import bisect_edge
+from hflray.allocation.blocks import advance, evaluate, locate, start_logarithms, start_prices, start_shares
 from hflray.allocation.jit import FloatArray, kernel
+from hflray.allocation.lanes import (
+    BLOCK,
+    CAP,
+    CYCLES,
+    LANES,
+    PI,
+    WORST,
+    X_0,
+    X_H,
+    X_M,
+    Y_0,
+    Y_H,
+    Y_M,
+    B,
+    X,
+    fill,
+    take_back,
+)
 from hflray.allocation.terms import LN2, log_1p, slack
 
 # (longest step in any logarithm, evaluations) of the attempts before bisection takes over. The bold one has converged
@@ -33,95 +54,65 @@ from hflray.allocation.terms import LN2, log_1p, slack
 BOLD, BOLD_TRIALS = 8.0, 40
 CAUTIOUS, CAUTIOUS_TRIALS = 2.0, 80
 WARM = 12  # evaluations from a neighbour's solution; it needs 2 to 5
+POLISH = 8  # evaluations after bisection
 BISECTED = 1000  # added to the count of evaluations when bisection was needed
-ROWS = 6  # rows of scratch that the kernels need
 
 
 @kernel
-def newton_edge(
-    snr: FloatArray,
-    cycles: FloatArray,
-    power: FloatArray,
-    cap: FloatArray,
+def newton(
+    n: int,
+    work: FloatArray,
     bandwidth: float,
     weight: float,
     bits: float,
     alpha: float,
-    x: FloatArray,
-    y: FloatArray,
     price: float,
     deadline: float,
     tol: float,
     move: float,
     trials: int,
-    scratch: FloatArray,
 ) -> tuple[float, float, float, int, float]:
-    """Newton from the point (x, y, price = ln μ, deadline = ln τ); x and y are overwritten with the last iterate.
+    """Newton from the unknowns in `work` and price = ln μ, deadline = ln τ; `work` is left as the last evaluation was.
 
     Returns:
-        ln μ, ln τ, the residual (largest of |R1|, |R2| and the two sums), the number of evaluations, and the elasticity
-        ``d ln τ / d ln λ`` (at most 0) at the solution.
+        ln μ, ln τ, the residual (largest of |R1|, |R2| and the two sums) there, the number of evaluations (at most
+        `trials`), and the elasticity ``d ln τ / d ln λ`` (at most 0) at the solution.
     """
-    n = len(snr)
     kappa = bits * LN2
-    per_kappa = 1.0 / kappa
-    log_alpha = math.log(alpha)
-    # Directions: rows 0, 1 the residual's part of (dx, dy); 2, 3 per unit of d ln μ; 4, 5 per unit of d ln τ.
+    log_kappa, log_alpha = math.log(kappa), math.log(alpha)
+    blocks = (n + LANES - 1) // LANES
     # What holds at the solution holds on the way: no b above B, no π above λ, no deadline below a computation at full
     # speed. Without these, one step in a hundred thousand runs away for good.
     most_x, most_y, floor = math.log(bandwidth), math.log(weight), 0.0
     for i in range(n):
-        floor = max(floor, cycles[i] / cap[i])
+        at = i // LANES * BLOCK + i % LANES
+        floor = max(floor, work[at + CYCLES] / work[at + CAP])
     floor = math.log(floor)
-    for trial in range(trials):
+    for trial in range(1, trials + 1):
         worst = 0.0
         sum_b = sum_pi = a_0 = a_m = a_h = c_0 = c_m = c_h = 0.0
-        for i in range(n):
-            b = math.exp(x[i])
-            f = math.exp((y[i] - log_alpha) / 3.0)
-            pi = alpha * f * f * f
-            ratio = snr[i] / b
-            lg = log_1p(ratio)
-            q = ratio / (1.0 + ratio)
-            d = slack(ratio, lg, q)
-            per_lg = 1.0 / lg
-            s = kappa * per_lg / b
-            fall = -1.0 / 3.0
-            if f >= cap[i]:
-                f = cap[i]
-                fall = 0.0
-            v = cycles[i] / f
-            late = s + v
-            per_late = 1.0 / late
-            paid = power[i] + pi
-            a1 = 2.0 * q * per_lg - 2.0 - q * q / d
-            b1 = pi / paid
-            a2 = -s * per_late * d * per_lg
-            b2 = fall * v * per_late
-            r1 = math.log(paid * s * s * d * per_kappa) - price
-            r2 = math.log(late) - deadline
-            worst = max(worst, abs(r1), abs(r2))
-            per_det = 1.0 / (a1 * b2 - b1 * a2)
-            x_0, x_m, x_h = (b1 * r2 - b2 * r1) * per_det, b2 * per_det, -b1 * per_det
-            y_0, y_m, y_h = (a2 * r1 - a1 * r2) * per_det, -a2 * per_det, a1 * per_det
-            scratch[0, i], scratch[2, i], scratch[4, i] = x_0, x_m, x_h
-            scratch[1, i], scratch[3, i], scratch[5, i] = y_0, y_m, y_h
-            sum_b += b
-            sum_pi += pi
-            a_0 += b * x_0
-            a_m += b * x_m
-            a_h += b * x_h
-            c_0 += pi * y_0
-            c_m += pi * y_m
-            c_h += pi * y_h
+        for k in range(blocks):
+            block = work[k * BLOCK : (k + 1) * BLOCK]
+            evaluate(block, price, deadline, kappa, log_kappa, alpha, log_alpha)
+            for i in range(min(LANES, n - k * LANES)):
+                b, pi = block[B + i], block[PI + i]
+                worst = max(worst, block[WORST + i])
+                sum_b += b
+                sum_pi += pi
+                a_0 += b * block[X_0 + i]
+                a_m += b * block[X_M + i]
+                a_h += b * block[X_H + i]
+                c_0 += pi * block[Y_0 + i]
+                c_m += pi * block[Y_M + i]
+                c_h += pi * block[Y_H + i]
         r_b, r_pi = math.log(sum_b / bandwidth), math.log(sum_pi / weight)
         worst = max(worst, abs(r_b), abs(r_pi))
-        if worst <= tol:
-            return price, deadline, worst, trial + 1, a_m * sum_pi / (a_m * c_h - a_h * c_m)
-        if not math.isfinite(worst):
-            break
-        e_1, e_2 = -r_b * sum_b - a_0, -r_pi * sum_pi - c_0
+        if not math.isfinite(worst + a_0 + c_0):  # a maximum may have passed a NaN over; the sums have not
+            return price, deadline, math.inf, trial, 0.0
         schur = a_m * c_h - a_h * c_m
+        if worst <= tol or trial == trials:
+            return price, deadline, worst, trial, a_m * sum_pi / schur
+        e_1, e_2 = -r_b * sum_b - a_0, -r_pi * sum_pi - c_0
         d_price = (e_1 * c_h - a_h * e_2) / schur
         d_deadline = (a_m * e_2 - c_m * e_1) / schur
         longest = max(abs(d_price), abs(d_deadline))
@@ -130,64 +121,41 @@ def newton_edge(
             d_deadline *= move / longest
         price += d_price
         deadline = max(deadline + d_deadline, floor)
-        # Each device's step is shortened by itself: one that has far to go must not hold up the others.
-        for i in range(n):
-            dx = scratch[0, i] + scratch[2, i] * d_price + scratch[4, i] * d_deadline
-            dy = scratch[1, i] + scratch[3, i] * d_price + scratch[5, i] * d_deadline
-            longest = max(abs(dx), abs(dy))
-            short = 1.0 if longest <= move else move / longest
-            x[i] = min(x[i] + short * dx, most_x)
-            y[i] = min(y[i] + short * dy, most_y)
+        for k in range(blocks):
+            advance(work[k * BLOCK : (k + 1) * BLOCK], d_price, d_deadline, move, most_x, most_y)
     return price, deadline, math.inf, trials, 0.0
 
 
 @kernel
 def cold_start(
-    snr: FloatArray,
-    cycles: FloatArray,
-    power: FloatArray,
-    cap: FloatArray,
-    bandwidth: float,
-    weight: float,
-    bits: float,
-    alpha: float,
-    x: FloatArray,
-    y: FloatArray,
-    scratch: FloatArray,
+    n: int, work: FloatArray, bandwidth: float, weight: float, bits: float, alpha: float
 ) -> tuple[float, float]:
-    """Fill x and y with a first guess; return ln μ and ln τ to go with it.
+    """Fill the unknowns in `work` with a first guess; return ln μ and ln τ to go with it.
 
     Bandwidth in inverse proportion to the spectral efficiency at the fair share; the slowest device at π = λ/n sets τ;
     then the larger of the π that meets τ and the π that the average bandwidth price asks for: Newton on the convex
     ``ln(p + π)`` comes down from above without overshooting, and flies off from below.
     """
-    n = len(snr)
-    kappa, total = bits * LN2, 0.0
-    for i in range(n):
-        x[i] = 1.0 / log_1p(snr[i] * n / bandwidth)
-        total += x[i]
+    blocks, kappa, total = (n + LANES - 1) // LANES, bits * LN2, 0.0
+    for k in range(blocks):
+        block = work[k * BLOCK : (k + 1) * BLOCK]
+        start_shares(block, n / bandwidth)
+        for i in range(min(LANES, n - k * LANES)):
+            total += block[X + i]
     fair = weight / n
     speed = (fair / alpha) ** (1.0 / 3.0)
     price = deadline = dearest = 0.0
-    for i in range(n):
-        b = bandwidth * x[i] / total
-        ratio = snr[i] / b
-        lg = log_1p(ratio)
-        s = kappa / (b * lg)
-        d = slack(ratio, lg, ratio / (1.0 + ratio))
-        x[i], y[i] = b, s
-        scratch[0, i] = s * d / (b * lg)  # -s'(b)
-        price += math.log((power[i] + fair) * scratch[0, i])
-        late = s + cycles[i] / min(cap[i], speed)
-        if late > deadline:
-            deadline, dearest = late, math.log((power[i] + weight) * scratch[0, i])
+    for k in range(blocks):
+        block = work[k * BLOCK : (k + 1) * BLOCK]
+        start_prices(block, bandwidth / total, kappa, fair, weight, speed)
+        for i in range(min(LANES, n - k * LANES)):
+            price += block[X_M + i]
+            if block[Y_0 + i] > deadline:
+                deadline, dearest = block[Y_0 + i], block[X_H + i]
     # Where one device is far slower than the rest it has all of λ, and the price is its own.
     price = min(price / n, dearest)
-    mu = math.exp(price)
-    for i in range(n):
-        f = min(cap[i], cycles[i] / (deadline - y[i])) if deadline > y[i] else cap[i]
-        y[i] = math.log(min(max(alpha * f * f * f, mu / scratch[0, i] - power[i]), weight))
-        x[i] = math.log(x[i])
+    for k in range(blocks):
+        start_logarithms(work[k * BLOCK : (k + 1) * BLOCK], deadline, math.exp(price), weight, alpha)
     return price, math.log(deadline)
 
 
@@ -211,12 +179,14 @@ def solve_edge(
 ) -> tuple[float, float, float, int, float]:
     """Solve one edge: from (x, y, price, deadline) if `warm`, else from equal shares; then, if need be, by bisection.
 
-    x and y are overwritten with ln b and ln π. Returns as `newton_edge`; the count is 0 for the closed form of one
-    device and at least `BISECTED` where bisection was needed.
+    x and y are overwritten with ln b and ln π; ``scratch.reshape(-1)`` is left as `blocks.cost_edge` wants it. Returns
+    as `newton`; the count is 0 for the closed form of one device and at least `BISECTED` where bisection was needed.
     """
-    n = len(snr)
+    n, work = len(snr), scratch.reshape(-1)
     if n == 1:  # all the bandwidth, all the weight
         x[0], y[0] = math.log(bandwidth), math.log(weight)
+        fill(snr, cycles, power, cap, x, y, work)
+        locate(n, work, alpha)
         lg = log_1p(snr[0] / bandwidth)
         ratio = snr[0] / bandwidth
         s = bits * LN2 / (bandwidth * lg)
@@ -225,41 +195,36 @@ def solve_edge(
         slope = 0.0 if f >= cap[0] else -cycles[0] / f / (s + cycles[0] / f) / 3.0
         price = math.log((power[0] + weight) * s * d / (bandwidth * lg))
         return price, math.log(s + cycles[0] / min(cap[0], f)), 0.0, 0, slope
+    fill(snr, cycles, power, cap, x, y, work)
     count = 0
     if warm:
-        price, deadline, worst, count, slope = newton_edge(
-            snr,
-            cycles,
-            power,
-            cap,
-            bandwidth,
-            weight,
-            bits,
-            alpha,
-            x,
-            y,
-            price,
-            deadline,
-            tol,
-            BOLD,
-            WARM,
-            scratch,
+        price, deadline, worst, count, slope = newton(
+            n, work, bandwidth, weight, bits, alpha, price, deadline, tol, BOLD, WARM
         )
         if worst <= tol:
+            take_back(work, x, y)
             return price, deadline, worst, count, slope
     for attempt in range(2):
         move, trials = (BOLD, BOLD_TRIALS) if attempt == 0 else (CAUTIOUS, CAUTIOUS_TRIALS)
-        price, deadline = cold_start(snr, cycles, power, cap, bandwidth, weight, bits, alpha, x, y, scratch)
-        price, deadline, worst, more, slope = newton_edge(
-            snr, cycles, power, cap, bandwidth, weight, bits, alpha, x, y, price, deadline, tol, move, trials, scratch
+        price, deadline = cold_start(n, work, bandwidth, weight, bits, alpha)
+        price, deadline, worst, more, slope = newton(
+            n, work, bandwidth, weight, bits, alpha, price, deadline, tol, move, trials
         )
         count += more
         if worst <= tol:
+            take_back(work, x, y)
             return price, deadline, worst, count, slope
-    price, deadline = bisect_edge(snr, cycles, power, cap, bandwidth, weight, bits, alpha, x, y)
-    for i in range(n):
-        scratch[4, i], scratch[5, i] = x[i], y[i]
-    price, deadline, worst, more, slope = newton_edge(
-        snr, cycles, power, cap, bandwidth, weight, bits, alpha, x, y, price, deadline, tol, CAUTIOUS, 8, scratch
+    start_price, start_deadline = bisect_edge(snr, cycles, power, cap, bandwidth, weight, bits, alpha, x, y)
+    fill(snr, cycles, power, cap, x, y, work)
+    price, deadline, worst, more, slope = newton(
+        n, work, bandwidth, weight, bits, alpha, start_price, start_deadline, tol, CAUTIOUS, POLISH
     )
-    return price, deadline, worst, BISECTED + count + more, slope
+    count += more
+    if not worst <= tol:  # then where bisection ended, with the residual there
+        price, deadline = start_price, start_deadline
+        fill(snr, cycles, power, cap, x, y, work)
+        price, deadline, worst, more, slope = newton(
+            n, work, bandwidth, weight, bits, alpha, price, deadline, tol, CAUTIOUS, 1
+        )
+    take_back(work, x, y)
+    return price, deadline, worst, BISECTED + count, slope

@@ -10,7 +10,6 @@ from __future__ import annotations
 import numpy as np
 
 from hflray.allocation.batch import TOL, solve_edges
-from hflray.allocation.certificate import certify_edges
 from hflray.allocation.jit import FloatArray, IntArray, kernel
 
 
@@ -76,11 +75,7 @@ def allocate_in_one_call(
     count = np.zeros(m_count, dtype=np.intp)
     solve_edges(
         offsets, 0, m_count, snr, cycles, own_power, own_cap, edge_bandwidth, weights, bits, alpha,
-        x, y, price, deadline, False, TOL, residual, count,
-    )  # fmt: skip
-    certify_edges(
-        offsets, 0, m_count, snr, cycles, own_power, own_cap, edge_bandwidth, weights, bits, alpha,
-        x, y, price, b, f, energy, delay, bound,
+        x, y, price, deadline, False, TOL, residual, count, b, f, energy, delay, bound,
     )  # fmt: skip
     gap = 0.0
     for m in range(m_count):

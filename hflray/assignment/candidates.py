@@ -23,7 +23,7 @@ import time
 import numpy as np
 
 from hflray.allocation.jit import IntArray, kernel
-from hflray.allocation.kernel import ROWS
+from hflray.allocation.lanes import ROWS, columns
 from hflray.allocation.problem import check_values, refuse_gain
 from hflray.allocation.terms import LN2
 from hflray.assignment.objective import Start, slowest_three, starting_assignment
@@ -157,7 +157,7 @@ def greedy(problem: Candidates, slot: IntArray, passes: int) -> None:
 def improve(problem: Candidates, place: Place, order: IntArray) -> int:
     """Look at devices in this order, and move each to its best candidate if that wins; return how many moved."""
     moved = 0
-    room = place.size.max() + 64
+    room = columns(place.size.max() + 64)
     first, second = np.zeros((ROWS + 6, room)), np.zeros((ROWS + 6, room))
     slowest = slowest_three(place.delay)
     for h in order:
@@ -188,7 +188,7 @@ def improve(problem: Candidates, place: Place, order: IntArray) -> int:
             continue
         k = problem.edge[h, to]
         if place.size[k] + 4 >= room:
-            room = 2 * place.size[k] + 64
+            room = columns(2 * place.size[k] + 64)
             first, second = np.zeros((ROWS + 6, room)), np.zeros((ROWS + 6, room))
         second[ROWS + 4, room - 1], second[ROWS + 5, room - 1] = x, y
         least = WIN * (place.energy[m] + place.energy[k])
@@ -204,7 +204,7 @@ def relieve(problem: Candidates, place: Place) -> float:
     it did.
     """
     m = place.delay.argmax()
-    room = place.size.max() + 64
+    room = columns(place.size.max() + 64)
     first, second = np.zeros((ROWS + 6, room)), np.zeros((ROWS + 6, room))
     slowest = slowest_three(place.delay)
     count, k_count = place.size[m], problem.edge.shape[1]

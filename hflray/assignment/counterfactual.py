@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from hflray.allocation.jit import FloatArray, IntArray, kernel
-from hflray.allocation.kernel import ROWS
+from hflray.allocation.lanes import ROWS, columns
 from hflray.assignment.neighbours import State, cost_of, new_state
 from hflray.assignment.objective import RoundProblem, others_delay, slowest_three
 
@@ -27,7 +27,7 @@ def transfer_objectives(problem: RoundProblem, assignment: IntArray) -> tuple[fl
 
 @kernel
 def _fill(problem: RoundProblem, state: State, table: FloatArray) -> float:
-    scratch = np.empty((ROWS + 6, state.size.max() + 2))
+    scratch = np.empty((ROWS + 6, columns(state.size.max() + 2)))
     slowest = slowest_three(state.delay)
     base = state.energy.sum()
     now = base + problem.weight * state.delay.max()

@@ -14,9 +14,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hflray.allocation.blocks import cost_edge
 from hflray.allocation.jit import FloatArray, IntArray, kernel
-from hflray.allocation.kernel import ROWS, solve_edge
-from hflray.allocation.terms import LN2
+from hflray.allocation.kernel import solve_edge
+from hflray.allocation.lanes import ROWS, columns
 from hflray.assignment.objective import RoundProblem, others_delay, slowest_three
 
 BoolArray = NDArray[np.bool_]
@@ -113,7 +114,7 @@ def settle(problem: RoundProblem, state: State, m: int) -> None:
     state.size[m] = n
     state.clock[0] += 1
     state.stamp[m] = state.clock[0]
-    scratch = np.empty((ROWS + 6, n + 1))
+    scratch = np.empty((ROWS + 6, columns(n + 1)))
     state.energy[m], state.delay[m] = cost_of(problem, state, m, -1, -1, EXACT, scratch)
     for k in range(n):
         h = state.members[m, k]
@@ -156,17 +157,7 @@ def cost_of(
         snr[:n], cycles[:n], power[:n], cap[:n], bandwidth, problem.weight, problem.bits, alpha, x[:n], y[:n],
         price, deadline, not fresh and n > 1, tol, scratch,
     )  # fmt: skip
-    total = 0.0
-    for i in range(n):
-        scratch[0, i] = math.exp(x[i])
-        total += scratch[0, i]
-    energy, delay, log_alpha = 0.0, 0.0, math.log(alpha)
-    for i in range(n):
-        b = scratch[0, i] * (bandwidth / total)
-        s = problem.bits * LN2 / (b * math.log1p(snr[i] / b))
-        f = min(cap[i], math.exp((y[i] - log_alpha) / 3.0))
-        energy += power[i] * s + alpha / 2.0 * cycles[i] * f * f
-        delay = max(delay, s + cycles[i] / f)
+    energy, delay = cost_edge(n, scratch.reshape(-1), bandwidth, problem.bits, alpha, 1.0)
     scratch[0, n], scratch[1, n] = price, deadline
     return problem.iterations * energy + problem.hop_energy[m], problem.iterations * delay + problem.hop_delay[m]
 
@@ -183,7 +174,7 @@ def best_transfer(problem: RoundProblem, state: State, allowed: BoolArray) -> tu
 
     Only transfers of a device h to an edge k with ``allowed[h, k]``, (H, M), are looked at.
     """
-    scratch = np.empty((ROWS + 6, state.size.max() + 2))
+    scratch = np.empty((ROWS + 6, columns(state.size.max() + 2)))
     slowest = slowest_three(state.delay)
     base = state.energy.sum()
     best, device, edge = math.inf, -1, -1
@@ -240,7 +231,7 @@ def best_exchange(
     in one call.
     """
     count = len(state.assignment)
-    scratch = np.empty((ROWS + 6, state.size.max() + 2))
+    scratch = np.empty((ROWS + 6, columns(state.size.max() + 2)))
     slowest = slowest_three(state.delay)
     base = state.energy.sum()
     energy, delay = state.energy, state.delay

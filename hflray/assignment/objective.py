@@ -11,10 +11,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from hflray.allocation.blocks import cost_edge
 from hflray.allocation.jit import FloatArray, IntArray, kernel
-from hflray.allocation.kernel import ROWS, solve_edge
+from hflray.allocation.kernel import solve_edge
+from hflray.allocation.lanes import ROWS, columns
 from hflray.allocation.problem import check_links
-from hflray.allocation.terms import LN2
 from hflray.cost import Workload, check_assignment, cloud_hop
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
@@ -105,35 +106,12 @@ def edge_cost(problem: RoundProblem, assignment: IntArray, edge: int) -> tuple[f
         problem.power[members],
         problem.cap[members],
     )
-    x, y = np.empty(n), np.empty(n)
-    bandwidth, alpha = problem.bandwidth[edge], problem.alpha
+    x, y, scratch = np.empty(n), np.empty(n), np.empty((ROWS, columns(n)))
+    bandwidth, bits, alpha = problem.bandwidth[edge], problem.bits, problem.alpha
     solve_edge(
-        snr,
-        cycles,
-        power,
-        cap,
-        bandwidth,
-        problem.weight,
-        problem.bits,
-        alpha,
-        x,
-        y,
-        0.0,
-        0.0,
-        False,
-        TOL,
-        np.empty((ROWS, n)),
-    )
-    total = 0.0
-    for i in range(n):
-        total += math.exp(x[i])
-    energy, delay = 0.0, 0.0
-    for i in range(n):
-        b = math.exp(x[i]) * bandwidth / total  # exactly feasible
-        s = problem.bits * LN2 / (b * math.log1p(snr[i] / b))
-        f = min(cap[i], math.exp((y[i] - math.log(alpha)) / 3.0))
-        energy += power[i] * s + alpha / 2.0 * cycles[i] * f * f
-        delay = max(delay, s + cycles[i] / f)
+        snr, cycles, power, cap, bandwidth, problem.weight, bits, alpha, x, y, 0.0, 0.0, False, TOL, scratch
+    )  # fmt: skip
+    energy, delay = cost_edge(n, scratch.reshape(-1), bandwidth, bits, alpha, 1.0)
     return (
         problem.iterations * energy + problem.hop_energy[edge],
         problem.iterations * delay + problem.hop_delay[edge],

@@ -11,8 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hflray.allocation.blocks import cost_edge
 from hflray.allocation.jit import FloatArray, IntArray, kernel
-from hflray.allocation.kernel import ROWS, solve_edge
+from hflray.allocation.kernel import solve_edge
+from hflray.allocation.lanes import ROWS, columns
 from hflray.allocation.terms import LN2, delay_at, log_1p
 from hflray.assignment.objective import others_delay
 
@@ -110,17 +112,7 @@ def solve_with(
         snr[:n], cycles[:n], power[:n], cap[:n], bandwidth, problem.weight, problem.bits, alpha, x[:n], y[:n],
         place.price[m], place.deadline[m], warm and n > 1, TOL, scratch,
     )  # fmt: skip
-    total = 0.0
-    for i in range(n):
-        scratch[0, i] = math.exp(x[i])
-        total += scratch[0, i]
-    energy, delay, log_alpha = 0.0, 0.0, math.log(alpha)
-    for i in range(n):
-        b = scratch[0, i] * (bandwidth / total)
-        s = problem.bits * LN2 / (b * log_1p(snr[i] / b))
-        f = min(cap[i], math.exp((y[i] - log_alpha) / 3.0))
-        energy += power[i] * s + alpha / 2.0 * cycles[i] * f * f
-        delay = max(delay, s + cycles[i] / f)
+    energy, delay = cost_edge(n, scratch.reshape(-1), bandwidth, problem.bits, alpha, 1.0)
     scratch[0, n], scratch[1, n] = price, deadline
     return problem.iterations * energy + problem.hop_energy[m], problem.iterations * delay + problem.hop_delay[m]
 
@@ -176,7 +168,7 @@ def settle_all(problem: Candidates, place: Place) -> None:
             place.before[place.head[m]] = h
         place.head[m] = h
         place.size[m] += 1
-    scratch = np.zeros((ROWS + 6, place.size.max() + 3))
+    scratch = np.zeros((ROWS + 6, columns(place.size.max() + 3)))
     for m in range(len(place.size)):
         keep(place, m, solve_with(problem, place, m, -1, -1, -1, False, scratch), scratch)
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from hflray.allocation.bisection import bisect_edge
-from hflray.allocation.kernel import ROWS, newton_edge
+from hflray.allocation.kernel import newton
+from hflray.allocation.lanes import fill, scratch_for
 from hflray.allocation.terms import invert_slope, log_1p, slack
 from tests.allocation.instances import ALPHA, BITS, random_edge, solve_all
 
@@ -29,7 +30,9 @@ def test_finds_the_same_optimum_without_newton():
         assert math.exp(deadline) == pytest.approx(solution.delay_s[0], rel=1e-8)
         assert np.exp(x).sum() == pytest.approx(problem.bandwidth_hz, rel=1e-8)
         # Where it ends, the optimality conditions hold: Newton has next to nothing left to do.
-        _, _, residual, evaluations, _ = newton_edge(*given, price, deadline, 1e-9, 2.0, 8, np.empty((ROWS, n)))
+        work = scratch_for(n).reshape(-1)
+        fill(*given[:4], x, y, work)
+        _, _, residual, evaluations, _ = newton(n, work, *given[4:8], price, deadline, 1e-9, 2.0, 8)
         assert residual <= 1e-9
         assert evaluations <= 4
 

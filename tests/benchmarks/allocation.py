@@ -25,7 +25,8 @@ from hflray.allocation import allocate_round, edge_problems
 from hflray.allocation.batch import TOL, solve_batch
 from hflray.allocation.cvxpy import _programme
 from hflray.allocation.cvxpy import solve_edge as solve_with_cvxpy
-from hflray.allocation.kernel import BISECTED, ROWS, solve_edge
+from hflray.allocation.kernel import BISECTED, solve_edge
+from hflray.allocation.lanes import scratch_for
 from hflray.cost import Workload
 from hflray.errors import InfeasibleError
 from hflray.fleet import FleetConfig, sample_fleet
@@ -96,7 +97,7 @@ def main() -> None:
     cvxpy_s = float(np.median(solver_times))
     print(f"CVXPY with Clarabel, compiled, parameters changed: {1e3 * cvxpy_s:.2f} ms an edge of 10 devices")
 
-    x, y, scratch = np.empty(10), np.empty(10), np.empty((ROWS, 10))
+    x, y, scratch = np.empty(10), np.empty(10), scratch_for(10)
 
     def bare(i: int) -> None:
         p = problems[i % len(problems)]

@@ -1,0 +1,96 @@
+"""exp and ln against the library's in extended precision, and that they did become vector code."""
+
+from __future__ import annotations
+
+import math
+import platform
+
+import numba
+import numpy as np
+import pytest
+
+from hflray.allocation import blocks, lanes
+from hflray.allocation.lanes import BLOCK, LANES, columns, fill, scratch_for, take_back
+from hflray.allocation.terms import LN2
+from hflray.allocation.terms import slack as branching_slack
+
+EPS = np.finfo(np.float64).eps
+
+
+def over(function, values):
+    @numba.njit
+    def run(values):
+        results = np.empty_like(values)
+        for i in range(len(values)):
+            results[i] = function(values[i])
+        return results
+
+    return run(np.asarray(values, dtype=np.float64))
+
+
+@pytest.mark.parametrize(
+    ("ours", "exact", "values"),
+    [
+        (lanes.exp, np.exp, np.linspace(-699, 699, 20_001)),
+        (lanes.exp, np.exp, np.linspace(-1e-3, 1e-3, 2001)),
+        (lanes.log, np.log, 10.0 ** np.linspace(-300, 300, 20_000)),
+        (lanes.log, np.log, 1.0 + np.linspace(-1e-3, 1e-3, 2000)),
+        (lanes.log1p, np.log1p, 10.0 ** np.linspace(-18, 18, 20_001)),
+    ],
+)
+def test_right_to_the_last_digit_or_so(ours, exact, values):
+    reference = exact(values.astype(np.longdouble))
+    error = np.abs((over(ours, values) - reference) / reference)
+    assert float(error.max()) <= 1.4 * EPS
+
+
+def test_what_is_not_a_number_is_seen():
+    assert np.isnan(over(lanes.exp, [np.nan])).all()
+    assert np.isnan(over(lanes.log, [np.nan, np.inf])).all()
+    assert over(lanes.exp, [0.0, -1e9, 1e9]).tolist() == pytest.approx([1.0, math.exp(-700), math.exp(700)])
+    assert over(lanes.log, [1.0]).tolist() == [0.0]
+
+
+def test_slack_without_its_branch():
+    for ratio in (1e-9, 9.9e-3, 1.01e-2, 0.5, 3.0, 1e9):
+        lg, q = math.log1p(ratio), ratio / (1 + ratio)
+        assert blocks.slack(ratio, lg, q) == pytest.approx(branching_slack(ratio, lg, q), rel=1e-14)
+
+
+@pytest.mark.parametrize("n", [1, 7, 8, 9, 23])
+def test_devices_go_into_blocks_and_come_back(n):
+    rng = np.random.default_rng(n)
+    given = rng.uniform(1, 2, (6, n))
+    work = scratch_for(n).reshape(-1)
+    fill(*given, work)
+    whole = work[: columns(n) // LANES * BLOCK].reshape(-1, BLOCK)[:, : 6 * LANES].reshape(-1, 6, LANES)
+    laid_out = np.concatenate(list(whole), axis=1)
+    np.testing.assert_array_equal(laid_out[:, :n], given)
+    np.testing.assert_array_equal(laid_out[:, n:], np.repeat(given[:, :1], columns(n) - n, axis=1))
+    x, y = np.empty((2, n))
+    take_back(work, x, y)
+    np.testing.assert_array_equal((x, y), given[4:])
+
+
+def test_cost_of_an_edge_by_hand():
+    # Y/b = 1: s = z ln 2 / (b ln 2) = z / b. Bandwidth is scaled to fit: 2 and 2 of 1 and 1.
+    n, bits, alpha = 2, 6.0, 0.5
+    work = scratch_for(n).reshape(-1)
+    fill(np.full(n, 2.0), np.array([4.0, 8.0]), np.array([1.0, 3.0]), np.array([9.0, 2.0]), *np.zeros((2, n)), work)
+    work[lanes.B : lanes.B + LANES], work[lanes.F : lanes.F + LANES] = 1.0, 4.0
+    energy, delay = blocks.cost_edge(n, work, 4.0, bits, alpha, 1.0)
+    assert (energy, delay) == pytest.approx((1 * 3 + 0.25 * 4 * 16 + 3 * 3 + 0.25 * 8 * 4, max(3 + 1, 3 + 4)))
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="reads x86 assembly")
+def test_an_evaluation_is_vector_code():
+    """What the blocks are for: a change that brings a branch or a call back shows here, and not only as slowness."""
+
+    @numba.njit
+    def once(block, price):
+        blocks.evaluate(block, price, 0.0, LN2, math.log(LN2), 1.0, 0.0)
+
+    once(np.ones(BLOCK), 0.0)
+    code = next(iter(once.inspect_asm().values()))
+    assert code.count("divpd") >= 5
+    assert code.count("divsd") == 0
