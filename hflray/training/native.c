@@ -18,40 +18,61 @@ INLINE ivec iload(const int32_t *p) { ivec v; memcpy(&v, p, sizeof v); return v;
 INLINE vec keep(ivec mask, vec v) { return (vec)(mask & (ivec)v); } /* v where the mask is set, else 0 */
 INLINE void istore(int32_t *p, ivec v) { memcpy(p, &v, sizeof v); }
 
+/* relu(max) of the four values of a pooling window, and which it was. */
+INLINE void pool_vectors(vec a, vec b, vec c, vec d, float *out, int32_t *where) {
+    const vec zero = {0};
+    vec top = zero;
+    ivec won = (ivec){0} + 4, m;
+    m = a > top; top = keep(m, a) + keep(~m, top); won = (m & 0) | (~m & won);
+    m = b > top; top = keep(m, b) + keep(~m, top); won = (m & 1) | (~m & won);
+    m = c > top; top = keep(m, c) + keep(~m, top); won = (m & 2) | (~m & won);
+    m = d > top; top = keep(m, d) + keep(~m, top); won = (m & 3) | (~m & won);
+    store(out, top);
+    istore(where, won);
+}
+
+/* `wide` (1 or 2) neighbouring windows of a row: 8 sums under way at once hide the latency of a multiply-add. */
+INLINE void windows(const float *image, const float *weight, vec start, float *out, int32_t *where, int cin, int h,
+                    int w, const int k, const int wide) {
+    vec sum[4 * 2];
+    for (int v = 0; v < 4 * wide; v++) sum[v] = start;
+    for (int ci = 0; ci < cin; ci++) {
+        const float *p = image + ci * h * w, *f = weight + ci * k * k * LANES;
+#pragma GCC unroll 5
+        for (int y = 0; y < k; y++)
+#pragma GCC unroll 5
+            for (int z = 0; z < k; z++) {
+                const vec t = load(f + (y * k + z) * LANES);
+#pragma GCC unroll 2
+                for (int v = 0; v < wide; v++) {
+                    const float *q = p + y * w + z + 2 * v;
+                    sum[4 * v] += t * q[0];
+                    sum[4 * v + 1] += t * q[1];
+                    sum[4 * v + 2] += t * q[w];
+                    sum[4 * v + 3] += t * q[w + 1];
+                }
+            }
+    }
+#pragma GCC unroll 2
+    for (int v = 0; v < wide; v++)
+        pool_vectors(sum[4 * v], sum[4 * v + 1], sum[4 * v + 2], sum[4 * v + 3], out + v * LANES, where + v * LANES);
+}
+
 /* relu(max_pool2(conv(x) + bias)) in one pass; the full-size convolution is never written. */
 INLINE void first_forward(const float *x, const int64_t *batch, const float *weight, const float *bias, float *out,
                           int32_t *where, int n, int cin, int h, int w, const int k) {
     const int ph = (h - k + 1) / 2, pw = (w - k + 1) / 2;
-    const vec zero = {0}, start = load(bias);
-    const ivec none = (ivec){0} + 4;
+    const vec start = load(bias);
     for (int i = 0; i < n; i++) {
         const float *image = x + (size_t)batch[i] * cin * h * w;
-        for (int r = 0; r < ph; r++)
-            for (int s = 0; s < pw; s++) {
-                vec a = start, b = start, c = start, d = start;
-                for (int ci = 0; ci < cin; ci++) {
-                    const float *p = image + (ci * h + 2 * r) * w + 2 * s, *f = weight + ci * k * k * LANES;
-#pragma GCC unroll 5
-                    for (int y = 0; y < k; y++)
-#pragma GCC unroll 5
-                        for (int z = 0; z < k; z++) {
-                            const vec t = load(f + (y * k + z) * LANES);
-                            a += t * p[y * w + z];
-                            b += t * p[y * w + z + 1];
-                            c += t * p[(y + 1) * w + z];
-                            d += t * p[(y + 1) * w + z + 1];
-                        }
-                }
-                vec top = zero;
-                ivec won = none, m;
-                m = a > top; top = keep(m, a) + keep(~m, top); won = (m & 0) | (~m & won);
-                m = b > top; top = keep(m, b) + keep(~m, top); won = (m & 1) | (~m & won);
-                m = c > top; top = keep(m, c) + keep(~m, top); won = (m & 2) | (~m & won);
-                m = d > top; top = keep(m, d) + keep(~m, top); won = (m & 3) | (~m & won);
-                const size_t o = (((size_t)i * ph + r) * pw + s) * LANES;
-                store(out + o, top);
-                istore(where + o, won);
-            }
+        for (int r = 0; r < ph; r++) {
+            const float *p = image + 2 * r * w;
+            const size_t o = ((size_t)i * ph + r) * pw * LANES;
+            int s = 0;
+            for (; s + 1 < pw; s += 2)
+                windows(p + 2 * s, weight, start, out + o + s * LANES, where + o + s * LANES, cin, h, w, k, 2);
+            if (s < pw) windows(p + 2 * s, weight, start, out + o + s * LANES, where + o + s * LANES, cin, h, w, k, 1);
+        }
     }
 }
 
@@ -102,13 +123,21 @@ INLINE void first_backward(const float *x, const int64_t *batch, const float *gr
 FIRST(2)
 FIRST(5)
 
-/* relu(max_pool2(x)) of features (n, h, w, c). */
+/* relu(max_pool2(x)) of features (n, h, w, c). The last vector of a pixel overlaps the one before: the same values
+ * again, instead of up to 15 one by one. */
 void pool_forward(const float *restrict x, float *restrict out, int32_t *restrict where, int n, int h, int w, int c) {
     for (int i = 0; i < n; i++)
         for (int r = 0; r < h / 2; r++)
             for (int s = 0; s < w / 2; s++) {
                 const float *p = x + (((size_t)i * h + 2 * r) * w + 2 * s) * c, *q = p + (size_t)w * c;
                 const size_t o = (((size_t)i * (h / 2) + r) * (w / 2) + s) * c;
+                if (c >= LANES) {
+                    for (int next = 0; next < c; next += LANES) {
+                        const int j = next + LANES <= c ? next : c - LANES;
+                        pool_vectors(load(p + j), load(p + j + c), load(q + j), load(q + j + c), out + o + j, where + o + j);
+                    }
+                    continue;
+                }
                 for (int j = 0; j < c; j++) {
                     float top = 0;
                     int32_t won = 4;
@@ -131,6 +160,18 @@ void pool_backward(const float *restrict grad, const int32_t *restrict where, fl
             for (int s = 0; s < w / 2; s++) {
                 float *p = gx + (((size_t)i * h + 2 * r) * w + 2 * s) * c, *q = p + (size_t)w * c;
                 const size_t o = (((size_t)i * (h / 2) + r) * (w / 2) + s) * c;
+                if (c >= LANES) {
+                    for (int next = 0; next < c; next += LANES) {
+                        const int j = next + LANES <= c ? next : c - LANES;
+                        const vec g = load(grad + o + j);
+                        const ivec won = iload(where + o + j);
+                        store(p + j, keep(won == 0, g));
+                        store(p + j + c, keep(won == 1, g));
+                        store(q + j, keep(won == 2, g));
+                        store(q + j + c, keep(won == 3, g));
+                    }
+                    continue;
+                }
                 for (int j = 0; j < c; j++) {
                     const float g = grad[o + j];
                     const int32_t won = where[o + j];

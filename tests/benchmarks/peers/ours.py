@@ -49,7 +49,7 @@ def busy() -> list[float]:
     """Seconds that each actor has spent in training so far."""
     import ray
 
-    return [seconds for pool in running.values() for _, seconds in ray.get([a.about.remote() for a in pool._devices])]
+    return [seconds for pool in running.values() for _, seconds in ray.get([a.about.remote() for a in pool.pool.devices])]
 
 
 def train_round(local_iterations: int, batch_size: int) -> np.ndarray:
