@@ -374,8 +374,10 @@ class TrainingConfig(Section):
         "epoch",
         description="epoch: one pass of mini-batches; full_batch: equation (1) as written; step: one mini-batch",
     )
-    precision: Literal["float32", "bf16"] = Field(
-        "float32", description="arithmetic of local training; bf16: of its layers, with weights and sums in float32"
+    precision: Literal["float32", "bf16", "tf32"] = Field(
+        "float32",
+        description="arithmetic of local training; bf16: of its layers, with weights and sums in float32; tf32: "
+        "products of the layers with ten bits of mantissa, on GPUs",
     )
     kernel: Literal["auto", "eager", "channels_last", "compiled", "native", "batched"] = Field(
         "auto",
@@ -383,6 +385,11 @@ class TrainingConfig(Section):
         "measured here. native: C code made on first use, needs a C compiler. batched: all devices at once, on GPUs",
     )
     device: Literal["cpu", "cuda", "auto"] = Field("cpu", description="where devices train; auto: cuda if there is one")
+    cuda_graph: bool | None = Field(
+        None,
+        description="GPUs: replay a step as one CUDA graph instead of issuing its kernels anew (the same bits); null: "
+        "if that is faster, as timed at the start",
+    )
     autotune: bool = Field(
         True,
         description="measure for kernel: auto, threads: null, num_actors: null; false: channels_last, 1, one per CPU",
@@ -392,13 +399,23 @@ class TrainingConfig(Section):
         None, ge=1, description="simulated devices hosted by an actor; sets num_actors"
     )
     num_actors: int | None = Field(
-        None, ge=1, description="device actors; null: as many as measured to be of use among the trial's CPUs"
+        None, ge=1, description="device actors; null: as many as measured to be of use on the trial's CPUs or GPUs"
     )
     threads: int | None = Field(
         None,
         ge=1,
         description="torch threads of each actor; changes low bits, so all backends share it; null: measured",
     )
+
+    @model_validator(mode="after")
+    def _for_gpus_only(self) -> Self:
+        for name, value in (("precision", "tf32"), ("cuda_graph", True)):
+            if self.device == "cpu" and getattr(self, name) == value:
+                raise ValueError(
+                    f"{name}: {value!r} is for GPUs, and device is 'cpu'; set training.device to cuda, or leave {name} "
+                    "out"
+                )
+        return self
 
     @model_validator(mode="after")
     def _one_way_to_size_the_pool(self) -> Self:

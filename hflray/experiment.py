@@ -6,8 +6,11 @@ One object, one loop, one serialisable state. Simulated seconds and joules come 
 
 from __future__ import annotations
 
+import copy
 import hashlib
+import logging
 import math
+import os
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -29,15 +32,20 @@ from hflray.models import build_model, init_vector, size_bits
 from hflray.scenario import Scenario
 from hflray.scheduling import Scheduler, build_scheduler, cluster_devices, clustering_cost
 from hflray.seeding import stream
-from hflray.training.autotune import resolve, useful_cpus
+from hflray.training.autotune import resolve
 from hflray.training.hierarchy import Hierarchy, RayHierarchy, SerialHierarchy, start_ray
 from hflray.training.local import LocalJob
-from hflray.training.plan import pool_size
+from hflray.training.plan import PoolSize, pool_size
+from hflray.training.pool import processes_per_gpu
+from hflray.training.processes import gpu_load, useful_cpus
+
+log = logging.getLogger(__name__)
 
 STATE_VERSION = 1
 # Settings that may differ when a state is taken over: they say when to stop and where to run, not what is computed.
 MAY_CHANGE = ("max_rounds", "target_accuracy", "tracking", "checkpoint", "data.root", "training.backend",
-              "training.num_actors", "training.devices_per_actor", "training.autotune")  # fmt: skip
+              "training.num_actors", "training.devices_per_actor", "training.autotune",
+              "training.cuda_graph")  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +62,10 @@ class RoundRecord:
         class_balance: see `hflray.metrics.class_balance`.
         samples_trained: samples passed through local training, over all edge and local iterations.
         model_hash: SHA-256 of the global model's float32 bytes.
-        wall: seconds of this machine by phase: schedule_s, assign_s, allocate_s, train_s, evaluate_s.
+        wall: seconds of this machine by phase: schedule_s, assign_s, allocate_s, train_s, evaluate_s. While actors
+            evaluate, the next round may be scheduled, assigned and allocated here; that counts for the round it is
+            for, and evaluate_s is what the evaluation took beyond it: all phases of all rounds add up to the time
+            that passed.
         changed: settings that differ from the round before, ``{dotted key: [before, now]}``; see `load_state_dict`.
     """
 
@@ -99,6 +110,24 @@ class RoundRecord:
         }
 
 
+@dataclass(frozen=True, eq=False)
+class _Planned:
+    """A round up to its training, and what it was planned with.
+
+    `scheduler` is as it will be once the round is run: a copy, so that the experiment's own stays as the round before
+    left it, for `state_dict`.
+    """
+
+    round: int
+    devices: NDArray[np.intp]
+    assignment: NDArray[np.intp]
+    allocation: Allocation
+    cost: RoundCost
+    wall: dict[str, float]
+    scheduler: Scheduler
+    inputs: tuple[object, ...]
+
+
 class Experiment:
     """One experiment; iterate over it to run it.
 
@@ -112,9 +141,16 @@ class Experiment:
         config: the validated configuration.
         scenario: None builds it from the configuration; a caller that has it already saves the time.
         cpus: CPUs this experiment may use (a Tune trial's); None: all that Ray knows.
+        gpus: GPUs its actors may use, or a part of one; None: all that Ray knows, or torch where there is no Ray.
     """
 
-    def __init__(self, config: ExperimentConfig, scenario: Scenario | None = None, cpus: int | None = None) -> None:
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        scenario: Scenario | None = None,
+        cpus: int | None = None,
+        gpus: float | None = None,
+    ) -> None:
         self.config, self._asked = config, config.training
         self.scenario = scenario or Scenario.build(config)
         dataset, seed = self.scenario.dataset, config.seed
@@ -136,8 +172,9 @@ class Experiment:
         self.changes: list[dict[str, Any]] = []  # {"after_round": i, "changed": {dotted key: [before, now]}}
         self._scheduler: Scheduler | None = None
         self._scheduler_class: type[Scheduler] = registry.resolve("scheduler", config.scheduling.name)
-        self._cpus = cpus
+        self._cpus, self._gpus = cpus, gpus
         self._hierarchy: Hierarchy | None = None
+        self._next: _Planned | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -168,20 +205,20 @@ class Experiment:
             InfeasibleError: an edge's allocation failed.
             WorkerLostError: actors kept dying.
         """
-        config, fleet, index = self.config, self.scenario.fleet, self.round + 1
+        config, index = self.config, self.round + 1
         scheduler, hierarchy = self.scheduler, self.hierarchy  # clusters and starts actors, once, off the round's clock
+        plan, self._next = self._next, None
+        if plan is None or plan.round != index or not _same(plan.inputs, self._inputs):
+            plan = self._plan(index, scheduler)
+        self._scheduler = plan.scheduler
+        devices, assignment, cost = plan.devices, plan.assignment, plan.cost
         clock = _Clock()
-        devices = scheduler.schedule(stream(config.seed, "schedule", index))
-        clock.lap("schedule_s")
-        assignment = self.assigner.assign(fleet, self.work, devices, stream(config.seed, "assign", index))
-        clock.lap("assign_s")
-        allocation = self.allocate(fleet, self.work, devices, assignment)
-        cost = round_cost(fleet, self.work, devices, assignment, allocation)
-        clock.lap("allocate_s")
         model = hierarchy.train_round(index, self.global_model, devices, assignment)
         clock.lap("train_s")
-        accuracy, loss = hierarchy.evaluate(model)
+        accuracy, loss = hierarchy.evaluate(model, self._look_ahead if self._may_look_ahead(index) else None)
         clock.lap("evaluate_s")
+        if self._next is not None:
+            clock.laps["evaluate_s"] -= sum(self._next.wall.values())
         if not math.isfinite(loss):
             raise DivergedError(f"round {index}: the test loss is {loss}; lower training.learning_rate")
 
@@ -196,15 +233,49 @@ class Experiment:
             test_loss=loss,
             devices=devices,
             assignment=assignment,
-            allocation=allocation,
+            allocation=plan.allocation,
             cost=cost,
             totals=self.totals,
             class_balance=metrics.class_balance(self.scenario.class_counts[devices].sum(axis=0)),
             samples_trained=self._passes_per_round(devices),
             model_hash=hashlib.sha256(model.tobytes()).hexdigest(),
-            wall=clock.laps,
+            wall=plan.wall | clock.laps,
             changed=next((c["changed"] for c in self.changes if c["after_round"] == index - 1), {}),
         )
+
+    @property
+    def _inputs(self) -> tuple[object, ...]:
+        """What a round's plan depends on besides its number: a plan made with others is made again."""
+        return self._scheduler, self.assigner, self.allocate, self.scenario, self.work, self.config.seed
+
+    def _plan(self, index: int, scheduler: Scheduler) -> _Planned:
+        """Schedule, assign and allocate a round, moving `scheduler` on."""
+        fleet, seed, inputs = self.scenario.fleet, self.config.seed, self._inputs
+        clock = _Clock()
+        devices = scheduler.schedule(stream(seed, "schedule", index))
+        clock.lap("schedule_s")
+        assignment = self.assigner.assign(fleet, self.work, devices, stream(seed, "assign", index))
+        clock.lap("assign_s")
+        allocation = self.allocate(fleet, self.work, devices, assignment)
+        cost = round_cost(fleet, self.work, devices, assignment, allocation)
+        clock.lap("allocate_s")
+        return _Planned(index, devices, assignment, allocation, cost, clock.laps, scheduler, inputs)
+
+    def _may_look_ahead(self, index: int) -> bool:
+        """Whether a next round is sure enough, and the assigner may work while actors do.
+
+        One that is given milliseconds answers worse when it shares the CPUs.
+        """
+        section = self.config.assignment
+        timed = section.budget_ms is not None or isinstance(section.polish_ms, float | int) or section.options
+        return index < self.config.max_rounds and not timed
+
+    def _look_ahead(self) -> None:
+        """Plan the round after the one that is being evaluated, on a copy of the scheduler."""
+        try:
+            self._next = self._plan(self.round + 2, copy.deepcopy(self.scheduler))
+        except Exception as error:  # it belongs to that round, which will meet it again
+            log.debug("round %d is not planned ahead: %s", self.round + 2, error)
 
     def devices(self) -> dict[str, list[Any]]:
         """What the data and Algorithm 2 made of the devices, lists of N ready for JSON; the rest of the fleet is drawn.
@@ -228,7 +299,7 @@ class Experiment:
 
         Done before anything is trained or saved; calling it earlier lets the resolved configuration be logged.
         """
-        training = resolve(self.config.training, *self._measured())
+        training = resolve(self.config.training, *self._measured(), gpus=self._gpus_there())
         self.config = self.config.model_copy(update={"training": training})
         return self.config
 
@@ -239,6 +310,30 @@ class Experiment:
         passes = load * config.training.local_iterations * config.training.edge_iterations
         return dataset.image_shape, dataset.num_classes, passes
 
+    def _gpus_there(self) -> float | None:
+        """GPUs for this experiment's actors; None: what torch finds in this process."""
+        training = self.config.training
+        if self._gpus is not None or training.device == "cpu" or training.backend == "serial":
+            return self._gpus
+        import ray
+
+        if not (ray.is_initialized() or os.environ.get("RAY_ADDRESS")):
+            return None
+        start_ray()
+        return float(ray.cluster_resources().get("GPU", 0.0))
+
+    def _pool(self, cpus: int) -> PoolSize:
+        """The size of the pool on these CPUs, or on the GPUs there are; measured, unless the configuration says it."""
+        config, scheduled = self.config.training, self.config.scheduling.num_scheduled
+        shape, classes, passes = self._measured()
+        measured = config.autotune and config.num_actors is None and config.devices_per_actor is None
+        if config.device == "cuda":
+            gpus = self._gpus_there() or 0.0
+            at_once = math.ceil(scheduled / max(1.0, gpus))
+            per_gpu = processes_per_gpu(gpu_load(config, shape, classes, at_once), min(1.0, gpus)) if measured else 1
+            return pool_size(config, scheduled, cpus, gpus, per_gpu)
+        return pool_size(config, scheduled, useful_cpus(config, shape, classes, passes, cpus) if measured else cpus)
+
     @property
     def hierarchy(self) -> Hierarchy:
         """The backend that trains; started on first use."""
@@ -247,12 +342,10 @@ class Experiment:
             if config.backend == "serial":
                 self._hierarchy = SerialHierarchy(self.job("hfl"), data, config.edge_iterations)
             else:
-                cpus = self._cpus or start_ray()
-                if config.num_actors is None and config.devices_per_actor is None:
-                    cpus = useful_cpus(config, *self._measured(), cpus)
-                actors, share = pool_size(config, self.config.scheduling.num_scheduled, cpus)
-                edges = self.config.fleet.num_edges
-                self._hierarchy = RayHierarchy(self.job("hfl"), data, config.edge_iterations, edges, actors, share)
+                pool = self._pool(self._cpus or start_ray())
+                self._hierarchy = RayHierarchy(
+                    self.job("hfl"), data, config.edge_iterations, self.config.fleet.num_edges, *pool
+                )
         return self._hierarchy
 
     @property
@@ -354,7 +447,7 @@ class Experiment:
         if changed:
             self.changes.append({"after_round": self.round, "changed": changed})
         self.clusters = None if state["clusters"] is None else np.array(state["clusters"], dtype=np.intp)
-        self._scheduler = None
+        self._scheduler = self._next = None
         if state["scheduler"] is not None:
             self.scheduler.load_state_dict(state["scheduler"])
 
@@ -389,6 +482,7 @@ class Experiment:
             precision=config.precision,
             threads=config.threads,
             device=config.device,
+            cuda_graph=config.cuda_graph,
         )
 
     def _passes_per_round(self, devices: NDArray[np.intp]) -> int:
@@ -397,6 +491,11 @@ class Experiment:
         if config.local_iteration == "step":
             samples = np.minimum(samples, config.batch_size)
         return int(samples.sum()) * config.local_iterations * config.edge_iterations
+
+
+def _same(some: tuple[object, ...], others: tuple[object, ...]) -> bool:
+    """Whether they are the same objects."""
+    return all(a is b for a, b in zip(some, others, strict=True))
 
 
 class _Clock:

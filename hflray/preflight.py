@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from hflray.assignment import build_assigner, configured_assigner
 from hflray.config import ExperimentConfig
@@ -107,9 +108,12 @@ def check_trials(trials: Sequence[Trial], task: str, measure: bool = True) -> Ch
 
 
 def estimate(file: SweepFile, trials: Sequence[Trial], checked: Checked, cpus: int) -> str:
-    """One line on time and memory, from training one device of each data set for a moment on this machine."""
+    """One line on time and memory, from training devices of each data set for a moment on this machine."""
     if file.task != "experiment":
         return "no estimate: only the task 'experiment' trains for long"
+    gpus, on_gpus = torch.cuda.device_count(), [t for t in trials if t.config.training.device == "cuda"]
+    if on_gpus and not gpus:
+        return "no estimate: training.device is cuda, and this machine has no GPU to measure"
     rates: dict[DataKey, float] = {}
     work_s = 0.0
     for trial in trials:
@@ -120,11 +124,13 @@ def estimate(file: SweepFile, trials: Sequence[Trial], checked: Checked, cpus: i
             rates[key] = _samples_per_second(config, scenario)
         passes = training.local_iterations * training.edge_iterations * float(np.mean(scenario.fleet.samples))
         work_s += config.max_rounds * config.scheduling.num_scheduled * passes / rates[key]
-    shares = [pool_size(t.config.training, t.config.scheduling.num_scheduled, file.tune.cpus_per_trial) for t in trials]
-    together = max(1, min(len(trials), cpus // file.tune.cpus_per_trial, file.tune.max_concurrent or len(trials)))
+    pools = [pool_size(t.config.training, t.config.scheduling.num_scheduled, file.tune.cpus_per_trial) for t in trials]
+    limits = [len(trials), cpus // file.tune.cpus_per_trial, file.tune.max_concurrent or len(trials)]
+    limits += [int(gpus / (file.tune.gpus_per_trial or 1.0))] if on_gpus else []
+    together = max(1, min(limits))
     start_s = 12.0 * math.ceil(len(trials) / together)
     edges = max(min(t.config.fleet.num_edges, MAX_EDGE_ACTORS) for t in trials)
-    actors = max(count for count, _ in shares)
+    actors = max(pool.actors for pool in pools)
     memory_mb = DRIVER_MB + RAY_MB + together * (TRIAL_MB + actors * DEVICE_ACTOR_MB + edges * EDGE_ACTOR_MB)
     seconds = start_s + work_s / min(cpus, together * file.tune.cpus_per_trial)
     speed = ", ".join(f"{rate:,.0f}" for rate in rates.values())
@@ -136,11 +142,13 @@ def estimate(file: SweepFile, trials: Sequence[Trial], checked: Checked, cpus: i
 
 def _samples_per_second(config: ExperimentConfig, scenario: Scenario) -> float:
     experiment = Experiment(config, scenario=scenario)
-    host = DeviceHost(experiment.job("hfl"), scenario.device_data())
-    passes = config.training.local_iterations * len(scenario.parts[0])
-    host.train_each(experiment.global_model, [0])  # the first call pays for what is loaded once
+    job = experiment.job("hfl")
+    host = DeviceHost(job, scenario.device_data())
+    devices = range(config.scheduling.num_scheduled if job.kernel == "batched" else 1)  # as many as train at once
+    passes = config.training.local_iterations * sum(len(scenario.parts[device]) for device in devices)
+    host.train_each(experiment.global_model, devices)  # the first call pays for what is loaded once
     begin = time.perf_counter()
-    host.train_each(experiment.global_model, [0])
+    host.train_each(experiment.global_model, devices)
     return passes / (time.perf_counter() - begin)
 
 

@@ -55,9 +55,9 @@ class Axis(Section):
     drawn, ``tune.samples`` times for each combination.
     """
 
-    grid: list[Any] | None = Field(None, min_length=1, description="every value")
-    zip: list[Any] | None = Field(None, min_length=1, description="values in step with the other zips")
-    choice: list[Any] | None = Field(None, min_length=1, description="one of the values, drawn")
+    grid: list[Any] | None = Field(None, description="every value")
+    zip: list[Any] | None = Field(None, description="values in step with the other zips")
+    choice: list[Any] | None = Field(None, description="one of the values, drawn")
     uniform: tuple[float, float] | None = Field(None, description="[low, high], drawn")
     loguniform: tuple[float, float] | None = Field(None, description="[low, high] above 0, drawn in logarithms")
     randint: tuple[int, int] | None = Field(None, description="[low, high], a whole number, both ends included")
@@ -66,6 +66,8 @@ class Axis(Section):
     def _one_kind(self) -> Self:
         if len(self.model_fields_set) != 1 or getattr(self, self.kind) is None:
             raise ValueError(f"give exactly one of {', '.join(Axis.model_fields)}, such as grid: [1, 2]")
+        if getattr(self, self.kind) == []:
+            raise ValueError(f"{self.kind}: got []; no value, no trial: give at least one, or remove the key")
         if self.loguniform is not None and self.loguniform[0] <= 0:
             raise ValueError(f"loguniform: got {list(self.loguniform)}; both ends must be above 0")
         return self
@@ -129,6 +131,12 @@ class TuneConfig(Section):
     """How Ray Tune runs the trials."""
 
     cpus_per_trial: int = Field(1, ge=1, description="CPUs of a trial; one device actor on each unless training says")
+    gpus_per_trial: float | None = Field(
+        None,
+        gt=0,
+        description="GPUs of a trial that trains on them, for its device actors; below 1, a part of one, so that "
+        "trials share a card; null: 1",
+    )
     max_concurrent: int | None = Field(None, ge=1, description="trials at a time; null: as many as fit")
     max_failures: int = Field(2, ge=0, description="how often a trial whose process was lost is started again")
     reuse: bool = Field(True, description="a trial's process serves the next trial; false: one process each")
@@ -138,6 +146,13 @@ class TuneConfig(Section):
     search: SearchConfig | None = None
     early_stopping: EarlyStoppingConfig | None = None
     population: PopulationConfig | None = None
+
+    @field_validator("gpus_per_trial")
+    @classmethod
+    def _whole_or_a_part(cls, value: float | None) -> float | None:
+        if value is not None and value > 1 and value != int(value):
+            raise ValueError("accepted: a part of one GPU, such as 0.5, or a whole number; round it")
+        return value
 
     @field_validator("stop")
     @classmethod
@@ -180,6 +195,18 @@ class SweepFile(Section):
     sweep: dict[str, Axis] = Field({})
     tune: TuneConfig = TuneConfig()
     tracking: TrackingConfig | None = None
+
+    @field_validator("sweep", mode="before")
+    @classmethod
+    def _axes(cls, sweep: Any) -> Any:
+        if sweep is None:  # an empty section
+            return {}
+        if isinstance(sweep, dict):
+            for key, axis in sweep.items():
+                if not isinstance(axis, dict | Axis):
+                    values = axis if isinstance(axis, list) else [axis]
+                    raise ValueError(f"{key}: got {axis!r}; which values to take needs a word: {{grid: {values!r}}}")
+        return sweep
 
     @model_validator(mode="after")
     def _a_search_draws(self) -> Self:

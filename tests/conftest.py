@@ -44,12 +44,13 @@ def small_config(*overrides: str) -> ExperimentConfig:
 
 @pytest.fixture(scope="session")
 def ray_session() -> Iterator[None]:
-    """One Ray with 2 CPUs for the whole test session, in a temporary folder with a short name."""
+    """One Ray for the whole test session: 2 CPUs, and a GPU that is not there, to test what is reserved of it."""
     import ray
 
     ray.init(
         address="local",  # not a cluster that somebody has started on this machine
         num_cpus=2,
+        num_gpus=1,
         include_dashboard=False,
         log_to_driver=False,
         logging_level="ERROR",

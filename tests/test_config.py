@@ -305,3 +305,12 @@ def test_lists_are_no_ranges():
     assert config.fleet.edge_bandwidths_mhz == (3.0, 0.5)
     assert config.learning.model_kb == (882.0, 10.0)
     assert config.learning.epsilon == (1.0, 0.05)
+
+
+@pytest.mark.parametrize("setting", ["precision=tf32", "cuda_graph=true"])
+def test_what_is_for_gpus_is_refused_on_cpus(setting: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{setting.partition('=')[0]}: .* is for GPUs, and device is 'cpu'"):
+        load_config(None, [f"training.{setting}"])
+    for device in ("cuda", "auto"):
+        assert load_config(None, [f"training.{setting}", f"training.device={device}"]).training.device == device
+    assert load_config(None, ["training.cuda_graph=false"]).training.cuda_graph is False

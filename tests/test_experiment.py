@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import time
 
 import numpy as np
 import pytest
 
 from hflray import metrics
+from hflray.assignment import build_assigner
 from hflray.config import load_config
 from hflray.cost import round_cost
-from hflray.errors import ConfigError, DivergedError
+from hflray.errors import ConfigError, DivergedError, InfeasibleError
 from hflray.experiment import Experiment
+from hflray.training.hierarchy import SerialHierarchy
 from tests.conftest import small_config
 
 
@@ -198,6 +201,175 @@ def test_what_is_measured_is_settled_before_anything_is_saved(monkeypatch) -> No
         Experiment(small_config("scheduling.name=fedavg", "training.kernel=eager")).load_state_dict(state)
 
 
+def test_a_pool_on_gpus_is_sized_by_those_that_ray_has(ray_session, monkeypatch) -> None:
+    """Ray's GPU is not there (tests/conftest.py); nothing is trained."""
+    from hflray import experiment as module
+
+    asked = []
+    monkeypatch.setattr(module, "processes_per_gpu", lambda *what: (asked.append(what), 2)[1])
+    on_gpu = ("training.backend=ray", "training.device=auto")
+    experiment = Experiment(small_config(*on_gpu))
+    assert (experiment.resolve().training.device, experiment.config.training.kernel) == ("cuda", "batched")
+    assert experiment._pool(2) == (2, 1.0, 0.5)
+    ((load, share),) = asked
+    assert (load.devices, share) == (6, 1.0)
+    assert Experiment(small_config(*on_gpu, "training.autotune=false"))._gpus_there() == 1.0
+    for part, pool in ((0.5, (1, 1.0, 0.5)), (2.0, (4, 0.5, 0.5))):
+        experiment = Experiment(small_config(*on_gpu), gpus=part)
+        experiment.resolve()
+        assert experiment._pool(2) == pool
+    assert asked[-1][0].devices == 3  # on each of the two
+    alone = Experiment(small_config(*on_gpu), gpus=0.0)
+    assert alone.resolve().training.device == "cpu"
+    assert len(asked) == 3
+
+
+class Beside(SerialHierarchy):
+    """Evaluates as actors do: the driver may do something else meanwhile."""
+
+    def evaluate(self, model, meanwhile=None):
+        if meanwhile is not None:
+            meanwhile()
+        return super().evaluate(model)
+
+
+def beside(*overrides: str) -> Experiment:
+    experiment = Experiment(small_config(*overrides))
+    data = experiment.scenario.device_data()
+    experiment._hierarchy = Beside(experiment.job("hfl"), data, experiment.config.training.edge_iterations)
+    return experiment
+
+
+def watched(experiment: Experiment) -> list[tuple[int, int]]:
+    """Which rounds are planned, each with the round that the experiment is after at that time."""
+    planned, plan = [], experiment._plan
+
+    def seen(index, scheduler):
+        planned.append((index, experiment.round))
+        return plan(index, scheduler)
+
+    experiment._plan = seen
+    return planned
+
+
+@pytest.mark.parametrize("scheduler", ["ikc", "fedavg"])
+def test_the_next_round_is_planned_while_others_evaluate(scheduler: str) -> None:
+    """With the same results, and after every round with the same state."""
+    overrides = (f"scheduling.name={scheduler}", "assignment.name=hfel", "scheduling.num_scheduled=5")
+    plain, ahead = Experiment(small_config(*overrides)), beside(*overrides)
+    usual, early = watched(plain), watched(ahead)
+    for mine, theirs in zip(ahead, plain, strict=True):
+        assert mine.model_hash == theirs.model_hash
+        np.testing.assert_array_equal(mine.devices, theirs.devices)
+        np.testing.assert_array_equal(mine.assignment, theirs.assignment)
+        assert mine.totals == theirs.totals
+        state, expected = ahead.state_dict(), plain.state_dict()
+        np.testing.assert_array_equal(state.pop("global_model"), expected.pop("global_model"))
+        assert state == expected
+        assert list(mine.wall) == list(theirs.wall)
+        assert min(mine.wall.values()) >= 0
+    assert usual == [(1, 0), (2, 1), (3, 2)]
+    assert early == [(1, 0), (2, 0), (3, 1)]  # in the round before; and no fourth
+
+
+def test_a_state_taken_over_is_planned_from_itself() -> None:
+    overrides = ("scheduling.name=ikc", "scheduling.num_scheduled=5", "max_rounds=4")
+    unbroken = [record.model_hash for record in Experiment(small_config(*overrides))]
+    first = beside(*overrides)
+    states = [first.state_dict()]
+    for _ in range(3):
+        first.run_round()
+        states.append(first.state_dict())
+    resumed = beside(*overrides)
+    resumed.run_round()
+    for at in (2, 3, 1):  # the one that was planned ahead is for another state
+        resumed.load_state_dict(states[at])
+        resumed._hierarchy = beside(*overrides)._hierarchy  # taking over a state ends the actors
+        assert resumed.run_round().model_hash == unbroken[at]
+
+
+def test_what_fails_ahead_fails_in_its_own_round() -> None:
+    experiment = beside("scheduling.name=ikc")
+    assign = experiment.assigner.assign
+
+    class Failing:
+        def assign(self, fleet, work, devices, rng):
+            if np.array_equal(devices, second):
+                raise InfeasibleError("edge 0: no")
+            return assign(fleet, work, devices, rng)
+
+    plain = Experiment(small_config("scheduling.name=ikc"))
+    plain.run_round()
+    second = plain.run_round().devices
+    experiment.assigner = Failing()
+    assert experiment.run_round().round == 1
+    state = experiment.state_dict()["scheduler"]
+    with pytest.raises(InfeasibleError, match="edge 0"):
+        experiment.run_round()
+    assert experiment.round == 1
+    assert state == _after_one("scheduling.name=ikc").state_dict()["scheduler"]
+
+
+def _after_one(*overrides: str) -> Experiment:
+    experiment = Experiment(small_config(*overrides))
+    experiment.run_round()
+    return experiment
+
+
+def test_a_plan_made_with_another_assigner_is_made_again() -> None:
+    experiment = beside("scheduling.name=fedavg")
+    planned = watched(experiment)
+    experiment.run_round()
+    experiment.assigner = build_assigner("best_gain")
+    record = experiment.run_round()
+    assert planned == [(1, 0), (2, 0), (2, 1), (3, 1)]
+    fleet, work = experiment.scenario.fleet, experiment.work
+    best = build_assigner("best_gain").assign(fleet, work, record.devices, np.random.default_rng(0))
+    np.testing.assert_array_equal(record.assignment, best)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("assignment.name=local_search", "assignment.budget_ms=5"),
+        ("assignment.name=d3qn", "assignment.polish_ms=5"),
+        ("assignment.name=hfel", "assignment.options={exchanges: 5}"),  # an option may be a budget
+    ],
+)
+def test_an_assigner_that_is_given_milliseconds_is_not_disturbed(overrides) -> None:
+    experiment = beside("scheduling.name=fedavg", "max_rounds=2", *overrides)
+    planned = watched(experiment)
+    list(experiment)
+    assert planned == [(1, 0), (2, 1)]
+
+
+def test_after_the_target_nothing_of_the_next_round_is_left() -> None:
+    overrides = ("target_accuracy=0.05", "scheduling.name=ikc")
+    experiment, plain = beside(*overrides), Experiment(small_config(*overrides))
+    assert len(list(experiment)) == len(list(plain)) == 1
+    assert experiment.finished
+    assert experiment.state_dict()["scheduler"] == plain.state_dict()["scheduler"]
+
+
+def test_phases_add_up_to_the_time_that_passed() -> None:
+    """What is done for a round while the one before is evaluated counts for it alone."""
+    experiment = beside("scheduling.name=fedavg", "max_rounds=4")
+    experiment.scheduler, experiment.hierarchy  # noqa: B018 (their start is off the clock)
+    assign = experiment.assigner.assign
+
+    class Slow:
+        def assign(self, *arguments):
+            time.sleep(0.05)
+            return assign(*arguments)
+
+    experiment.assigner = Slow()
+    begin = time.perf_counter()
+    records = list(experiment)
+    passed = time.perf_counter() - begin
+    assert 0.7 * passed < sum(sum(record.wall.values()) for record in records) <= passed
+    assert all(record.wall["assign_s"] >= 0.05 for record in records)
+
+
 def test_bf16_learns_digits_as_float32_does() -> None:
     """Within 0.05 after three short rounds; the 10 rounds on Fashion-MNIST of the issue are a slow test."""
     overrides = ("scheduling.name=fedavg", "training.local_iterations=5", "training.edge_iterations=5")
@@ -210,8 +382,9 @@ def test_bf16_learns_digits_as_float32_does() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_bf16_is_within_half_a_point_of_float32_over_ten_rounds(real_data) -> None:
-    """The paper's setting on Fashion-MNIST, M = 5, Q = 5; some ten minutes."""
+    """The paper's setting on Fashion-MNIST, M = 5, with Q = 1: some five minutes; with its Q = 5 it would be 25."""
     accuracy = {}
     for precision in ("float32", "bf16"):
         config = load_config(
@@ -223,9 +396,11 @@ def test_bf16_is_within_half_a_point_of_float32_over_ten_rounds(real_data) -> No
                 "scheduling.num_scheduled=50",
                 "assignment.name=geographic",
                 "max_rounds=10",
+                "training.edge_iterations=1",
                 "training.backend=serial",
                 f"training.precision={precision}",
             ],
         )
-        accuracy[precision] = list(Experiment(config))[-1].accuracy
-    assert abs(accuracy["bf16"] - accuracy["float32"]) < 0.005
+        accuracy[precision] = np.array([record.accuracy for record in Experiment(config)])
+    assert accuracy["float32"][-1] > 0.7
+    assert np.abs(accuracy["bf16"] - accuracy["float32"]).max() < 0.005

@@ -88,8 +88,10 @@ def test_the_tracking_section_reaches_every_trial(tmp_path) -> None:
     [
         ("swep: {}", r"swep: unknown key.*'sweep'"),
         ("experiment: {schedulling: {}}", r"schedulling: unknown.*'scheduling'"),
-        ("sweep: {seed: [1, 2]}", r"sweep.seed"),
-        ("sweep: {seed: {grid: []}}", r"sweep.seed.grid"),
+        ("sweep: {seed: [1, 2]}", r"sweep: seed: got \[1, 2\].*\{grid: \[1, 2\]\}"),
+        ("sweep: {seed: 1}", r"sweep: seed: got 1.*\{grid: \[1\]\}"),
+        ("sweep: {seed: {grid: []}}", r"sweep.seed: grid: got \[\].*at least one"),
+        ("sweep: {seed: {choice: []}}", r"sweep.seed: choice: got \[\].*at least one"),
         ("sweep: {seed: {gird: [1]}}", r"gird.*'grid'"),
         ("sweep: {seed: {grid: [1], zip: [2]}}", r"exactly one of grid"),
         ("sweep: {seed: {zip: [1, 2]}, max_rounds: {zip: [1]}}", r"seed has 2, max_rounds has 1"),
@@ -124,6 +126,10 @@ def test_mistakes_are_one_line_each(tmp_path, text: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says) as error:
         expand(load_sweep(write(tmp_path, text)))
     assert len(str(error.value).splitlines()) == 1
+
+
+def test_an_empty_section_sweeps_nothing(tmp_path) -> None:
+    assert len(expand(load_sweep(write(tmp_path, "sweep:\n")))) == 1
 
 
 def test_a_population_has_a_trial_for_every_draw(tmp_path) -> None:

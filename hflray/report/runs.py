@@ -31,7 +31,7 @@ FILE = "runs.json"
 QUIET = (
     "tracking", "checkpoint", "data.root", "max_rounds", "target_accuracy", "training.backend", "training.kernel",
     "training.threads", "training.device", "training.num_actors", "training.devices_per_actor", "training.autotune",
-    "training.release",
+    "training.cuda_graph", "training.release",
 )  # fmt: skip
 SEED = "seed"
 

@@ -1,4 +1,4 @@
-"""Which kernel, how many threads and how many actors: measured at the start, a few seconds, once per machine.
+"""Which kernel and how many threads: measured at the start, a few seconds, once per machine.
 
 The kernel and the threads change low bits. So what is measured becomes part of the configuration (and of every
 checkpoint) before round 1, and the measurement is kept in a file, so that a repeated run on this machine gets the
@@ -16,11 +16,9 @@ import logging
 import math
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +30,7 @@ from hflray.config import TrainingConfig
 from hflray.errors import HflrayError
 from hflray.models import build_model, init_vector
 from hflray.training.kernels import Kernel, KernelName, Precision, build_kernel
-from hflray.training.machine import CpuClaim, available_cpus, cache_folder, cpu_model, quiet_heap
+from hflray.training.machine import available_cpus, cache_folder, cpu_model, quiet_heap
 from hflray.training.native import compiler, library
 
 log = logging.getLogger(__name__)
@@ -42,25 +40,27 @@ FIXED_KERNEL: KernelName = "channels_last"
 MAX_BATCH = 256  # of the measurement; a full batch of thousands would take too long
 SECONDS = 0.12  # of measuring, for each choice and repeat
 REPEATS = 5
-POOL_SECONDS, POOL_REPEATS = 0.25, 6
 ENOUGH = 0.97  # of the best rate: what a smaller pool or fewer threads must reach to be preferred
 
 Shape = tuple[int, int, int]
 
 
-def resolve(config: TrainingConfig, image_shape: Shape, num_classes: int, passes_per_round: int) -> TrainingConfig:
+def resolve(
+    config: TrainingConfig, image_shape: Shape, num_classes: int, passes_per_round: int, gpus: float | None = None
+) -> TrainingConfig:
     """Replace ``kernel: auto``, ``threads: null`` and ``device: auto`` by what is to be used.
 
     Args:
         config: what the user asked for; a kernel and threads that are named stay.
         image_shape, num_classes: of the data.
         passes_per_round: sample passes of a round, over all devices, edge and local iterations.
+        gpus: that actors may use, wherever they are; None: what torch finds in this process.
 
     Raises:
         HflrayError: `native` is named and cannot be built here, or `cuda` and there is none.
     """
     if config.device != "cpu":
-        config = config.model_copy(update=_on_gpu(config))
+        config = config.model_copy(update=_on_gpu(config, gpus))
     if config.kernel == "native":
         library()  # to fail here, with a plain message, and not in an actor
     if config.kernel != "auto" and config.threads is not None:
@@ -75,12 +75,17 @@ def resolve(config: TrainingConfig, image_shape: Shape, num_classes: int, passes
     return config.model_copy(update={"kernel": kernel, "threads": threads})
 
 
-def _on_gpu(config: TrainingConfig) -> dict[str, str]:
+def _on_gpu(config: TrainingConfig, gpus: float | None) -> dict[str, str]:
     """What ``device: cuda`` and ``device: auto`` become."""
-    if not torch.cuda.is_available():
+    if not (torch.cuda.is_available() if gpus is None else gpus > 0):
+        if config.precision == "tf32":
+            raise HflrayError(
+                "training.precision: 'tf32' is for GPUs, and there is no CUDA device here; set it to float32 or bf16"
+            )
         if config.device == "auto":
             return {"device": "cpu"}
-        raise HflrayError("training.device: 'cuda', but torch finds no CUDA device here; set it to cpu or auto")
+        where = "torch finds no CUDA device here" if gpus is None else "Ray has no GPU for it"
+        raise HflrayError(f"training.device: 'cuda', but {where}; set it to cpu or auto")
     if config.kernel not in ("auto", "batched"):
         raise HflrayError(
             f"training.kernel: {config.kernel!r} is for CPUs, and training.device is {config.device!r}; accepted with "
@@ -117,12 +122,12 @@ def choose(
             torch.set_num_threads(threads[0])
             for name in kernels:
                 try:
-                    ready[name] = _sample(name, image_shape, num_classes, batch_size, precision)
+                    ready[name] = sample_kernel(name, image_shape, num_classes, batch_size, precision)
                 except HflrayError as error:
                     log.info("not measured: %s", error)
             for _ in range(REPEATS):  # in turns: what else this machine does then slows all of them
                 for name, kernel in ready.items():
-                    rate = _rate(kernel, batch_size, SECONDS) / threads[0]
+                    rate = samples_per_second(kernel, batch_size, SECONDS) / threads[0]
                     rates.setdefault(f"{name}/{threads[0]}", []).append(rate)
             best = max(ready, key=lambda name: statistics.median(rates[f"{name}/{threads[0]}"]))
             for count in threads[1:]:
@@ -131,12 +136,12 @@ def choose(
                 rates[f"{best}/{count}"] = found
                 # Threads wait for each other: where other processes hold a CPU, one step can take seconds.
                 while len(found) < REPEATS and min(found, default=math.inf) * 2 > rates[f"{best}/{threads[0]}"][0]:
-                    found.append(_rate(ready[best], batch_size, SECONDS) / count)
+                    found.append(samples_per_second(ready[best], batch_size, SECONDS) / count)
         finally:
             torch.set_num_threads(before)
         return {choice: statistics.median(found) for choice, found in rates.items()}
 
-    rates = _remembered(what, measure)
+    rates = remembered(what, measure)
     limit = ENOUGH * max(rates.values())
     choices = sorted((count, -rates[f"{name}/{count}"], name) for name, count in _pairs(kernels, threads, rates))
     return next((name, count) for count, rate, name in choices if -rate >= limit)
@@ -148,65 +153,9 @@ def _pairs(
     return [(name, count) for name in kernels for count in threads if f"{name}/{count}" in rates]
 
 
-def useful_cpus(config: TrainingConfig, image_shape: Shape, num_classes: int, passes_per_round: int, cpus: int) -> int:
-    """Return on how many of `cpus` CPUs to put actors: all of them, or half where those share cores or memory.
-
-    Processes are started to measure it, so that memory bandwidth and clock rates count as they will. Without
-    `autotune`, for small rounds, with several threads, and for CPUs of more than this machine: all of them.
-    """
-    small = passes_per_round < WORTH_MEASURING or cpus < 2 or cpus > len(available_cpus())
-    if small or not config.autotune or config.threads != 1 or config.kernel in ("compiled", "batched"):
-        return cpus
-    counts = sorted({max(1, cpus // 2), cpus})
-    batch = min(config.batch_size, MAX_BATCH)
-    what = {
-        "measured": "pool",
-        "counts": counts,
-        "model": [*image_shape, num_classes, batch, config.precision, config.kernel],
-    }
-
-    def measure() -> dict[str, float]:
-        spec = json.dumps([config.kernel, image_shape, num_classes, batch, config.precision])
-        command = [sys.executable, "-m", "hflray.training.autotune", spec]
-        pipe = subprocess.PIPE
-        # The package may lie where only this process looks.
-        env = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
-        workers = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=env) for _ in range(cpus)]
-        try:
-            for worker in workers:
-                _read(worker)
-            rates = dict.fromkeys(map(str, counts), 0.0)
-            for _ in range(POOL_REPEATS):
-                for count in counts:
-                    for worker in workers[:count]:
-                        _write(worker)
-                    total = sum(float(_read(worker)) for worker in workers[:count])
-                    # The best of all: the question is what the machine can do, not who else used it just now.
-                    rates[str(count)] = max(rates[str(count)], total)
-        finally:
-            for worker in workers:
-                worker.kill()
-                worker.communicate()
-        return rates
-
-    rates = _remembered(what, measure)
-    return min(int(count) for count, rate in rates.items() if rate >= ENOUGH * max(rates.values()))
-
-
-def _read(worker: subprocess.Popen[str]) -> str:
-    line = worker.stdout.readline() if worker.stdout else ""
-    if not line:
-        raise HflrayError("training.num_actors: measuring the pool failed (see above); set training.num_actors")
-    return line
-
-
-def _write(worker: subprocess.Popen[str]) -> None:
-    if worker.stdin:
-        worker.stdin.write("go\n")
-        worker.stdin.flush()
-
-
-def _sample(name: KernelName, image_shape: Shape, num_classes: int, batch_size: int, precision: Precision) -> Kernel:
+def sample_kernel(
+    name: KernelName, image_shape: Shape, num_classes: int, batch_size: int, precision: Precision
+) -> Kernel:
     """A kernel on data of the right shape; the values do not matter for its speed."""
     quiet_heap()
     rng = np.random.default_rng(0)
@@ -219,7 +168,7 @@ def _sample(name: KernelName, image_shape: Shape, num_classes: int, batch_size: 
     return kernel
 
 
-def _rate(kernel: Kernel, batch_size: int, seconds: float) -> float:
+def samples_per_second(kernel: Kernel, batch_size: int, seconds: float) -> float:
     """Samples per second."""
     orders = np.arange(4 * batch_size).reshape(4, batch_size)
     kernel.step(orders[0])
@@ -230,7 +179,7 @@ def _rate(kernel: Kernel, batch_size: int, seconds: float) -> float:
     return steps * batch_size / elapsed
 
 
-def _remembered(what: dict[str, Any], measure: Any) -> dict[str, float]:
+def remembered(what: dict[str, Any], measure: Callable[[], dict[str, float]]) -> dict[str, float]:
     """The measurement of `what` on this machine with these libraries: from the file, or made now and kept."""
     key = what | {
         "cpu": cpu_model(),
@@ -245,25 +194,10 @@ def _remembered(what: dict[str, Any], measure: Any) -> dict[str, float]:
     except (OSError, ValueError, KeyError):
         pass  # not there, or not whole
     start = time.perf_counter()
-    rates: dict[str, float] = measure()
-    log.info("measured in %.1f s (samples/s per CPU, kept in %s): %s", time.perf_counter() - start, path, rates)
+    rates = measure()
+    log.info("measured in %.1f s (samples/s, kept in %s): %s", time.perf_counter() - start, path, rates)
     handle, scratch = tempfile.mkstemp(dir=path.parent)
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         json.dump({"rates": rates, "of": key}, file, indent=1)
     Path(scratch).replace(path)
     return rates
-
-
-def _worker() -> None:
-    """A process of `measured_pool`: says that it is ready, then measures once for every line it reads."""
-    name, image_shape, num_classes, batch_size, precision = json.loads(sys.argv[1])
-    claim = CpuClaim()
-    torch.set_num_threads(1)
-    kernel = _sample(name, tuple(image_shape), num_classes, batch_size, precision)
-    print("ready", claim.cpu, flush=True)
-    for _ in sys.stdin:
-        print(_rate(kernel, batch_size, POOL_SECONDS), flush=True)
-
-
-if __name__ == "__main__":
-    _worker()

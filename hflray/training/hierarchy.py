@@ -44,8 +44,8 @@ class Hierarchy(Protocol):
     def train_each(self, job: LocalJob, data: DeviceData, vector: FloatVector) -> NDArray[np.float32]:
         """Train `vector` on every device by itself (Algorithm 2); return the models, (N, P)."""
 
-    def evaluate(self, model: FloatVector) -> tuple[float, float]:
-        """Return accuracy and mean loss on the test set."""
+    def evaluate(self, model: FloatVector, meanwhile: Callable[[], None] | None = None) -> tuple[float, float]:
+        """Return accuracy and mean loss on the test set; call `meanwhile`, once, if others do the work."""
 
     def close(self) -> None:
         """Release what the backend holds."""
@@ -90,8 +90,8 @@ class SerialHierarchy:
         """See `Hierarchy.train_each`."""
         return DeviceHost(job, data).train_each(vector, range(len(data.offsets) - 1))
 
-    def evaluate(self, model: FloatVector) -> tuple[float, float]:
-        """See `Hierarchy.evaluate`."""
+    def evaluate(self, model: FloatVector, meanwhile: Callable[[], None] | None = None) -> tuple[float, float]:
+        """See `Hierarchy.evaluate`; nobody else works here."""
         count = len(self._data.y_test)
         return summarise(self._host.evaluate(model, range(math.ceil(count / EVALUATION_BATCH))), count)
 
@@ -109,6 +109,7 @@ class RayHierarchy:
         num_edges: M; edges beyond `MAX_EDGE_ACTORS` share actors.
         num_actors: device actors.
         cpus_per_actor: CPUs that each device actor reserves.
+        gpus_per_actor: and what part of a GPU.
     """
 
     def __init__(
@@ -119,12 +120,14 @@ class RayHierarchy:
         num_edges: int,
         num_actors: int,
         cpus_per_actor: float = 1.0,
+        gpus_per_actor: float = 0.0,
     ) -> None:
         import ray
 
         self._edge_iterations = edge_iterations
         self._samples, self._test_count = np.diff(data.offsets), len(data.y_test)
-        self.pool = ActorPool(job, ray.put(data), num_actors, cpus_per_actor, min(num_edges, MAX_EDGE_ACTORS))
+        edges = min(num_edges, MAX_EDGE_ACTORS)
+        self.pool = ActorPool(job, ray.put(data), num_actors, cpus_per_actor, edges, gpus_per_actor)
 
     def train_round(
         self, round_index: int, model: FloatVector, devices: NDArray[np.intp], assignment: NDArray[np.intp]
@@ -184,15 +187,18 @@ class RayHierarchy:
 
         return self._recovering("clustering", attempt)
 
-    def evaluate(self, model: FloatVector) -> tuple[float, float]:
+    def evaluate(self, model: FloatVector, meanwhile: Callable[[], None] | None = None) -> tuple[float, float]:
         """See `Hierarchy.evaluate`."""
         import ray
 
+        once = [meanwhile] if meanwhile else []
         shards = range(math.ceil(self._test_count / EVALUATION_BATCH))
 
         def attempt() -> list[tuple[int, float]]:
             model_ref, count = ray.put(model), len(self.pool.devices)
             refs = [actor.evaluate.remote(model_ref, shards[h::count]) for h, actor in enumerate(self.pool.devices)]
+            if once:
+                once.pop()()
             results = ray.get(refs)
             return [results[shard % count][shard // count] for shard in shards]
 
@@ -265,6 +271,9 @@ def start_ray(num_cpus: int | None = None) -> int:
         if address:
             options["address"] = address
         else:
+            # For the processes it starts: a trial trains in a thread of a process that serves the next trial too, and
+            # glibc by itself gives nearly each such thread a heap of its own, which keeps what was needed at its peak.
+            os.environ.setdefault("MALLOC_ARENA_MAX", "2")
             # "local", or Ray joins whatever cluster somebody has started on this machine.
             options |= {"address": "local", "num_cpus": num_cpus}
             options |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}

@@ -20,7 +20,7 @@ from hflray.training.aggregate import FloatVector
 from hflray.training.native import NativeKernel
 
 KernelName = Literal["eager", "channels_last", "compiled", "native", "batched"]  # batched: hflray.training.batched
-Precision = Literal["float32", "bf16"]
+Precision = Literal["float32", "bf16", "tf32"]  # tf32: of the batched kernel, on GPUs
 
 
 class Kernel(Protocol):

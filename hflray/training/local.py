@@ -33,7 +33,7 @@ class LocalJob:
     """How devices train; shared by every host of an experiment, and all that decides the bits besides the data.
 
     `stream` names the random stream of the mini-batch order, `model` the architecture ("hfl" or "mini"); `kernel`,
-    `precision` and `threads` decide the low bits.
+    `precision` and `threads` decide the low bits; `cuda_graph` (see `BatchedTrainer`) does not.
     """
 
     model: Literal["hfl", "mini"]
@@ -49,6 +49,7 @@ class LocalJob:
     precision: Precision = "float32"
     threads: int = 1
     device: Literal["cpu", "cuda"] = "cpu"
+    cuda_graph: bool | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,18 +103,19 @@ class DeviceHost:
         quiet_heap()
         module = build_model(job.model, job.image_shape, job.num_classes)
         shape_in = MINI_INPUT_SHAPE if job.model == "mini" else job.image_shape
-        # Whichever it is, it also evaluates.
-        self._kernel: Kernel | None = None
-        self._batched: BatchedTrainer | None = None
-        if job.kernel == "batched":
-            self._batched = BatchedTrainer(module, job.learning_rate, job.device, job.precision == "bf16")
-        else:
-            self._kernel = build_kernel(job.kernel, module, shape_in, job.learning_rate, job.batch_size, job.precision)
         # (x / 255 - mean) / std as one multiplication and one addition.
         std = np.asarray(data.channel_std, dtype=np.float64).reshape(1, -1, 1, 1)
         mean = np.asarray(data.channel_mean, dtype=np.float64).reshape(1, -1, 1, 1)
         self._scale = torch.from_numpy((1 / (255 * std)).astype(np.float32))
         self._shift = torch.from_numpy((-mean / std).astype(np.float32))
+        # Whichever it is, it also evaluates.
+        self._kernel: Kernel | None = None
+        self._batched: BatchedTrainer | None = None
+        if job.kernel == "batched":
+            self._batched = BatchedTrainer(module, job.learning_rate, job.device, job.precision, job.cuda_graph)
+            self._batched.hold(data.x, data.y, self._scale, self._shift)
+        else:
+            self._kernel = build_kernel(job.kernel, module, shape_in, job.learning_rate, job.batch_size, job.precision)
 
     def train(self, task: EdgeTask, *edge_models: FloatVector) -> tuple[SumVector, ...]:
         """Train `task.devices[k]` from ``edge_models[k]`` for each k; return each edge's partial sum, (P,) int64.
@@ -152,13 +154,13 @@ class DeviceHost:
                 with _located(round_index, edge_iteration, device):
                     yield self._fit(vector, device, round_index, edge_iteration)
             return
-        data, batches = [], []
+        batches = []
         for _, device in starts:
             with _located(round_index, edge_iteration, device):
-                data.append(self._samples(device))
-                batches.append(self._order(device, round_index, edge_iteration))
+                index = self._index(device)
+                batches.append([index[batch] for batch in self._order(device, round_index, edge_iteration)])
         with _located(round_index, edge_iteration, *(device for _, device in starts)):
-            yield from self._batched.fit([vector for vector, _ in starts], data, batches)
+            yield from self._batched.fit([vector for vector, _ in starts], batches)
 
     def evaluate(self, vector: FloatVector, shards: Sequence[int]) -> list[tuple[int, float]]:
         """Evaluate on shards of the test set; return (correct, summed loss) of each.
@@ -195,10 +197,21 @@ class DeviceHost:
 
     def _samples(self, device: int) -> tuple[torch.Tensor, torch.Tensor]:
         """A device's normalised images and its labels."""
-        index = self._data.samples_of(device)
+        index = self._index(device)
+        return self._normalise(self._data.x[index]), torch.from_numpy(self._data.y[index])
+
+    def _index(self, device: int) -> NDArray[np.int64]:
+        """A device's samples, looked at: a GPU would not say whose label has no class, and be lost to the process."""
+        index, classes = self._data.samples_of(device), self._job.num_classes
         if not len(index):
             raise HflrayError("the device holds no samples; schedule devices that have data")
-        return self._normalise(self._data.x[index]), torch.from_numpy(self._data.y[index])
+        labels = self._data.y[index]
+        if labels.min() < 0 or labels.max() >= classes:
+            raise HflrayError(
+                f"the device's labels go from {labels.min()} to {labels.max()}; accepted: 0 to {classes - 1}; correct "
+                "the data set"
+            )
+        return index
 
     def _order(self, device: int, round_index: int, edge_iteration: int) -> list[NDArray[np.int64]]:
         """The sample positions of every gradient step of a device."""
@@ -246,5 +259,7 @@ def _located(round_index: int, edge_iteration: int, *devices: int) -> Iterator[N
         yield
     except DivergedError as error:
         raise DivergedError(f"{where}: {error}") from error
-    except (HflrayError, RuntimeError, ValueError, IndexError) as error:
+    except HflrayError as error:
         raise HflrayError(f"{where}: {error}") from error
+    except Exception as error:  # of a model's forward it may be any
+        raise HflrayError(f"{where}: {type(error).__name__}: {error}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,17 +56,40 @@ def plan_round(
     )
 
 
-def pool_size(config: TrainingConfig, num_scheduled: int, cpus: int) -> tuple[int, float]:
-    """Return how many device actors to start, and the CPUs each reserves.
+class PoolSize(NamedTuple):
+    """How many device actors to start, and the CPUs and GPUs that each reserves."""
 
-    One per CPU (or per `threads` CPUs) unless `num_actors` or `devices_per_actor` says otherwise; never more than
-    there are devices to train. More actors than CPUs share them, or they would wait for each other for ever.
+    actors: int
+    cpus: float
+    gpus: float = 0.0
+
+
+def pool_size(config: TrainingConfig, num_scheduled: int, cpus: int, gpus: float = 0.0, per_gpu: int = 1) -> PoolSize:
+    """Return the size of the pool.
+
+    One actor per CPU (or per `threads` CPUs) unless `num_actors` or `devices_per_actor` says otherwise; never more
+    than there are devices to train. More actors than CPUs share them, or they would wait for each other for ever.
+
+    Args:
+        config: of the training.
+        num_scheduled: H.
+        cpus: that there are for the pool.
+        gpus: that there are for the pool; below 1, a part of one. With any, actors go by GPUs instead of CPUs; each
+            uses one GPU or a part of it.
+        per_gpu: actors on a whole GPU, as measured (`hflray.training.processes`).
     """
     threads = config.threads or 1
     if config.devices_per_actor is not None:
         wanted = math.ceil(num_scheduled / config.devices_per_actor)
     else:
-        wanted = config.num_actors or max(1, cpus // threads)
+        wanted = config.num_actors or max(1, int(per_gpu * gpus) if gpus else cpus // threads)
     actors = min(wanted, num_scheduled)
-    # Ray counts CPUs in steps of 1e-4; rounding down keeps the sum within the CPUs there are.
-    return actors, float(threads) if actors * threads <= cpus else math.floor(cpus / actors * 1e4) / 1e4
+    each = float(threads) if actors * threads <= cpus else _rounded_down(cpus / actors)
+    # Of whole GPUs, each is shared by as many: 3 actors of 2/3 would not fit on 2 cards.
+    share = gpus / actors if gpus < 1 else 1 / math.ceil(actors / gpus)
+    return PoolSize(actors, each, _rounded_down(share) if gpus else 0.0)
+
+
+def _rounded_down(amount: float) -> float:
+    """To what Ray counts in, steps of 1e-4; down, so that the sum stays within what there is."""
+    return math.floor(amount * 1e4 + 1e-6) / 1e4

@@ -8,14 +8,15 @@ changes nothing in a result.
 
 from __future__ import annotations
 
+import functools
 import logging
-import math
 import os
 from typing import Any
 
 from hflray.errors import WorkerLostError
 from hflray.metrics import LIVE_RESTARTS
 from hflray.training.local import LocalJob
+from hflray.training.processes import Load, useful_gpu_processes
 from hflray.training.release import release
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ class ActorPool:
         num_actors: device actors wanted.
         cpus_per_actor: CPUs that each reserves.
         num_edges: edge actors.
+        gpus_per_actor: what part of a GPU each device actor reserves; without any an actor does not see one.
 
     Attributes:
         devices: the device actors that are up (on one node: all, up or not).
@@ -41,8 +43,16 @@ class ActorPool:
         nodes: the node of each of `devices`; empty on one node.
     """
 
-    def __init__(self, job: LocalJob, data_ref: Any, num_actors: int, cpus_per_actor: float, num_edges: int) -> None:
-        self._job, self._data_ref = job, data_ref
+    def __init__(
+        self,
+        job: LocalJob,
+        data_ref: Any,
+        num_actors: int,
+        cpus_per_actor: float,
+        num_edges: int,
+        gpus_per_actor: float = 0.0,
+    ) -> None:
+        self._job, self._data_ref, self._gpus_per_actor = job, data_ref, gpus_per_actor
         self._num_actors, self._cpus_per_actor, self._num_edges = num_actors, cpus_per_actor, num_edges
         self.devices: list[Any] = []
         self.edges: list[Any] = []
@@ -61,14 +71,12 @@ class ActorPool:
         from hflray.training.actors import DeviceActor, EdgeActor
 
         several = sum(node["Alive"] for node in ray.nodes()) > 1
-        gpus = 0.0
-        if self._job.device == "cuda":  # without a share of one an actor does not see any
-            gpus = min(1.0, math.floor(ray.cluster_resources().get("GPU", 0) / self._num_actors * 1e4) / 1e4)
-        options: dict[str, Any] = {"num_cpus": self._cpus_per_actor, "num_gpus": gpus}
+        options: dict[str, Any] = {"num_cpus": self._cpus_per_actor, "num_gpus": self._gpus_per_actor}
         if several and ray.util.get_current_placement_group() is None:  # a Tune trial's actors go where its bundles are
             options["scheduling_strategy"] = "SPREAD"
         make = DeviceActor.options(**options)
-        pin = PIN and self._cpus_per_actor == 1 == self._job.threads  # shares of a CPU must be free to wander
+        # Shares of a CPU must be free to wander, and so must what feeds a GPU: its driver has threads of its own.
+        pin = PIN and self._cpus_per_actor == 1 == self._job.threads and self._job.device == "cpu"
         expected = release() if several else None
         actors = [make.remote(self._job, self._data_ref, pin, expected) for _ in range(self._num_actors)]
         if several:
@@ -116,10 +124,11 @@ class ActorPool:
             self.nodes.append(node)
             patience = SETTLE_S if first else 0.0
         if not self.devices:
+            there = ray.cluster_resources()
             raise WorkerLostError(
-                f"no device actor could be started in {GIVE_UP_S:.0f} s: the cluster has "
-                f"{ray.cluster_resources().get('CPU', 0):g} CPUs, in use or not; add machines (ray status says what is "
-                "asked for), or lower tune.cpus_per_trial"
+                f"no device actor could be started in {GIVE_UP_S:.0f} s: the cluster has {there.get('CPU', 0):g} CPUs "
+                f"and {there.get('GPU', 0):g} GPUs, in use or not; add machines (ray status says what is asked for), "
+                "or lower tune.cpus_per_trial or tune.gpus_per_trial"
             )
         if first:
             if self._late:
@@ -170,3 +179,20 @@ def _on(node: str) -> Any:
     from hflray.training.actors import EdgeActor
 
     return EdgeActor.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote()
+
+
+@functools.cache
+def processes_per_gpu(load: Load, share: float = 1.0) -> int:
+    """`useful_gpu_processes`, measured where there is a GPU, in a task that reserves `share` of one meanwhile.
+
+    Raises:
+        HflrayError: it cannot be measured.
+    """
+    import ray
+    from ray.exceptions import RayTaskError
+
+    task = ray.remote(num_cpus=0, num_gpus=share, max_retries=0)(useful_gpu_processes)
+    try:
+        return int(ray.get(task.remote(load)))
+    except RayTaskError as error:
+        raise error.cause from None

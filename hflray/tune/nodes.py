@@ -126,11 +126,27 @@ def check_resources(cpus_per_trial: int, cpus: int) -> None:
         )
 
 
+def check_gpus(gpus_per_trial: float, gpus: float) -> None:
+    """As `check_resources`, of the GPUs that a trial reserves."""
+    most = max(gpus, _to_come(BOOTSTRAP.expanduser(), len(live_nodes()), "GPU"))
+    if gpus_per_trial > most:
+        raise ConfigError(
+            f"tune.gpus_per_trial: a trial needs {gpus_per_trial:g} GPUs, Ray has {gpus:g}"
+            + (f" and may have {most:g} with all machines started" if most > gpus else "")
+            + (f"; accepted: up to {most:g}; lower it" if most else "; set training.device to cpu")
+            + ", or add machines with a GPU"
+        )
+
+
 def cpus_to_come(path: Path, live: int) -> float:
     """CPUs of all machines that the cluster file `path` allows, the head's included.
 
     Machines of one's own say what they have when they join: infinite as long as fewer than allowed are `live`, then 0.
     """
+    return _to_come(path, live, "CPU")
+
+
+def _to_come(path: Path, live: int, resource: str) -> float:
     try:
         cluster = yaml.safe_load(path.read_text(encoding="utf-8"))
         kinds = cluster["available_node_types"]
@@ -139,10 +155,10 @@ def cpus_to_come(path: Path, live: int) -> float:
     total = 0.0
     for name, kind in kinds.items():
         count = kind.get("max_workers", 0) + (name == cluster.get("head_node_type"))
-        cpus = (kind.get("resources") or {}).get("CPU")
-        if count and cpus is None:
+        resources = kind.get("resources") or {}
+        if count and resources.get("CPU") is None:
             return math.inf if live <= cluster.get("max_workers", 0) else 0.0
-        total += count * float(cpus or 0)
+        total += count * float(resources.get(resource) or 0)
     return total
 
 

@@ -70,8 +70,16 @@ class Job:
         else:
             scenario = Scenario.build(self.config, dataset=ray.get(source))
             scenario = replace(scenario, share=partial(share, source))
-        experiment = Experiment(self.config, scenario=scenario, cpus=self.sweep.tune.cpus_per_trial)
-        training = experiment.config.training.model_copy(update=self.known)
+        # The driver has decided on GPUs and measured the pool on them: what it reserved tells.
+        group = ray.util.get_current_placement_group()
+        holding = [bundle["GPU"] for bundle in group.bundle_specs if bundle.get("GPU")] if group else []
+        experiment = Experiment(
+            self.config, scenario=scenario, cpus=self.sweep.tune.cpus_per_trial, gpus=sum(holding, 0.0)
+        )
+        update = dict(self.known)
+        if holding and self.config.training.backend == "ray":
+            update |= {"num_actors": len(holding), "devices_per_actor": None}
+        training = experiment.config.training.model_copy(update=update)
         experiment.config = experiment.config.model_copy(update={"training": training})
         return experiment
 

@@ -204,8 +204,11 @@ def matmul_peak(cpu: int) -> float:
     return float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
 
 
-def contestants(work: Path, cpus: tuple[int, ...], kernel: str, quick: bool) -> list[Contestant]:
+def contestants(work: Path, cpus: tuple[int, ...], kernel: str, only: list[str] | None) -> list[Contestant]:
     here, count = sys.executable, len(cpus)
+
+    def wanted(title: str) -> bool:
+        return only is None or title.split()[0] in only
 
     def peer(python: object, script: str, *arguments: object) -> Command:
         return [str(python), str(PEERS / script), str(work), *map(str, arguments)]
@@ -223,11 +226,13 @@ def contestants(work: Path, cpus: tuple[int, ...], kernel: str, quick: bool) -> 
         ("pfl", "pfl (f)", "pfl_research.py", count),
         ("pfl", "pfl-1-thread", "pfl_research.py", 1),
     ):
+        if not wanted(title):
+            continue
         try:
             everyone.append(Contestant(title, [peer(environment(name), script, threads)]))
         except (RuntimeError, subprocess.TimeoutExpired, OSError) as error:
             print(f"skipped: {title}: its environment cannot be made: {error}")
-    return everyone
+    return [contestant for contestant in everyone if wanted(contestant.name)]
 
 
 def check_equal_work(running: list[Contestant], folder: Path) -> None:
@@ -269,9 +274,8 @@ def main() -> None:
         folder = Path(scratch)
         work, samples = make_work(folder, devices, source)
         running = []
-        for contestant in contestants(work, cpus, str(config.kernel), options.quick):
-            if options.only and contestant.name.split()[0] not in options.only.split(","):
-                continue
+        only = options.only.split(",") if options.only else None
+        for contestant in contestants(work, cpus, str(config.kernel), only):
             try:
                 contestant.start()
                 running.append(contestant)
@@ -291,37 +295,6 @@ def main() -> None:
         finally:
             for contestant in running:
                 contestant.stop()
-    if not options.only:
-        overhead(options.quick)
-
-
-def overhead(quick: bool) -> None:
-    """What actors cost when nothing is trained, and when every device has one of its own."""
-    import ray
-
-    from hflray.training.hierarchy import RayHierarchy, start_ray
-    from tests.training.test_local import make_data, make_job
-
-    start_ray(2)
-    vector = init_vector(build_model("mini", (1, 10, 10), 3), np.random.default_rng(0))
-    settings = [("1,000 devices", 1000, 2, 1.0)] + ([] if quick else [("20 devices, an actor each", 20, 20, 0.1)])
-    for name, devices, actors, share in settings:
-        begin = time.perf_counter()
-        job = make_job(local_iterations=0, model="mini")
-        pool = RayHierarchy(job, make_data((1,) * devices), 1, num_edges=5, num_actors=actors, cpus_per_actor=share)
-        times = []
-        for index in range(31):
-            start = time.perf_counter()
-            pool.train_round(index, vector, np.arange(devices), np.arange(devices) % 5)
-            times.append(time.perf_counter() - start)
-            if index == 0:
-                ready = time.perf_counter() - begin
-        pool.close()
-        print(
-            f"no-op round, {name} on {actors} actors, 5 edges: median {statistics.median(times[1:]) * 1e3:.0f} ms, "
-            f"best {min(times) * 1e3:.0f} ms; actors up after {ready:.1f} s"
-        )
-    ray.shutdown()
 
 
 def report(running: list[Contestant], passes: int, local_iterations: int, peak: float) -> None:
@@ -340,6 +313,14 @@ def report(running: list[Contestant], passes: int, local_iterations: int, peak: 
             f"{min(ratios):5.2f}..{max(ratios):5.2f} {per_cpu:10,.0f} {per_cpu * PASSES_OF_A_SAMPLE / peak:9.0%} "
             f"{contestant.peak_mb:8,.0f} {contestant.start_s:8.1f}"
         )
+    named = {contestant.name.split()[0]: contestant.seconds for contestant in running}
+    if {"bare1", "bare2", "serial", "actors"} <= set(named):
+        turns = zip(*(named[name] for name in ("bare1", "bare2", "serial", "actors")), strict=True)
+        pairs = [(serial / actors, one / two) for one, two, serial, actors in turns]
+        kept = statistics.median(ours / bare for ours, bare in pairs)
+        ours, bare = (statistics.median(column) for column in zip(*pairs, strict=True))
+        cpus = len(base.processes)
+        print(f"  speed-up from one CPU to {cpus}: actors {ours:.2f}, bare loops {bare:.2f}: kept {kept:.2f}")
     for contestant in running:
         if contestant.notes:
             share = statistics.median(contestant.notes)

@@ -29,7 +29,7 @@ def rates(monkeypatch: pytest.MonkeyPatch, known: dict[str, float]) -> list[str]
         asked.append(what["measured"])
         return known
 
-    monkeypatch.setattr(autotune, "_remembered", remembered)
+    monkeypatch.setattr(autotune, "remembered", remembered)
     return asked
 
 
@@ -67,7 +67,7 @@ def test_a_measurement_is_made_once_and_kept_whole(tmp_path, monkeypatch) -> Non
     assert {"eager/1", "channels_last/1"} <= set(kept["rates"])
     assert kept["of"]["model"] == [*SHAPE, 3, 4, "float32"]
 
-    monkeypatch.setattr(autotune, "_sample", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr(autotune, "sample_kernel", lambda *_: pytest.fail("measured again"))
     assert autotune.resolve(config, SHAPE, 3, BIG) == first
 
 
@@ -91,25 +91,16 @@ def test_without_a_compiler_native_is_no_candidate_and_by_name_an_error(monkeypa
         autotune.library.cache_clear()
 
 
-def test_half_the_cpus_are_used_where_the_others_add_nothing(monkeypatch) -> None:
-    monkeypatch.setattr(autotune, "available_cpus", lambda: tuple(range(8)))
-    config = TrainingConfig(kernel="eager", threads=1)
+def test_where_devices_train_is_settled_by_the_gpus_there_are() -> None:
+    def settled(gpus: float | None, **changes) -> tuple[str, str]:
+        resolved = autotune.resolve(TrainingConfig(autotune=False, **changes), SHAPE, 3, 1, gpus)
+        return resolved.device, resolved.kernel
 
-    def useful(changes: dict, passes: int = BIG, cpus: int = 8) -> int:
-        return autotune.useful_cpus(config.model_copy(update=changes), SHAPE, 3, passes, cpus)
-
-    asked = rates(monkeypatch, {"4": 100.0, "8": 102.0})
-    assert useful({}) == 4
-    rates(monkeypatch, {"4": 100.0, "8": 150.0})
-    assert useful({}) == 8
-    asked.clear()
-    assert useful({}, passes=1) == useful({"autotune": False}) == useful({"threads": 2}) == 8
-    assert useful({}, cpus=1) == 1
-    assert useful({}, cpus=64) == 64  # a cluster's: this machine cannot tell
-    assert asked == []
-
-
-def test_the_pool_is_measured_with_processes(monkeypatch) -> None:
-    monkeypatch.setattr(autotune, "POOL_REPEATS", 1)
-    config = TrainingConfig(kernel="eager", threads=1, batch_size=4)
-    assert autotune.useful_cpus(config, SHAPE, 3, BIG, min(2, len(autotune.available_cpus()))) in (1, 2)
+    assert settled(0.5, device="cuda") == settled(2.0, device="auto") == ("cuda", "batched")
+    assert settled(0.0, device="auto") == settled(1.0, device="cpu") == ("cpu", "channels_last")
+    with pytest.raises(HflrayError, match=r"training.device: 'cuda', but Ray has no GPU"):
+        settled(0.0, device="cuda")
+    with pytest.raises(HflrayError, match=r"training.kernel: 'native' is for CPUs"):
+        settled(1.0, device="cuda", kernel="native")
+    with pytest.raises(HflrayError, match=r"training.precision: 'tf32' is for GPUs"):
+        settled(0.0, device="auto", precision="tf32")

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from hflray.errors import HflrayError
 from hflray.models import build_model, init_vector
 from hflray.seeding import stream
+from hflray.training import batched
 from hflray.training.aggregate import fraction_bits, mean
+from hflray.training.batched import Group, rounded_up
 from hflray.training.hierarchy import SerialHierarchy
 from hflray.training.local import DeviceHost, EdgeTask
 from tests.training.test_local import SHAPE, make_data, make_job
@@ -64,11 +71,11 @@ class Small:
         self.tried: list[int] = []
         host._batched._fit = self
 
-    def __call__(self, starts, data, batches):
+    def __call__(self, starts, batches):
         self.tried.append(len(starts))
         if len(starts) > self._holds:
             raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 1 TiB")
-        return self._fit(starts, data, batches)
+        return self._fit(starts, batches)
 
 
 def test_out_of_memory_splits_the_devices_with_one_warning(start, caplog) -> None:
@@ -92,10 +99,187 @@ def test_a_device_that_does_not_fit_is_refused_with_its_place(start) -> None:
         host.train(EdgeTask(4, 2, fraction_bits(15), ((0, 1), (2,))), start, start)
 
 
-@pytest.mark.gpu
-def test_a_gpu_trains_as_the_cpu_does(start) -> None:
+@given(st.integers(1, 5000))
+def test_shapes_become_few_and_grow_by_an_eighth_at_most(count) -> None:
+    assert count <= rounded_up(count) <= count * 1.125
+    assert rounded_up(rounded_up(count)) == rounded_up(count)
+    assert len({rounded_up(n) for n in range(count, 2 * count)}) <= 17
+
+
+def test_shapes_that_need_no_rounding() -> None:
+    assert [rounded_up(n) for n in (1, 16, 17, 50, 64, 550)] == [1, 16, 18, 52, 64, 576]
+
+
+def recorded(step: Callable[[], None]) -> Callable[[], None]:
+    """A CUDA graph's double on CPU tensors: the operations of one step, recorded, and done again on the same tensors.
+
+    Whatever Python does in a step is done once, and whatever is not an operation on the group's tensors is a constant.
+    """
+    assert isinstance(step, partial)
+    group: Group = step.args[0]
+    pick, parameters = group.pick, dict(group.parameters)
+
+    def traced(pick: torch.Tensor, *values: torch.Tensor) -> None:
+        kept = group.pick, group.parameters
+        group.pick, group.parameters = pick, dict(zip(parameters, values, strict=True))
+        step()
+        group.pick, group.parameters = kept
+
+    graph = make_fx(traced)(pick.clone(), *(value.clone() for value in parameters.values()))
+    captured.append(tuple(pick.shape))
+    return lambda: graph(pick, *parameters.values())
+
+
+captured: list[tuple[int, int]] = []
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Let steps be recorded as on a GPU; return the shapes they were recorded for."""
+    captured.clear()
+    monkeypatch.setattr(batched, "capture", recorded)
+    return captured
+
+
+def replaying(data, **changes) -> DeviceHost:
+    host = DeviceHost(make_job(kernel="batched", learning_rate=0.05, **changes), data)
+    assert host._batched._graph is False  # on a CPU it never is by itself
+    host._batched._graph = True
+    return host
+
+
+def test_replayed_steps_are_the_steps_bit_for_bit(graphs, start) -> None:
+    """Groups of several sizes in turn, and again: what a graph was recorded with must not stick."""
+    data = make_data((9, 1, 5, 12, *(3,) * 16))
+    host, plain = replaying(data), DeviceHost(make_job(kernel="batched", learning_rate=0.05), data)
+    for index, devices in enumerate([(0, 1, 2), (3,), (2, 0, 1), tuple(range(17)), tuple(range(2, 20))]):
+        task = EdgeTask(index, 0, fraction_bits(100), (devices,))
+        (found,), (expected,) = host.train(task, start), plain.train(task, start)
+        np.testing.assert_array_equal(found, expected)
+        alone = DeviceHost(make_job(learning_rate=0.05), data).train(task, start)
+        count = sum(len(data.samples_of(d)) for d in devices)
+        found, alone = (mean(total, count, task.fraction_bits) for total in (found, *alone))
+        assert relative(found, alone, start) < 1e-5
+    assert graphs == [(3, 4), (1, 4), (18, 4)]  # 17 and 18 devices share one, and so do the first and the third
+
+
+def test_few_shapes_are_kept(graphs, start, monkeypatch) -> None:
+    monkeypatch.setattr(batched, "KEPT_GROUPS", 2)
+    host = replaying(make_data((3,) * 6))
+    for count in (1, 2, 1, 3, 1, 2):
+        host.train_each(start, range(count))
+        assert len(host._batched._groups) <= 2
+    assert [shape[0] for shape in graphs] == [1, 2, 3, 2]  # the one used least recently goes
+
+
+@pytest.mark.parametrize("faster", [True, False])
+def test_a_graph_is_used_where_it_is_faster(graphs, start, monkeypatch, faster) -> None:
+    timed = []
+    monkeypatch.setattr(batched, "_faster", lambda *runs: (timed.append(len(runs)), faster)[1])
+    host = replaying(make_data())
+    host._batched._graph = None
+    expected = DeviceHost(make_job(kernel="batched", learning_rate=0.05), make_data()).train_each(start, (0, 1))
+    np.testing.assert_array_equal(host.train_each(start, (0, 1)), expected)
+    host.train_each(start, (0, 1, 2))
+    assert timed == [2]  # once
+    assert host._batched._graph is faster
+    assert len(graphs) == (2 if faster else 1)
+
+
+def test_timing_takes_the_best_of_each() -> None:
+    def slow() -> None:
+        float(torch.ones(200_000).sum())
+
+    assert batched._faster(lambda: None, slow)
+    assert not batched._faster(slow, lambda: None)
+
+
+def test_without_graphs_steps_are_issued_one_by_one_with_one_warning(start, monkeypatch, caplog) -> None:
+    def refuse(step) -> None:
+        raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nand more")
+
+    monkeypatch.setattr(batched, "capture", refuse)
+    host = replaying(make_data())
+    expected = DeviceHost(make_job(kernel="batched", learning_rate=0.05), make_data()).train_each(start, (0, 1))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            np.testing.assert_array_equal(host.train_each(start, (0, 1)), expected)
+        host.train_each(start, (2,))
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "no CUDA graph of a step can be made (CUDA error: operation not permitted when stream is capturing); steps are "
+        "issued one by one"
+    )
+
+
+def test_a_graph_that_does_not_fit_splits_the_devices(start, monkeypatch, caplog) -> None:
+    def small(step):
+        if step.args[0].pick.shape[0] > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return recorded(step)
+
+    monkeypatch.setattr(batched, "capture", small)
+    host = replaying(make_data((3,) * 5))
+    expected = DeviceHost(make_job(kernel="batched", learning_rate=0.05), make_data((3,) * 5)).train_each(
+        start, range(5)
+    )
+    with caplog.at_level(logging.WARNING):
+        found = host.train_each(start, range(5))
+    assert relative(found, expected, start) < 1e-5
+    assert len(caplog.records) == 1
+
+
+def test_memory_kept_for_other_shapes_goes_before_devices_are_split(graphs, start, caplog) -> None:
+    data = make_data((3,) * 6)
+    host = replaying(data)
+    trainer, held = host._batched, []
+    group = trainer._group
+
+    def full(count: int, width: int) -> Group:
+        made = group(count, width)
+        held.append(len(trainer._groups))
+        if len(trainer._groups) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return made
+
+    trainer._group = full
+    with caplog.at_level(logging.WARNING):
+        for count in (1, 2, 3):
+            host.train_each(start, range(count))
+    assert held == [1, 2, 3, 1]
+    assert caplog.records == []
+    assert trainer._most is None
+
+
+def needs_gpu() -> None:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])
+def test_a_graph_on_a_gpu_gives_the_bits_of_plain_steps(start, precision) -> None:
+    needs_gpu()
+    data, found = make_data(SIZES), []
+    for graph in (True, False):
+        host = DeviceHost(make_job(kernel="batched", device="cuda", cuda_graph=graph, precision=precision), data)
+        found.append(host.train_each(start, range(4)))
+        assert bool(host._batched._graph) is graph
+        assert all((group.replay is not None) is graph for group in host._batched._groups.values())
+    np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.gpu
+def test_the_faster_of_graph_and_plain_is_found_on_a_gpu(start) -> None:
+    needs_gpu()
+    host = DeviceHost(make_job(kernel="batched", device="cuda"), make_data(SIZES))
+    host.train_each(start, range(4))
+    assert host._batched._graph in (True, False)
+
+
+@pytest.mark.gpu
+def test_a_gpu_trains_as_the_cpu_does(start) -> None:
+    needs_gpu()
     data, task = make_data(SIZES), EdgeTask(1, 0, fraction_bits(27), ((0, 1, 2, 3),))
     (cpu,) = DeviceHost(make_job(), data).train(task, start)
     (gpu,) = DeviceHost(make_job(kernel="batched", device="cuda"), data).train(task, start)

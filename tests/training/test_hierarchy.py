@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hflray.errors import DivergedError, WorkerLostError
+from hflray.errors import DivergedError, HflrayError, WorkerLostError
 from hflray.models import build_model, init_vector
 from hflray.seeding import stream
 from hflray.training.aggregate import fraction_bits, mean, weighted
@@ -111,6 +111,31 @@ def test_divergence_inside_an_actor_arrives_as_itself(ray_session, start) -> Non
             pool.train_round(7, start, DEVICES, EDGES)
     finally:
         pool.close()
+
+
+def test_an_exception_inside_an_actor_names_round_edge_iteration_and_device(ray_session, start) -> None:
+    pool = RayHierarchy(make_job(), make_data((4, 0, 3)), 2, num_edges=3, num_actors=2, cpus_per_actor=0.5)
+    try:
+        with pytest.raises(HflrayError, match=r"^round 7, edge iteration 0, device 1: .*no samples"):
+            pool.train_round(7, start, np.arange(3), np.arange(3))
+    finally:
+        pool.close()
+
+
+def test_an_evaluation_leaves_the_driver_time_for_something_else_once(ray_session, start) -> None:
+    import ray
+
+    data, job = make_data(SIZES, tests=2500), make_job()
+    expected = SerialHierarchy(job, data, edge_iterations=1).evaluate(start)
+    pool = RayHierarchy(job, data, 1, num_edges=3, num_actors=2, cpus_per_actor=0.5)
+    done = []
+    try:
+        assert pool.evaluate(start, lambda: done.append(1)) == expected
+        ray.kill(pool.pool.devices[0])
+        assert pool.evaluate(start, lambda: done.append(2)) == expected  # with new actors
+    finally:
+        pool.close()
+    assert done == [1, 2]
 
 
 def test_the_exact_sum_is_what_the_edges_hand_over(start) -> None:

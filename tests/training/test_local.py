@@ -167,3 +167,25 @@ def test_what_cannot_be_trained_names_its_place(kernel, bad, start) -> None:
         data = dataclasses.replace(data, y=data.y + 3)
     with pytest.raises(HflrayError, match=r"round 5, edge iteration 1, device 1: "):
         DeviceHost(make_job(kernel=kernel), data).train(EdgeTask(5, 1, fraction_bits(8), ((1,),)), start)
+
+
+@pytest.mark.parametrize("kernel", ["eager", "channels_last", "batched"])
+@pytest.mark.parametrize("error", [RuntimeError, AssertionError, TypeError])
+def test_a_model_whose_forward_fails_names_its_place(kernel, error, start, monkeypatch) -> None:
+    host = DeviceHost(make_job(kernel=kernel), make_data())
+    module = (host._batched or host._kernel)._module
+
+    def forward(images: torch.Tensor) -> torch.Tensor:
+        raise error("no such layer")
+
+    monkeypatch.setattr(module, "forward", forward)
+    with pytest.raises(HflrayError, match=rf"round 2, edge iteration 3, device 1: {error.__name__}: no such layer"):
+        host.train(EdgeTask(2, 3, fraction_bits(5), ((1,),)), start)
+
+
+def test_labels_that_have_no_class_are_refused_before_a_step(start) -> None:
+    """A GPU would only say that an assertion failed, and no longer be of use to the process."""
+    data = make_data()
+    data = dataclasses.replace(data, y=data.y - 1)
+    with pytest.raises(HflrayError, match=r"device 0: the device's labels go from -1 to 1; accepted: 0 to 2"):
+        DeviceHost(make_job(kernel="batched"), data).train(EdgeTask(1, 0, fraction_bits(15), ((0, 1, 2),)), start)

@@ -46,14 +46,31 @@ def test_messages_grow_with_actors_and_edges_not_with_devices() -> None:
 
 
 def test_pool_size() -> None:
-    def size(*overrides: str, scheduled: int = 30, cpus: int = 2) -> tuple[int, float]:
+    def size(*overrides: str, scheduled: int = 30, cpus: int = 2) -> tuple[int, float, float]:
         return pool_size(load_config(None, overrides).training, scheduled, cpus)
 
-    assert size() == (2, 1.0)
-    assert size(scheduled=1) == (1, 1.0)
-    assert size("training.num_actors=1") == (1, 1.0)
-    assert size("training.devices_per_actor=1", scheduled=20) == (20, 0.1)
-    assert size("training.devices_per_actor=7", scheduled=20) == (3, 0.6666)
-    assert size("training.num_actors=8", scheduled=5) == (5, 0.4)
-    assert size("training.threads=2", cpus=4) == (2, 2.0)
-    assert size("training.threads=4", cpus=2) == (1, 2.0)
+    assert size() == (2, 1.0, 0.0)
+    assert size(scheduled=1) == (1, 1.0, 0.0)
+    assert size("training.num_actors=1") == (1, 1.0, 0.0)
+    assert size("training.devices_per_actor=1", scheduled=20) == (20, 0.1, 0.0)
+    assert size("training.devices_per_actor=7", scheduled=20) == (3, 0.6666, 0.0)
+    assert size("training.num_actors=8", scheduled=5) == (5, 0.4, 0.0)
+    assert size("training.threads=2", cpus=4) == (2, 2.0, 0.0)
+    assert size("training.threads=4", cpus=2) == (1, 2.0, 0.0)
+
+
+def test_a_pool_on_gpus() -> None:
+    def size(*overrides: str, gpus: float = 1.0, per_gpu: int = 1, scheduled: int = 30) -> tuple[int, float, float]:
+        config = load_config(None, ["training.device=cuda", *overrides]).training
+        return pool_size(config, scheduled, cpus=2, gpus=gpus, per_gpu=per_gpu)
+
+    assert size() == (1, 1.0, 1.0)
+    assert size(per_gpu=4) == (4, 0.5, 0.25)
+    assert size(gpus=2, per_gpu=2) == (4, 0.5, 0.5)
+    assert size(gpus=0.5) == (1, 1.0, 0.5)  # another trial has the other half
+    assert size(gpus=0.5, per_gpu=4) == (2, 1.0, 0.25)
+    assert size(gpus=0.25, per_gpu=2) == (1, 1.0, 0.25)
+    assert size("training.num_actors=3") == (3, 0.6666, 0.3333)
+    assert size("training.num_actors=3", gpus=2) == (3, 0.6666, 0.5)  # two on one card and one on the other
+    assert size("training.devices_per_actor=1", scheduled=20) == (20, 0.1, 0.05)
+    assert size(scheduled=1, per_gpu=4) == (1, 1.0, 1.0)

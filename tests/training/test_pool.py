@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import ray
 
-from hflray.training.pool import ActorPool
+from hflray.errors import HflrayError
+from hflray.training import pool as pool_module
+from hflray.training.pool import ActorPool, processes_per_gpu
+from hflray.training.processes import Load
 from tests.training.test_local import make_data, make_job
 
 
@@ -44,3 +48,42 @@ def test_closing_twice_is_closing(ray_session) -> None:
     pool.close()
     pool.close()
     assert (pool.devices, pool.edges) == ([], [])
+
+
+LOAD = Load("batched", (1, 16, 16), 3, 4, "float32", "cpu", devices=3)
+
+
+@pytest.fixture
+def fresh_answers() -> None:
+    processes_per_gpu.cache_clear()
+
+
+def test_the_pool_of_a_gpu_is_measured_where_there_is_one(ray_session, fresh_answers, monkeypatch) -> None:
+    """In a task that holds the GPU (here one that is not there), once for each load."""
+
+    def measure(load: Load) -> int:
+        return 100 * len(ray.get_gpu_ids()) + load.devices
+
+    monkeypatch.setattr(pool_module, "useful_gpu_processes", measure)
+    assert processes_per_gpu(LOAD, 0.5) == 103
+    monkeypatch.setattr(pool_module, "useful_gpu_processes", None)
+    assert processes_per_gpu(LOAD, 0.5) == 103
+
+
+def test_what_goes_wrong_there_arrives_as_itself(ray_session, fresh_answers, monkeypatch) -> None:
+    def measure(load: Load) -> int:
+        raise HflrayError("training.num_actors: no memory")
+
+    monkeypatch.setattr(pool_module, "useful_gpu_processes", measure)
+    with pytest.raises(HflrayError, match=r"^training.num_actors: no memory$"):
+        processes_per_gpu(LOAD)
+
+
+def test_actors_reserve_the_part_of_a_gpu_they_are_given(ray_session) -> None:
+    pool = ActorPool(make_job(), ray.put(make_data()), 2, 0.5, num_edges=1, gpus_per_actor=0.5)
+    try:
+        ray.get([actor.about.remote() for actor in pool.devices])
+        look = lambda _: ray.get_runtime_context().get_assigned_resources()["GPU"]  # noqa: E731
+        assert ray.get([actor.__ray_call__.remote(look) for actor in pool.devices]) == [0.5, 0.5]
+    finally:
+        pool.close()

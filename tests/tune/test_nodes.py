@@ -8,7 +8,7 @@ import pytest
 
 from hflray.errors import ConfigError
 from hflray.tune import nodes
-from hflray.tune.nodes import check_nodes, check_resources, cpus_to_come
+from hflray.tune.nodes import check_gpus, check_nodes, check_resources, cpus_to_come
 
 AWS = """
 head_node_type: head
@@ -41,6 +41,21 @@ def test_a_trial_must_fit_into_what_may_come(ray_session, tmp_path, monkeypatch)
     check_resources(64, 1)
     with pytest.raises(ConfigError, match=r"needs 65 CPUs, Ray has 1 and may have 64 .*accepted: 1 to 64"):
         check_resources(65, 1)
+
+
+def test_gpus_that_may_come_count_too(ray_session, tmp_path, monkeypatch) -> None:
+    """On machines that say what they have; of those that do not, it is not known whether they will have any."""
+    path = tmp_path / "bootstrap.yaml"
+    monkeypatch.setattr(nodes, "BOOTSTRAP", path)
+    check_gpus(1, 1)
+    with pytest.raises(ConfigError, match=r"gpus_per_trial: a trial needs 2 GPUs, Ray has 1; accepted: up to 1"):
+        check_gpus(2, 1)
+    path.write_text(AWS.replace("CPU: 16", "CPU: 16, GPU: 2"))
+    check_gpus(8, 0)
+    with pytest.raises(ConfigError, match=r"Ray has 0 and may have 8 with all machines started; accepted: up to 8"):
+        check_gpus(9, 0)
+    path.write_text(LOCAL)
+    check_gpus(1, 0)  # one may join; the sweep waits for it
 
 
 def test_one_node_is_asked_nothing(ray_session, tmp_path, monkeypatch) -> None:

@@ -49,7 +49,8 @@ def busy() -> list[float]:
     """Seconds that each actor has spent in training so far."""
     import ray
 
-    return [seconds for pool in running.values() for _, seconds in ray.get([a.about.remote() for a in pool.pool.devices])]
+    workers = [actor for hierarchy in running.values() for actor in hierarchy.pool.devices]
+    return [seconds for _, seconds in ray.get([actor.about.remote() for actor in workers])]
 
 
 def train_round(local_iterations: int, batch_size: int) -> np.ndarray:

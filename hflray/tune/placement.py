@@ -1,0 +1,101 @@
+"""What a trial reserves of the cluster: CPUs, and GPUs where its devices train on them.
+
+A trial's device actors reserve what they use in the trial's placement group, the trial itself and its edges nothing,
+so that trials queue for CPUs and GPUs instead of waiting for each other for ever. A trial that asks for half a GPU
+shares the card with another; several actors of a trial share one where that measured faster.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from hflray.config import ExperimentConfig
+from hflray.errors import ConfigError
+from hflray.preflight import Checked, data_key
+from hflray.sweep import SweepFile, Trial
+from hflray.training.plan import pool_size
+from hflray.training.pool import processes_per_gpu
+from hflray.training.processes import Load, gpu_load
+from hflray.tune.nodes import check_gpus
+from hflray.tune.trial import NAME, trial_config
+
+NO_TRAINING = ("assignment", "train_assigner")  # tasks without device actors
+
+
+class Placement:
+    """Decides for every trial of a sweep what it reserves. It travels with the sweep, so it is kept small.
+
+    Args:
+        file: the sweep.
+        trials: of the sweep; of a search, one that stands for them.
+        checked: what was found out about them.
+
+    Raises:
+        ConfigError: the cluster has fewer GPUs than a trial needs, or none of the trials uses the GPUs asked for.
+    """
+
+    def __init__(self, file: SweepFile, trials: Sequence[Trial], checked: Checked) -> None:
+        import ray
+
+        self._file = file
+        self._there = float(ray.cluster_resources().get("GPU", 0.0))
+        self._devices = {name: config.training.device for name, config in checked.resolved.items()}
+        self._shapes = {key: (data.image_shape, data.num_classes) for key, data in checked.datasets.items()}
+        self._measured: dict[Load, int] = {}
+        self._default = 1
+        on_gpus = [trial for trial in trials if self._gpus(trial.config, trial.name)]
+        if on_gpus:
+            check_gpus(self._gpus(on_gpus[0].config, on_gpus[0].name), self._there)
+        elif file.tune.gpus_per_trial is not None:
+            raise ConfigError(
+                f"tune.gpus_per_trial: got {file.tune.gpus_per_trial:g}, but no trial trains on a GPU; set "
+                "training.device to cuda, or leave tune.gpus_per_trial out"
+            )
+        loads = {self._load(trial.config, trial.name) for trial in on_gpus}
+        self.to_measure = sorted((load for load in loads if load is not None), key=repr)
+
+    def measure(self) -> None:
+        """Measure how many actors to put on a GPU; before the first trial, while the GPUs are free."""
+        share = min(1.0, self._file.tune.gpus_per_trial or 1.0)
+        self._measured = {load: processes_per_gpu(load, share) for load in self.to_measure}
+        self._default = next(iter(self._measured.values()), 1)
+
+    def bundles(self, config: ExperimentConfig, name: str = "") -> list[dict[str, float]]:
+        """A trial's bundles: its own, then one for each device actor."""
+        cpus, gpus = self._file.tune.cpus_per_trial, self._gpus(config, name)
+        if config.training.backend == "serial" or self._file.task in NO_TRAINING:
+            return [{"CPU": cpus} | ({"GPU": min(1.0, gpus)} if gpus else {})]
+        # A search may come to a load that was not measured, at a time when no GPU is free for it.
+        load = self._load(config, name)
+        per_gpu = self._measured.get(load, self._default) if load is not None else 1
+        pool = pool_size(config.training, config.scheduling.num_scheduled, cpus, gpus, per_gpu)
+        each = {"CPU": pool.cpus} | ({"GPU": pool.gpus} if gpus else {})
+        return [{"CPU": 0.0}, *[each] * pool.actors]
+
+    def __call__(self, params: dict[str, Any]) -> Any:
+        """The placement group of the trial with Tune's parameters."""
+        from ray.tune.execution.placement_groups import PlacementGroupFactory
+
+        name = str(params["values"].get(NAME, ""))
+        return PlacementGroupFactory(self.bundles(trial_config(self._file, params), name))
+
+    def _gpus(self, config: ExperimentConfig, name: str) -> float:
+        """GPUs of a trial; 0 if it trains on CPUs. Where the driver has no say yet, ``auto`` is what Ray has."""
+        device = self._devices.get(name, config.training.device)
+        if self._file.task in NO_TRAINING or device == "cpu" or (device == "auto" and not self._there):
+            return 0.0
+        return self._file.tune.gpus_per_trial or 1.0
+
+    def _load(self, config: ExperimentConfig, name: str) -> Load | None:
+        """What is to be measured for a trial; None if nothing is."""
+        training, gpus = config.training, self._gpus(config, name)
+        sized = training.num_actors is not None or training.devices_per_actor is not None
+        if not gpus or sized or not training.autotune or training.backend == "serial":
+            return None
+        known = self._shapes.get(data_key(config))
+        if known is None:
+            return None
+        shape, classes = known
+        return gpu_load(training, shape, classes, math.ceil(config.scheduling.num_scheduled / max(1.0, gpus)))

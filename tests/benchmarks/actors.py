@@ -1,0 +1,232 @@
+"""What the actors cost beside what they compute, and what a GPU gains. ``make bench`` runs it.
+
+    python tests/benchmarks/actors.py [--only noop,memory,clustering,ahead,gpu] [--data FOLDER]
+
+noop        a round in which nothing is trained: 1,000 devices on 2 actors; 20 devices with an actor each
+memory      of each device actor at the paper's setting (Fashion-MNIST, N = 100, H = 50, M = 5)
+clustering  Algorithm 2 with the mini model on all 100 devices, on 2 actors
+ahead       a round in which nothing is trained, with the next one planned during its evaluation, and without
+gpu         50 devices trained at once against the same GPU's sequential loop; skipped without one
+
+Fashion-MNIST comes from FOLDER or $HFLRAY_DATA; without it, noise of its shape and size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
+
+from hflray.config import ExperimentConfig, load_config
+from hflray.experiment import Experiment
+from hflray.models import build_model, init_vector, load_vector
+from hflray.training.hierarchy import RayHierarchy, start_ray
+from hflray.training.local import DeviceHost, LocalJob
+from tests.training.test_local import make_data, make_job
+
+PASSES_OF_A_SAMPLE = 5.52e6  # floating-point operations: forward, both gradients but the images'
+PARTS = ("noop", "memory", "clustering", "ahead", "gpu")
+
+
+def paper(folder: str | None, *overrides: str) -> ExperimentConfig:
+    """The paper's setting on Fashion-MNIST, or on noise of its shape."""
+    data = ["data.name=synthetic", "data.samples_per_device=[400, 700]"]
+    if folder and (Path(folder) / "fashion_mnist.npz").is_file():
+        data = ["data.name=fashion_mnist", f"data.root={folder}"]
+    return load_config(None, [*data, "scheduling.name=fedavg", "assignment.name=geographic", *overrides])
+
+
+def noop(devices: int, actors: int, share: float, rounds: int = 30) -> tuple[float, float, float]:
+    """Seconds of a round in which nothing is trained, median and best, and until the first was over."""
+    begin = time.perf_counter()
+    job, data = make_job(local_iterations=0, model="mini"), make_data((1,) * devices)
+    vector = init_vector(build_model("mini", (1, 10, 10), 3), np.random.default_rng(0))
+    pool = RayHierarchy(job, data, 1, num_edges=5, num_actors=actors, cpus_per_actor=share)
+    times, ready = [], 0.0
+    try:
+        for index in range(rounds + 1):
+            start = time.perf_counter()
+            pool.train_round(index, vector, np.arange(devices), np.arange(devices) % 5)
+            times.append(time.perf_counter() - start)
+            ready = ready or time.perf_counter() - begin
+    finally:
+        pool.close()
+    return statistics.median(times[1:]), min(times), ready
+
+
+def memory_mb(pid: int) -> tuple[float, float]:
+    """Proportional set size (shared pages divided) and resident set size of a process."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    found = {line.split()[0]: int(line.split()[1]) / 1024 for line in lines[1:]}
+    return found["Pss:"], found["Rss:"]
+
+
+def memory(config: ExperimentConfig) -> list[tuple[float, float]]:
+    """Of each device actor, after two rounds with their evaluations."""
+    import ray
+
+    with Experiment(config) as experiment:
+        for _ in range(2):
+            experiment.run_round()
+        hierarchy = experiment.hierarchy
+        assert isinstance(hierarchy, RayHierarchy)
+        return [memory_mb(pid) for pid, _ in ray.get([actor.about.remote() for actor in hierarchy.pool.devices])]
+
+
+def clustering(config: ExperimentConfig) -> tuple[float, float]:
+    """Seconds that Algorithm 2 takes once the actors are up, and its ARI."""
+    import ray
+
+    with Experiment(config) as experiment:
+        hierarchy = experiment.hierarchy
+        assert isinstance(hierarchy, RayHierarchy)
+        ray.get([actor.about.remote() for actor in hierarchy.pool.devices])
+        begin = time.perf_counter()
+        experiment.cluster()
+        return time.perf_counter() - begin, experiment.clustering["ari"]
+
+
+def ahead(config: ExperimentConfig, rounds: int) -> tuple[list[float], list[float], float]:
+    """Seconds of rounds without training: planned ahead, and not, in turns; and what planning one takes."""
+    both = []
+    for may in (True, False):
+        experiment = Experiment(config, cpus=1)  # half of the two there are, for each
+        job = dataclasses.replace(experiment.job("hfl"), local_iterations=0)
+        experiment.job = lambda *_, job=job: job  # type: ignore[method-assign, misc]
+        if not may:
+            experiment._may_look_ahead = lambda _: False  # type: ignore[method-assign]
+        experiment.run_round()
+        both.append(experiment)
+    times: tuple[list[float], list[float]] = ([], [])
+    planning = []
+    for _ in range(rounds):
+        for experiment, mine in zip(both, times, strict=True):
+            begin = time.perf_counter()
+            record = experiment.run_round()
+            mine.append(time.perf_counter() - begin)
+        planning.append(sum(record.wall[f"{phase}_s"] for phase in ("schedule", "assign", "allocate")))
+    for experiment in both:
+        experiment.close()
+    return *times, statistics.median(planning)
+
+
+def at_once(device: str, devices: int, samples: int, repeats: int, precision: str = "float32") -> tuple[float, float]:
+    """Samples per second of a bare sequential loop over the devices, and of the batched kernel, on `device`."""
+    shape, local_iterations, batch = (1, 28, 28), 5, 64
+    rng = np.random.default_rng(0)
+    module = build_model("hfl", shape, 10).to(device)
+    start = init_vector(module, rng)
+    count = devices * samples
+    x, y = rng.integers(0, 256, (count, *shape), dtype=np.uint8), rng.integers(0, 10, count)
+    own = [(torch.tensor(x[part]).float().to(device) / 255, torch.tensor(y[part]).to(device))
+           for part in np.arange(count).reshape(devices, samples)]  # fmt: skip
+
+    def bare() -> None:
+        for images, labels in own:
+            load_vector(module, start)
+            optimiser = torch.optim.SGD(module.parameters(), lr=0.01)
+            for _ in range(local_iterations):
+                for chosen in torch.randperm(samples, device=device).split(batch):
+                    optimiser.zero_grad()
+                    torch.nn.functional.cross_entropy(module(images[chosen]), labels[chosen]).backward()
+                    optimiser.step()
+
+    job = LocalJob("hfl", shape, 10, seed=0, local_iterations=local_iterations, batch_size=batch, kernel="batched",
+                   device=device, precision=precision)  # type: ignore[arg-type]  # fmt: skip
+    data = dataclasses.replace(make_data(), x=x, y=y, index=np.arange(count), offsets=np.arange(0, count + 1, samples))
+    host = DeviceHost(job, data)
+
+    def batched() -> None:
+        host.train_each(start, range(devices))
+
+    def seconds(run: object) -> float:
+        begin = time.perf_counter()
+        run()  # type: ignore[operator]
+        if device == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - begin
+
+    for run in (bare, batched):
+        seconds(run)
+    turns = [(seconds(bare), seconds(batched)) for _ in range(repeats)]
+    one, all_of_them = (count * local_iterations / statistics.median(column) for column in zip(*turns, strict=True))
+    return one, all_of_them
+
+
+def gpu() -> None:
+    if not torch.cuda.is_available():
+        print("gpu: skipped, torch finds no CUDA device")
+        return
+    for precision in ("float32", "tf32", "bf16"):
+        one, together = at_once("cuda", 50, 550, repeats=5, precision=precision)
+        kind = torch.bfloat16 if precision == "bf16" else torch.float32
+        a = torch.randn(8192, 8192, device="cuda", dtype=kind)
+        best = 9e9
+        for _ in range(10):
+            torch.cuda.synchronize()
+            begin = time.perf_counter()
+            a @ a
+            torch.cuda.synchronize()
+            best = min(best, time.perf_counter() - begin)
+        print(
+            f"{torch.cuda.get_device_name()}, {precision}: sequential {one:,.0f} samples/s, 50 devices at once "
+            f"{together:,.0f} ({together / one:.1f} x), {together * PASSES_OF_A_SAMPLE / 1e12:.2f} TFLOP/s; matrix "
+            f"product {2 * 8192**3 / best / 1e12:.1f} TFLOP/s"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", help=f"with commas: {','.join(PARTS)}")
+    parser.add_argument("--data", default=os.environ.get("HFLRAY_DATA"), help="folder of fashion_mnist.npz")
+    options = parser.parse_args()
+    chosen = options.only.split(",") if options.only else PARTS
+    if set(chosen) != {"gpu"}:
+        start_ray(2)
+    print(f"load {os.getloadavg()[0]:.1f}")
+    if "noop" in chosen:
+        for name, *setting in (("1,000 devices", 1000, 2, 1.0), ("20 devices, an actor each", 20, 20, 0.1)):
+            median_s, best_s, ready_s = noop(*setting)
+            print(
+                f"no-op round, {name}: median {median_s * 1e3:.1f} ms, best {best_s * 1e3:.1f} ms; the first was over "
+                f"after {ready_s:.1f} s"
+            )
+    if "memory" in chosen:
+        for name, pool in (("2 actors", "training.num_actors=2"), ("an actor each", "training.devices_per_actor=1")):
+            small = () if pool.endswith("2") else ("scheduling.num_scheduled=20",)
+            found = memory(
+                paper(options.data, pool, "training.local_iterations=1", "training.edge_iterations=1", *small)
+            )
+            pss, rss = (max(column) for column in zip(*found, strict=True))
+            print(f"memory, {name} ({len(found)}): {pss:.0f} MB of each at most (resident {rss:.0f} MB)")
+    if "clustering" in chosen:
+        for name in ("ikc", "vkc"):
+            seconds, ari = clustering(paper(options.data, f"scheduling.name={name}"))
+            print(f"clustering, {name}: {seconds:.1f} s on 2 actors, ARI {ari:.2f}")
+    if "ahead" in chosen:
+        large = ("fleet.num_devices=1000", "scheduling.num_scheduled=500", "data.samples_per_device=[20, 40]")
+        for name, overrides in (
+            ("d3qn, H = 50", ("assignment.name=d3qn",)),
+            ("d3qn polished to an optimum, H = 50", ("assignment.name=d3qn", "assignment.polish_ms=optimum")),
+            ("local_search, H = 500 of 1,000", ("assignment.name=local_search", *large)),
+        ):
+            with_it, without, planning = ahead(
+                paper(options.data, "max_rounds=100", "training.num_actors=2", *overrides), 6
+            )
+            one, other = statistics.median(with_it) * 1e3, statistics.median(without) * 1e3
+            print(f"ahead, {name}: planning {planning * 1e3:.0f} ms; a round {one:.0f} ms with, {other:.0f} ms without")
+    if "gpu" in chosen:
+        gpu()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""tests/benchmarks/actors.py still runs, on the smallest settings."""
+
+from __future__ import annotations
+
+import os
+
+from hflray.config import load_config
+from tests.benchmarks import actors
+
+TINY = (
+    "data.name=synthetic",
+    "data.samples_per_device=[4, 6]",
+    "fleet.num_devices=6",
+    "fleet.num_edges=2",
+    "scheduling.num_scheduled=3",
+    "scheduling.num_clusters=2",
+    "scheduling.name=fedavg",
+    "assignment.name=geographic",
+    "training.local_iterations=1",
+    "training.edge_iterations=1",
+    "training.num_actors=1",
+)
+
+
+def test_costs_of_the_pool_can_be_measured(ray_session) -> None:
+    median_s, best_s, ready_s = actors.noop(6, 1, 0.5, rounds=3)
+    assert 0 < best_s <= median_s < ready_s
+    pss, rss = actors.memory_mb(os.getpid())
+    assert 50 < pss <= rss
+    ((pss, rss),) = actors.memory(load_config(None, TINY))
+    assert 50 < pss <= rss
+    with_it, without, planning = actors.ahead(load_config(None, [*TINY, "max_rounds=9"]), rounds=2)
+    assert len(with_it) == len(without) == 2
+    assert planning > 0
+
+
+def test_the_comparison_for_a_gpu_runs_on_cpu_tensors() -> None:
+    assert min(actors.at_once("cpu", 2, 5, repeats=1)) > 0

@@ -1,0 +1,111 @@
+"""hflray.training.processes: how many processes, measured on CPUs, and on a GPU with CPU tensors in its place."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from hflray.config import TrainingConfig
+from hflray.errors import HflrayError
+from hflray.training import processes
+from hflray.training.autotune import WORTH_MEASURING, available_cpus
+from hflray.training.processes import Load, gpu_load, measured, useful_cpus, useful_gpu_processes
+
+SHAPE = (1, 16, 16)
+TINY = Load("batched", SHAPE, 3, 4, "float32", "cpu", devices=3, steps=2)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(processes, "REPEATS", 1)
+
+
+def rates(monkeypatch: pytest.MonkeyPatch, known: dict[str, float]) -> list[str]:
+    """Let `known` be the measured rates; return the list that the measured things are added to."""
+    asked: list[str] = []
+
+    def remembered(what, measure):
+        asked.append(what["measured"])
+        return known
+
+    monkeypatch.setattr(processes, "remembered", remembered)
+    return asked
+
+
+def test_half_the_cpus_are_used_where_the_others_add_nothing(monkeypatch) -> None:
+    monkeypatch.setattr(processes, "available_cpus", lambda: tuple(range(8)))
+    config = TrainingConfig(kernel="eager", threads=1)
+
+    def useful(changes: dict, passes: int = WORTH_MEASURING, cpus: int = 8) -> int:
+        return useful_cpus(config.model_copy(update=changes), SHAPE, 3, passes, cpus)
+
+    asked = rates(monkeypatch, {"4": 100.0, "8": 102.0})
+    assert useful({}) == 4
+    rates(monkeypatch, {"4": 100.0, "8": 150.0})
+    assert useful({}) == 8
+    asked.clear()
+    assert useful({}, passes=1) == useful({"autotune": False}) == useful({"threads": 2}) == 8
+    assert useful({}, cpus=1) == 1
+    assert useful({}, cpus=64) == 64  # a cluster's: this machine cannot tell
+    assert asked == []
+
+
+def test_the_pool_is_measured_with_processes() -> None:
+    config = TrainingConfig(kernel="eager", threads=1, batch_size=4)
+    assert useful_cpus(config, SHAPE, 3, WORTH_MEASURING, min(2, len(available_cpus()))) in (1, 2)
+
+
+def test_the_fewest_processes_on_a_gpu_that_are_as_good_as_any(monkeypatch) -> None:
+    def useful(known: dict[str, float], load: Load = TINY) -> int:
+        rates(monkeypatch, known)
+        return useful_gpu_processes(load)
+
+    assert useful({"1": 100.0, "2": 102.0, "4": 101.0}) == 1
+    assert useful({"1": 100.0, "2": 180.0, "4": 185.0}) == 2
+    assert useful({"1": 100.0, "2": 150.0, "4": 300.0}) == 4
+    assert useful({"1": 100.0, "2": 150.0, "4": 0.0}) == 2  # the memory does not hold four
+
+
+def test_what_is_measured_for_a_gpu() -> None:
+    config = TrainingConfig(device="cuda", batch_size=4096, precision="tf32", cuda_graph=False)
+    load = gpu_load(config, SHAPE, 3, 25)
+    assert (load.device, load.devices, load.batch_size) == ("cuda", 25, 256)
+    assert (load.precision, load.cuda_graph) == ("tf32", False)
+    # Settings that do not matter for the speed make no other measurement.
+    assert gpu_load(config.model_copy(update={"learning_rate": 0.5}), SHAPE, 3, 25) == load
+
+
+def test_processes_with_the_batched_kernel_are_measured_and_it_is_kept(monkeypatch, tmp_path) -> None:
+    """The code of the GPU on CPU tensors: two processes, each with its share of the devices."""
+    monkeypatch.setattr(processes, "GPU_COUNTS", (1, 2))
+    count = useful_gpu_processes(TINY)
+    (path,) = (tmp_path / "hflray" / "autotune").iterdir()
+    kept = json.loads(path.read_text())
+    assert kept["of"]["gpu"] == "cpu"
+    assert kept["of"]["load"]["devices"] == 3
+    assert set(kept["rates"]) == {"1", "2"}
+    assert min(kept["rates"].values()) > 0
+    assert count in (1, 2)
+    monkeypatch.setattr(processes, "measured", lambda *_: pytest.fail("measured again"))
+    assert useful_gpu_processes(TINY) == count
+
+
+def test_processes_that_cannot_start_are_an_error() -> None:
+    with pytest.raises(HflrayError, match=r"training.num_actors: measuring the pool failed"):
+        measured(dataclasses.replace(TINY, image_shape=(1, 2, 2)), [1])
+
+
+def test_a_gpu_that_torch_does_not_find_is_named(monkeypatch) -> None:
+    monkeypatch.setattr(processes.torch.cuda, "is_available", lambda: False)
+    with pytest.raises(HflrayError, match=r"torch .* finds no CUDA device on .*, which Ray says has one"):
+        useful_gpu_processes(dataclasses.replace(TINY, device="cuda"))
+
+
+@pytest.mark.gpu
+def test_processes_on_a_real_gpu() -> None:
+    if not processes.torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    assert useful_gpu_processes(gpu_load(TrainingConfig(device="cuda"), (1, 28, 28), 10, 50)) in (1, 2, 4)
