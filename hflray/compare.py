@@ -48,7 +48,7 @@ LEARNING_COLUMNS = (
 )
 SCALE = {metrics.TOTAL_MESSAGE_BITS: 1 / 8e6}
 CURVES = (metrics.ACCURACY, metrics.TOTAL_OBJECTIVE, metrics.TOTAL_ENERGY_J, metrics.TOTAL_DELAY_S)
-NAME_WIDTH = 36  # of the trial's column in a closing table of 80 columns
+NAME_WIDTH = 16  # of a trial's name in a closing table, at least
 
 
 @dataclass
@@ -66,8 +66,11 @@ class Outcome:
     ended: bool = False
 
 
-def closing_table(title: str, outcomes: Sequence[Outcome]) -> Table:
-    """One row per trial: totals over its rounds (simulated seconds and joules), and what it reached."""
+def closing_table(title: str, outcomes: Sequence[Outcome], width: int = 80) -> Table:
+    """One row per trial: totals over its rounds (simulated seconds and joules), and what it reached.
+
+    Names that would not fit into a table of `width` characters lose what they share, so that they still differ.
+    """
     trained = any(metrics.ACCURACY in outcome.values for outcome in outcomes)
     # Columns no trial has a value for, such as a target nobody set, are left out.
     learned = any(metrics.ASSIGNER_RETURN in outcome.values for outcome in outcomes)
@@ -89,12 +92,20 @@ def closing_table(title: str, outcomes: Sequence[Outcome]) -> Table:
     table.add_column("steps" if learned else "rounds", justify="right", no_wrap=True)
     for heading, _, _ in shown:
         table.add_column(heading, justify="right", no_wrap=True)
-    for outcome, name, mark in zip(outcomes, short_names([o.name for o in outcomes]), marks, strict=True):
-        cells = [
-            form.format(outcome.values[name] * SCALE.get(name, 1)) if name in outcome.values else "–"
-            for _, name, form in shown
+    rows = [
+        [
+            f"{outcome.round or 0}{mark}",
+            *(
+                form.format(outcome.values[name] * SCALE.get(name, 1)) if name in outcome.values else "–"
+                for _, name, form in shown
+            ),
         ]
-        table.add_row(name, f"{outcome.round or 0}{mark}", *cells)
+        for outcome, mark in zip(outcomes, marks, strict=True)
+    ]
+    taken = sum(1 + max(map(len, column)) for column in zip(("rounds", *(c[0] for c in shown)), *rows, strict=True))
+    names = short_names([outcome.name for outcome in outcomes], max(NAME_WIDTH, width - 2 - taken))
+    for name, row in zip(names, rows, strict=True):
+        table.add_row(name, *row)
     return table
 
 
@@ -109,7 +120,7 @@ def _mark(outcome: Outcome) -> str:
     return " ⊣" if outcome.stopped else ""
 
 
-def short_names(names: Sequence[str], width: int = NAME_WIDTH) -> list[str]:
+def short_names(names: Sequence[str], width: int) -> list[str]:
     """Names of trials for a narrow column: if one is longer than `width`, what all share becomes ``…``."""
     if len(names) < 2 or max(map(len, names)) <= width:
         return list(names)
@@ -194,7 +205,7 @@ def main(arguments: list[str] | None = None) -> int:
         Outcome(run.name, run.rounds, run.values, error=run.error, stopped=run.stopped, ended=run.status != "RUNNING")
         for run in runs
     ]
-    console.print(closing_table(folder.path.name, outcomes))
+    console.print(closing_table(folder.path.name, outcomes, console.width))
     say: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
     ids = [run.run_id for run in runs]
     lines = comparison_lines(folder.uri, experiment_id, ids, set().union(*(run.values for run in runs)))

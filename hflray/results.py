@@ -131,6 +131,9 @@ def find(results: Path, name: str) -> SweepFolder:
     exact = results / name
     path = exact if (exact / FILE).exists() else unfinished(results, name)
     if path is None:
+        for other in sorted(results.glob(f"{name}-*/{FILE}"), reverse=True):
+            if other.parent.name.rpartition("-")[0].rpartition("-")[0] == name:
+                SweepFolder.load(other.parent)  # one that cannot be read says why
         known = sorted(p.parent.name for p in results.glob(f"*/{FILE}"))
         listing = ", ".join(known) if known else "none"
         raise ConfigError(

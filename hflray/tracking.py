@@ -14,12 +14,17 @@ import logging
 import math
 import os
 import platform
+import re
+import shutil
 import sys
 import tempfile
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -77,6 +82,11 @@ def environment() -> dict[str, str]:
     return {"git_commit": git_commit(), "python": platform.python_version(), "cpu": _cpu(), **found}
 
 
+@cache
+def _environment_text() -> str:
+    return json.dumps(environment(), indent=1)
+
+
 def _cpu() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
@@ -93,7 +103,14 @@ def default_uri(results: Path) -> str:
 
 @dataclass
 class _Run:
-    """A run as the journal has it, and what MLflow has not got yet."""
+    """A run as the journal has it, and what MLflow has not got yet.
+
+    Attributes:
+        pending: rounds to be sent: (round, time in ms, metrics).
+        behind: rounds to be sent are in the journal, those after `sent`; of them not all need be in `pending`.
+        sent: the last round that MLflow has; -1: none.
+        made: how many rounds were given to this process.
+    """
 
     name: str
     params: dict[str, Any]
@@ -102,13 +119,20 @@ class _Run:
     dataset: dict[str, str] | None = None
     run_id: str | None = None
     pending: list[tuple[int, int, dict[str, float]]] = field(default_factory=list)
+    behind: bool = False
+    sent: int = -1
+    made: int = 0
     status: str | None = None
     end_tags: dict[str, str] = field(default_factory=dict)
     extras: list[Callable[[Any, str], None]] = field(default_factory=list)
 
     @property
     def waiting(self) -> bool:
-        return self.run_id is None or bool(self.pending or self.extras) or self.status is not None
+        return self.run_id is None or bool(self.pending or self.behind or self.extras) or self.status is not None
+
+    def settle(self) -> None:
+        """It has ended and all of it is in MLflow: a sweep of thousands of trials must not fill the driver's memory."""
+        self.params, self.tags, self.artifacts, self.dataset, self.end_tags = {}, {}, {}, None, {}
 
 
 class Tracker:
@@ -171,11 +195,11 @@ class Tracker:
                 "hflray.assigner": config.assignment.name,
                 **tags,
             },
-            artifacts={"config.yaml": to_yaml(config), "environment.json": json.dumps(environment(), indent=1)},
+            artifacts={"config.yaml": to_yaml(config), "environment.json": _environment_text()},
             dataset=dict(dataset) if dataset else None,
         )
-        # Rounds of an earlier process that may not have reached MLflow; what it has is dropped on finding the run.
-        run.pending = _unsent(_entries(self._journal / f"{key}.jsonl"))
+        # Rounds of an earlier process may not have reached MLflow.
+        run.behind = (self._journal / f"{key}.jsonl").exists()
         self._write(key, {"start": _now_ms(), "name": name, **_described(run)})
         with self._lock:
             self._runs[key] = run
@@ -199,9 +223,14 @@ class Tracker:
         if devices is not None:
             self._write(key, {"devices": devices})
         entry = {"round": step, "time": stamp, "metrics": finite}
-        self._write(key, entry if schedule is None else entry | {"schedule": schedule})
         with self._lock:
-            self._runs[key].pending.append((step, stamp, finite))
+            run = self._runs[key]
+            written = self._write(key, entry if schedule is None else entry | {"schedule": schedule})
+            run.made += 1
+            if written and (self._warned or run.behind):
+                run.behind = True  # MLflow may be away for long: the journal remembers, the driver's memory does not
+            else:
+                run.pending.append((step, stamp, finite))
         self._wake.set()
 
     def extra(self, key: str, send: Callable[[Any, str], None]) -> None:
@@ -266,13 +295,16 @@ class Tracker:
             return [run.run_id for run in runs if run.run_id is not None]
 
     def close(self, within_s: float = CLOSE_WITHIN_S) -> bool:
-        """Send what is left; wait for a server that does not answer at most `within_s`. True if everything arrived."""
+        """Send what is left; True if everything arrived.
+
+        A server that answers is given the time it needs, one that does not at most `within_s`. Ctrl-C ends the wait.
+        """
         self._closing = True
         self._wake.set()
         deadline = time.monotonic() + within_s
-        # While it answers, it is given the time it needs.
-        while self._thread.is_alive() and (not self._warned or time.monotonic() < deadline):
-            self._thread.join(timeout=0.2)
+        with suppress(KeyboardInterrupt):
+            while self._thread.is_alive() and (not self._warned or time.monotonic() < deadline):
+                self._thread.join(timeout=0.2)
         with self._lock:
             lost = [run.name for run in self._runs.values() if run.waiting]
         if lost:
@@ -291,7 +323,7 @@ class Tracker:
             return
         first = starts[-1]
         run = _Run(first["name"], first["params"], first["tags"], first["artifacts"], first["dataset"])
-        run.pending = _unsent(entries)
+        run.behind = True
         over, error = self.ended(key)
         if over:
             run.status, run.end_tags = "FAILED" if error else "FINISHED", self.end_tags(key)
@@ -311,12 +343,12 @@ class Tracker:
             self._wake.wait()
             self._wake.clear()
             with self._lock:
-                waiting = [run for run in self._runs.values() if run.waiting]
+                waiting = [(key, run) for key, run in self._runs.items() if run.waiting]
             try:
-                if self._client is None or self.experiment_id is None:
-                    self._open()
-                for run in waiting:
-                    self._send(run)
+                if self._client is None or self.experiment_id is None or (self._warned and waiting):
+                    self._open()  # or asks whether it is back, before anything is gathered for it
+                for key, run in waiting:
+                    self._send(key, run)
                 if self._warned and waiting:
                     log.warning("MLflow at %s answers again", self.uri)
                     self._warned = False
@@ -357,7 +389,7 @@ class Tracker:
             )
         self._client, self.experiment_id = client, str(known.experiment_id)
 
-    def _send(self, run: _Run) -> None:
+    def _send(self, key: str, run: _Run) -> None:
         from mlflow.entities import Metric
 
         client = self._client
@@ -365,8 +397,13 @@ class Tracker:
             self._attach(run)
         run_id = run.run_id
         assert run_id is not None
+        path = self._journal / f"{key}.jsonl"
         with self._lock:
-            batch, run_over = list(run.pending), run.status
+            batch, behind, made, run_over = list(run.pending), run.behind, run.made, run.status
+            size = path.stat().st_size if behind else 0
+        if behind:
+            missed = {entry[0]: entry for entry in [*_unsent(_entries(path, size)), *batch]}
+            batch = [missed[step] for step in sorted(missed) if step > run.sent]
         while batch:  # whole rounds only: what arrived of a run is then known by its last step
             count = size = 0
             while count < len(batch) and (not count or size + len(batch[count][2]) <= BATCH):
@@ -375,8 +412,13 @@ class Tracker:
             part, batch = batch[:count], batch[count:]
             metrics = [Metric(name, v, stamp, step) for step, stamp, values in part for name, v in values.items()]
             client.log_batch(run_id, metrics=metrics)
+            steps = {step for step, _, _ in part}
             with self._lock:
-                del run.pending[:count]
+                run.pending = [entry for entry in run.pending if entry[0] not in steps]
+                run.sent = max(run.sent, *steps)
+        if behind:
+            with self._lock:
+                run.behind = run.made > made
         while run.extras:
             run.extras[0](client, run_id)
             with self._lock:
@@ -387,6 +429,8 @@ class Tracker:
             client.set_terminated(run_id, run_over)
             with self._lock:
                 run.status = None if run.status == run_over else run.status
+                if not run.waiting:
+                    run.settle()
 
     def _attach(self, run: _Run) -> None:
         """Find the run by its tags, and drop the rounds it has already; or make it."""
@@ -401,6 +445,7 @@ class Tracker:
             every = sorted(found[0].data.metrics, key=lambda name: name != ROUND_OBJECTIVE)[:1]
             last = max((m.step for name in every for m in client.get_metric_history(run_id, name)), default=-1)
             with self._lock:
+                run.sent = last
                 run.pending = [entry for entry in run.pending if entry[0] > last]
         else:
             run_id = client.create_run(self.experiment_id, run_name=run.name, tags=tags).info.run_id
@@ -417,21 +462,27 @@ class Tracker:
             log.warning("MLflow at %s does not answer; keeping the rounds for later: %s", self.uri, reason)
         self._warned = True
 
-    def _write(self, key: str, entry: Mapping[str, Any]) -> None:
+    def _write(self, key: str, entry: Mapping[str, Any]) -> bool:
+        """Append a line to a run's journal; False if that cannot be written."""
         try:
             self._journal.mkdir(parents=True, exist_ok=True)
-            with (self._journal / f"{key}.jsonl").open("a", encoding="utf-8") as file:
-                file.write(json.dumps(entry, ensure_ascii=False) + "\n")
+            with (self._journal / f"{key}.jsonl").open("ab+") as file:
+                text = json.dumps(entry, ensure_ascii=False) + "\n"
+                if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
+                    text = "\n" + text  # a line that a kill or a full disk cut off takes no other with it
+                file.write(text.encode())
+            return True
         except OSError as error:
             if not self._journal_broken:
                 log.warning("%s cannot be written (%s); rounds go to MLflow only", self._journal, error.strerror)
             self._journal_broken = True
+            return False
 
 
 def _client(uri: str) -> Any:
     from mlflow import MlflowClient
 
-    for chatty in ("mlflow", "alembic"):  # after the import, which sets their levels itself
+    for chatty in ("mlflow", "alembic", "urllib3"):  # after the import, which sets their levels itself
         logging.getLogger(chatty).setLevel(logging.ERROR)
     return MlflowClient(tracking_uri=uri)
 
@@ -441,18 +492,26 @@ def _now_ms() -> int:
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+    """What went wrong, in a line; of what a connection raises, which is long, the end."""
+    text = str(error).strip() or type(error).__name__
+    if known := re.search(r"\[Errno -?\d+\] ([\w ]+)", text):
+        return known[1].strip().lower()
+    if "timed out" in text:
+        return "no answer in time"
+    return text.splitlines()[0][:200]
 
 
 def _described(run: _Run) -> dict[str, Any]:
     return {"params": run.params, "tags": run.tags, "artifacts": run.artifacts, "dataset": run.dataset}
 
 
-def _entries(path: Path) -> list[dict[str, Any]]:
-    """The journal's whole lines; a line cut off by a kill is left out."""
+def _entries(path: Path, size: int = -1) -> list[dict[str, Any]]:
+    """The journal's whole lines, or those of its first `size` bytes; a line cut off by a kill is left out."""
     entries = []
     if path.exists():
-        for line in path.read_text(encoding="utf-8").splitlines():
+        with path.open("rb") as file:
+            text = file.read(size).decode(errors="replace")
+        for line in text.split("\n"):
             try:
                 entries.append(json.loads(line))
             except ValueError:
@@ -529,32 +588,75 @@ def log_tables(client: Any, run_id: str, tables: Tables) -> None:
             client.log_artifact(run_id, str(path))
 
 
+@dataclass
+class _ModelFiles:
+    """An MLflow model of one architecture and data set, to be written again with other weights.
+
+    Made once for all trials alike: tracing a model takes MLflow 0.2 s of CPU, and torch some memory that it never gives
+    back. `program` is the trace, `folder` holds what MLflow made of the first.
+    """
+
+    program: Any
+    folder: tempfile.TemporaryDirectory[str]
+
+    @classmethod
+    def make(cls, module: Any, example: np.ndarray[Any, Any]) -> _ModelFiles:
+        import mlflow.pytorch
+        import torch
+        from mlflow.models import infer_signature
+
+        with torch.no_grad():
+            answer = module(torch.from_numpy(example)).numpy()
+        folder = tempfile.TemporaryDirectory(prefix="hflray-model-")
+        mlflow.pytorch.save_model(
+            module,
+            str(Path(folder.name) / "model"),
+            signature=infer_signature(example, answer),
+            input_example=example,
+            pip_requirements=[f"torch=={torch.__version__.partition('+')[0]}", f"hflray=={__version__}"],
+        )
+        return cls(torch.export.load(cls._trace(Path(folder.name) / "model")), folder)
+
+    @staticmethod
+    def _trace(folder: Path) -> Path:
+        (path,) = folder.glob("data/*.pt2")
+        return path
+
+    def write(self, folder: Path, module: Any) -> None:
+        """Write the model with the weights of `module`."""
+        import torch
+        from mlflow.models import Model
+
+        shutil.copytree(Path(self.folder.name) / "model", folder)
+        weights = module.state_dict()
+        with torch.no_grad():
+            for name, value in self.program.state_dict.items():
+                value.copy_(weights[name])
+        torch.export.save(self.program, self._trace(folder))
+        about = Model.load(str(folder))
+        about.model_uuid, about.utc_time_created = uuid.uuid4().hex, str(datetime.now(UTC).replace(tzinfo=None))
+        about.save(str(folder / "MLmodel"))
+
+
+_model_files: dict[tuple[Any, ...], _ModelFiles] = {}
+
+
 def log_final_model(client: Any, run_id: str, state: Path, dataset: Dataset) -> None:
     """Log the global model of a checkpoint as an MLflow model ``model``, with signature and an input example.
 
     It takes images as the trained network saw them: float32, scaled to [0, 1] and normalised by channel.
     """
-    import mlflow.pytorch
-    import torch
-    from mlflow.models import infer_signature
-
     module = build_model("hfl", dataset.image_shape, dataset.num_classes)
     load_vector(module, checkpoint.load(state)["global_model"])
     module.eval()
     mean, std = (v.reshape(1, -1, 1, 1) for v in (dataset.channel_mean, dataset.channel_std))
     example = ((dataset.x_test[:2] / np.float32(255)) - mean) / std
-    with torch.no_grad():
-        answer = module(torch.from_numpy(example)).numpy()
+    key = (dataset.image_shape, dataset.num_classes, example.tobytes())
+    if key not in _model_files:
+        _model_files[key] = _ModelFiles.make(module, example)
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model"
-        mlflow.pytorch.save_model(
-            module,
-            str(path),
-            signature=infer_signature(example, answer),
-            input_example=example,
-            pip_requirements=[f"torch=={torch.__version__.partition('+')[0]}", f"hflray=={__version__}"],
-        )
-        client.log_artifacts(run_id, str(path), "model")
+        _model_files[key].write(Path(folder) / "model", module)
+        client.log_artifacts(run_id, str(Path(folder) / "model"), "model")
 
 
 @dataclass(frozen=True)

@@ -63,17 +63,28 @@ def test_the_table_shows_totals_and_fits_eighty_columns() -> None:
 
 def test_names_too_long_for_the_table_lose_what_all_share() -> None:
     names = [f"synthetic-H{h}-λ{w}-fedavg-geographic-s0" for h in (4, 8) for w in (0.1, 10)]
-    assert short_names(names) == ["…-H4-λ0.1-…", "…-H4-λ10-…", "…-H8-λ0.1-…", "…-H8-λ10-…"]
-    assert short_names(names[:1]) == names[:1]
-    assert short_names(["a-b", "a-c"]) == ["a-b", "a-c"]
+    assert short_names(names, 36) == ["…-H4-λ0.1-…", "…-H4-λ10-…", "…-H8-λ0.1-…", "…-H8-λ10-…"]
+    assert short_names(names[:1], 9) == names[:1]
+    assert short_names(["a-b", "a-c"], 3) == ["a-b", "a-c"]
     rates = [f"synthetic-H4-λ1-fedavg-geographic-s0-learning_rate={rate}" for rate in ("1e-05", "0.1")]
-    assert short_names(rates) == ["…-learning_rate=1e-05", "…-learning_rate=0.1"]
+    assert short_names(rates, 36) == ["…-learning_rate=1e-05", "…-learning_rate=0.1"]
     uneven = ["digits-H10-λ1-fedavg-local_search-s0", "digits-H10-λ1-fedavg-local_search-s0-a=1-b=2"]
-    assert short_names(uneven) == ["…", "…-a=1-b=2"]
+    assert short_names(uneven, 36) == ["…", "…-a=1-b=2"]
     values = dict.fromkeys((name for _, name, _ in COLUMNS), 1326.24) | {metrics.ACCURACY: 0.5}
     text = render([Outcome(name, 3, values, ended=True) for name in names])
     assert "accuracy to target objective delay s energy J MB" in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 80
+
+
+def test_trials_that_differ_look_different_in_eighty_columns() -> None:
+    values = dict.fromkeys((name for _, name, _ in COLUMNS), 12345.6) | {metrics.ACCURACY: 0.5}
+    names = [f"synthetic-H4-λ1-fedavg-geographic-s{seed}" for seed in (0, 1)]
+    for shown in (values, {metrics.ACCURACY: 0.5, metrics.TOTAL_OBJECTIVE: 4.5, metrics.TOTAL_DELAY_S: 4.1}):
+        text = render([Outcome(name, 2, shown, ended=True) for name in names])
+        rows = [line.split()[0] for line in text.splitlines() if "50.0%" in line]
+        assert len(set(rows)) == 2
+        assert [row[-1] for row in rows] == ["0", "1"]
+        assert max(map(len, text.splitlines())) <= 80
 
 
 def test_a_trial_stopped_early_is_marked_and_the_mark_explained() -> None:

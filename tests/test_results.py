@@ -74,6 +74,8 @@ def test_a_damaged_or_foreign_folder_is_refused(tmp_path, damage: str) -> None:
     with pytest.raises(ConfigError, match="cannot be read" if damage == "cut" else "version 99"):
         SweepFolder.load(folder.path)
     assert unfinished(tmp_path, "mine") is None
+    with pytest.raises(ConfigError, match="cannot be read" if damage == "cut" else "version 99"):
+        find(tmp_path, "mine")
 
 
 def test_two_processes_never_run_one_sweep(tmp_path) -> None:

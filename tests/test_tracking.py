@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import subprocess
 import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
+import mlflow.pytorch
+import numpy as np
 import pytest
+import torch
 from mlflow import MlflowClient
 
-from hflray import tracking
+from hflray import checkpoint, tracking
 from hflray.config import load_config
+from hflray.data import load_dataset
 from hflray.errors import ConfigError
+from hflray.models import build_model, init_vector, load_vector
 from hflray.tracking import Tracker, default_uri, environment, git_commit
 from tests.conftest import small_config
 
@@ -95,6 +102,33 @@ def test_tables_are_the_same_from_the_journal_and_from_mlflow(results) -> None:
         tracking.read_journal(results)
 
 
+def test_each_run_has_its_own_model_and_the_tracing_is_done_once(tmp_path, monkeypatch) -> None:
+    dataset = load_dataset("digits")
+    traced = []
+    make = tracking._ModelFiles.make
+    monkeypatch.setattr(tracking, "_model_files", {})
+    monkeypatch.setattr(tracking._ModelFiles, "make", lambda *given: traced.append(1) or make(*given))
+    identities = set()
+    for seed in (1, 2):
+        module = build_model("hfl", dataset.image_shape, dataset.num_classes)
+        vector = init_vector(module, np.random.default_rng(seed))
+        load_vector(module, vector)
+        checkpoint.save(tmp_path / f"state{seed}", {"global_model": vector})
+        logged: list[Path] = []
+
+        def keep(run_id: str, folder: str, name: str, kept: list[Path] = logged, seed: int = seed) -> None:
+            kept.append(Path(shutil.copytree(folder, tmp_path / f"{name}{seed}")))
+
+        tracking.log_final_model(SimpleNamespace(log_artifacts=keep), "r", tmp_path / f"state{seed}", dataset)
+        images = torch.rand(3, *dataset.image_shape)
+        assert torch.equal(mlflow.pytorch.load_model(str(logged[0]))(images), module(images))
+        about = mlflow.models.Model.load(str(logged[0]))
+        assert about.signature.inputs.inputs[0].shape == (-1, *dataset.image_shape)
+        identities.add((about.model_uuid, about.utc_time_created))
+    assert len(traced) == 1
+    assert len(identities) == 2
+
+
 def test_a_failed_run_says_why(results) -> None:
     tracker = open_tracker(results, "two")
     tracker.start("t1", "bad", small_config(), {})
@@ -150,6 +184,81 @@ def test_a_server_that_fails_costs_a_warning_and_nothing_is_lost(results, monkey
     assert tracker.history("t1") == [(step, {"round/objective": step / 10}) for step in (1, 2, 3)]
 
 
+def test_rounds_made_while_the_server_is_away_are_kept_in_the_journal_only(results, monkeypatch) -> None:
+    """A server that is away all night must not fill the driver's memory; what it missed is read again, once."""
+    monkeypatch.setattr(tracking, "RETRY_AFTER_S", 0.05)
+    tracker = open_tracker(results, "away")
+    tracker.start("t1", "far-ahead", small_config(), {})
+    tracker.round("t1", 1, {"round/objective": 0.1})
+    while tracker._runs["t1"].waiting:
+        threading.Event().wait(0.02)
+    tries = []
+
+    def refuse(*_: object) -> None:
+        tries.append(1)
+        raise ConnectionError("nobody there")
+
+    monkeypatch.setattr(tracker, "_send", refuse)
+    for step in range(2, 102):
+        tracker.round("t1", step, {"round/objective": step / 10})
+        while not tracker._warned:
+            threading.Event().wait(0.02)
+    while len(tries) < 4:
+        threading.Event().wait(0.02)
+    assert len(tracker._runs["t1"].pending) == 1
+    assert tracker._runs["t1"].behind
+    monkeypatch.undo()
+    tracker.round("t1", 102, {"round/objective": 10.2})
+    tracker.finish("t1")
+    assert tracker.close()
+    history = MlflowClient(default_uri(results)).get_metric_history(tracker.run_ids()[0], "round/objective")
+    assert [(m.step, m.value) for m in history] == [(step, step / 10) for step in range(1, 103)]
+
+
+def test_a_line_cut_off_takes_no_other_with_it(results) -> None:
+    (results / "torn" / "journal").mkdir(parents=True)
+    path = results / "torn" / "journal" / "t1.jsonl"
+    path.write_text('{"round": 1, "time": 1, "metrics": {"round/objective": 1.0}}\n{"round": 2, "ti')
+    tracker = open_tracker(results, "torn")
+    tracker.start("t1", "torn", small_config(), {})
+    for step in (2, 3):
+        tracker.round("t1", step, {"round/objective": float(step)})
+    tracker.finish("t1")
+    assert tracker.close()
+    assert tracker.history("t1") == [(step, {"round/objective": float(step)}) for step in (1, 2, 3)]
+    assert tracker.ended("t1") == (True, None)
+    history = MlflowClient(default_uri(results)).get_metric_history(tracker.run_ids()[0], "round/objective")
+    assert sorted(m.step for m in history) == [1, 2, 3]
+
+
+def test_what_has_arrived_is_let_go_of(results) -> None:
+    tracker = open_tracker(results, "gone")
+    for key in ("t1", "t2"):
+        tracker.start(key, key, small_config(), {})
+        tracker.round(key, 1, {"round/objective": 1.0})
+    tracker.finish("t1")
+    assert tracker.close()
+    done, running = tracker._runs["t1"], tracker._runs["t2"]
+    assert (done.params, done.tags, done.artifacts, done.pending) == ({}, {}, {}, [])
+    assert running.params
+    assert len(tracker.run_ids(["t1", "t2"])) == 2
+
+
+def test_an_interrupt_ends_the_wait_for_the_server(results, monkeypatch, caplog) -> None:
+    tracker = open_tracker(results, "impatient")
+    blocked = threading.Event()
+    tracker.start("t1", "slow", small_config(), {})
+    tracker.extra("t1", lambda client, run_id: blocked.wait(60))
+
+    def interrupted(timeout: float | None = None) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tracker._thread, "join", interrupted)
+    assert not tracker.close()
+    assert "python -m hflray.tracking sync" in caplog.text
+    blocked.set()
+
+
 def test_a_run_is_found_again_after_a_restart(results) -> None:
     for steps in ((1, 2), (2, 3)):  # round 2 is done again after a kill
         tracker = open_tracker(results, "again")
@@ -169,7 +278,7 @@ def test_a_run_is_found_again_after_a_restart(results) -> None:
     assert sorted(m.step for m in history) == [1, 2, 3]
 
 
-def test_a_server_away_for_the_whole_sweep_is_made_up_for_by_sync(tmp_path, monkeypatch, capsys) -> None:
+def test_a_server_away_for_the_whole_sweep_is_made_up_for_by_sync(tmp_path, monkeypatch, capsys, caplog) -> None:
     monkeypatch.setattr(tracking, "RETRY_AFTER_S", 0.05)
     monkeypatch.setattr(tracking, "CLOSE_WITHIN_S", 0.5)
     folder = tmp_path / "sweep"
@@ -179,6 +288,10 @@ def test_a_server_away_for_the_whole_sweep_is_made_up_for_by_sync(tmp_path, monk
     tracker.round("t1", 2, {"round/objective": 2.0})
     tracker.finish("t1")
     assert not tracker.close(within_s=0.5)
+    # One line when it went away, one at the end, and none for each try in between.
+    away, lost = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert away.endswith("http://127.0.0.1:9 does not answer; keeping the rounds for later: connection refused")
+    assert "python -m hflray.tracking sync" in lost
     with (folder / "journal" / "t1.jsonl").open("a") as file:
         file.write('{"round": 3, "metr')  # a line cut off by a kill
     uri = default_uri(tmp_path)

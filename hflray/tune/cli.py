@@ -40,8 +40,9 @@ def _trials_table(file: SweepFile, trials: Sequence[Trial]) -> Table:
         )
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("trial", no_wrap=True)
-    for key in file.sweep:
-        table.add_column(key)
+    last = [key.rpartition(".")[2] for key in file.sweep]
+    for key, short in zip(file.sweep, last, strict=True):
+        table.add_column(key if last.count(short) > 1 else short, overflow="fold")
     table.add_column("max_rounds", justify="right")
     for trial in trials:
         table.add_row(trial.name, *(str(trial.values[key]) for key in file.sweep), str(trial.config.max_rounds))
@@ -175,7 +176,7 @@ def command(
     if folder.file.task == "assignment" and folder.finished:
         _report_assignment(title, trials, outcomes, folder.path, console)
     else:
-        console.print(closing_table(title, outcomes))
+        console.print(closing_table(title, outcomes, console.width))
     _farewell(folder, outcomes, tracker, console)
 
 
@@ -198,10 +199,14 @@ def _asked(folder: SweepFolder, results: Path) -> SweepFolder:
 def _farewell(folder: SweepFolder, outcomes: Sequence[Outcome], tracker: Tracker, console: Console) -> None:
     """How to compare the runs, what failed, how to go on; the exit code."""
     say: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
-    console.print("Compare the runs in MLflow (parameters, curves, parallel coordinates):", **say)
     logged = {name for outcome in outcomes for name in outcome.values}
     ids = tracker.run_ids(outcome.name for outcome in outcomes)
-    for line in comparison_lines(folder.uri, tracker.experiment_id, ids, logged):
+    lines = comparison_lines(folder.uri, tracker.experiment_id, ids, logged)
+    if lines:
+        console.print("Compare the runs in MLflow (parameters, curves, parallel coordinates):", **say)
+    else:
+        console.print(f"MLflow has none of the runs; send them: python -m hflray.tracking sync {folder.path}", **say)
+    for line in lines:
         console.print(f"  {line}", **say)
     place = "" if folder.path.parent == Path("hflray_results").resolve() else f" --results {folder.path.parent}"
     console.print(f"Figures, tables and a page: python -m hflray.report {folder.path.name}{place}", **say)
@@ -228,5 +233,6 @@ def main() -> None:
             print(f"error: {line}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:  # a results folder that cannot be written, a full disk
-        print(f"error: {error.filename or 'results'}: {error.strerror or error}", file=sys.stderr)
+        what = f"{error.filename or 'results'}: {error.strerror or error}"
+        print(f"error: {what}; make room or the folder writable, or give another with --results", file=sys.stderr)
         sys.exit(2)

@@ -2,6 +2,11 @@
 
 The names are `hflray.metrics.LIVE`, the panels `dashboards/`. Nothing here changes a result, and nothing is done where
 Ray is not running.
+
+Gauges of a trial that has ended are left to Ray, which forgets them 20 s after their last report although the process
+goes on with the next trial. It has no call that drops a label set, and NaN, which it does not export (both tried, Ray
+2.60), set before the report that comes every 10 s would hide the last round; the panels hold values longer anyway.
+Counters stay until the node ends; of an ended trial their rate is 0.
 """
 
 from __future__ import annotations

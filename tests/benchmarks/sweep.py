@@ -1,16 +1,25 @@
-"""What Tune and tracking cost: milliseconds a round, trials a second, the driver's memory. ``make bench``.
+"""What Tune and tracking cost: milliseconds a round, trials a second, memory, a server that is away. ``make bench``.
 
-    python tests/benchmarks/sweep.py [--rounds 40] [--trials 200] [--data synthetic|fashion_mnist]
+    python tests/benchmarks/sweep.py [--only overhead share many servers] [--rounds 40] [--trials 200]
 
-The overhead is the median time of a round under ``python -m hflray.tune`` (one trial, serial backend, a checkpoint
-every round, MLflow in SQLite) less that of the same trial in a bare ``for record in Experiment(config)``, which saves
-and logs nothing. Then many trials of two rounds on little data, with the processes of ended trials used again and,
-for a tenth of them, without.
+* ``overhead``: a short round on little data under ``python -m hflray.tune`` (one trial, serial backend, a checkpoint
+  every round, MLflow in SQLite) against the same trial in a bare ``for record in Experiment(config)``, which saves and
+  logs nothing.
+* ``share``: the same with the paper's fleet, schedule and model on Fashion-MNIST (N = 100, H = 30; needs $HFLRAY_DATA)
+  and L = Q = 1, where what lies between the rounds, outside their own phases, is not lost in noise; then its share of
+  one round with L = Q = 5, which takes most of a minute.
+* ``many``: many trials of two rounds on little data, with the processes of ended trials used again and, for a tenth of
+  them, without; the driver's memory as they end.
+* ``servers``: a sweep with a quick MLflow server, one that answers after 2 s, one that answers "500" as a full disk
+  makes it, and none.
+
+Everything is measured in turns (this, that, this, that), so that what else the machine does is shared.
 """
 
 from __future__ import annotations
 
 import argparse
+import http.client
 import itertools
 import json
 import os
@@ -18,118 +27,280 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import psutil
 import yaml
 
+sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
+
 from hflray.experiment import Experiment
 from hflray.sweep import expand, load_sweep
+from tests.servers import mlflow_server
 
 ROOT = Path(__file__).parents[2]
-LITTLE = {
+LITTLE: dict[str, Any] = {
     "data": {"name": "synthetic", "samples_per_device": [20, 40]},
     "fleet": {"num_devices": 12, "num_edges": 2},
     "scheduling": {"name": "fedavg", "num_scheduled": 4},
     "assignment": {"name": "geographic"},
     "training": {"local_iterations": 1, "edge_iterations": 1, "batch_size": 16, "backend": "serial"},
 }
-PAPER = {
+PAPER: dict[str, Any] = {
     "data": {"name": "fashion_mnist"},
-    "scheduling": {"name": "fedavg", "num_scheduled": 10},
+    "scheduling": {"name": "fedavg", "num_scheduled": 30},
     "assignment": {"name": "hfel"},
-    "training": {"backend": "serial", "local_iterations": 1, "edge_iterations": 1},
+    "training": {"backend": "serial"},
 }
+STEADY: dict[str, Any] = LITTLE | {
+    "data": {"name": "synthetic", "samples_per_device": [360, 360]},
+    "training": LITTLE["training"] | {"local_iterations": 2},
+}
+FROM, TO = 0.2, 0.95  # of the trials: where the driver's memory is looked at
 
 
-def start(folder: Path, name: str, experiment: dict, **sections: object) -> subprocess.Popen[bytes]:
+@dataclass
+class Rounds:
+    """What rounds took.
+
+    Attributes:
+        whole_s: from one round's end to the next's.
+        between_s: of that, outside the later round's own phases (scheduling … evaluation).
+    """
+
+    whole_s: list[float] = field(default_factory=list)
+    between_s: list[float] = field(default_factory=list)
+
+    def add(self, ends_s: list[float], phases_s: list[float]) -> None:
+        """Rounds that follow each other: when each ended, and the seconds of its phases."""
+        for (before, after), own in zip(itertools.pairwise(ends_s), phases_s[1:], strict=True):
+            self.whole_s.append(after - before)
+            self.between_s.append(after - before - own)
+
+
+def start(folder: Path, name: str, experiment: dict[str, Any], *arguments: str, **sections: object) -> Any:
     """Begin a sweep in `folder`, in a process of its own."""
     (folder / f"{name}.yaml").write_text(yaml.dump({"name": name, "experiment": experiment, **sections}))
-    command = [sys.executable, "-m", "hflray.tune", f"{name}.yaml", "-q"]
+    command = [sys.executable, "-m", "hflray.tune", f"{name}.yaml", "-q", *arguments]
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.DEVNULL)
 
 
-def stamps(folder: Path, name: str) -> list[tuple[float, list[float]]]:
-    """For each trial of a sweep when it began and when its rounds were done, s, in the order they began."""
-    found = []
-    for path in folder.glob(f"hflray_results/{name}-*/journal/*.jsonl"):
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        begun = next(line["start"] for line in lines if "start" in line)
-        found.append((begun / 1e3, [line["time"] / 1e3 for line in lines if "round" in line]))
-    return sorted(found)
+def journals(folder: Path, name: str) -> list[list[dict[str, Any]]]:
+    """The journal of every trial of a sweep, in the order they began."""
+    paths = folder.glob(f"hflray_results/{name}-*/journal/*.jsonl")
+    read = [[json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] for path in paths]
+    return sorted(read, key=lambda lines: lines[0]["start"])
 
 
-def overhead(folder: Path, rounds: int, experiment: dict) -> None:
-    """Print the medians of a round with and without Tune, and the difference."""
-    experiment = experiment | {"max_rounds": rounds}
-    process = start(folder, "one", experiment)
-    if process.wait():
-        raise SystemExit("the sweep failed")
-    ((_, times),) = stamps(folder, "one")
-    tuned = [after - before for before, after in itertools.pairwise(times)]
+def ended(folder: Path, name: str) -> int:
+    """How many trials of a sweep have ended."""
+    paths = folder.glob(f"hflray_results/{name}-*/journal/*.jsonl")
+    return sum(b'"end"' in path.read_bytes().rpartition(b"\n{")[2] for path in paths)
 
-    (trial,) = expand(load_sweep(folder / "one.yaml"))
-    bare, last = [], None
+
+def stamps(lines: list[dict[str, Any]]) -> tuple[list[float], list[float]]:
+    """When each round of a journal was done, s, and the seconds of its phases."""
+    rounds = [line for line in lines if "round" in line]
+    phases = [sum(v for name, v in line["metrics"].items() if name.startswith("wall/")) for line in rounds]
+    return [line["time"] / 1e3 for line in rounds], phases
+
+
+def bare(folder: Path, name: str) -> tuple[list[float], list[float]]:
+    """The same of the sweep's one trial in a bare loop."""
+    (trial,) = expand(load_sweep(folder / f"{name}.yaml"))
+    ends, phases = [], []
     with Experiment(trial.config) as run:
-        for _ in run:
-            now = time.perf_counter()
-            if last is not None:
-                bare.append(now - last)
-            last = now
-    one, other = statistics.median(tuned), statistics.median(bare)
+        for record in run:
+            ends.append(time.perf_counter())
+            phases.append(sum(record.wall.values()))
+    return ends, phases
+
+
+def overhead(folder: Path, rounds: int, experiment: dict[str, Any], turns: int = 2) -> tuple[float, float]:
+    """Print what a round takes with and without Tune; return what lies between rounds more with it, s, and its share.
+
+    Args:
+        folder: where to.
+        rounds: of each turn.
+        experiment: the configuration.
+        turns: how often both are measured.
+    """
+    tuned, alone = Rounds(), Rounds()
+    for turn in range(turns):
+        name = f"one{turn}"
+        if start(folder, name, experiment | {"max_rounds": rounds}).wait():
+            raise SystemExit("the sweep failed")
+        (lines,) = journals(folder, name)
+        tuned.add(*stamps(lines))
+        alone.add(*bare(folder, name))
+    with_s, without_s = statistics.median(tuned.whole_s), statistics.median(alone.whole_s)
+    more_s = statistics.median(tuned.between_s) - statistics.median(alone.between_s)
     print(
-        f"a round of {experiment['data']['name']}: {other * 1e3:.1f} ms bare, {one * 1e3:.1f} ms under Tune with "
-        f"tracking and checkpoints: {(one - other) * 1e3:+.1f} ms, {one / other - 1:+.1%} "
-        f"(medians of {rounds - 1} rounds)"
+        f"a round of {experiment['data']['name']}: {without_s * 1e3:,.1f} ms bare, {with_s * 1e3:,.1f} ms under Tune "
+        f"with tracking and checkpoints: {with_s / without_s - 1:+.1%}; between the rounds, outside their phases: "
+        f"{more_s * 1e3:+.1f} ms, {more_s / without_s:+.2%} of a bare round (medians of {len(tuned.whole_s)} rounds)"
     )
+    return more_s, more_s / without_s
 
 
-def many(folder: Path, trials: int, reuse: bool) -> None:
+def share(folder: Path, rounds: int) -> float:
+    """Print and return the share of the paper's round on Fashion-MNIST that Tune and tracking add."""
+    short = PAPER | {"training": PAPER["training"] | {"local_iterations": 1, "edge_iterations": 1}}
+    more_s, _ = overhead(folder, rounds, short)
+    (folder / "full.yaml").write_text(yaml.dump({"name": "full", "experiment": PAPER | {"max_rounds": 1}}))
+    (whole_s,) = bare(folder, "full")[1]
+    print(f"  a round with L = Q = 5: {whole_s:.1f} s; Tune and tracking add {more_s / whole_s:+.2%} to it")
+    return more_s / whole_s
+
+
+@dataclass
+class Growth:
+    """The driver's memory as trials end: how many have ended, and MB."""
+
+    marks: list[tuple[int, float]]
+
+    def slope(self, trials: int) -> float:
+        """MB a trial, a straight line through what was seen from 20 % to 95 % of the trials."""
+        count, mb = zip(*[mark for mark in self.marks if FROM * trials <= mark[0] <= TO * trials], strict=True)
+        return float(np.polyfit(count, mb, 1)[0])
+
+    def at(self, count: float) -> float:
+        """MB once so many trials had ended."""
+        return next((mb for seen, mb in self.marks if seen >= count), self.marks[-1][1])
+
+
+def many(folder: Path, trials: int, reuse: bool) -> Growth:
     """Print trials per second and how the driver's memory grew."""
     name = f"many-{reuse}".lower()
     axes = {"seed": {"grid": list(range(trials))}}
     process = start(folder, name, LITTLE | {"max_rounds": 2}, sweep=axes, tune={"reuse": reuse})
-    begin, memory = time.perf_counter(), []
+    begin, marks = time.perf_counter(), []
     driver = psutil.Process(process.pid)
     cpu_s: dict[int, float] = {}
     while process.poll() is None:
         try:
-            ended = sum(len(times) == 2 for _, times in stamps(folder, name))
-            memory.append((ended, driver.memory_info().rss / 2**20))
+            marks.append((ended(folder, name), driver.memory_info().rss / 2**20))
             for child in (driver, *driver.children(recursive=True)):
                 cpu_s[child.pid] = sum(child.cpu_times()[:2])
-        except (psutil.Error, StopIteration, ValueError):
-            pass  # it is just ending, or a line is half written
-        time.sleep(1)
+        except psutil.Error:
+            pass  # it is just ending
+        time.sleep(0.5)
     if process.returncode:
         raise SystemExit("the sweep failed")
     wall_s = time.perf_counter() - begin
-    runs = stamps(folder, name)
-    first, last = runs[0][1][0], max(times[-1] for _, times in runs)
+    times = [stamps(lines)[0] for lines in journals(folder, name)]
+    first, last = min(ends[0] for ends in times), max(ends[-1] for ends in times)
     print(
         f"{trials} trials, reuse {reuse}: {(trials - 1) / (last - first):.2f} trials/s from the first's first round to "
         f"the last's last, {wall_s:.0f} s in all, {sum(cpu_s.values()) / trials:.2f} CPU seconds a trial"
     )
-    marks = [next((mb for ended, mb in memory if ended >= trials * share), memory[-1][1]) for share in (0.1, 0.5, 0.95)]
-    print("  the driver's memory after 10 %, 50 %, 95 % of the trials: " + ", ".join(f"{mb:.0f} MB" for mb in marks))
+    growth = Growth(marks)
+    if trials >= 20:
+        seen = ", ".join(f"{growth.at(trials * share):.0f}" for share in (0.1, FROM, 0.5, TO))
+        print(f"  the driver's memory after 10, 20, 50, 95 % of the trials: {seen} MB", end="")
+        print(f"; {1e3 * growth.slope(trials):+.0f} kB a trial from 20 to 95 %")
+    return growth
 
 
-def main() -> None:
-    """Run both measurements."""
+@contextmanager
+def relay(uri: str, delay_s: float = 0.0, broken: bool = False) -> Iterator[str]:
+    """A server that hands requests on to another one, `delay_s` later; `broken`: that answers 500 instead."""
+    host, _, port = uri.removeprefix("http://").partition(":")
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _pass_on(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            time.sleep(delay_s)
+            if broken:
+                status, kind, answer = 500, "application/json", b'{"error_code": "INTERNAL_ERROR", "message": "full"}'
+            else:
+                there = http.client.HTTPConnection(host, int(port), timeout=60)
+                headers = {k: v for k, v in self.headers.items() if k.lower() not in ("host", "connection")}
+                there.request(self.command, self.path, body, headers)
+                reply = there.getresponse()
+                status, kind, answer = reply.status, reply.getheader("Content-Type", ""), reply.read()
+                there.close()
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _pass_on
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def servers(folder: Path, rounds: int, turns: int = 2) -> dict[str, float]:
+    """Print what a round takes with servers of all kinds; return the medians, s."""
+    whole: dict[str, list[float]] = {}
+    after: dict[str, list[float]] = {}
+    with mlflow_server(folder) as server:
+        for turn in range(turns):
+            for kind, how in (("quick", {}), ("slow", {"delay_s": 2.0}), ("full", {"broken": True}), ("none", None)):
+                with relay(server.uri, **(how or {})) as uri:
+                    at = uri if how is not None else "http://127.0.0.1:9"
+                    name = f"{kind}{turn}"
+                    process = start(folder, name, STEADY | {"max_rounds": rounds}, "--tracking-uri", at)
+                    if process.wait():
+                        raise SystemExit("the sweep failed")
+                    over = time.time()
+                (lines,) = journals(folder, name)
+                seen = Rounds()
+                seen.add(*stamps(lines))
+                whole.setdefault(kind, []).extend(seen.whole_s)
+                after.setdefault(kind, []).append(over - stamps(lines)[0][-1])
+    medians = {kind: statistics.median(values) for kind, values in whole.items()}
+    for kind, value in medians.items():
+        print(
+            f"MLflow server {kind}: {value * 1e3:.1f} ms a round, {value / medians['quick'] - 1:+.1%} against quick "
+            f"(median of {len(whole[kind])}); {statistics.mean(after[kind]):.0f} s from the last round to the prompt"
+        )
+    return medians
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run what is asked for."""
+    parts = ("overhead", "share", "many", "servers")
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--only", nargs="+", choices=parts, default=parts, help="default: all")
+    parser.add_argument("--rounds", type=int, default=40, help="of a turn, of the short rounds")
     parser.add_argument("--trials", type=int, default=200)
-    parser.add_argument("--data", choices=["synthetic", "fashion_mnist"], default="synthetic")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
-    print(f"{os.cpu_count()} cores, load {load}")
+    print(f"{os.cpu_count()} cores, load {load}", flush=True)
     with tempfile.TemporaryDirectory(prefix="hflray-sweep-") as name:
         folder = Path(name)
-        overhead(folder, options.rounds, LITTLE if options.data == "synthetic" else PAPER)
-        many(folder, options.trials, reuse=True)
-        many(folder, max(4, options.trials // 10), reuse=False)
+        for part in options.only:
+            place = folder / part
+            place.mkdir()
+            if part == "overhead":
+                overhead(place, options.rounds, LITTLE)
+            elif part == "share":
+                share(place, max(2, options.rounds // 4))
+            elif part == "many":
+                many(place, options.trials, reuse=True)
+                many(place, max(4, options.trials // 10), reuse=False)
+            else:
+                servers(place, max(2, options.rounds // 2))
+            sys.stdout.flush()
 
 
 if __name__ == "__main__":

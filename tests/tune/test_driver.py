@@ -8,21 +8,28 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 from mlflow import MlflowClient
 from mlflow.entities import Run
+from ray.train import CheckpointConfig
+from ray.train._internal.checkpoint_manager import _CheckpointManager
+from ray.tune.trainable.metadata import _TrainingRunMetadata
 
 from hflray import metrics
-from hflray.experiment import Experiment
+from hflray.experiment import Experiment, RoundRecord
 from hflray.sweep import expand, load_sweep
 from hflray.tracking import default_uri
 from hflray.tune import stopping
+from hflray.tune.driver import slim
 from tests.servers import mlflow_server
 from tests.tune.test_cli import call
 
@@ -48,8 +55,8 @@ def sweep(tmp_path) -> Path:
     return tmp_path
 
 
-def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "120"}
+def start(folder: Path, *arguments: str, **settings: str) -> subprocess.Popen[str]:
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "120"} | settings
     command = [sys.executable, "-m", "hflray.tune", *arguments]
     process = subprocess.Popen(
         command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -86,23 +93,31 @@ def wait_for_round(folder: Path, index: int, process: subprocess.Popen[str]) -> 
         time.sleep(0.05)
 
 
+@cache
+def unbroken(text: str) -> dict[str, list[RoundRecord]]:
+    """The rounds of every trial of a sweep file in a bare loop, by name; made once for all tests of one file."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "long.yaml"
+        path.write_text(text)
+        return {trial.name: list(Experiment(trial.config)) for trial in expand(load_sweep(path))}
+
+
 def check_complete(folder: Path, uri: str | None = None) -> None:
     """Every trial has every round once, in MLflow as in the unbroken run."""
     client = MlflowClient(uri or default_uri(folder / "hflray_results"))
     experiment = client.get_experiment_by_name("hflray")
     assert experiment is not None
     runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
-    trials = expand(load_sweep(folder / "long.yaml"))
-    assert set(runs) == {trial.name for trial in trials}
-    for trial in trials:
-        run = runs[trial.name]
+    rounds = unbroken((folder / "long.yaml").read_text())
+    assert set(runs) == set(rounds)
+    for name, records in rounds.items():
+        run = runs[name]
         assert run.info.status == "FINISHED"
-        records = list(Experiment(trial.config))
-        for name in (metrics.ACCURACY, metrics.TOTAL_OBJECTIVE):
-            history = client.get_metric_history(run.info.run_id, name)
+        for metric in (metrics.ACCURACY, metrics.TOTAL_OBJECTIVE):
+            history = client.get_metric_history(run.info.run_id, metric)
             assert [m.step for m in history] == list(range(1, ROUNDS + 1))
-            assert [m.value for m in history] == [record.metrics()[name] for record in records]
-        (result,) = folder.glob(f"hflray_results/long-*/{trial.name}/result.json")
+            assert [m.value for m in history] == [record.metrics()[metric] for record in records]
+        (result,) = folder.glob(f"hflray_results/long-*/{name}/result.json")
         hashes = {e["round"]: e["model_hash"] for e in map(json.loads, result.read_text().splitlines())}
         assert hashes == {record.round: record.model_hash for record in records}
 
@@ -141,6 +156,52 @@ def test_a_driver_killed_at_any_round(sweep, index: int) -> None:
     process.kill()
     process.wait()
     assert call("--resume", "long", cwd=sweep).returncode == 0
+    check_complete(sweep)
+
+
+def test_of_an_ended_trial_tune_keeps_little() -> None:
+    """With Tune's own record: the state it saves is small, and can still be read."""
+    data = _TrainingRunMetadata()
+    data.checkpoint_manager = _CheckpointManager(CheckpointConfig(num_to_keep=2))
+    values = {f"edge/{m}/delay_s": 1.5 for m in range(60)}
+    data.last_result = {"trial_id": "a", "round": 2, "done": True, "metrics": values}
+    for name, value in values.items():
+        data.update_metric(f"metrics/{name}", value)
+    forgotten: list[int] = []
+    trial = SimpleNamespace(run_metadata=data, invalidate_json_state=lambda: forgotten.append(1))
+    before = len(data.get_json_state())
+    slim(trial)
+    assert forgotten
+    assert len(data.get_json_state()) < before / 10
+    back = _TrainingRunMetadata.from_json_state(data.get_json_state())
+    assert back.last_result == {"trial_id": "a", "round": 2, "done": True}
+
+
+@pytest.mark.slow
+def test_a_trial_that_had_ended_is_left_alone(sweep) -> None:
+    """Of it the driver has let go of what Tune remembered (`slim`); the saved state is still one to go on from."""
+    (sweep / "long.yaml").write_text(SWEEP + "tune: {max_concurrent: 1}\n")
+    process = start(sweep, "long.yaml", TUNE_GLOBAL_CHECKPOINT_S="0.2")
+    deadline = time.monotonic() + 600
+
+    def saved() -> list[Path]:
+        """Files of results that Tune's copy of its state to the results' folder has whole, once that says so."""
+        if not any("TERMINATED" in path.read_text() for path in sweep.glob("hflray_results/long-*/experiment_state*")):
+            return []
+        files = sweep.glob("hflray_results/long-*/*/result.json")
+        return [path for path in files if path.read_text().count("\n") == ROUNDS]
+
+    while not saved():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline, "no trial ended for minutes"
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    (first,) = saved()
+    before = first.read_text()
+    done = call("--resume", "long", cwd=sweep)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert first.read_text() == before
     check_complete(sweep)
 
 
@@ -307,7 +368,7 @@ def test_a_population_goes_on_from_its_best(tmp_path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("away_s", [12])
+@pytest.mark.parametrize("away_s", [30])
 def test_a_server_that_is_away_for_a_while_gets_everything_once(sweep, away_s: float) -> None:
     with mlflow_server(sweep) as server:
         process = start(sweep, "long.yaml", "--tracking-uri", server.uri)

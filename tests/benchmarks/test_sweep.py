@@ -1,0 +1,39 @@
+"""tests/benchmarks/sweep.py still runs; and, slow, what it measures stays within bounds that noise does not reach."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks import sweep
+
+
+def test_what_tracking_adds_to_a_round_can_be_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more_s, share = sweep.overhead(tmp_path, 3, sweep.LITTLE, turns=1)
+    assert math.isfinite(more_s)
+    assert math.isfinite(share)
+    assert "a round of synthetic: " in capsys.readouterr().out
+    assert sweep.ended(tmp_path, "one0") == 1
+
+
+def test_a_slope_is_that_of_the_middle() -> None:
+    growth = sweep.Growth([(0, 50.0), (10, 300.0), *((n, 300.0 + n) for n in range(20, 96)), (100, 999.0)])
+    assert growth.slope(100) == pytest.approx(1.0)
+    assert growth.at(50) == 350.0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_driver_does_not_grow_with_its_trials(tmp_path: Path) -> None:
+    trials = 200
+    growth = sweep.many(tmp_path, trials, reuse=True)
+    assert growth.slope(trials) < 0.1  # MB; it was 0.3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_rounds_do_not_wait_for_a_server(tmp_path: Path) -> None:
+    medians = sweep.servers(tmp_path, 20, turns=1)
+    assert max(medians.values()) < 1.25 * min(medians.values())  # each request of the slow one takes many rounds
