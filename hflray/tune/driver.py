@@ -33,6 +33,7 @@ from hflray.training.hierarchy import start_ray
 from hflray.training.release import release
 from hflray.tune import learning
 from hflray.tune.live import discoverable
+from hflray.tune.mending import put_back
 from hflray.tune.nodes import check_nodes, check_resources
 from hflray.tune.placement import Placement
 from hflray.tune.population import Population
@@ -354,6 +355,7 @@ def _fit(
     trainable = tune.with_resources(function, placement)
     try:
         if resume and tune.Tuner.can_restore(f"{place}/{folder.path.name}"):
+            put_back(place, folder.path.name)
             tuner = tune.Tuner.restore(
                 f"{place}/{folder.path.name}", trainable=trainable, resume_unfinished=True, resume_errored=True
             )
