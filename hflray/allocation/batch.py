@@ -17,7 +17,7 @@ import numpy as np
 from hflray.allocation.certificate import certify, certify_edges
 from hflray.allocation.jit import FloatArray, IntArray, kernel
 from hflray.allocation.kernel import solve_edge
-from hflray.allocation.lanes import ROWS, columns
+from hflray.allocation.lanes import scratch_for_edges
 
 TOL = 1e-10  # KKT residual asked for; Newton's last step mostly lands near 1e-14
 THREADED = 4096  # devices in a batch above which threads pay for themselves
@@ -52,10 +52,7 @@ def solve_edges(
 ) -> None:
     """Solve the edges `first` to `last` (`kernel.solve_edge`), and certify each while its numbers are at hand
     (`certificate.certify`); edge e has the devices ``offsets[e]:offsets[e + 1]``."""
-    longest = 1
-    for e in range(first, last):
-        longest = max(longest, offsets[e + 1] - offsets[e])
-    scratch = np.empty((ROWS, columns(longest)))
+    scratch = scratch_for_edges(offsets, first, last)
     for e in range(first, last):
         i, j = offsets[e], offsets[e + 1]
         if j > i:

@@ -28,6 +28,7 @@ from hflray.allocation.lanes import (
     F,
     X,
     Y,
+    blocks_of,
     exp,
     log,
     log1p,
@@ -157,7 +158,7 @@ def cost_edge(
     sum_b = energy = delay = 0.0
     for i in range(n):
         sum_b += work[i // LANES * BLOCK + i % LANES + B]
-    for k in range((n + LANES - 1) // LANES):
+    for k in range(blocks_of(n)):
         block = work[k * BLOCK : (k + 1) * BLOCK]
         costs(block, bandwidth / sum_b, fit_f, bits * LN2, alpha)
         for i in range(min(LANES, n - k * LANES)):
@@ -196,7 +197,7 @@ def bounds(
 @kernel
 def locate(n: int, work: FloatArray, alpha: float) -> None:
     """Fill B, F and PI from X and Y."""
-    for k in range((n + LANES - 1) // LANES):
+    for k in range(blocks_of(n)):
         _locate(work[k * BLOCK : (k + 1) * BLOCK], alpha, math.log(alpha))
 
 

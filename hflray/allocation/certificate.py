@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from hflray.allocation.blocks import bounds, cost_edge, locate
 from hflray.allocation.jit import FloatArray, IntArray, kernel
-from hflray.allocation.lanes import BLOCK, LANES, PI, X_0, X_M, Y_M, columns, fill
+from hflray.allocation.lanes import BLOCK, LANES, PI, X_0, X_M, Y_M, blocks_of, fill, scratch_for_edges
 from hflray.allocation.terms import LN2
 
 
@@ -40,7 +38,7 @@ def certify(
     energy, delay = cost_edge(n, work, bandwidth, bits, alpha, (weight / sum_pi) ** (1.0 / 3.0))
     mu, kappa = math.exp(price), bits * LN2
     bound = -mu * bandwidth
-    for k in range((n + LANES - 1) // LANES):
+    for k in range(blocks_of(n)):
         block = work[k * BLOCK : (k + 1) * BLOCK]
         bounds(block, price, mu, weight / sum_pi, bandwidth, kappa, math.log(kappa))
         for i in range(min(LANES, n - k * LANES)):
@@ -72,10 +70,7 @@ def certify_edges(
     bound: FloatArray,
 ) -> None:
     """`certify` for the edges `first` to `last`, solved elsewhere; an edge without devices has zeros."""
-    longest = 1
-    for e in range(first, last):
-        longest = max(longest, offsets[e + 1] - offsets[e])
-    work = np.empty(columns(longest) // LANES * BLOCK)
+    work = scratch_for_edges(offsets, first, last).reshape(-1)
     for e in range(first, last):
         i, j = offsets[e], offsets[e + 1]
         if j > i:

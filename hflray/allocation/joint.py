@@ -19,11 +19,9 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from hflray.allocation.jit import FloatArray, IntArray, kernel
 from hflray.allocation.kernel import solve_edge
-from hflray.allocation.lanes import ROWS, columns
+from hflray.allocation.lanes import scratch_for_edges
 
 
 @kernel
@@ -110,10 +108,7 @@ def solve_joint(
         The deadline T, s.
     """
     edges = len(bandwidth)
-    longest = 1
-    for e in range(edges):
-        longest = max(longest, offsets[e + 1] - offsets[e])
-    scratch = np.empty((ROWS, columns(longest)))
+    scratch = scratch_for_edges(offsets, 0, edges)
     top = math.log(weight)
     low = high = -math.inf
     for e in range(edges):

@@ -43,6 +43,7 @@ from hflray.allocation.lanes import (
     Y_M,
     B,
     X,
+    blocks_of,
     fill,
     take_back,
 )
@@ -80,7 +81,7 @@ def newton(
     """
     kappa = bits * LN2
     log_kappa, log_alpha = math.log(kappa), math.log(alpha)
-    blocks = (n + LANES - 1) // LANES
+    blocks = blocks_of(n)
     # What holds at the solution holds on the way: no b above B, no π above λ, no deadline below a computation at full
     # speed. Without these, one step in a hundred thousand runs away for good.
     most_x, most_y, floor = math.log(bandwidth), math.log(weight), 0.0
@@ -136,7 +137,7 @@ def cold_start(
     then the larger of the π that meets τ and the π that the average bandwidth price asks for: Newton on the convex
     ``ln(p + π)`` comes down from above without overshooting, and flies off from below.
     """
-    blocks, kappa, total = (n + LANES - 1) // LANES, bits * LN2, 0.0
+    blocks, kappa, total = blocks_of(n), bits * LN2, 0.0
     for k in range(blocks):
         block = work[k * BLOCK : (k + 1) * BLOCK]
         start_shares(block, n / bandwidth)
@@ -221,10 +222,9 @@ def solve_edge(
     )
     count += more
     if not worst <= tol:  # then where bisection ended, with the residual there
-        price, deadline = start_price, start_deadline
         fill(snr, cycles, power, cap, x, y, work)
         price, deadline, worst, more, slope = newton(
-            n, work, bandwidth, weight, bits, alpha, price, deadline, tol, CAUTIOUS, 1
+            n, work, bandwidth, weight, bits, alpha, start_price, start_deadline, tol, CAUTIOUS, 1
         )
     take_back(work, x, y)
     return price, deadline, worst, BISECTED + count, slope

@@ -19,7 +19,7 @@ from llvmlite import ir
 from numba.core import types
 from numba.core.extending import intrinsic
 
-from hflray.allocation.jit import FloatArray, kernel, vector_kernel
+from hflray.allocation.jit import FloatArray, IntArray, kernel, vector_kernel
 
 LANES = 8
 # Given; unknowns; of an evaluation: b, f before its cap, π, the larger of |R1| and |R2|; the directions that Newton
@@ -104,9 +104,30 @@ def log1p(x: float) -> float:
 
 
 @kernel
+def blocks_of(n: int) -> int:
+    """How many blocks n devices take."""
+    return (n + LANES - 1) // LANES
+
+
+@kernel
 def columns(n: int) -> int:
     """Columns of scratch for n devices: whole blocks."""
-    return (n + LANES - 1) // LANES * LANES
+    return blocks_of(n) * LANES
+
+
+@kernel
+def scratch_for(n: int) -> FloatArray:
+    """Scratch for edges of up to n devices."""
+    return np.empty((ROWS, columns(n)))
+
+
+@kernel
+def scratch_for_edges(offsets: IntArray, first: int, last: int) -> FloatArray:
+    """Scratch for any of the edges `first` to `last`; edge e has the devices ``offsets[e]:offsets[e + 1]``."""
+    longest = 1
+    for e in range(first, last):
+        longest = max(longest, offsets[e + 1] - offsets[e])
+    return scratch_for(longest)
 
 
 @kernel
@@ -134,8 +155,3 @@ def take_back(work: FloatArray, x: FloatArray, y: FloatArray) -> None:
     for i in range(len(x)):
         at = i // LANES * BLOCK + i % LANES
         x[i], y[i] = work[at + X], work[at + Y]
-
-
-def scratch_for(n: int) -> FloatArray:
-    """Scratch for edges of up to n devices."""
-    return np.empty((ROWS, columns(n)))

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from hflray.allocation.blocks import cost_edge
 from hflray.allocation.jit import FloatArray, IntArray, kernel
 from hflray.allocation.kernel import solve_edge
-from hflray.allocation.lanes import ROWS, columns
+from hflray.allocation.lanes import scratch_for
 from hflray.allocation.problem import check_links
 from hflray.cost import Workload, check_assignment, cloud_hop
 from hflray.errors import ConfigError
@@ -106,7 +106,7 @@ def edge_cost(problem: RoundProblem, assignment: IntArray, edge: int) -> tuple[f
         problem.power[members],
         problem.cap[members],
     )
-    x, y, scratch = np.empty(n), np.empty(n), np.empty((ROWS, columns(n)))
+    x, y, scratch = np.empty(n), np.empty(n), scratch_for(n)
     bandwidth, bits, alpha = problem.bandwidth[edge], problem.bits, problem.alpha
     solve_edge(
         snr, cycles, power, cap, bandwidth, problem.weight, bits, alpha, x, y, 0.0, 0.0, False, TOL, scratch

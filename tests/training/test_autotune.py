@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import ModuleType
 
 import pytest
 
@@ -21,15 +22,15 @@ def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setattr(autotune, "REPEATS", 1)
 
 
-def rates(monkeypatch: pytest.MonkeyPatch, known: dict[str, float]) -> list[str]:
-    """Let `known` be the measured rates; return the list that the measured things are added to."""
+def rates(monkeypatch: pytest.MonkeyPatch, known: dict[str, float], module: ModuleType = autotune) -> list[str]:
+    """Let `known` be the rates that `module` measures; return the list that the measured things are added to."""
     asked: list[str] = []
 
     def remembered(what, measure):
         asked.append(what["measured"])
         return known
 
-    monkeypatch.setattr(autotune, "remembered", remembered)
+    monkeypatch.setattr(module, "remembered", remembered)
     return asked
 
 

@@ -12,6 +12,7 @@ from hflray.errors import HflrayError
 from hflray.training import processes
 from hflray.training.autotune import WORTH_MEASURING, available_cpus
 from hflray.training.processes import Load, gpu_load, measured, useful_cpus, useful_gpu_processes
+from tests.training.test_autotune import rates
 
 SHAPE = (1, 16, 16)
 TINY = Load("batched", SHAPE, 3, 4, "float32", "cpu", devices=3, steps=2)
@@ -23,18 +24,6 @@ def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setattr(processes, "REPEATS", 1)
 
 
-def rates(monkeypatch: pytest.MonkeyPatch, known: dict[str, float]) -> list[str]:
-    """Let `known` be the measured rates; return the list that the measured things are added to."""
-    asked: list[str] = []
-
-    def remembered(what, measure):
-        asked.append(what["measured"])
-        return known
-
-    monkeypatch.setattr(processes, "remembered", remembered)
-    return asked
-
-
 def test_half_the_cpus_are_used_where_the_others_add_nothing(monkeypatch) -> None:
     monkeypatch.setattr(processes, "available_cpus", lambda: tuple(range(8)))
     config = TrainingConfig(kernel="eager", threads=1)
@@ -42,9 +31,9 @@ def test_half_the_cpus_are_used_where_the_others_add_nothing(monkeypatch) -> Non
     def useful(changes: dict, passes: int = WORTH_MEASURING, cpus: int = 8) -> int:
         return useful_cpus(config.model_copy(update=changes), SHAPE, 3, passes, cpus)
 
-    asked = rates(monkeypatch, {"4": 100.0, "8": 102.0})
+    asked = rates(monkeypatch, {"4": 100.0, "8": 102.0}, processes)
     assert useful({}) == 4
-    rates(monkeypatch, {"4": 100.0, "8": 150.0})
+    rates(monkeypatch, {"4": 100.0, "8": 150.0}, processes)
     assert useful({}) == 8
     asked.clear()
     assert useful({}, passes=1) == useful({"autotune": False}) == useful({"threads": 2}) == 8
@@ -60,7 +49,7 @@ def test_the_pool_is_measured_with_processes() -> None:
 
 def test_the_fewest_processes_on_a_gpu_that_are_as_good_as_any(monkeypatch) -> None:
     def useful(known: dict[str, float], load: Load = TINY) -> int:
-        rates(monkeypatch, known)
+        rates(monkeypatch, known, processes)
         return useful_gpu_processes(load)
 
     assert useful({"1": 100.0, "2": 102.0, "4": 101.0}) == 1
