@@ -3,7 +3,7 @@ VENV ?= .venv
 PYTHON := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help install check test slow cluster lock bench quickstart
+.PHONY: help install check test slow golden cluster lock bench quickstart
 
 help: ## List the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -23,6 +23,9 @@ test: ## The ordinary tests
 
 slow: ## The slow tests (real data at full size; needs $$HFLRAY_DATA)
 	$(PYTHON) -m pytest -m slow
+
+golden: ## Hashes and bills of this tree against those of commit 6c93c38, bit for bit
+	$(PYTHON) -m pytest tests/test_golden.py -m 'slow or not slow'
 
 bench: ## Speed, as ratios measured side by side
 	@for file in tests/benchmarks/[a-z]*.py; do case $$file in */test_*) continue;; esac; \

@@ -1,0 +1,219 @@
+"""What the golden test computes, in whatever tree of hflray comes first on the path.
+
+Run as ``python tests/golden/driver.py TREE OUT`` with ``PYTHONPATH=TREE``: it writes everything to the JSON file OUT.
+It may use only what commit 6c93c38 has. Times of this machine (``wall/…``) are left out; all else is compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+# Everything that this machine would otherwise measure is pinned: kernel, threads, number of actors.
+SMALL = (
+    "max_rounds=2",
+    "data.name=digits",
+    "fleet.num_devices=12",
+    "fleet.num_edges=3",
+    "scheduling.num_scheduled=6",
+    "scheduling.num_clusters=4",
+    "training.local_iterations=2",
+    "training.edge_iterations=2",
+    "training.batch_size=16",
+    "training.kernel=channels_last",
+    "training.threads=1",
+    "training.autotune=false",
+    "training.backend=serial",
+)
+RAY = ("training.backend=ray", "training.num_actors=2")
+# Every pair of scheduler and assigner, and every pair of any other two columns: not the full product.
+EXPERIMENTS: dict[str, tuple[str, ...]] = {
+    f"{scheduler} {assigner} {coupling}{' actors' if actors else ''}": (
+        f"scheduling.name={scheduler}",
+        f"assignment.name={assigner}",
+        f"allocation.coupling={coupling}",
+        *(RAY if actors else ()),
+        *more,
+    )
+    for scheduler, assigner, coupling, actors, more in (
+        ("ikc", "d3qn", "per_edge", True, ()),
+        ("ikc", "hfel", "joint", False, ("data.preprocess=pca",)),
+        ("ikc", "local_search", "joint", True, ("training.local_iteration=full_batch",)),
+        ("vkc", "d3qn", "joint", False, ("assignment.polish_ms=optimum",)),
+        ("vkc", "hfel", "per_edge", True, ("seed=3",)),
+        ("vkc", "local_search", "per_edge", False, ("fleet.edge_bandwidths_mhz=[0.5, 1, 3]",)),
+        ("fedavg", "d3qn", "joint", True, ("data.partition=dirichlet",)),
+        ("fedavg", "hfel", "per_edge", False, ("cost.delay_weight=0.3", "cost.model_kb=882")),
+        ("fedavg", "local_search", "per_edge", True, ("training.kernel=eager", "data.partition=iid")),
+    )
+}
+STUDY = ("fleet.num_devices=30", "fleet.num_edges=4", "scheduling.num_scheduled=12", "scheduling.num_clusters=4")
+STUDIES: dict[str, tuple[str, ...]] = {
+    "d3qn joint": ("assignment.name=d3qn", "allocation.coupling=joint"),
+    "d3qn polished": ("assignment.name=d3qn", "assignment.polish_ms=optimum"),
+    "hfel": ("assignment.name=hfel", "assignment.exchanges=100"),
+    "local_search": ("assignment.name=local_search", "assignment.restarts=2"),
+    "local_search joint": ("assignment.name=local_search", "allocation.coupling=joint", "seed=5"),
+    "geographic cvxpy": ("assignment.name=geographic", "allocation.method=cvxpy", "max_rounds=1"),
+}
+LEARNING = (
+    "scheduling.num_scheduled=8",
+    "fleet.num_edges=3",
+    "learning.fleets=12",
+    "learning.evaluation_fleets=3",
+    "learning.hidden=8",
+    "learning.width=8",
+    "learning.minutes=null",
+    "learning.env_steps=600",
+    "learning.evaluate_every=300",
+    "learning.train_batch=32",
+    "learning.learning_starts=100",
+    "learning.target_update_steps=150",
+    "learning.epsilon_steps=400",
+    "learning.buffer_capacity=500",
+)
+TRAININGS: dict[str, tuple[str, ...]] = {
+    "paper": ("learning.features=paper", "learning.double_q=false", "learning.teacher.start=geographic"),
+    "shared": ("learning.architecture=shared", "learning.num_edges=[2, 4]", "learning.num_scheduled=[2, 9]",
+               "learning.ce=1", "learning.reward=cost"),
+}  # fmt: skip
+LEARNING_TIMES = ("wall/learn_s", "assigner/steps_per_s")
+
+
+def experiment(*overrides: str, clusters: list[int] | None = None) -> dict[str, Any]:
+    """All rounds of an experiment, its clusters and its clustering's bill.
+
+    Args:
+        *overrides: of the configuration, after `SMALL`.
+        clusters: taken for granted instead of trained.
+    """
+    import numpy as np
+
+    from hflray.config import load_config
+    from hflray.experiment import Experiment
+
+    rounds = []
+    with Experiment(load_config(None, [*SMALL, *overrides]), cpus=2) as run:
+        if clusters is not None:
+            run.clusters = np.array(clusters)
+        for record in run:
+            values = {name: value for name, value in record.metrics().items() if not name.startswith("wall/")}
+            values |= {"samples_trained": record.samples_trained}
+            rounds.append({"hash": record.model_hash, "bill": values, "schedule": record.schedule()})
+        return {"rounds": rounds, "devices": run.devices(), "summary": run.summary()}
+
+
+def study(*overrides: str) -> list[dict[str, float]]:
+    """The task ``assignment``: the bill of every fleet."""
+    from hflray.config import load_config
+    from hflray.study import run_study
+
+    config = load_config(None, ["max_rounds=3", *STUDY, *overrides])
+    return [{k: v for k, v in fleet.metrics().items() if not k.startswith("wall/")} for fleet in run_study(config)]
+
+
+def clustering(*overrides: str) -> dict[str, Any]:
+    """The task ``clustering``: clusters, their ARI and the bill."""
+    from hflray.config import load_config
+    from hflray.experiment import Experiment
+
+    with Experiment(load_config(None, [*SMALL, *overrides]), cpus=2) as run:
+        return {"clusters": run.cluster().tolist(), "summary": run.summary()}
+
+
+def training(folder: str, *overrides: str) -> dict[str, Any]:
+    """The task ``train_assigner``: its curve, the policy's weights and specification, and the key of its fleets."""
+    from hflray.assignment.d3qn import load_policy
+    from hflray.config import load_config
+    from hflray.rl.fleets import FleetSpec
+    from hflray.rl.session import AssignerTraining
+
+    config = load_config(None, [*LEARNING, f"learning.cache={folder}/fleets", *overrides])
+    with AssignerTraining(config) as run:
+        while not run.finished:
+            run.advance()
+        points = [{k: v for k, v in point.items() if k not in LEARNING_TIMES} for point in run.points]
+        run.save_policy(f"{folder}/policy.safetensors")
+    network, _ = load_policy(f"{folder}/policy.safetensors")
+    digest = hashlib.sha256()
+    for name, tensor in sorted(network.state_dict().items()):
+        digest.update(name.encode() + tensor.contiguous().numpy().tobytes())
+    keys = {"train": FleetSpec.of(config).hash, "held_out": FleetSpec.of(config, held_out=True).hash}
+    return {"points": points, "policy": digest.hexdigest(), "spec": network.spec.to_dict(), "fleets": keys}
+
+
+def everything() -> dict[str, Any]:
+    """All of the above, in one process and one Ray."""
+    import ray
+
+    from hflray.training.hierarchy import start_ray
+
+    start_ray(2)
+    try:
+        found: dict[str, Any] = {"imported": [_where(), ray.get(ray.remote(_where).remote())]}
+        found["experiments"] = {name: experiment(*overrides) for name, overrides in EXPERIMENTS.items()}
+        found["studies"] = {name: study(*overrides) for name, overrides in STUDIES.items()}
+        names = ("ikc", "vkc")
+        found["clusterings"] = {name: clustering(f"scheduling.name={name}") for name in names}
+        found["trainings"] = {}
+        for name, overrides in TRAININGS.items():
+            with tempfile.TemporaryDirectory() as folder:
+                found["trainings"][name] = training(folder, *overrides)
+    finally:
+        ray.shutdown()
+    return found
+
+
+# Bills that follow from the configuration alone: FedAvg draws devices without looking at weights, and IKC and VKC are
+# given their clusters. A local iteration trains one sample, for the bill does not know how well a model is trained.
+GIVEN = [0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 2]
+UNTRAINED = ("training.local_iteration=step", "training.batch_size=1", "training.edge_iterations=1")
+BILLS: dict[str, tuple[str, ...]] = {
+    "fedavg hfel per_edge": ("scheduling.name=fedavg", "assignment.name=hfel"),
+    "fedavg search joint": ("scheduling.name=fedavg", "assignment.name=local_search", "allocation.coupling=joint"),
+    "fedavg geographic heavy": ("scheduling.name=fedavg", "assignment.name=geographic", "cost.model_kb=882", "seed=2"),
+    "ikc d3qn per_edge": ("scheduling.name=ikc", "assignment.name=d3qn"),
+    "vkc best_gain joint": ("scheduling.name=vkc", "assignment.name=best_gain", "allocation.coupling=joint"),
+}  # fmt: skip
+OF_TRAINING = ("accuracy", "test_loss")
+
+
+def bills() -> dict[str, Any]:
+    """What every machine must find to 1e-12: bills and schedules that do not depend on trained weights."""
+    found: dict[str, Any] = {"experiments": {}, "clusterings": {}}
+    for name, overrides in BILLS.items():
+        given = None if name.startswith("fedavg") else GIVEN
+        run = experiment(*UNTRAINED, "max_rounds=3", *overrides, clusters=given)
+        for entry in run["rounds"]:
+            del entry["hash"]
+            for metric in OF_TRAINING:
+                del entry["bill"][metric]
+        found["experiments"][name] = run
+    for name in ("ikc", "vkc"):
+        summary = clustering(*UNTRAINED, f"scheduling.name={name}")["summary"]
+        found["clusterings"][name] = {key: summary[f"clustering/{key}"] for key in ("delay_s", "energy_j")}
+    found["studies"] = {name: study(*overrides) for name, overrides in STUDIES.items() if "cvxpy" not in name}
+    return found
+
+
+def _where() -> str:
+    import hflray
+
+    return str(Path(hflray.__file__).parents[1])
+
+
+def main(tree: str, what: str, out: str) -> None:
+    """Write what `tree` computes, ``everything`` or ``bills``; JSON keeps every bit of a float."""
+    found = everything() if what == "everything" else {"imported": [_where()], **bills()}
+    if set(found["imported"]) != {tree}:
+        raise SystemExit(f"hflray was imported from {found['imported']}, not from {tree}")
+    del found["imported"]
+    Path(out).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,90 @@
+"""The two trees of the golden test: commit 6c93c38, kept as a `git worktree` in the user's cache folder, and this one.
+
+``python -m tests.golden.trees`` writes ``bills.json`` anew from 6c93c38 (it has not changed, so there is no need to).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hflray.training.machine import cache_folder
+
+COMMIT = "6c93c38326e342d601457dd017a01cf10c64e7f6"
+ROOT = Path(__file__).parents[2]
+DRIVER, BILLS = Path(__file__).with_name("driver.py"), Path(__file__).with_name("bills.json")
+
+
+class NoHistory(Exception):
+    """This checkout cannot give the commit; the message says why."""
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    # Git's own variables, set while a hook runs, would point at another repository.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    done = subprocess.run(["git", "-C", str(folder), *arguments], env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise NoHistory(f"git {' '.join(arguments)}: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+def _whole(tree: Path) -> bool:
+    """Whether `tree` is a worktree of the commit with nothing changed, added or missing."""
+    try:
+        return _git(tree, "rev-parse", "--show-toplevel", "HEAD") == f"{tree}\n{COMMIT}" and not _git(
+            tree, "status", "--porcelain"
+        )
+    except NoHistory:
+        return False
+
+
+def golden_tree() -> Path:
+    """The worktree of the commit: made once, used again, made anew if it is damaged.
+
+    Raises:
+        NoHistory: no git, no repository, or a history without the commit.
+    """
+    if shutil.which("git") is None:
+        raise NoHistory("git is not installed")
+    if not (ROOT / ".git").exists():
+        raise NoHistory(f"{ROOT} is no git checkout")
+    folder = cache_folder("worktrees").resolve()
+    tree = folder / COMMIT[:7]
+    with (folder / f".{COMMIT[:7]}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two test runs may begin at once
+        if not _whole(tree):
+            try:
+                _git(ROOT, "cat-file", "-e", f"{COMMIT}^{{commit}}")
+            except NoHistory:
+                raise NoHistory(f"the history has no commit {COMMIT[:7]} (a shallow clone?)") from None
+            shutil.rmtree(tree, ignore_errors=True)
+            # Twice --force: a worktree of this path may still be registered, locked or not.
+            _git(ROOT, "worktree", "add", "--force", "--force", "--detach", str(tree), COMMIT)
+    return tree
+
+
+def run_in(tree: Path, what: str) -> dict[str, Any]:
+    """What `tree` computes: ``everything`` or ``bills`` (see `tests.golden.driver`), in a process of its own."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "RAY_"))}
+    # The path comes before an editable install's finder; the driver checks what it got.
+    env |= {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "found.json"
+        command = [sys.executable, str(DRIVER), str(tree), what, str(out)]
+        done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+        found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
+    return found
+
+
+if __name__ == "__main__":
+    BILLS.write_text(json.dumps(run_in(golden_tree(), "bills"), indent=1) + "\n", encoding="utf-8")
+    print(f"{BILLS}: made from {COMMIT[:7]}")
