@@ -1,7 +1,8 @@
-"""Who holds which samples: majority-class (the paper's), Dirichlet and IID partitions, and the draw of D_n.
+"""Who holds which samples: majority-class (the paper's kind), Dirichlet and IID partitions, and the draw of D_n.
 
-The paper (section VI) gives each device D_n samples, uniform in 400..700 (CIFAR-10: 300..600), 80 % of them from one
-majority class; how majority classes and the rest are chosen is decision 5.3 of the design. A partition is a callable
+The paper gives each device D_n samples, uniform in 400..700 (CIFAR-10: 300..600; Table I), and says that "most of the
+data belong to a majority class" (section IV-A), but not how many: 80 %, and how majority classes and the rest are
+chosen, is decision 5.3 of the design. A partition is a callable
 ``(labels, num_devices, sizes, rng) -> parts``: `labels` (n,) integers, `sizes` (N,) samples wanted per device, `parts`
 a list of N sorted int64 index arrays into `labels`, disjoint, of exactly those sizes. It keeps no state.
 """
@@ -41,7 +42,7 @@ def build_partition(name: str, **options: Any) -> Partition:
 
 @dataclass(frozen=True)
 class MajorityPartition:
-    """Each device holds round(`majority_fraction` · D_n) samples of its majority class (paper, section VI).
+    """Each device holds round(`majority_fraction` · D_n) samples of its majority class; the fraction is ours.
 
     Majority classes are dealt evenly: the numbers of devices per class differ by at most one. The rest is drawn over
     the other classes in proportion to what remains of each once all majority quotas are set aside. Only if no way of

@@ -77,13 +77,13 @@ def findings(study: Study, ranked: pd.DataFrame) -> list[str]:
         else:
             lead = (
                 f"No choice brings all six {statistic}s within {NEAR:.0%} of the paper's. "
-                f"The nearest is off by up to {best[f'{statistic}/worst']:.0%}:"
+                f"The closest is off by up to {best[f'{statistic}/worst']:.0%}:"
             )
         lines.append(f"{lead} {_said(best)} ({_numbers(best, statistic)}).")
         if best["edge"] != "nearest":
             local = _least(near, f"{statistic}/worst")
             lines.append(
-                f"With every device at its nearest edge, the nearest by {statistic}s is off by up to "
+                f"With every device at its nearest edge, the closest by {statistic}s is off by up to "
                 f"{local[f'{statistic}/worst']:.0%}: {_said(local)} ({_numbers(local, statistic)})."
             )
         timely = _least(ranked, f"{statistic}/worst_delay")

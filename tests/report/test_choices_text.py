@@ -35,7 +35,7 @@ def test_a_choice_that_agrees_is_said_to() -> None:
 
 def test_that_none_agrees_is_said() -> None:
     lines = findings(study(0.5), rank(study(0.5).bills))
-    assert lines[0].startswith("No choice brings all six means within 25% of the paper's. The nearest is off by up to")
+    assert lines[0].startswith("No choice brings all six means within 25% of the paper's. The closest is off by up to")
     assert "off by up to 50%: powers uniform in dBm" in lines[0]
     assert any("three delays alone come within 0%" in line for line in lines)
 
