@@ -33,7 +33,7 @@ TEACHER_OPTIONS = {"hfel": ("exchanges", "start"), "local_search": ("start",)}
 MOST_EDGES = 127  # labels are int8
 # Settings of `fleet` that came after FORMAT 1: at its default such a setting is left out of the specification, so that
 # hashes, caches and what policies have recorded stay as they were.
-LATER = ("power_law",)
+LATER = ("deployment_seed", "power_law")
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,12 @@ class FleetSpec:
             low, high = getattr(self, name)
             if not 0 < low <= high:
                 raise ConfigError(f"learning.{name}: got [{low}, {high}]; 0 < low <= high is needed; correct it")
+        if self.fleet.deployment_seed is not None and self.num_edges[0] != self.num_edges[1]:
+            raise ConfigError(
+                f"learning.num_edges: got {list(self.num_edges)} with fleet.deployment_seed = "
+                f"{self.fleet.deployment_seed}, which keeps the edges of one deployment; accepted: one number of "
+                "edges; give one, or set fleet.deployment_seed to null"
+            )
         if self.num_edges[1] > MOST_EDGES:
             raise ConfigError(f"learning.num_edges: got {self.num_edges[1]}; accepted: 1 to {MOST_EDGES}; lower it")
         fixed = self.fleet.edge_bandwidths_mhz
