@@ -227,6 +227,31 @@ def test_how_clustering_is_billed():
     }
 
 
+def test_one_way_to_say_how_often_the_assigner_is_updated():
+    message = line_of("learning.update_every=1", "learning.training_intensity=4")
+    assert all(w in message for w in ("learning", "update_every = 1", "training_intensity = 4", "one of", "remove"))
+    assert "both are null" in line_of("learning.training_intensity=null")
+    by_step = load_config(overrides=["learning.update_every=2"])
+    assert (by_step.learning.update_every, by_step.learning.training_intensity) == (2, None)
+    # What a sweep saves has all keys, and is loaded again; so is what a version without update_every saved.
+    for config in (by_step, load_config(), load_config(overrides=["learning.training_intensity=16"])):
+        tree = config.model_dump(mode="json")
+        assert validate(ExperimentConfig, tree) == config
+    del tree["learning"]["update_every"]
+    assert validate(ExperimentConfig, tree).learning.training_intensity == 16
+    assert load_config().learning.training_intensity == 4.0
+
+
+def test_a_deployment_has_one_number_of_edges():
+    shared = ["learning.architecture=shared", "fleet.deployment_seed=0"]
+    message = line_of(*shared, "learning.num_edges=[3, 6]")
+    assert all(
+        w in message for w in ("learning.num_edges", "[3, 6]", "fleet.deployment_seed = 0", "one number", "null")
+    )
+    assert load_config(overrides=[*shared, "learning.num_edges=4"]).fleet.deployment_seed == 0
+    assert "at least 0, or null" in line_of("fleet.deployment_seed=-1")
+
+
 def test_every_mistake_has_its_line():
     with pytest.raises(ConfigError) as error:
         load_config(overrides=["sead=1", "cost.delay_weight=0", "fleet.num_edges=0", "data.name=mnist"])

@@ -232,3 +232,54 @@ def test_a_fixed_deployment_changes_nothing_else():
         np.testing.assert_array_equal(getattr(fixed, name), getattr(drawn, name))
     with pytest.raises(ConfigError, match=r"fleet\.edge_bandwidths_mhz: 3 values for num_edges = 4"):
         sample_fleet(config.model_copy(update={"num_edges": 4}), np.random.default_rng(4))
+
+
+OF_EDGES = ("edge_position_m", "cloud_gain", "edge_bandwidth_hz")
+OF_DEVICES = ("position_m", "cycles_per_sample", "samples", "power_w", "max_cpu_hz")
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_a_deployment_seed_keeps_the_edges_and_redraws_the_devices(dense):
+    ranges = {"num_edges": 3, "max_cpu_ghz": (1.0, 3.0), "deployment_seed": 7, "dense": dense}
+    one, other = draw(1, num_devices=20, **ranges), draw(2, num_devices=20, **ranges)
+    more = draw(1, num_devices=9, samples=(5, 9), **ranges)  # neither N nor what devices draw moves the edges
+    for name in OF_EDGES:
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+        np.testing.assert_array_equal(getattr(one, name), getattr(more, name))
+        assert not np.array_equal(getattr(one, name), getattr(draw(1, **ranges | {"deployment_seed": 8}), name))
+    for name in (*OF_DEVICES, "gain", "distance_m"):
+        assert not np.array_equal(np.asarray(getattr(one, name)), np.asarray(getattr(other, name)))
+    # The shadowing of a device's links is redrawn too, not only its position.
+    shadow = [np.asarray(f.gain) / path_gain(np.asarray(f.distance_m), FleetConfig()) for f in (one, other)]
+    assert not np.allclose(*shadow)
+    np.testing.assert_array_equal(np.asarray(one.gain), np.asarray(draw(1, num_devices=20, **ranges).gain))
+
+
+def test_a_deployment_is_drawn_as_a_fleets_edges_are():
+    edges = [draw(0, num_devices=1, num_edges=50, deployment_seed=seed) for seed in range(200)]
+    positions = np.concatenate([fleet.edge_position_m for fleet in edges])
+    assert positions.mean(axis=0) == pytest.approx([500.0, 500.0], abs=10)
+    bandwidth = np.concatenate([fleet.edge_bandwidth_hz for fleet in edges])
+    assert (bandwidth.min(), bandwidth.max(), bandwidth.mean()) == pytest.approx((0.5e6, 3e6, 1.75e6), rel=0.01)
+    away = np.linalg.norm(positions - 500.0, axis=-1)
+    shadow_db = -10 * np.log10(np.concatenate([f.cloud_gain for f in edges]) / path_gain(away, FleetConfig()))
+    assert (shadow_db.mean(), shadow_db.std()) == pytest.approx((0.0, 8.0), abs=0.25)
+
+
+def test_fixed_bandwidths_win_over_the_deployments():
+    fixed = draw(3, num_edges=2, deployment_seed=1, edge_bandwidths_mhz=(2.5, 1.0))
+    drawn = draw(3, num_edges=2, deployment_seed=1)
+    assert fixed.edge_bandwidth_hz.tolist() == [2.5e6, 1e6]
+    for name in ("edge_position_m", "cloud_gain", "gain", "samples"):
+        np.testing.assert_array_equal(getattr(fixed, name), getattr(drawn, name))
+
+
+def test_without_a_deployment_seed_everything_is_drawn_as_before():
+    # Computed at commit 6c93c38, before there was such a setting.
+    fleet = draw(5, num_devices=3, num_edges=2)
+    sums = [float(getattr(fleet, name).sum()) for name in ("gain", "cloud_gain", "edge_bandwidth_hz", "power_w")]
+    golden = [1.6575425805094826e-10, 9.100768711803114e-12, 2815031.9625184704, 0.13816783459612095]
+    assert sums == pytest.approx(golden, rel=1e-12)
+    on_demand = draw(5, num_devices=3, num_edges=2, dense=False)
+    sums = [float(np.asarray(on_demand.gain).sum()), float(on_demand.edge_bandwidth_hz.sum())]
+    assert sums == pytest.approx([2.931541310568896e-11, 4873175.088372171], rel=1e-12)

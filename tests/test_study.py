@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hflray import metrics
+from hflray import metrics, study
 from hflray.config import ExperimentConfig, load_config, to_yaml
 from hflray.errors import ConfigError
 from hflray.study import run_study, sized_by_data
@@ -83,6 +83,14 @@ def test_another_data_set_is_refused_with_what_to_set(given) -> None:
     says = r"data\.name: got 'synthetic' .*accepted: fashion_mnist, cifar10.*set cost\.model_kb and fleet\.samples"
     with pytest.raises(ConfigError, match=says):
         next(run_study(config("data.name=synthetic", *given)))
+
+
+def test_a_study_on_one_deployment(monkeypatch) -> None:
+    seen = []
+    monkeypatch.setattr(study, "lower_bound", lambda fleet, *_: seen.append(fleet) or 0.0)
+    list(run_study(config("assignment.name=random", "fleet.deployment_seed=4")))
+    assert len({fleet.edge_bandwidth_hz.tobytes() + fleet.cloud_gain.tobytes() for fleet in seen}) == 1
+    assert len({fleet.position_m.tobytes() for fleet in seen}) == len(seen) == 4
 
 
 def test_the_metrics_are_the_glossarys() -> None:

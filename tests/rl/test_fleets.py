@@ -112,6 +112,25 @@ def test_a_fixed_deployment() -> None:
         replace(FleetSpec.of(config), num_edges=(2, 3))
 
 
+def test_a_deployment_seed_keeps_the_edges_of_all_fleets() -> None:
+    spec = FleetSpec.of(load_config(None, ["fleet.deployment_seed=3", "scheduling.num_scheduled=6"]))
+    fleets = [s.draw(i)[0] for s in (spec, held_out(spec)) for i in range(4)]
+    for fleet in fleets[1:]:
+        assert np.array_equal(fleet.edge_position_m, fleets[0].edge_position_m)
+        assert np.array_equal(fleet.edge_bandwidth_hz, fleets[0].edge_bandwidth_hz)
+    assert len({fleet.position_m.tobytes() for fleet in fleets}) == len(fleets)
+    assert FleetSpec.from_dict(spec.to_dict()) == spec
+    with pytest.raises(ConfigError, match=r"learning.num_edges: got \[5, 6\] with fleet.deployment_seed = 3"):
+        replace(spec, num_edges=(5, 6))
+
+
+def test_caches_made_before_there_were_deployment_seeds_are_found() -> None:
+    # Of commit 6c93c38: Table I's fleets and their hash, the name of their cache.
+    assert "deployment_seed" not in FleetSpec().to_dict()["fleet"]
+    assert FleetSpec().hash == "e5006fdefe593ea8"
+    assert replace(FleetSpec(), fleet=FleetConfig(deployment_seed=0)).hash != FleetSpec().hash
+
+
 def test_a_configurations_specification() -> None:
     config = load_config(
         None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from hflray import ConfigError, DivergedError, metrics
 from hflray.assignment.d3qn import load_policy
 from hflray.config import ExperimentConfig
+from hflray.rl.files import PROGRESS
 from hflray.rl.session import AssignerTraining
 from tests.rl.small import small
 
@@ -35,8 +37,11 @@ def untimed(points: list[dict[str, float]]) -> list[dict[str, float]]:
         (),
         ("learning.architecture=shared", "learning.num_edges=[2, 4]", "learning.num_scheduled=[2, 9]",
          "learning.width=8", "learning.ce=1", "learning.reward=cost"),
+        ("learning.features=paper", "fleet.deployment_seed=1", "learning.replay=transitions", "learning.update_every=3",
+         "learning.td_loss=squared", "learning.grad_clip=null", "learning.environments=1", "learning.double_q=false",
+         "learning.num_scheduled=[2, 9]"),
     ],
-    ids=["bilstm", "shared"],
+    ids=["bilstm", "shared", "literal"],
 )  # fmt: skip
 def test_a_restored_run_goes_on_bit_for_bit(tmp_path, overrides) -> None:
     config = small(tmp_path, *overrides)
@@ -64,6 +69,23 @@ def test_a_restored_run_goes_on_bit_for_bit(tmp_path, overrides) -> None:
 def _restored(config: ExperimentConfig, folder: Path) -> None:
     with AssignerTraining(config) as training:
         training.restore(folder)
+
+
+def test_a_checkpoint_from_before_a_setting_goes_on_with_its_default(tmp_path) -> None:
+    with AssignerTraining(small(tmp_path)) as training:
+        training.advance()
+        training.save(tmp_path / "saved")
+        progress = tmp_path / "saved" / PROGRESS
+        state = json.loads(progress.read_text())
+        for name in ("td_loss", "replay", "update_every", "grad_clip"):  # what commit 6c93c38 did not have
+            del state["learning"][name]
+        progress.write_text(json.dumps(state))
+        training.restore(tmp_path / "saved")
+    with (
+        AssignerTraining(small(tmp_path, "learning.td_loss=squared")) as training,
+        pytest.raises(ConfigError, match=r"td_loss = huber there, squared here"),
+    ):
+        training.restore(tmp_path / "saved")
 
 
 def test_a_point_has_the_glossarys_names(tmp_path) -> None:
