@@ -265,7 +265,9 @@ class AssignmentConfig(Section):
     )
     restarts: int = Field(0, ge=0, description="local_search: further searches from perturbed starts")
     budget_ms: float | None = Field(None, gt=0, description="local_search: go on for so long; depends on the machine")
-    policy: str | None = Field(None, description="d3qn: a policy file; null: the shipped one, for any number of edges")
+    policy: str | None = Field(
+        None, description="d3qn: any_deployment, paper_db, paper_literal, or a policy file; null: any_deployment"
+    )
     polish_ms: Annotated[float, Field(ge=0)] | Literal["optimum"] | None = Field(
         None, description="d3qn: local search from its answer for so long; optimum: to a local optimum"
     )

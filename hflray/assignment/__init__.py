@@ -65,4 +65,10 @@ def configured_assigner(config: ExperimentConfig) -> Assigner:
     options = {name: value for name, value in settings.items() if value is not None}
     if section.name == "hfel":
         options["method"] = config.allocation.method
-    return build_assigner(section.name, **(options | section.options))
+    assigner = build_assigner(section.name, **(options | section.options))
+    if section.name == "d3qn":
+        from hflray.assignment.d3qn import D3QN  # with torch, which other assigners do without
+
+        if isinstance(assigner, D3QN):
+            assigner.on_deployment(config.fleet.deployment_seed)
+    return assigner

@@ -1,42 +1,34 @@
 """The learned assigner (paper, section V): one pass of a Q-network over the scheduled devices, then ``argmax`` (23).
 
-Inference only, without Ray or RLlib. A policy is one safetensors file: the network's tensors and, in its header, the
-model card (what it was trained on, by which commit, with which results) and a checksum. The shipped policy is for any
-number of edges; `hflray.rl.train` makes others.
+Inference only, without Ray or RLlib. The policy is a file of `hflray.assignment.policy`, which names the shipped ones;
+`hflray.rl.train` makes others.
 
 `polish_ms` lets local search go on from the policy's answer, for so many milliseconds or to a local ``optimum``.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from hflray.allocation.jit import IntArray
 from hflray.assignment.features import rows_of
 from hflray.assignment.local_search import descend
 from hflray.assignment.neighbours import new_state
-from hflray.assignment.network import NetworkSpec, QNetwork, build_network
 from hflray.assignment.objective import round_problem
+from hflray.assignment.policy import SHIPPED, TRAIN, load_policy, policy_path
 from hflray.cost import Workload
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 
-SHIPPED = Path(__file__).with_name("policies") / "any_deployment.safetensors"
-TRAIN = "python -m hflray.tune tune_configs/fig5_assigner_learning.yaml"
 AT_ONCE = 50  # exchanges that a polish solves between looks at the clock
 logger = logging.getLogger("hflray")
 _warned: set[str] = set()
@@ -46,13 +38,13 @@ class D3QN:
     """The learned assigner.
 
     Args:
-        policy: a policy file; None: the shipped one, for any number of edges.
+        policy: a policy file, or the name of a shipped one; None: ``any_deployment``.
         polish_ms: milliseconds of local search from the policy's answer; None or 0: the policy alone; ``optimum``: to
             a local optimum over transfers and exchanges. With a number the answer depends on the machine's speed.
         features: if given, the feature set that the policy must have been trained on (``paper`` or ``db``).
 
     Raises:
-        ConfigError: a file that is missing, damaged or no policy; another feature set; a bad budget.
+        ConfigError: an unknown name; a file that is missing, damaged or no policy; another feature set; a bad budget.
     """
 
     def __init__(
@@ -66,7 +58,7 @@ class D3QN:
             raise ConfigError(
                 f"assignment.polish_ms: got {polish_ms!r}; a number of at least 0, 'optimum' or null is needed"
             )
-        self.path = SHIPPED if policy is None else Path(policy)
+        self.path = SHIPPED if policy is None else policy_path(policy)
         self.network, self.card = load_policy(self.path)
         self.spec = self.network.spec
         if features is not None and features != self.spec.features:
@@ -120,6 +112,16 @@ class D3QN:
                     "(assignment.polish_ms helps)", what, value, most, self.path.name,
                 )  # fmt: skip
 
+    def on_deployment(self, seed: int | None) -> None:
+        """Warn once of fleets of another deployment (`fleet.deployment_seed`) than the one the policy learned."""
+        learned = self.card.get("trained_on", {}).get("specification", {}).get("fleet", {}).get("deployment_seed")
+        if learned is not None and seed != learned and (key := f"{self.path}:deployment {seed}") not in _warned:
+            _warned.add(key)
+            logger.warning(
+                "d3qn: fleet.deployment_seed is %s, and %s learned the edges of deployment %d alone; its answers on "
+                "others are arbitrary", "null" if seed is None else seed, self.path.name, learned,
+            )  # fmt: skip
+
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
@@ -130,71 +132,3 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def save_policy(path: str | Path, network: QNetwork, card: dict[str, Any]) -> None:
-    """Write a policy: the network's tensors, its specification, the card and a checksum, in one safetensors file.
-
-    Args:
-        path: the file; its folder is made.
-        network: of `hflray.assignment.network`.
-        card: what JSON can hold: ``trained_on`` with ``num_scheduled`` and ``num_edges`` as [low, high], and whatever
-            else a reader should know.
-    """
-    file = Path(path)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
-    head = json.dumps({"spec": network.spec.to_dict(), "card": card}, sort_keys=True)
-    # To a temporary name first: a reader never sees half a policy.
-    partial = file.with_suffix(".partial")
-    save_file(tensors, partial, metadata={"hflray_policy": head, "sha256": _digest(head, tensors)})
-    partial.chmod(0o644)  # safetensors keeps files to their owner; a policy is there to be given on
-    partial.replace(file)
-
-
-def load_policy(path: str | Path) -> tuple[QNetwork, dict[str, Any]]:
-    """Read a policy: its network, ready for inference, and its card. The same file is read once.
-
-    Raises:
-        ConfigError: the file is missing, damaged, changed since it was written, or no policy.
-    """
-    file = Path(path)
-    if not file.is_file():
-        raise ConfigError(
-            f"assignment.policy: {file} does not exist; leave it out for the shipped policy, or train one: {TRAIN}"
-        )
-    state = file.stat()
-    return _load(file.resolve(), state.st_mtime_ns, state.st_size)
-
-
-@cache
-def _load(file: Path, changed: int, size: int) -> tuple[QNetwork, dict[str, Any]]:
-    again = f"get the file again, or train one: {TRAIN}"
-    try:
-        with safe_open(file, framework="pt") as opened:
-            header = opened.metadata() or {}
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (no mapping)
-    except (SafetensorError, OSError) as error:
-        raise ConfigError(f"assignment.policy: {file} cannot be read ({error}); {again}") from None
-    if "hflray_policy" not in header:
-        raise ConfigError(f"assignment.policy: {file} is not a policy of hflray; {again}")
-    head = header["hflray_policy"]
-    if _digest(head, tensors) != header.get("sha256"):
-        raise ConfigError(f"assignment.policy: {file} has been changed or damaged (its checksum differs); {again}")
-    saved = json.loads(head)
-    try:
-        network = build_network(NetworkSpec(**saved["spec"]))
-        network.load_state_dict(tensors)
-    except (TypeError, RuntimeError) as error:
-        first = str(error).splitlines()[0]
-        raise ConfigError(f"assignment.policy: {file} is of another version of hflray ({first}); {again}") from None
-    return network.eval().requires_grad_(False), saved["card"]
-
-
-def _digest(head: str, tensors: dict[str, torch.Tensor]) -> str:
-    digest = hashlib.sha256(head.encode())
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        digest.update(tensor.contiguous().numpy().tobytes())
-    return digest.hexdigest()

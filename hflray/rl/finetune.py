@@ -5,7 +5,8 @@ objective falls below it. The gradient is `hflray.rl.gradient`'s.
 
     python -m hflray.rl.finetune --policy learned.safetensors --out tuned.safetensors --minutes 10 [--set …] [--resume]
 
-No teacher is needed, so fleets are cheap; local search's answers on held-out ones are what it is compared with.
+No teacher is needed, so fleets are cheap; local search's answers on others are what it is compared with. The best
+snapshot is chosen on held-out fleets, and what the model card says is measured on a third set, which chose nothing.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ import torch
 from numpy.typing import NDArray
 
 from hflray import checkpoint
-from hflray.assignment.d3qn import load_policy, save_policy
 from hflray.assignment.network import QNetwork, build_network
+from hflray.assignment.policy import load_policy, save_policy
 from hflray.config import load_config
 from hflray.errors import ConfigError, HflrayError
-from hflray.rl.fleets import FleetSpec, SolvedFleet, held_out, objective_of
+from hflray.rl.fleets import FleetSpec, SolvedFleet, held_out, objective_of, reporting
 from hflray.rl.gradient import AT_ONCE, CostGradient, batch_of
 from hflray.rl.pool import prepare
 from hflray.training.release import git_commit
@@ -57,7 +58,8 @@ def evaluate(network: QNetwork, fleets: Sequence[SolvedFleet]) -> dict[str, floa
 def finetune(
     network: QNetwork,
     fleets: Sequence[SolvedFleet],
-    test: Sequence[SolvedFleet],
+    choosing: Sequence[SolvedFleet],
+    unseen: Sequence[SolvedFleet],
     *,
     updates: int | None = None,
     minutes: float | None = None,
@@ -71,24 +73,26 @@ def finetune(
     report: Callable[[int, float, dict[str, float]], None] | None = None,
     evaluate_every_s: float = 60.0,
 ) -> dict[str, Any]:
-    """Train `network` in place on the objective of `fleets`; it ends as the best of its evaluations on `test`.
+    """Train `network` in place on the objective of `fleets`; it ends as the best of its evaluations on `choosing`.
 
     Args:
         network: a trained policy's.
-        fleets, test: solved fleets to train on and held-out ones; their labels only serve the comparison.
+        fleets: solved fleets to train on; nobody looks at their labels.
+        choosing: solved fleets on which the best snapshot is chosen.
+        unseen: solved fleets that are looked at before and after only, for the figures that are returned.
         updates, minutes: when to stop, whichever comes first; at least one is needed.
         learning_rate, final_learning_rate: of Adam, falling linearly over whichever limit is nearer.
         temperature, batch, seed: see `CostGradient`.
         folder: where the state is kept after each evaluation; None: nowhere.
         resume: go on from the state in `folder`, bit for bit if `minutes` is not used.
-        report: called with updates, seconds and the figures of each evaluation.
+        report: called with updates, seconds and the figures of each evaluation on `choosing`.
         evaluate_every_s: seconds between evaluations when there is a time limit; 10 evaluations without.
 
     Returns:
-        What the model card should say: updates, seconds, and the figures before and after.
+        What the model card should say: updates, seconds, and the figures before and after, on `unseen`.
 
     Raises:
-        ConfigError: no limit given, or no state to resume.
+        ConfigError: no limit given, no state to resume, or one of a version that kept no figures on `unseen`.
     """
     if updates is None and minutes is None:
         raise ConfigError("finetune: neither updates nor minutes is given; one is needed")
@@ -99,11 +103,16 @@ def finetune(
         if state_path is None or not state_path.exists():
             raise ConfigError(f"finetune: there is no state in {folder} to resume; leave --resume out")
         state = checkpoint.load(state_path)
+        if "unseen_before" not in state:
+            raise ConfigError(
+                f"finetune: the state in {folder} is of a version of hflray that chose and reported on the same "
+                "fleets; leave --resume out to begin anew"
+            )
         learner.load_state_dict(state)
-        spent, before, best = state["spent"], state["before"], state["best"]
+        spent, before, best = state["spent"], state["unseen_before"], state["best"]
         best_weights = {key.removeprefix("best/"): value for key, value in state.items() if key.startswith("best/")}
     else:
-        before = best = evaluate(network, test)
+        before, best = evaluate(network, unseen), evaluate(network, choosing)
         best_weights = learner.weights()
     limit_s = np.inf if minutes is None else 60.0 * minutes
     every = max(1, (updates or 0) // 10)
@@ -118,7 +127,7 @@ def finetune(
             done = part >= 1.0 or learner.updates == updates
             due = learner.updates % every == 0 if minutes is None else time.monotonic() - evaluated > evaluate_every_s
             if done or due:
-                figures, spent = evaluate(network, test), time.monotonic() - began
+                figures, spent = evaluate(network, choosing), time.monotonic() - began
                 if figures["mean_ratio"] < best["mean_ratio"]:
                     best, best_weights = figures, learner.weights()
                 if report:
@@ -130,7 +139,8 @@ def finetune(
         if state_path and (done or learner.updates - saved >= AT_ONCE * 25):
             kept = {f"best/{name}": value for name, value in best_weights.items()}
             spent, saved = time.monotonic() - began, learner.updates
-            checkpoint.save(state_path, learner.state_dict() | kept | {"spent": spent, "before": before, "best": best})
+            figures_so_far = {"spent": spent, "unseen_before": before, "best": best}
+            checkpoint.save(state_path, learner.state_dict() | kept | figures_so_far)
     learner.load_weights(best_weights)
     network.eval()
     return {
@@ -141,7 +151,8 @@ def finetune(
         "temperature": temperature,
         "learning_rate": [learning_rate, final_learning_rate],
         "before": before,
-        "after": best,
+        "after": evaluate(network, unseen),
+        "fleets_reported_on": len(unseen),
     }
 
 
@@ -171,7 +182,10 @@ def main(arguments: list[str] | None = None) -> int:
         ]
         specs = [replace(spec, teacher="best_gain", options={}) for spec in specs]  # labels are not looked at
         fleets = [fleet for spec in specs for fleet in prepare(spec, learning.fleets // len(specs)).fleets]
-        test = prepare(held_out(replace(specs[0], teacher="local_search")), learning.evaluation_fleets)
+        compared = replace(specs[0], teacher="local_search")
+        choosing, unseen = (
+            prepare(kind(compared), learning.evaluation_fleets).fleets for kind in (held_out, reporting)
+        )
         torch.set_num_threads(1)
 
         def report(updates: int, seconds: float, figures: dict[str, float]) -> None:
@@ -179,7 +193,7 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{seconds:6.0f} s  {updates:6d} updates  {said}", flush=True)
 
         summary = finetune(
-            network, fleets, test.fleets, updates=given.updates,
+            network, fleets, choosing, unseen, updates=given.updates,
             minutes=None if given.updates else given.minutes, learning_rate=given.learning_rate, batch=given.batch,
             seed=given.seed, folder=given.out.with_suffix(".state"), resume=given.resume, report=report,
         )  # fmt: skip

@@ -1,8 +1,10 @@
 """Random fleets and what a teacher made of them: the specification, drawing and solving.
 
-A fleet is a function of the specification and its number (``seeding.stream``); held-out fleets come from a stream of
-their own. What is kept of a solved fleet is the round's problem and the teacher's assignment, independent of features:
-either feature set is computed on reading, in a fraction of a millisecond.
+A fleet is a function of the specification and its number (``seeding.stream``). There are three sets, each from a stream
+of its own: fleets to train on; held-out ones, for learning curves and for choosing among snapshots and runs; and those
+on which a finished policy is reported, which have chosen nothing. What is kept of a solved fleet is the round's problem
+and the teacher's assignment, independent of features: either feature set is computed on reading, in a fraction of a
+millisecond.
 """
 
 from __future__ import annotations
@@ -49,7 +51,8 @@ class FleetSpec:
         local_iterations, edge_iterations: L and Q.
         teacher, options: an assigner's name and its options.
         seed: root of the streams.
-        held_out: fleets for evaluation, from another stream than those for training.
+        held_out: fleets for evaluation and choice, from another stream than those for training.
+        reporting: fleets that a finished policy is reported on, from a third stream; `held_out` does not matter then.
     """
 
     fleet: FleetConfig = field(default_factory=FleetConfig)
@@ -66,6 +69,7 @@ class FleetSpec:
     options: Mapping[str, Any] = field(default_factory=lambda: {"exchanges": 300, "start": "best_gain"})
     seed: int = 0
     held_out: bool = False
+    reporting: bool = False
 
     def __post_init__(self) -> None:
         registry.check("assigner", self.teacher, "learning.teacher.name")
@@ -123,6 +127,8 @@ class FleetSpec:
             if k not in ("num_devices", "num_edges", "dense")
             and not (k in LATER and v == FleetConfig.model_fields[k].default)
         }
+        if not self.reporting:  # as caches from before it have it
+            del values["reporting"]
         whole: dict[str, Any] = json.loads(json.dumps({"fleet": fleet, **values, "options": dict(self.options)}))
         return whole
 
@@ -164,6 +170,8 @@ class FleetSpec:
 
     @property
     def _stream(self) -> str:
+        if self.reporting:
+            return "assigner/reporting"
         return "assigner/held-out" if self.held_out else "assigner/fleets"
 
     def solve(self, index: int) -> SolvedFleet:
@@ -228,6 +236,11 @@ def objective_of(problem: RoundProblem, assignment: NDArray[Any]) -> float:
 def held_out(spec: FleetSpec) -> FleetSpec:
     """The same specification with fleets that training never sees."""
     return replace(spec, held_out=True)
+
+
+def reporting(spec: FleetSpec) -> FleetSpec:
+    """The same specification with fleets that neither training nor any choice among policies sees."""
+    return replace(spec, held_out=False, reporting=True)
 
 
 def network_spec(config: ExperimentConfig) -> NetworkSpec:

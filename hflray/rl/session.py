@@ -15,14 +15,14 @@ import ray
 import torch
 
 from hflray import checkpoint, metrics
-from hflray.assignment.d3qn import save_policy
+from hflray.assignment.policy import save_policy
 from hflray.config import ExperimentConfig, LearningConfig
 from hflray.errors import ConfigError, DivergedError
 from hflray.rl.algorithm import algorithm_config, checked_state
 from hflray.rl.card import model_card
 from hflray.rl.evaluation import Evaluation, Quality
 from hflray.rl.files import PROGRESS, RLLIB
-from hflray.rl.fleets import FleetSpec, held_out, network_spec
+from hflray.rl.fleets import FleetSpec, held_out, network_spec, reporting
 from hflray.rl.pool import FleetPool, prepare
 
 OBJECT_STORE_BYTES = 100 * 2**20
@@ -80,18 +80,21 @@ class AssignerTraining:
     def __init__(self, config: ExperimentConfig, report: Report | None = None, workers: int | None = None) -> None:
         self.config, learning = config, config.learning
         spec = FleetSpec.of(config)
-        test_folder = f"{learning.cache.rstrip('/')}-held-out" if learning.cache else None
 
         def said(what: str) -> Callable[[int, int], None] | None:
             return None if report is None else lambda done, total: report(what, done, total)
 
-        def solved(what: FleetSpec, count: int, folder: str | None, name: str) -> FleetPool:
+        def solved(what: FleetSpec, count: int, name: str, beside: str = "") -> FleetPool:
+            folder = learning.cache.rstrip("/") + beside if learning.cache else None
             return prepare(what, count, folder, workers=workers, progress=said(name))
 
-        self.pool = solved(spec, learning.fleets, learning.cache, "training fleets")
-        test = solved(held_out(spec), learning.evaluation_fleets, test_folder, "held-out fleets")
-        network = network_spec(config)
-        self.evaluate = Evaluation(test, learning.features, network.num_edges, said("references"))
+        def judge(what: FleetSpec, name: str, beside: str) -> Evaluation:
+            pool = solved(what, learning.evaluation_fleets, name, beside)
+            return Evaluation(pool, learning.features, network_spec(config).num_edges, said("references"))
+
+        self.pool = solved(spec, learning.fleets, "training fleets")
+        self.evaluate = judge(held_out(spec), "held-out fleets", "-held-out")
+        self.evaluate_finished = judge(reporting(spec), "fleets to report on", "-reporting")
         self._threads = torch.get_num_threads()
         torch.set_num_threads(1)  # two are slower as soon as anything else runs
         quiet()
@@ -188,9 +191,13 @@ class AssignerTraining:
         self.learn_s, self.points = state["learn_s"], state["points"]
 
     def save_policy(self, path: str | Path) -> None:
-        """Write the policy with its model card, for ``assignment.name: d3qn``."""
+        """Write the policy with its model card, for ``assignment.name: d3qn``.
+
+        The card's figures are of fleets that neither training nor the learning curve has seen.
+        """
         network = self.algorithm.network()
-        card = model_card(self.config, self.pool, self.env_steps, self.learn_s, self.evaluate(network))
+        quality = self.evaluate_finished(network)
+        card = model_card(self.config, self.pool, self.env_steps, self.learn_s, quality)
         save_policy(path, network, card)
 
 

@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 
 from hflray.allocation import allocate_round
 from hflray.assignment import build_assigner, configured_assigner, d3qn
-from hflray.assignment.d3qn import SHIPPED, load_policy, save_policy
 from hflray.assignment.features import feature_rows
 from hflray.assignment.network import NetworkSpec, build_network
+from hflray.assignment.policy import SHIPPED, load_policy, save_policy
 from hflray.config import load_config
 from hflray.cost import Workload, round_cost
 from hflray.errors import ConfigError

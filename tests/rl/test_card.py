@@ -2,32 +2,75 @@
 
 from __future__ import annotations
 
-import sys
+import numpy as np
+import pytest
+import torch
 
-from hflray.assignment.d3qn import SHIPPED, load_policy
+from hflray.assignment.policy import SHIPPED, load_policy, policy_path, save_policy, shipped
+from hflray.config import LearningConfig
 from hflray.rl import card as module
 from hflray.rl.card import as_markdown
+from hflray.rl.finetune import greedy
+from hflray.rl.fleets import objective_of, reporting
 from hflray.training import release
 from hflray.training.release import git_commit
+from tests.rl.small import TINY, tiny_network
 
 
-def test_the_shipped_card_is_what_the_policy_says():
-    _, card = load_policy(SHIPPED)
-    text = SHIPPED.with_suffix(".md").read_text(encoding="utf-8")
-    assert text == as_markdown(SHIPPED.stem, card, SHIPPED.stat().st_size)
+@pytest.mark.parametrize("name", shipped())
+def test_a_shipped_card_is_what_the_policy_says(name):
+    path = policy_path(name)
+    _, card = load_policy(path)
+    text = path.with_suffix(".md").read_text(encoding="utf-8")
+    assert text == as_markdown(name, card, path.stat().st_size)
     for said in (f"seed {card['seed']}", f"{card['env_steps']:,} environment steps", card["git_commit"], "TD loss × 1"):
         assert said in text
-    assert all(f"**{tuned['after']['mean_ratio']:.4f}** after" in text for tuned in card["fine_tuned"])
+    assert all(f"**{tuned['after']['mean_ratio']:.4f}** after" in text for tuned in card.get("fine_tuned", []))
 
 
-def test_the_command_writes_it_beside_the_file(tmp_path, monkeypatch, capsys):
+def test_a_card_says_how_the_learner_was_not_the_default():
+    _, card = load_policy(SHIPPED)
+    literal = LearningConfig(td_loss="squared", replay="transitions", train_batch=128, update_every=1, epsilon=(0, 0))
+    trained = card["trained_on"]
+    spec = trained["specification"] | {"fleet": trained["specification"]["fleet"] | {"deployment_seed": 6}}
+    changed = {"algorithm": literal.model_dump(mode="json"), "trained_on": trained | {"specification": spec}}
+    text = as_markdown("x", card | changed, 10)
+    said_too = ("squared TD error", "O = 128 single transitions out of 100,000", "an update each step", "ε = 0 to 0",
+                "one deployment (`fleet.deployment_seed: 6`)", "other deployments of the edges")  # fmt: skip
+    for said in said_too:
+        assert said in text
+    assert "deployment of" not in as_markdown("x", card, 10)
+    assert "squared" not in as_markdown("x", card, 10)
+
+
+def test_measuring_takes_fleets_that_chose_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path, network = tmp_path / "tiny.safetensors", tiny_network()
+    _, card = load_policy(SHIPPED)
+    card |= {"trained_on": card["trained_on"] | {"specification": TINY.to_dict()}}
+    del card["fine_tuned"]
+    save_policy(path, network, card)
+    assert module.main([str(path), "--measure", "--fleets", "4"]) == 0
+    loaded, measured = load_policy(path)
+    assert all(
+        torch.equal(a, b) for a, b in zip(loaded.state_dict().values(), network.state_dict().values(), strict=True)
+    )
+    solved = [reporting(TINY).solve(index) for index in range(4)]
+    ours = [objective_of(fleet.problem, greedy(loaded, fleet)) for fleet in solved]
+    assert measured["reported"]["objective"] == round(float(np.mean(ours)), 3)
+    assert measured["reported"]["reporting_fleets"] == 4
+    assert {key: value for key, value in measured.items() if key != "reported"} == card
+    assert (
+        "**As it is**, on 4 fleets that neither training nor any choice has seen" in path.with_suffix(".md").read_text()
+    )
+
+
+def test_the_command_writes_it_beside_the_file(tmp_path, capsys):
     path = tmp_path / "copy.safetensors"
     path.write_bytes(SHIPPED.read_bytes())
-    monkeypatch.setattr(sys, "argv", ["card", str(path)])
-    assert module.main() == 0
+    assert module.main([str(path)]) == 0
     assert (tmp_path / "copy.md").read_text(encoding="utf-8").startswith("# copy\n")
-    monkeypatch.setattr(sys, "argv", ["card", str(tmp_path / "none")])
-    assert module.main() == 2
+    assert module.main([str(tmp_path / "none.safetensors")]) == 2
     assert "does not exist" in capsys.readouterr().err
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
-from hflray.assignment.d3qn import load_policy, save_policy
+from hflray import checkpoint
+from hflray.assignment.policy import load_policy, save_policy
 from hflray.errors import ConfigError
 from hflray.rl import finetune as module
 from hflray.rl.finetune import evaluate, finetune
+from hflray.rl.pool import read_spec
 from tests.rl.small import tiny_network
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -15,26 +18,53 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 def test_it_improves_on_random_weights(fleets):
     net = tiny_network()
-    before = evaluate(net, fleets[30:])["mean_ratio"]
-    summary = finetune(net, fleets[:30], fleets[30:], updates=60, learning_rate=3e-3, batch=8)
-    after = evaluate(net, fleets[30:])["mean_ratio"]
-    assert summary["before"]["mean_ratio"] == before
-    assert summary["after"]["mean_ratio"] == after  # it ends as its best evaluation
-    assert after < before
-    assert summary["updates"] == 60
+    before, shown = evaluate(net, fleets[30:]), []
+    summary = finetune(
+        net, fleets[:20], fleets[20:30], fleets[30:], updates=60, learning_rate=3e-3, batch=8,
+        report=lambda updates, seconds, figures: shown.append(figures["mean_ratio"]),
+    )  # fmt: skip
+    after = evaluate(net, fleets[30:])
+    assert (summary["before"], summary["after"]) == (before, after)  # of the fleets that chose nothing
+    assert after["mean_ratio"] < before["mean_ratio"]
+    assert evaluate(net, fleets[20:30])["mean_ratio"] == min(shown)  # it ends as the best on those that choose
+    assert (summary["updates"], summary["fleets_reported_on"]) == (60, 10)
+
+
+def test_the_fleets_reported_on_choose_nothing(fleets, monkeypatch):
+    # Whatever is reported on, the same snapshot is chosen, and nothing looks at those fleets while it goes on.
+    nets, seen = [tiny_network(), tiny_network()], []
+    monkeypatch.setattr(module, "evaluate", lambda net, some: seen.append(list(map(id, some))) or evaluate(net, some))
+    for net, unseen in zip(nets, (fleets[16:18], fleets[18:20]), strict=True):
+        finetune(net, fleets[:12], fleets[12:16], unseen, updates=20, learning_rate=3e-2, batch=4)
+        looked = [number for number, some in enumerate(seen) if some == list(map(id, unseen))]
+        assert looked == [0, len(seen) - 1]
+        seen.clear()
+    assert all(torch.equal(a, b) for a, b in zip(*(net.state_dict().values() for net in nets), strict=True))
 
 
 def test_a_run_goes_on_from_its_folder(fleets, tmp_path):
-    finetune(tiny_network(), fleets[:8], fleets[8:12], updates=4, batch=2, folder=tmp_path)
-    summary = finetune(tiny_network(3), fleets[:8], fleets[8:12], updates=8, batch=2, folder=tmp_path, resume=True)
+    some = fleets[:8], fleets[8:12], fleets[12:14]
+    first = finetune(tiny_network(), *some, updates=4, batch=2, folder=tmp_path)
+    summary = finetune(tiny_network(3), *some, updates=8, batch=2, folder=tmp_path, resume=True)
     assert summary["updates"] == 8
+    assert summary["before"] == first["before"]  # of the first network, not of the one that it goes on with
     with pytest.raises(ConfigError, match="resume"):
-        finetune(tiny_network(), fleets[:8], fleets[8:12], updates=4, folder=tmp_path / "empty", resume=True)
+        finetune(tiny_network(), *some, updates=4, folder=tmp_path / "empty", resume=True)
+
+
+def test_a_state_that_chose_and_reported_on_the_same_fleets_is_refused(fleets, tmp_path):
+    some = fleets[:8], fleets[8:12], fleets[12:14]
+    finetune(tiny_network(), *some, updates=4, batch=2, folder=tmp_path)
+    state = checkpoint.load(tmp_path / "state")
+    state["before"] = state.pop("unseen_before")
+    checkpoint.save(tmp_path / "state", state)
+    with pytest.raises(ConfigError, match="chose and reported on the same fleets"):
+        finetune(tiny_network(), *some, updates=8, batch=2, folder=tmp_path, resume=True)
 
 
 def test_a_limit_is_needed(fleets):
     with pytest.raises(ConfigError, match=r"updates nor minutes"):
-        finetune(tiny_network(), fleets, fleets)
+        finetune(tiny_network(), fleets, fleets, fleets)
 
 
 def test_the_command(tmp_path, monkeypatch, capsys):
@@ -57,5 +87,8 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     (tuned,) = card["fine_tuned"]
     assert tuned["updates"] == 4
     assert tuned["count"] == 8
+    assert tuned["fleets_reported_on"] == 4
+    specs = [read_spec(folder) for folder in (tmp_path / ".cache/hflray/fleets").iterdir()]
+    assert sorted((spec.held_out, spec.reporting) for spec in specs) == [(False, False), (False, True), (True, False)]
     assert module.main(["--policy", str(tmp_path / "none"), "--out", str(out)]) == 2
     assert "does not exist" in capsys.readouterr().err

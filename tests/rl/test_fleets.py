@@ -13,7 +13,7 @@ from hflray.assignment.d3qn import SHIPPED, load_policy
 from hflray.assignment.features import feature_rows
 from hflray.config import FleetConfig, load_config
 from hflray.cost import round_cost
-from hflray.rl.fleets import FleetSpec, check_rows, held_out, network_spec, objective_of
+from hflray.rl.fleets import FleetSpec, check_rows, held_out, network_spec, objective_of, reporting
 
 SPEC = FleetSpec(num_scheduled=(4, 9), num_edges=(2, 4), delay_weight=(0.1, 10.0), model_kb=(10.0, 882.0))
 
@@ -25,11 +25,14 @@ def test_a_fleet_is_a_function_of_its_number() -> None:
     assert one.problem.snr.shape != other.problem.snr.shape or not np.array_equal(one.problem.snr, other.problem.snr)
 
 
-def test_held_out_fleets_are_others() -> None:
-    seen = {SPEC.draw(index)[0].samples.tobytes() for index in range(20)}
-    unseen = {held_out(SPEC).draw(index)[0].samples.tobytes() for index in range(20)}
-    assert len(seen) == len(unseen) == 20
-    assert not seen & unseen
+def test_fleets_to_train_to_choose_and_to_report_on_are_others() -> None:
+    kinds = SPEC, held_out(SPEC), reporting(SPEC), reporting(held_out(SPEC))
+    trained, choosing, reported, again = ({spec.draw(index)[0].gain.tobytes() for index in range(20)} for spec in kinds)
+    assert len(trained | choosing | reported) == 60
+    assert again == reported
+    assert len({spec.hash for spec in kinds[:3]}) == 3
+    assert "reporting" not in SPEC.to_dict()  # the caches that there are keep their names
+    assert FleetSpec.from_dict(reporting(SPEC).to_dict()).hash == reporting(SPEC).hash
 
 
 def test_draws_keep_to_their_ranges() -> None:

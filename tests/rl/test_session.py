@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hflray import ConfigError, DivergedError, metrics
-from hflray.assignment.d3qn import load_policy
+from hflray.assignment.policy import load_policy
 from hflray.config import ExperimentConfig
 from hflray.rl.files import PROGRESS
 from hflray.rl.session import AssignerTraining
@@ -110,7 +110,21 @@ def test_a_point_has_the_glossarys_names(tmp_path) -> None:
     assert network.spec.hidden == 8
     assert card["env_steps"] == point.env_steps
     assert card["trained_on"]["num_scheduled"] == [8, 8]
-    assert card["results"]["agreement"] == pytest.approx(values[metrics.ASSIGNER_AGREEMENT], abs=1e-4)
+
+
+def test_the_card_reports_on_fleets_that_no_curve_has_seen(tmp_path) -> None:
+    with AssignerTraining(small(tmp_path)) as training:
+        curve, card = training.evaluate.pool, training.evaluate_finished.pool
+        assert (curve.spec.held_out, card.spec.reporting) == (True, True)
+        sets = [{fleet.problem.snr.tobytes() for fleet in pool.fleets} for pool in (training.pool, curve, card)]
+        assert sum(map(len, sets)) == len(set.union(*sets)) == 12 + 3 + 3
+        training.advance()
+        training.save_policy(tmp_path / "policy.safetensors")
+        expected = training.evaluate_finished(training.algorithm.network())
+        _, said = load_policy(tmp_path / "policy.safetensors")
+        assert said["results"]["objective"] == round(expected.objective, 3)
+        assert said["results"]["objective"] != round(training.evaluate(training.algorithm.network()).objective, 3)
+        assert said["results"]["reporting_fleets"] == 3
 
 
 def test_the_clock_ends_it_too(tmp_path) -> None:

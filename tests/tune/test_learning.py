@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hflray import metrics
-from hflray.assignment.d3qn import load_policy
+from hflray.assignment.policy import load_policy
 from hflray.config import load_config
 from hflray.sweep import expand, load_sweep
 from hflray.tune import cli
