@@ -10,7 +10,8 @@ from hflray.errors import ConfigError
 from hflray.report import choices_text
 from hflray.report.choices import Study
 from hflray.report.paper import EXHIBITS, Exhibit, verdicts
-from hflray.report.runs import Run, Sweep, exports, read_export
+from hflray.report.exports import exports, read_exhibit
+from hflray.report.runs import Run, Sweep
 from hflray.report.tables import summary, to_markdown
 from hflray.sweep import expand, load_sweep
 
@@ -114,7 +115,7 @@ def render(sweeps: Mapping[str, Sweep], configs: Path, source: str, study: Study
 
 def read_all(folder: Path) -> dict[str, Sweep]:
     """The exports below a folder by their sweep's name. Raises ConfigError: there is none."""
-    found = {sweep.name: sweep for sweep in map(read_export, exports(folder))}
+    found = {sweep.name: sweep for sweep in map(read_exhibit, exports(folder))}
     if not found:
         raise ConfigError(
             f"--from {folder}: holds no export; write one with python -m hflray.report SWEEP --export {folder}"

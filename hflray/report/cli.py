@@ -18,8 +18,9 @@ from hflray.errors import ConfigError, HflrayError, nearest
 from hflray.report import beside, choices_text, figures, page, tables
 from hflray.report.choices import Study, rank
 from hflray.report.explain import explain as explained
+from hflray.report.exports import FILE, export, exports, read_exhibit
 from hflray.report.paper import EXHIBITS, exhibit, exhibit_of, verdicts
-from hflray.report.runs import FILE, Run, Sweep, export, exports, read_export, read_sweep
+from hflray.report.runs import Run, Sweep, read_sweep
 from hflray.results import SweepFolder
 
 PACKAGE = Path(__file__).parents[1]
@@ -70,11 +71,11 @@ def _exported(name: str | None, source: Path) -> Sweep:
     if not found:
         raise ConfigError(f"--from {source}: holds no {FILE}; write an export with --export {source}")
     if name is None and len(found) == 1:
-        return read_export(next(iter(found.values())))
+        return read_exhibit(next(iter(found.values())))
     if name not in found:
         hint = nearest(name, found) if name else ""
         raise ConfigError(f"{name or 'SWEEP'}: not among the exports in {source}{hint}; there: {', '.join(found)}")
-    return read_export(found[name])
+    return read_exhibit(found[name])
 
 
 def _rich(table: pd.DataFrame, title: str) -> Table:
@@ -176,7 +177,7 @@ def explain(
 def _find(run: str, sweep: str | None, source: Path | None, results: Path, uri: str | None, console: Console) -> Run:
     """The run of this name, in the sweep named, or else in the latest that has one."""
     if source is not None and sweep is None:
-        read = [read_export(folder) for folder in exports(source)]
+        read = [read_exhibit(folder) for folder in exports(source)]
         for one in read:
             if any(known.name == run for known in one.runs):
                 return one.find(run)

@@ -1,12 +1,10 @@
-"""The runs of a sweep as a report needs them: from MLflow, from the journal where MLflow is away, or from exports.
+"""The runs of a sweep as a report needs them: from MLflow, or from the journal where MLflow is away.
 
-An export is one folder per sweep: ``runs.json`` (names, configurations, environment, last metrics) and per run
-``NAME.rounds.parquet`` and ``NAME.devices.parquet``, see `hflray.tracking.Tables`. It holds all that a report shows.
+`hflray.report.exports` reads and writes the same runs as small files.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -22,11 +20,9 @@ from hflray.config import ExperimentConfig, flatten, validate
 from hflray.errors import ConfigError, HflrayError, nearest
 from hflray.results import SweepFolder, locate
 from hflray.sweep import Task
-from hflray.tracking import History, Tables, read_histories, read_journal
+from hflray.tracking import History, read_histories, read_journal
 
-VERSION = 1
 LEFT_OUT = ": left out: "  # what is said of a run that is not among the sweep's
-FILE = "runs.json"
 # What says where and how long a run ran, not what it computed.
 QUIET = (
     "tracking", "checkpoint", "data.root", "max_rounds", "target_accuracy", "training.backend", "training.kernel",
@@ -44,15 +40,21 @@ def _silent(done: int, of: int) -> None:
 
 @dataclass(frozen=True)
 class Run:
-    """A run: its history and its configuration."""
+    """A run: its history, its configuration, and of which part of an exhibit it is (`hflray.report.exports`)."""
 
     history: History
     config: ExperimentConfig
+    part: str = ""
 
     @property
     def name(self) -> str:
         """The trial's readable name."""
         return self.history.name
+
+    @property
+    def said(self) -> str:
+        """The name, after that of its part."""
+        return f"{self.part}/{self.name}" if self.part else self.name
 
     @cached_property
     def rounds(self) -> pd.DataFrame:
@@ -72,6 +74,11 @@ class Run:
         return whole[:12] + ("-dirty" if whole.endswith("-dirty") else "")
 
     @property
+    def modified(self) -> bool:
+        """Whether it ran from a checkout with changes that are in no commit."""
+        return self.commit.endswith("-dirty")
+
+    @property
     def seed(self) -> int:
         """The root seed."""
         return self.config.seed
@@ -85,6 +92,11 @@ class Run:
     def settings(self) -> dict[str, Any]:
         """The configuration's dotted keys."""
         return self.settings_of(self.config)
+
+    @cached_property
+    def trial(self) -> str:
+        """What tells its trial from others: every setting that is not `QUIET`, the seed included."""
+        return repr([(key, value) for key, value in self.settings.items() if not quiet(key)])
 
     @staticmethod
     def settings_of(config: ExperimentConfig) -> dict[str, Any]:
@@ -119,6 +131,7 @@ class Sweep:
         task, description: of the sweep file.
         runs: those that can be read, in the order they were begun.
         notes: what is missing, one line each.
+        parts: of an export, what is said of each part; of the only one under the empty name.
     """
 
     name: str
@@ -127,6 +140,7 @@ class Sweep:
     description: str
     runs: list[Run]
     notes: list[str] = field(default_factory=list)
+    parts: dict[str, str] = field(default_factory=dict)
 
     @cached_property
     def keys(self) -> list[str]:
@@ -153,6 +167,11 @@ class Sweep:
         raise ConfigError(f"{name}: no such run in {self.title}{nearest(name, names)}; there: {', '.join(names)}")
 
 
+def quiet(key: str) -> bool:
+    """Whether a setting is `QUIET`."""
+    return any(key == name or key.startswith(f"{name}.") for name in QUIET)
+
+
 def differing(runs: Sequence[Run]) -> list[str]:
     """The dotted keys in which runs differ, in the configuration's order, without the seed and `QUIET`."""
     if not runs:
@@ -161,7 +180,7 @@ def differing(runs: Sequence[Run]) -> list[str]:
         key
         for key in runs[0].settings
         if key != SEED
-        and not any(key == quiet or key.startswith(f"{quiet}.") for quiet in QUIET)
+        and not quiet(key)
         and len({repr(run.settings.get(key)) for run in runs}) > 1
     ]
 
@@ -248,7 +267,7 @@ def read_sweep(results: Path, name: str, tracking_uri: str | None = None, told: 
     fuller = [_fuller(history, journal.get(history.name)) for history in histories]
     logged = {history.name for history in histories}
     fuller += [history for name, history in journal.items() if name not in logged]
-    return _sweep(folder.file.name, folder.path.name, folder.file.task, folder.file.description, fuller, notes)
+    return put_together(folder.file.name, folder.path.name, folder.file.task, folder.file.description, fuller, notes)
 
 
 def _journal(folder: SweepFolder) -> dict[str, History]:
@@ -266,7 +285,7 @@ def _fuller(logged: History, journal: History | None) -> History:
     return journal if (len(journal.tables.rounds), journal.tables.devices is not None) > size else logged
 
 
-def _sweep(
+def put_together(
     name: str, title: str, task: Task, description: str, histories: Sequence[History], notes: list[str]
 ) -> Sweep:
     """Put a sweep together; runs that cannot be read, or have no rounds, become notes."""
@@ -292,72 +311,3 @@ def _sweep(
         reasons = f" ({'; '.join(notes)})" if notes else ""
         raise ConfigError(f"{title}: no run of it has a round yet{reasons}; let it run, or name another sweep")
     return Sweep(name, title, task, description, runs, notes)
-
-
-def _stem(name: str) -> str:
-    """A run's name as file name on any system."""
-    return name.replace("λ", "l").replace("=", "_")
-
-
-def export(sweep: Sweep, folder: Path) -> list[Path]:
-    """Write a sweep's runs into `folder`, made if need be; return what was written."""
-    folder.mkdir(parents=True, exist_ok=True)
-    paths, about = [], []
-    for run in sweep.runs:
-        history, tables = run.history, run.history.tables
-        config = run.config.model_dump(mode="json", exclude={"tracking"})
-        config["data"]["root"] = None  # where the data lay is nobody else's business
-        for kind, table in (("rounds", tables.rounds), ("devices", tables.devices)):
-            if table is not None:
-                paths.append(folder / f"{_stem(run.name)}.{kind}.parquet")
-                table.to_parquet(paths[-1], compression="zstd", index=False)
-        about.append(
-            {
-                "name": run.name,
-                "status": history.status,
-                "error": history.error,
-                "started_ms": history.started_ms,
-                "ended_ms": history.ended_ms,
-                "values": history.values,
-                "environment": history.environment,
-                "config": config,
-            }
-        )
-    content = {
-        "version": VERSION, "name": sweep.name, "title": sweep.title, "task": sweep.task,
-        "description": sweep.description, "notes": [note for note in sweep.notes if LEFT_OUT in note], "runs": about,
-    }  # fmt: skip
-    text = json.dumps(content, indent=1, ensure_ascii=False)
-    (folder / FILE).write_text(f"{text}\n", encoding="utf-8")
-    return [folder / FILE, *paths]
-
-
-def read_export(folder: Path) -> Sweep:
-    """Read what `export` wrote. Raises ConfigError: it holds no export, a damaged one, or one of another version."""
-    try:
-        content = json.loads((folder / FILE).read_text(encoding="utf-8"))
-        if content["version"] != VERSION:
-            raise ConfigError(f"{folder}: an export of version {content['version']}; this hflray reads {VERSION}")
-        histories = []
-        for about in content["runs"]:
-            stem = folder / _stem(about["name"])
-            devices = stem.with_name(f"{stem.name}.devices.parquet")
-            tables = Tables(
-                pd.read_parquet(stem.with_name(f"{stem.name}.rounds.parquet")),
-                pd.read_parquet(devices) if devices.exists() else None,
-            )
-            given = {key: about[key] for key in ("name", "status", "error", "environment", "values")}
-            times = {key: about[key] for key in ("started_ms", "ended_ms")}
-            histories.append(History(config=yaml.safe_dump(about["config"]), tables=tables, **given, **times))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"{folder}: holds no export that can be read ({str(error).splitlines()[0]}); "
-            "write one with python -m hflray.report SWEEP --export FOLDER"
-        ) from error
-    notes = list(content["notes"])
-    return _sweep(content["name"], content["title"], content["task"], content["description"], histories, notes)
-
-
-def exports(folder: Path) -> list[Path]:
-    """The exports in a folder: itself, or those below it."""
-    return [folder] if (folder / FILE).exists() else sorted(path.parent for path in folder.glob(f"*/{FILE}"))

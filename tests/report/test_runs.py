@@ -11,7 +11,7 @@ import pytest
 
 from hflray import metrics
 from hflray.errors import ConfigError
-from hflray.report.runs import Sweep, describe, export, exports, read_export, read_sweep
+from hflray.report.runs import Sweep, describe, read_sweep
 from hflray.tracking import Tracker
 from tests.conftest import small_config
 
@@ -53,24 +53,6 @@ def test_without_server_and_journal_it_is_one_line(results, tmp_path) -> None:
     shutil.copytree(results, tmp_path / "r", ignore=shutil.ignore_patterns("journal", "mlflow.db", "artifacts"))
     with pytest.raises(ConfigError, match="has no runs of tiny") as caught:
         read_sweep(tmp_path / "r", "tiny", tracking_uri=f"sqlite:///{tmp_path}/other.db")
-    assert len(str(caught.value).splitlines()) == 1
-
-
-def test_an_export_holds_all_of_it_and_no_paths(sweep, tmp_path) -> None:
-    paths = export(sweep, tmp_path / "tiny")
-    same(read_export(tmp_path / "tiny"), sweep)
-    assert exports(tmp_path) == [tmp_path / "tiny"]
-    assert exports(tmp_path / "tiny") == [tmp_path / "tiny"]
-    assert sum(path.stat().st_size for path in paths) < 300_000
-    assert all(path.name.isascii() for path in paths)
-    assert "mlflow.db" not in (tmp_path / "tiny" / "runs.json").read_text()
-
-
-@pytest.mark.parametrize("text", ["", "{}", '{"version": 99}'])
-def test_a_damaged_export_is_one_line(text, tmp_path) -> None:
-    (tmp_path / "runs.json").write_text(text)
-    with pytest.raises(ConfigError) as caught:
-        read_export(tmp_path)
     assert len(str(caught.value).splitlines()) == 1
 
 
