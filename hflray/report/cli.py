@@ -128,7 +128,7 @@ def show(
         if not asked:
             paths += _draw(read, figures.BY_TASK[read.task], folder, missing)
             paths += tables.write(read, folder)
-            claims = verdicts(shown[known], read, beside.wanted(shown[known], CONFIGS)) if known else None
+            claims = verdicts(shown[known], read) if known else None
             claims = claims if claims is not None and len(claims) else None
             made, unseen = page.write(read, folder, claims)
             missing += [note for note in unseen if note not in missing]
@@ -137,7 +137,7 @@ def show(
     console.print(_rich(tables.summary(read), read.title))
     for one in shown.values():
         if one.claims:
-            console.print(_rich(verdicts(one, read, beside.wanted(one, CONFIGS)), "the paper"))
+            console.print(_rich(verdicts(one, read), "the paper"))
     _say_paths(paths, console)
     for note in missing:
         console.print(f"missing: {note}", style="yellow", **SAY)

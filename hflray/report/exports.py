@@ -40,7 +40,7 @@ def export(sweep: Sweep, folder: Path) -> list[Path]:
     """
     names = [run.name for run in sweep.runs]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigError(f"--export: two runs are called {', '.join(twice)}; export the parts of {sweep.title} one by one")
+        raise ConfigError(f"--export: two runs are called {', '.join(twice)}; export {sweep.title}'s parts one by one")
     folder.mkdir(parents=True, exist_ok=True)
     paths, about = [], []
     for run in sweep.runs:
@@ -97,9 +97,7 @@ def read_export(folder: Path) -> Sweep:
             "write one with python -m hflray.report SWEEP --export FOLDER"
         ) from error
     notes = list(content["notes"])
-    sweep = put_together(
-        content["name"], content["title"], content["task"], content["description"], histories, notes
-    )
+    sweep = put_together(content["name"], content["title"], content["task"], content["description"], histories, notes)
     return replace(sweep, parts={"": said})
 
 
@@ -150,9 +148,9 @@ def read_exhibit(top: Path) -> Sweep:
 
 def _newest(runs: list[Run]) -> tuple[list[Run], list[str]]:
     """Of the runs of one trial in several parts the one begun last; and a note on each of the others."""
-    trials: dict[str, list[Run]] = {}
+    trials: dict[object, list[Run]] = {}
     for run in runs:
-        trials.setdefault(run.trial, []).append(run)
+        trials.setdefault(run.telling, []).append(run)
     dropped: dict[int, str] = {}
     for same in trials.values():
         last = max(same, key=lambda run: run.history.started_ms)

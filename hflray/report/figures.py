@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from hflray import metrics
 from hflray.errors import ConfigError
 from hflray.report.runs import Run, Sweep, describe, pretty, rank
-from hflray.report.tables import summary
+from hflray.report.tables import study
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8A8A00")
 OWN = {"IKC": 0, "VKC": 4, "FedAvg": 1}  # the same scheduler has the same colour on every page
@@ -215,21 +215,31 @@ def pareto(sweep: Sweep) -> Figure:
 
 
 def assignment_bars(sweep: Sweep) -> Figure:
-    """Figure 6: T, E and objective of the assigners, means over the fleets, and how long they took to decide."""
+    """Figure 6: T, E and objective of the assigners, means over the fleets, and how long they took to decide.
+
+    Several deployments of one assigner are one bar, with their standard deviation as a whisker.
+    """
     for metric in (metrics.ROUND_DELAY_S, metrics.ROUND_ENERGY_J, metrics.ROUND_OBJECTIVE, metrics.WALL_ASSIGN_S):
         _need(sweep, metric)
-    table = summary(sweep)
-    wanted = (("T, s", "Time delay $T_i$ (s)"), ("E, J", "Energy consumption $E_i$ (J)"),
-              ("objective, J", "Objective $E_i + λT_i$ (J)"), ("latency, ms", "Latency, median (ms)"))  # fmt: skip
+    table = study(sweep)
+    wanted = (("delay_s", "Time delay $T_i$ (s)"), ("energy_j", "Energy consumption $E_i$ (J)"),
+              ("objective", "Objective $E_i + λT_i$ (J)"), ("latency_ms_median", "Latency, median (ms)"))  # fmt: skip
     figure = Figure(figsize=(12, max(2.0, 0.9 + 0.3 * len(table))), layout="constrained")
     for axes, (column, label) in zip(figure.subplots(1, 4, sharey=True), wanted, strict=True):
-        bars = axes.barh(range(len(table)), table[column].astype(float), color=list(tints(sweep).values()), height=0.7)
+        known = [[float(run[column]) for run in runs] for runs in table.values()]
+        spreads = [np.std(values, ddof=1) if len(values) > 1 else 0.0 for values in known]
+        bars = axes.barh(
+            range(len(table)),
+            [np.mean(values) for values in known],
+            xerr=spreads if any(spreads) else None,
+            color=list(tints(sweep).values()),
+            height=0.7,
+        )
         axes.bar_label(bars, fmt="{:,.4g}", padding=3, fontsize=7)
-        axes.set_yticks(range(len(table)), list(table[""]), fontsize=8)
+        axes.set_yticks(range(len(table)), list(table), fontsize=8)
         axes.set_xlabel(label)
         axes.margins(x=0.18)
-    if column == "latency, ms":
-        axes.set_xscale("log")
+    axes.set_xscale("log")  # of the last, latency
     axes.invert_yaxis()
     return figure
 

@@ -260,11 +260,14 @@ def _about(sweep: Sweep) -> str:
     times = [(run.history.started_ms, run.history.ended_ms) for run in sweep.runs]
     begun = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(min(start for start, _ in times) / 1000))
     seeds = sorted({run.seed for run in sweep.runs})
+    commits = sorted({run.commit for run in sweep.runs})
     facts = [
         f"{len(sweep.runs)} runs, {'seeds ' + ', '.join(map(str, seeds)) if len(seeds) > 1 else f'seed {seeds[0]}'}",
         f"begun {begun}",
         first.environment.get("cpu", ""),
-        f"hflray {first.environment.get('hflray', '?')}, commit {sweep.runs[0].commit}",
+        f"hflray {first.environment.get('hflray', '?')}, commit {', '.join(commits)}",
+        "some of it from a modified checkout" if any(run.modified for run in sweep.runs) else "",
+        *(f"{part}: {text}" if part else text for part, text in sweep.parts.items()),
     ]
     return " · ".join(html.escape(fact) for fact in facts if fact)
 

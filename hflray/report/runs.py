@@ -30,6 +30,7 @@ QUIET = (
     "training.cuda_graph", "training.release",
 )  # fmt: skip
 SEED = "seed"
+DEPLOYMENT = "fleet.deployment_seed"  # an integer: edges drawn from it once and kept; None: drawn with each fleet
 
 Told = Callable[[int, int], None]
 
@@ -71,7 +72,7 @@ class Run:
     def commit(self) -> str:
         """The commit it ran from, short; ``-dirty``: with changes that are in no commit."""
         whole = self.history.environment.get("git_commit", "unknown")
-        return whole[:12] + ("-dirty" if whole.endswith("-dirty") else "")
+        return whole.removesuffix("-dirty")[:12] + ("-dirty" if whole.endswith("-dirty") else "")
 
     @property
     def modified(self) -> bool:
@@ -94,9 +95,9 @@ class Run:
         return self.settings_of(self.config)
 
     @cached_property
-    def trial(self) -> str:
-        """What tells its trial from others: every setting that is not `QUIET`, the seed included."""
-        return repr([(key, value) for key, value in self.settings.items() if not quiet(key)])
+    def telling(self) -> tuple[tuple[str, str], ...]:
+        """Every setting that is not `QUIET`, as text: with the seed, what tells its trial from others."""
+        return tuple((key, repr(value)) for key, value in self.settings.items() if not quiet(key))
 
     @staticmethod
     def settings_of(config: ExperimentConfig) -> dict[str, Any]:
@@ -104,10 +105,16 @@ class Run:
         return flatten(config.model_dump(mode="json"))
 
     def series(self, metric: str) -> pd.Series[float]:
-        """A metric over the rounds, indexed by round; empty if it was not logged."""
-        if metric not in self.rounds:
-            return pd.Series(dtype=float)
-        return self.rounds.set_index("round")[metric].dropna().astype(float)
+        """A metric over the rounds, indexed by round; empty if it was not logged. It is kept: do not change it."""
+        if metric not in self._series:
+            known = metric in self.rounds
+            values = self.rounds[metric].set_axis(self.rounds["round"]) if known else pd.Series(dtype=float)
+            self._series[metric] = values.dropna().astype(float)
+        return self._series[metric]
+
+    @cached_property
+    def _series(self) -> dict[str, pd.Series[float]]:
+        return {}
 
     def last(self, metric: str) -> float:
         """A metric's last value; NaN if it was not logged."""
@@ -173,16 +180,24 @@ def quiet(key: str) -> bool:
 
 
 def differing(runs: Sequence[Run]) -> list[str]:
-    """The dotted keys in which runs differ, in the configuration's order, without the seed and `QUIET`."""
+    """The dotted keys in which runs differ, in the configuration's order, without seeds and `QUIET`.
+
+    Runs on several deployments differ in a seed only; a run on one deployment and a run that draws the edges with each
+    fleet differ in more than that.
+    """
     if not runs:
         return []
     return [
         key
-        for key in runs[0].settings
-        if key != SEED
-        and not quiet(key)
-        and len({repr(run.settings.get(key)) for run in runs}) > 1
+        for key in dict.fromkeys(key for run in runs for key in run.settings)
+        if key != SEED and not quiet(key) and len({repr(seedless(run, key)) for run in runs}) > 1
     ]
+
+
+def seedless(run: Run, key: str) -> Any:
+    """The value of a setting; of the deployment's seed only whether there is one."""
+    value = run.settings.get(key)
+    return value is not None if key == DEPLOYMENT else value
 
 
 SYMBOLS = {
@@ -196,7 +211,11 @@ SYMBOLS = {
 NAMES = {
     "ikc": "IKC", "vkc": "VKC", "fedavg": "FedAvg", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10",
     "best_gain": "best gain", "hfel": "HFEL", "local_search": "local search", "d3qn": "D3QN", "iid": "IID",
-    "dirichlet": "Dirichlet", "majority": "majority class",
+    "dirichlet": "Dirichlet", "majority": "majority class", "paper": "the paper's features", "db": "dB features",
+}  # fmt: skip
+POLICIES = {
+    None: "shipped (any deployment)", "any_deployment": "shipped (any deployment)",
+    "paper_literal": "literal (deployment 0)", "paper_db": "the paper's network with dB features",
 }  # fmt: skip
 
 
@@ -211,6 +230,12 @@ def rank(run: Run) -> int:
 def pretty(value: Any) -> str:
     """A setting's value as a reader calls it."""
     return NAMES.get(str(value), str(value))
+
+
+def policy(run: Run) -> str:
+    """What the policy of a run that assigns with d3qn is."""
+    known = run.config.assignment.policy
+    return POLICIES.get(known, f"policy {Path(known).stem}" if known else "")
 
 
 def describe(run: Run, keys: Sequence[str]) -> str:
@@ -229,7 +254,17 @@ def describe(run: Run, keys: Sequence[str]) -> str:
             continue
         if key == "assignment.polish_ms":  # of D3QN: milliseconds, or a word where it has no limit
             if value:
-                parts.append(f"+ {value} polished" if isinstance(value, str) else f"+ {value:g} ms")
+                parts.append(f"polished to an {value}" if isinstance(value, str) else f"+ {value:g} ms")
+            continue
+        if key == "assignment.policy":  # of D3QN, beside its name
+            if assigner == "d3qn" and "assignment.name" not in keys:
+                parts.append(policy(run))
+            continue
+        if key == "assignment.name" and assigner == "d3qn":
+            parts.append(f"{pretty(value)}, {policy(run)}")
+            continue
+        if key == DEPLOYMENT:
+            parts.append("edges redrawn with each fleet" if value is None else "edges kept")
             continue
         if key == "allocation.coupling":
             parts += ["joint deadline"] if value == "joint" else []

@@ -55,13 +55,22 @@ def spread(values: Sequence[float], form: str) -> str:
     return f"{form.format(known.mean())} ± {form.format(known.std(ddof=1))}"
 
 
+def marked(label: str, runs: Sequence[Run]) -> str:
+    """A group's label; behind it, how many of its runs are from a checkout with changes that are in no commit."""
+    count = sum(run.modified for run in runs)
+    if not count:
+        return label
+    return f"{label} ({'' if count == len(runs) else f'{count} of {len(runs)} runs: '}modified checkout)"
+
+
 def _rows(sweep: Sweep, columns: Sequence[Column], length: str) -> pd.DataFrame:
     shown = [column for column in columns if any(np.isfinite(run.last(column.metric)) for run in sweep.runs)]
     rows = []
     for label, runs in sweep.groups().items():
-        row = {"": label or sweep.name, "seeds": str(len(runs))}
+        row = {"": marked(label or sweep.name, runs), "seeds": str(len(runs))}
         if length:
-            row[length] = spread([float(run.rounds["round"].iloc[-1]) for run in runs], "{:,.0f}").split(" ")[0]
+            ends = sorted({int(run.rounds["round"].iloc[-1]) for run in runs})
+            row[length] = " to ".join(f"{end:,}" for end in dict.fromkeys((ends[0], ends[-1])))
             row[length] += "" if all(run.ended for run in runs) else " …"
         for column in shown:
             row[column.heading] = spread([run.last(column.metric) * column.scale for run in runs], column.form)
@@ -69,26 +78,86 @@ def _rows(sweep: Sweep, columns: Sequence[Column], length: str) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def study(sweep: Sweep) -> dict[str, list[pd.Series[float]]]:
+    """Of each group of an assignment study the summary of each of its runs, see `hflray.report.assignment.summary`."""
+    return {
+        marked(label or sweep.name, runs): [assignment_summary({"": run.rounds}).iloc[0] for run in runs]
+        for label, runs in sweep.groups().items()
+    }
+
+
+ASSIGNMENT = (
+    ("T, s", "delay_s", 1.0, "{:.1f}"),
+    ("E, J", "energy_j", 1.0, "{:.1f}"),
+    ("objective, J", "objective", 1.0, "{:.1f}"),
+    ("its median", "objective_median", 1.0, "{:.1f}"),
+    ("gap to bound, %: median", "gap_median", 100.0, "{:.1f}"),
+    ("mean", "gap_mean", 100.0, "{:.1f}"),
+    ("p95", "gap_p95", 100.0, "{:.1f}"),
+    ("worst", "gap_worst", 100.0, "{:.1f}"),
+    ("latency, ms: median", "latency_ms_median", 1.0, "{:.2f}"),
+    ("its p95", "latency_ms_p95", 1.0, "{:.2f}"),
+)
+COUPLINGS = {"per_edge": "per edge", "joint": "joint"}
+
+
 def _assignment(sweep: Sweep) -> pd.DataFrame:
-    rows = assignment_summary({label: _fleets(runs) for label, runs in sweep.groups().items()})
-    return pd.DataFrame(
-        {
-            "": rows.index,
-            "fleets": [f"{count:.0f}" for count in rows["fleets"]],
-            "T, s": rows["delay_s"].map("{:.1f}".format),
-            "E, J": rows["energy_j"].map("{:.1f}".format),
-            "objective, J": rows["objective"].map("{:.1f}".format),
-            "median": rows["objective_median"].map("{:.1f}".format),
-            "gap to bound, %": (100 * rows["gap_median"]).map("{:.1f}".format),
-            "latency, ms": rows["latency_ms_median"].map("{:.2f}".format),
-            "p95": rows["latency_ms_p95"].map("{:.2f}".format),
-        }
-    ).reset_index(drop=True)
+    """A row per assigner; where it ran on several seeds or deployments: means over them ± standard deviation.
+
+    The worst gap of several is the worst of all.
+    """
+    groups = sweep.groups()
+    several = any(len(runs) > 1 for runs in groups.values())
+    rows = []
+    for (label, found), runs in zip(study(sweep).items(), groups.values(), strict=True):
+        row = {"": label, "coupling": COUPLINGS[runs[0].config.allocation.coupling]}
+        if several:
+            row["deployments"] = str(len(runs))
+        row["fleets"] = spread([one["fleets"] for one in found], "{:.0f}").split(" ")[0]
+        row["fleets"] += "" if all(run.ended for run in runs) else " …"
+        for heading, name, scale, form in ASSIGNMENT:
+            values = [one[name] * scale for one in found]
+            row[heading] = spread([max(values)] if name == "gap_worst" else values, form)
+        rows.append(row)
+    return pd.DataFrame(rows)
 
 
-def _fleets(runs: Sequence[Run]) -> pd.DataFrame:
-    frame = pd.concat([run.rounds for run in runs], ignore_index=True)
-    return frame if metrics.ASSIGNMENT_GAP in frame else frame.assign(**{metrics.ASSIGNMENT_GAP: np.nan})
+REFERENCE = "HFEL-300"
+
+
+def against(sweep: Sweep) -> pd.DataFrame | None:
+    """Of an assignment study: each assigner's objective above HFEL-300's in percent, fleet by fleet.
+
+    Runs are held against HFEL-300 with each edge's own deadline and all else equal, on the fleets that both have; None
+    if there is no such run, or nothing to hold against it.
+    """
+    known = {_else(run): run for run in sweep.runs if _is_reference(run)} if sweep.task == "assignment" else {}
+    rows = []
+    for label, runs in sweep.groups().items():
+        pairs = [
+            (run.series(metrics.ROUND_OBJECTIVE), known[_else(run)].series(metrics.ROUND_OBJECTIVE))
+            for run in runs
+            if _else(run) in known and not _is_reference(run)
+        ]
+        above = pd.concat([100 * (mine / theirs - 1).dropna() for mine, theirs in pairs]) if pairs else pd.Series()
+        if not above.empty:
+            values = (above.median(), above.mean(), above.quantile(0.95), above.max())
+            names = (f"objective above {REFERENCE}'s, %: median", "mean", "p95", "worst")
+            row = dict(zip(names, map("{:+.1f}".format, values), strict=True))
+            rows.append({"": marked(label or sweep.name, runs), "fleets": f"{len(above)}"} | row)
+    return pd.DataFrame(rows) if rows else None
+
+
+def _is_reference(run: Run) -> bool:
+    assignment = run.config.assignment
+    standard = assignment.start in (None, "geographic") and not assignment.options
+    exchanges = assignment.name == "hfel" and (assignment.transfers, assignment.exchanges) == (100, 300)
+    return exchanges and standard and run.config.allocation.coupling == "per_edge"
+
+
+def _else(run: Run) -> tuple[tuple[str, str], ...]:
+    """All that is not the assigner's, and not how edges wait for each other."""
+    return tuple(item for item in run.telling if not item[0].startswith(("assignment.", "allocation.")))
 
 
 BY_TASK: dict[str, Callable[[Sweep], pd.DataFrame]] = {
@@ -135,7 +204,9 @@ def write(sweep: Sweep, folder: Path) -> list[Path]:
     """Write the summary as ``summary.md`` and ``summary.tex``."""
     folder.mkdir(parents=True, exist_ok=True)
     table = summary(sweep)
-    texts = {"summary.md": to_markdown(table), "summary.tex": to_latex(table, sweep.description or sweep.name)}
+    fleets = against(sweep)
+    more = f"\n{to_markdown(fleets)}" if fleets is not None else ""
+    texts = {"summary.md": to_markdown(table) + more, "summary.tex": to_latex(table, sweep.description or sweep.name)}
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     return [folder / name for name in texts]

@@ -19,7 +19,7 @@ def study(objectives: list[float], latencies: list[float]) -> pd.DataFrame:
             metrics.ROUND_DELAY_S: [1.0] * len(objectives),
             metrics.ROUND_ENERGY_J: [o - 1.0 for o in objectives],
             metrics.ROUND_OBJECTIVE: objectives,
-            metrics.ASSIGNMENT_GAP: [0.25] * len(objectives),
+            metrics.ASSIGNMENT_GAP: [0.1, 0.2, 0.6][: len(objectives)],
             metrics.WALL_ASSIGN_S: latencies,
         }
     )
@@ -40,6 +40,8 @@ def test_the_summary_by_hand() -> None:
     assert row["latency_ms_median"] == pytest.approx(2.0)
     assert row["latency_ms_p95"] == pytest.approx(2.9)
     assert row["fleets"] == 3
+    gaps = [row[f"gap_{kind}"] for kind in ("median", "mean", "p95", "worst")]
+    assert gaps == pytest.approx([0.2, 0.3, 0.56, 0.6])
     assert list(rows.index) == list(STUDIES)
 
 
@@ -66,4 +68,4 @@ def test_files_and_table(tmp_path) -> None:
     console.print(table)
     text = console.export_text()
     line = next(line for line in text.splitlines() if "geographic" in line)
-    assert line.split() == ["geographic", "1.0", "29.0", "30.0", "20.0", "25.0%", "2.00", "2.90"]
+    assert line.split() == ["geographic", "1.0", "29.0", "30.0", "20.0", "20.0", "30.0", "56.0", "60.0", "2.00", "2.90"]

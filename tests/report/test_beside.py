@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from hflray import metrics
 from hflray.report import beside
 from hflray.report.choices import Study
 from hflray.report.cli import CONFIGS
+from hflray.report.exports import ABOUT, export, read_exhibit
 from hflray.report.paper import EXHIBITS
-from hflray.report.runs import export
+from hflray.report.runs import Run
+from hflray.report.tables import summary, to_markdown
+from tests.report.fabricated import accuracy, run
 
 ROOT = Path(__file__).parents[2]
 EXPORTS = ROOT / "tests" / "data" / "results"
@@ -22,11 +26,73 @@ def test_a_page_of_what_there_is(sweep, tmp_path) -> None:
     text = beside.render(beside.read_all(tmp_path), CONFIGS, "here")
     sections = text.split("\n## ")
     assert [part.partition(":")[0] for part in sections[1:3]] == ["Figure 3", "Figure 4"]
-    assert "4 of 60 runs, 4 of them ended; seeds 0, 1; 2 rounds each" in sections[1]
+    assert "4 of 60 runs, 4 of them ended (2 rounds); seeds 0, 1" in sections[1]
     assert "`data.name=digits`" in sections[1]  # unlike the shipped configuration, and so it says
-    assert "so far" in sections[1]
+    assert "not tested: needs runs of VKC" in sections[1]
     assert "Not run yet." in sections[2]
     assert len(sections) == 1 + len(EXHIBITS)
+
+
+def shown(sweep, runs: list[Run], name: str = "fig3") -> str:
+    """The section of an exhibit made of these runs."""
+    one = EXHIBITS[name]
+    return beside.section(name, one, type(sweep)(one.config, one.config, runs_task(name), "", runs), CONFIGS)
+
+
+def runs_task(name: str) -> str:
+    return {"fig5_more": "train_assigner"}.get(name, "experiment")
+
+
+def test_runs_under_way_are_said_with_how_far_they_are(sweep) -> None:
+    runs = [accuracy(30, "ikc", [0.1] * 60, 0), accuracy(30, "ikc", [0.1] * 7, 1, status="RUNNING"),
+            accuracy(30, "vkc", [0.1] * 12, 0, status="RUNNING")]  # fmt: skip
+    text = shown(sweep, runs)
+    assert "* 3 of 60 runs, 1 of them ended (60 rounds), 2 not, 7 to 12 rounds so far; seeds 0, 1" in text
+
+
+def test_parts_say_where_they_come_from(sweep, tmp_path) -> None:
+    top = tmp_path / "fig3_fashion_scheduling"
+    for seed, part in enumerate(("h10", "h30")):
+        export(type(sweep)("x", "x", sweep.task, "", [run for run in sweep.runs if run.seed == seed]), top / part)
+    (top / "h30" / ABOUT).write_text("made on the moon")
+    text = beside.render(beside.read_all(tmp_path), CONFIGS, "here").split("\n## ")[1]
+    lines = [line for line in text.splitlines() if line.startswith("* `h")]
+    assert lines[0].startswith("* `h10`: 2 runs on ")
+    assert lines[1].endswith("; made on the moon")
+
+
+def test_a_modified_checkout_is_said_at_the_run_the_row_and_the_verdict(sweep) -> None:
+    runs = [accuracy(30, name, [0.9] * 60, commit="abc-dirty") for name in ("ikc", "vkc", "fedavg")]
+    text = shown(sweep, runs)
+    assert "commit abc-dirty, a modified checkout: with changes that are in no commit" in text
+    assert "| IKC (modified checkout) |" in text
+    assert "From a modified checkout: all of it" in text
+    clean = shown(sweep, [accuracy(30, name, [0.9] * 60) for name in ("ikc", "vkc", "fedavg")])
+    assert "modified" not in clean
+
+
+def test_differences_in_learning_are_shown_against_the_nearest_trial(sweep) -> None:
+    file = EXHIBITS["fig5_more"].config
+    settings = ["fleet.num_edges=5", "scheduling.num_scheduled=50", "cost.model_kb=448", "learning.fleets=5000",
+                "cost.delay_weight=1"]  # fmt: skip
+    curve = {metrics.ASSIGNER_RETURN: [1.0, 2.0]}
+    same = run(curve, *settings, "learning.features=paper")
+    other = run(curve, *settings, "learning.features=paper", "learning.gamma=0.5", "learning.cache=/somewhere")
+    assert "unlike" not in shown(sweep, [same], "fig5_more"), file
+    text = shown(sweep, [same, other], "fig5_more")
+    assert "* unlike the shipped configuration: `learning.gamma=0.5` (1 of 2 runs)\n" in text
+    # Each value is that of some trial, but no trial has both.
+    mixed = run(curve, *settings, "learning.features=paper", "learning.teacher.name=local_search")
+    assert "unlike" in shown(sweep, [mixed], "fig5_more")
+
+
+@pytest.mark.skipif(not EXPORTS.is_dir(), reason="there are no exports")
+def test_the_readmes_assigners_are_those_of_the_exports() -> None:
+    """Written by: python -m hflray.report fig6_assignment --from tests/data/results (summary.md)."""
+    table = to_markdown(summary(read_exhibit(EXPORTS / "fig6_assignment")))
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    missing = [line for line in table.splitlines() if f"  {line}\n" not in readme]
+    assert missing == []
 
 
 @pytest.mark.skipif(not EXPORTS.is_dir(), reason="there are no exports")

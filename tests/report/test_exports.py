@@ -33,7 +33,6 @@ def test_a_damaged_export_is_one_line(text, tmp_path) -> None:
     assert len(str(caught.value).splitlines()) == 1
 
 
-
 def part(sweep: Sweep, folder: Path, seed: int, name: str, **changes: object) -> None:
     """Export the sweep's runs of one seed, as if a sweep of that name had made them."""
     runs = [

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from hflray import metrics
-from hflray.report.tables import spread, summary, to_latex, to_markdown, write
+from hflray.report.runs import DEPLOYMENT, Run
+from hflray.report.tables import against, spread, summary, to_latex, to_markdown, write
+from tests.report.fabricated import CLEAN, run
+from tests.report.fabricated import sweep as fabricated
 
 
 def test_spread_by_hand() -> None:
@@ -16,13 +20,88 @@ def test_spread_by_hand() -> None:
 
 def test_the_summary_is_of_the_runs(sweep, records) -> None:
     table = summary(sweep)
-    assert list(table[""]) == ["IKC", "FedAvg"]
+    assert [label.removesuffix(" (modified checkout)") for label in table[""]] == ["IKC", "FedAvg"]
     assert list(table["seeds"]) == ["2", "2"]
     assert list(table["rounds"]) == ["2", "2"]
     last = [100 * records[run.name][-1].accuracy for run in sweep.runs if run.config.scheduling.name == "fedavg"]
     assert table["accuracy, %"][1] == f"{np.mean(last):.1f} ± {np.std(last, ddof=1):.1f}"
     assert "rounds to target" not in table  # nobody set one
     assert metrics.ROUNDS_TO_TARGET not in sweep.runs[0].rounds
+
+
+def assigners() -> list[Run]:
+    """Geographic on three deployments, of which one run is from a modified checkout, and D3QN, joint, on one."""
+    found = []
+    for deployment, delay in ((0, 1.0), (1, 3.0), (2, 5.0)):
+        commit = "abc-dirty" if deployment == 2 else CLEAN
+        found.append(run(fleets(delay), "assignment.name=geographic", settings={DEPLOYMENT: deployment}, commit=commit))
+    literal = ("assignment.name=d3qn", "assignment.policy=paper_literal", "allocation.coupling=joint")
+    return [*found, run(fleets(2.0), *literal, settings={DEPLOYMENT: 0}, commit="abc-dirty")]
+
+
+def fleets(delay: float) -> dict[str, list[float]]:
+    return {
+        metrics.ROUND_DELAY_S: [delay, delay],
+        metrics.ROUND_ENERGY_J: [1.0, 1.0],
+        metrics.ROUND_OBJECTIVE: [delay + 1, delay + 1],
+        metrics.ASSIGNMENT_GAP: [0.1, delay / 10],
+        metrics.WALL_ASSIGN_S: [0.001, 0.001],
+    }
+
+
+def test_an_assignment_study_shows_the_spread_over_deployments_and_what_each_row_is() -> None:
+    table = summary(fabricated("fig6_assignment", assigners(), "assignment"))
+    assert list(table[""]) == [
+        "geographic (1 of 3 runs: modified checkout)",
+        "D3QN, literal (deployment 0), joint deadline (modified checkout)",
+    ]
+    assert list(table["deployments"]) == ["3", "1"]
+    assert list(table["coupling"]) == ["per edge", "joint"]
+    assert list(table["T, s"]) == ["3.0 ± 2.0", "2.0"]
+    assert list(table["worst"]) == ["50.0", "20.0"]  # of all fleets of all deployments
+    assert list(table["gap to bound, %: median"])[1] == "15.0"
+
+
+def test_objectives_are_held_against_hfel_on_the_same_fleets_and_deployment() -> None:
+    hfel = [run(fleets(delay), "assignment.name=hfel", settings={DEPLOYMENT: n}) for n, delay in enumerate((1.0, 3.0))]
+    mine = {**fleets(1.0), metrics.ROUND_OBJECTIVE: [1.0, 2.0]}
+    other = run(mine, "assignment.name=local_search", "allocation.coupling=joint", settings={DEPLOYMENT: 1})
+    nowhere = run(mine, "assignment.name=geographic", settings={DEPLOYMENT: 2})
+    table = against(fabricated("fig6_assignment", [*hfel, other, nowhere], "assignment"))
+    assert table.to_numpy().tolist() == [["local search, joint deadline", "2", "-62.5", "-62.5", "-51.2", "-50.0"]]
+    assert against(fabricated("fig6_assignment", hfel, "assignment")) is None
+    assert against(fabricated("fig6_assignment", [nowhere], "assignment")) is None
+
+
+def test_one_deployment_and_edges_redrawn_are_told_apart() -> None:
+    runs = [run(fleets(1.0), "assignment.name=geographic", settings={DEPLOYMENT: seed}) for seed in (None, 0, 1)]
+    table = summary(fabricated("fig6_assignment", runs, "assignment"))
+    assert list(table[""]) == ["edges redrawn with each fleet", "edges kept"]
+    assert list(table["deployments"]) == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    "policy, name",
+    [
+        ("paper_literal", "D3QN, literal (deployment 0)"),
+        ("paper_db", "D3QN, the paper's network with dB features"),
+        ("any_deployment", "D3QN, shipped (any deployment)"),
+        (None, "D3QN, shipped (any deployment)"),
+        ("mine/own.safetensors", "D3QN, policy own"),
+    ],
+)
+def test_every_d3qn_is_called_what_it_is(policy, name) -> None:
+    given = [f"assignment.policy={policy}"] if policy else []
+    runs = [run(fleets(1.0), "assignment.name=d3qn", *given), run(fleets(1.0), "assignment.name=hfel")]
+    assert summary(fabricated("fig6_assignment", runs, "assignment"))[""][0] == name
+
+
+def test_runs_of_unequal_length_show_the_range() -> None:
+    runs = [
+        run({metrics.ASSIGNER_RETURN: [1.0, 2.0]}, f"seed={n}", steps=[1000, end]) for n, end in ((0, 2000), (1, 24000))
+    ]
+    table = summary(fabricated("fig5_literal", runs, "train_assigner"))
+    assert list(table["steps"]) == ["2,000 to 24,000"]
 
 
 def test_markdown_and_latex(sweep, tmp_path) -> None:

@@ -1,0 +1,148 @@
+"""hflray.report.claims.scheduling: Figures 3 and 4 agree, do not agree, and are not tested, where they should."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.report.fabricated import accuracy, answers, judged
+
+ALL = (10, 30, 50, 70)
+SEEDS = range(5)
+RATE = {"ikc": 1.2, "vkc": 1.0, "fedavg": 0.85}
+ABOVE, SOONER, CLOSER, FEWER, STEADIER = range(5)
+
+
+def curve(h: int, scheduler: str, seed: int, rounds: int = 60) -> list[float]:
+    """As the paper has it: IKC before VKC before FedAvg, closer and steadier with H; all pass 87.5 % within 60."""
+    speed = 1 + (RATE[scheduler] - 1) * 10 / h
+    wobble = 0.001 * (seed - 2) * 10 / h
+    steps = np.arange(1, rounds + 1)
+    return list(0.9 * (1 - np.exp(-steps * speed * (1 + h / 100) / 8)) + wobble)
+
+
+def runs(hs=ALL, schedulers=tuple(RATE), seeds=SEEDS, rounds=60, like=curve):
+    return [accuracy(h, name, like(h, name, seed, rounds), seed) for h in hs for name in schedulers for seed in seeds]
+
+
+def test_the_whole_evidence_gives_a_plain_yes() -> None:
+    assert answers("fig3", runs()) == ["yes"] * 5
+
+
+def test_figure_4_asks_for_its_own_number_of_rounds() -> None:
+    four = [accuracy(run.config.scheduling.num_scheduled, run.config.scheduling.name, list(run.series("accuracy")),
+                     run.seed, "data.name=cifar10") for run in runs()]  # fmt: skip
+    assert answers("fig4", four)[:1] == ["so far yes"]
+
+
+@pytest.mark.parametrize("part", [{"seeds": (0, 1)}, {"hs": (10, 30)}, {"rounds": 50}])
+def test_a_part_of_it_is_so_far(part) -> None:
+    table = judged("fig3", runs(**part))
+    assert list(table["agree"]) == ["so far yes"] * 5
+    said = table["evidence"][ABOVE]
+    assert {"seeds": "2 of 5 seeds (0, 1)", "hs": "Missing: H = 50, 70", "rounds": "the first 50 of 60 rounds"}[
+        next(iter(part))
+    ] in said
+
+
+def test_one_seed_is_never_a_plain_answer() -> None:
+    found = answers("fig3", runs(seeds=(0,)))
+    assert found[:4] == ["so far yes"] * 4
+    assert found[STEADIER].startswith("not tested: needs IKC at 2 values of H: needs 2 seeds of IKC at H = 10")
+
+
+def test_the_opposite_is_a_no() -> None:
+    swap = {"ikc": "fedavg", "vkc": "vkc", "fedavg": "ikc"}
+    against = runs(like=lambda h, name, seed, rounds: curve(80 - h, swap[name], seed, rounds))
+    assert answers("fig3", against) == ["no"] * 5
+    assert (
+        answers("fig3", runs(seeds=(0, 1), like=lambda h, n, s, r: curve(80 - h, swap[n], s, r))) == ["so far no"] * 5
+    )
+
+
+def test_a_tie_of_all_does_not_agree() -> None:
+    same = runs(like=lambda h, name, seed, rounds: curve(30, "ikc", 2, rounds))
+    table = judged("fig3", same)
+    assert list(table["agree"]) == ["no"] * 5
+    assert "a tie" in table["ours"][ABOVE]
+    assert "rounds to 87.5%, a tie" in table["ours"][SOONER]
+
+
+def test_a_tie_of_two_is_within_the_papers_claim_and_of_the_ends_is_not() -> None:
+    like = {"ikc": "ikc", "vkc": "ikc", "fedavg": "fedavg"}
+    assert answers("fig3", runs(like=lambda h, n, s, r: curve(10, like[n], s, r)))[SOONER] == "yes"
+    like = {"ikc": "ikc", "vkc": "fedavg", "fedavg": "ikc"}
+    assert answers("fig3", runs(like=lambda h, n, s, r: curve(10, like[n], s, r)))[SOONER] == "no"
+
+
+def test_a_difference_within_the_spread_of_the_seeds_is_a_tie() -> None:
+    rng = np.random.default_rng(0)
+    noisy = runs(
+        hs=(30,), like=lambda h, n, s, r: list(np.full(r, 0.88 + 0.02 * rng.standard_normal()) + (n == "ikc") / 1e4)
+    )
+    table = judged("fig3", noisy)
+    assert "a tie" in table["ours"][ABOVE]
+    assert table["agree"][ABOVE] == "no"
+
+
+def test_an_absent_vkc_lets_nobody_agree() -> None:
+    found = answers("fig3", runs(schedulers=("ikc", "fedavg")))
+    assert found[:3] == [
+        *["not tested: " + "; ".join(f"needs runs of VKC at H = {h}" for h in ALL)] * 2,
+        "not tested: needs IKC, VKC, FedAvg at 2 values of H: "
+        + "; ".join(f"needs runs of VKC at H = {h}" for h in ALL),
+    ]
+    assert found[FEWER] == "so far yes"  # IKC and FedAvg, each against itself
+    assert "VKC" in judged("fig3", runs(schedulers=("ikc", "fedavg")))["evidence"][FEWER]
+    some = [*runs(hs=(10, 30)), *runs(hs=(50, 70), schedulers=("ikc", "fedavg"))]
+    table = judged("fig3", some)
+    assert table["agree"][ABOVE] == "so far yes"
+    assert "Missing: needs runs of VKC at H = 50, needs runs of VKC at H = 70" in table["evidence"][ABOVE]
+
+
+def test_three_rounds_test_nothing() -> None:
+    found = answers("fig3", runs(rounds=3))
+    assert found[ABOVE].startswith("not tested: needs 20 rounds of IKC at H = 10")
+    assert all(answer.startswith("not tested") for answer in found)
+    assert all(answer.startswith("not tested") for answer in answers("fig3", []))
+
+
+def test_curves_of_unequal_length_are_judged_on_what_both_have() -> None:
+    """IKC is ahead for 30 rounds; what it does after FedAvg's end must not count."""
+
+    def falls(h, name, seed, rounds):
+        found = curve(h, name, seed, 60 if name == "ikc" else 30)
+        return found[:30] + [0.0] * 30 if name == "ikc" else found
+
+    table = judged("fig3", runs(hs=(10,), like=falls))
+    assert table["agree"][ABOVE] == "so far yes"
+    assert "of 30 rounds" in table["ours"][ABOVE]
+    assert "the first 30 of 60 rounds" in table["evidence"][ABOVE]
+
+
+def test_a_dropped_run_is_named_and_does_not_count() -> None:
+    bad = accuracy(10, "ikc", [0.0] * 60, 7)  # of a seed that nobody else has
+    table = judged("fig3", [*runs(hs=(10,)), bad])
+    assert table["agree"][ABOVE] == "so far yes"
+    assert (
+        f"Not used: {bad.name} (its seed is not there for VKC at H = 10, FedAvg at H = 10)" in table["evidence"][ABOVE]
+    )
+    other = accuracy(10, "ikc", [0.0] * 60, 0, "assignment.name=hfel")
+    table = judged("fig3", [*runs(hs=(10,)), other])
+    assert table["agree"][ABOVE] == "so far yes"
+    assert f"Not used: {other.name} (assignment.name='hfel')" in table["evidence"][ABOVE]
+
+
+def test_what_rests_on_a_modified_checkout_says_so() -> None:
+    clean = runs(hs=(10,))
+    assert "modified" not in judged("fig3", clean)["evidence"][ABOVE]
+    dirty = accuracy(10, "ikc", curve(10, "ikc", 0), 0, commit="abc-dirty")
+    table = judged("fig3", [dirty, *clean[1:]])
+    assert f"From a modified checkout: {dirty.name}" in table["evidence"][ABOVE]
+
+
+def test_a_target_that_not_all_reach_is_judged_on_what_they_did_reach() -> None:
+    low = runs(like=lambda h, n, s, r: [0.9 * value for value in curve(h, n, s, r)])
+    table = judged("fig3", low)
+    assert table["agree"][SOONER] == "so far yes"
+    assert "the highest that all reached (the target is 87.5%)" in table["ours"][SOONER]
