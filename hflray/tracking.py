@@ -13,7 +13,6 @@ import json
 import logging
 import math
 import os
-import platform
 import re
 import shutil
 import sys
@@ -26,7 +25,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,26 +36,14 @@ from hflray.data import Dataset
 from hflray.errors import ConfigError, HflrayError
 from hflray.metrics import ROUND_OBJECTIVE
 from hflray.models import build_model, load_vector
-from hflray.training.release import git_commit
+from hflray.provenance import environment
+from hflray.provenance import git_commit as git_commit
 
 if TYPE_CHECKING:
     import pandas as pd
 
 log = logging.getLogger(__name__)
 
-LIBRARIES = (
-    "hflray",
-    "ray",
-    "torch",
-    "torchvision",
-    "numpy",
-    "scipy",
-    "cvxpy",
-    "clarabel",
-    "numba",
-    "scikit-learn",
-    "mlflow",
-)
 RETRY_AFTER_S = 5.0  # how long a failing server is left alone
 CLOSE_WITHIN_S = 20.0  # how long the end of a sweep waits for a server that does not answer
 EXTRA_ATTEMPTS = 3
@@ -71,29 +57,8 @@ os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # a bar 
 
 
 @cache
-def environment() -> dict[str, str]:
-    """Git commit of the working tree, versions of the libraries that decide results, Python and CPU."""
-    found = {}
-    for name in LIBRARIES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "not installed"
-    return {"git_commit": git_commit(), "python": platform.python_version(), "cpu": _cpu(), **found}
-
-
-@cache
 def _environment_text() -> str:
     return json.dumps(environment(), indent=1)
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        name = platform.processor() or platform.machine()
-    return f"{name} ({os.cpu_count()} cores)"
 
 
 def default_uri(results: Path) -> str:

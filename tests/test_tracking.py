@@ -23,7 +23,7 @@ from hflray.config import load_config
 from hflray.data import load_dataset
 from hflray.errors import ConfigError
 from hflray.models import build_model, init_vector, load_vector
-from hflray.tracking import Tracker, default_uri, environment, git_commit
+from hflray.tracking import Tracker, default_uri
 from tests.conftest import small_config
 
 
@@ -317,16 +317,6 @@ def test_a_required_store_that_cannot_be_opened_is_refused_at_once(tmp_path) -> 
         Tracker("http://127.0.0.1:9", "tests", "x", tmp_path / "x", required=True)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "x").exists()
-
-
-def test_the_commit_is_known_in_a_checkout_only(tmp_path) -> None:
-    assert git_commit(tmp_path) == "unknown"
-    git = ["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e"]
-    for command in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "x"]):
-        subprocess.run([*git, *command], check=True)
-    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
-    assert git_commit(tmp_path) == head
-    assert environment()["torch"].startswith("2.13")
 
 
 def test_a_full_disk_of_the_store_loses_nothing_and_doubles_nothing(tmp_path, monkeypatch, caplog) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 from hflray.assignment.policy import load_policy, save_policy
 from hflray.config import ExperimentConfig
 from hflray.errors import HflrayError
+from hflray.provenance import git_commit, release
 from hflray.rl.evaluation import Evaluation, Quality
 from hflray.rl.fleets import FleetSpec, reporting
 from hflray.rl.pool import FleetPool, prepare
-from hflray.training.release import git_commit, release
 
 
 def model_card(

@@ -28,10 +28,10 @@ from hflray.assignment.network import QNetwork, build_network
 from hflray.assignment.policy import load_policy, save_policy
 from hflray.config import load_config
 from hflray.errors import ConfigError, HflrayError
+from hflray.provenance import git_commit
 from hflray.rl.fleets import FleetSpec, SolvedFleet, held_out, objective_of, reporting
 from hflray.rl.gradient import AT_ONCE, CostGradient, batch_of
 from hflray.rl.pool import prepare
-from hflray.training.release import git_commit
 
 
 def greedy(network: QNetwork, fleet: SolvedFleet) -> NDArray[np.intp]:

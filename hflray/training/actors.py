@@ -44,9 +44,9 @@ class DeviceWorker:
         self, job: LocalJob, data: DeviceData, pin: bool = False, expected: dict[str, str] | None = None
     ) -> None:
         # torch is imported here and not above: an edge's process has no use for its 200 MB.
+        from hflray.provenance import differences, release
         from hflray.training.local import DeviceHost
         from hflray.training.machine import CpuClaim
-        from hflray.training.release import differences, release
 
         if expected is not None and (what := differences(expected, release())):
             raise HflrayError(f"node {ray.util.get_node_ip_address()} runs {what}; run cluster/setup_node.sh there")

@@ -15,9 +15,9 @@ from typing import Any
 
 from hflray.errors import WorkerLostError
 from hflray.metrics import LIVE_RESTARTS
+from hflray.provenance import release
 from hflray.training.local import LocalJob
 from hflray.training.processes import Load, useful_gpu_processes
-from hflray.training.release import release
 
 log = logging.getLogger(__name__)
 

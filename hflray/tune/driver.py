@@ -26,11 +26,11 @@ from hflray.compare import Outcome
 from hflray.errors import ConfigError
 from hflray.preflight import Checked, data_key
 from hflray.progress import SweepProgress
+from hflray.provenance import release
 from hflray.results import SweepFolder, claimed
 from hflray.sweep import SweepFile, Trial, make_trial
 from hflray.tracking import Tracker, log_final_model, log_tables
 from hflray.training.hierarchy import start_ray
-from hflray.training.release import release
 from hflray.tune import learning
 from hflray.tune.live import discoverable
 from hflray.tune.mending import put_back

@@ -18,10 +18,10 @@ from hflray.config import ExperimentConfig
 from hflray.errors import ConfigError, HflrayError, WorkerLostError
 from hflray.experiment import Experiment, RoundRecord
 from hflray.preflight import data_key
+from hflray.provenance import differences, release
 from hflray.scenario import Scenario
 from hflray.study import run_study
 from hflray.sweep import SweepFile, make_trial
-from hflray.training.release import differences, release
 from hflray.tune.learning import train_trial
 from hflray.tune.live import LiveTrial
 from hflray.tune.population import score

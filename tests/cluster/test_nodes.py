@@ -300,7 +300,7 @@ def test_an_actor_killed_in_each_phase(cluster, start, phase, kind, method, duri
 
 
 def test_a_node_with_other_code_is_named(cluster, monkeypatch) -> None:
-    import hflray.training.release as module
+    import hflray.provenance as module
     from hflray.tune import nodes
 
     nodes.check_nodes()

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
+from hflray import provenance
 from hflray.assignment.policy import SHIPPED, load_policy, policy_path, save_policy, shipped
 from hflray.config import LearningConfig
+from hflray.provenance import git_commit
 from hflray.rl import card as module
 from hflray.rl.card import as_markdown
 from hflray.rl.finetune import greedy
 from hflray.rl.fleets import objective_of, reporting
-from hflray.training import release
-from hflray.training.release import git_commit
 from tests.rl.small import TINY, tiny_network
 
 
@@ -81,5 +81,5 @@ def test_a_commit_is_named_or_said_to_be_unknown(monkeypatch):
     def missing(*args, **kwargs):
         raise FileNotFoundError("git")
 
-    monkeypatch.setattr(release.subprocess, "run", missing)
+    monkeypatch.setattr(provenance.subprocess, "run", missing)
     assert git_commit() == "unknown"

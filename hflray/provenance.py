@@ -1,36 +1,73 @@
-"""Which hflray, Ray, Python and numeric libraries a process runs: what must be equal on all nodes of a cluster.
+"""Where a result comes from: the commit, the versions of the libraries, Python and the CPU.
 
-The package's version does not change while it is worked on, so a digest of its source files stands for it: a node
-with a checkout of yesterday is found out.
+`environment` is what a run keeps on record. `release` is the part that must be equal on all nodes of a cluster. The
+package's version does not change while it is worked on, so `release` holds a digest of its source files instead: a
+node with a checkout of yesterday is found out.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 import subprocess
+from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from hflray import __version__
 
-# Ray and Python, or processes cannot talk to each other; the others, because they decide the low bits of a result.
-LIBRARIES = ("ray", "numpy", "scipy", "torch")
-PACKAGE = Path(__file__).parents[1]
+# Ray, or processes cannot talk to each other; the others, because they decide the low bits of a result.
+EQUAL_ON_ALL_NODES = ("ray", "numpy", "scipy", "torch")
+ON_RECORD = (
+    "hflray",
+    "ray",
+    "torch",
+    "torchvision",
+    "numpy",
+    "scipy",
+    "cvxpy",
+    "clarabel",
+    "numba",
+    "scikit-learn",
+    "mlflow",
+)
+PACKAGE = Path(__file__).parent
 SOURCES = ("*.py", "*.c")
 
 
 @cache
 def release() -> dict[str, str]:
     """Name and version of what must be equal: ``{"python": "3.11.2", "ray": "2.60.0", "hflray": "0.1.0 (3f…)", …}``."""
-    found = {"python": platform.python_version(), "hflray": f"{__version__} ({source_digest(PACKAGE)})"}
-    for name in LIBRARIES:
+    mine = {"python": platform.python_version(), "hflray": f"{__version__} ({source_digest(PACKAGE)})"}
+    return mine | _versions(EQUAL_ON_ALL_NODES)
+
+
+@cache
+def environment() -> dict[str, str]:
+    """Git commit of the working tree, Python, the CPU, and the versions of the libraries that decide results."""
+    mine = {"git_commit": git_commit(), "python": platform.python_version(), "cpu": _cpu()}
+    return mine | _versions(ON_RECORD)
+
+
+def _versions(names: Iterable[str]) -> dict[str, str]:
+    found = {}
+    for name in names:
         try:
             found[name] = version(name)
         except PackageNotFoundError:
             found[name] = "not installed"
     return found
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        name = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        name = platform.processor() or platform.machine()
+    return f"{name} ({os.cpu_count()} cores)"
 
 
 def source_digest(package: Path) -> str:

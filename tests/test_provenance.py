@@ -1,12 +1,13 @@
-"""hflray.training.release: what must be equal on all nodes."""
+"""hflray.provenance: what must be equal on all nodes, and what a run keeps on record."""
 
 from __future__ import annotations
 
 import platform
+import subprocess
 
 import torch
 
-from hflray.training.release import differences, release, source_digest
+from hflray.provenance import differences, environment, git_commit, release, source_digest
 
 
 def test_what_is_compared() -> None:
@@ -39,3 +40,13 @@ def test_differences_name_what_is_there_and_what_should_be() -> None:
     assert differences(mine, {"ray": "2.59.0", "hflray": "0.1.0 (aa)"}) == (
         "ray 2.59.0 instead of 2.60.0, numpy not installed instead of 2.4"
     )
+
+
+def test_the_commit_is_known_in_a_checkout_only(tmp_path) -> None:
+    assert git_commit(tmp_path) == "unknown"
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e"]
+    for command in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "x"]):
+        subprocess.run([*git, *command], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    assert git_commit(tmp_path) == head
+    assert environment()["torch"].startswith("2.13")
