@@ -58,7 +58,7 @@ def _known(kind: registry.Kind, name: str) -> str:
         raise ValueError(str(error).removeprefix(f"{kind}: ")) from error
 
 
-LISTS = ("edge_bandwidths_mhz", "model_kb", "epsilon")  # settings of several values that are no ranges
+LISTS = ("edge_bandwidths_mhz", "model_kb", "epsilon", "sinks")  # settings of several values that are no ranges
 
 
 class Section(BaseModel):
@@ -494,6 +494,16 @@ class TrackingConfig(Section):
 
     uri: str | None = Field(None, description="MLflow tracking URI; null: sqlite in the results folder")
     experiment: str = Field("hflray", min_length=1, description="name of the MLflow experiment")
+    sinks: tuple[str, ...] = Field(("mlflow",), description="trackers that runs are sent to: mlflow, csv; []: none")
+
+    @field_validator("sinks")
+    @classmethod
+    def _known_sinks(cls, sinks: tuple[str, ...]) -> tuple[str, ...]:
+        for name in sinks:
+            _known("sink", name)
+            if sinks.count(name) > 1:
+                raise ValueError(f"'{name}' is there twice; name each tracker once")
+        return sinks
 
 
 class ExperimentConfig(Section):
@@ -718,8 +728,9 @@ def _accepted(field: FieldInfo) -> str:
     if get_origin(annotation) is Literal:
         text = " or ".join(repr(choice) for choice in get_args(annotation))
     elif get_origin(annotation) is tuple:
-        one = _TYPES.get(get_args(annotation)[0], "a value")
-        text = f"{one}, or a range [low, high]"
+        kind = get_args(annotation)[0]
+        one = _TYPES.get(kind, "a value")
+        text = "a list [a, b]" if kind is str else f"{one}, or a range [low, high]"
     else:
         text = _TYPES.get(annotation, str(annotation))
     bounds = [

@@ -1,4 +1,4 @@
-"""Names of schedulers, assigners, data sets and partitions, and where each is implemented.
+"""Names of schedulers, assigners, data sets, partitions and trackers (sinks), and where each is implemented.
 
 The built-in table holds strings, so that looking a name up imports only what was asked for. A package outside
 adds its own through an entry point of the group shown in `GROUPS`; built-in names cannot be replaced.
@@ -14,13 +14,14 @@ from typing import Any, Literal
 
 from hflray.errors import ConfigError, nearest
 
-Kind = Literal["scheduler", "assigner", "dataset", "partition"]
+Kind = Literal["scheduler", "assigner", "dataset", "partition", "sink"]
 
 GROUPS: dict[Kind, str] = {
     "scheduler": "hflray.schedulers",
     "assigner": "hflray.assigners",
     "dataset": "hflray.datasets",
     "partition": "hflray.partitions",
+    "sink": "hflray.sinks",
 }
 
 BUILTIN: dict[Kind, dict[str, str]] = {
@@ -47,6 +48,10 @@ BUILTIN: dict[Kind, dict[str, str]] = {
         "majority": "hflray.data.partition:MajorityPartition",
         "dirichlet": "hflray.data.partition:DirichletPartition",
         "iid": "hflray.data.partition:IIDPartition",
+    },
+    "sink": {
+        "mlflow": "hflray.tracking.mlflow:MLflowSink",
+        "csv": "hflray.tracking.csv:CSVSink",
     },
 }
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hflray.config import validate
+from hflray.config import TrackingConfig, validate
 from hflray.errors import ConfigError, nearest
 from hflray.sweep import SweepFile
 
@@ -49,6 +49,7 @@ class SweepFolder:
         uri, experiment: where its runs are logged.
         finished: whether every trial has ended.
         storage: where Tune keeps trials and checkpoints, `s3://…` or a shared folder; None: in `path`.
+        sinks: names of the trackers that its runs are sent to.
     """
 
     path: Path
@@ -57,6 +58,7 @@ class SweepFolder:
     experiment: str
     finished: bool = False
     storage: str | None = None
+    sinks: tuple[str, ...] = TrackingConfig().sinks
 
     def save(self) -> None:
         """Write ``sweep.json``."""
@@ -68,6 +70,7 @@ class SweepFolder:
             "experiment": self.experiment,
             "finished": self.finished,
             "storage": self.storage,
+            "sinks": list(self.sinks),
         }
         scratch = self.path / f".{FILE}"
         scratch.write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
@@ -85,7 +88,8 @@ class SweepFolder:
                 )
             file = validate(SweepFile, content["file"])
             storage = content.get("storage")  # since 0.1.0 had it
-            return cls(path, file, content["uri"], content["experiment"], content["finished"], storage)
+            sinks = tuple(content.get("sinks", TrackingConfig().sinks))  # likewise
+            return cls(path, file, content["uri"], content["experiment"], content["finished"], storage, sinks)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{path / FILE}: cannot be read ({error}); begin anew with --fresh") from error
 

@@ -43,6 +43,7 @@ def test_built_in_names():
     assert {"geographic", "random", "best_gain", "hfel"} <= set(registry.names("assigner"))
     assert {"digits", "fashion_mnist", "cifar10", "synthetic"} <= set(registry.names("dataset"))
     assert {"majority", "dirichlet", "iid"} <= set(registry.names("partition"))
+    assert registry.names("sink") == ["csv", "mlflow"]
     assert set(registry.GROUPS.values()) == {f"hflray.{kind}s" for kind in registry.BUILTIN}
 
 

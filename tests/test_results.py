@@ -87,3 +87,14 @@ def test_two_processes_never_run_one_sweep(tmp_path) -> None:
         assert f"process {os.getpid()} is running this sweep" in done.stderr
     with claimed(folder.path):
         pass
+
+
+def test_the_trackers_are_kept_and_an_older_folder_has_mlflow(tmp_path) -> None:
+    folder = made(tmp_path, "20260101-000000", finished=False)
+    folder.sinks = ("csv",)
+    folder.save()
+    assert SweepFolder.load(folder.path).sinks == ("csv",)
+    content = json.loads((folder.path / "sweep.json").read_text())
+    del content["sinks"]
+    (folder.path / "sweep.json").write_text(json.dumps(content))
+    assert SweepFolder.load(folder.path).sinks == ("mlflow",)

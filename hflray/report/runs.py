@@ -293,7 +293,10 @@ def read_sweep(results: Path, name: str, tracking_uri: str | None = None, told: 
     folder = locate(results, name)
     notes, journal = [], _journal(folder)
     try:
-        histories = read_histories(tracking_uri or folder.uri, folder.experiment, folder.path.name, told)
+        if tracking_uri is None and "mlflow" not in folder.sinks:
+            histories = list(journal.values())
+        else:
+            histories = read_histories(tracking_uri or folder.uri, folder.experiment, folder.path.name, told)
     except ConfigError as error:
         if not journal:
             raise

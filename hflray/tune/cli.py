@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -148,7 +149,7 @@ def command(
         first = expand(file)[0].config.tracking
         uri = tracking_uri or first.uri or default_uri(results)
         folder = new_folder(results, file, uri, first.experiment)
-        folder.storage = storage
+        folder.storage, folder.sinks = storage, first.sinks
     trials = expand(folder.file)
     with console.status("checking data and measuring this machine"):
         # The head of a cluster need not have the GPU that its workers have.
@@ -188,7 +189,7 @@ def _asked(folder: SweepFolder, results: Path) -> SweepFolder:
     previous = SweepFolder.load(left)
     same = previous.file == folder.file
     if same and sys.stdin.isatty() and typer.confirm(f"{left.name} is unfinished. Go on with it?", default=True):
-        return SweepFolder(left.resolve(), previous.file, previous.uri, previous.experiment, storage=previous.storage)
+        return replace(previous, path=left.resolve(), finished=False)
     what = "is unfinished" if same else "of other settings is unfinished"
     raise ConfigError(
         f"name: a sweep '{folder.file.name}' {what} ({left}); "
@@ -200,14 +201,19 @@ def _farewell(folder: SweepFolder, outcomes: Sequence[Outcome], tracker: Tracker
     """How to compare the runs, what failed, how to go on; the exit code."""
     say: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
     logged = {name for outcome in outcomes for name in outcome.values}
-    ids = tracker.run_ids(outcome.name for outcome in outcomes)
-    lines = comparison_lines(folder.uri, tracker.experiment_id, ids, logged)
-    if lines:
-        console.print("Compare the runs in MLflow (parameters, curves, parallel coordinates):", **say)
-    else:
-        console.print(f"MLflow has none of the runs; send them: python -m hflray.tracking sync {folder.path}", **say)
-    for line in lines:
-        console.print(f"  {line}", **say)
+    if "mlflow" in folder.sinks:
+        ids = tracker.run_ids(outcome.name for outcome in outcomes)
+        lines = comparison_lines(folder.uri, tracker.experiment_id, ids, logged)
+        if lines:
+            console.print("Compare the runs in MLflow (parameters, curves, parallel coordinates):", **say)
+        else:
+            console.print(
+                f"MLflow has none of the runs; send them: python -m hflray.tracking sync {folder.path}", **say
+            )
+        for line in lines:
+            console.print(f"  {line}", **say)
+    for line in tracker.seen_at():
+        console.print(line, **say)
     place = "" if folder.path.parent == Path("hflray_results").resolve() else f" --results {folder.path.parent}"
     console.print(f"Figures, tables and a page: python -m hflray.report {folder.path.name}{place}", **say)
     for outcome in outcomes:

@@ -1,4 +1,4 @@
-"""A sweep in the driver: Tune runs the trials, a callback tells the display, the journal and MLflow.
+"""A sweep in the driver: Tune runs the trials, a callback tells the display, the journal and the trackers.
 
 What a trial reserves is in `hflray.tune.placement`. Every round is checkpointed; a sweep that was stopped or killed
 goes on from there, bit for bit.
@@ -29,7 +29,7 @@ from hflray.progress import SweepProgress
 from hflray.provenance import release
 from hflray.results import SweepFolder, claimed
 from hflray.sweep import SweepFile, Trial, make_trial
-from hflray.tracking import Tracker, log_final_model, log_tables
+from hflray.tracking import Files, FinalModel, Tracker, titles
 from hflray.training.hierarchy import start_ray
 from hflray.tune import learning
 from hflray.tune.live import discoverable
@@ -137,23 +137,17 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
         outcome = self.outcomes[mine.name]
         if outcome.error is None:
             outcome.stopped = stopped_by(self.file, mine, outcome)
-            # Read when it is sent: a sweep may be far ahead of MLflow.
-            self._tracker.extra(
-                mine.name, lambda client, run_id: log_tables(client, run_id, self._tracker.tables(mine.name))
-            )
+            # Read when it is sent: a sweep may be far ahead of its trackers.
+            tables = Files(lambda folder: self._tracker.tables(mine.name).write(folder))
+            self._tracker.artifact(mine.name, tables)
             saved, dataset = trial.checkpoint, self._checked.datasets.get(data_key(mine.config))
             if saved and self.file.task == "train_assigner":
                 policy = self._folder / learning.POLICIES / f"{mine.name}.safetensors"
                 learning.take_policy(saved, policy)
                 self._progress.line(f"{mine.name}: policy in {policy}")
-                self._tracker.extra(mine.name, lambda client, run_id: client.log_artifact(run_id, str(policy)))
+                self._tracker.artifact(mine.name, Files(lambda folder: [policy]))
             if saved and dataset is not None:
-
-                def log_model(client: Any, run_id: str) -> None:
-                    with saved.as_directory() as state:  # fetched, if it lies in a storage
-                        log_final_model(client, run_id, Path(state) / "state", dataset)
-
-                self._tracker.extra(mine.name, log_model)
+                self._tracker.artifact(mine.name, FinalModel(saved.as_directory, dataset))
         self._end(mine, outcome.error)
         if self.file.tune.population is None:  # whose trials may still take over this one's state
             slim(trial)
@@ -292,8 +286,10 @@ def run_sweep(
         if placement.to_measure:
             with progress.phase("measuring the GPU"):
                 placement.measure()
-        with progress.phase("opening MLflow"):
-            tracker = Tracker(folder.uri, folder.experiment, folder.path.name, folder.path, require_tracking)
+        with progress.phase(f"opening {titles(folder.sinks)}"):
+            tracker = Tracker(
+                folder.uri, folder.experiment, folder.path.name, folder.path, require_tracking, folder.sinks
+            )
         folder.save()
         storage = Storage(folder.storage, folder.path) if folder.storage else None
         if storage:
@@ -312,7 +308,7 @@ def run_sweep(
         folder.save()
         if storage:
             storage.send()
-        with progress.phase("sending the rest to MLflow (Ctrl-C leaves it for later)"):
+        with progress.phase(f"sending the rest to {titles(folder.sinks)} (Ctrl-C leaves it for later)"):
             tracker.close()
     return outcomes, tracker
 

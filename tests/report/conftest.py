@@ -10,7 +10,7 @@ from hflray.experiment import Experiment, RoundRecord
 from hflray.report.runs import Sweep, read_sweep
 from hflray.results import SweepFolder
 from hflray.sweep import SweepFile, expand, load_sweep
-from hflray.tracking import Tracker, default_uri, log_tables
+from hflray.tracking import Files, Tracker, default_uri
 from tests.conftest import SMALL
 
 NAME = "tiny"
@@ -39,8 +39,7 @@ def results(tmp_path_factory: pytest.TempPathFactory, records: dict[str, list[Ro
                 values = record.metrics() | (experiment.summary() if experiment.finished else {})
                 tracker.round(trial.name, record.round, values, record.schedule(), experiment.devices())
                 tracker_rounds.append(record)
-        tables = tracker.tables(trial.name)
-        tracker.extra(trial.name, lambda client, run_id, tables=tables: log_tables(client, run_id, tables))
+        tracker.artifact(trial.name, Files(tracker.tables(trial.name).write))
         tracker.finish(trial.name)
     assert tracker.close()
     return place

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import psutil
 import pytest
 from mlflow import MlflowClient
@@ -38,6 +39,7 @@ pytestmark = pytest.mark.timeout(1200)  # of a busy machine
 ROUNDS = 8
 SWEEP = f"""
 name: long
+tracking: {{sinks: [mlflow, csv]}}
 experiment:
   max_rounds: {ROUNDS}
   data: {{name: digits}}
@@ -103,7 +105,7 @@ def unbroken(text: str) -> dict[str, list[RoundRecord]]:
 
 
 def check_complete(folder: Path, uri: str | None = None) -> None:
-    """Every trial has every round once, in MLflow as in the unbroken run."""
+    """Every trial has every round once, in MLflow and in its CSV file as in the unbroken run."""
     client = MlflowClient(uri or default_uri(folder / "hflray_results"))
     experiment = client.get_experiment_by_name("hflray")
     assert experiment is not None
@@ -118,6 +120,11 @@ def check_complete(folder: Path, uri: str | None = None) -> None:
             assert [m.step for m in history] == list(range(1, ROUNDS + 1))
             assert [m.value for m in history] == [record.metrics()[metric] for record in records]
         (result,) = folder.glob(f"hflray_results/long-*/{name}/result.json")
+        (path,) = folder.glob(f"hflray_results/long-*/csv/{name}.csv")
+        table = pd.read_csv(path)
+        assert table["round"].tolist() == list(range(1, ROUNDS + 1))
+        for metric in (metrics.ACCURACY, metrics.TOTAL_OBJECTIVE):
+            assert table[metric].tolist() == [record.metrics()[metric] for record in records]
         hashes = {e["round"]: e["model_hash"] for e in map(json.loads, result.read_text().splitlines())}
         assert hashes == {record.round: record.model_hash for record in records}
 

@@ -1,0 +1,5 @@
+import sys
+
+from hflray.tracking.cli import main
+
+sys.exit(main())

@@ -1,0 +1,123 @@
+"""CSV files as a tracker: ``<sweep>/csv/<trial>.csv``, for a spreadsheet or ``pandas.read_csv``.
+
+A file has a row per round. Its columns are ``round`` and the metrics of the README's glossary, under their names there,
+in the order in which they first come up; a cell is empty where a round has no finite value. Numbers are written so that
+they read back as the same numbers.
+
+A row is added in one write. The file is never without its heading: it is made, and made wider when a new metric comes
+up (those of the end do), under another name and put in place in one step. A row that a kill or a full disk cut off is
+taken away before the next is added. A file that is lost is made again from the journal, when the sweep is resumed or by
+``python -m hflray.tracking sync``.
+"""
+
+from __future__ import annotations
+
+import csv
+import errno
+import io
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from hflray.tracking.sink import Ending, Place, Round, Run, Sink
+
+FOLDER = "csv"
+ROUND = "round"
+
+
+class CSVSink(Sink):
+    """A CSV file per run."""
+
+    title = "CSV"
+    repair = "make that folder writable"
+    away = "cannot be written"
+    back = "can be written again"
+    later = "when it can be written again"
+
+    def __init__(self, place: Place) -> None:
+        self._folder = place.folder / FOLDER
+        self.where = str(self._folder)
+        self._columns: dict[str, list[str]] = {}  # of the runs that are open, by key
+
+    def connect(self) -> None:
+        """Make the folder. Raises OSError: that cannot be done."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    def open(self, run: Run) -> int:
+        """Look for the run's file; return its last round."""
+        path = self._path(run)
+        self._columns[run.key] = []
+        if not path.exists():
+            return -1
+        _cut_torn_row(path)
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = csv.reader(file)
+            self._columns[run.key] = next(rows, [])  # none: the machine went down before the disk had the file
+            return max((int(row[0]) for row in rows), default=-1)
+
+    def rounds(self, run: Run, rounds: Sequence[Round]) -> None:
+        """Add a row for each round; the rows of a call are written at once."""
+        if run.key not in self._columns:  # it had ended
+            self.open(run)
+        path, columns = self._path(run), self._columns[run.key]
+        rows = [{ROUND: round.number, **round.values} for round in rounds]
+        new = dict.fromkeys(name for row in rows for name in row if name not in columns)
+        if new:
+            wider = [*columns, *new]
+            _replace(path, wider, [*(_read(path) if columns else ()), *rows])
+            self._columns[run.key] = wider
+        else:
+            _append(path, _text(columns, rows))
+
+    def end(self, run: Run, ending: Ending) -> None:
+        """Nothing is left to be done: the last row has the values of the end."""
+        self._columns.pop(run.key, None)
+
+    def seen_at(self) -> str:
+        """Where the files are."""
+        return f"Rounds as CSV files: {self._folder}"
+
+    def _path(self, run: Run) -> Path:
+        return self._folder / f"{run.key}.csv"
+
+
+Row = Mapping[str, str | float]
+
+
+def _text(columns: Sequence[str], rows: Iterable[Row]) -> str:
+    text = io.StringIO()
+    csv.DictWriter(text, columns, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+def _read(path: Path) -> list[Row]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _replace(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> None:
+    """Write a whole file in one step."""
+    scratch = path.with_name(f".{path.name}")
+    heading = dict(zip(columns, columns, strict=True))
+    scratch.write_text(_text(columns, [heading, *rows]), encoding="utf-8")
+    os.replace(scratch, path)
+
+
+def _append(path: Path, text: str) -> None:
+    """Add whole rows, all or none of them. Raises OSError: the file is gone, or the disk full."""
+    with path.open("rb+", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        try:
+            content = text.encode()
+            if file.write(content) < len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            file.truncate(size)
+            raise
+
+
+def _cut_torn_row(path: Path) -> None:
+    """Take away what comes after the last end of a line."""
+    with path.open("rb+") as file:
+        content = file.read()
+        file.truncate(content.rfind(b"\n") + 1)

@@ -1,0 +1,151 @@
+"""The journal: one JSON line per event in ``<sweep>/journal/<trial>.jsonl``, written before anything else.
+
+It holds all that a run needs, so that nothing depends on a tracker that is away. A run's lines are ``start`` (name,
+parameters, tags, texts), ``round`` (metrics, schedule), ``devices`` and ``end`` (status, error, tags).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hflray.tracking.sink import Ending, Round, Run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Tables:
+    """A run's rounds, and its devices if they are known.
+
+    Attributes:
+        rounds: a row per round: ``round``, the glossary's metrics by name, and of small fleets (H,) lists: ``devices``
+            (indices), ``edges``, ``bandwidth_hz``, ``cpu_hz``.
+        devices: a row per device: ``device``, ``samples``, ``cluster`` (if there are any), ``class/<c>``: its samples
+            of class c. None where the run kept none.
+    """
+
+    rounds: pd.DataFrame
+    devices: pd.DataFrame | None = None
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write ``rounds.parquet`` and, if there are any, ``devices.parquet``; return their paths."""
+        named = {"rounds.parquet": self.rounds, "devices.parquet": self.devices}
+        paths = []
+        for name, table in named.items():
+            if table is not None:
+                table.to_parquet(folder / name, compression="zstd")
+                paths.append(folder / name)
+        return paths
+
+    @classmethod
+    def of(cls, entries: list[dict[str, Any]]) -> Tables:
+        """The tables of a run with these journal entries."""
+        import pandas as pd
+
+        rows = {
+            e["round"]: {"round": e["round"], **e["metrics"], **e.get("schedule", {})} for e in entries if "round" in e
+        }
+        rounds = pd.DataFrame([rows[index] for index in sorted(rows)])
+        known = [entry["devices"] for entry in entries if "devices" in entry]
+        if not known:
+            return cls(rounds)
+        last = known[-1]
+        devices = pd.DataFrame({"device": range(len(last["samples"])), "samples": last["samples"]})
+        if "clusters" in last:
+            devices["cluster"] = last["clusters"]
+        counts = np.asarray(last["class_counts"])
+        classes = pd.DataFrame(counts, columns=[f"class/{c}" for c in range(counts.shape[1])])
+        return cls(rounds, devices.join(classes))
+
+
+class Journal:
+    """A sweep's journal.
+
+    Args:
+        folder: of the sweep's results.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "journal"
+        self._broken = False
+
+    def path(self, key: str) -> Path:
+        """The file of a run."""
+        return self.folder / f"{key}.jsonl"
+
+    def run_keys(self) -> list[str]:
+        """The runs that have a file, sorted."""
+        return sorted(path.stem for path in self.folder.glob("*.jsonl"))
+
+    def write(self, key: str, entry: Mapping[str, Any]) -> bool:
+        """Append a line to a run's file; False if that cannot be written."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with self.path(key).open("ab+") as file:
+                text = json.dumps(entry, ensure_ascii=False) + "\n"
+                if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
+                    text = "\n" + text  # a line that a kill or a full disk cut off takes no other with it
+                file.write(text.encode())
+            return True
+        except OSError as error:
+            if not self._broken:
+                log.warning("%s cannot be written (%s); rounds go to the trackers only", self.folder, error.strerror)
+            self._broken = True
+            return False
+
+    def begin(self, run: Run, time_ms: int) -> None:
+        """Write that a run begins."""
+        about = {name: getattr(run, name) for name in ("params", "tags", "artifacts", "dataset")}
+        self.write(run.key, {"start": time_ms, "name": run.name, **about})
+
+    def end(self, key: str, ending: Ending) -> None:
+        """Write that a run has ended."""
+        self.write(key, {"end": ending.status, "error": ending.error, "tags": ending.tags})
+
+    def run(self, key: str) -> Run | None:
+        """A run as it was last begun; None if it never was."""
+        starts = [entry for entry in self.entries(key) if "start" in entry]
+        if not starts:
+            return None
+        about = {name: starts[-1][name] for name in ("name", "params", "tags", "artifacts", "dataset")}
+        return Run(key, **about)
+
+    def ending(self, key: str) -> Ending | None:
+        """How a run ended; None if it goes on."""
+        for entry in reversed(self.entries(key)):
+            if "end" in entry:
+                return Ending("FAILED" if entry["error"] else "FINISHED", entry["error"], dict(entry.get("tags", {})))
+            if "start" in entry:
+                break
+        return None
+
+    def entries(self, key: str, size: int = -1) -> list[dict[str, Any]]:
+        """A run's whole lines, or those of its first `size` bytes; a line cut off by a kill is left out."""
+        entries: list[dict[str, Any]] = []
+        if not self.path(key).exists():
+            return entries
+        with self.path(key).open("rb") as file:
+            text = file.read(size).decode(errors="replace")
+        for line in text.split("\n"):
+            try:
+                entries.append(json.loads(line))
+            except ValueError:
+                continue
+        return entries
+
+
+def rounds_of(entries: list[dict[str, Any]]) -> list[Round]:
+    """The rounds among journal entries, each once, in order."""
+    rounds = {e["round"]: Round(e["round"], e["time"], e["metrics"]) for e in entries if "round" in e}
+    return [rounds[number] for number in sorted(rounds)]

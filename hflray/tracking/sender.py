@@ -1,0 +1,239 @@
+"""A thread per tracker that sends on what the journal has: a tracker that is away, slow or full costs warnings only.
+
+Rounds that a tracker has missed wait in the journal, not in the driver's memory, and are read again from there.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass, field, replace
+
+from hflray.errors import ConfigError
+from hflray.tracking.journal import Journal, rounds_of
+from hflray.tracking.sink import Artifact, Ending, Round, Run, Sink, reason
+
+log = logging.getLogger(__name__)
+
+RETRY_AFTER_S = 5.0  # how long a failing tracker is left alone
+CLOSE_WITHIN_S = 20.0  # how long the end of a sweep waits for a tracker that does not answer
+ARTIFACT_ATTEMPTS = 3
+
+
+@dataclass
+class _Outbox:
+    """A run, and what the tracker has not got of it yet.
+
+    Attributes:
+        opened: the tracker knows the run.
+        pending: rounds to be sent.
+        behind: rounds to be sent are in the journal, those after `sent`; of them not all need be in `pending`.
+        sent: the last round that the tracker has; -1: none.
+        made: how many rounds were given to this process.
+        values: the last value of every metric that was sent.
+        failures: how often the first of `artifacts` has failed.
+    """
+
+    run: Run
+    behind: bool
+    ending: Ending | None = None
+    opened: bool = False
+    pending: list[Round] = field(default_factory=list)
+    sent: int = -1
+    made: int = 0
+    values: dict[str, float] = field(default_factory=dict)
+    artifacts: list[Artifact] = field(default_factory=list)
+    failures: int = 0
+
+    @property
+    def waiting(self) -> bool:
+        unsent = bool(self.pending or self.behind or self.artifacts)
+        return not self.opened or unsent or self.ending is not None
+
+    def settle(self) -> None:
+        """It has ended and all of it has arrived: a sweep of thousands of trials must not fill the driver's memory."""
+        self.run, self.values = Run(self.run.key, self.run.name), {}
+
+
+class Sender:
+    """Sends a sweep's runs to one tracker.
+
+    Args:
+        sink: the tracker.
+        journal: the sweep's journal.
+        lock: held by whoever writes a round to the journal and tells the senders, so that the two agree.
+    """
+
+    def __init__(self, sink: Sink, journal: Journal, lock: threading.Lock) -> None:
+        self.sink = sink
+        self._journal, self._lock, self._wake = journal, lock, threading.Event()
+        self._outboxes: dict[str, _Outbox] = {}
+        self._connected = self._closing = self._warned = False
+        self._attempts_at_close = 0
+        self._thread = threading.Thread(target=self._work, name=f"hflray-{sink.title}", daemon=True)
+
+    def begin(self, required: bool) -> None:
+        """Reach the tracker and start the thread. Raises ConfigError: it must be reached (`required`) and cannot be."""
+        sink = self.sink
+        try:
+            self._connect()
+        except ConfigError:
+            raise
+        except Exception as error:  # whatever a server, a proxy, a driver or a full disk raises
+            if required:
+                raise ConfigError(
+                    f"{sink.setting}: cannot open '{sink.where}' ({reason(error)}); {sink.repair}, "
+                    "or leave --require-tracking out"
+                ) from error
+            self._complain(error)
+        self._thread.start()
+
+    def open(self, run: Run, behind: bool, ending: Ending | None = None) -> None:
+        """Take on a run; `behind`: rounds of it may be in the journal that the tracker does not have."""
+        with self._lock:
+            self._outboxes[run.key] = _Outbox(run, behind, ending)
+        self._wake.set()
+
+    def round(self, key: str, round: Round, written: bool) -> None:
+        """Send a round; `written`: it is in the journal. Called with the lock held."""
+        box = self._outboxes[key]
+        box.made += 1
+        if written and (self._warned or box.behind):
+            box.behind = True  # it may be away for long: the journal remembers, the driver's memory does not
+        else:
+            box.pending.append(round)
+        self._wake.set()
+
+    def artifact(self, key: str, artifact: Artifact) -> None:
+        """Send an artifact once the run is there. It is tried three times."""
+        with self._lock:
+            self._outboxes[key].artifacts.append(artifact)
+        self._wake.set()
+
+    def end(self, key: str, ending: Ending) -> None:
+        """Close a run when all else of it has arrived."""
+        with self._lock:
+            box = self._outboxes.get(key)
+            if box is not None:
+                box.ending = ending
+        self._wake.set()
+
+    def close_soon(self) -> None:
+        """End the thread once it has sent what is left, or has tried for long enough."""
+        self._closing = True
+        self._wake.set()
+
+    def wait(self, deadline: float) -> None:
+        """Wait for the thread's end: a tracker that answers is given the time it needs, another until `deadline`."""
+        while self._thread.is_alive() and (not self._warned or time.monotonic() < deadline):
+            self._thread.join(timeout=0.2)
+
+    def unsent(self) -> list[str]:
+        """Names of the runs of which not everything has arrived."""
+        with self._lock:
+            return [box.run.name for box in self._outboxes.values() if box.waiting]
+
+    # ---- the thread
+
+    def _work(self) -> None:
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            with self._lock:
+                waiting = [(key, box) for key, box in self._outboxes.items() if box.waiting]
+            try:
+                if not self._connected or (self._warned and waiting):
+                    self._connect()  # or asks whether it is back, before anything is gathered for it
+                for key, box in waiting:
+                    self._send(key, box)
+                if self._warned and waiting:
+                    log.warning("%s at %s %s", self.sink.title, self.sink.where, self.sink.back)
+                    self._warned = False
+            except Exception as error:
+                self._complain(error)
+                if self._closing and not self._retry_at_close():
+                    return
+                threading.Event().wait(min(RETRY_AFTER_S, 1.0) if self._closing else RETRY_AFTER_S)
+                self._wake.set()
+                continue
+            with self._lock:
+                done = not any(box.waiting for box in self._outboxes.values())
+            if self._closing and done:
+                return
+            if not done:
+                self._wake.set()
+
+    def _connect(self) -> None:
+        self.sink.connect()
+        self._connected = True
+
+    def _retry_at_close(self) -> bool:
+        self._attempts_at_close += 1
+        return self._attempts_at_close <= CLOSE_WITHIN_S
+
+    def _complain(self, error: Exception) -> None:
+        if not self._warned:
+            log.warning(
+                "%s at %s %s; keeping the rounds for later: %s",
+                self.sink.title, self.sink.where, self.sink.away, reason(error),
+            )  # fmt: skip
+        self._warned = True
+
+    def _send(self, key: str, box: _Outbox) -> None:
+        if not box.opened:
+            last = self.sink.open(box.run)
+            with self._lock:
+                box.opened, box.sent = True, last
+                box.pending = [round for round in box.pending if round.number > last]
+        with self._lock:
+            ending = box.ending
+        self._send_rounds(key, box)
+        while box.artifacts:
+            self._send_artifact(box)
+        if ending is not None:
+            self.sink.end(box.run, replace(ending, values=dict(box.values)))
+            with self._lock:
+                box.ending = None if box.ending is ending else box.ending
+                if not box.waiting:
+                    box.settle()
+
+    def _send_rounds(self, key: str, box: _Outbox) -> None:
+        path = self._journal.path(key)
+        with self._lock:
+            batch, behind, made = list(box.pending), box.behind, box.made
+            size = path.stat().st_size if behind else 0
+        if behind:
+            missed = {round.number: round for round in [*rounds_of(self._journal.entries(key, size)), *batch]}
+            batch = [missed[number] for number in sorted(missed)]
+            for round in batch:
+                box.values |= round.values
+            batch = [round for round in batch if round.number > box.sent]
+        while batch:  # whole rounds only: what arrived of a run is then known by its last round
+            count = size = 0
+            while count < len(batch) and (not count or size + len(batch[count].values) <= self.sink.batch):
+                size += len(batch[count].values)
+                count += 1
+            part, batch = batch[:count], batch[count:]
+            self.sink.rounds(box.run, part)
+            numbers = {round.number for round in part}
+            with self._lock:
+                box.pending = [round for round in box.pending if round.number not in numbers]
+                box.sent = max(box.sent, *numbers)
+            for round in part:
+                box.values |= round.values
+        if behind:
+            with self._lock:
+                box.behind = box.made > made
+
+    def _send_artifact(self, box: _Outbox) -> None:
+        try:
+            self.sink.artifact(box.run, box.artifacts[0])
+        except Exception as error:
+            box.failures += 1
+            if box.failures < ARTIFACT_ATTEMPTS:
+                raise
+            log.warning("%s: an artifact could not be logged: %s", box.run.name, reason(error))
+        with self._lock:
+            del box.artifacts[0]
+            box.failures = 0

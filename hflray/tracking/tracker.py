@@ -1,0 +1,240 @@
+"""The public face: a sweep's runs go to the journal, and from there to every tracker of ``tracking.sinks``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hflray import registry
+from hflray.config import ExperimentConfig, TrackingConfig, flatten, to_yaml
+from hflray.errors import ConfigError
+from hflray.provenance import environment
+from hflray.tracking.journal import Journal, Tables, rounds_of
+from hflray.tracking.mlflow import MLflowSink
+from hflray.tracking.sender import CLOSE_WITHIN_S, Sender
+from hflray.tracking.sink import Artifact, Ending, Place, Round, Run, reason
+
+log = logging.getLogger(__name__)
+
+SINKS = TrackingConfig().sinks  # of a sweep that says nothing, and of those from before there was a choice
+
+
+@cache
+def _environment_text() -> str:
+    return json.dumps(environment(), indent=1)
+
+
+def default_uri(results: Path) -> str:
+    """SQLite in the results folder: one file, no server."""
+    return f"sqlite:///{results.resolve() / 'mlflow.db'}"
+
+
+def titles(sinks: Sequence[str]) -> str:
+    """What the trackers with these names are called in messages. Raises ConfigError: one of them cannot be loaded."""
+    return ", ".join(registry.resolve("sink", name).title for name in sinks) or "no tracker"
+
+
+class Tracker:
+    """Writes a sweep's runs to the journal, and from there to each tracker in a thread of its own.
+
+    Args:
+        uri: MLflow tracking URI.
+        experiment: name of the MLflow experiment; made if it is new.
+        sweep: tag ``hflray.sweep`` of all runs.
+        folder: of this sweep's results.
+        required: raise if a tracker cannot be opened now; else warn and keep trying.
+        sinks: names of the trackers, see `hflray.tracking.sink`.
+
+    Raises:
+        ConfigError: `required`, and a tracker cannot be opened; or a name that is not known.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        experiment: str,
+        sweep: str,
+        folder: Path,
+        required: bool = False,
+        sinks: Sequence[str] = SINKS,
+    ) -> None:
+        self.uri, self.sweep, self.folder = uri, sweep, folder
+        self.journal = Journal(folder)
+        self._lock, self._keys = threading.Lock(), dict[str, None]()
+        place = Place(uri, experiment, sweep, folder)
+        made = [registry.resolve("sink", name)(place) for name in sinks]
+        self._mlflow = next((sink for sink in made if isinstance(sink, MLflowSink)), None)
+        self._senders = [Sender(sink, self.journal, self._lock) for sink in made]
+        for sender in self._senders:
+            sender.begin(required)
+
+    @property
+    def experiment_id(self) -> str | None:
+        """MLflow's id of the experiment; None if it was never reached."""
+        return self._mlflow.experiment_id if self._mlflow else None
+
+    def start(
+        self,
+        key: str,
+        name: str,
+        config: ExperimentConfig,
+        tags: Mapping[str, str],
+        dataset: Mapping[str, str] | None = None,
+    ) -> None:
+        """Open a run, or find it again after a restart by its tags ``hflray.sweep`` and ``hflray.trial``."""
+        # `learning` is not this run's unless it says otherwise: forty settings that no comparison needs.
+        learns = tags.get("hflray.task") == "train_assigner" or config.learning.model_fields_set
+        unused = ("tracking.",) if learns else ("tracking.", "learning.")
+        run = Run(
+            key=key,
+            name=name,
+            params={k: v for k, v in flatten(config.model_dump(mode="json")).items() if not k.startswith(unused)},
+            tags={
+                "hflray.sweep": self.sweep,
+                "hflray.trial": key,
+                "hflray.dataset": config.data.name,
+                "hflray.scheduler": config.scheduling.name,
+                "hflray.assigner": config.assignment.name,
+                **tags,
+            },
+            artifacts={"config.yaml": to_yaml(config), "environment.json": _environment_text()},
+            dataset=dict(dataset) if dataset else None,
+        )
+        behind = self.journal.path(key).exists()  # rounds of an earlier process may not have reached every tracker
+        self.journal.begin(run, _now_ms())
+        self._open(run, behind)
+
+    def round(
+        self,
+        key: str,
+        step: int,
+        values: Mapping[str, float],
+        schedule: Mapping[str, Any] | None = None,
+        devices: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Log one round's metrics with the round as the step; values that are not finite are left out.
+
+        `schedule` (who took part and what each was given) and `devices` (what is true of all rounds) go to the journal,
+        and from there into the run's tables, see `tables`.
+        """
+        made = Round(step, _now_ms(), {name: float(value) for name, value in values.items() if math.isfinite(value)})
+        if devices is not None:
+            self.journal.write(key, {"devices": devices})
+        entry = {"round": step, "time": made.time_ms, "metrics": made.values}
+        with self._lock:
+            written = self.journal.write(key, entry if schedule is None else entry | {"schedule": schedule})
+            for sender in self._senders:
+                sender.round(key, made, written)
+
+    def artifact(self, key: str, artifact: Artifact) -> None:
+        """Keep something with a run: `Files`, or the `FinalModel`. Each tracker tries it three times."""
+        for sender in self._senders:
+            sender.artifact(key, artifact)
+
+    def finish(self, key: str, error: str | None = None, tags: Mapping[str, str] | None = None) -> None:
+        """Close a run: FINISHED, or FAILED with the reason as the tag ``hflray.error``; `tags` are set as well."""
+        if key not in self._keys:
+            return
+        all_tags = {**(tags or {}), **({"hflray.error": error} if error else {})}
+        ending = Ending("FAILED" if error else "FINISHED", error, all_tags)
+        self.journal.end(key, ending)
+        for sender in self._senders:
+            sender.end(key, ending)
+
+    def history(self, key: str) -> list[tuple[int, dict[str, float]]]:
+        """The journal's rounds of a run, each once, in order."""
+        return [(round.number, round.values) for round in rounds_of(self.journal.entries(key))]
+
+    def tables(self, key: str) -> Tables:
+        """The journal of a run as tables."""
+        return Tables.of(self.journal.entries(key))
+
+    def ended(self, key: str) -> tuple[bool, str | None]:
+        """Whether the journal says that a run ended, and why if it failed."""
+        ending = self.journal.ending(key)
+        return ending is not None, ending.error if ending else None
+
+    def end_tags(self, key: str) -> dict[str, str]:
+        """The tags that an ended run was closed with; empty of one that has not ended."""
+        ending = self.journal.ending(key)
+        return dict(ending.tags) if ending else {}
+
+    def run_ids(self, keys: Iterable[str] | None = None) -> list[str]:
+        """MLflow's ids of the runs, in the order of `keys`, or else as they were opened; those it knows of."""
+        known = dict(self._mlflow.run_ids) if self._mlflow else {}
+        return [known[key] for key in (self._keys if keys is None else keys) if key in known]
+
+    def seen_at(self) -> list[str]:
+        """Where the runs can be seen, a line for each tracker that says so."""
+        return [line for sender in self._senders if (line := sender.sink.seen_at())]
+
+    def close(self, within_s: float = CLOSE_WITHIN_S) -> bool:
+        """Send what is left; True if everything arrived.
+
+        A tracker that answers is given the time it needs, one that does not at most `within_s`. Ctrl-C ends the wait.
+        """
+        for sender in self._senders:
+            sender.close_soon()
+        deadline = time.monotonic() + within_s
+        with suppress(KeyboardInterrupt):
+            for sender in self._senders:
+                sender.wait(deadline)
+        complete = True
+        for sender in self._senders:
+            if lost := sender.unsent():
+                complete = False
+                log.warning(
+                    "%s has not received everything of %s. It is all in %s; %s: python -m hflray.tracking sync %s",
+                    sender.sink.title, ", ".join(lost), self.journal.folder, sender.sink.later, self.folder,
+                )  # fmt: skip
+        return complete
+
+    def adopt(self, key: str) -> None:
+        """Take over a run from the journal, to send what the trackers do not have of it."""
+        run = self.journal.run(key)
+        if run is not None:
+            self._open(run, behind=True, ending=self.journal.ending(key))
+
+    def adopt_all(self) -> None:
+        """Take over every run of the journal."""
+        for key in self.journal.run_keys():
+            self.adopt(key)
+
+    def _open(self, run: Run, behind: bool, ending: Ending | None = None) -> None:
+        self._keys[run.key] = None
+        for sender in self._senders:
+            sender.open(run, behind, ending)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def sync(folder: Path, uri: str | None = None) -> bool:
+    """Send to MLflow, and to the sweep's other trackers, what they lack of its journal; True if all of it arrived.
+
+    Args:
+        folder: of the sweep's results.
+        uri: None: the URI the sweep was logged to.
+
+    Raises:
+        ConfigError: the folder holds no journal, or a tracker cannot be opened.
+    """
+    try:
+        about = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{folder}: holds no sweep ({reason(error)}); give the folder of a sweep's results"
+        ) from error
+    sinks = dict.fromkeys([*SINKS, *about.get("sinks", ())])
+    tracker = Tracker(uri or about["uri"], about["experiment"], folder.name, folder, required=True, sinks=list(sinks))
+    tracker.adopt_all()
+    return tracker.close()

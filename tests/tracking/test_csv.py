@@ -1,0 +1,185 @@
+"""hflray.tracking.csv: a row per round, none twice, none torn."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from hflray import metrics
+from hflray.tracking import Place, Round, Run, Tracker, main
+from hflray.tracking.csv import CSVSink
+from tests.conftest import small_config
+from tests.tracking.diary import until
+
+RUN = Run("t1", "x")
+
+
+def opened(folder: Path) -> tuple[CSVSink, int]:
+    sink = CSVSink(Place("", "", "s", folder))
+    sink.connect()
+    return sink, sink.open(RUN)
+
+
+def round_of(number: int, **values: float) -> Round:
+    return Round(number, 0, {"accuracy": number / 10, **values})
+
+
+def test_a_sweep_s_run_is_a_file_of_glossary_metrics(tmp_path) -> None:
+    tracker = Tracker("http://127.0.0.1:9", "tests", "s", tmp_path, required=True, sinks=("csv",))
+    tracker.start("t1", "x", small_config(), {})
+    third = 1 / 3
+    tracker.round(
+        "t1", 1, {metrics.ACCURACY: third, metrics.ROUND_DELAY_S: 3.0, metrics.edge_metric(0, "devices"): 2.0}
+    )
+    tracker.round("t1", 2, {metrics.ACCURACY: 0.5, metrics.ROUND_DELAY_S: float("inf")})
+    tracker.round("t1", 3, {metrics.ACCURACY: 0.75, metrics.ROUND_DELAY_S: 1e-300, metrics.ROUNDS_TO_TARGET: 3.0})
+    tracker.finish("t1")
+    assert tracker.close()
+    assert tracker.seen_at() == [f"Rounds as CSV files: {tmp_path / 'csv'}"]
+    table = pd.read_csv(tmp_path / "csv" / "t1.csv")
+    assert list(table.columns) == ["round", "accuracy", "round/delay_s", "edge/0/devices", "rounds_to_target"]
+    assert table["round"].tolist() == [1, 2, 3]
+    assert table["accuracy"].tolist() == [third, 0.5, 0.75]
+    assert table["round/delay_s"].isna().tolist() == [False, True, False]
+    assert table["round/delay_s"][2] == 1e-300
+    assert table["rounds_to_target"].isna().tolist() == [True, True, False]
+    assert sorted(path.name for path in (tmp_path / "csv").iterdir()) == ["t1.csv"]
+
+
+def test_a_row_cut_off_by_a_kill_is_written_again(tmp_path) -> None:
+    sink, last = opened(tmp_path)
+    assert last == -1
+    sink.rounds(RUN, [round_of(1), round_of(2)])
+    path = tmp_path / "csv" / "t1.csv"
+    whole = path.read_bytes()
+    assert whole == b"round,accuracy\n1,0.1\n2,0.2\n"
+    for cut in range(len(b"round,accuracy\n"), len(whole) + 1):
+        path.write_bytes(whole[:cut])
+        again, last = opened(tmp_path)
+        again.rounds(RUN, [round_of(number) for number in range(max(last, 0) + 1, 3)] or [round_of(3)])
+        assert path.read_bytes() in (whole, whole + b"3,0.3\n")
+
+
+def test_a_file_that_the_disk_never_got_is_made_again(tmp_path) -> None:
+    opened(tmp_path)
+    (tmp_path / "csv" / "t1.csv").write_bytes(b"")
+    sink, last = opened(tmp_path)
+    assert last == -1
+    sink.rounds(RUN, [round_of(1)])
+    assert (tmp_path / "csv" / "t1.csv").read_bytes() == b"round,accuracy\n1,0.1\n"
+
+
+def test_a_new_metric_widens_the_file_in_one_step(tmp_path, monkeypatch) -> None:
+    sink, _ = opened(tmp_path)
+    sink.rounds(RUN, [round_of(1)])
+    path = tmp_path / "csv" / "t1.csv"
+    before = path.read_bytes()
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        sink.rounds(RUN, [round_of(2, rounds_to_target=2.0)])
+    monkeypatch.undo()
+    assert path.read_bytes() == before
+    again, last = opened(tmp_path)
+    assert last == 1
+    again.rounds(RUN, [round_of(2, rounds_to_target=2.0)])
+    assert path.read_bytes() == b"round,accuracy,rounds_to_target\n1,0.1,\n2,0.2,2.0\n"
+    again.end(RUN, None)  # type: ignore[arg-type]
+    again.rounds(RUN, [round_of(3)])  # it went on after all
+    assert path.read_bytes().endswith(b"2,0.2,2.0\n3,0.3,\n")
+
+
+def test_a_full_disk_leaves_whole_rows(tmp_path) -> None:
+    """A tmpfs of two pages, one of them taken."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", disk], capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode().strip()}")
+    try:
+        sink, _ = opened(disk)
+        sink.rounds(RUN, [round_of(1)])
+        with (disk / "ballast").open("wb", buffering=0) as ballast, suppress(OSError):
+            while True:
+                ballast.write(bytes(4096))
+        done, error = 1, None
+        while error is None:
+            try:
+                sink.rounds(RUN, [round_of(number) for number in range(done + 1, done + 51)])
+                done += 50
+            except OSError as failed:
+                error = failed
+        assert error.errno == 28
+        path = disk / "csv" / "t1.csv"
+        assert pd.read_csv(path)["round"].tolist() == list(range(1, done + 1))
+        assert path.read_bytes().endswith(b"\n")
+        (disk / "ballast").unlink()
+        sink.rounds(RUN, [round_of(number) for number in range(done + 1, done + 51)])
+        assert pd.read_csv(path)["round"].tolist() == list(range(1, done + 51))
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=False)
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from hflray.tracking import Tracker
+from tests.conftest import small_config
+folder = Path(sys.argv[1])
+tracker = Tracker("http://127.0.0.1:9", "tests", folder.name, folder, sinks=("csv",))
+first = max((step for step, _ in tracker.history("t1")), default=0)
+tracker.start("t1", "x", small_config(), {})
+for step in range(max(1, first), int(sys.argv[2]) + 1):  # the last round is done again, as after a lost checkpoint
+    more = {"edge/%d/delay_s" % (step // 100): 1.0}  # now and then a metric that was not there before
+    tracker.round("t1", step, {"accuracy": step / 7, **more})
+tracker.finish("t1")
+sys.exit(not tracker.close())
+"""
+
+
+def test_killed_and_resumed_it_has_every_round_once(tmp_path) -> None:
+    folder, count = tmp_path / "s", 3000
+    path = folder / "csv" / "t1.csv"
+    command = [sys.executable, "-c", WRITER, str(folder), str(count)]
+    env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    for kill in range(4):
+        before = path.stat().st_size if path.exists() else 0
+        process = subprocess.Popen(command, env=env)
+        until(lambda before=before: path.exists() and path.stat().st_size > before, 120)  # type: ignore[misc]
+        time.sleep(0.02 * kill)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert path.read_bytes().startswith(b"round,accuracy,")
+    assert subprocess.run(command, env=env, check=False).returncode == 0
+    table = pd.read_csv(path)
+    assert table["round"].tolist() == list(range(1, count + 1))
+    assert table["accuracy"].tolist() == [step / 7 for step in range(1, count + 1)]
+    assert table["edge/7/delay_s"].sum() == 100
+
+
+def test_a_file_that_is_lost_comes_back_with_sync(tmp_path) -> None:
+    folder = tmp_path / "s"
+    tracker = Tracker("http://127.0.0.1:9", "tests", "s", folder, sinks=("csv",))
+    tracker.start("t1", "x", small_config(), {})
+    for step in (1, 2):
+        tracker.round("t1", step, {"accuracy": step / 7})
+    tracker.finish("t1")
+    assert tracker.close()
+    whole = (folder / "csv" / "t1.csv").read_bytes()
+    (folder / "csv" / "t1.csv").unlink()
+    about = {"uri": f"sqlite:///{tmp_path}/mlflow.db", "experiment": "tests", "sinks": ["csv"]}
+    (folder / "sweep.json").write_text(json.dumps(about))
+    assert main(["sync", str(folder)]) == 0
+    assert (folder / "csv" / "t1.csv").read_bytes() == whole

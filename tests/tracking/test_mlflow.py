@@ -1,0 +1,180 @@
+"""hflray.tracking.mlflow: runs in MLflow as the design names them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import shutil
+import subprocess
+import threading
+import time
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import mlflow.pytorch
+import numpy as np
+import pytest
+import torch
+from mlflow import MlflowClient
+
+from hflray import checkpoint
+from hflray.config import load_config
+from hflray.data import load_dataset
+from hflray.models import build_model, init_vector, load_vector
+from hflray.tracking import Files, FinalModel, Place, Run, Tracker, default_uri, sender
+from hflray.tracking import mlflow as module
+from tests.conftest import small_config
+from tests.tracking.diary import until
+
+
+def test_a_run_holds_params_metrics_tags_and_artifacts(open_tracker, results, tmp_path) -> None:
+    config = small_config("cost.delay_weight=0.5")
+    tracker = open_tracker("one")
+    tracker.start("t1", "a-readable-name", config, {"hflray.task": "experiment"})
+    tracker.round("t1", 1, {"accuracy": 0.25, "round/delay_s": 3.0, "edge/0/devices": 2.0})
+    tracker.round("t1", 2, {"accuracy": 0.5, "round/delay_s": math.inf})
+    tracker.finish("t1")
+    assert tracker.close()
+
+    client = MlflowClient(default_uri(results))
+    run = client.get_run(tracker.run_ids()[0])
+    assert run.info.run_name == "a-readable-name"
+    assert run.info.status == "FINISHED"
+    assert run.data.params["cost.delay_weight"] == "0.5"
+    assert run.data.params["scheduling.num_scheduled"] == "6"
+    assert run.data.params["fleet.power_dbm"] == "[0.0, 23.0]"
+    assert not [name for name in run.data.params if name.startswith("learning.")]  # of another task
+    assert run.data.tags["hflray.sweep"] == "one"
+    assert run.data.tags["hflray.scheduler"] == "ikc"
+    assert run.data.tags["hflray.trial"] == "t1"
+    assert "mlflow.parentRunId" not in run.data.tags
+    history = client.get_metric_history(run.info.run_id, "accuracy")
+    assert [(m.step, m.value) for m in history] == [(1, 0.25), (2, 0.5)]
+    assert [m.step for m in client.get_metric_history(run.info.run_id, "round/delay_s")] == [1]
+
+    names = {artifact.path for artifact in client.list_artifacts(run.info.run_id)}
+    assert names == {"config.yaml", "environment.json"}
+    path = client.download_artifacts(run.info.run_id, "config.yaml", str(tmp_path))
+    assert load_config(path) == config
+    saved = json.loads(Path(client.download_artifacts(run.info.run_id, "environment.json", str(tmp_path))).read_text())
+    assert {"git_commit", "python", "cpu", "torch", "ray", "numpy"} <= set(saved)
+
+
+def test_each_run_has_its_own_model_and_the_tracing_is_done_once(tmp_path, monkeypatch) -> None:
+    dataset = load_dataset("digits")
+    traced = []
+    make = module._ModelFiles.make
+    monkeypatch.setattr(module, "_model_files", {})
+    monkeypatch.setattr(module._ModelFiles, "make", lambda *given: traced.append(1) or make(*given))
+    identities = set()
+    for seed in (1, 2):
+        network = build_model("hfl", dataset.image_shape, dataset.num_classes)
+        vector = init_vector(network, np.random.default_rng(seed))
+        load_vector(network, vector)
+        checkpoint.save(tmp_path / f"saved{seed}" / "state", {"global_model": vector})
+        logged: list[Path] = []
+
+        def keep(run_id: str, folder: str, name: str, kept: list[Path] = logged, seed: int = seed) -> None:
+            kept.append(Path(shutil.copytree(folder, tmp_path / f"{name}{seed}")))
+
+        sink = module.MLflowSink(Place("http://127.0.0.1:9", "tests", "models", tmp_path))
+        sink._client, sink.run_ids = SimpleNamespace(log_artifacts=keep), {"t1": "r"}
+        saved = partial(contextlib.nullcontext, tmp_path / f"saved{seed}")
+        sink.artifact(Run("t1", "t1"), FinalModel(saved, dataset))
+        images = torch.rand(3, *dataset.image_shape)
+        assert torch.equal(mlflow.pytorch.load_model(str(logged[0]))(images), network(images))
+        about = mlflow.models.Model.load(str(logged[0]))
+        assert about.signature.inputs.inputs[0].shape == (-1, *dataset.image_shape)
+        assert [path.suffix for path in (logged[0] / "data").iterdir()] == [".pt2"]  # no pickle
+        identities.add((about.model_uuid, about.utc_time_created))
+    assert len(traced) == 1
+    assert len(identities) == 2
+
+
+def test_a_failed_run_says_why(open_tracker, results) -> None:
+    tracker = open_tracker("two")
+    tracker.start("t1", "bad", small_config(), {})
+    tracker.finish("t1", error="round 1: the weights are not finite")
+    assert tracker.close()
+    run = MlflowClient(default_uri(results)).get_run(tracker.run_ids()[0])
+    assert run.info.status == "FAILED"
+    assert run.data.tags["hflray.error"] == "round 1: the weights are not finite"
+    assert tracker.ended("t1") == (True, "round 1: the weights are not finite")
+
+
+def test_the_data_set_is_an_input_and_artifacts_are_sent(open_tracker, results, tmp_path) -> None:
+    tracker = open_tracker("inputs")
+    dataset = {"name": "digits", "digest": "abc", "source": "embedded", "profile": "{}"}
+    tracker.start("t1", "x", small_config(), {}, dataset=dataset)
+    kept = tmp_path / "kept.txt"
+    kept.write_text("there already")
+
+    def make(folder: Path) -> list[Path]:
+        (folder / "made.txt").write_text("made when it is sent")
+        return [kept, folder / "made.txt"]
+
+    tracker.artifact("t1", Files(make))
+    assert tracker.close()
+    run = MlflowClient(default_uri(results)).get_run(tracker.run_ids()[0])
+    (used,) = run.inputs.dataset_inputs
+    assert (used.dataset.name, used.dataset.digest) == ("digits", "abc")
+    client = MlflowClient(default_uri(results))
+    for name, text in (("kept.txt", "there already"), ("made.txt", "made when it is sent")):
+        assert Path(client.download_artifacts(run.info.run_id, name, str(tmp_path / "back"))).read_text() == text
+
+
+def test_a_run_is_found_again_after_a_restart(open_tracker, results) -> None:
+    for steps in ((1, 2), (2, 3)):  # round 2 is done again after a kill
+        tracker = open_tracker("again")
+        tracker.start("t1", "twice", small_config(), {})
+        for step in steps:
+            tracker.round("t1", step, {"round/objective": float(step)})
+        assert tracker.close()
+    tracker = open_tracker("again")
+    tracker.start("t1", "twice", small_config(), {})
+    tracker.finish("t1")
+    assert tracker.close()
+    client = MlflowClient(default_uri(results))
+    runs = client.search_runs([tracker.experiment_id or ""], "tags.`hflray.sweep` = 'again'")
+    assert len(runs) == 1
+    assert runs[0].info.status == "FINISHED"
+    history = client.get_metric_history(runs[0].info.run_id, "round/objective")
+    assert sorted(m.step for m in history) == [1, 2, 3]
+
+
+def test_a_full_disk_of_the_store_loses_nothing_and_doubles_nothing(tmp_path, monkeypatch, caplog) -> None:
+    """A tmpfs that is full from round 2 to round 4; the sweep's own folder is on another disk."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", disk], capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode().strip()}")
+    monkeypatch.setattr(sender, "RETRY_AFTER_S", 0.05)
+    try:
+        tracker = Tracker(default_uri(disk), "tests", "full", tmp_path / "full")
+        tracker.start("t1", "squeezed", small_config(), {})
+        tracker.round("t1", 1, {"round/objective": 1.0})
+        until(lambda: not tracker._senders[0].unsent())
+        with (disk / "ballast").open("wb", buffering=0) as ballast, suppress(OSError):
+            while True:
+                ballast.write(bytes(4096))
+        for step in (2, 3, 4):
+            tracker.round("t1", step, {f"edge/{m}/delay_s": float(step) for m in range(300)} | {"round/objective": 1.0})
+        deadline = time.monotonic() + 60
+        while "does not answer" not in caplog.text and time.monotonic() < deadline:
+            threading.Event().wait(0.02)
+        assert "full" in caplog.text
+        (disk / "ballast").unlink()
+        tracker.round("t1", 5, {"round/objective": 1.0})
+        tracker.finish("t1")
+        assert tracker.close()
+        client = MlflowClient(default_uri(disk))
+        (run_id,) = tracker.run_ids()
+        assert [m.step for m in client.get_metric_history(run_id, "round/objective")] == [1, 2, 3, 4, 5]
+        assert [m.step for m in client.get_metric_history(run_id, "edge/299/delay_s")] == [2, 3, 4]
+        assert client.get_run(run_id).info.status == "FINISHED"
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=False)

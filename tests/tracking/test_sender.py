@@ -1,0 +1,184 @@
+"""hflray.tracking.sender: a tracker that is away costs warnings, and gets everything once."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+import pytest
+from mlflow import MlflowClient
+
+from hflray.errors import ConfigError
+from hflray.tracking import Files, default_uri, sender
+from tests.conftest import small_config
+from tests.tracking.diary import Diary, until
+
+
+def test_a_server_that_fails_costs_a_warning_and_nothing_is_lost(open_tracker, results, monkeypatch, caplog) -> None:
+    monkeypatch.setattr(sender, "RETRY_AFTER_S", 0.05)
+    tracker = open_tracker("three")
+    tracker.start("t1", "patient", small_config(), {})
+    while not tracker.run_ids():
+        threading.Event().wait(0.02)
+    sent = tracker._mlflow._client.log_batch
+
+    def down(*_: object, **__: object) -> None:
+        raise ConnectionError("nobody there")
+
+    monkeypatch.setattr(tracker._mlflow._client, "log_batch", down)
+    begin = time.monotonic()
+    for step in (1, 2, 3):
+        tracker.round("t1", step, {"round/objective": step / 10})
+    assert time.monotonic() - begin < 0.5  # a round never waits for the server
+    while "nobody there" not in caplog.text:
+        threading.Event().wait(0.02)
+    threading.Event().wait(0.3)
+    assert caplog.text.count("does not answer") == 1
+    monkeypatch.setattr(tracker._mlflow._client, "log_batch", sent)
+    tracker.finish("t1")
+    assert tracker.close()
+    client = MlflowClient(default_uri(results))
+    history = client.get_metric_history(tracker.run_ids()[0], "round/objective")
+    assert [m.step for m in history] == [1, 2, 3]
+    assert client.get_run(tracker.run_ids()[0]).info.status == "FINISHED"
+    lines = [json.loads(line) for line in (results / "three" / "journal" / "t1.jsonl").read_text().splitlines()]
+    assert [line.get("round") for line in lines] == [None, 1, 2, 3, None]
+    assert tracker.history("t1") == [(step, {"round/objective": step / 10}) for step in (1, 2, 3)]
+
+
+def test_rounds_made_while_the_server_is_away_are_kept_in_the_journal_only(open_tracker, results, monkeypatch) -> None:
+    """A server that is away all night must not fill the driver's memory; what it missed is read again, once."""
+    monkeypatch.setattr(sender, "RETRY_AFTER_S", 0.05)
+    tracker = open_tracker("away")
+    tracker.start("t1", "far-ahead", small_config(), {})
+    tracker.round("t1", 1, {"round/objective": 0.1})
+    (sending,) = tracker._senders
+    until(lambda: not sending.unsent())
+    tries = []
+
+    def refuse(*_: object) -> None:
+        tries.append(1)
+        raise ConnectionError("nobody there")
+
+    monkeypatch.setattr(sending, "_send", refuse)
+    for step in range(2, 102):
+        tracker.round("t1", step, {"round/objective": step / 10})
+        until(lambda: sending._warned)
+    while len(tries) < 4:
+        threading.Event().wait(0.02)
+    assert len(sending._outboxes["t1"].pending) == 1
+    assert sending._outboxes["t1"].behind
+    monkeypatch.undo()
+    tracker.round("t1", 102, {"round/objective": 10.2})
+    tracker.finish("t1")
+    assert tracker.close()
+    history = MlflowClient(default_uri(results)).get_metric_history(tracker.run_ids()[0], "round/objective")
+    assert [(m.step, m.value) for m in history] == [(step, step / 10) for step in range(1, 103)]
+
+
+def test_what_has_arrived_is_let_go_of(open_tracker, results) -> None:
+    tracker = open_tracker("gone")
+    for key in ("t1", "t2"):
+        tracker.start(key, key, small_config(), {})
+        tracker.round(key, 1, {"round/objective": 1.0})
+    tracker.finish("t1")
+    assert tracker.close()
+    (sending,) = tracker._senders
+    done, running = sending._outboxes["t1"], sending._outboxes["t2"]
+    assert (done.run.params, done.run.tags, done.run.artifacts, done.pending, done.values) == ({}, {}, {}, [], {})
+    assert running.run.params
+    assert len(tracker.run_ids(["t1", "t2"])) == 2
+
+
+def test_an_interrupt_ends_the_wait_for_the_server(open_tracker, results, monkeypatch, caplog) -> None:
+    tracker = open_tracker("impatient")
+    blocked = threading.Event()
+    tracker.start("t1", "slow", small_config(), {})
+    tracker.artifact("t1", Files(lambda folder: [folder] * blocked.wait(60)))
+
+    def interrupted(timeout: float | None = None) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tracker._senders[0]._thread, "join", interrupted)
+    assert not tracker.close()
+    assert "python -m hflray.tracking sync" in caplog.text
+    blocked.set()
+
+
+def test_a_tracker_that_is_away_holds_up_no_other(open_tracker, results, monkeypatch, caplog, diary) -> None:
+    monkeypatch.setattr(sender, "RETRY_AFTER_S", 0.05)
+    tracker = open_tracker("two", sinks=("mlflow", "diary"))
+    (away,) = diary
+    away.fail_in = {"connect", "rounds"}
+    tracker.start("t1", "x", small_config(), {})
+    for step in range(1, 11):
+        tracker.round("t1", step, {"round/objective": step / 10})
+    tracker.finish("t1")
+    until(lambda: tracker.run_ids())
+    client = MlflowClient(default_uri(results))
+    until(lambda: client.get_run(tracker.run_ids()[0]).info.status == "FINISHED")
+    until(lambda: len(away.of("rounds failed")) + len(away.of("connect failed")) > 3)
+    assert away.numbers("t1") == []
+    assert caplog.text.count("the diary at my desk does not answer; keeping the rounds for later: nobody there") == 1
+    away.fail_in = set()
+    assert tracker.close()
+    assert "the diary at my desk answers again" in caplog.text
+    assert away.numbers("t1") == list(range(1, 11))
+    assert [m.step for m in client.get_metric_history(tracker.run_ids()[0], "round/objective")] == list(range(1, 11))
+
+
+def test_what_fails_is_asked_again_before_anything_is_sent(open_tracker, monkeypatch, diary) -> None:
+    monkeypatch.setattr(sender, "RETRY_AFTER_S", 0.01)
+    tracker = open_tracker("asked", sinks=("diary",))
+    (away,) = diary
+    away.fail_in = {"open"}
+    tracker.start("t1", "x", small_config(), {})
+    until(lambda: len(away.of("open failed")) == 1)
+    away.fail_in = {"connect"}
+    until(lambda: len(away.of("connect failed")) > 3)
+    assert len(away.of("open failed")) + len(away.of("open")) <= 2
+    away.fail_in = set()
+    tracker.finish("t1")
+    assert tracker.close()
+
+
+def test_an_artifact_that_fails_three_times_is_given_up_and_the_run_ends(
+    open_tracker, monkeypatch, caplog, diary
+) -> None:
+    monkeypatch.setattr(sender, "RETRY_AFTER_S", 0.01)
+    tracker = open_tracker("artifacts", sinks=("diary",))
+    (other,) = diary
+    other.fail_in = {"artifact"}
+    tracker.start("t1", "bulky", small_config(), {})
+    tracker.artifact("t1", Files(lambda folder: []))
+    until(lambda: len(other.of("artifact failed")) == 3)
+    other.fail_in = set()
+    second = Files(lambda folder: [])
+    tracker.artifact("t1", second)
+    tracker.finish("t1")
+    assert tracker.close()
+    assert "bulky: an artifact could not be logged: nobody there" in caplog.text
+    assert other.of("artifact") == [("t1", second)]
+    assert [ending.status for _, ending in other.of("end")] == ["FINISHED"]
+
+
+def test_a_call_takes_whole_rounds_up_to_the_tracker_s_batch(open_tracker, diary) -> None:
+    tracker = open_tracker("batches", sinks=("diary",))
+    (other,) = diary
+    other.batch, other.hold = 5, threading.Event()
+    tracker.start("t1", "x", small_config(), {})
+    for step in range(1, 6):
+        tracker.round("t1", step, {f"m{i}": 1.0 for i in range(9 if step == 3 else 2)})
+    other.hold.set()
+    assert tracker.close()
+    sizes = [[round.number for round in rounds] for _, rounds in other.of("rounds")]
+    assert [number for part in sizes for number in part] == [1, 2, 3, 4, 5]
+    assert len(sizes) >= 3
+    assert all(sum(len(r.values) for r in rounds) <= 5 or len(rounds) == 1 for _, rounds in other.of("rounds"))
+
+
+def test_one_that_must_be_there_and_is_not_is_refused(open_tracker, monkeypatch, diary) -> None:
+    monkeypatch.setattr(Diary, "connect", lambda self: (_ for _ in ()).throw(ConnectionError("nobody there")))
+    with pytest.raises(ConfigError, match=r"tracking.sinks: cannot open 'my desk' \(nobody there\); start that server"):
+        open_tracker("needed", sinks=("diary",), required=True)

@@ -1,0 +1,93 @@
+"""hflray.tracking.tracker: one face for the journal and all trackers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from hflray.config import to_yaml
+from hflray.errors import ConfigError
+from hflray.tracking import Ending, Files, Run, Tracker, titles
+from tests.conftest import small_config
+
+
+def test_a_required_store_that_cannot_be_opened_is_refused_at_once(tmp_path) -> None:
+    with pytest.raises(ConfigError, match=r"tracking.uri: .*http://127.0.0.1:9") as error:
+        Tracker("http://127.0.0.1:9", "tests", "x", tmp_path / "x", required=True)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_second_tracker_is_told_all_there_is_to_tell(open_tracker, diary) -> None:
+    config = small_config("cost.delay_weight=0.5")
+    tracker = open_tracker("told", sinks=("diary",))
+    (other,) = diary
+    assert other.place.sweep == "told"
+    data = {"name": "digits", "digest": "abc", "source": "embedded", "profile": "{}"}
+    tracker.start("t1", "a-readable-name", config, {"hflray.task": "experiment"}, dataset=data)
+    tracker.round("t1", 1, {"accuracy": 0.25, "round/delay_s": 3.0})
+    tracker.round("t1", 2, {"accuracy": 0.5, "round/delay_s": math.inf, "rounds_to_target": 2.0}, {"devices": [1]})
+    files = Files(lambda folder: [])
+    tracker.artifact("t1", files)
+    tracker.finish("t1", tags={"hflray.stopped": "asha after round 2"})
+    assert tracker.close()
+
+    ((run,),) = other.of("open")
+    assert isinstance(run, Run)
+    assert (run.key, run.name, run.dataset) == ("t1", "a-readable-name", data)
+    assert run.params["cost.delay_weight"] == 0.5
+    assert run.tags["hflray.sweep"] == "told"
+    assert run.tags["hflray.trial"] == "t1"
+    assert run.tags["hflray.task"] == "experiment"
+    assert run.artifacts["config.yaml"] == to_yaml(config)
+    rounds = [round for _, rounds in other.of("rounds") for round in rounds]
+    assert [(round.number, round.values) for round in rounds] == [
+        (1, {"accuracy": 0.25, "round/delay_s": 3.0}), (2, {"accuracy": 0.5, "rounds_to_target": 2.0}),
+    ]  # fmt: skip
+    assert other.of("artifact") == [("t1", files)]
+    last = {"accuracy": 0.5, "round/delay_s": 3.0, "rounds_to_target": 2.0}
+    stopped = {"hflray.stopped": "asha after round 2"}
+    assert other.of("end") == [("t1", Ending("FINISHED", None, stopped, last))]
+    assert other.calls[0] == ("connect",)
+    assert [call[0] for call in other.calls][-2:] == ["artifact", "end"]
+    assert tracker.seen_at() == ["Read the diary on my desk"]
+
+
+def test_after_a_restart_a_tracker_gets_what_it_lacks_and_all_last_values(open_tracker, diary) -> None:
+    tracker = open_tracker("restarted", sinks=("diary",))
+    tracker.start("t1", "x", small_config(), {})
+    for step in (1, 2, 3):
+        tracker.round("t1", step, {"accuracy": step / 10, **({"clustering/ari": 1.0} if step == 1 else {})})
+    assert tracker.close()
+    again = open_tracker("restarted", sinks=("diary",))
+    other = diary[-1]
+    other.known["t1"] = 2  # what the tracker itself says it has
+    again.start("t1", "x", small_config(), {})
+    for step in (3, 4):  # a round that is done again
+        again.round("t1", step, {"accuracy": step / 10})
+    again.finish("t1", error="it diverged")
+    assert again.close()
+    assert other.numbers("t1") == [3, 4]
+    ((_, ending),) = other.of("end")
+    assert ending == Ending(
+        "FAILED", "it diverged", {"hflray.error": "it diverged"}, {"accuracy": 0.4, "clustering/ari": 1.0}
+    )
+
+
+def test_without_any_tracker_the_journal_is_kept(tmp_path) -> None:
+    tracker = Tracker("http://127.0.0.1:9", "tests", "alone", tmp_path / "alone", required=True, sinks=())
+    tracker.start("t1", "x", small_config(), {})
+    tracker.round("t1", 1, {"accuracy": 0.25})
+    tracker.artifact("t1", Files(lambda folder: []))
+    tracker.finish("t1")
+    assert tracker.close()
+    assert tracker.history("t1") == [(1, {"accuracy": 0.25})]
+    assert (tracker.experiment_id, tracker.run_ids(), tracker.seen_at()) == (None, [], [])
+
+
+def test_trackers_are_called_by_their_names(diary) -> None:
+    assert titles(("mlflow", "csv", "diary")) == "MLflow, CSV, the diary"
+    assert titles(()) == "no tracker"
+    with pytest.raises(ConfigError, match="sink: unknown sink 'wandb'; known: csv, diary, mlflow"):
+        titles(("wandb",))
