@@ -11,8 +11,10 @@ import pandas as pd
 import typer
 from rich import box
 from rich.console import Console
+from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
+from rich.text import Text
 
 from hflray.errors import ConfigError, HflrayError, nearest
 from hflray.report import beside, choices_text, figures, page, tables
@@ -81,7 +83,7 @@ def _exported(name: str | None, source: Path) -> Sweep:
 def _rich(table: pd.DataFrame, title: str) -> Table:
     made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     for number, name in enumerate(table.columns):
-        made.add_column(str(name), justify="left" if number == 0 or title == "the paper" else "right", overflow="fold")
+        made.add_column(str(name), justify="left" if number == 0 else "right", overflow="fold")
     for row in table.itertuples(index=False):
         made.add_row(*(str(cell) for cell in row))
     return made
@@ -137,12 +139,21 @@ def show(
     console.print(_rich(tables.summary(read), read.title))
     for one in shown.values():
         if one.claims:
-            console.print(_rich(verdicts(one, read), "the paper"))
+            _say_verdicts(verdicts(one, read), console)
     _say_paths(paths, console)
     for note in missing:
         console.print(f"missing: {note}", style="yellow", **SAY)
     if not paths:
         raise typer.Exit(1)
+
+
+def _say_verdicts(claims: pd.DataFrame, console: Console) -> None:
+    """Each claim of the paper in a few lines: the answer, our numbers, what they rest on, and our guess why not."""
+    for text, ours, answer, evidence, guess in claims.itertuples(index=False):
+        console.print(f"the paper: {text}", style="bold", markup=False, highlight=False)
+        for what, said in (("", answer), ("ours: ", ours), ("on: ", evidence), ("our guess why: ", guess)):
+            if said:
+                console.print(Padding(Text(f"{what}{said}"), (0, 0, 0, 2)))
 
 
 def _say_paths(paths: Sequence[Path], console: Console) -> None:

@@ -23,7 +23,7 @@ from hflray.errors import HflrayError
 from hflray.report.detail import Replay
 from hflray.report.figures import COLOURS, colour, over_seeds, panels, points, tints
 from hflray.report.runs import Run, Sweep, pretty
-from hflray.report.tables import summary
+from hflray.report.tables import against, summary
 
 RUNS = 12  # runs whose rounds can be looked into: one of each group, as many as keep the page a few MB
 ROUNDS = 100  # of each
@@ -301,6 +301,7 @@ def render(sweep: Sweep, claims: pd.DataFrame | None = None) -> tuple[str, list[
         payload += [json.loads(figure.to_json()) for figure in drawn]
         number += len(drawn)
     paper = f"<section><h2>What the paper claims</h2>{_table(claims, 'text')}</section>" if claims is not None else ""
+    fleets, over = against(sweep), "deployments" if sweep.task == "assignment" else "seeds"
     here = files("hflray.report")
     explorer = (here / "explorer.html").read_text(encoding="utf-8") if explored else ""
     data = json.dumps({"charts": payload, "runs": explored, "colours": COLOURS}, ensure_ascii=False, allow_nan=False)
@@ -314,7 +315,8 @@ def render(sweep: Sweep, claims: pd.DataFrame | None = None) -> tuple[str, list[
         f"<body><header><h1>{html.escape(sweep.title)}</h1><p>{html.escape(sweep.description)}</p>"
         f'<p class="hint">{_about(sweep)}</p></header>\n{_notes(missing)}\n'
         f"<section><h2>Summary</h2>{_table(summary(sweep))}"
-        '<p class="hint">Means over the seeds ± standard deviation; “…”: a run that has not ended.</p></section>\n'
+        f'<p class="hint">Means over the {over} ± standard deviation; “…”: a run that has not ended.</p>'
+        f"{_table(fleets) if fleets is not None else ''}</section>\n"
         f"{paper}\n{''.join(sections)}\n{explorer}\n"
         f'<script type="application/json" id="data">{data}</script>\n'
         f"<script>{(here / 'page.js').read_text(encoding='utf-8')}</script></body></html>\n"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from hflray.report import page
+from hflray.report.exports import read_exhibit
 from hflray.report.runs import Run, Sweep
 from tests.browser import CHROMIUM, Page
 
@@ -35,6 +38,16 @@ def test_the_page_holds_every_round_and_asks_for_nothing(sweep, records) -> None
             assert shown["T"] == pytest.approx(record.cost.delay_s)
             assert shown["mhz"] == pytest.approx(record.allocation.bandwidth_hz / 1e6, rel=1e-3)
     assert len(data["charts"]) == 4 + 4 + 1
+
+
+def test_an_assignment_study_shows_gap_and_objective_by_median_mean_p95_and_worst() -> None:
+    read = read_exhibit(Path(__file__).parents[1] / "data" / "results" / "fig6_assignment")
+    text, _ = page.render(read)
+    heads = re.findall(r"<th>(.*?)</th>", text)
+    for what in ("gap to bound, %: median", "objective above HFEL-300's, %: median"):
+        place = heads.index(html.escape(what))
+        assert heads[place : place + 4] == [html.escape(what), "mean", "p95", "worst"]
+    assert "Means over the deployments" in text
 
 
 def test_what_is_missing_is_on_the_page_and_the_rest_as_well(sweep) -> None:

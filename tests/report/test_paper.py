@@ -18,8 +18,6 @@ ROOT = Path(__file__).parents[2]
 def test_every_exhibit_has_its_sweep_file(name) -> None:
     shown = EXHIBITS[name]
     path = ROOT / "tune_configs" / f"{shown.config}.yaml"
-    if name == "fig5" and not path.exists():
-        pytest.skip("fig5_literal.yaml comes with the settings of Algorithm 5 as printed")
     file = load_sweep(path)
     assert file.name == shown.config
     assert expand(file)
