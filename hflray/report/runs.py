@@ -27,7 +27,7 @@ LEFT_OUT = ": left out: "  # what is said of a run that is not among the sweep's
 QUIET = (
     "tracking", "checkpoint", "data.root", "max_rounds", "target_accuracy", "training.backend", "training.kernel",
     "training.threads", "training.device", "training.num_actors", "training.devices_per_actor", "training.autotune",
-    "training.cuda_graph", "training.release",
+    "training.cuda_graph", "training.release", "learning.minutes", "learning.env_steps", "learning.cache",
 )  # fmt: skip
 SEED = "seed"
 DEPLOYMENT = "fleet.deployment_seed"  # an integer: edges drawn from it once and kept; None: drawn with each fleet
@@ -262,6 +262,9 @@ def describe(run: Run, keys: Sequence[str]) -> str:
             continue
         if key == "assignment.name" and assigner == "d3qn":
             parts.append(f"{pretty(value)}, {policy(run)}")
+            continue
+        if key == "learning.epsilon" and value is not None:
+            parts.append(f"ε from {value[0]:g} to {value[1]:g}")
             continue
         if key == DEPLOYMENT:
             parts.append("edges redrawn with each fleet" if value is None else "edges kept")

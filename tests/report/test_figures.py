@@ -10,6 +10,9 @@ from matplotlib import image
 from hflray import metrics
 from hflray.errors import ConfigError
 from hflray.report import figures
+from hflray.report.runs import DEPLOYMENT
+from tests.report.fabricated import run
+from tests.report.fabricated import sweep as fabricated
 
 
 def test_mean_and_deviation_by_round(sweep, records) -> None:
@@ -60,6 +63,19 @@ def test_the_framework_is_drawn_from_any_part_of_it(sweep) -> None:
     labels = [axes.get_ylabel() for axes in figure.axes if axes.get_visible()]
     assert labels[0] == "Test accuracy (%)"
     assert len(labels) == 6
+
+
+def test_deployments_of_an_assigner_are_one_bar_with_their_spread() -> None:
+    names = (metrics.ROUND_DELAY_S, metrics.ROUND_ENERGY_J, metrics.ROUND_OBJECTIVE, metrics.WALL_ASSIGN_S,
+             metrics.ASSIGNMENT_GAP)  # fmt: skip
+    runs = [run({name: [value] for name in names}, "assignment.name=hfel", settings={DEPLOYMENT: seed})
+            for seed, value in ((0, 1.0), (1, 3.0))]  # fmt: skip
+    runs.append(run({name: [5.0] for name in names}, "assignment.name=geographic", settings={DEPLOYMENT: 0}))
+    axes = figures.assignment_bars(fabricated("fig6_assignment", runs, "assignment")).axes[0]
+    assert [bar.get_width() for bar in axes.patches] == [2.0, 5.0]
+    whiskers = axes.containers[0]
+    (segments,) = whiskers.lines[2]
+    assert [float(line[1][0] - line[0][0]) for line in segments.get_segments()] == pytest.approx([2 * 2**0.5, 0.0])
 
 
 @pytest.mark.parametrize("draw", [figures.clustering_bars, figures.learning])

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import pandas as pd
 
 from hflray import metrics
 from hflray.report.claims.learning import LITERAL, unlike_the_paper
-from hflray.report.runs import DEPLOYMENT, Run
+from hflray.report.runs import DEPLOYMENT, Run, differing
+from hflray.sweep import expand, load_sweep
+from hflray.tracking import History, Tables
 from tests.report.fabricated import answers, judged, run
 
 PRINTED = {**LITERAL, DEPLOYMENT: 0}
@@ -69,3 +74,20 @@ def test_of_two_choices_that_the_paper_leaves_open_each_is_judged() -> None:
     good, bad = learning(17.0, learning__epsilon=[1.0, 0.05]), learning(3.0, learning__epsilon=[0.0, 0.0])
     table = judged("fig5", [good, bad], "train_assigner")
     assert table["agree"][0] == "yes with 1 of 2 choices that the paper leaves open"
+    assert "ε from 1 to 0.05: from" in table["ours"][0]
+    assert "ε from 0 to 0: from" in table["ours"][0]
+
+
+def test_the_shipped_file_is_the_papers_and_how_long_it_runs_is_no_choice() -> None:
+    file = Path(__file__).parents[3] / "tune_configs" / "fig5_literal.yaml"
+    for overrides in ([], ["learning.env_steps=300000"]):
+        trials = expand(load_sweep(file, overrides))
+        runs = [
+            Run(History(t.name, "RUNNING", None, "", {}, {}, Tables(pd.DataFrame()), 0, 0), t.config) for t in trials
+        ]
+        assert [unlike_the_paper(one) for one in runs] == [[]] * len(runs)
+        assert differing(runs) == ["learning.epsilon"]
+    other = runs[0].config.model_copy(
+        update={"learning": runs[0].config.learning.model_copy(update={"env_steps": 30_000})}
+    )
+    assert differing([runs[0], Run(runs[0].history, other)]) == []
