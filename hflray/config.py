@@ -133,7 +133,9 @@ class FleetConfig(Section):
     noise_dbm_per_hz: float = Field(-174.0, description="N_0; the paper prints dBm/MHz (design, decision 5.1)")
     cycles_per_sample: Range = Field((1e4, 1e5), description="u_n")
     samples: IntRange = Field(
-        (400, 700), description="D_n of a fleet without data; an experiment uses its partition's sizes"
+        (400, 700),
+        description="D_n of a fleet without data, if not given that of data.name in Table I; an experiment uses its "
+        "partition's sizes",
     )
     power_dbm: Range = Field((0.0, 23.0), description="lowest and highest p_n")
     power_law: Literal["dbm", "watt"] = Field(
