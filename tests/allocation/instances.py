@@ -38,7 +38,7 @@ def random_edge(rng: np.random.Generator, most: int = 200) -> EdgeProblem:
 
 
 def solve_all(problems: list[EdgeProblem], **options: Any) -> tuple[BatchSolution, np.ndarray]:
-    """Solve edges as one ragged batch; also return the offsets."""
+    """Solve edges as one ragged batch, all with the z and α of the first; also return the offsets."""
     offsets = np.cumsum([0] + [len(p.members) for p in problems]).astype(np.intp)
     solution = solve_batch(
         offsets,
@@ -48,8 +48,8 @@ def solve_all(problems: list[EdgeProblem], **options: Any) -> tuple[BatchSolutio
         np.concatenate([p.max_cpu_hz for p in problems]),
         np.array([p.bandwidth_hz for p in problems]),
         np.array([p.delay_weight for p in problems]),
-        BITS,
-        ALPHA,
+        problems[0].model_bits,
+        problems[0].capacitance,
         **options,
     )
     return solution, offsets

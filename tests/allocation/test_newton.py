@@ -124,18 +124,55 @@ def test_the_bound_is_a_bound_for_any_prices():
         assert lower_bound(problem, rng.exponential(size=len(problem.members))) <= optimum
 
 
-@settings(max_examples=60, deadline=None)
-@given(seed=st.integers(0, 2**32), factor=st.floats(1e-3, 1e3))
+factors = st.floats(1e-3, 1e3)
+
+
+def same_allocation(one, two):
+    np.testing.assert_allclose(two.bandwidth_hz, one.bandwidth_hz, rtol=1e-5)
+    np.testing.assert_allclose(two.cpu_hz, one.cpu_hz, rtol=1e-5)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32), factor=factors)
 def test_scaling_energy_scales_the_objective(seed, factor):
-    """p, α and λ times k: the same allocation at k times the objective (α enters as c·α: here through p and λ only)."""
+    """p, α and λ times k at the same signal-to-noise ratio: joules in another unit, so k times the energy."""
     problem = random_edge(np.random.default_rng(seed), most=15)
-    scaled = dataclasses.replace(problem, model_bits=problem.model_bits)
+    scaled = dataclasses.replace(
+        problem,
+        power_w=problem.power_w * factor,
+        capacitance=problem.capacitance * factor,
+        delay_weight=problem.delay_weight * factor,
+    )
+    (one, _), (two, _) = solve_all([problem]), solve_all([scaled])
+    same_allocation(one, two)
+    np.testing.assert_allclose(two.delay_s, one.delay_s, rtol=1e-7)
+    np.testing.assert_allclose(two.energy_j, factor * one.energy_j, rtol=1e-6)
+    value = scaled.objective(two.bandwidth_hz, two.cpu_hz)
+    assert value == pytest.approx(factor * problem.objective(one.bandwidth_hz, one.cpu_hz), rel=1e-8)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32), factor=factors)
+def test_scaling_the_work_scales_energy_and_delay(seed, factor):
+    """z and the cycles times k: everybody does k times as much at the same pace, so k times the delay and energy."""
+    problem = random_edge(np.random.default_rng(seed), most=15)
+    more = dataclasses.replace(problem, model_bits=problem.model_bits * factor, cycles=problem.cycles * factor)
+    (one, _), (two, _) = solve_all([problem]), solve_all([more])
+    same_allocation(one, two)
+    np.testing.assert_allclose(two.delay_s, factor * one.delay_s, rtol=1e-7)
+    np.testing.assert_allclose(two.energy_j, factor * one.energy_j, rtol=1e-6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32), factor=factors)
+def test_dearer_delay_is_no_slower_and_takes_no_less_energy(seed, factor):
+    problem = random_edge(np.random.default_rng(seed), most=15)
     (one, _), (two, _) = (
         solve_all([problem]),
-        solve_all([dataclasses.replace(scaled, delay_weight=problem.delay_weight * factor)]),
+        solve_all([dataclasses.replace(problem, delay_weight=problem.delay_weight * factor)]),
     )
     cheap, dear = (one, two) if factor >= 1 else (two, one)
-    assert dear.delay_s[0] <= cheap.delay_s[0] * (1 + 1e-9)  # dearer delay: no slower, no less energy
+    assert dear.delay_s[0] <= cheap.delay_s[0] * (1 + 1e-9)
     assert dear.energy_j[0] >= cheap.energy_j[0] * (1 - 1e-9)
 
 
