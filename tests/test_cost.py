@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hflray.config import load_config
 from hflray.cost import (
     Workload,
     check_assignment,
@@ -130,6 +131,62 @@ def test_objective_and_message_bits_golden():
     # (H Q + M) z = (3 · 2 + 3) · 4e6 = 3.6e7; without the hop 3 · 2 · 4e6 = 2.4e7
     assert COST.message_bits == 3.6e7
     assert message_bits(3, 3, dataclasses.replace(WORK, cloud_hop=False)) == 2.4e7
+
+
+# Every setting differs from its default. All links are 100 m long: the square is 1 m wide, distances are clamped.
+UNITS = """
+fleet:
+  num_devices: 2
+  num_edges: 1
+  area_km: 0.001
+  min_distance_m: 100
+  path_loss_db: 120
+  path_loss_slope_db: 30
+  shadowing_db: 0
+  noise_dbm_per_hz: -130
+  cycles_per_sample: 10000
+  samples: 500
+  power_dbm: 20
+  edge_power_dbm: 30
+  edge_bandwidth_mhz: 2
+  cloud_bandwidth_mhz: 20
+  max_cpu_ghz: 4
+  capacitance: 1.0e-28
+cost: {delay_weight: 2, model_kb: 125}
+scheduling: {num_scheduled: 2, num_clusters: 1}
+training: {local_iterations: 4, edge_iterations: 3}
+"""
+
+
+def test_from_the_units_of_a_file_to_joules_golden(tmp_path):
+    """dBm, dBm/Hz, dB, km, MHz, GHz and KB as a user writes them; two devices share the edge equally at full speed."""
+    (tmp_path / "units.yaml").write_text(UNITS)
+    config = load_config(tmp_path / "units.yaml")
+    fleet = sample_fleet(config.fleet, np.random.default_rng(0))
+    work = Workload(
+        model_bits=config.cost.model_bits,
+        local_iterations=config.training.local_iterations,
+        edge_iterations=config.training.edge_iterations,
+        delay_weight=config.cost.delay_weight,
+    )
+    given = SimpleNamespace(bandwidth_hz=fleet.edge_bandwidth_hz[[0, 0]] / 2, cpu_hz=fleet.max_cpu_hz)
+    cost = round_cost(fleet, work, [0, 1], [0, 0], given)
+    # Gain: 0.1 km, so 120 + 30 · log10(0.1) = 90 dB: 1e-9. z: 125 · 1024 · 8 = 1,024,000 bit.
+    # Device: 20 dBm = 0.1 W; 1e-9 · 0.1 = 1e-10 W over a noise of 1e-16 W/Hz · 1 MHz = 1e-10 W is a ratio of 1;
+    # 1e6 · log2(2) = 1e6 bit/s, so 1.024 s and 0.1 W · 1.024 s = 0.1024 J.
+    assert cost.upload_delay_s == pytest.approx(arr(1.024, 1.024), rel=1e-12)
+    assert cost.upload_energy_j == pytest.approx(arr(0.1024, 0.1024), rel=1e-12)
+    # 4 · 1e4 · 500 = 2e7 cycles at 4 GHz: 0.005 s, and 0.5e-28 · 2e7 · 1.6e19 = 0.016 J.
+    assert cost.compute_delay_s == pytest.approx(arr(0.005, 0.005), rel=1e-12)
+    assert cost.compute_energy_j == pytest.approx(arr(0.016, 0.016), rel=1e-12)
+    # Edge: 30 dBm = 1 W; 1e-9 W over 1e-16 · 20 MHz = 2e-9 W is 0.5; 2e7 · log2(1.5) = 11,699,250.01 bit/s,
+    # so 1,024,000 / 11,699,250.01 = 0.087526978 s, and as many joules.
+    # Round: 3 · (0.005 + 1.024) + 0.087526978 = 3.174526978 s; 3 · 2 · (0.016 + 0.1024) + 0.087526978 = 0.797926978 J;
+    # 0.797926978 + 2 · 3.174526978 = 7.146980934 J; (2 · 3 + 1) · 1,024,000 = 7,168,000 bit.
+    assert cost.delay_s == pytest.approx(3.174526978, rel=1e-9)
+    assert cost.energy_j == pytest.approx(0.797926978, rel=1e-9)
+    assert cost.objective == pytest.approx(7.146980934, rel=1e-9)
+    assert cost.message_bits == 7_168_000
 
 
 @settings(deadline=None)
