@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hflray.allocation import allocate_round
-from hflray.assignment import build_assigner
+from hflray.assignment import build_assigner, local_search
 from hflray.assignment.bounds import brute_force
 from hflray.assignment.local_search import descend
 from hflray.assignment.neighbours import best_exchange, best_transfer, new_state, objective_of
@@ -125,17 +125,64 @@ def test_restarts_never_hurt_and_follow_the_generator():
     assert values[2] <= values[1] <= values[0]
 
 
-def test_a_budget_is_kept_and_is_anytime():
-    fleet, devices = scene(2, num_devices=300, scheduled=200, num_edges=20)
-    import time
+class MoveClock:
+    """A clock that stands still but for moves: each transfer or exchange whose cost is asked for takes a microsecond.
 
-    build_assigner("local_search").assign(*scene(0)[:1], WORK, np.arange(5), np.random.default_rng(0))  # compiled
-    start = time.perf_counter()
-    found = build_assigner("local_search", budget_ms=30).assign(fleet, WORK, devices, np.random.default_rng(0))
-    # Far below what the whole search takes; one step may run over.
-    assert time.perf_counter() - start < 5
+    Attributes:
+        moves: how many were tried.
+        answers: an entry for each one that the search was told of, "transfer" or "exchange".
+    """
+
+    def __init__(self, monkeypatch) -> None:
+        self.moves, self.answers = 0, []
+        monkeypatch.setattr(local_search, "time", self)
+        monkeypatch.setattr(local_search, "best_transfer", self.transfer)
+        monkeypatch.setattr(local_search, "best_exchange", self.exchange)
+
+    def perf_counter(self) -> float:
+        return self.moves * 1e-6
+
+    def transfer(self, problem, state, allowed):
+        self.moves += int(allowed.sum())
+        self.answers.append("transfer")
+        return best_transfer(problem, state, allowed)
+
+    def exchange(self, problem, state, *limits):
+        before = state.swap_stamp.copy()
+        found = best_exchange(problem, state, *limits)
+        # What was known already is solved no second time.
+        self.moves += int(np.triu((state.swap_stamp != before) | (state.swap_stamp != before).T).sum())
+        self.answers.append("exchange")
+        return found
+
+
+@pytest.mark.parametrize("budget_ms", [1, 7, 30, 60])
+def test_a_budget_is_kept_and_is_anytime(monkeypatch, budget_ms):
+    h, m = 250, 3
+    fleet, devices = scene(2, num_devices=300, scheduled=h, num_edges=m)
+    clock = MoveClock(monkeypatch)
+    found = build_assigner("local_search", budget_ms=budget_ms).assign(fleet, WORK, devices, np.random.default_rng(0))
+    # One step may run over: twice all transfers, the short list of exchanges, and as many as between two looks.
+    most = 2 * h * m + local_search.SHORTLIST + local_search.AT_ONCE
+    assert budget_ms * 1000 <= clock.moves < budget_ms * 1000 + most
     gain = fleet.gain[devices].argmax(axis=1)
     assert objective(fleet, WORK, devices, found) <= objective(fleet, WORK, devices, gain) * (1 + 1e-9)
+
+
+def test_a_larger_budget_is_no_worse_and_goes_on_after_a_local_optimum(monkeypatch):
+    fleet, devices = scene(2, scheduled=30)
+    values, looks = [], []
+    for budget_ms in (1, 10, 100):
+        with monkeypatch.context() as patch:
+            clock = MoveClock(patch)
+            assigner = build_assigner("local_search", budget_ms=budget_ms)
+            found = assigner.assign(fleet, WORK, devices, np.random.default_rng(0))
+        assert budget_ms * 1000 <= clock.moves < budget_ms * 1000 + 2 * 150 + 30 * 29 // 2
+        values.append(objective(fleet, WORK, devices, found))
+        looks.append(clock.answers.count("exchange"))
+    assert values[0] >= values[1] >= values[2]
+    assert values[2] < values[0]
+    assert looks[2] > looks[1]
 
 
 @pytest.mark.parametrize("num_edges, scheduled", [(1, 10), (5, 1), (1, 1), (2, 2)])
