@@ -288,13 +288,14 @@ def read_sweep(results: Path, name: str, tracking_uri: str | None = None, told: 
         told: called with the number of runs read and their total.
 
     Raises:
-        ConfigError: no such sweep, or nobody has its runs.
+        ConfigError: no such sweep, or nobody has its runs; it names a journal that cannot be read.
     """
     path = Path(name)
     if (path / "sweep.json").exists():
         results, name = path.resolve().parent, path.resolve().name
     folder = locate(results, name)
-    notes, journal = [], _journal(folder)
+    notes: list[str] = []
+    journal = _journal(folder, notes)
     try:
         if tracking_uri is None and "mlflow" not in folder.sinks:
             histories = list(journal.values())
@@ -302,7 +303,7 @@ def read_sweep(results: Path, name: str, tracking_uri: str | None = None, told: 
             histories = read_histories(tracking_uri or folder.uri, folder.experiment, folder.path.name, told)
     except ConfigError as error:
         if not journal:
-            raise
+            raise ConfigError("; ".join([str(error), *notes])) from error
         notes.append(f"{error}; everything here is from the journal in {folder.path}")
         histories = list(journal.values())
     fuller = [_fuller(history, journal.get(history.name)) for history in histories]
@@ -311,10 +312,11 @@ def read_sweep(results: Path, name: str, tracking_uri: str | None = None, told: 
     return put_together(folder.file.name, folder.path.name, folder.file.task, folder.file.description, fuller, notes)
 
 
-def _journal(folder: SweepFolder) -> dict[str, History]:
+def _journal(folder: SweepFolder, notes: list[str]) -> dict[str, History]:
+    """The journal's runs by name, none if there is no journal; what of it cannot be read goes to `notes`."""
     try:
-        return {history.name: history for history in read_journal(folder.path)}
-    except ConfigError:
+        return {history.name: history for history in read_journal(folder.path, notes)}
+    except ConfigError:  # there is none, or the notes say why
         return {}
 
 

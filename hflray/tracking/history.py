@@ -133,32 +133,55 @@ def _history(client: Any, run: Any) -> History:
     return History(info.run_name, info.status, why, config, around, values, tables, info.start_time, end)
 
 
-def read_journal(folder: Path) -> list[History]:
-    """The runs of a sweep as its journal has them, in the order they were begun. Raises ConfigError: there is none."""
-    histories, journal = [], Journal(folder)
+def read_journal(folder: Path, damaged: list[str] | None = None) -> list[History]:
+    """The runs of a sweep as its journal has them, in the order they were begun.
+
+    Args:
+        folder: of the sweep's results.
+        damaged: is given a line for each run whose journal cannot be read, or not all of it.
+
+    Raises:
+        ConfigError: there is none, or none that can be read.
+    """
+    journal = Journal(folder)
+    histories, said = [], [] if damaged is None else damaged
     for key in journal.run_keys():
-        entries = journal.entries(key)
-        starts = [number for number, entry in enumerate(entries) if "start" in entry]
-        if not starts:
+        path = journal.path(key)
+        try:
+            lost = journal.lost_lines(key)
+            histories.append(_journalled(journal.entries(key)))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            said.append(f"{key}: its journal {path} cannot be read ({reason(error)})")
             continue
-        first, last = entries[starts[0]], entries[starts[-1]]
-        ends = [entry for entry in entries[starts[-1] :] if "end" in entry]
-        values: dict[str, float] = {}
-        for round in rounds_of(entries):
-            values |= round.values
-        histories.append(
-            History(
-                name=last["name"],
-                status=ends[-1]["end"] if ends else "RUNNING",
-                error=ends[-1]["error"] if ends else None,
-                config=last["artifacts"]["config.yaml"],
-                environment=json.loads(last["artifacts"]["environment.json"]),
-                values=values,
-                tables=Tables.of(entries),
-                started_ms=first["start"],
-                ended_ms=max((entry["time"] for entry in entries if "time" in entry), default=last["start"]),
+        if lost:
+            said.append(
+                f"{key}: {lost} of the lines in its journal {path} cannot be read; their rounds are missing here "
+                "unless they were run again or MLflow has them"
             )
-        )
     if not histories:
-        raise ConfigError(f"{journal.folder}: holds no run; give the folder of a sweep's results")
+        why = f"holds no run that can be read ({'; '.join(said)})" if said else "holds no run"
+        raise ConfigError(f"{journal.folder}: {why}; give the folder of a sweep's results")
     return sorted(histories, key=lambda history: history.started_ms)
+
+
+def _journalled(entries: list[dict[str, Any]]) -> History:
+    """The run of these journal entries. Raises ValueError, KeyError, TypeError: they are not as they were written."""
+    starts = [number for number, entry in enumerate(entries) if "start" in entry]
+    if not starts:
+        raise ValueError("no line of it says which run it is")
+    first, last = entries[starts[0]], entries[starts[-1]]
+    ends = [entry for entry in entries[starts[-1] :] if "end" in entry]
+    values: dict[str, float] = {}
+    for round in rounds_of(entries):
+        values |= round.values
+    return History(
+        name=last["name"],
+        status=ends[-1]["end"] if ends else "RUNNING",
+        error=ends[-1]["error"] if ends else None,
+        config=last["artifacts"]["config.yaml"],
+        environment=json.loads(last["artifacts"]["environment.json"]),
+        values=values,
+        tables=Tables.of(entries),
+        started_ms=first["start"],
+        ended_ms=max((entry["time"] for entry in entries if "time" in entry), default=last["start"]),
+    )

@@ -144,6 +144,16 @@ class Journal:
                 continue
         return entries
 
+    def lost_lines(self, key: str) -> int:
+        """How many of a run's lines are no JSON. A last line without an end is not counted: it may be being written."""
+        lost = 0
+        for line in self.path(key).read_text(encoding="utf-8", errors="replace").split("\n")[:-1]:
+            try:
+                json.loads(line or "{}")
+            except ValueError:
+                lost += 1
+        return lost
+
 
 def rounds_of(entries: list[dict[str, Any]]) -> list[Round]:
     """The rounds among journal entries, each once, in order."""

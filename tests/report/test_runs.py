@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -52,6 +53,63 @@ def test_a_server_that_does_not_answer_costs_a_note(results, sweep, monkeypatch)
 def test_without_server_and_journal_it_is_one_line(results, tmp_path) -> None:
     shutil.copytree(results, tmp_path / "r", ignore=shutil.ignore_patterns("journal", "mlflow.db", "artifacts"))
     with pytest.raises(ConfigError, match="has no runs of tiny") as caught:
+        read_sweep(tmp_path / "r", "tiny", tracking_uri=f"sqlite:///{tmp_path}/other.db")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def damage(results, place, change) -> tuple[str, Path]:
+    """A copy of the results in which the first journal went through `change`; its run's name, and the journal."""
+    shutil.copytree(results, place)
+    path = sorted(place.glob("tiny-*/journal/*.jsonl"))[0]
+    change(path)
+    return path.stem, path
+
+
+def garbled(path: Path) -> None:
+    """The last round is unreadable."""
+    lines = path.read_text().splitlines()
+    last = max(i for i, line in enumerate(lines) if line.startswith('{"round": '))
+    lines[last] = "\0" * 40 + lines[last][40:]
+    path.write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize(
+    "change, why",
+    [
+        (lambda path: path.write_text(""), "no line of it says which run it is"),
+        (lambda path: path.write_bytes(b"\x00\xff" * 500), "no line of it says which run it is"),
+        (lambda path: path.write_text('{"start": 5}\n'), "'name'"),
+        (lambda path: path.write_text("7\n"), "not iterable"),
+        (lambda path: (path.unlink(), path.mkdir()), "is a directory"),
+    ],
+)
+def test_a_damaged_journal_is_named(results, sweep, tmp_path, change, why) -> None:
+    name, path = damage(results, tmp_path / "r", change)
+    read = read_sweep(tmp_path / "r", "tiny")
+    (note,) = read.notes
+    assert note.startswith(f"{name}: its journal {path} cannot be read (")
+    assert why in note
+    same(read, sweep)  # MLflow has it
+    alone = read_sweep(tmp_path / "r", "tiny", tracking_uri=f"sqlite:///{tmp_path}/other.db")
+    assert alone.notes[0] == note
+    assert [run.name for run in alone.runs] == [run.name for run in sweep.runs if run.name != name]
+
+
+def test_lines_of_a_journal_that_cannot_be_read_are_counted(results, sweep, tmp_path) -> None:
+    name, path = damage(results, tmp_path / "r", garbled)
+    read = read_sweep(tmp_path / "r", "tiny", tracking_uri=f"sqlite:///{tmp_path}/other.db")
+    assert read.notes[0].startswith(f"{name}: 1 of the lines in its journal {path} cannot be read; ")
+    assert len(read.find(name).rounds) == len(sweep.find(name).rounds) - 1
+    # A line that has no end yet is being written, or was cut off by a kill: nothing is wrong with the journal.
+    damage(results, tmp_path / "s", lambda path: path.open("a").write('{"round": 3, "ti'))
+    assert read_sweep(tmp_path / "s", "tiny").notes == []
+
+
+def test_when_nothing_can_be_read_the_damage_is_said(results, tmp_path) -> None:
+    shutil.copytree(results, tmp_path / "r")
+    for path in (tmp_path / "r").glob("tiny-*/journal/*.jsonl"):
+        path.write_text("")
+    with pytest.raises(ConfigError, match=r"has no runs of tiny.*its journal .* cannot be read") as caught:
         read_sweep(tmp_path / "r", "tiny", tracking_uri=f"sqlite:///{tmp_path}/other.db")
     assert len(str(caught.value).splitlines()) == 1
 
