@@ -97,14 +97,47 @@ def test_clustering_is_done_once_and_billed(scheduler: str) -> None:
 
 
 def test_the_mini_model_makes_clustering_cheaper() -> None:
-    """447.9 KB against 9.7 KB on the air: the paper's Table II has 41 × the delay and 29 × the energy."""
+    """447.9 KB against 9.7 KB on the air: 42.4 times the delay and 28.7 times the energy as measured on this fleet.
+
+    The paper's Table II has 41 and 29; what our runs of it have is in tests/scheduling/test_clustering.py.
+    """
     bills = {}
     for scheduler in ("ikc", "vkc"):
         experiment = Experiment(small_config(f"scheduling.name={scheduler}"))
         experiment.cluster()
         bills[scheduler] = experiment.clustering
-    assert bills["vkc"]["delay_s"] > 20 * bills["ikc"]["delay_s"]
-    assert bills["vkc"]["energy_j"] > 10 * bills["ikc"]["energy_j"]
+    assert bills["vkc"]["delay_s"] / bills["ikc"]["delay_s"] == pytest.approx(42.4, rel=0.25)
+    assert bills["vkc"]["energy_j"] / bills["ikc"]["energy_j"] == pytest.approx(28.7, rel=0.25)
+
+
+@pytest.mark.parametrize(
+    "scheduler, training",
+    [
+        ("ikc", ("training.local_iterations=5",)),
+        ("vkc", ("training.local_iterations=10", "data.majority_fraction=0.9")),
+    ],
+)
+def test_trained_weights_tell_the_majority_classes(scheduler: str, training: tuple[str, ...]) -> None:
+    """Ten classes, two devices each: 1.0 on seeds 0, 1 and 2, of the mini model and of the global model.
+
+    Where every device has all classes alike there is nothing to be found: from -0.1 to 0.23 on these seeds.
+    """
+    found = {}
+    for partition in ("majority", "iid"):
+        experiment = Experiment(
+            small_config(
+                f"scheduling.name={scheduler}",
+                "scheduling.num_clusters=10",
+                "fleet.num_devices=20",
+                "data.samples_per_device=[50, 70]",
+                f"data.partition={partition}",
+                *training,
+            )
+        )
+        experiment.cluster()
+        found[partition] = experiment.clustering["ari"]
+    assert found["majority"] > 0.8
+    assert found["iid"] < 0.4
 
 
 def test_clustering_is_billed_as_the_configuration_says() -> None:

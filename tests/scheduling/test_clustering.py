@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from hflray.allocation import allocate_round
 from hflray.cost import compute_delay_s, compute_energy_j, rate_bps
+from hflray.data.datasets import CIFAR_RANGE, FASHION_RANGE
 from hflray.errors import ConfigError, DivergedError
 from hflray.fleet import FleetConfig, sample_fleet
 from hflray.metrics import adjusted_rand_index
+from hflray.models import build_model, size_bits
 from hflray.scheduling import cluster_devices, clustering_cost
 from hflray.scheduling.clustering import _coordinates
+from hflray.seeding import stream
 
 
 def blobs(truth, seed=0, size=40):
@@ -128,3 +134,33 @@ def test_other_ways_to_bill_it():
     farther = int(1 - fleet.distance_m[0].argmin())
     assert bill(assignment=np.array([farther])).delay_s != one.delay_s
     assert seen["edge"] == farther
+
+
+EXPORT = Path(__file__).parents[1] / "data" / "results" / "table2_clustering" / "runs.json"
+
+
+@pytest.mark.parametrize(
+    "name, image, samples", [("fashion", (1, 28, 28), FASHION_RANGE), ("cifar10", (3, 32, 32), CIFAR_RANGE)]
+)
+def test_the_bills_of_table_2_are_those_of_our_runs(name, image, samples):
+    """Means over the five fleets of the committed runs, whose D_n only are drawn anew here: within 5 %, as measured
+    within 0.8 %. The paper's ratios are 41 and 29 on Fashion-MNIST, ours 42 and 20.
+    """
+    runs = json.loads(EXPORT.read_text(encoding="utf-8"))["runs"]
+    ours, bills = {}, {}
+    for scheduler, model, shape in (("ikc", "mini", (1, 10, 10)), ("vkc", "hfl", image)):
+        bits = size_bits(build_model(model, shape, 10))
+        config = FleetConfig(samples=samples)
+        costs = [
+            clustering_cost(sample_fleet(config, stream(seed, "fleet")), bits, 5, 1.0, allocate_round)
+            for seed in range(5)
+        ]
+        values = [r["values"] for r in runs if r["name"].startswith(name) and f"-{scheduler}-" in r["name"]]
+        assert len(values) == 5
+        for what in ("delay_s", "energy_j"):
+            bills[scheduler, what] = np.mean([getattr(cost, what) for cost in costs])
+            ours[scheduler, what] = np.mean([value[f"clustering/{what}"] for value in values])
+    assert bills == pytest.approx(ours, rel=0.05)
+    for what in ("delay_s", "energy_j"):
+        ratio = ours["vkc", what] / ours["ikc", what]
+        assert bills["vkc", what] / bills["ikc", what] == pytest.approx(ratio, rel=0.05)
