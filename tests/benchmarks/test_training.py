@@ -1,7 +1,9 @@
-"""tests/benchmarks/training.py still runs, on a few devices of noise; what it measures is not looked at here."""
+"""tests/benchmarks/training.py still runs, on a few devices of noise; how fast they were is not looked at here."""
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 import os
 import re
 import shutil
@@ -11,7 +13,14 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+
+from hflray.models import build_model, init_vector
+from hflray.training.local import DeviceHost, _threads
+from tests.benchmarks import training
+from tests.training.test_local import make_data, make_job
 
 SCRIPT = Path(__file__).with_name("training.py")
 
@@ -29,18 +38,122 @@ def test_the_benchmark_runs_and_all_do_the_same_work(short_folder, tmp_path) -> 
     env = {name: value for name, value in os.environ.items() if name not in ("HFLRAY_DATA", "RAY_ADDRESS")}
     env |= {"RAY_TMPDIR": str(short_folder), "XDG_CACHE_HOME": str(tmp_path)}
     command = [sys.executable, str(SCRIPT), "--quick", "--devices", "4", "--repeats", "1"]
-    command += ["--only", "bare1,bare2,serial,actors", "--kernel", "channels_last"]
+    command += ["--only", "bare1,bare2,serial,actors-eager,actors", "--kernel", "channels_last"]
     done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "skipped" not in done.stdout
-    for name in ("serial (c)", "actors (d)"):
-        error = re.search(rf"{re.escape(name)} +differs from bare1 \(a\) by (\S+) of the weights", done.stdout)
+    assert "full-batch steps: how far the models are from that of bare1 (a)" in done.stdout
+    for name in ("bare2 (b)", "serial (c)", "actors-eager", "actors (d)"):
+        error = re.search(rf"^{re.escape(name)} +(\d\S+e-\d+) +\S+e-\d+$", done.stdout, re.M)
         assert error is not None, done.stdout
         assert float(error.group(1)) < 1e-4
     for local_iterations in (5, 1):
         assert f"L = {local_iterations}: " in done.stdout
-    assert len(re.findall(r"^(?:bare1 \(a\)|bare2 \(b\)|serial \(c\)|actors \(d\)) +[\d,]+", done.stdout, re.M)) == 8
-    assert len(re.findall(r"Ray's share of a round .* -?[\d.]+%", done.stdout)) == 2
+    rows = re.findall(
+        r"^(?:bare1 \(a\)|bare2 \(b\)|serial \(c\)|actors-eager|actors \(d\)) +[\d,]+ .*", done.stdout, re.M
+    )
+    assert len(rows) == 10
+    assert [" peers " in row for row in rows] == 2 * [True, True, False, True, False]
+    assert [" channels_last " in row for row in rows] == 2 * [False, False, True, False, True]
+    assert len(re.findall(r"Ray's share of a round \(.* -?[\d.]+%", done.stdout)) == 4
     assert done.stdout.count("speed-up from one CPU to") == 2
+    assert len(re.findall(r"platform [\d.]+ .*, kernel [\d.]+ on top", done.stdout)) == 2
+    assert "Ray's share of a round at Q = 5, M = 5" in done.stdout
+    assert len(re.findall(r"^L = [51]( +-?[\d.]+%?){4}$", done.stdout, re.M)) == 2
+    assert "serial (c) and actors (d) ended with the same bits" in done.stdout
+    assert (
+        len(re.findall(r"load average [\d.]+ at the start; other processes had [\d.]+ CPUs meanwhile", done.stdout))
+        == 3
+    )
     # Their environments would be installed from PyPI.
     assert not list((tmp_path / "hflray" / "bench").glob("flwr*"))
+
+
+@pytest.fixture
+def peers(monkeypatch: pytest.MonkeyPatch):
+    """The modules of peers/, which find each other as scripts do."""
+    monkeypatch.syspath_prepend(str(SCRIPT.parent / "peers"))
+    before = set(sys.modules)
+    yield importlib.import_module
+    for name in set(sys.modules) - before:
+        if name in ("common", "ours"):
+            del sys.modules[name]
+
+
+def test_the_peers_kernel_in_a_host_is_their_own_step(peers) -> None:
+    """The eager row's host ends with the bits of the loop of the other contestants, and says that it is theirs."""
+    common, ours = peers("common"), peers("ours")
+    job = make_job(
+        model="hfl", image_shape=(1, 28, 28), num_classes=10, local_iterations=2, batch_size=4, kernel="eager",
+        learning_rate=common.LEARNING_RATE,
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((10, 1, 28, 28), dtype=np.float32), rng.integers(0, 10, 10)
+    data = dataclasses.replace(make_data((10,)), x=x, y=y, index=np.arange(10), offsets=np.array([0, 10]))
+    start = init_vector(build_model("hfl", (1, 28, 28), 10), rng)
+    host = DeviceHost(job, data)
+    assert ours.about(host) == ("eager", 1)
+    ours.take_peers_kernel(host)
+    assert ours.about(host) == ("peers", 1)
+    (trained,) = host.train_each(start, [0])
+    net, orders = common.Net(), iter(host._order(0, 0, 0))
+    common.load(net, start)
+    optimiser = torch.optim.SGD(net.parameters(), lr=common.LEARNING_RATE)
+    with _threads(1):
+        for batch in orders:
+            common.step(net, optimiser, torch.from_numpy(x[batch]), torch.from_numpy(y[batch]))
+    np.testing.assert_array_equal(trained, common.flat(net))
+    assert np.abs(trained - start).max() > 1e-4
+
+
+def test_a_round_divides_into_training_waiting_and_ray(peers) -> None:
+    shares = peers("ours").shares
+    # Two edge iterations of 10 s: the actors need 4 and 3, then 2 and 4; 8 s were needed, and nobody worked beyond 7.
+    found = shares([[(0, 4.0), (1, 2.0)], [(0, 2.0), (0, 1.0), (1, 4.0)]], 10.0)
+    assert found == pytest.approx({"beyond_busiest": 0.3, "waiting": 0.1, "ray": 0.2})
+
+
+def contestant(**said: object) -> training.Contestant:
+    found = training.Contestant("actors-eager", [], 2, 1, "peers")
+    found.notes.append({"kernel": "peers", "threads": 1} | said)
+    return found
+
+
+@pytest.mark.parametrize("said", [{"kernel": "eager"}, {"kernel": "native"}, {"threads": 2}])
+def test_a_row_that_trains_otherwise_than_it_says_ends_the_comparison(said: dict[str, object]) -> None:
+    contestant().check()
+    with pytest.raises(AssertionError, match="actors-eager is to train with the kernel peers and 1 threads"):
+        contestant(**said).check()
+
+
+def test_the_rows_have_the_threads_that_they_are_named_for(tmp_path: Path) -> None:
+    names = ["bare1", "bare2", "serial", "actors-eager", "actors", "actors-bf16"]
+    found = {c.name.split()[0]: c for c in training.contestants(tmp_path / "work.npz", (0, 1), "native", names)}
+    assert list(found) == names
+    assert [found[name].workers for name in names] == [1, 2, 1, 2, 2, 2]
+    assert all(c.threads == 1 for c in found.values())
+    assert found["actors-eager"].commands[0][-2:] == ["peers", "float32"]
+    assert found["actors"].commands[0][-2:] == ["native", "float32"]
+
+
+def test_models_that_are_not_as_good_end_the_comparison() -> None:
+    training.check_equal_loss({"bare1": 0.50, "actors": 0.49, "flower": 0.53})
+    for loss in (0.44, 0.56, float("nan")):
+        with pytest.raises(AssertionError, match="no comparison"):
+            training.check_equal_loss({"bare1": 0.50, "actors": loss})
+
+
+def test_the_model_of_loops_that_never_meet_is_their_weighted_mean(tmp_path: Path) -> None:
+    found = training.Contestant("bare2 (b)", [])
+    found.processes = [None, None]  # type: ignore[list-item]
+    np.save(tmp_path / "bare2-0.npy", np.float32([1.0, 2.0]))
+    np.save(tmp_path / "bare2-1.npy", np.float32([4.0, 8.0]))
+    model = found.model(tmp_path, np.array([1, 3, 1]))  # the first loop has the devices 0 and 2
+    np.testing.assert_allclose(model, [2.8, 5.6])
+
+
+def test_the_loss_of_a_model_without_opinions_is_that_of_a_guess(tmp_path: Path) -> None:
+    work, samples = training.make_work(tmp_path, 2, None)
+    with np.load(work) as file:
+        assert len(file["y"]) == samples
+        assert training.training_loss(0 * file["start"], work) == pytest.approx(np.log(10), rel=1e-5)

@@ -5,8 +5,14 @@
 The same work for all: H devices of about 550 samples, the paper's Fashion-MNIST model, batch 64, one aggregation
 (Q = M = 1: the peers have no edges). Speed does not depend on which 50 of 100 devices are scheduled, so only the
 scheduled ones exist. All contestants are alive at once and train one round each in turn, so that whatever else the
-machine does meets them alike; every figure is a median of the turns' ratios. Before anything is timed, one full-batch
-step from the same start must give all of them the same aggregated weights to a relative 1e-4.
+machine does meets them alike; every figure is a median of the turns' ratios. Before anything is timed, two full-batch
+steps from the same start must give all of them the same aggregated weights to a relative 1e-4, and after the timed
+rounds, whose batches are in each one's own order, the models must have about the same loss on the training data.
+
+`actors-eager` is hflray's actors with the very gradient step of the peers: between it and the peers lies what the
+platforms cost (part of hflray's is a heap that keeps its memory), between it and `actors` what the kernel gains.
+A last table gives Ray's share of a round at the paper's Q = 5, M = 5, where the serial backend and the actors must
+end with the same bits.
 
 Flower and pfl-research get virtual environments of their own in ~/.cache/hflray/bench, made on first use from PyPI.
 """
@@ -22,20 +28,30 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
 
 from hflray.config import TrainingConfig
-from hflray.models import build_model, init_vector
+from hflray.models import build_model, init_vector, load_vector
 from hflray.training.autotune import resolve
 from hflray.training.machine import available_cpus, cache_folder
+from tests.benchmarks._report import Table, conditions, own_cpu_s
 
+MEAN, STD = 0.2860, 0.3530  # as in peers/common.py
 ROOT, PEERS = Path(__file__).parents[2], Path(__file__).parent / "peers"
+FULL_STEPS = 2  # full-batch steps by which all must come to the same weights: more than one, so that L is tested too
+LARGEST_DIFFERENCE = 1e-4  # of these weights; float32 sums in another order give 1e-7
+LARGEST_LOSS_RATIO = 1.1  # after the timed rounds; the order of the batches alone was seen to give 1.04 (4 devices)
+EDGES = (5, 5)  # Q and M of the paper
+SHARES = ("ray", "waiting", "beyond_busiest")  # of a round; see peers/ours.py
 BATCH, PASSES_OF_A_SAMPLE = 64, 5.52e6  # floating-point operations: forward, both gradients but the images'
 PINS = {"flwr": "flwr[simulation]==1.41.*", "pfl": "pfl[pytorch]==0.6.*"}
 Command = list[str]
@@ -43,16 +59,28 @@ Command = list[str]
 
 @dataclass
 class Contestant:
-    """One row of the table: one process, or (the bare loop) one for each CPU."""
+    """One row of the table: one process that answers, or (the bare loop) one for each CPU.
+
+    Attributes:
+        name: its first word identifies it.
+        commands: what to start.
+        workers: processes that train at the same time.
+        threads: torch threads of each of them.
+        kernel: `peers`, or the name of hflray's.
+        notes: what each process said of each round.
+    """
 
     name: str
     commands: list[Command]
+    workers: int = 1
+    threads: int = 1
+    kernel: str = "peers"
     processes: list[subprocess.Popen[str]] = field(default_factory=list)
     start_s: float = 0.0
     seconds: list[float] = field(default_factory=list)
     cpu_seconds: list[float] = field(default_factory=list)
     peak_mb: float = 0.0
-    notes: list[float] = field(default_factory=list)
+    notes: list[dict[str, Any]] = field(default_factory=list)
 
     def start(self) -> None:
         begin = time.perf_counter()
@@ -65,22 +93,45 @@ class Contestant:
         self._wait("ready")
         self.start_s = time.perf_counter() - begin
 
-    def round(self, local_iterations: int, batch_size: int = BATCH, save: Path | None = None) -> float:
+    def round(
+        self, local_iterations: int, batch_size: int = BATCH, save: Path | None = None, edges: tuple[int, int] = (1, 1)
+    ) -> float:
+        """Train one round; return its seconds. `save`: a folder, for the model of each process. `edges`: Q and M."""
         begin = time.perf_counter()
         for index, process in enumerate(self.processes):
             command = {
                 "local_iterations": local_iterations,
                 "batch_size": batch_size,
-                "save": str(save) if save and index == 0 else None,
+                "save": str(self._path(save, index)) if save else None,
+                "edge_iterations": edges[0],
+                "num_edges": edges[1],
             }
             process.stdin.write(json.dumps(command) + "\n")
             process.stdin.flush()
         self._wait("done")
         return time.perf_counter() - begin
 
-    def timed(self, local_iterations: int) -> None:
+    def _path(self, folder: Path, index: int) -> Path:
+        return folder / f"{self.name.split()[0]}-{index}.npy"
+
+    def model(self, folder: Path, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+        """What `round` saved, (P,); of several processes, which never meet, the weighted mean. `sizes`: D_n, (H,)."""
+        count = len(self.processes)
+        models = [np.load(self._path(folder, index)).astype(np.float64) for index in range(count)]
+        return np.average(models, axis=0, weights=[sizes[index::count].sum() for index in range(count)])
+
+    def check(self) -> None:
+        """Raise AssertionError where a process said that it trains with another kernel or number of threads."""
+        for note in self.notes:
+            if (note["kernel"], note["threads"]) != (self.kernel, self.threads):
+                raise AssertionError(
+                    f"{self.name} is to train with the kernel {self.kernel} and {self.threads} threads, and says "
+                    f"{note['kernel']} and {note['threads']}: no comparison"
+                )
+
+    def timed(self, local_iterations: int, **options: Any) -> None:
         before, watch = self.cpu_time(), _Peak(self)
-        self.seconds.append(self.round(local_iterations))
+        self.seconds.append(self.round(local_iterations, **options))
         self.cpu_seconds.append(self.cpu_time() - before)
         self.peak_mb = max(self.peak_mb, watch.stop())
 
@@ -89,7 +140,8 @@ class Contestant:
             while (line := process.stdout.readline()).split()[:1] != [word]:  # Flower prints to stdout as well
                 if not line:
                     raise RuntimeError(f"{self.name} ended: see {cache_folder('bench')}/{self.name.split()[0]}.log")
-            self.notes += [float(text) for text in line.split()[1:]]
+            if word == "done":
+                self.notes.append(json.loads(line.partition(" ")[2]))
 
     def stop(self) -> None:
         for process in self.processes:
@@ -213,45 +265,142 @@ def contestants(work: Path, cpus: tuple[int, ...], kernel: str, only: list[str] 
     def peer(python: object, script: str, *arguments: object) -> Command:
         return [str(python), str(PEERS / script), str(work), *map(str, arguments)]
 
+    def ours(title: str, backend: str, workers: int, own_kernel: str, precision: str = "float32") -> Contestant:
+        command = peer(here, "ours.py", backend, workers, own_kernel, precision)
+        return Contestant(title, [command], workers, kernel=own_kernel)
+
     everyone = [
         Contestant("bare1 (a)", [peer(here, "bare.py", cpus[0], 0, 1)]),
-        Contestant("bare2 (b)", [peer(here, "bare.py", cpu, first, count) for first, cpu in enumerate(cpus)]),
-        Contestant("serial (c)", [peer(here, "ours.py", "serial", 1, kernel, "float32")]),
-        Contestant("actors (d)", [peer(here, "ours.py", "ray", count, kernel, "float32")]),
-        Contestant("actors-bf16", [peer(here, "ours.py", "ray", count, kernel, "bf16")]),
+        Contestant("bare2 (b)", [peer(here, "bare.py", cpu, first, count) for first, cpu in enumerate(cpus)], count),
+        ours("serial (c)", "serial", 1, kernel),
+        ours("actors-eager", "ray", count, "peers"),
+        ours("actors (d)", "ray", count, kernel),
+        ours("actors-bf16", "ray", count, kernel, "bf16"),
     ]
     # pfl-research computes in one process, with threads; beside it with one, because threads suffer most from company.
-    for name, title, script, threads in (
-        ("flwr", "flower (e)", "flower.py", count),
-        ("pfl", "pfl (f)", "pfl_research.py", count),
-        ("pfl", "pfl-1-thread", "pfl_research.py", 1),
+    for name, title, script, workers, threads in (
+        ("flwr", "flower (e)", "flower.py", count, 1),
+        ("pfl", "pfl (f)", "pfl_research.py", 1, count),
+        ("pfl", "pfl-1-thread", "pfl_research.py", 1, 1),
     ):
         if not wanted(title):
             continue
         try:
-            everyone.append(Contestant(title, [peer(environment(name), script, threads)]))
+            command = peer(environment(name), script, workers * threads)
         except (RuntimeError, subprocess.TimeoutExpired, OSError) as error:
             print(f"skipped: {title}: its environment cannot be made: {error}")
+            continue
+        everyone.append(Contestant(title, [command], workers, threads))
     return [contestant for contestant in everyone if wanted(contestant.name)]
 
 
-def check_equal_work(running: list[Contestant], folder: Path) -> None:
-    """One full-batch step from the same start. The halves of (b) never meet, so it is checked through (a)."""
+def check_equal_work(running: list[Contestant], folder: Path) -> Table:
+    """`FULL_STEPS` full-batch steps from the same start must give all of them the same model.
+
+    Raises:
+        AssertionError: it does not, by more than `LARGEST_DIFFERENCE` of the weights (bf16 may).
+    """
+    with np.load(folder / "work.npz") as file:
+        start, sizes = file["start"].astype(np.float64), np.diff(file["offsets"])
     results = {}
     for contestant in running:
-        if len(contestant.processes) == 1:
-            path = folder / f"{contestant.name.split()[0]}.npy"
-            contestant.round(1, batch_size=10**6, save=path)
-            results[contestant.name] = np.load(path).astype(np.float64)
-    with np.load(folder / "work.npz") as file:
-        start = file["start"].astype(np.float64)
+        contestant.round(FULL_STEPS, batch_size=10**6, save=folder)
+        results[contestant.name] = contestant.model(folder, sizes)
     (first, reference), *others = results.items()
+    rows: list[dict[str, object]] = []
     for name, vector in others:
-        error = np.linalg.norm(vector - reference) / np.linalg.norm(reference)
-        learned = np.linalg.norm(vector - reference) / np.linalg.norm(reference - start)
-        print(f"  {name:12s} differs from {first} by {error:.1e} of the weights, {learned:.1e} of what was learned")
-        if name != "actors-bf16":
-            assert error < 1e-4, f"{name} does other work than {first}: no comparison"
+        distance = float(np.linalg.norm(vector - reference))
+        error = distance / float(np.linalg.norm(reference))
+        rows.append({"row": name, "weights": error, "learned": distance / float(np.linalg.norm(reference - start))})
+        if name != "actors-bf16" and not error < LARGEST_DIFFERENCE:
+            raise AssertionError(f"{name} does other work than {first} ({error:.1e} of the weights): no comparison")
+    columns = [("row", "", ""), ("weights", "of the weights", ".1e"), ("learned", "of what was learned", ".1e")]
+    return Table(f"{FULL_STEPS} full-batch steps: how far the models are from that of {first}", columns, rows)
+
+
+def training_loss(model: NDArray[np.float64], work: Path) -> float:
+    """Mean cross-entropy of a model, (P,), on all devices' samples."""
+    with np.load(work) as file:
+        x, y = torch.from_numpy(file["x"]), torch.from_numpy(file["y"])
+    module = build_model("hfl", (1, 28, 28), 10)
+    load_vector(module, model.astype(np.float32))
+    with torch.no_grad():
+        parts = [
+            torch.nn.functional.cross_entropy(module((images.float() / 255 - MEAN) / STD), labels, reduction="sum")
+            for images, labels in zip(x.split(1000), y.split(1000), strict=True)
+        ]
+    return float(sum(parts)) / len(y)
+
+
+def check_equal_loss(losses: dict[str, float]) -> None:
+    """Raise AssertionError where a model's loss differs from the first one's by more than `LARGEST_LOSS_RATIO`."""
+    (first, reference), *others = losses.items()
+    for name, loss in others:
+        if not reference / LARGEST_LOSS_RATIO <= loss <= reference * LARGEST_LOSS_RATIO:
+            raise AssertionError(f"{name} trained to a loss of {loss:.4f}, {first} to {reference:.4f}: no comparison")
+
+
+def speed(
+    running: list[Contestant], folder: Path, local_iterations: int, repeats: int, peak: float, load: float
+) -> Table:
+    """Let all train `repeats` rounds in turns; the table of their speeds, as ratios to the bare loops.
+
+    `load`: the load average before the contestants were started.
+    """
+    with np.load(folder / "work.npz") as file:
+        sizes = np.diff(file["offsets"])
+    for contestant in running:
+        contestant.round(local_iterations)  # the first round of a setting pays for what is loaded once
+        contestant.seconds, contestant.cpu_seconds, contestant.notes = [], [], []
+    with conditions(lambda: own_cpu_s() + sum(contestant.cpu_time() for contestant in running), load) as found:
+        for turn in range(repeats):
+            for contestant in running:
+                contestant.timed(local_iterations, save=folder if turn == repeats - 1 else None)
+    losses = {contestant.name: training_loss(contestant.model(folder, sizes), folder / "work.npz")
+              for contestant in running}  # fmt: skip
+    check_equal_loss(losses)
+    table = report(running, int(sizes.sum()) * local_iterations, local_iterations, peak, losses)
+    table.facts |= found.facts()
+    table.notes += found.text().splitlines()
+    return table
+
+
+def ray_share(running: list[Contestant], folder: Path, repeats: int) -> Table:
+    """What Ray takes of a round at Q = 5, M = 5; the serial backend and the actors must end with the same bits."""
+    edge_iterations, num_edges = EDGES
+    with np.load(folder / "work.npz") as file:
+        sizes = np.diff(file["offsets"])
+    ours = [contestant for contestant in running if contestant.name in ("serial (c)", "actors (d)")]
+    rows: list[dict[str, object]] = []
+    for local_iterations in (5, 1):
+        for contestant in ours:
+            contestant.round(local_iterations, edges=EDGES)
+            contestant.notes = []
+            contestant.seconds = [contestant.round(local_iterations, save=folder, edges=EDGES) for _ in range(repeats)]
+            contestant.check()
+        models = [contestant.model(folder, sizes) for contestant in ours]
+        if any((model != models[0]).any() for model in models):
+            raise AssertionError("the serial backend and the actors ended with other models: no comparison")
+        for contestant in ours:
+            said = [note for note in contestant.notes if "ray" in note]
+            if said:
+                medians = {
+                    key: statistics.median(note[key] for note in said) for key in ("beyond_busiest", "waiting", "ray")
+                }
+                row = {"row": f"L = {local_iterations}", "round_s": statistics.median(contestant.seconds)}
+                rows.append(row | medians)  # type: ignore[arg-type]
+    columns = [
+        ("row", "", ""),
+        ("round_s", "a round, s", ".2f"),
+        ("ray", "Ray's share", ".2%"),
+        ("waiting", "waiting for the slower actor", ".2%"),
+        ("beyond_busiest", "both: beyond the busiest actor", ".2%"),
+    ]
+    title = f"Ray's share of a round at Q = {edge_iterations}, M = {num_edges}, medians of {repeats} rounds"
+    table = Table(title, columns, rows)
+    if len(ours) == 2:
+        table.notes.append("serial (c) and actors (d) ended with the same bits")
+    return table
 
 
 def main() -> None:
@@ -263,18 +412,34 @@ def main() -> None:
     parser.add_argument("--only", help="first words of the rows wanted, with commas")
     parser.add_argument("--kernel", help="of hflray; default: as autotuned here")
     options = parser.parse_args()
-    repeats, devices = options.repeats or (2 if options.quick else 5), options.devices or (10 if options.quick else 50)
+    for table in tables(
+        repeats=options.repeats or (2 if options.quick else 5),
+        devices=options.devices or (10 if options.quick else 50),
+        source=options.data,
+        only=options.only.split(",") if options.only else None,
+        kernel=options.kernel,
+    ):
+        print(table.text() + "\n", flush=True)
+
+
+def tables(
+    repeats: int, devices: int, source: str | None = None, only: list[str] | None = None, kernel: str | None = None
+) -> Iterator[Table]:
+    """Measure, and yield each table when it is there. The arguments are those of the command line."""
     found = Path(os.environ.get("HFLRAY_DATA", "")) / "fashion_mnist.npz"
-    source = options.data or (str(found) if found.is_file() else None)
+    source = source or (str(found) if found.is_file() else None)
     cpus = available_cpus()[:2]
-    config = resolve(TrainingConfig(kernel=options.kernel or "auto"), (1, 28, 28), 10, 10**6)
-    peak = matmul_peak(cpus[0])
-    print(f"{len(cpus)} CPUs, kernel {config.kernel}, matmul {peak / 1e9:.0f} GFLOP/s on one CPU, {devices} devices")
+    with conditions() as now:
+        config = resolve(TrainingConfig(kernel=kernel or "auto"), (1, 28, 28), 10, 10**6)
+        peak = matmul_peak(cpus[0])
+    what = f"training: {devices} devices of {'Fashion-MNIST' if source else 'noise'}, kernel {config.kernel}"
+    facts = {"matmul_flops": peak, "cpus": len(cpus), **now.facts()}
+    title = f"{what}, {len(cpus)} CPUs, matmul {peak / 1e9:.0f} GFLOP/s on one"
+    yield Table(title, [], [], facts, now.text().splitlines())
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        work, samples = make_work(folder, devices, source)
+        work, _ = make_work(folder, devices, source)
         running = []
-        only = options.only.split(",") if options.only else None
         for contestant in contestants(work, cpus, str(config.kernel), only):
             try:
                 contestant.start()
@@ -282,37 +447,67 @@ def main() -> None:
             except RuntimeError as error:
                 print(f"skipped: {error}")
         try:
-            print("one full-batch step:")
-            check_equal_work(running, folder)
+            yield check_equal_work(running, folder)
             for local_iterations in (5, 1):
-                for contestant in running:
-                    contestant.round(local_iterations)  # the first round of a setting pays for what is loaded once
-                    contestant.seconds, contestant.cpu_seconds, contestant.notes = [], [], []
-                for _ in range(repeats):
-                    for contestant in running:
-                        contestant.timed(local_iterations)
-                report(running, samples * local_iterations, local_iterations, peak)
+                yield speed(running, folder, local_iterations, repeats, peak, now.load)
+            if any(contestant.name == "actors (d)" for contestant in running):
+                yield ray_share(running, folder, repeats)
         finally:
             for contestant in running:
                 contestant.stop()
 
 
-def report(running: list[Contestant], passes: int, local_iterations: int, peak: float) -> None:
+def report(
+    running: list[Contestant], passes: int, local_iterations: int, peak: float, losses: dict[str, float]
+) -> Table:
+    """The table of the turns that all have had.
+
+    Raises:
+        AssertionError: one trained with another kernel or other threads than its row says.
+    """
     base = next((c for c in running if c.name.startswith("bare2")), running[0])
-    print(f"\nL = {local_iterations}: {passes} sample passes a round, medians of {len(base.seconds)} turns")
-    print(
-        f"{'':12s} {'samples/s':>10s} {'x (b)':>6s} {'min..max':>12s} {'per CPU-s':>10s} {'of matmul':>9s} "
-        f"{'peak MB':>8s} {'start s':>8s}"
-    )
+    rows: list[dict[str, object]] = []
     for contestant in running:
+        contestant.check()
         ratios = [b / s for s, b in zip(contestant.seconds, base.seconds, strict=True)]
-        rate = passes / statistics.median(contestant.seconds)
         per_cpu = passes / statistics.median(contestant.cpu_seconds)
-        print(
-            f"{contestant.name:12s} {rate:10,.0f} {statistics.median(ratios):6.2f} "
-            f"{min(ratios):5.2f}..{max(ratios):5.2f} {per_cpu:10,.0f} {per_cpu * PASSES_OF_A_SAMPLE / peak:9.0%} "
-            f"{contestant.peak_mb:8,.0f} {contestant.start_s:8.1f}"
+        used = [cpu / wall for cpu, wall in zip(contestant.cpu_seconds, contestant.seconds, strict=True)]
+        rows.append(
+            {
+                "row": contestant.name,
+                "samples_per_s": passes / statistics.median(contestant.seconds),
+                "ratio": statistics.median(ratios),
+                "ratio_min": min(ratios),
+                "ratio_max": max(ratios),
+                "workers": contestant.workers,
+                "threads": contestant.threads,
+                "cpus_used": statistics.median(used),
+                "kernel": contestant.kernel,
+                "samples_per_cpu_s": per_cpu,
+                "of_matmul": per_cpu * PASSES_OF_A_SAMPLE / peak,
+                "loss": losses[contestant.name],
+                "peak_mb": contestant.peak_mb,
+                "start_s": contestant.start_s,
+            }
         )
+    columns = [
+        ("row", "", ""),
+        ("samples_per_s", "samples/s", ",.0f"),
+        ("ratio", "x (b)", ".2f"),
+        ("ratio_min", "least", ".2f"),
+        ("ratio_max", "most", ".2f"),
+        ("workers", "workers", "d"),
+        ("threads", "threads each", "d"),
+        ("cpus_used", "CPUs had", ".2f"),
+        ("kernel", "kernel", ""),
+        ("samples_per_cpu_s", "per CPU-s", ",.0f"),
+        ("of_matmul", "of matmul", ".0%"),
+        ("loss", "loss", ".4f"),
+        ("peak_mb", "peak MB", ",.0f"),
+        ("start_s", "start s", ".1f"),
+    ]
+    title = f"L = {local_iterations}: {passes} sample passes a round, medians of {len(base.seconds)} turns"
+    table = Table(title, columns, rows)
     named = {contestant.name.split()[0]: contestant.seconds for contestant in running}
     if {"bare1", "bare2", "serial", "actors"} <= set(named):
         turns = zip(*(named[name] for name in ("bare1", "bare2", "serial", "actors")), strict=True)
@@ -320,14 +515,30 @@ def report(running: list[Contestant], passes: int, local_iterations: int, peak: 
         kept = statistics.median(ours / bare for ours, bare in pairs)
         ours, bare = (statistics.median(column) for column in zip(*pairs, strict=True))
         cpus = len(base.processes)
-        print(f"  speed-up from one CPU to {cpus}: actors {ours:.2f}, bare loops {bare:.2f}: kept {kept:.2f}")
+        table.facts |= {"speedup_actors": ours, "speedup_bare": bare, "speedup_kept": kept}
+        table.notes.append(
+            f"speed-up from one CPU to {cpus}: actors {ours:.2f}, bare loops {bare:.2f}: kept {kept:.2f}"
+        )
+    if {"bare2", "actors-eager", "actors"} <= set(named):
+        turns = zip(*(named[name] for name in ("bare2", "actors-eager", "actors")), strict=True)
+        factors = [(bare / eager, eager / ours) for bare, eager, ours in turns]
+        platform, kernel = (statistics.median(column) for column in zip(*factors, strict=True))
+        table.facts |= {"platform": platform, "kernel": kernel}
+        table.notes.append(
+            f"against (b): platform {platform:.2f} (the peers' step in our actors), kernel {kernel:.2f} on top of it"
+        )
     for contestant in running:
-        if contestant.notes:
-            share = statistics.median(contestant.notes)
-            print(f"  {contestant.name}: Ray's share of a round (what it took beyond its busiest actor) {share:.1%}")
-    print(
-        "  samples/s over the wall clock; per CPU-s: for each second of CPU it got, which a busy machine changes less"
+        beyond = [note["beyond_busiest"] for note in contestant.notes if "ray" in note]
+        if beyond:
+            share = statistics.median(beyond)
+            table.facts[f"ray_share_{contestant.name.split()[0]}"] = share
+            table.notes.append(
+                f"{contestant.name}: Ray's share of a round (what it took beyond its busiest actor) {share:.1%}"
+            )
+    table.notes.append(
+        "samples/s over the wall clock; per CPU-s: for each second of CPU it got, which a busy machine changes less"
     )
+    return table
 
 
 if __name__ == "__main__":

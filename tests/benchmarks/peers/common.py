@@ -1,8 +1,9 @@
 """What all contestants share; needs torch and NumPy only, because the peers run in environments of their own.
 
 A contestant is a process that says ``ready``, then for every line ``{"local_iterations": L, "batch_size": B, "save":
-path or null}`` trains one round (every device from the global model, then the weighted mean) and answers ``done``. So
-all of them can be alive at once and take turns, and start-up is not counted.
+path or null, "edge_iterations": Q, "num_edges": M}`` trains one round (every device from the global model, then the
+weighted mean) and answers ``done`` with what it has to say about the round, as JSON. So all of them can be alive at
+once and take turns, and start-up is not counted. Q and M are 1 but for hflray: the peers have no edges.
 """
 
 from __future__ import annotations
@@ -70,20 +71,34 @@ def fit(model: nn.Module, x: Tensor, y: Tensor, local_iterations: int, batch_siz
     for _ in range(local_iterations):
         order = torch.randperm(len(y))
         for batch in order.split(batch_size):
-            optimiser.zero_grad()
-            functional.cross_entropy(model(x[batch]), y[batch]).backward()
-            optimiser.step()
+            step(model, optimiser, x[batch], y[batch])
 
 
-def serve(train_round: Callable[[int, int], np.ndarray], note: Callable[[], str] = str) -> None:
-    """Answer the driver. `train_round(local_iterations, batch_size)` returns the new global model, (P,).
+def step(model: nn.Module, optimiser: torch.optim.Optimizer, x: Tensor, y: Tensor) -> None:
+    """One gradient step as every tutorial writes it: the peers' kernel."""
+    optimiser.zero_grad()
+    functional.cross_entropy(model(x), y).backward()
+    optimiser.step()
 
-    `note`: a word about the round, sent along.
+
+def own_threads() -> dict[str, object]:
+    """What a contestant that trains in its own process says of a round."""
+    return {"kernel": "peers", "threads": torch.get_num_threads()}
+
+
+def serve(train_round: Callable[..., np.ndarray], note: Callable[[], dict[str, object]] = own_threads) -> None:
+    """Answer the driver.
+
+    Args:
+        train_round: called with `local_iterations` and `batch_size`, and with `edge_iterations` and `num_edges` where
+            they are not 1; returns the new global model, (P,).
+        note: what to say about the round just trained.
     """
     print("ready", flush=True)
     for line in sys.stdin:
         command = json.loads(line)
-        vector = train_round(command["local_iterations"], command["batch_size"])
+        edges = command.get("edge_iterations", 1), command.get("num_edges", 1)
+        vector = train_round(command["local_iterations"], command["batch_size"], *(() if edges == (1, 1) else edges))
         if command["save"]:
             np.save(command["save"], vector)
-        print("done", note(), flush=True)
+        print("done", json.dumps(note()), flush=True)

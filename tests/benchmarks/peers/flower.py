@@ -6,6 +6,7 @@ import logging
 import sys
 
 import numpy as np
+import torch
 from common import Net, Work, fit, flat, load, resident, serve
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -28,7 +29,8 @@ def train(message: Message, context: Context) -> Message:
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     config = message.content["config"]
     fit(model, x, y, config["local_iterations"], config["batch_size"])
-    content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({"num-examples": len(y)})})
+    told = {"num-examples": len(y), "threads": torch.get_num_threads()}
+    content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord(told)})
     return Message(content=content, reply_to=message)
 
 
@@ -36,6 +38,7 @@ def train(message: Message, context: Context) -> Message:
 def main(grid: Grid, context: Context) -> None:
     model = Net()
     load(model, Work(PATH).start)
+    said: dict[str, object] = {"kernel": "peers"}
     strategy = FedAvg(fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=DEVICES, min_available_nodes=DEVICES)
 
     def train_round(local_iterations: int, batch_size: int) -> np.ndarray:
@@ -46,9 +49,10 @@ def main(grid: Grid, context: Context) -> None:
             train_config=ConfigRecord({"local_iterations": local_iterations, "batch_size": batch_size}),
         )
         model.load_state_dict(result.arrays.to_torch_state_dict())
+        said["threads"] = float(result.train_metrics_clientapp[1]["threads"])  # their weighted mean
         return flat(model)
 
-    serve(train_round)
+    serve(train_round, lambda: said)
 
 
 run_simulation(

@@ -1,4 +1,8 @@
-"""(c) and (d): hflray. Arguments: data, serial or ray, number of actors, kernel, precision."""
+"""(c) and (d): hflray. Arguments: data, serial or ray, number of actors, kernel, precision.
+
+The kernel `peers` puts the very gradient step of the other contestants (`common.step`) into hflray's hosts: what is
+left between that row and theirs is the platform's, and what is between it and hflray's own row is the kernel's.
+"""
 
 from __future__ import annotations
 
@@ -6,66 +10,156 @@ import sys
 import time
 
 import numpy as np
-from common import LEARNING_RATE, MEAN, STD, Work, serve
+import torch
+from common import LEARNING_RATE, MEAN, STD, Net, Work, flat, load, serve, step
 
 from hflray.training.hierarchy import RayHierarchy, SerialHierarchy, start_ray
 from hflray.training.local import DeviceData, LocalJob
 
-work, backend, actors, kernel, precision = Work(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4], sys.argv[5]
-data = DeviceData(
-    x=work.x,
-    y=work.y,
-    index=np.arange(len(work.y)),
-    offsets=work.offsets,
-    x_test=work.x[:0],
-    y_test=work.y[:0],
-    channel_mean=np.float32([MEAN]),
-    channel_std=np.float32([STD]),
-)
-weights, index, ray_share = work.start, 0, 0.0
-running: dict[tuple[int, int], object] = {}
+Setting = tuple[int, int, int, int]  # L, batch size, Q, M
 
 
-def hierarchy(local_iterations: int, batch_size: int):
-    """One backend for each setting; an experiment has only one."""
-    if (local_iterations, batch_size) not in running:
+class PeersKernel:
+    """The peers' model and step behind the interface of hflray's kernels (`hflray.training.kernels.Kernel`)."""
+
+    def __init__(self) -> None:
+        self._net = Net()
+
+    def load(self, vector: np.ndarray) -> None:
+        load(self._net, vector)
+        self._optimiser = torch.optim.SGD(self._net.parameters(), lr=LEARNING_RATE)  # one for each device, as theirs
+
+    def vector(self) -> np.ndarray:
+        return flat(self._net)
+
+    def hold(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        self._x, self._y = x, y
+
+    def step(self, batch: np.ndarray) -> None:
+        chosen = torch.from_numpy(batch)
+        step(self._net, self._optimiser, self._x[chosen], self._y[chosen])
+
+
+def take_peers_kernel(worker) -> None:
+    """In a host of devices, or in an actor that has one: train with the peers' step from now on."""
+    getattr(worker, "_host", worker)._kernel = PeersKernel()
+
+
+def about(worker) -> tuple[str, int]:
+    """The kernel and the torch threads with which a host of devices, or an actor that has one, trains."""
+    host = getattr(worker, "_host", worker)
+    name = "peers" if type(host._kernel).__name__ == "PeersKernel" else host._job.kernel
+    return name, host._job.threads
+
+
+def clock(worker) -> None:
+    """In an actor: keep the seconds of every call of its host's training, to be taken by `clocked`."""
+    inner, worker.clocked = worker._host.train, []
+
+    def train(task, *models):
+        begin = time.perf_counter()
+        sums = inner(task, *models)
+        worker.clocked.append((task.edge_iteration, time.perf_counter() - begin))
+        return sums
+
+    worker._host.train = train
+
+
+def clocked(worker) -> list[tuple[int, float]]:
+    """The (edge iteration, seconds) of the calls since the last time."""
+    found, worker.clocked = worker.clocked, []
+    return found
+
+
+def shares(calls: list[list[tuple[int, float]]], seconds: float) -> dict[str, float]:
+    """How a round of `seconds` divides, from the calls of each actor.
+
+    Returns:
+        `beyond_busiest`: the part beyond the actor that trained longest; of it, `waiting`: for the slower actor of
+        each edge iteration, which no platform avoids; and `ray`: the rest, which is Ray's and the driver's.
+    """
+    busiest = max(sum(spent for _, spent in actor) for actor in calls)
+    slowest: dict[int, float] = {}
+    for actor in calls:
+        own: dict[int, float] = {}
+        for q, spent in actor:
+            own[q] = own.get(q, 0.0) + spent
+        for q, spent in own.items():
+            slowest[q] = max(slowest.get(q, 0.0), spent)
+    needed = sum(slowest.values())
+    return {
+        "beyond_busiest": 1 - busiest / seconds,
+        "waiting": (needed - busiest) / seconds,
+        "ray": 1 - needed / seconds,
+    }
+
+
+def main() -> None:
+    """Serve the driver."""
+    work, backend, actors, kernel, precision = Work(sys.argv[1]), sys.argv[2], int(sys.argv[3]), *sys.argv[4:6]
+    data = DeviceData(
+        x=work.x,
+        y=work.y,
+        index=np.arange(len(work.y)),
+        offsets=work.offsets,
+        x_test=work.x[:0],
+        y_test=work.y[:0],
+        channel_mean=np.float32([MEAN]),
+        channel_std=np.float32([STD]),
+    )
+    weights, index, said = work.start, 0, {}
+    running: dict[Setting, RayHierarchy | SerialHierarchy] = {}
+
+    def ask(hierarchy: RayHierarchy, question) -> list:
+        import ray
+
+        return ray.get([actor.__ray_call__.remote(question) for actor in hierarchy.pool.devices])
+
+    def hierarchy(setting: Setting) -> RayHierarchy | SerialHierarchy:
+        """One backend for each setting; an experiment has only one."""
+        if setting in running:
+            return running[setting]
+        local_iterations, batch_size, edge_iterations, num_edges = setting
         job = LocalJob(
             "hfl", (1, 28, 28), 10, seed=0, local_iterations=local_iterations, batch_size=batch_size,
-            learning_rate=LEARNING_RATE, kernel=kernel, precision=precision,
+            learning_rate=LEARNING_RATE, kernel="eager" if kernel == "peers" else kernel, precision=precision,
         )  # fmt: skip
         if backend == "serial":
-            made = SerialHierarchy(job, data, edge_iterations=1)
+            made = SerialHierarchy(job, data, edge_iterations)
+            if kernel == "peers":
+                take_peers_kernel(made._host)
         else:
             for other in running.values():
                 other.close()
             running.clear()
-            made = RayHierarchy(job, data, 1, num_edges=1, num_actors=actors)
+            made = RayHierarchy(job, data, edge_iterations, num_edges, num_actors=actors)
+            if kernel == "peers":
+                ask(made, take_peers_kernel)
+            ask(made, clock)
             made.train_each(job, data, work.start)
-        running[local_iterations, batch_size] = made
-    return running[local_iterations, batch_size]
+        running[setting] = made
+        return made
+
+    def train_round(local_iterations: int, batch_size: int, edge_iterations: int = 1, num_edges: int = 1) -> np.ndarray:
+        nonlocal weights, index
+        index += 1
+        everyone = np.arange(work.devices)
+        chosen = hierarchy((local_iterations, batch_size, edge_iterations, num_edges))
+        begin = time.perf_counter()
+        weights = chosen.train_round(index, weights, everyone, everyone % num_edges)
+        seconds = time.perf_counter() - begin
+        if isinstance(chosen, SerialHierarchy):
+            kernels = {about(chosen._host)}
+        else:
+            kernels = set(ask(chosen, about))
+            said.update(shares(ask(chosen, clocked), seconds))
+        ((said["kernel"], said["threads"]),) = kernels
+        return weights
+
+    if backend == "ray":
+        start_ray(actors)
+    serve(train_round, note=lambda: said)
 
 
-def busy() -> list[float]:
-    """Seconds that each actor has spent in training so far."""
-    import ray
-
-    workers = [actor for hierarchy in running.values() for actor in hierarchy.pool.devices]
-    return [seconds for _, seconds in ray.get([actor.about.remote() for actor in workers])]
-
-
-def train_round(local_iterations: int, batch_size: int) -> np.ndarray:
-    global weights, index, ray_share
-    index += 1
-    everyone, backend_now = np.arange(work.devices), hierarchy(local_iterations, batch_size)
-    before = busy() if backend == "ray" else []
-    begin = time.perf_counter()
-    weights = backend_now.train_round(index, weights, everyone, np.zeros_like(everyone))
-    seconds = time.perf_counter() - begin
-    if before:  # what the round took beyond the actor that was busy longest
-        ray_share = 1 - max(b - a for a, b in zip(before, busy(), strict=True)) / seconds
-    return weights
-
-
-if backend == "ray":
-    start_ray(actors)
-serve(train_round, note=lambda: f"{ray_share:.4f}" if backend == "ray" else "")
+if __name__ == "__main__":
+    main()

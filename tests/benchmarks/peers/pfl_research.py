@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import torch
-from common import LEARNING_RATE, Net, Work, flat, load
+from common import LEARNING_RATE, Net, Work, flat, load, own_threads
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.aggregate.weighting import WeightByDatapoints
 from pfl.algorithm.base import NNAlgorithmParams
@@ -49,7 +49,7 @@ class Turn(TrainingProcessCallback):
     def after_central_iteration(self, aggregate_metrics, model, *, central_iteration: int):
         if command["save"]:
             np.save(command["save"], flat(model.pytorch_model))
-        print("done", flush=True)
+        print("done", json.dumps(own_threads()), flush=True)
         return not listen(), Metrics()
 
 

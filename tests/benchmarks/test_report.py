@@ -1,0 +1,89 @@
+"""What benchmarks share: tables, the conditions named beside them, and the check that both sides did the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from tests.benchmarks._report import Conditions, Table, check_objectives, conditions, on_cpus
+
+
+def test_a_table_is_data_and_prints_in_columns() -> None:
+    columns = [("row", "", ""), ("us", "us an edge", ".1f"), ("asked", "asked", "d")]
+    table = Table("times", columns, [{"row": "a", "us": 1.25, "asked": 500}, {"row": "bc", "us": 33.0, "asked": None}])
+    table.notes.append("in turns")
+    assert table.text().splitlines() == [
+        "times",
+        "    us an edge  asked",
+        "a          1.2    500",
+        "bc        33.0",
+        "  in turns",
+    ]
+    assert json.loads(json.dumps(dataclasses.asdict(table)))["rows"][1]["us"] == 33.0
+
+
+@pytest.mark.parametrize(
+    "load, others, busy, says",
+    [
+        (0.2, None, False, "load average 0.2"),
+        (3.0, None, True, "TOO BUSY: the load average"),
+        (0.2, 0.1, False, "other processes had 0.10 CPUs"),
+        (0.2, 1.0, True, "TOO BUSY: other processes"),
+        (2.0, 0.1, False, "from what ran before"),  # a benchmark that ended a moment ago
+    ],
+)
+def test_a_busy_machine_is_named(load: float, others: float | None, busy: bool, says: str) -> None:
+    found = Conditions("a CPU", 2, load, others)
+    assert found.busy is busy
+    assert says in found.text()
+    assert ("TOO BUSY" in found.text()) is busy
+    assert "a CPU; 2 CPUs" in found.text()
+
+
+def test_what_others_do_is_seen_and_what_is_ours_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (1.5, 9.0, 9.0))
+    spin = "import time\nend = time.process_time() + 1\nwhile time.process_time() < end: pass"
+    with conditions(own=lambda: 0.0) as theirs, conditions() as ours:
+        child = subprocess.Popen([sys.executable, "-c", spin])
+        child.wait()  # its CPU time becomes ours when it has ended
+    assert theirs.others_cpus is not None
+    assert ours.others_cpus is not None
+    assert theirs.load == ours.load == 1.5
+    assert theirs.others_cpus > ours.others_cpus + 0.01  # at least its second, however long it took to get it
+
+
+def test_objectives_that_differ_end_a_comparison() -> None:
+    reference = np.array([1.0, 2.0, 4.0] * 4)
+    nearly = reference * (1 - 1e-6)
+    assert check_objectives(nearly, reference, 1e-7, 1e-4) == pytest.approx((-1e-6, -1e-6))
+    with pytest.raises(AssertionError, match="no comparison"):
+        check_objectives(reference * (1 + 1e-6), reference, 1e-7, 1e-4)
+    with pytest.raises(AssertionError, match="no comparison"):
+        check_objectives(reference * 0.999, reference, 1e-7, 1e-4)
+    with pytest.raises(AssertionError, match="no comparison"):
+        check_objectives(np.where(reference == 4, np.nan, reference), reference, 1e-7, 1e-4)
+    failed = reference.copy()
+    failed[0] = np.nan
+    check_objectives(nearly, failed, 1e-7, 1e-4)
+    failed[1] = np.nan
+    with pytest.raises(AssertionError, match="solved only 10 of 12"):
+        check_objectives(nearly, failed, 1e-7, 1e-4)
+
+
+def test_what_is_started_on_some_cpus_stays_there() -> None:
+    if not hasattr(os, "sched_getaffinity"):
+        pytest.skip("no affinities here")
+    before, seen = os.sched_getaffinity(0), []
+    with on_cpus([min(before)]):
+        thread = threading.Thread(target=lambda: seen.append(os.sched_getaffinity(0)))
+        thread.start()
+        thread.join()
+    assert seen == [{min(before)}]
+    assert os.sched_getaffinity(0) == before
