@@ -523,9 +523,13 @@ def report(
         turns = zip(*(named[name] for name in ("bare2", "actors-eager", "actors")), strict=True)
         factors = [(bare / eager, eager / ours) for bare, eager, ours in turns]
         platform, kernel = (statistics.median(column) for column in zip(*factors, strict=True))
+        rate = {str(row["row"]).split()[0]: float(str(row["samples_per_cpu_s"])) for row in rows}
+        by_cpu = rate["actors-eager"] / rate["bare2"], rate["actors"] / rate["actors-eager"]
         table.facts |= {"platform": platform, "kernel": kernel}
+        table.facts |= {"platform_by_cpu": by_cpu[0], "kernel_by_cpu": by_cpu[1]}
         table.notes.append(
-            f"against (b): platform {platform:.2f} (the peers' step in our actors), kernel {kernel:.2f} on top of it"
+            f"against (b): platform {platform:.2f} (the peers' step in our actors), kernel {kernel:.2f} on top of it; "
+            f"by CPU time {by_cpu[0]:.2f} and {by_cpu[1]:.2f}"
         )
     for contestant in running:
         beyond = [note["beyond_busiest"] for note in contestant.notes if "ray" in note]
