@@ -108,9 +108,9 @@ def test_the_peers_kernel_in_a_host_is_their_own_step(peers) -> None:
 
 def test_a_round_divides_into_training_waiting_and_ray(peers) -> None:
     shares = peers("ours").shares
-    # Two edge iterations of 10 s: the actors need 4 and 3, then 2 and 4; 8 s were needed, and nobody worked beyond 7.
-    found = shares([[(0, 4.0), (1, 2.0)], [(0, 2.0), (0, 1.0), (1, 4.0)]], 10.0)
-    assert found == pytest.approx({"beyond_busiest": 0.3, "waiting": 0.1, "ray": 0.2})
+    # 10 s: the first actor trains from 1 to 5 and from 6 to 8, the second from 1 to 3 and from 4.5 to 8.5.
+    found = shares([[(1.0, 5.0), (6.0, 8.0)], [(4.5, 8.5), (1.0, 3.0)]], 10.0)
+    assert found == pytest.approx({"beyond_busiest": 0.4, "waiting": 0.15, "ray": 0.25})
 
 
 def contestant(**said: object) -> training.Contestant:

@@ -392,8 +392,8 @@ def ray_share(running: list[Contestant], folder: Path, repeats: int) -> Table:
     columns = [
         ("row", "", ""),
         ("round_s", "a round, s", ".2f"),
-        ("ray", "Ray's share", ".2%"),
-        ("waiting", "waiting for the slower actor", ".2%"),
+        ("ray", "Ray's share (no actor trains)", ".2%"),
+        ("waiting", "waiting for another actor", ".2%"),
         ("beyond_busiest", "both: beyond the busiest actor", ".2%"),
     ]
     title = f"Ray's share of a round at Q = {edge_iterations}, M = {num_edges}, medians of {repeats} rounds"

@@ -53,44 +53,41 @@ def about(worker) -> tuple[str, int]:
 
 
 def clock(worker) -> None:
-    """In an actor: keep the seconds of every call of its host's training, to be taken by `clocked`."""
+    """In an actor: keep when every call of its host's training began and ended, to be taken by `clocked`."""
     inner, worker.clocked = worker._host.train, []
 
     def train(task, *models):
         begin = time.perf_counter()
         sums = inner(task, *models)
-        worker.clocked.append((task.edge_iteration, time.perf_counter() - begin))
+        worker.clocked.append((begin, time.perf_counter()))  # on Linux the processes of a machine share this clock
         return sums
 
     worker._host.train = train
 
 
-def clocked(worker) -> list[tuple[int, float]]:
-    """The (edge iteration, seconds) of the calls since the last time."""
+def clocked(worker) -> list[tuple[float, float]]:
+    """When the calls since the last time began and ended, s."""
     found, worker.clocked = worker.clocked, []
     return found
 
 
-def shares(calls: list[list[tuple[int, float]]], seconds: float) -> dict[str, float]:
-    """How a round of `seconds` divides, from the calls of each actor.
+def shares(calls: list[list[tuple[float, float]]], seconds: float) -> dict[str, float]:
+    """How a round of `seconds` divides, from when the calls of each actor began and ended.
 
     Returns:
-        `beyond_busiest`: the part beyond the actor that trained longest; of it, `waiting`: for the slower actor of
-        each edge iteration, which no platform avoids; and `ray`: the rest, which is Ray's and the driver's.
+        `beyond_busiest`: the part beyond the actor that trained longest. Of it, `ray`: no actor trained, so it is
+        Ray's and the driver's; and `waiting`: the busiest one did not, another did: mostly it waited for that one's
+        partial sums, as any platform would.
     """
-    busiest = max(sum(spent for _, spent in actor) for actor in calls)
-    slowest: dict[int, float] = {}
-    for actor in calls:
-        own: dict[int, float] = {}
-        for q, spent in actor:
-            own[q] = own.get(q, 0.0) + spent
-        for q, spent in own.items():
-            slowest[q] = max(slowest.get(q, 0.0), spent)
-    needed = sum(slowest.values())
+    busiest = max(sum(end - begin for begin, end in actor) for actor in calls)
+    somebody, latest = 0.0, float("-inf")
+    for begin, end in sorted(call for actor in calls for call in actor):
+        somebody += max(0.0, end - max(begin, latest))
+        latest = max(latest, end)
     return {
         "beyond_busiest": 1 - busiest / seconds,
-        "waiting": (needed - busiest) / seconds,
-        "ray": 1 - needed / seconds,
+        "waiting": (somebody - busiest) / seconds,
+        "ray": 1 - somebody / seconds,
     }
 
 
