@@ -3,10 +3,10 @@ VENV ?= .venv
 PYTHON := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help install check test slow golden cluster lock bench quickstart
+.PHONY: help install check test slow golden cluster lock bench queue queue-stop queue-status quickstart
 
 help: ## List the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 install: ## Make the virtual environment with everything for development
 	python3 -m venv $(VENV)
@@ -27,9 +27,18 @@ slow: ## The slow tests (real data at full size; needs $$HFLRAY_DATA)
 golden: ## Hashes and bills of this tree against those of commit 6c93c38, bit for bit
 	$(PYTHON) -m pytest tests/test_golden.py -m 'slow or not slow'
 
-bench: ## Speed, as ratios measured side by side
-	@for file in tests/benchmarks/[a-z]*.py; do case $$file in */test_*) continue;; esac; \
-	  echo "== $$file"; $(PYTHON) $$file || exit 1; done
+bench: ## Speed, as ratios measured side by side; the queue stands still meanwhile
+	@$(PYTHON) -m hflray.tune.queue paused -- sh -c 'for file in tests/benchmarks/[a-z]*.py; do \
+	  case $$file in */test_*) continue;; esac; echo "== $$file"; $(PYTHON) $$file || exit 1; done'
+
+queue: ## Start or go on with the long runs of tune_configs/queue/, in the background (QUEUE='--cpus 2')
+	@$(PYTHON) -m hflray.tune.queue start $(QUEUE)
+
+queue-stop: ## End them; running rounds are finished and saved first
+	@$(PYTHON) -m hflray.tune.queue stop
+
+queue-status: ## How far each is, how fast, how long it will take
+	@$(PYTHON) -m hflray.tune.queue status
 
 cluster: ## The tests of cluster/: several Ray nodes; as root also `ray up` over network namespaces
 	$(PYTHON) -m pip install -q -e '.[cluster-test]'

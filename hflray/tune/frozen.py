@@ -1,0 +1,157 @@
+"""The code and the environment of a sweep that runs for days, kept as they were when it began.
+
+The code is a git worktree of one commit. The environment is a virtual environment that holds copies of the packages
+that are installed now, so that neither an edit nor an upgrade changes what a resumed sweep computes. Sweeps that began
+with the same packages share an environment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Sequence
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+
+from hflray.errors import ConfigError
+
+OURS = "hflray"  # is not copied: it comes from the worktree
+PACKAGES = "packages.txt"  # written when an environment is whole
+LIST = """
+import json, platform
+from importlib.metadata import distributions
+found = {d.metadata["Name"].lower(): d.version for d in reversed(list(distributions())) if d.metadata["Name"]}
+found.pop("hflray", None)
+print(json.dumps([f"python=={platform.python_version()}", *sorted(f"{n}=={v}" for n, v in found.items())]))
+"""
+
+
+def git(repository: Path, *arguments: str) -> str:
+    """Run git in `repository` and return what it prints. Raises ConfigError: it fails."""
+    command = ["git", "-C", str(repository), "-c", "core.hooksPath=/dev/null", *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise ConfigError(f"git: cannot be run ({error}); install it") from error
+    if done.returncode:
+        reason = (done.stderr.strip() or "no reason given").splitlines()[-1]
+        raise ConfigError(f"git {arguments[0]} in {repository}: {reason}")
+    return done.stdout.strip()
+
+
+def commit_of(repository: Path, name: str) -> str:
+    """The full hash of a commit. Raises ConfigError: `repository` has no commit or branch called `name`."""
+    try:
+        return git(repository, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+    except ConfigError as error:
+        raise ConfigError(
+            f"--code {name}: no commit or branch of {repository}; name one that `git log` knows there"
+        ) from error
+
+
+def freeze_tree(repository: Path, commit: str, tree: Path) -> None:
+    """Make the worktree `tree` of a commit; what an interrupted attempt left there is removed first."""
+    if tree.exists():
+        shutil.rmtree(tree)
+    tree.parent.mkdir(parents=True, exist_ok=True)
+    # Forced, because git may still know a worktree at this place that somebody has deleted.
+    git(repository, "worktree", "add", "--quiet", "--force", "--detach", str(tree), commit)
+
+
+def check_tree(tree: Path, commit: str) -> None:
+    """Raises ConfigError: `tree` is not the unmodified worktree of `commit`."""
+    found = git(tree, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*") if tree.is_dir() else "nothing"
+    if found != commit:
+        raise ConfigError(
+            f"{tree}: a frozen sweep goes on only from commit {commit[:12]}, and this is {found[:12]}"
+            f"{' with changes' if found.endswith('-dirty') else ''}; put it back with `git worktree add --force "
+            f"--detach {tree} {commit}` (or `git checkout .` there), or drop the sweep"
+        )
+
+
+def release_tree(repository: Path, tree: Path) -> None:
+    """Remove a worktree that is not needed any more."""
+    if tree.exists():
+        git(repository, "worktree", "remove", "--force", str(tree))
+
+
+def packages_of(python: Path) -> list[str]:
+    """Python and the packages that an interpreter finds, as ``name==version``, sorted; hflray is left out.
+
+    Raises:
+        ConfigError: the interpreter does not run.
+    """
+    try:
+        done = subprocess.run([str(python), "-I", "-c", LIST], capture_output=True, text=True, check=True)
+        return [str(package) for package in json.loads(done.stdout)]
+    except (OSError, ValueError, subprocess.CalledProcessError) as error:
+        raise ConfigError(
+            f"{python}: this Python of a frozen environment does not run ({error}); put it back, or drop the sweep"
+        ) from error
+
+
+def check_packages(python: Path, packages: Sequence[str]) -> None:
+    """Raises ConfigError: the interpreter finds other packages than those named."""
+    found = set(packages_of(python))
+    gone, new = sorted(set(packages) - found), sorted(found - set(packages))
+    if gone or new:
+        raise ConfigError(
+            f"{python}: its environment changed since the sweep began (it had {', '.join(gone) or 'none of these'}; "
+            f"it has {', '.join(new) or 'none of them'}); put that back, or drop the sweep"
+        )
+
+
+def freeze_environment(folder: Path) -> Path:
+    """Copy the packages of the running interpreter into an environment below `folder`; return its interpreter.
+
+    The environment's name follows from the packages and their versions. One that is there and whole is used again.
+
+    Raises:
+        ConfigError: a package has no list of its files, or the environment of this name has changed.
+    """
+    packages = packages_of(Path(sys.executable))
+    place = folder / hashlib.sha256("\n".join(packages).encode()).hexdigest()[:12]
+    python, done = place / "bin" / "python", place / PACKAGES
+    if done.exists():
+        check_packages(python, done.read_text(encoding="utf-8").splitlines())
+        return python
+    if place.exists():
+        shutil.rmtree(place)
+    venv.EnvBuilder(symlinks=True).create(place)
+    (site,) = place.glob("lib/python*/site-packages")
+    copied: set[str] = set()
+    for package in distributions():  # in the order of sys.path: the first of a name is the one that is imported
+        name = (package.metadata["Name"] or "").lower()
+        if name and name not in copied:
+            copy_package(package, site, metadata_only=name == OURS)
+            copied.add(name)
+    check_packages(python, packages)
+    scratch = place / f".{PACKAGES}"
+    scratch.write_text("\n".join(packages), encoding="utf-8")
+    scratch.replace(done)
+    return python
+
+
+def copy_package(package: Distribution, site: Path, metadata_only: bool = False) -> None:
+    """Copy an installed package's files into the folder `site`; commands, which lie outside of it, are left out.
+
+    Raises:
+        ConfigError: the package has no list of its files.
+    """
+    if package.files is None:
+        name = package.metadata["Name"]
+        raise ConfigError(f"{name}: it has no list of its files, so it cannot be copied; install it anew with pip")
+    for file in package.files:
+        if ".." in file.parts or file.is_absolute():
+            continue
+        # Of an editable install only what tells its version: the rest would lead to the checkout.
+        if metadata_only and not (file.parent.name.endswith(".dist-info") and file.name == "METADATA"):
+            continue
+        source, target = Path(str(package.locate_file(file))), site / Path(*file.parts)
+        if source.is_file():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target)
