@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -61,8 +62,24 @@ NICENESS = 19
 STOP_WITHIN_S = 600.0  # for the rounds that run: one at H = 100 takes minutes on a busy machine
 KILL_AFTER_S = 15.0
 STEP_S = 0.5
-ATTEMPTS, RETRY_AFTER_S = 3, 30.0
-EXPORT_WITHIN_S = 900.0
+RETRIES_AFTER_S = (30.0, 120.0, 480.0, 1920.0)  # a sweep that ended too soon, since it made its last round
+EXPORT_WITHIN_S = 3600.0  # of a busy machine; it takes 20 s of an idle one
+# At this priority a busy machine gives a process nothing for minutes. Ray takes one that is silent for 30 to 60 s for
+# dead, and its driver ends: it is given an hour. A process that is dead closes its connections, which Ray sees at once.
+PATIENCE = {
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "3600",
+    "RAY_gcs_rpc_server_connect_timeout_s": "600",
+    "RAY_gcs_server_request_timeout_seconds": "3600",
+    "RAY_raylet_rpc_server_reconnect_timeout_base_s": "3600",
+    "RAY_raylet_rpc_server_reconnect_timeout_max_s": "3600",
+    "RAY_health_check_timeout_ms": "600000",
+    "RAY_health_check_failure_threshold": "60",
+    "RAY_worker_register_timeout_seconds": "3600",
+    "RAY_agent_register_timeout_ms": "3600000",
+    "RAY_grpc_client_keepalive_timeout_ms": "3600000",
+    "RAY_grpc_keepalive_timeout_ms": "3600000",
+    "TUNE_FUNCTION_THREAD_TIMEOUT_S": "3600",
+}
 NOBODY = "http://127.0.0.1:9"  # the discard port: the report takes the journal instead of MLflow
 SAY: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 
@@ -152,10 +169,21 @@ def end_leftovers(folder: Path, wait_s: float = KILL_AFTER_S) -> None:
             return
 
 
-def _die_with_parent() -> None:
-    """In a child: end cleanly if the queue is killed, instead of running on with nobody to end it."""
+def _group_last(pid: int, niceness: int) -> None:
+    """Lower the priority of the session that `pid` leads, where the kernel groups processes by session.
+
+    There (``sched_autogroup_enabled``) niceness counts within a session only: a busy loop at niceness 19 takes as much
+    of a core as one at 0 in another session.
+    """
+    with suppress(OSError):
+        Path(f"/proc/{pid}/autogroup").write_text(str(niceness), encoding="ascii")
+
+
+def _as_child(niceness: int) -> None:
+    """In a child, before its command: end cleanly if the queue is killed, instead of running on unattended."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+    os.nice(max(0, niceness - os.nice(0)))
 
 
 class Runner:
@@ -169,6 +197,7 @@ class Runner:
         cpus: how many CPUs the sweeps may use.
         every_s: seconds between exports.
         python: an interpreter to be used as it is, instead of a copy of this one's environment.
+        niceness: of all that it starts.
         stop_within_s: seconds that running rounds are given when the queue is stopped.
     """
 
@@ -182,10 +211,12 @@ class Runner:
         cpus: int = 1,
         every_s: float = 1800.0,
         python: Path | None = None,
+        niceness: int = NICENESS,
         stop_within_s: float = STOP_WITHIN_S,
     ) -> None:
         self._folder, self._repository, self._queue, self._code = folder, repository, queue, code
         self._cpus, self._every_s, self._python, self._stop_within_s = cpus, every_s, python, stop_within_s
+        self._niceness = niceness
         self._tried: set[str] = set()
         self._stopping = False
 
@@ -244,31 +275,18 @@ class Runner:
         else:
             check_tree(place / "tree", state.commit)
             check_packages(Path(state.python), state.packages)
-        for attempt in range(1, ATTEMPTS + 1):
-            if state.stage != "ended":
-                code = self._sweep(item, state)
-                if code is None:
-                    return
-                if not _ended(place / "results"):
-                    self._say(f"{item.name}: its sweep ended with code {code}, see {place / 'log.txt'}")
-                    if attempt < ATTEMPTS:
-                        self._sleep(RETRY_AFTER_S)
-                        if self._stopping:
-                            return
-                    continue
-                state.stage = "ended"
-                state.save(place)
-            self._publish(item, state)
-            if self._stopping and not is_exported(self._exports(item), state.trials):
-                return
-            if not is_exported(self._exports(item), state.trials):
-                raise ConfigError(f"some of its trials failed, or their export did; see {place / 'log.txt'}")
-            state.stage, state.error = "finished", ""
-            state.save(place)
-            release_tree(self._repository, place / "tree")
-            self._say(f"{item.name}: finished")
+        if state.stage != "ended" and not self._sweep(item, state):
             return
-        raise ConfigError(f"its sweep ended {ATTEMPTS} times before its last round; see {place / 'log.txt'}")
+        self._publish(item, state)
+        whole = is_exported(self._exports(item), state.trials)
+        if self._stopping and not whole:
+            return
+        if not whole:
+            raise ConfigError(f"some of its trials failed, or their export did; see {place / 'log.txt'}")
+        state.stage, state.error = "finished", ""
+        state.save(place)
+        release_tree(self._repository, place / "tree")
+        self._say(f"{item.name}: finished")
 
     def _freeze(self, item: Item, commit: str) -> State:
         place = self._place(item)
@@ -300,18 +318,45 @@ class Runner:
         kept = {key: value for key, value in os.environ.items() if key not in away}
         return kept | {
             MARK: str(self._folder), "PYTHONPATH": str(tree), "PYTHONNOUSERSITE": "1", "COLUMNS": "160",
-            "RAY_worker_niceness": str(NICENESS), "OMP_NUM_THREADS": str(self._cpus),
+            "RAY_worker_niceness": str(self._niceness), "OMP_NUM_THREADS": str(self._cpus),
+            "SPT_NOENV": "1",  # or Ray writes its processes' titles over the mark
+            **PATIENCE,
         }  # fmt: skip
 
     def _start(self, command: Sequence[str], place: Path, tree: Path, log: Path) -> subprocess.Popen[bytes]:
         with log.open("ab") as file:
             return subprocess.Popen(
                 list(command), cwd=place, env=self._environment(tree), stdin=subprocess.DEVNULL, stdout=file,
-                stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_die_with_parent,
+                stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=partial(_as_child, self._niceness),
             )  # fmt: skip
 
-    def _sweep(self, item: Item, state: State) -> int | None:
-        """Run or resume the item's sweep and export it now and then; its exit code, or None: the queue is stopped."""
+    def _sweep(self, item: Item, state: State) -> bool:
+        """Run or resume the item's sweep, again and again until it has ended; False: the queue is stopped before.
+
+        Raises:
+            ConfigError: it ended too soon several times without having made a round in between.
+        """
+        place, failures, before = self._place(item), 0, -1
+        while not self._stopping:
+            code = self._attempt(item, state)
+            if _ended(place / "results"):
+                state.stage = "ended"
+                state.save(place)
+                return True
+            if self._stopping:
+                break
+            self._say(f"{item.name}: its sweep ended with code {code}, see {place / 'log.txt'}")
+            done = progress(state.trials, place / "results").done
+            failures, before = failures + 1 if done == before else 1, done
+            if failures > len(RETRIES_AFTER_S):
+                raise ConfigError(f"its sweep ended {failures} times before its last round; see {place / 'log.txt'}")
+            self._sleep(RETRIES_AFTER_S[failures - 1])
+        state.stage = "stopped"
+        state.save(place)
+        return False
+
+    def _attempt(self, item: Item, state: State) -> int | None:
+        """Run or resume the item's sweep once and export it now and then; return its exit code."""
         place, tree = self._place(item), self._place(item) / "tree"
         command = [state.python, "-m", "hflray.tune"]
         unfinished = sorted(path.parent.name for path in (place / "results").glob("*/sweep.json"))
@@ -324,17 +369,19 @@ class Runner:
         state.stage, state.pid, state.error = "running", process.pid, ""
         state.exported = state.exported or time.time()
         state.save(place)
+        before, settled = progress(state.trials, place / "results").done, False
         while process.poll() is None and not self._stopping:
+            # Ray gives up a start that takes its processes more than 30 s: until its first round the sweep gets a
+            # share like others.
+            if not settled and progress(state.trials, place / "results").done > before:
+                _group_last(process.pid, self._niceness)
+                settled = True
             if time.time() - state.exported >= self._every_s:
                 self._publish(item, state)
             time.sleep(STEP_S)
         if process.poll() is None:
             self._end(process)
         end_leftovers(self._folder)
-        if self._stopping and not _ended(place / "results"):
-            state.stage = "stopped"
-            state.save(place)
-            return None
         return process.returncode
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
@@ -358,7 +405,7 @@ class Runner:
     def _publish(self, item: Item, state: State) -> None:
         """Export the item's runs into the repository and write RESULTS.md anew. What fails is said, not raised."""
         place, tree, scratch = self._place(item), self._place(item) / "tree", self._place(item) / "export"
-        state.exported = time.time()
+        before, state.exported = state.exported, time.time()
         state.save(place)
         shutil.rmtree(scratch, ignore_errors=True)
         sweep = max((path.parent.name for path in (place / "results").glob("*/sweep.json")), default="")
@@ -367,6 +414,10 @@ class Runner:
         export = [*report, sweep, "--results", str(place / "results"), "--tracking-uri", NOBODY]
         export += ["--export", str(scratch / "runs"), "--out", str(scratch / "report")]
         if not sweep or not self._call(export, place, tree, place / "export.txt"):
+            if self._stopping:
+                state.exported = before  # so that it is made soon after the queue goes on
+                state.save(place)
+                return
             self._say(f"{item.name}: not exported, see {place / 'export.txt'}")
             return
         (made,) = (scratch / "runs").glob("*/runs.json")
@@ -496,6 +547,8 @@ Python = Annotated[
     Path | None, typer.Option(help="Use this Python's environment as it is, instead of a copy of this one's.")
 ]
 
+Niceness = Annotated[int, typer.Option(min=0, max=19, help="Of all that it starts; 19: last of all.")]
+
 
 def _queue(repository: Path, path: Path | None) -> QueueFile:
     if not (repository / ".git").exists():
@@ -526,13 +579,14 @@ def start(
     cpus: Cpus = 1,
     every: Minutes = 30.0,
     python: Python = None,
+    niceness: Niceness = NICENESS,
 ) -> None:
     """Start the queue in the background, or go on with it."""
     place, repository = (folder or default_folder()).resolve(), repository.resolve()
     _queue(repository, listed)
     commit_of(repository, code)
     arguments = ["--folder", str(place), "--repository", str(repository), "--code", code, "--cpus", str(cpus)]
-    arguments += ["--every", str(every)]
+    arguments += ["--every", str(every), "--niceness", str(niceness)]
     arguments += ["--list", str(listed.resolve())] if listed else []
     arguments += ["--python", str(python.absolute())] if python else []
     console = Console()
@@ -577,12 +631,15 @@ def run(
     cpus: Cpus = 1,
     every: Minutes = 30.0,
     python: Python = None,
+    niceness: Niceness = NICENESS,
 ) -> None:
     """Run the queue in the foreground; this is what `start` starts."""
     place, repository = (folder or default_folder()).resolve(), repository.resolve()
     queue = _queue(repository, listed)
-    os.nice(max(0, NICENESS - os.nice(0)))
-    runner = Runner(place, repository, queue, code=code, cpus=cpus, every_s=60 * every, python=python)
+    os.nice(max(0, niceness - os.nice(0)))
+    runner = Runner(
+        place, repository, queue, code=code, cpus=cpus, every_s=60 * every, python=python, niceness=niceness
+    )
     with only_one(place):
         runner.run()
 
