@@ -12,9 +12,10 @@ import torch
 from ray.rllib.core.columns import Columns
 
 from hflray import ConfigError
+from hflray.assignment.network import padded_batch
 from hflray.config import ExperimentConfig, load_config
 from hflray.rl.algorithm import D3QN, EXTRA, algorithm_config
-from hflray.rl.fleets import FleetSpec
+from hflray.rl.fleets import FleetSpec, SolvedFleet, held_out, objective_of
 from hflray.rl.learner import TEACHER
 from hflray.rl.module import LENGTHS
 from hflray.rl.pool import FleetPool, prepare
@@ -254,6 +255,76 @@ def test_a_device_that_hears_one_edge_goes_there(tmp_path) -> None:
     small_network = ("learning.hidden=16", "scheduling.num_scheduled=10", "fleet.num_edges=3")
     quick = ("learning.epsilon_steps=4000", "learning.learning_rate=5e-3", "learning.evaluate_every=1000")
     assert identity(tmp_path, 40.0, *small_network, *quick) >= 0.995
+
+
+SMALL_SQUARE = ("fleet.num_edges=2", "fleet.shadowing_db=4", "learning.teacher.name=local_search", "learning.hidden=16")
+QUICK = (
+    "learning.gamma=0.9",
+    "learning.epsilon_steps=4000",
+    "learning.learning_rate=5e-3",
+    "learning.target_update_steps=500",
+    "learning.learning_starts=500",
+)
+
+
+def greedy(algorithm: D3QN, fleets: list[SolvedFleet], features: str, alone: bool = False) -> list[np.ndarray]:
+    """The policy's edges for each fleet; `alone`: as if each device were the only one of its fleet."""
+    found = []
+    for fleet in fleets:
+        rows = fleet.rows(features)
+        with torch.no_grad():
+            q = algorithm.network()(*padded_batch([row[None] for row in rows] if alone else [rows]))
+        found.append(q.argmax(-1).numpy().reshape(-1))
+    return found
+
+
+def cost_of(fleets: list[SolvedFleet], assignments: list[np.ndarray]) -> float:
+    """The mean objective over that of the teacher."""
+    values = [objective_of(fleet.problem, edges) for fleet, edges in zip(fleets, assignments, strict=True)]
+    return float(np.mean(values) / np.mean([fleet.objective for fleet in fleets]))
+
+
+def learned(tmp_path, good: float, seconds: float, *overrides: str) -> tuple[D3QN, list[SolvedFleet], float]:
+    """Train until held-out fleets cost less than `good` times the teacher's; the algorithm, the fleets, the cost."""
+    config = load_config(None, [*SMALL_SQUARE, *QUICK, *overrides])
+    spec = FleetSpec.of(config)
+    unseen = prepare(held_out(spec), 100, tmp_path / "unseen").fleets
+    algorithm = build(config, prepare(spec, 400, tmp_path / "seen"))
+    begin, cost = time.process_time(), float("inf")
+    while time.process_time() - begin < seconds and cost >= good:
+        for _ in range(5):
+            algorithm.train()
+        cost = cost_of(unseen, greedy(algorithm, unseen, config.learning.features))
+    return algorithm, unseen, cost
+
+
+def test_two_devices_that_would_share_an_edge_are_told_apart(tmp_path) -> None:
+    """Two devices, two edges of 0.2 MHz: who gives way depends on the other, which only the context tells.
+
+    Measured: by the best gain 1.29 times the optimum, with the context 1.02, the same policy without it 1.24 to 1.32.
+    """
+    two = ("scheduling.num_scheduled=2", "fleet.edge_bandwidth_mhz=0.2", "fleet.area_km=0.1")
+    algorithm, unseen, cost = learned(tmp_path, 1.06, 60.0, *two)
+    strongest = [fleet.problem.snr.argmax(axis=0) for fleet in unseen]
+    assert sum(edges[0] == edges[1] for edges in strongest) > 40  # of 100
+    assert cost_of(unseen, strongest) > 1.2
+    assert cost < 1.06
+    assert cost_of(unseen, greedy(algorithm, unseen, "db", alone=True)) > 1.15
+    algorithm.stop()
+
+
+def test_the_papers_features_learn_on_fixed_bandwidths(tmp_path) -> None:
+    """They do not hold B_m, so that the rewards alone tell that one edge has four times the bandwidth of the other.
+
+    Measured: by the best gain 1.76 times the teacher, all at the wide edge 1.22, learned 1.10.
+    """
+    fixed = ("fleet.edge_bandwidths_mhz=[0.5, 2]", "fleet.area_km=0.2", "fleet.min_distance_m=20")
+    paper = ("learning.features=paper", "scheduling.num_scheduled=8")
+    algorithm, unseen, cost = learned(tmp_path, 1.14, 60.0, *fixed, *paper)
+    assert cost_of(unseen, [fleet.problem.snr.argmax(axis=0) for fleet in unseen]) > 1.6
+    assert cost_of(unseen, [np.ones(8, dtype=int)] * len(unseen)) > 1.18
+    assert cost < 1.14
+    algorithm.stop()
 
 
 @pytest.mark.slow
