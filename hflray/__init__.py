@@ -31,7 +31,7 @@ _PUBLIC = {
     "build_partition": "hflray.data",
     "load_dataset": "hflray.data",
     "Experiment": "hflray.experiment",
-    "RoundRecord": "hflray.experiment",
+    "RoundRecord": "hflray.record",
     "Scenario": "hflray.scenario",
 }
 

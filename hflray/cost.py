@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hflray.config import ExperimentConfig
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 
@@ -36,6 +37,16 @@ class Workload:
     edge_iterations: int = 5
     delay_weight: float = 1.0
     cloud_hop: bool = True
+
+    @classmethod
+    def of(cls, config: ExperimentConfig, model_bits: float) -> Workload:
+        """The workload of a configuration's rounds; `model_bits` is z where ``cost.model_kb`` does not say it."""
+        return cls(
+            model_bits=config.cost.model_bits or model_bits,
+            local_iterations=config.training.local_iterations,
+            edge_iterations=config.training.edge_iterations,
+            delay_weight=config.cost.delay_weight,
+        )
 
     def __post_init__(self) -> None:
         for name in ("model_bits", "local_iterations", "edge_iterations", "delay_weight"):

@@ -10,10 +10,9 @@ import copy
 import hashlib
 import logging
 import math
-import os
 import time
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
@@ -25,19 +24,16 @@ from hflray.allocation import Allocation, allocate_round
 from hflray.assignment import configured_assigner
 from hflray.config import MUTABLE, ExperimentConfig, flatten
 from hflray.cost import RoundCost, Workload, round_cost
-from hflray.data import preprocess
-from hflray.data.partition import majority_classes
 from hflray.errors import ConfigError, DivergedError
-from hflray.models import build_model, init_vector, size_bits
+from hflray.grouping import group_devices
+from hflray.models import ModelKind, build_model, init_vector, size_bits
+from hflray.record import RoundRecord
 from hflray.scenario import Scenario
-from hflray.scheduling import Scheduler, build_scheduler, cluster_devices, clustering_cost
+from hflray.scheduling import Scheduler, build_scheduler
 from hflray.seeding import stream
-from hflray.training.autotune import resolve
-from hflray.training.hierarchy import Hierarchy, RayHierarchy, SerialHierarchy, start_ray
+from hflray.training.backend import Backend
+from hflray.training.hierarchy import Hierarchy
 from hflray.training.local import LocalJob
-from hflray.training.plan import PoolSize, pool_size
-from hflray.training.pool import processes_per_gpu
-from hflray.training.processes import gpu_load, useful_cpus
 
 log = logging.getLogger(__name__)
 
@@ -46,68 +42,6 @@ STATE_VERSION = 1
 MAY_CHANGE = ("max_rounds", "target_accuracy", "tracking", "checkpoint", "data.root", "training.backend",
               "training.num_actors", "training.devices_per_actor", "training.autotune",
               "training.cuda_graph")  # fmt: skip
-
-
-@dataclass(frozen=True, eq=False)
-class RoundRecord:
-    """What happened in one round.
-
-    Attributes:
-        round: i, from 1.
-        accuracy, test_loss: of the global model after the round.
-        devices, assignment: who was scheduled, sorted, and the edge of each, (H,).
-        allocation: bandwidth and CPU frequency of each.
-        cost: simulated delay and energy of this round.
-        totals: ``delay_s``, ``energy_j``, ``objective``, ``message_bits`` summed from round 1.
-        class_balance: see `hflray.metrics.class_balance`.
-        samples_trained: samples passed through local training, over all edge and local iterations.
-        model_hash: SHA-256 of the global model's float32 bytes.
-        wall: seconds of this machine by phase: schedule_s, assign_s, allocate_s, train_s, evaluate_s. While actors
-            evaluate, the next round may be scheduled, assigned and allocated here; that counts for the round it is
-            for, and evaluate_s is what the evaluation took beyond it: all phases of all rounds add up to the time
-            that passed.
-        changed: settings that differ from the round before, ``{dotted key: [before, now]}``; see `load_state_dict`.
-    """
-
-    round: int
-    accuracy: float
-    test_loss: float
-    devices: NDArray[np.intp]
-    assignment: NDArray[np.intp]
-    allocation: Allocation
-    cost: RoundCost
-    totals: dict[str, float]
-    class_balance: float
-    samples_trained: int
-    model_hash: str
-    wall: dict[str, float]
-    changed: dict[str, list[Any]] = field(default_factory=dict)
-
-    def metrics(self) -> dict[str, float]:
-        """The round's entries of the glossary, by name."""
-        cost = self.cost
-        values = {
-            metrics.ACCURACY: self.accuracy,
-            metrics.TEST_LOSS: self.test_loss,
-            metrics.CLASS_BALANCE: self.class_balance,
-        }
-        values |= {f"round/{name}": float(getattr(cost, name)) for name in self.totals}
-        values |= {f"total/{name}": value for name, value in self.totals.items()}
-        values |= {f"wall/{name}": value for name, value in self.wall.items()}
-        for edge in range(len(cost.edge_devices)):
-            values[metrics.edge_metric(edge, "delay_s")] = float(cost.edge_delay_s[edge])
-            values[metrics.edge_metric(edge, "energy_j")] = float(cost.edge_energy_j[edge])
-            values[metrics.edge_metric(edge, "devices")] = float(cost.edge_devices[edge])
-        return values
-
-    def schedule(self) -> dict[str, list[Any]]:
-        """Who took part and what each was given, (H,) lists ready for JSON; all that the round's bill follows from."""
-        return {
-            "devices": self.devices.tolist(),
-            "edges": self.assignment.tolist(),
-            "bandwidth_hz": self.allocation.bandwidth_hz.tolist(),
-            "cpu_hz": self.allocation.cpu_hz.tolist(),
-        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,6 +76,7 @@ class Experiment:
         scenario: None builds it from the configuration; a caller that has it already saves the time.
         cpus: CPUs this experiment may use (a Tune trial's); None: all that Ray knows.
         gpus: GPUs its actors may use, or a part of one; None: all that Ray knows, or torch where there is no Ray.
+        settled: settings of ``training`` that have been measured elsewhere, such as in a sweep's driver.
     """
 
     def __init__(
@@ -150,18 +85,16 @@ class Experiment:
         scenario: Scenario | None = None,
         cpus: int | None = None,
         gpus: float | None = None,
+        settled: Mapping[str, Any] | None = None,
     ) -> None:
-        self.config, self._asked = config, config.training
         self.scenario = scenario or Scenario.build(config)
-        dataset, seed = self.scenario.dataset, config.seed
+        dataset = self.scenario.dataset
+        samples = self.scenario.fleet.samples
+        self.backend = Backend(config, dataset.image_shape, dataset.num_classes, samples, cpus, gpus, settled)
+        self._config = config.model_copy(update={"training": self.backend.training})
         model = build_model("hfl", dataset.image_shape, dataset.num_classes)
-        self.global_model = init_vector(model, stream(seed, "model"))
-        self.work = Workload(
-            model_bits=config.cost.model_bits or size_bits(model),
-            local_iterations=config.training.local_iterations,
-            edge_iterations=config.training.edge_iterations,
-            delay_weight=config.cost.delay_weight,
-        )
+        self.global_model = init_vector(model, stream(config.seed, "model"))
+        self.work = Workload.of(config, size_bits(model))
         self.allocate = partial(allocate_round, method=config.allocation.method, coupling=config.allocation.coupling)
         self.assigner = configured_assigner(config)
         self.round = 0
@@ -172,8 +105,6 @@ class Experiment:
         self.changes: list[dict[str, Any]] = []  # {"after_round": i, "changed": {dotted key: [before, now]}}
         self._scheduler: Scheduler | None = None
         self._scheduler_class: type[Scheduler] = registry.resolve("scheduler", config.scheduling.name)
-        self._cpus, self._gpus = cpus, gpus
-        self._hierarchy: Hierarchy | None = None
         self._next: _Planned | None = None
 
     def __enter__(self) -> Self:
@@ -184,9 +115,12 @@ class Experiment:
 
     def close(self) -> None:
         """End the actors. The experiment can still be iterated: new ones start."""
-        if self._hierarchy is not None:
-            self._hierarchy.close()
-            self._hierarchy = None
+        self.backend.close()
+
+    @property
+    def config(self) -> ExperimentConfig:
+        """The configuration, with what has been settled on this machine so far (`resolve` settles the rest)."""
+        return self._config
 
     @property
     def finished(self) -> bool:
@@ -237,7 +171,7 @@ class Experiment:
             cost=cost,
             totals=self.totals,
             class_balance=metrics.class_balance(self.scenario.class_counts[devices].sum(axis=0)),
-            samples_trained=self._passes_per_round(devices),
+            samples_trained=self.backend.passes(self.scenario.fleet.samples[devices]),
             model_hash=hashlib.sha256(model.tobytes()).hexdigest(),
             wall=plan.wall | clock.laps,
             changed=next((c["changed"] for c in self.changes if c["after_round"] == index - 1), {}),
@@ -299,54 +233,15 @@ class Experiment:
 
         Done before anything is trained or saved; calling it earlier lets the resolved configuration be logged.
         """
-        training = resolve(self.config.training, *self._measured(), gpus=self._gpus_there())
-        self.config = self.config.model_copy(update={"training": training})
-        return self.config
-
-    def _measured(self) -> tuple[tuple[int, int, int], int, int]:
-        """What a measurement depends on: image shape, classes, sample passes in a round."""
-        config, dataset = self.config, self.scenario.dataset
-        load = math.ceil(self.scenario.fleet.samples.mean() * config.scheduling.num_scheduled)
-        passes = load * config.training.local_iterations * config.training.edge_iterations
-        return dataset.image_shape, dataset.num_classes, passes
-
-    def _gpus_there(self) -> float | None:
-        """GPUs for this experiment's actors; None: what torch finds in this process."""
-        training = self.config.training
-        if self._gpus is not None or training.device == "cpu" or training.backend == "serial":
-            return self._gpus
-        import ray
-
-        if not (ray.is_initialized() or os.environ.get("RAY_ADDRESS")):
-            return None
-        start_ray()
-        return float(ray.cluster_resources().get("GPU", 0.0))
-
-    def _pool(self, cpus: int) -> PoolSize:
-        """The size of the pool on these CPUs, or on the GPUs there are; measured, unless the configuration says it."""
-        config, scheduled = self.config.training, self.config.scheduling.num_scheduled
-        shape, classes, passes = self._measured()
-        measured = config.autotune and config.num_actors is None and config.devices_per_actor is None
-        if config.device == "cuda":
-            gpus = self._gpus_there() or 0.0
-            at_once = math.ceil(scheduled / max(1.0, gpus))
-            per_gpu = processes_per_gpu(gpu_load(config, shape, classes, at_once), min(1.0, gpus)) if measured else 1
-            return pool_size(config, scheduled, cpus, gpus, per_gpu)
-        return pool_size(config, scheduled, useful_cpus(config, shape, classes, passes, cpus) if measured else cpus)
+        self._config = self._config.model_copy(update={"training": self.backend.settle()})
+        return self._config
 
     @property
     def hierarchy(self) -> Hierarchy:
         """The backend that trains; started on first use."""
-        if self._hierarchy is None:
-            config, data = self.resolve().training, self.scenario.device_data()
-            if config.backend == "serial":
-                self._hierarchy = SerialHierarchy(self.job("hfl"), data, config.edge_iterations)
-            else:
-                pool = self._pool(self._cpus or start_ray())
-                self._hierarchy = RayHierarchy(
-                    self.job("hfl"), data, config.edge_iterations, self.config.fleet.num_edges, *pool
-                )
-        return self._hierarchy
+        if not self.backend.started:
+            self.resolve()
+        return self.backend.hierarchy(self.scenario.device_data)
 
     @property
     def scheduler(self) -> Scheduler:
@@ -370,38 +265,14 @@ class Experiment:
             The cluster of each device, (N,). Its ARI (against the true majority classes), delay and energy go to
             `clustering`.
         """
-        config, scenario = self.config, self.scenario
-        dataset = scenario.dataset
-        if self._scheduler_class.auxiliary == "mini":
-            inputs = preprocess(dataset.x_train, config.data.preprocess, stream(config.seed, "mini-inputs"))
-            job, data = self.job("mini", stream_name="clustering"), scenario.device_data(inputs)
-            module = build_model("mini", (1, *inputs.shape[2:]), dataset.num_classes)
-            vector, bits = init_vector(module, stream(config.seed, "mini-model")), float(size_bits(module))
-        else:  # the global model's architecture and initial weights (Algorithm 3, line 2)
-            job, data = self.job("hfl", stream_name="clustering"), scenario.device_data()
-            vector = init_vector(
-                build_model("hfl", dataset.image_shape, dataset.num_classes), stream(config.seed, "model")
-            )
-            bits = self.work.model_bits
-        trained = self.hierarchy.train_each(job, data, vector)
-        count = config.scheduling.num_clusters or dataset.num_classes
-        self.clusters = cluster_devices(trained, count, config.seed)
-        truth = majority_classes(scenario.parts, dataset.y_train, dataset.num_classes)
-        bill = config.scheduling.clustering_bill
-        cost = clustering_cost(
-            scenario.fleet,
-            bits,
-            self.work.local_iterations,
-            self.work.delay_weight,
-            partial(allocate_round, method=config.allocation.method),
-            edge_iterations=self.work.edge_iterations if bill.edge_iterations == "Q" else 1,
-            max_cpu=bill.cpu == "max",
+        found = group_devices(
+            self.config,
+            self.scenario,
+            self.work,
+            self._scheduler_class.auxiliary,
+            lambda model, data, vector: self.hierarchy.train_each(self.job(model, "clustering"), data, vector),
         )
-        self.clustering = {
-            "ari": metrics.adjusted_rand_index(self.clusters, truth),
-            "delay_s": cost.delay_s,
-            "energy_j": cost.energy_j,
-        }
+        self.clusters, self.clustering = found.clusters, found.bill
         return self.clusters
 
     def state_dict(self) -> dict[str, Any]:
@@ -438,7 +309,7 @@ class Experiment:
         if state.get("version") != STATE_VERSION:
             raise ConfigError(f"state: version {state.get('version')}; this hflray reads version {STATE_VERSION}")
         theirs = ExperimentConfig.model_validate(state["config"])
-        self._take_over_kernel(theirs)
+        self._config = self._config.model_copy(update={"training": self.backend.take_over(theirs.training)})
         changed = _check_same_run(self.config, theirs, may_change)
         model = np.array(state["global_model"], dtype=np.float32)
         if model.shape != self.global_model.shape:
@@ -454,46 +325,10 @@ class Experiment:
         if state["scheduler"] is not None:
             self.scheduler.load_state_dict(state["scheduler"])
 
-    def _take_over_kernel(self, theirs: ExperimentConfig) -> None:
-        """What was left to measurement is what the saved run used."""
-        asked = self._asked
-        update = {
-            name: getattr(theirs.training, name)
-            for name, open_value in (("kernel", "auto"), ("threads", None), ("device", "auto"))
-            if getattr(asked, name) == open_value
-        }
-        self.close()  # its actors may run another kernel
-        self.config = self.config.model_copy(update={"training": self.config.training.model_copy(update=update)})
-
-    def job(self, model: Any, stream_name: str = "batches") -> LocalJob:
-        """How devices train `model` ("hfl" or "mini"), with kernel and threads settled (see `resolve`)."""
-        config, dataset = self.resolve().training, self.scenario.dataset
-        assert config.kernel != "auto"
-        assert config.threads is not None
-        assert config.device != "auto"
-        return LocalJob(
-            model=model,
-            image_shape=dataset.image_shape,
-            num_classes=dataset.num_classes,
-            seed=self.config.seed,
-            stream=stream_name,
-            local_iterations=config.local_iterations,
-            batch_size=config.batch_size,
-            learning_rate=config.learning_rate,
-            local_iteration=config.local_iteration,
-            kernel=config.kernel,
-            precision=config.precision,
-            threads=config.threads,
-            device=config.device,
-            cuda_graph=config.cuda_graph,
-        )
-
-    def _passes_per_round(self, devices: NDArray[np.intp]) -> int:
-        config = self.config.training
-        samples = self.scenario.fleet.samples[devices]
-        if config.local_iteration == "step":
-            samples = np.minimum(samples, config.batch_size)
-        return int(samples.sum()) * config.local_iterations * config.edge_iterations
+    def job(self, model: ModelKind, stream_name: str = "batches") -> LocalJob:
+        """How devices train `model`, with kernel and threads settled (see `resolve`)."""
+        self.resolve()
+        return self.backend.job(model, stream_name)
 
 
 def _same(some: tuple[object, ...], others: tuple[object, ...]) -> bool:

@@ -86,12 +86,7 @@ def run_study(config: ExperimentConfig) -> Iterator[FleetRecord]:
         InfeasibleError: an edge's allocation failed.
     """
     config = sized_by_data(config)
-    work = Workload(
-        model_bits=config.cost.model_bits or MODEL_KB * BITS_PER_KB,
-        local_iterations=config.training.local_iterations,
-        edge_iterations=config.training.edge_iterations,
-        delay_weight=config.cost.delay_weight,
-    )
+    work = Workload.of(config, MODEL_KB * BITS_PER_KB)
     assigner = configured_assigner(config)
     for index in range(config.max_rounds + 1):  # number 0 warms up: what is compiled or loaded once is not latency
         rng = stream(config.seed, "study", index)

@@ -367,3 +367,11 @@ def test_a_bad_link_is_named(name, value):
     where = r"gain\[4, 2\]" if name == "gain" else rf"{name}\[1\]"
     with pytest.raises(ConfigError, match=where):
         round_cost(fleet, Workload(model_bits=1e6), [0, 4], [0, 2], given)
+
+
+def test_a_configuration_s_workload() -> None:
+    overrides = ["training.local_iterations=3", "training.edge_iterations=2", "cost.delay_weight=0.5"]
+    config = load_config(overrides=overrides)
+    assert Workload.of(config, 1e6) == Workload(1e6, local_iterations=3, edge_iterations=2, delay_weight=0.5)
+    sized = load_config(overrides=["cost.model_kb=448"])
+    assert Workload.of(sized, 1e6).model_bits == 448 * 1024 * 8

@@ -249,29 +249,6 @@ def test_what_is_measured_is_settled_before_anything_is_saved(monkeypatch) -> No
         Experiment(small_config("scheduling.name=fedavg", "training.kernel=eager")).load_state_dict(state)
 
 
-def test_a_pool_on_gpus_is_sized_by_those_that_ray_has(ray_session, monkeypatch) -> None:
-    """Ray's GPU is not there (tests/conftest.py); nothing is trained."""
-    from hflray import experiment as module
-
-    asked = []
-    monkeypatch.setattr(module, "processes_per_gpu", lambda *what: (asked.append(what), 2)[1])
-    on_gpu = ("training.backend=ray", "training.device=auto")
-    experiment = Experiment(small_config(*on_gpu))
-    assert (experiment.resolve().training.device, experiment.config.training.kernel) == ("cuda", "batched")
-    assert experiment._pool(2) == (2, 1.0, 0.5)
-    ((load, share),) = asked
-    assert (load.devices, share) == (6, 1.0)
-    assert Experiment(small_config(*on_gpu, "training.autotune=false"))._gpus_there() == 1.0
-    for part, pool in ((0.5, (1, 1.0, 0.5)), (2.0, (4, 0.5, 0.5))):
-        experiment = Experiment(small_config(*on_gpu), gpus=part)
-        experiment.resolve()
-        assert experiment._pool(2) == pool
-    assert asked[-1][0].devices == 3  # on each of the two
-    alone = Experiment(small_config(*on_gpu), gpus=0.0)
-    assert alone.resolve().training.device == "cpu"
-    assert len(asked) == 3
-
-
 class Beside(SerialHierarchy):
     """Evaluates as actors do: the driver may do something else meanwhile."""
 
@@ -284,7 +261,7 @@ class Beside(SerialHierarchy):
 def beside(*overrides: str) -> Experiment:
     experiment = Experiment(small_config(*overrides))
     data = experiment.scenario.device_data()
-    experiment._hierarchy = Beside(experiment.job("hfl"), data, experiment.config.training.edge_iterations)
+    experiment.backend._hierarchy = Beside(experiment.job("hfl"), data, experiment.config.training.edge_iterations)
     return experiment
 
 
@@ -332,7 +309,7 @@ def test_a_state_taken_over_is_planned_from_itself() -> None:
     resumed.run_round()
     for at in (2, 3, 1):  # the one that was planned ahead is for another state
         resumed.load_state_dict(states[at])
-        resumed._hierarchy = beside(*overrides)._hierarchy  # taking over a state ends the actors
+        resumed.backend._hierarchy = beside(*overrides).backend._hierarchy  # taking over a state ends the actors
         assert resumed.run_round().model_hash == unbroken[at]
 
 

@@ -22,7 +22,8 @@ from typing import Any
 import ray
 
 from hflray import metrics
-from hflray.experiment import Experiment, RoundRecord
+from hflray.experiment import Experiment
+from hflray.record import RoundRecord
 from hflray.training.actors import instrument
 from hflray.training.hierarchy import RayHierarchy
 

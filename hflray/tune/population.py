@@ -18,7 +18,8 @@ import numpy as np
 from ray import tune
 from ray.tune.schedulers import PopulationBasedTraining
 
-from hflray.experiment import Experiment, RoundRecord
+from hflray.experiment import Experiment
+from hflray.record import RoundRecord
 from hflray.sweep import Axis, PopulationConfig, SweepFile
 
 SCORE = "population"  # the key of a result under which a trial says how it stands

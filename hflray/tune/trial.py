@@ -16,9 +16,10 @@ from pyarrow.fs import FileSelector
 from hflray import checkpoint
 from hflray.config import ExperimentConfig
 from hflray.errors import ConfigError, HflrayError, WorkerLostError
-from hflray.experiment import Experiment, RoundRecord
+from hflray.experiment import Experiment
 from hflray.preflight import data_key
 from hflray.provenance import differences, release
+from hflray.record import RoundRecord
 from hflray.scenario import Scenario
 from hflray.study import run_study
 from hflray.sweep import SweepFile, make_trial
@@ -73,15 +74,12 @@ class Job:
         # The driver has decided on GPUs and measured the pool on them: what it reserved tells.
         group = ray.util.get_current_placement_group()
         holding = [bundle["GPU"] for bundle in group.bundle_specs if bundle.get("GPU")] if group else []
-        experiment = Experiment(
-            self.config, scenario=scenario, cpus=self.sweep.tune.cpus_per_trial, gpus=sum(holding, 0.0)
-        )
-        update = dict(self.known)
+        settled = dict(self.known)
         if holding and self.config.training.backend == "ray":
-            update |= {"num_actors": len(holding), "devices_per_actor": None}
-        training = experiment.config.training.model_copy(update=update)
-        experiment.config = experiment.config.model_copy(update={"training": training})
-        return experiment
+            settled |= {"num_actors": len(holding), "devices_per_actor": None}
+        return Experiment(
+            self.config, scenario, cpus=self.sweep.tune.cpus_per_trial, gpus=sum(holding, 0.0), settled=settled
+        )
 
 
 def run_trial(

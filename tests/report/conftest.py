@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from hflray.experiment import Experiment, RoundRecord
+from hflray.experiment import Experiment
+from hflray.record import RoundRecord
 from hflray.report.runs import Sweep, read_sweep
 from hflray.results import SweepFolder
 from hflray.sweep import SweepFile, expand, load_sweep

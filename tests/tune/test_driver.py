@@ -26,7 +26,8 @@ from ray.train._internal.checkpoint_manager import _CheckpointManager
 from ray.tune.trainable.metadata import _TrainingRunMetadata
 
 from hflray import metrics
-from hflray.experiment import Experiment, RoundRecord
+from hflray.experiment import Experiment
+from hflray.record import RoundRecord
 from hflray.sweep import expand, load_sweep
 from hflray.tracking import default_uri
 from hflray.tune import stopping

@@ -88,9 +88,8 @@ def test_nothing_is_done_without_ray(recorder: Recorder, monkeypatch: pytest.Mon
     monkeypatch.setattr(live.ray, "is_initialized", lambda: False)
     experiment = Experiment(small_config("max_rounds=1", "training.backend=ray"))
     watched = live.LiveTrial("s", "t", experiment)
-    assert experiment._hierarchy is None  # no actors were started to be watched
-    experiment.config = small_config("max_rounds=1")
-    watched.round(experiment.run_round())
+    assert not experiment.backend.started  # no actors were started to be watched
+    watched.round(Experiment(small_config("max_rounds=1")).run_round())
     assert recorder.values == {}
 
 

@@ -1,0 +1,81 @@
+"""Algorithm 2 of the paper, whole: train an auxiliary model on every device, K-means on the weights, the bill.
+
+The K-means step and the bill's arithmetic are in `hflray.scheduling.clustering`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hflray import metrics
+from hflray.allocation import allocate_round
+from hflray.config import ExperimentConfig
+from hflray.cost import Workload
+from hflray.data import preprocess
+from hflray.data.partition import majority_classes
+from hflray.models import ModelKind, build_model, init_vector, size_bits
+from hflray.scenario import Scenario
+from hflray.scheduling import cluster_devices, clustering_cost
+from hflray.seeding import stream
+from hflray.training.local import DeviceData
+
+# Trains a model on every device from one vector of weights, (P,); returns the weights of each, (N, P).
+TrainEach = Callable[[ModelKind, DeviceData, NDArray[np.float32]], NDArray[np.float32]]
+
+
+@dataclass(frozen=True, eq=False)
+class Grouping:
+    """What Algorithm 2 found.
+
+    Attributes:
+        clusters: the cluster of each device, (N,).
+        bill: ``ari`` (against the true majority classes), ``delay_s`` and ``energy_j``.
+    """
+
+    clusters: NDArray[np.intp]
+    bill: dict[str, float]
+
+
+def group_devices(
+    config: ExperimentConfig, scenario: Scenario, work: Workload, auxiliary: str | None, train_each: TrainEach
+) -> Grouping:
+    """Run Algorithm 2.
+
+    Args:
+        config: the experiment's.
+        scenario: its data and fleet.
+        work: its rounds' workload.
+        auxiliary: which model is trained: ``mini``, or else the global model's architecture and initial weights
+            (Algorithm 3, line 2).
+        train_each: see `TrainEach`.
+    """
+    dataset = scenario.dataset
+    if auxiliary == "mini":
+        inputs = preprocess(dataset.x_train, config.data.preprocess, stream(config.seed, "mini-inputs"))
+        module = build_model("mini", (1, *inputs.shape[2:]), dataset.num_classes)
+        vector, bits = init_vector(module, stream(config.seed, "mini-model")), float(size_bits(module))
+        trained = train_each("mini", scenario.device_data(inputs), vector)
+    else:
+        module = build_model("hfl", dataset.image_shape, dataset.num_classes)
+        vector, bits = init_vector(module, stream(config.seed, "model")), work.model_bits
+        trained = train_each("hfl", scenario.device_data(), vector)
+    count = config.scheduling.num_clusters or dataset.num_classes
+    clusters = cluster_devices(trained, count, config.seed)
+    truth = majority_classes(scenario.parts, dataset.y_train, dataset.num_classes)
+    bill = config.scheduling.clustering_bill
+    cost = clustering_cost(
+        scenario.fleet,
+        bits,
+        work.local_iterations,
+        work.delay_weight,
+        partial(allocate_round, method=config.allocation.method),
+        edge_iterations=work.edge_iterations if bill.edge_iterations == "Q" else 1,
+        max_cpu=bill.cpu == "max",
+    )
+    ari = metrics.adjusted_rand_index(clusters, truth)
+    return Grouping(clusters, {"ari": ari, "delay_s": cost.delay_s, "energy_j": cost.energy_j})

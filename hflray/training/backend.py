@@ -1,0 +1,154 @@
+"""What an experiment trains on: kernel, threads, device and pool, measured where the configuration leaves them open."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hflray.config import ExperimentConfig, TrainingConfig
+from hflray.models import ModelKind
+from hflray.training.autotune import resolve
+from hflray.training.hierarchy import Hierarchy, RayHierarchy, SerialHierarchy, start_ray
+from hflray.training.local import DeviceData, LocalJob
+from hflray.training.plan import PoolSize, pool_size
+from hflray.training.pool import processes_per_gpu
+from hflray.training.processes import gpu_load, useful_cpus
+
+LEFT_OPEN = {"kernel": "auto", "threads": None, "device": "auto"}  # values that ask for a measurement
+
+
+class Backend:
+    """Settles what is measured, and starts the processes that train.
+
+    Args:
+        config: the experiment's.
+        image_shape, num_classes: of its data.
+        samples: D_n of its devices, (N,).
+        cpus: CPUs it may use; None: all that Ray knows.
+        gpus: GPUs its actors may use, or a part of one; None: all that Ray knows, or torch where there is no Ray.
+        settled: settings of ``training`` that have been measured elsewhere.
+
+    Attributes:
+        training: the configuration's section, as far as it is settled.
+    """
+
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        image_shape: tuple[int, int, int],
+        num_classes: int,
+        samples: NDArray[np.float64],
+        cpus: int | None = None,
+        gpus: float | None = None,
+        settled: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.training = config.training.model_copy(update=dict(settled or {}))
+        self._config, self._samples, self._cpus, self._gpus = config, samples, cpus, gpus
+        self._shape, self._classes = image_shape, num_classes
+        self._hierarchy: Hierarchy | None = None
+
+    def settle(self) -> TrainingConfig:
+        """Settle ``training.kernel``, ``training.threads`` and ``training.device``; return `training` with them.
+
+        Raises:
+            HflrayError: see `hflray.training.autotune.resolve`.
+        """
+        gpus = self.gpus_there()
+        self.training = resolve(self.training, self._shape, self._classes, self._passes_per_round(), gpus=gpus)
+        return self.training
+
+    def take_over(self, theirs: TrainingConfig) -> TrainingConfig:
+        """Take what the configuration leaves open from a saved run, which has it settled; return `training`."""
+        asked = self._config.training
+        update = {name: getattr(theirs, name) for name, value in LEFT_OPEN.items() if getattr(asked, name) == value}
+        self.close()  # its actors may run another kernel
+        self.training = self.training.model_copy(update=update)
+        return self.training
+
+    def hierarchy(self, data: Callable[[], DeviceData]) -> Hierarchy:
+        """What trains; started on first use, with the samples that `data` returns. Everything must be settled."""
+        if self._hierarchy is None:
+            job, edge_iterations = self.job("hfl"), self.training.edge_iterations
+            if self.training.backend == "serial":
+                self._hierarchy = SerialHierarchy(job, data(), edge_iterations)
+            else:
+                pool = self.pool(self._cpus or start_ray())
+                edges = self._config.fleet.num_edges
+                self._hierarchy = RayHierarchy(job, data(), edge_iterations, edges, *pool)
+        return self._hierarchy
+
+    @property
+    def started(self) -> bool:
+        """Whether the processes that train are there."""
+        return self._hierarchy is not None
+
+    def close(self) -> None:
+        """End what was started; it can be started again."""
+        if self._hierarchy is not None:
+            self._hierarchy.close()
+            self._hierarchy = None
+
+    def job(self, model: ModelKind, stream_name: str = "batches") -> LocalJob:
+        """How devices train a model. Everything must be settled."""
+        training = self.training
+        assert training.kernel != "auto"
+        assert training.threads is not None
+        assert training.device != "auto"
+        return LocalJob(
+            model=model,
+            image_shape=self._shape,
+            num_classes=self._classes,
+            seed=self._config.seed,
+            stream=stream_name,
+            local_iterations=training.local_iterations,
+            batch_size=training.batch_size,
+            learning_rate=training.learning_rate,
+            local_iteration=training.local_iteration,
+            kernel=training.kernel,
+            precision=training.precision,
+            threads=training.threads,
+            device=training.device,
+            cuda_graph=training.cuda_graph,
+        )
+
+    def passes(self, samples: NDArray[np.float64]) -> int:
+        """Sample passes of a round in which devices with so many samples train, (H,)."""
+        training = self.training
+        if training.local_iteration == "step":
+            samples = np.minimum(samples, training.batch_size)
+        return int(samples.sum()) * training.local_iterations * training.edge_iterations
+
+    def gpus_there(self) -> float | None:
+        """GPUs for this experiment's actors; None: what torch finds in this process."""
+        training = self.training
+        if self._gpus is not None or training.device == "cpu" or training.backend == "serial":
+            return self._gpus
+        import ray
+
+        if not (ray.is_initialized() or os.environ.get("RAY_ADDRESS")):
+            return None
+        start_ray()
+        return float(ray.cluster_resources().get("GPU", 0.0))
+
+    def pool(self, cpus: int) -> PoolSize:
+        """The size of the pool on these CPUs, or on the GPUs there are; measured, unless the configuration says it."""
+        training, scheduled = self.training, self._config.scheduling.num_scheduled
+        shape, classes, passes = self._shape, self._classes, self._passes_per_round()
+        measured = training.autotune and training.num_actors is None and training.devices_per_actor is None
+        if training.device == "cuda":
+            gpus = self.gpus_there() or 0.0
+            at_once = math.ceil(scheduled / max(1.0, gpus))
+            per_gpu = processes_per_gpu(gpu_load(training, shape, classes, at_once), min(1.0, gpus)) if measured else 1
+            return pool_size(training, scheduled, cpus, gpus, per_gpu)
+        useful = useful_cpus(training, shape, classes, passes, cpus) if measured else cpus
+        return pool_size(training, scheduled, useful)
+
+    def _passes_per_round(self) -> int:
+        """Sample passes of a round with devices of mean size."""
+        load: int = math.ceil(self._samples.mean() * self._config.scheduling.num_scheduled)
+        return load * self.training.local_iterations * self.training.edge_iterations
