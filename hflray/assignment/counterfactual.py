@@ -9,8 +9,8 @@ import numpy as np
 
 from hflray.allocation.jit import FloatArray, IntArray, kernel
 from hflray.allocation.lanes import ROWS, columns
-from hflray.assignment.neighbours import State, cost_of, new_state
 from hflray.assignment.objective import RoundProblem, others_delay, slowest_three
+from hflray.assignment.state import State, cost_of, new_state
 
 TOL = 1e-4  # KKT residual of a transfer: a table for learning and looking, not for deciding between near ties
 
@@ -33,12 +33,12 @@ def _fill(problem: RoundProblem, state: State, table: FloatArray) -> float:
     now = base + problem.weight * state.delay.max()
     for h in range(len(state.assignment)):
         m = state.assignment[h]
-        out_energy, out_delay = cost_of(problem, state, m, h, -1, TOL, scratch)
+        out_energy, out_delay = cost_of(problem, state, m, h, -1, True, TOL, scratch)
         for k in range(len(state.size)):
             if k == m:
                 table[h, k] = now
                 continue
-            in_energy, in_delay = cost_of(problem, state, k, -1, h, TOL, scratch)
+            in_energy, in_delay = cost_of(problem, state, k, -1, h, True, TOL, scratch)
             energy = base - state.energy[m] - state.energy[k] + out_energy + in_energy
             delay = max(out_delay, in_delay, others_delay(slowest, m, k))
             table[h, k] = energy + problem.weight * delay

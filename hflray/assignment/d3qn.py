@@ -22,9 +22,9 @@ from numpy.typing import ArrayLike
 from hflray.allocation.jit import IntArray
 from hflray.assignment.features import rows_of
 from hflray.assignment.local_search import descend
-from hflray.assignment.neighbours import new_state
 from hflray.assignment.objective import round_problem
 from hflray.assignment.policy import SHIPPED, TRAIN, load_policy, policy_path
+from hflray.assignment.state import new_state
 from hflray.cost import Workload
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet

@@ -22,8 +22,9 @@ from numpy.typing import ArrayLike
 
 from hflray.allocation.jit import IntArray
 from hflray.assignment.candidates import search_candidates
-from hflray.assignment.neighbours import State, best_exchange, best_transfer, new_state, objective_of, restart, settle
+from hflray.assignment.neighbours import best_exchange, best_transfer
 from hflray.assignment.objective import RoundProblem, Start, check_start, round_problem, starting_assignment
+from hflray.assignment.state import State, new_state, objective_of, restart, settle
 from hflray.cost import Workload, check_assignment
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet

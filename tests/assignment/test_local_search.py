@@ -11,8 +11,9 @@ from hflray.allocation import allocate_round
 from hflray.assignment import build_assigner, local_search
 from hflray.assignment.bounds import brute_force
 from hflray.assignment.local_search import descend
-from hflray.assignment.neighbours import best_exchange, best_transfer, new_state, objective_of
+from hflray.assignment.neighbours import best_exchange, best_transfer
 from hflray.assignment.objective import round_problem
+from hflray.assignment.state import new_state, objective_of
 from hflray.cost import Workload, round_cost
 from hflray.errors import ConfigError
 from hflray.fleet import FleetConfig, sample_fleet
@@ -79,7 +80,7 @@ def test_the_tables_say_what_a_move_costs_even_after_many_moves():
 
 
 def descend_one_step(problem, state, device, edge):
-    from hflray.assignment.neighbours import settle
+    from hflray.assignment.state import settle
 
     old = int(state.assignment[device])
     state.assignment[device] = edge
