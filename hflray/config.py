@@ -291,7 +291,11 @@ class TeacherConfig(Section):
         description="where hfel and local_search start. From geographic HFEL's labels are so noisy that no policy "
         "returns more than 17.6 of 50, from best_gain 27.3 (hflray.rl.ceilings); null: the assigner's default",
     )
-    options: dict[str, Any] = Field({}, description="further arguments of the assigner")
+    options: dict[str, Any] = Field(
+        {},
+        description="further arguments of the assigner. Whatever allocation.coupling is, the teacher lowers the "
+        "per-edge objective, unless this says {coupling: joint}",
+    )
 
     @field_validator("name")
     @classmethod
@@ -414,7 +418,10 @@ class AllocationConfig(Section):
     """Bandwidth and CPU frequency within each edge."""
 
     method: Literal["newton", "cvxpy"] = Field("newton", description="newton: exact and fast; cvxpy: the reference")
-    coupling: Literal["per_edge", "joint"] = Field("per_edge", description="the paper's form, or one shared deadline")
+    coupling: Literal["per_edge", "joint"] = Field(
+        "per_edge",
+        description="the paper's form, or one shared deadline; hfel, local_search and d3qn's polish lower the same",
+    )
 
 
 class TrainingConfig(Section):

@@ -73,7 +73,7 @@ def group_devices(
         bits,
         work.local_iterations,
         work.delay_weight,
-        partial(allocate_round, method=config.allocation.method),
+        partial(allocate_round, method=config.allocation.method, coupling=config.allocation.coupling),
         edge_iterations=work.edge_iterations if bill.edge_iterations == "Q" else 1,
         max_cpu=bill.cpu == "max",
     )

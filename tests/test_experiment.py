@@ -155,6 +155,15 @@ def test_clustering_is_billed_as_the_configuration_says() -> None:
     assert usual["ari"] == three["ari"] == fast["ari"]
 
 
+def test_clustering_is_billed_with_the_coupling_of_the_rounds() -> None:
+    bills = {}
+    for coupling in ("per_edge", "joint"):
+        experiment = Experiment(small_config("scheduling.name=ikc", f"allocation.coupling={coupling}"))
+        experiment.cluster()
+        bills[coupling] = experiment.clustering["energy_j"] + experiment.clustering["delay_s"]  # λ = 1
+    assert bills["joint"] < bills["per_edge"] * (1 - 1e-4)
+
+
 @pytest.mark.parametrize("scheduler", ["ikc", "vkc", "fedavg"])
 @pytest.mark.parametrize("at", [0, 1, 2])
 def test_a_state_carries_on_bit_for_bit(scheduler: str, at: int) -> None:

@@ -14,7 +14,8 @@ from hflray.fleet import Fleet
 
 __all__ = ["Assigner", "build_assigner", "configured_assigner"]
 
-# The keys of the configuration's `assignment` section that each assigner takes; the others ignore them.
+# The keys of the configuration's `assignment` section that each assigner takes; the others ignore them. The assigners
+# named here also take `allocation.coupling`: the objective that they lower is the one that the round is billed by.
 SETTINGS = {
     "hfel": ("transfers", "exchanges", "start"),
     "local_search": ("start", "restarts", "budget_ms"),
@@ -65,6 +66,8 @@ def configured_assigner(config: ExperimentConfig) -> Assigner:
     options = {name: value for name, value in settings.items() if value is not None}
     if section.name == "hfel":
         options["method"] = config.allocation.method
+    if section.name in SETTINGS:
+        options["coupling"] = config.allocation.coupling
     assigner = build_assigner(section.name, **(options | section.options))
     if section.name == "d3qn":
         from hflray.assignment.d3qn import D3QN  # with torch, which other assigners do without

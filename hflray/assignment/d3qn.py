@@ -3,7 +3,8 @@
 Inference only, without Ray or RLlib. The policy is a file of `hflray.assignment.policy`, which names the shipped ones;
 `hflray.rl.train` makes others.
 
-`polish_ms` lets local search go on from the policy's answer, for so many milliseconds or to a local ``optimum``.
+`polish_ms` lets local search go on from the policy's answer, for so many milliseconds or to a local ``optimum``, on the
+objective of `coupling`; the policy itself does not know the coupling.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
+from hflray.allocation import Coupling
 from hflray.allocation.jit import IntArray
 from hflray.assignment.features import rows_of
-from hflray.assignment.local_search import descend
-from hflray.assignment.objective import round_problem
+from hflray.assignment.local_search import search_for
+from hflray.assignment.objective import check_coupling, round_problem
 from hflray.assignment.policy import SHIPPED, TRAIN, load_policy, policy_path
-from hflray.assignment.state import new_state
 from hflray.cost import Workload
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
@@ -41,6 +42,7 @@ class D3QN:
         policy: a policy file, or the name of a shipped one; None: ``any_deployment``.
         polish_ms: milliseconds of local search from the policy's answer; None or 0: the policy alone; ``optimum``: to
             a local optimum over transfers and exchanges. With a number the answer depends on the machine's speed.
+        coupling: what the polish minimises: ``per_edge`` or ``joint``, as in `hflray.assignment.local_search`.
         features: if given, the feature set that the policy must have been trained on (``paper`` or ``db``).
 
     Raises:
@@ -52,6 +54,7 @@ class D3QN:
         policy: str | Path | None = None,
         polish_ms: float | Literal["optimum"] | None = None,
         features: str | None = None,
+        coupling: Coupling = "per_edge",
     ) -> None:
         budget = np.inf if polish_ms == "optimum" else polish_ms or 0.0
         if isinstance(budget, str) or not budget >= 0:
@@ -66,7 +69,7 @@ class D3QN:
                 f"assignment.features: got '{features}', but {self.path} was trained on '{self.spec.features}'; "
                 f"leave it out, or train one: {TRAIN} --set learning.features={features}"
             )
-        self.polish_ms = float(budget)
+        self.polish_ms, self.coupling = float(budget), check_coupling(coupling)
 
     def assign(self, fleet: Fleet, work: Workload, devices: ArrayLike, rng: np.random.Generator) -> IntArray:
         """Return the edge of each of `devices`, (H,) indices; `rng` is not drawn from.
@@ -88,11 +91,11 @@ class D3QN:
                 "network can represent; use assignment.name: local_search for it"
             )
         if self.polish_ms and fleet.num_edges > 1:
-            state = new_state(problem, assignment, exchanges=True)
+            search = search_for(problem, True, self.coupling)
             # Looking at the clock means ranking the exchanges again: not where there is no limit.
             limited = {"at_once": AT_ONCE} if self.polish_ms < np.inf else {}
-            descend(problem, state, True, begin + self.polish_ms / 1e3, **limited)
-            return state.assignment
+            search.run(assignment, begin + self.polish_ms / 1e3, **limited)
+            return search.assignment
         return assignment
 
     def _check(self, num_edges: int, num_scheduled: int) -> None:

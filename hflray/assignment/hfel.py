@@ -6,7 +6,9 @@ exchanges. It does not say where the search starts or what counts as one. Here i
 and a try draws a device and an edge, or two devices, uniformly; one that changes nothing (the edge is the device's own;
 both devices are of one edge) counts as a try, as in the figures of the design, decision 5.8. With `redraw` every try
 changes something, about a quarter more of them at M = 5: a stronger search of the same name. The objective is ``Σ E_m +
-λ max T_m`` with the per-edge allocation (27); only the two edges that change are solved again.
+λ max T_m`` with the per-edge allocation (27); only the two edges that change are solved again. With
+``coupling="joint"`` it is the optimum of (17), one deadline for all edges, and a try is kept if that optimum is lower
+(`hflray.assignment.joint_round`); the same draws are the same tries.
 """
 
 from __future__ import annotations
@@ -17,16 +19,20 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from hflray.allocation import Coupling
 from hflray.allocation.jit import FloatArray, IntArray, kernel
+from hflray.assignment.joint_round import TIGHT, begin_joint, try_move
 from hflray.assignment.objective import (
     RoundProblem,
     Start,
     all_costs,
+    check_coupling,
     check_start,
     edge_cost,
     round_problem,
     starting_assignment,
 )
+from hflray.assignment.state import State, blank_state
 from hflray.cost import Workload, cloud_hop
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
@@ -43,6 +49,7 @@ class HFEL:
         start: ``geographic``, ``best_gain`` or ``random``.
         method: ``newton``, or ``cvxpy`` as the paper had it, a thousand times slower.
         redraw: draw only moves that change something.
+        coupling: ``per_edge``, as the paper has it, or ``joint``, with method ``newton`` only.
     """
 
     def __init__(
@@ -52,14 +59,20 @@ class HFEL:
         start: Start = "geographic",
         method: Literal["newton", "cvxpy"] = "newton",
         redraw: bool = False,
+        coupling: Coupling = "per_edge",
     ) -> None:
         for name, value in (("transfers", transfers), ("exchanges", exchanges)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise ConfigError(f"assignment.{name}: got {value!r}; a whole number of at least 0 is needed")
         if method not in ("newton", "cvxpy"):
             raise ConfigError(f"assignment.method: unknown method '{method}'; known: newton, cvxpy")
+        if method == "cvxpy" and check_coupling(coupling) == "joint":
+            raise ConfigError(
+                "allocation.coupling: 'joint' needs allocation.method 'newton'; the CVXPY reference solves each edge "
+                "by itself; set allocation.method: newton, or allocation.coupling: per_edge"
+            )
         self.transfers, self.exchanges, self.start, self.method = transfers, exchanges, check_start(start), method
-        self.redraw = bool(redraw)
+        self.redraw, self.coupling = bool(redraw), check_coupling(coupling)
 
     def assign(self, fleet: Fleet, work: Workload, devices: ArrayLike, rng: np.random.Generator) -> IntArray:
         """Return the edge of each of `devices`, (H,) indices. The same `rng` state gives the same answer.
@@ -71,6 +84,10 @@ class HFEL:
         assignment = starting_assignment(self.start, fleet, chosen, rng)
         # All draws are made here, whatever is kept later: both methods see the same proposals.
         draws = rng.random((self.transfers + self.exchanges, 2))
+        if self.coupling == "joint":
+            state, trial = blank_state(problem, assignment, False, 0), blank_state(problem, assignment, False, 0)
+            search_joint(problem, state, trial, assignment, self.transfers, draws, self.redraw)
+            return state.assignment
         energy, delay = np.empty((2, fleet.num_edges))
         if self.method == "newton":
             search(problem, assignment, self.transfers, draws, self.redraw, energy, delay)
@@ -161,4 +178,35 @@ def search(
             assignment[:] = candidate
         else:
             energy[first], delay[first], energy[second], delay[second] = old
+    return best
+
+
+@kernel
+def search_joint(
+    problem: RoundProblem,
+    state: State,
+    trial: State,
+    assignment: IntArray,
+    transfers: int,
+    draws: FloatArray,
+    redraw: bool,
+) -> float:
+    """Improve `assignment` (H,) under one deadline for all edges, in `state`; return the joint objective.
+
+    `trial` is a state to work in. A try is kept if it lowers the objective by more than `joint_round.TIGHT`, the
+    relative width to which the objective is known.
+    """
+    best = begin_joint(problem, state, assignment)
+    for i in range(len(draws)):
+        changed = propose(state.assignment, len(state.size), i < transfers, draws[i, 0], draws[i, 1], redraw)
+        if changed is None:
+            continue
+        candidate, _, second = changed
+        a = int(draws[i, 0] * len(candidate))
+        b, exchange = second, i >= transfers
+        if exchange:
+            for h in range(len(candidate)):
+                if h != a and candidate[h] != state.assignment[h]:
+                    b = h
+        best = min(best, try_move(problem, state, trial, a, b, exchange, best * (1.0 - TIGHT)))
     return best

@@ -9,6 +9,9 @@ of the exchanges; when none does either, no single move improves the assignment.
 long as there is time (and stops the first search too, when it runs out: the best so far is returned). With a budget the
 answer depends on the machine's speed; without one, on the generator only.
 
+With ``coupling="joint"`` the objective is that of one deadline shared by all edges, and the search is that of
+`hflray.assignment.joint_search`.
+
 The tables of all moves grow with H × M and H × H. From `LARGE` links on, or if asked to, `hflray.assignment.candidates`
 takes over: transfers only, to the strongest edges of each device.
 """
@@ -20,21 +23,26 @@ import time
 import numpy as np
 from numpy.typing import ArrayLike
 
+from hflray.allocation import Coupling
 from hflray.allocation.jit import IntArray
 from hflray.assignment.candidates import search_candidates
-from hflray.assignment.neighbours import best_exchange, best_transfer
-from hflray.assignment.objective import RoundProblem, Start, check_start, round_problem, starting_assignment
+from hflray.assignment.joint_search import JointSearch
+from hflray.assignment.neighbours import AT_ONCE, GAIN, SHORTLIST, best_exchange, best_transfer, near_links
+from hflray.assignment.objective import (
+    RoundProblem,
+    Start,
+    check_coupling,
+    check_start,
+    round_problem,
+    starting_assignment,
+)
 from hflray.assignment.state import State, new_state, objective_of, restart, settle
 from hflray.cost import Workload, check_assignment
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 
-GAIN = 1e-6  # a move must lower the objective by this much, relatively: candidates are solved to about as much
-SHORTLIST = 64  # exchanges solved before all the others are
-AT_ONCE = 20_000  # exchanges solved between looks at the clock
 LARGE = 100_000  # H·M from which on candidate lists are used
 CANDIDATES = 12  # strongest edges of a device that are its candidates then
-NEAR = 5  # strongest links of a device that transfers are tried to before the others are
 
 
 class LocalSearch:
@@ -48,6 +56,8 @@ class LocalSearch:
         budget_ms: stop after so many milliseconds, and restart until then; None: no limit.
         candidates: strongest edges of each device to look at, in transfers only and without restarts; 0: all edges,
             exchanges and restarts; None: 0 below 100,000 links (H·M), 12 from there on.
+        coupling: ``per_edge``: the objective is ``Σ E_m + λ max T_m`` with each edge's own allocation (27); ``joint``:
+            with the allocation of one shared deadline, the optimum of (17); not with candidates.
     """
 
     def __init__(
@@ -58,6 +68,7 @@ class LocalSearch:
         kick: int = 4,
         budget_ms: float | None = None,
         candidates: int | None = None,
+        coupling: Coupling = "per_edge",
     ) -> None:
         counts = (("restarts", restarts, 0), ("kick", kick, 1), ("candidates", candidates or 0, 0))
         for name, value, least in counts:
@@ -66,13 +77,14 @@ class LocalSearch:
         if budget_ms is not None and not budget_ms > 0:
             raise ConfigError(f"assignment.budget_ms: got {budget_ms!r}; a number above 0 or null is needed")
         self.start, self.exchanges, self.restarts, self.kick = check_start(start), bool(exchanges), restarts, kick
-        self.budget_ms, self.candidates = budget_ms, candidates
+        self.budget_ms, self.candidates, self.coupling = budget_ms, candidates, check_coupling(coupling)
 
     def assign(self, fleet: Fleet, work: Workload, devices: ArrayLike, rng: np.random.Generator) -> IntArray:
         """Return the edge of each of `devices`, (H,) indices.
 
         Raises:
-            ConfigError: an index not of the fleet, or a value no allocation can work with.
+            ConfigError: an index not of the fleet, a value no allocation can work with, or candidates with restarts or
+                with coupling ``joint``.
         """
         stop = time.perf_counter() + (self.budget_ms / 1e3 if self.budget_ms is not None else np.inf)
         count = self.candidates
@@ -84,22 +96,60 @@ class LocalSearch:
                     f"assignment.restarts: got {self.restarts} with {count} candidate edges a device; accepted: 0; "
                     "set candidates to 0 to search over all edges"
                 )
+            if self.coupling == "joint":
+                # The estimates of a transfer there, and its relief of the slowest edge, are of the per-edge objective.
+                raise ConfigError(
+                    f"allocation.coupling: got 'joint' with {count} candidate edges a device ({np.size(devices)} "
+                    f"devices at {fleet.num_edges} edges; candidates are used from {LARGE:,} links on): that search "
+                    "knows the per_edge objective only; set assignment.options: {coupling: per_edge} to search by that "
+                    "and allocate jointly, or {candidates: 0} to search over all edges"
+                )
             chosen, _ = check_assignment(fleet, devices, np.zeros(np.shape(devices), dtype=np.intp))
             return search_candidates(fleet, work, chosen, self.start, count, rng, stop)
         problem, chosen = round_problem(fleet, work, devices)
-        state = new_state(problem, starting_assignment(self.start, fleet, chosen, rng), self.exchanges)
-        best = descend(problem, state, self.exchanges, stop)
-        kept = state.assignment.copy()
+        search = search_for(problem, self.exchanges, self.coupling)
+        best = search.run(starting_assignment(self.start, fleet, chosen, rng), stop)
+        kept = search.assignment.copy()
         searches = 0
         while fleet.num_edges > 1 and (time.perf_counter() < stop if self.budget_ms else searches < self.restarts):
             searches += 1
             candidate = kept.copy()
             candidate[rng.integers(len(candidate), size=self.kick)] = rng.integers(fleet.num_edges, size=self.kick)
-            restart(problem, state, candidate)
-            value = descend(problem, state, self.exchanges, stop)
+            value = search.run(candidate, stop)
             if value < best * (1.0 - GAIN):
-                best, kept = value, state.assignment.copy()
+                best, kept = value, search.assignment.copy()
         return kept
+
+
+class PerEdgeSearch:
+    """A local search on the per-edge objective.
+
+    Args:
+        problem: H devices and M edges.
+        exchanges: False: transfers only.
+    """
+
+    def __init__(self, problem: RoundProblem, exchanges: bool) -> None:
+        self.problem, self.exchanges = problem, exchanges
+        self.state: State | None = None
+        self.assignment = np.zeros(0, dtype=np.intp)
+
+    def run(self, assignment: IntArray, stop: float = np.inf, at_once: int = AT_ONCE) -> float:
+        """`descend` from `assignment`, (H,), and keep what is found there; return the objective, J.
+
+        What an earlier search has solved is used again.
+        """
+        if self.state is None:
+            self.state = new_state(self.problem, assignment, self.exchanges)
+        else:
+            restart(self.problem, self.state, assignment)
+        self.assignment = self.state.assignment
+        return descend(self.problem, self.state, self.exchanges, stop, at_once)
+
+
+def search_for(problem: RoundProblem, exchanges: bool, coupling: Coupling) -> PerEdgeSearch | JointSearch:
+    """The local search on the objective of `coupling`: ``run`` searches, ``assignment`` is what it found."""
+    return (JointSearch if coupling == "joint" else PerEdgeSearch)(problem, exchanges)
 
 
 def descend(
@@ -109,9 +159,8 @@ def descend(
 
     At most `at_once` exchanges are solved between looks at the clock.
     """
-    # Nearly all good transfers go to one of the strongest links; the others are looked at when those are used up.
-    everywhere = np.ones(problem.snr.T.shape, dtype=np.bool_)
-    near = np.argsort(np.argsort(-problem.snr.T, axis=1), axis=1) < NEAR
+    # Transfers to weaker links are looked at when those to the strongest are used up.
+    everywhere, near = np.ones(problem.snr.T.shape, dtype=np.bool_), near_links(problem)
     value = objective_of(problem, state)
     while time.perf_counter() < stop:
         enough = value * (1.0 - GAIN)

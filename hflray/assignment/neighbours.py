@@ -19,6 +19,15 @@ from hflray.assignment.state import State, cost_of
 BoolArray = NDArray[np.bool_]
 
 TOL = 1e-6  # KKT residual of a candidate: its objective is right to about that, the moves made are solved to 1e-9
+GAIN = 1e-6  # a move must lower the objective by this much, relatively: candidates are solved to about as much
+SHORTLIST = 64  # exchanges solved before all the others are
+AT_ONCE = 20_000  # exchanges solved between looks at the clock
+NEAR = 5  # strongest links of a device that transfers are tried to before the others are
+
+
+def near_links(problem: RoundProblem) -> BoolArray:
+    """Whether an edge is among the `NEAR` strongest of a device, (H, M): nearly all good transfers go there."""
+    return np.asarray(np.argsort(np.argsort(-problem.snr.T, axis=1), axis=1) < NEAR)
 
 
 @kernel

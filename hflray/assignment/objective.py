@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from hflray.allocation import Coupling
 from hflray.allocation.blocks import cost_edge
 from hflray.allocation.jit import FloatArray, IntArray, kernel
 from hflray.allocation.kernel import solve_edge
@@ -82,6 +83,13 @@ def check_start(start: Start) -> Start:
     if start not in STARTS:
         raise ConfigError(f"assignment.start: unknown start '{start}'; known: {', '.join(STARTS)}")
     return start
+
+
+def check_coupling(coupling: Coupling) -> Coupling:
+    """Return `coupling` if it is known; raise ConfigError that lists the known ones otherwise."""
+    if coupling not in ("per_edge", "joint"):
+        raise ConfigError(f"assignment.coupling: unknown coupling '{coupling}'; known: per_edge, joint")
+    return coupling
 
 
 def starting_assignment(start: Start, fleet: Fleet, devices: IntArray, rng: np.random.Generator) -> IntArray:

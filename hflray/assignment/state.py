@@ -115,7 +115,7 @@ def restart(problem: RoundProblem, state: State, assignment: IntArray) -> None:
 def settle(problem: RoundProblem, state: State, m: int) -> None:
     """List edge m's devices again from the assignment, solve it exactly and give it a new stamp."""
     list_members(state, m)
-    solve_members(problem, state, m, False)
+    solve_members(problem, state, m, False, EXACT)
 
 
 @kernel
@@ -132,11 +132,11 @@ def list_members(state: State, m: int) -> None:
 
 
 @kernel
-def solve_members(problem: RoundProblem, state: State, m: int, warm: bool) -> None:
-    """Solve edge m exactly with the devices listed, from its last solution if `warm`."""
+def solve_members(problem: RoundProblem, state: State, m: int, warm: bool, tol: float) -> None:
+    """Solve edge m with the devices listed, to a KKT residual of `tol`, from its last solution if `warm`."""
     n = state.size[m]
     scratch = np.empty((ROWS + 6, columns(n + 1)))
-    state.energy[m], state.delay[m] = cost_of(problem, state, m, -1, -1, warm, EXACT, scratch)
+    state.energy[m], state.delay[m] = cost_of(problem, state, m, -1, -1, warm, tol, scratch)
     for k in range(n):
         h = state.members[m, k]
         state.x[h], state.y[h] = scratch[ROWS + 4, k], scratch[ROWS + 5, k]

@@ -216,3 +216,20 @@ def test_from_the_configuration(policy):
     assigner = configured_assigner(config)
     assert assigner.path == policy
     assert assigner.polish_ms == float("inf")
+
+
+def test_the_polish_lowers_the_objective_of_the_coupling():
+    ratios = []
+    for seed in range(6):
+        fleet, devices = scene(seed)
+        values = {}
+        for coupling in ("per_edge", "joint"):
+            edges = build_assigner("d3qn", polish_ms="optimum", coupling=coupling).assign(
+                fleet, WORK, devices, np.random.default_rng(0)
+            )
+            allocation = allocate_round(fleet, WORK, devices, edges, coupling="joint")
+            values[coupling] = round_cost(fleet, WORK, devices, edges, allocation).objective
+        ratios.append(values["joint"] / values["per_edge"])
+    assert np.mean(ratios) < 0.995
+    with pytest.raises(ConfigError, match="unknown coupling 'all'; known: per_edge, joint"):
+        build_assigner("d3qn", coupling="all")

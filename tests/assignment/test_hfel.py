@@ -228,3 +228,65 @@ def test_a_bad_link_to_any_edge_is_named():
         build_assigner("hfel").assign(
             dataclasses.replace(fleet, gain=gain), Workload(model_bits=1e6), devices, np.random.default_rng(0)
         )
+
+
+def joint(fleet, work, devices, assignment):
+    allocation = allocate_round(fleet, work, devices, assignment, coupling="joint")
+    return round_cost(fleet, work, devices, assignment, allocation).objective
+
+
+@pytest.mark.parametrize("redraw", [False, True])
+def test_under_one_deadline_it_decides_as_the_exact_joint_solver(redraw):
+    kept = 0
+    for seed in range(3):
+        fleet, devices = scene(seed, num_devices=30, num_edges=4, scheduled=14)
+        work = Workload(model_bits=448 * 8192, cloud_hop=bool(seed % 2))
+        found = build_assigner("hfel", transfers=40, exchanges=40, redraw=redraw, coupling="joint").assign(
+            fleet, work, devices, np.random.default_rng(seed)
+        )
+        expected = fleet.distance_m[devices].argmin(axis=1)
+        best = joint(fleet, work, devices, expected)
+        for trial, (u, v) in enumerate(np.random.default_rng(seed).random((80, 2))):
+            changed = propose(expected, 4, trial < 40, u, v, redraw)
+            if changed is not None and (value := joint(fleet, work, devices, changed[0])) < best * (1 - 1e-9):
+                expected, best, kept = changed[0], value, kept + 1
+        np.testing.assert_array_equal(found, expected)
+    assert kept > 10
+
+
+def test_under_one_deadline_more_tries_are_never_worse():
+    work = Workload(model_bits=448 * 8192)
+    for seed in range(5):
+        fleet, devices = scene(seed)
+        values = [
+            joint(
+                fleet,
+                work,
+                devices,
+                build_assigner("hfel", transfers=t, exchanges=e, coupling="joint").assign(
+                    fleet, work, devices, np.random.default_rng(seed)
+                ),
+            )
+            for t, e in ((0, 0), (100, 0), (100, 100), (100, 300))
+        ]
+        assert all(later <= earlier * (1 + 1e-9) for earlier, later in pairwise(values))
+        assert values[-1] < 0.95 * values[0]
+
+
+@pytest.mark.parametrize("num_edges, scheduled", [(1, 10), (5, 1), (1, 1), (2, 2), (6, 3)])
+def test_one_edge_or_one_device_under_one_deadline(num_edges, scheduled):
+    fleet, devices = scene(2, num_edges=num_edges, scheduled=scheduled)
+    edges = build_assigner("hfel", coupling="joint").assign(
+        fleet, Workload(model_bits=1e6), devices, np.random.default_rng(0)
+    )
+    assert edges.shape == (scheduled,)
+    assert ((edges >= 0) & (edges < num_edges)).all()
+
+
+def test_one_deadline_with_cvxpy_is_refused():
+    with pytest.raises(
+        ConfigError, match=r"allocation\.coupling: 'joint' needs .*'newton'.*set allocation\.method: newton"
+    ):
+        build_assigner("hfel", method="cvxpy", coupling="joint")
+    with pytest.raises(ConfigError, match="unknown coupling 'shared'"):
+        build_assigner("hfel", coupling="shared")

@@ -1,0 +1,253 @@
+"""What every transfer and every exchange would make of the joint optimum: an estimate, and a bound that is certain.
+
+A move changes two edges. Each is solved with its price as it was, and the solution is kept in the tables of
+`hflray.assignment.state` as an entry of four numbers: E_m, T_m, the elasticity ε of T_m in the price, and the price w.
+
+* **The bound.** With all prices at those of the present optimum, L of `hflray.assignment.joint_round` after the move is
+  a sum over the edges of which only two terms are new. No allocation of the new assignment costs less.
+* **The estimate.** The prices that the new assignment would have follow from the power laws: those of the two new
+  entries, and one for all the other edges together, whose T is the same. The gain of ``∫ T dw`` is added to L.
+
+An entry solved at a price near the present one is good for the estimate, not for the bound. A device alone at an
+edge has the price that meets the deadline; then the prices add up to more than λ and there is no bound (-inf).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hflray.allocation.jit import FloatArray, IntArray, kernel
+from hflray.allocation.lanes import ROWS, columns
+from hflray.assignment.joint_round import STIFF, elasticity, log_deadline, price_alone
+from hflray.assignment.objective import RoundProblem
+from hflray.assignment.state import State, cost_of
+
+BoolArray = NDArray[np.bool_]
+
+TOL = 1e-6  # KKT residual of a candidate
+NEAR = 1.3  # a price that is this many times another at most is near it
+
+
+class Optimum(NamedTuple):
+    """The present joint optimum, as the estimates need it.
+
+    Attributes:
+        objective, deadline: J and T, J and s.
+        total: Σ w_m, J/s.
+        stiffness: Σ w_m / ε_m, J/s, negative.
+        floor, floor_edge, next_floor: the longest hop of an edge without devices, s, that edge, and the longest of the
+            others; -inf, -1 and -inf where there is none.
+    """
+
+    objective: float
+    deadline: float
+    total: float
+    stiffness: float
+    floor: float
+    floor_edge: int
+    next_floor: float
+
+
+@kernel
+def optimum_of(problem: RoundProblem, state: State, objective: float) -> Optimum:
+    """Gather what a solved state says."""
+    total = stiffness = 0.0
+    deadline = floor = next_floor = -math.inf
+    floor_edge = -1
+    for m in range(len(state.size)):
+        if state.size[m] > 0:
+            total += state.weight[m]
+            stiffness += state.weight[m] / elasticity(problem, state, m)
+            deadline = max(deadline, state.delay[m])
+        elif problem.hop_delay[m] > floor:
+            floor, floor_edge, next_floor = problem.hop_delay[m], m, floor
+        else:
+            next_floor = max(next_floor, problem.hop_delay[m])
+    return Optimum(objective, deadline, total, stiffness, floor, floor_edge, next_floor)
+
+
+@kernel
+def fill_entry(
+    problem: RoundProblem, state: State, m: int, without: int, extra: int, entry: FloatArray, scratch: FloatArray
+) -> None:
+    """Solve edge m as changed at its present price, for `entry`, (4,)."""
+    entry[0], entry[1] = cost_of(problem, state, m, without, extra, True, TOL, scratch)
+    n = state.size[m] - (without >= 0) + (extra >= 0)
+    entry[2], entry[3] = -1.0, 0.0
+    if n > 0:
+        entry[2] = min(STIFF, scratch[2, n] * (1.0 - problem.hop_delay[m] / entry[1]))
+        entry[3] = state.weight[m]
+
+
+@kernel
+def worn(entry: FloatArray, weight: float, exact: bool) -> bool:
+    """Whether an entry's price is not near the present `weight`; with `exact`, not the same."""
+    if exact:
+        return bool(entry[3] != weight)
+    return bool(entry[3] > NEAR * weight or weight > NEAR * entry[3])
+
+
+@kernel
+def value_of_move(
+    problem: RoundProblem, state: State, now: Optimum, m: int, k: int, first: FloatArray, second: FloatArray
+) -> tuple[float, float]:
+    """The estimate and the bound, J, of the joint objective once edges m and k are as in the entries `first`, `second`.
+
+    The bound is -inf where there is none.
+    """
+    floor = now.next_floor if now.floor_edge == k else now.floor
+    if first[3] == 0.0:  # edge m has lost its last device
+        floor = max(floor, first[1])
+    weight, delay, slope = np.zeros(3), np.ones(3), np.full(3, -1.0)
+    weight[0], delay[0] = now.total - state.weight[m], now.deadline
+    stiffness = now.stiffness - state.weight[m] / elasticity(problem, state, m)
+    # L, without ρF: what it was, less the old terms of the two edges, plus the new ones.
+    lower = now.objective - (problem.weight - now.total) * max(now.floor, 0.0)
+    lower += first[0] + first[3] * first[1] - state.energy[m] - state.weight[m] * state.delay[m]
+    lower += second[0] + second[3] * second[1] - state.energy[k]
+    known = first[3] in (state.weight[m], 0.0)
+    if state.size[k] > 0:
+        weight[0] -= state.weight[k]
+        stiffness -= state.weight[k] / elasticity(problem, state, k)
+        lower -= state.weight[k] * state.delay[k]
+        known &= second[3] == state.weight[k]
+    else:
+        known = False
+    if weight[0] > 1e-12 * problem.weight:
+        slope[0] = min(STIFF, weight[0] / stiffness)
+    else:
+        weight[0] = 0.0
+    weight[1], delay[1], slope[1] = first[3], first[1], first[2]
+    weight[2], delay[2], slope[2] = second[3], second[1], second[2]
+    u = log_deadline(weight, delay, slope, problem.weight)
+    if floor > 0.0:
+        u = max(u, math.log(floor))
+    deadline, estimate, total = math.exp(u), lower, 0.0
+    for i in range(3):
+        if weight[i] > 0.0:
+            moved = weight[i] * math.exp((u - math.log(delay[i])) / slope[i])
+            estimate += (moved * deadline - weight[i] * delay[i]) / (1.0 + max(slope[i], -0.9))
+            total += moved
+    estimate += (problem.weight - total) * max(floor, 0.0)
+    rest = problem.weight - weight.sum()
+    bound = lower + max(rest, 0.0) * max(floor, 0.0) if known and rest > -1e-12 * problem.weight else -math.inf
+    return estimate, bound
+
+
+@kernel
+def fill_transfers(problem: RoundProblem, state: State, now: Optimum, allowed: BoolArray, exact: bool) -> None:
+    """Solve the entries of transfers of a device h to an edge k with ``allowed[h, k]``, (H, M), that are not known.
+
+    Those that were solved at a price that is not near the present one, or with `exact` at any other, are solved again.
+    """
+    scratch = np.empty((ROWS + 6, columns(state.size.max() + 2)))
+    for h in range(len(state.assignment)):
+        m = state.assignment[h]
+        entry = state.out_cost[h]
+        if state.out_stamp[h] != state.stamp[m] or (state.size[m] > 1 and worn(entry, state.weight[m], exact)):
+            fill_entry(problem, state, m, h, -1, entry, scratch)
+            state.out_stamp[h] = state.stamp[m]
+        for k in range(len(state.size)):
+            if k == m or not allowed[h, k]:
+                continue
+            entry, known = state.in_cost[h, k], state.in_stamp[h, k] == state.stamp[k]
+            if state.size[k] == 0 and (exact or not known):
+                state.weight[k] = price_alone(problem, k, h, now.deadline)
+                fill_entry(problem, state, k, -1, h, entry, scratch)
+            elif state.size[k] > 0 and (not known or worn(entry, state.weight[k], exact)):
+                fill_entry(problem, state, k, -1, h, entry, scratch)
+            state.in_stamp[h, k] = state.stamp[k]
+
+
+@kernel
+def rank_transfers(
+    problem: RoundProblem, state: State, now: Optimum, allowed: BoolArray, exact: bool, enough: float
+) -> IntArray:
+    """The transfers that may bring the joint objective below `enough`: device and edge, (n, 2), best estimate first.
+
+    Not `exact`: those with an estimate below it. `exact`: those that the bound does not rule out; no other gets there.
+    """
+    fill_transfers(problem, state, now, allowed, exact)
+    values, moves = [], []
+    for h in range(len(state.assignment)):
+        m = state.assignment[h]
+        for k in range(len(state.size)):
+            if k != m and allowed[h, k]:
+                estimate, bound = value_of_move(problem, state, now, m, k, state.out_cost[h], state.in_cost[h, k])
+                if (bound if exact else estimate) < enough:
+                    values.append(estimate)
+                    moves.append((h, k))
+    return in_order(values, moves)
+
+
+@kernel
+def in_order(values: list[float], moves: list[tuple[int, int]]) -> IntArray:
+    """Moves as an array (n, 2), the lowest value first."""
+    value, move = np.empty(len(values)), np.empty((len(values), 2), dtype=np.intp)
+    for i in range(len(values)):
+        value[i], move[i, 0], move[i, 1] = values[i], moves[i][0], moves[i][1]
+    order = np.argsort(value)
+    return move[order]
+
+
+@kernel
+def rank_exchanges(problem: RoundProblem, state: State, now: Optimum, shortlist: int) -> IntArray:
+    """The `shortlist` exchanges that the tables of transfers promise most of, devices (n, 2), the best first.
+
+    `fill_transfers` must have filled the tables. Promised is the sum of what the two transfers do to each edge.
+    """
+    count = len(state.assignment)
+    first, second = np.empty(4), np.empty(4)
+    guess = np.full((count, count), math.inf)
+    for a in range(count):
+        m = state.assignment[a]
+        for b in range(a + 1, count):
+            k = state.assignment[b]
+            if m != k:
+                combine(state, m, state.out_cost[a], state.in_cost[b, m], first)
+                combine(state, k, state.out_cost[b], state.in_cost[a, k], second)
+                guess[a, b] = value_of_move(problem, state, now, m, k, first, second)[0]
+    flat = guess.ravel()
+    order = np.argsort(flat)[: min(shortlist, np.count_nonzero(flat < math.inf))]
+    moves = np.empty((len(order), 2), dtype=np.intp)
+    for i in range(len(order)):
+        moves[i, 0], moves[i, 1] = order[i] // count, order[i] % count
+    return moves
+
+
+@kernel
+def combine(state: State, m: int, without: FloatArray, extra: FloatArray, entry: FloatArray) -> None:
+    """A guess of edge m's entry, (4,), with one device less and another more: what each does, added up."""
+    if without[3] == 0.0:
+        entry[:] = extra
+        return
+    entry[0] = without[0] + extra[0] - state.energy[m]
+    entry[1] = max(without[1] + extra[1] - state.delay[m], 0.5 * state.delay[m])
+    entry[2], entry[3] = extra[2], extra[3]
+
+
+@kernel
+def solve_exchanges(
+    problem: RoundProblem, state: State, now: Optimum, moves: IntArray, exact: bool, enough: float
+) -> IntArray:
+    """Of the exchanges `moves` (n, 2), those that may bring the joint objective below `enough`; as `rank_transfers`."""
+    scratch = np.empty((ROWS + 6, columns(state.size.max() + 2)))
+    values, kept = [], []
+    for i in range(len(moves)):
+        for a, b in ((moves[i, 0], moves[i, 1]), (moves[i, 1], moves[i, 0])):
+            m, entry = state.assignment[a], state.swap_cost[a, b]
+            if state.swap_stamp[a, b] != state.stamp[m] or worn(entry, state.weight[m], exact):
+                fill_entry(problem, state, m, a, b, entry, scratch)
+                state.swap_stamp[a, b] = state.stamp[m]
+        a, b = moves[i, 0], moves[i, 1]
+        estimate, bound = value_of_move(
+            problem, state, now, state.assignment[a], state.assignment[b], state.swap_cost[a, b], state.swap_cost[b, a]
+        )
+        if (bound if exact else estimate) < enough:
+            values.append(estimate)
+            kept.append((a, b))
+    return in_order(values, kept)

@@ -1,0 +1,75 @@
+"""What a configuration asks of its assigner."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from hflray import registry
+from hflray.assignment import build_assigner, configured_assigner
+from hflray.config import load_config
+from hflray.cost import Workload
+from hflray.errors import ConfigError
+from hflray.fleet import FleetConfig, sample_fleet
+
+SEARCHING = ("hfel", "local_search", "d3qn")
+
+
+@pytest.mark.parametrize("name", SEARCHING)
+@pytest.mark.parametrize("coupling", ["per_edge", "joint"])
+def test_the_coupling_reaches_the_assigners_that_search(name, coupling):
+    config = load_config(None, [f"assignment.name={name}", f"allocation.coupling={coupling}"])
+    assert configured_assigner(config).coupling == coupling
+    assert build_assigner(name).coupling == "per_edge"  # by itself
+
+
+def test_an_option_says_otherwise():
+    config = load_config(None, ["assignment.name=local_search", "allocation.coupling=joint"])
+    config = config.model_copy(
+        update={"assignment": config.assignment.model_copy(update={"options": {"coupling": "per_edge"}})}
+    )
+    assert configured_assigner(config).coupling == "per_edge"
+
+
+@pytest.mark.parametrize("name", ["geographic", "best_gain", "random"])
+def test_the_others_do_not_know_it(name):
+    assigner = configured_assigner(load_config(None, [f"assignment.name={name}", "allocation.coupling=joint"]))
+    assert not hasattr(assigner, "coupling")
+    with pytest.raises(ConfigError, match="coupling"):
+        build_assigner(name, coupling="joint")
+
+
+class Outside:
+    """An assigner from elsewhere, that takes no settings."""
+
+    def assign(self, fleet, work, devices, rng):
+        return np.zeros(len(devices), dtype=np.intp)
+
+
+def test_an_assigner_from_outside_is_not_given_it(monkeypatch):
+    table = registry._table("assigner") | {"outside": "tests.test_assignment:Outside"}
+    monkeypatch.setattr(registry, "_table", lambda kind: table)
+    config = load_config(None, ["assignment.name=outside", "allocation.coupling=joint"])
+    assert type(configured_assigner(config)).__name__ == "Outside"
+
+
+def test_hfel_with_cvxpy_under_one_deadline_is_refused_before_anything_runs():
+    config = load_config(None, ["assignment.name=hfel", "allocation.coupling=joint", "allocation.method=cvxpy"])
+    with pytest.raises(ConfigError, match=r"allocation\.coupling: 'joint' needs allocation\.method 'newton'"):
+        configured_assigner(config)
+
+
+def test_per_edge_assignments_are_those_of_before():
+    """As commit 6c93c38 made them, before the searches knew of couplings."""
+    digest = hashlib.sha256()
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        fleet = sample_fleet(FleetConfig(num_devices=60, num_edges=4), rng)
+        devices = np.sort(rng.choice(60, 30, replace=False))
+        work = Workload(model_bits=448 * 8192, cloud_hop=bool(seed % 2))
+        for name, options in (("hfel", {}), ("local_search", {"restarts": 1}), ("d3qn", {"polish_ms": "optimum"})):
+            edges = build_assigner(name, **options).assign(fleet, work, devices, np.random.default_rng(seed))
+            digest.update(edges.astype(np.int8).tobytes())
+    assert digest.hexdigest() == "6d1c1ac1cd0fc10c97bfd8a5c449b32b2bb59e2c0dc3a9fefa05a647a6741036"
