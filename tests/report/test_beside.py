@@ -74,7 +74,7 @@ def test_a_modified_checkout_is_said_at_the_run_the_row_and_the_verdict(sweep) -
 def test_differences_in_learning_are_shown_against_the_nearest_trial(sweep) -> None:
     file = EXHIBITS["fig5_more"].config
     settings = ["fleet.num_edges=5", "scheduling.num_scheduled=50", "cost.model_kb=448", "learning.fleets=5000",
-                "cost.delay_weight=1"]  # fmt: skip
+                "cost.delay_weight=1", "learning.minutes=null", "learning.env_steps=60000"]  # fmt: skip
     curve = {metrics.ASSIGNER_RETURN: [1.0, 2.0]}
     same = run(curve, *settings, "learning.features=paper")
     other = run(curve, *settings, "learning.features=paper", "learning.gamma=0.5", "learning.cache=/somewhere")
