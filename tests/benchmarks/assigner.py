@@ -24,7 +24,7 @@ from ray.rllib.core.columns import Columns
 
 from hflray.assignment.network import build_network
 from hflray.config import ExperimentConfig, load_config
-from hflray.rl.algorithm import D3QN, GRADIENT_CLIP, algorithm_config
+from hflray.rl.algorithm import D3QN, algorithm_config
 from hflray.rl.env import DeviceAssignmentEnv
 from hflray.rl.fleets import FleetSpec, network_spec
 from hflray.rl.module import LENGTHS, shifted
@@ -56,7 +56,8 @@ class Plain:
         sampled = self.sample()
         if self.steps >= self.learning.learning_starts:
             fragment = round(sampled / len(self.envs)) * len(self.envs)
-            for _ in range(max(1, round(self.learning.training_intensity * fragment / self.learning.train_batch))):
+            every = self.learning.update_every or self.learning.train_batch / self.learning.training_intensity
+            for _ in range(max(1, round(fragment / every))):
                 self.update(self.draw())
         return sampled
 
@@ -112,7 +113,8 @@ class Plain:
         """One step of Adam; the target network when it is due."""
         self.optimizer.zero_grad()
         self.loss(episodes).backward()
-        torch.nn.utils.clip_grad_norm_(self.network.parameters(), GRADIENT_CLIP)
+        if self.learning.grad_clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.learning.grad_clip)
         self.optimizer.step()
         if self.steps - self.updated_at >= self.learning.target_update_steps:
             self.target.load_state_dict(self.network.state_dict())
