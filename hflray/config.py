@@ -141,6 +141,12 @@ class FleetConfig(Section):
     edge_bandwidths_mhz: tuple[float, ...] | None = Field(
         None, description="B_m of every edge, for a fixed deployment; null: drawn from edge_bandwidth_mhz"
     )
+    deployment_seed: int | None = Field(
+        None,
+        ge=0,
+        description="edge positions, B_m and the edges' cloud links from a stream of this seed, so that fleets differ "
+        "in their devices only; edge_bandwidths_mhz wins over its B_m; null: drawn anew with every fleet",
+    )
     cloud_bandwidth_mhz: float = Field(10.0, gt=0, description="B, for each edge")
     max_cpu_ghz: Range = Field((2.0, 2.0), description="f_n^max")
     capacitance: float = Field(2e-28, gt=0, description="the paper's α; the energy formula has the ½")
@@ -301,13 +307,25 @@ class LearningConfig(Section):
     learning_rate_steps: int = Field(1_000_000, ge=1, description="environment steps until it is there")
     gamma: float = Field(0.99, ge=0, le=1, description="the paper's discount; measured: hardly matters")
     double_q: bool = Field(True, description="the title's double Q; false: target (22) as printed")
-    train_batch: int = Field(200, ge=1, description="transitions of an update, in whole episodes (the paper: O = 128)")
+    td_loss: Literal["huber", "squared"] = Field("huber", description="of the TD error; equation (21) is the square")
+    replay: Literal["episodes", "transitions"] = Field(
+        "episodes",
+        description="what an update draws: whole episodes; or, as in Algorithm 5, single transitions, each uniformly, "
+        "for which each episode that they are of is passed through the network once",
+    )
+    train_batch: int = Field(200, ge=1, description="O, transitions of an update (the paper: 128)")
     target_update_steps: int = Field(2000, ge=1, description="J: environment steps between target network updates")
     epsilon: Annotated[tuple[float, float], BeforeValidator(_as_range)] = Field(
         (1.0, 0.05), description="exploration, from the first value to the second"
     )
     epsilon_steps: int = Field(50_000, ge=1, description="environment steps until the second")
-    training_intensity: float = Field(4.0, gt=0, description="transitions replayed for each one sampled")
+    training_intensity: float | None = Field(
+        4.0, gt=0, description="transitions replayed for each one sampled; null: update_every says it"
+    )
+    update_every: int | None = Field(
+        None, ge=1, description="environment steps for each update (Algorithm 5: 1); null: training_intensity says it"
+    )
+    grad_clip: float | None = Field(10.0, gt=0, description="largest norm of a gradient; null: it is not clipped")
     learning_starts: int = Field(1000, ge=0, description="environment steps before the first update")
     td: float = Field(1.0, ge=0, description="weight of the TD loss (21)")
     ce: float = Field(0.0, ge=0, description="weight of the cross-entropy of Q against the teacher's edge, as in DQfD")
@@ -329,6 +347,24 @@ class LearningConfig(Section):
         if value is not None and not (value and all(size > 0 for size in value)):
             raise ValueError("accepted: a list of numbers above 0; correct it")
         return value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_way_to_pace_updates(cls, tree: Any) -> Any:
+        """`update_every` alone leaves `training_intensity` null, which is also how it is saved."""
+        if not isinstance(tree, dict):
+            return tree
+        every, intensity = tree.get("update_every"), tree.get("training_intensity", PydanticUndefined)
+        if every is None and intensity is None:
+            raise ValueError("training_intensity, update_every: both are null and nothing would be learned; set one")
+        if every is not None and intensity is PydanticUndefined:
+            return {**tree, "training_intensity": None}
+        if every is not None and intensity is not None:
+            raise ValueError(
+                f"update_every = {every} and training_intensity = {intensity} both say how often the network is "
+                "updated; accepted: one of the two; remove training_intensity, or set it to null"
+            )
+        return tree
 
     @field_validator("epsilon")
     @classmethod
@@ -468,6 +504,13 @@ class ExperimentConfig(Section):
             raise ValueError(
                 f"scheduling.num_scheduled: {self.scheduling.num_scheduled} devices cannot be scheduled out of "
                 f"fleet.num_devices = {n}; accepted: 1 to {n}; lower the one or raise the other"
+            )
+        edges = self.learning.num_edges
+        if self.fleet.deployment_seed is not None and edges is not None and edges[0] != edges[1]:
+            raise ValueError(
+                f"learning.num_edges: got {list(edges)} with fleet.deployment_seed = {self.fleet.deployment_seed}, "
+                "which keeps the edges of one deployment; accepted: one number of edges; give one, or set "
+                "fleet.deployment_seed to null"
             )
         # Only the clustering schedulers use K; FedAvg on a small fleet must not trip over its default.
         k = self.scheduling.num_clusters

@@ -20,6 +20,7 @@ from scipy.special import ndtri
 
 from hflray.config import FleetConfig
 from hflray.errors import ConfigError
+from hflray.seeding import stream
 
 __all__ = ["Fleet", "FleetConfig", "LinkArray", "Links", "path_gain", "sample_fleet"]
 
@@ -305,11 +306,14 @@ def sample_fleet(config: FleetConfig, rng: np.random.Generator) -> Fleet:
 
     Args:
         config: ranges and counts; above `DENSE_LINKS` links, or with ``dense=False``, links are computed on demand.
-        rng: the only source of randomness.
+            With a ``deployment_seed``, edge positions, the edges' cloud links and B_m are a function of that seed, M
+            and their ranges, and `rng` gives the devices and their links only.
+        rng: the only other source of randomness.
     """
     n, m = config.num_devices, config.num_edges
+    of_edges = rng if config.deployment_seed is None else stream(config.deployment_seed, "deployment")
     position_m = rng.uniform(0.0, config.area_m, (n, 2))
-    edge_position_m = rng.uniform(0.0, config.area_m, (m, 2))
+    edge_position_m = of_edges.uniform(0.0, config.area_m, (m, 2))
     dense = n * m <= DENSE_LINKS if config.dense is None else config.dense
     if dense:
         distance_m = np.linalg.norm(position_m[:, None] - edge_position_m[None], axis=-1)
@@ -325,13 +329,13 @@ def sample_fleet(config: FleetConfig, rng: np.random.Generator) -> Fleet:
         position_m=position_m,
         edge_position_m=edge_position_m,
         **link_fields,
-        cloud_gain=path_gain(cloud_distance_m, config, rng.normal(0.0, config.shadowing_db, m)),
+        cloud_gain=path_gain(cloud_distance_m, config, of_edges.normal(0.0, config.shadowing_db, m)),
         cycles_per_sample=rng.uniform(*config.cycles_per_sample, n),
         samples=rng.integers(config.samples[0], config.samples[1], n, endpoint=True).astype(np.float64),
         power_w=10.0 ** (rng.uniform(*config.power_dbm, n) / 10.0) * 1e-3,
         max_cpu_hz=rng.uniform(*config.max_cpu_hz_range, n),
         edge_power_w=np.full(m, config.edge_power_w),
-        edge_bandwidth_hz=_edge_bandwidth_hz(config, rng),
+        edge_bandwidth_hz=_edge_bandwidth_hz(config, of_edges),
         cloud_bandwidth_hz=config.cloud_bandwidth_hz,
         noise_w_per_hz=config.noise_w_per_hz,
         capacitance=config.capacitance,

@@ -24,7 +24,7 @@ from hflray.rl.runner import ConfiguredEnv, WholeEpisodeRunner
 from hflray.seeding import stream
 
 ITERATION = 2000  # environment steps of one `train()`
-GRADIENT_CLIP = 10.0
+TD_LOSSES = {"huber": "huber", "squared": "mse"}  # by RLlib's names
 EXTRA = "hflray_state"  # beside RLlib's own files: what its checkpoints leave out
 
 
@@ -42,7 +42,8 @@ class D3QN(DQN):  # type: ignore[misc]
     # RLlib takes the buffer's class from a string, which Tune turns into a class that RLlib then refuses.
     def _create_local_replay_buffer_if_necessary(self, config: Any) -> WholeEpisodeReplayBuffer:
         capacity = config["replay_buffer_config"]["capacity"]
-        return WholeEpisodeReplayBuffer(capacity, int(stream(self.config.seed or 0, "assigner/replay").integers(2**63)))
+        seed = int(stream(self.config.seed or 0, "assigner/replay").integers(2**63))
+        return WholeEpisodeReplayBuffer(capacity, seed, config["replay_buffer_config"]["transitions"])
 
     def network(self) -> QNetwork:
         """The network that is being trained."""
@@ -130,11 +131,17 @@ def algorithm_config(config: ExperimentConfig, pool: FleetPool) -> D3QNConfig:
             dueling=True,
             n_step=1,
             target_network_update_freq=learning.target_update_steps,
-            training_intensity=learning.training_intensity,
+            # RLlib counts replayed transitions; it rounds to whole updates between two samples of episodes.
+            training_intensity=learning.training_intensity or learning.train_batch / (learning.update_every or 1),
+            td_error_loss_fn=TD_LOSSES[learning.td_loss],
             num_steps_sampled_before_learning_starts=learning.learning_starts,
             epsilon=[(0, learning.epsilon[0]), (learning.epsilon_steps, learning.epsilon[1])],
-            replay_buffer_config={"type": "EpisodeReplayBuffer", "capacity": learning.buffer_capacity},
-            grad_clip=GRADIENT_CLIP,
+            replay_buffer_config={
+                "type": "EpisodeReplayBuffer",
+                "capacity": learning.buffer_capacity,
+                "transitions": learning.replay == "transitions",
+            },
+            grad_clip=learning.grad_clip,
             learner_config_dict={"td": learning.td, "ce": learning.ce},
         )
         .rl_module(

@@ -31,6 +31,7 @@ from hflray.study import MODEL_KB
 FORMAT = 1
 TEACHER_OPTIONS = {"hfel": ("exchanges", "start"), "local_search": ("start",)}
 MOST_EDGES = 127  # labels are int8
+LATER = ("deployment_seed",)  # settings of `fleet` that caches made before them do not have; null is what they are
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,12 @@ class FleetSpec:
             low, high = getattr(self, name)
             if not 0 < low <= high:
                 raise ConfigError(f"learning.{name}: got [{low}, {high}]; 0 < low <= high is needed; correct it")
+        if self.fleet.deployment_seed is not None and self.num_edges[0] != self.num_edges[1]:
+            raise ConfigError(
+                f"learning.num_edges: got {list(self.num_edges)} with fleet.deployment_seed = "
+                f"{self.fleet.deployment_seed}, which keeps the edges of one deployment; accepted: one number of "
+                "edges; give one, or set fleet.deployment_seed to null"
+            )
         if self.num_edges[1] > MOST_EDGES:
             raise ConfigError(f"learning.num_edges: got {self.num_edges[1]}; accepted: 1 to {MOST_EDGES}; lower it")
         fixed = self.fleet.edge_bandwidths_mhz
@@ -105,12 +112,12 @@ class FleetSpec:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it; what does not matter to the fleets (the counts of `fleet`) is left out."""
+        """As JSON holds it; what does not matter to the fleets (such as the counts of `fleet`) is left out."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("fleet", "options")}
         fleet = {
             k: v
             for k, v in self.fleet.model_dump(mode="json").items()
-            if k not in ("num_devices", "num_edges", "dense")
+            if k not in ("num_devices", "num_edges", "dense") and not (k in LATER and v is None)
         }
         whole: dict[str, Any] = json.loads(json.dumps({"fleet": fleet, **values, "options": dict(self.options)}))
         return whole

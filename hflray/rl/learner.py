@@ -15,9 +15,10 @@ from ray.rllib.algorithms.dqn.dqn_learner import QF_PREDS
 from ray.rllib.algorithms.dqn.torch.dqn_torch_learner import DQNTorchLearner
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.core.columns import Columns
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from torch import Tensor
 
-from hflray.rl.module import LENGTHS
+from hflray.rl.module import LENGTHS, NUMBERS
 
 TEACHER = "teacher"  # the teacher's edge of each device, in an episode's extra_model_outputs
 LAST_TARGET_UPDATES = "last_target_updates"
@@ -37,10 +38,25 @@ class D3QNLearner(DQNTorchLearner):  # type: ignore[misc]
         loss = weights["td"] * loss
         if weights["ce"]:
             mask = batch[Columns.LOSS_MASK]
-            imitation = torch.nn.functional.cross_entropy(fwd_out[QF_PREDS][mask], batch[TEACHER][mask])
+            q, edges = fwd_out[QF_PREDS][mask], batch[TEACHER][mask]
+            if NUMBERS in batch:  # a transition that was drawn twice counts twice
+                each = torch.nn.functional.cross_entropy(q, edges, reduction="none")
+                imitation = (batch["weights"][mask] * each).mean()
+            else:
+                imitation = torch.nn.functional.cross_entropy(q, edges)
             self.metrics.log_value((module_id, "cross_entropy"), imitation, window=1)
             loss = loss + weights["ce"] * imitation
         return loss
+
+    def after_gradient_based_update(self, *, timesteps: dict[str, Any]) -> None:
+        before = dict(self.last_update_ts_by_mid)
+        super().after_gradient_based_update(timesteps=timesteps)
+        if before != self.last_update_ts_by_mid:
+            self._forget_targets()
+
+    def _forget_targets(self) -> None:
+        for module_id in self.module.keys():  # noqa: SIM118 (no mapping)
+            self.module[module_id].unwrapped().forget_targets()
 
     # When the target network was last updated is not part of RLlib's state: a restored run would update it at once.
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -50,18 +66,45 @@ class D3QNLearner(DQNTorchLearner):  # type: ignore[misc]
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
         self.last_update_ts_by_mid.update(state.get(LAST_TARGET_UPDATES, {}))
+        self._forget_targets()
+
+
+class Drawn(list[SingleAgentEpisode]):
+    """The distinct episodes of a draw of single transitions.
+
+    Attributes:
+        counts: how often each of an episode's transitions was drawn, (H,) each.
+        numbers: of the episodes, counted from the first that the buffer ever took in.
+    """
+
+    def __init__(self, episodes: list[SingleAgentEpisode], counts: list[NDArray[np.intp]], numbers: list[int]) -> None:
+        super().__init__(episodes)
+        self.counts, self.numbers = counts, numbers
 
 
 class EpisodesToBatch(ConnectorV2):  # type: ignore[misc]
-    """Whole episodes to columns, padded with zeros to the longest."""
+    """Whole episodes to columns, padded with zeros to the longest.
+
+    Of a draw of single transitions, those are in the loss that were drawn, each weighted by how often: RLlib divides
+    the weighted sum by the number of those, so that the loss is the mean over the draw, equation (21).
+    """
 
     def __call__(self, *, batch: dict[str, Any], episodes: list[Any], **kwargs: Any) -> dict[str, Any]:
         # RLlib's loss squeezes: at T = 1 the batch dimension would be taken for time.
         steps = max(2, *(len(episode) for episode in episodes))
         columns: dict[str, dict[tuple[str], list[Any]]] = {}
+        scale = np.float32(1.0)
+        if isinstance(episodes, Drawn):
+            whole = np.concatenate(episodes.counts)
+            scale = np.float32((whole > 0).sum() / whole.sum())
         for number, episode in enumerate(episodes):
             key = (f"{episode.id_}_{number}",)  # the same episode may be drawn twice
-            for name, value in _columns(episode, steps).items():
+            laid_out = _columns(episode, steps)
+            if isinstance(episodes, Drawn):
+                counts = padded(episodes.counts[number], steps, np.float32)
+                laid_out |= {Columns.LOSS_MASK: counts > 0, "weights": counts * scale}
+                laid_out[NUMBERS] = np.int64(episodes.numbers[number])
+            for name, value in laid_out.items():
                 columns.setdefault(name, {})[key] = [value]
         batch.update(columns)
         return batch

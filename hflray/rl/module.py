@@ -21,6 +21,7 @@ from hflray.assignment.network import NetworkSpec, build_network
 
 LENGTHS = "lengths"  # devices of each episode, (B,)
 DRAWS = "draws"  # uniform numbers for exploration, (B, T, 2)
+NUMBERS = "numbers"  # of the episodes of single transitions, (B,)
 EPSILON = "epsilon"  # how often to explore, from 0 to 1
 
 
@@ -41,6 +42,11 @@ class D3QNModule(TorchRLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):  #
 
     def make_target_networks(self) -> None:
         self._target = make_target_network(self.network)
+        self.forget_targets()
+
+    def forget_targets(self) -> None:
+        """The target network has changed: what `_targets` kept of it no longer holds."""
+        self._kept: dict[int, Tensor] = {}
 
     def get_target_network_pairs(self) -> list[tuple[nn.Module, nn.Module]]:
         return [(self.network, self._target)]
@@ -67,8 +73,21 @@ class D3QNModule(TorchRLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):  #
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Tensor]:
         q = self.compute_q_values(batch)[QF_PREDS]
         with torch.no_grad():
-            target = self.forward_target(batch)[QF_PREDS]
+            target = self._targets(batch) if NUMBERS in batch else self.forward_target(batch)[QF_PREDS]
         return {QF_PREDS: q, QF_NEXT_PREDS: shifted(q.detach()), QF_TARGET_NEXT_PREDS: shifted(target)}
+
+    def _targets(self, batch: dict[str, Any]) -> Tensor:
+        """Q of the target network, (B, T, M), each episode passed once between two updates of that network.
+
+        It is passed by itself: its bits then do not depend on which others were drawn with it.
+        """
+        rows, found = batch[Columns.OBS], []
+        for i, (number, length) in enumerate(zip(batch[NUMBERS].tolist(), batch[LENGTHS].tolist(), strict=True)):
+            if number not in self._kept:
+                self._kept[number] = self._target(rows[i : i + 1, :length])[0]
+            found.append(self._kept[number])
+        q = torch.nn.utils.rnn.pad_sequence(found, batch_first=True)
+        return torch.nn.functional.pad(q, (0, 0, 0, rows.shape[1] - q.shape[1]))
 
 
 def shifted(q: Tensor) -> Tensor:

@@ -1,4 +1,7 @@
-"""Replay of whole episodes, seeded and resumable.
+"""Replay of whole episodes, or of transitions, seeded and resumable.
+
+A transition's state is its whole episode's rows, so the buffer holds episodes, and single transitions of them are drawn
+by saying how often each step of each episode was.
 
 RLlib's own buffer seeds itself from the system, and its state is a pickle of episodes. RLlib recognises buffers of
 episodes by ``EpisodeReplayBuffer`` in the class's name.
@@ -12,20 +15,21 @@ import numpy as np
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils.replay_buffers.episode_replay_buffer import EpisodeReplayBuffer
 
-from hflray.rl.learner import TEACHER
+from hflray.rl.learner import TEACHER, Drawn
 
 
 class WholeEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
-    """The latest episodes, up to `capacity` transitions; `sample` draws whole ones, uniformly and with replacement.
+    """The latest episodes, up to `capacity` transitions; `sample` draws uniformly and with replacement.
 
     Args:
         capacity: transitions kept; at least one episode is.
         seed: of the draws.
+        transitions: draw single transitions, as Algorithm 5 does, instead of whole episodes.
     """
 
-    def __init__(self, capacity: int, seed: int = 0) -> None:
+    def __init__(self, capacity: int, seed: int = 0, transitions: bool = False) -> None:
         super().__init__(capacity=capacity)
-        self.rng = np.random.default_rng(seed)
+        self.rng, self.transitions = np.random.default_rng(seed), transitions
 
     def add(self, episodes: list[SingleAgentEpisode]) -> None:
         """Append complete episodes; the oldest make room."""
@@ -38,7 +42,9 @@ class WholeEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
                 self._num_episodes_evicted += 1
 
     def sample(self, num_items: int, **kwargs: Any) -> list[SingleAgentEpisode]:
-        """Episodes of together at least `num_items` transitions."""
+        """Episodes of together at least `num_items` transitions; or those of exactly `num_items` single ones."""
+        if self.transitions:
+            return self._single(num_items)
         drawn: list[SingleAgentEpisode] = []
         transitions = 0
         while transitions < num_items:
@@ -46,6 +52,15 @@ class WholeEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
             transitions += len(drawn[-1])
         self.sampled_timesteps += transitions
         return drawn
+
+    def _single(self, num_items: int) -> Drawn:
+        ends = np.cumsum([len(episode) for episode in self.episodes])
+        flat = np.bincount(self.rng.integers(ends[-1], size=num_items), minlength=ends[-1])
+        counts = np.split(flat, ends[:-1])
+        there = [i for i, of_episode in enumerate(counts) if of_episode.any()]
+        self.sampled_timesteps += num_items
+        first = self._num_episodes_evicted
+        return Drawn([self.episodes[i] for i in there], [counts[i] for i in there], [first + i for i in there])
 
     def get_num_timesteps(self, module_id: str | None = None) -> int:
         """Transitions held."""

@@ -16,7 +16,7 @@ import torch
 
 from hflray import checkpoint, metrics
 from hflray.assignment.d3qn import save_policy
-from hflray.config import ExperimentConfig
+from hflray.config import ExperimentConfig, LearningConfig
 from hflray.errors import ConfigError, DivergedError
 from hflray.rl.algorithm import algorithm_config, checked_state
 from hflray.rl.card import model_card
@@ -177,8 +177,8 @@ class AssignerTraining:
         checked_state(source / RLLIB)  # no pickle is opened before this
         state = json.loads((source / PROGRESS).read_text(encoding="utf-8"))
         here = learning_state(self.config)
-        differ = [f"{key} = {state['learning'].get(key)} there, {here[key]} here" for key in here
-                  if state["learning"].get(key) != here[key]]  # fmt: skip
+        there = LearningConfig().model_dump(mode="json") | state["learning"]  # settings that came later: their defaults
+        differ = [f"{key} = {there.get(key)} there, {here[key]} here" for key in here if there.get(key) != here[key]]
         if differ:
             raise ConfigError(
                 f"checkpoint {source}: of another configuration ({'; '.join(differ)}); give the same, or begin anew"

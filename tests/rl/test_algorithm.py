@@ -84,6 +84,95 @@ def test_the_loss_is_the_equations(tmp_path, double_q, td, ce, reward) -> None:
     algorithm.stop()
 
 
+@pytest.mark.parametrize("double_q, td, ce", [(False, 1.0, 0.0), (True, 0.5, 2.0)])
+def test_the_loss_of_single_transitions_is_equation_21(tmp_path, double_q, td, ce) -> None:
+    algorithm = build(
+        small(
+            tmp_path,
+            f"learning.double_q={double_q}",
+            f"learning.td={td}",
+            f"learning.ce={ce}",
+            "learning.num_scheduled=[1, 8]",
+            "learning.target_update_steps=300",
+            "learning.replay=transitions",
+            "learning.td_loss=squared",
+            "learning.environments=1",
+            "learning.update_every=5",
+        )
+    )
+    for _ in range(3):
+        algorithm.train()
+    module = learner(algorithm).module["default_policy"]
+    draw = algorithm.local_replay_buffer.sample(60)
+    assert sum(int(counts.sum()) for counts in draw.counts) == 60
+    squares, entropies = [], []
+    for episode, counts in zip(draw, draw.counts, strict=True):
+        rows = torch.as_tensor(episode.observations.data[:-1])[None]
+        with torch.no_grad():
+            q, target = module.network(rows)[0], module._target(rows)[0]
+        for t in np.repeat(np.arange(len(counts)), counts):  # each transition as often as it was drawn
+            goal = float(episode.rewards.data[t])
+            if t + 1 < len(episode):
+                goal += 0.99 * float(target[t + 1, (q if double_q else target)[t + 1].argmax()])
+            squares.append((goal - float(q[t, episode.actions.data[t]])) ** 2)
+            edge = torch.as_tensor(episode.extra_model_outputs[TEACHER].data[t])
+            entropies.append(float(torch.nn.functional.cross_entropy(q[t], edge)))
+    assert len(squares) == 60
+    [result] = algorithm.learner_group.update(
+        episodes=draw, timesteps={"num_env_steps_sampled_lifetime": 900, "num_agent_steps_sampled_lifetime": {}}
+    )
+    logged = result["default_policy"]
+    assert float(logged["qf_loss"].peek()) == pytest.approx(np.mean(squares), rel=1e-4)
+    total = td * np.mean(squares) + ce * np.mean(entropies)
+    assert float(logged["total_loss"].peek()) == pytest.approx(total, rel=1e-4)
+    algorithm.stop()
+
+
+def test_kept_targets_are_those_of_the_target_network(tmp_path) -> None:
+    # Each episode is passed through the target network once between two updates of it, and anew after one.
+    algorithm = build(
+        small(
+            tmp_path, "learning.replay=transitions", "learning.update_every=4", "learning.target_update_steps=200",
+            "learning.environments=1", "learning.num_scheduled=[2, 8]",
+        )
+    )  # fmt: skip
+    module, buffer = learner(algorithm).module["default_policy"], algorithm.local_replay_buffer
+    for _ in range(3):
+        algorithm.train()
+        first = buffer._num_episodes_evicted
+        there = {number: q for number, q in module._kept.items() if number >= first}
+        assert there
+        for number, q in there.items():
+            episode = buffer.episodes[number - first]
+            with torch.no_grad():
+                assert torch.equal(q, module._target(torch.as_tensor(episode.observations.data[:-1])[None])[0])
+    algorithm.stop()
+
+
+@pytest.mark.parametrize("every, steps", [(1, 8), (4, 8), (16, 8)])
+def test_update_every_counts_environment_steps(tmp_path, every, steps) -> None:
+    algorithm = build(
+        small(
+            tmp_path, f"learning.update_every={every}", "learning.environments=1", "learning.learning_starts=0",
+            "learning.replay=transitions", "learning.evaluate_every=160",
+        )
+    )  # fmt: skip
+    optimizer = next(iter(learner(algorithm)._named_optimizers.values()))
+    algorithm.train()
+    updates = {int(state["step"]) for state in optimizer.state.values()}
+    assert updates == {algorithm.env_runner.num_env_steps_sampled_lifetime // every}
+    algorithm.stop()
+
+
+@pytest.mark.parametrize("clip", ["0.001", "null"])
+def test_the_gradient_is_clipped_only_if_asked(tmp_path, clip) -> None:
+    algorithm = build(small(tmp_path, f"learning.grad_clip={clip}", "learning.td=100"))
+    algorithm.train()
+    norm = torch.sqrt(sum((p.grad**2).sum() for p in learner(algorithm).module["default_policy"].network.parameters()))
+    assert (float(norm) <= 0.00101) == (clip != "null")
+    algorithm.stop()
+
+
 def weights(algorithm: D3QN) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in algorithm.network().state_dict().items()}
 

@@ -6,8 +6,8 @@ import gymnasium as gym
 import numpy as np
 from ray.rllib.core.columns import Columns
 
-from hflray.rl.learner import TEACHER, EpisodesToBatch, padded
-from hflray.rl.module import LENGTHS
+from hflray.rl.learner import TEACHER, Drawn, EpisodesToBatch, padded
+from hflray.rl.module import LENGTHS, NUMBERS
 from hflray.rl.replay import whole_episode
 
 SPACES = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32), gym.spaces.Discrete(4)
@@ -44,6 +44,20 @@ def test_columns_are_padded_to_the_longest() -> None:
 def test_an_episode_drawn_twice_is_there_twice() -> None:
     one = episode(3, 0)
     assert laid_out([one, one])[Columns.OBS].shape == (2, 3, 3)
+
+
+def test_drawn_transitions_are_weighted_by_how_often() -> None:
+    episodes = [episode(2, 0), episode(5, 1)]
+    counts = [np.array([0, 3]), np.array([1, 0, 0, 2, 0])]
+    batch = laid_out(Drawn(episodes, counts, [7, 9]))
+    assert batch[Columns.LOSS_MASK].tolist() == [[False, True, False, False, False], [True, False, False, True, False]]
+    assert batch[NUMBERS].tolist() == [7, 9]
+    # The masked mean, which RLlib takes, is then the mean over the six drawn.
+    losses = np.arange(10.0).reshape(2, 5)
+    mask = batch[Columns.LOSS_MASK]
+    mean = (batch["weights"] * losses)[mask].sum() / mask.sum()
+    assert mean == np.float32((3 * 1 + 1 * 5 + 2 * 8) / 6)
+    assert NUMBERS not in laid_out(episodes)
 
 
 def test_one_device_still_has_a_time_dimension() -> None:

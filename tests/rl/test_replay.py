@@ -59,6 +59,25 @@ def test_samples_are_whole_enough_and_uniform() -> None:
     assert abs(share - 0.1).max() < 0.03
 
 
+def test_single_transitions_are_drawn_uniformly() -> None:
+    buffer = WholeEpisodeReplayBuffer(60, seed=5, transitions=True)
+    buffer.add([episode(number, 3 + number) for number in range(10)])  # lengths 3 to 12; the first two have made room
+    kept = numbers(buffer.episodes)
+    lengths = np.array([3 + number for number in kept])
+    counts = {number: np.zeros(3 + number) for number in kept}
+    for _ in range(400):
+        drawn = buffer.sample(50)
+        assert sum(int(c.sum()) for c in drawn.counts) == 50
+        assert len(set(drawn.numbers)) == len(drawn)  # each episode once
+        for e, of_episode, number in zip(drawn, drawn.counts, drawn.numbers, strict=True):
+            assert numbers([e]) == [number]
+            assert len(of_episode) == len(e)
+            counts[number] += of_episode
+    share = np.concatenate([counts[number] for number in kept]) / (400 * 50)
+    assert abs(share * lengths.sum() - 1).max() < 0.25  # every transition alike, those of long episodes too
+    assert buffer.sampled_timesteps == 400 * 50
+
+
 def test_the_seed_decides_the_samples() -> None:
     one, two, other = filled(), filled(), WholeEpisodeReplayBuffer(100, seed=6)
     other.add(list(filled().episodes))
