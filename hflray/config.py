@@ -289,7 +289,7 @@ class TeacherConfig(Section):
     start: Literal["geographic", "best_gain", "random"] | None = Field(
         "best_gain",
         description="where hfel and local_search start. From geographic HFEL's labels are so noisy that no policy "
-        "returns more than 17.6 of 50, from best_gain 27.3 (design, decision 5.8); null: the assigner's default",
+        "returns more than 17.6 of 50, from best_gain 27.3 (hflray.rl.ceilings); null: the assigner's default",
     )
     options: dict[str, Any] = Field({}, description="further arguments of the assigner")
 

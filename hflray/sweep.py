@@ -379,7 +379,7 @@ def run_name(config: ExperimentConfig, values: dict[str, Any], task: Task = "exp
     }  # fmt: skip
     if task == "assignment":  # no data, no scheduler, but every assigner by its full name
         parts = [*parts[1:3], assigner_label(config), parts[5]]
-        said |= {"assignment.exchanges", "assignment.polish_ms", "allocation.coupling"}
+        said |= {"assignment.exchanges", "assignment.polish_ms", "assignment.policy", "allocation.coupling"}
     if task == "train_assigner":
         teacher = config.learning.teacher
         name = f"{teacher.name}-{teacher.exchanges}" if teacher.name == "hfel" else teacher.name
@@ -393,11 +393,15 @@ def run_name(config: ExperimentConfig, values: dict[str, Any], task: Task = "exp
 
 
 def assigner_label(config: ExperimentConfig) -> str:
-    """An assigner as the paper calls it, such as ``hfel-300``; with `joint` where all edges share one deadline."""
+    """An assigner as the paper calls it, such as ``hfel-300``; `joint` where all edges share one deadline.
+
+    A d3qn of another policy than the default is named by that.
+    """
     name = config.assignment.name
     name = f"{name}-{config.assignment.exchanges}" if name == "hfel" else name
     name = f"{name} redraw" if config.assignment.options.get("redraw") else name
-    polish = config.assignment.polish_ms if name == "d3qn" else None
+    polish, policy = (config.assignment.polish_ms, config.assignment.policy) if name == "d3qn" else (None, None)
+    name = f"{name} {Path(policy).stem}" if policy else name
     if polish:
         name = f"{name} optimum" if polish == "optimum" else f"{name} {polish:g} ms"
     return f"{name} joint" if config.allocation.coupling == "joint" else name

@@ -9,9 +9,10 @@ import pytest
 
 from hflray.config import validate
 from hflray.errors import ConfigError
-from hflray.sweep import NO_DATA, SweepFile, expand, load_sweep, run_name, smoke
+from hflray.sweep import NO_DATA, Axis, SweepFile, assigner_label, expand, load_sweep, run_name, smoke
 
-SHIPPED = sorted((Path(__file__).parents[1] / "tune_configs").glob("*.yaml"))
+CONFIGS = Path(__file__).parents[1] / "tune_configs"
+SHIPPED = sorted(CONFIGS.glob("*.yaml"))
 POPULATION = "tune: {samples: 4, population: {every: 2}}\n"
 GOOD = """
 name: mine
@@ -156,3 +157,47 @@ def test_a_population_has_a_trial_for_every_draw(tmp_path) -> None:
     assert [trial.name for trial in trials] == [f"digits-H50-λ1-ikc-d3qn-s0-p{number}" for number in range(4)]
     assert len({trial.config.training.learning_rate for trial in trials}) == 4
     assert expand(smoke(load_sweep(write(tmp_path, text))))
+
+
+def test_literal_figure_5_sets_what_the_paper_prints() -> None:
+    trials = expand(load_sweep(CONFIGS / "fig5_literal.yaml"))
+    assert len(trials) == 2
+    for trial in trials:
+        learning, teacher = trial.config.learning, trial.config.learning.teacher
+        assert (learning.features, learning.architecture, learning.hidden) == ("paper", "bilstm", 256)
+        assert (teacher.name, teacher.exchanges, teacher.start) == ("hfel", 300, "geographic")
+        assert (learning.replay, learning.train_batch, learning.update_every) == ("transitions", 128, 1)
+        assert learning.learning_starts == learning.train_batch + 1  # "if more than O are there"
+        assert (learning.td_loss, learning.double_q, learning.gamma) == ("squared", False, 0.99)
+        assert learning.learning_rate == learning.final_learning_rate == 1e-3
+        assert (learning.grad_clip, learning.td, learning.ce, learning.reward) == (None, 1.0, 0.0, "teacher")
+        assert (trial.config.fleet.deployment_seed, trial.config.fleet.num_edges) == (0, 5)
+        assert (learning.minutes, learning.env_steps) == (None, 30_000)
+    longer = expand(load_sweep(CONFIGS / "fig5_literal.yaml", ["learning.env_steps=300000"]))
+    assert [trial.config.learning.env_steps for trial in longer] == [300_000] * 2
+
+
+def test_figure_5s_trials_stop_at_the_same_step() -> None:
+    trials = expand(load_sweep(CONFIGS / "fig5_assigner_learning.yaml"))
+    (limits,) = {(trial.config.learning.minutes, trial.config.learning.env_steps) for trial in trials}
+    assert limits[0] is None
+    assert limits[1] is not None
+
+
+def test_figure_6_has_each_row_on_five_deployments_and_the_literal_policy_on_its_own() -> None:
+    found: dict[str, list[int | None]] = {}
+    for trial in expand(load_sweep(CONFIGS / "fig6_assignment.yaml")):
+        found.setdefault(assigner_label(trial.config), []).append(trial.config.fleet.deployment_seed)
+    assert found.pop("d3qn paper_literal") == [0]
+    rows = ["geographic", "best_gain", "hfel-100", "hfel-300", "local_search", "local_search joint"]
+    assert list(found) == [*rows, "d3qn", "d3qn 5 ms", "d3qn optimum", "d3qn paper_db"]
+    assert all(seeds == [0, 1, 2, 3, 4] for seeds in found.values())
+
+
+def test_a_policys_name_is_in_the_trials_name() -> None:
+    file = load_sweep(None, ["task=assignment", "assignment.name=d3qn"])
+    file = file.model_copy(
+        update={"sweep": {"assignment.policy": Axis(zip=[None, "paper_db", "runs/mine.safetensors"])}}
+    )
+    names = [trial.name for trial in expand(file)]
+    assert names == ["H50-λ1-d3qn-s0", "H50-λ1-d3qn_paper_db-s0", "H50-λ1-d3qn_mine-s0"]

@@ -125,6 +125,7 @@ def test_clustering_as_a_task(tmp_path) -> None:
 def test_assignment_as_a_task(tmp_path) -> None:
     shipped = Path(cli.__file__).parents[2] / "tune_configs" / "fig6_assignment.yaml"
     overrides = ["max_rounds=3", "scheduling.num_scheduled=10", "allocation.coupling=per_edge"]
+    overrides += ["assignment.policy=null", "fleet.deployment_seed=null"]
     axes = ["sweep.assignment.name={zip: [geographic, hfel]}", "sweep.assignment.exchanges={zip: [0, 100]}"]
     axes += ["sweep.assignment.polish_ms={zip: [null, null]}"]
     arguments = [word for text in overrides + axes for word in ("--set", text)]
