@@ -135,7 +135,11 @@ class FleetConfig(Section):
     samples: IntRange = Field(
         (400, 700), description="D_n of a fleet without data; an experiment uses its partition's sizes"
     )
-    power_dbm: Range = Field((0.0, 23.0), description="p_n, uniform in dBm")
+    power_dbm: Range = Field((0.0, 23.0), description="lowest and highest p_n")
+    power_law: Literal["dbm", "watt"] = Field(
+        "dbm",
+        description="p_n between the ends of power_dbm: uniform in dBm, or uniform in watts (the paper is silent)",
+    )
     edge_power_dbm: float = Field(23.0, description="p^m")
     edge_bandwidth_mhz: Range = Field((0.5, 3.0), description="B_m")
     edge_bandwidths_mhz: tuple[float, ...] | None = Field(
@@ -220,12 +224,22 @@ class CostConfig(Section):
         return None if self.model_kb is None else self.model_kb * BITS_PER_KB
 
 
+class ClusteringBillConfig(Section):
+    """How Algorithm 2 is billed, which the paper does not say."""
+
+    edge_iterations: Literal[1, "Q"] = Field(1, description="edge iterations billed: 1, or Q as in a round")
+    cpu: Literal["allocated", "max"] = Field(
+        "allocated", description="frequency billed: the allocated one, or f_n^max; the bandwidth stays as allocated"
+    )
+
+
 class SchedulingConfig(Section):
     """Which devices train."""
 
     name: str = Field("ikc", description="ikc | vkc | fedavg")
     num_scheduled: int = Field(50, ge=1, description="H")
     num_clusters: int | None = Field(10, ge=1, description="K; null: the data set's number of classes")
+    clustering_bill: ClusteringBillConfig = ClusteringBillConfig()
     options: dict[str, Any] = Field({}, description="further arguments of a scheduler from outside")
 
     @field_validator("name")

@@ -387,12 +387,15 @@ class Experiment:
         count = config.scheduling.num_clusters or dataset.num_classes
         self.clusters = cluster_devices(trained, count, config.seed)
         truth = majority_classes(scenario.parts, dataset.y_train, dataset.num_classes)
+        bill = config.scheduling.clustering_bill
         cost = clustering_cost(
             scenario.fleet,
             bits,
             self.work.local_iterations,
             self.work.delay_weight,
             partial(allocate_round, method=config.allocation.method),
+            edge_iterations=self.work.edge_iterations if bill.edge_iterations == "Q" else 1,
+            max_cpu=bill.cpu == "max",
         )
         self.clustering = {
             "ari": metrics.adjusted_rand_index(self.clusters, truth),

@@ -300,8 +300,15 @@ def _edge_bandwidth_hz(config: FleetConfig, rng: np.random.Generator) -> FloatAr
     return np.array(fixed) * 1e6
 
 
+def _power_w(config: FleetConfig, rng: np.random.Generator) -> FloatArray:
+    """p_n (N,), W; both laws take as many numbers from `rng`, so that the rest of the fleet is the same."""
+    if config.power_law == "watt":
+        return rng.uniform(*config.power_w_range, config.num_devices)
+    return np.asarray(10.0 ** (rng.uniform(*config.power_dbm, config.num_devices) / 10.0) * 1e-3)
+
+
 def sample_fleet(config: FleetConfig, rng: np.random.Generator) -> Fleet:
-    """Draw a fleet: positions, links, and Table I's uniform ranges (transmit power uniform in dBm).
+    """Draw a fleet: positions, links, and Table I's uniform ranges.
 
     Args:
         config: ranges and counts; above `DENSE_LINKS` links, or with ``dense=False``, links are computed on demand.
@@ -328,7 +335,7 @@ def sample_fleet(config: FleetConfig, rng: np.random.Generator) -> Fleet:
         cloud_gain=path_gain(cloud_distance_m, config, rng.normal(0.0, config.shadowing_db, m)),
         cycles_per_sample=rng.uniform(*config.cycles_per_sample, n),
         samples=rng.integers(config.samples[0], config.samples[1], n, endpoint=True).astype(np.float64),
-        power_w=10.0 ** (rng.uniform(*config.power_dbm, n) / 10.0) * 1e-3,
+        power_w=_power_w(config, rng),
         max_cpu_hz=rng.uniform(*config.max_cpu_hz_range, n),
         edge_power_w=np.full(m, config.edge_power_w),
         edge_bandwidth_hz=_edge_bandwidth_hz(config, rng),

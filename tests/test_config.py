@@ -176,6 +176,15 @@ MISTAKES = [
     ("data.majority_fraction=1.5", ["data.majority_fraction", "got 1.5", "above 0 and at most 1", "default 0.8"]),
     ("target_accuracy=1.2", ["target_accuracy", "got 1.2", "above 0 and at most 1, or null", "default null"]),
     ("target_accuracy=85", ["target_accuracy", "got 85", "at most 1"]),
+    ("fleet.power_law=watts", ["fleet.power_law", "'watts'", "'dbm' or 'watt'", "did you mean 'watt'?", "default dbm"]),
+    ("scheduling.clustering_bill.edge_iterations=5", ["edge_iterations", "got 5", "1 or 'Q'", "default 1"]),
+    ("scheduling.clustering_bill.edge_iterations=true", ["scheduling.clustering_bill.edge_iterations", "got True"]),
+    (
+        "scheduling.clustering_bill.cpu=min",
+        ["clustering_bill.cpu", "'min'", "'allocated' or 'max'", "default allocated"],
+    ),
+    ("scheduling.clustering_bill.gpu=1", ["scheduling.clustering_bill.gpu", "unknown key", "edge_iterations, cpu"]),
+    ("scheduling.clustering_bill=Q", ["scheduling.clustering_bill", "got 'Q'", "a section"]),
     ("allocation.method=newtn", ["allocation.method", "'newtn'", "'newton' or 'cvxpy'", "did you mean 'newton'?"]),
     ("seed=true", ["seed", "True", "an integer at least 0"]),
     ("seed=-1", ["seed", "got -1", "at least 0"]),
@@ -207,6 +216,15 @@ def test_rules_over_several_settings():
     assert load_config(overrides=[*small, "scheduling.name=fedavg"]).scheduling.num_clusters == 10
     assert "10 clusters cannot be made" in line_of(*small)
     assert "'seed' is a value" in line_of("seed=1", "seed.x=2")
+
+
+def test_how_clustering_is_billed():
+    assert load_config().scheduling.clustering_bill.model_dump() == {"edge_iterations": 1, "cpu": "allocated"}
+    overrides = ["scheduling.clustering_bill.edge_iterations=Q", "scheduling.clustering_bill.cpu=max"]
+    assert load_config(overrides=overrides).scheduling.clustering_bill.model_dump() == {
+        "edge_iterations": "Q",
+        "cpu": "max",
+    }
 
 
 def test_every_mistake_has_its_line():

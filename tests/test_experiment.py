@@ -107,6 +107,21 @@ def test_the_mini_model_makes_clustering_cheaper() -> None:
     assert bills["vkc"]["energy_j"] > 10 * bills["ikc"]["energy_j"]
 
 
+def test_clustering_is_billed_as_the_configuration_says() -> None:
+    def bill(*settings: str) -> dict[str, float]:
+        overrides = [f"scheduling.clustering_bill.{setting}" for setting in settings]
+        experiment = Experiment(small_config("scheduling.name=ikc", "training.edge_iterations=3", *overrides))
+        experiment.cluster()
+        return experiment.clustering
+
+    usual, three, fast = bill(), bill("edge_iterations=Q"), bill("cpu=max")
+    for name in ("delay_s", "energy_j"):
+        assert three[name] == pytest.approx(3 * usual[name], rel=1e-9)
+    assert fast["delay_s"] < usual["delay_s"]
+    assert fast["energy_j"] > usual["energy_j"]
+    assert usual["ari"] == three["ari"] == fast["ari"]
+
+
 @pytest.mark.parametrize("scheduler", ["ikc", "vkc", "fedavg"])
 @pytest.mark.parametrize("at", [0, 1, 2])
 def test_a_state_carries_on_bit_for_bit(scheduler: str, at: int) -> None:

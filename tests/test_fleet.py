@@ -73,6 +73,24 @@ def test_powers_in_watts():
     assert fleet.noise_w_per_hz == pytest.approx(3.981072e-21, rel=1e-6)  # -174 dBm/Hz = 10^-17.4 mW/Hz
 
 
+def test_powers_uniform_in_watts():
+    dbm, watt = draw(num_devices=2000, num_edges=2), draw(num_devices=2000, num_edges=2, power_law="watt")
+    # 0 dBm is 1 mW and 23 dBm 10^2.3 = 199.5262 mW. Both laws take one number in [0, 1) a device: its share of the way.
+    share = 10 * np.log10(dbm.power_w / 1e-3) / 23
+    np.testing.assert_allclose(watt.power_w, 1e-3 + share * (0.1995262315 - 1e-3), rtol=1e-9)
+    # The means: 100.3 mW in watts; (199.5 - 1) / ln(199.5) = 37.5 mW in dBm.
+    assert watt.power_w.mean() == pytest.approx(0.1002631, rel=0.05)
+    assert dbm.power_w.mean() == pytest.approx(0.0374872, rel=0.07)
+    for name in ARRAYS:
+        if name != "power_w":
+            np.testing.assert_array_equal(getattr(watt, name), getattr(dbm, name))
+
+
+def test_a_fixed_power_is_the_same_by_either_law():
+    for law in ("dbm", "watt"):
+        assert draw(num_devices=3, num_edges=2, power_dbm=10, power_law=law).power_w == pytest.approx([0.01] * 3)
+
+
 def test_shadowing_over_many_links():
     fleet = draw(num_devices=1000, num_edges=50)
     shadow_db = 10 * np.log10(path_gain(fleet.distance_m, FleetConfig()) / fleet.gain)

@@ -31,6 +31,9 @@ from hflray.study import MODEL_KB
 FORMAT = 1
 TEACHER_OPTIONS = {"hfel": ("exchanges", "start"), "local_search": ("start",)}
 MOST_EDGES = 127  # labels are int8
+# Settings of `fleet` that came after FORMAT 1: at its default such a setting is left out of the specification, so that
+# hashes, caches and what policies have recorded stay as they were.
+LATER = ("power_law",)
 
 
 @dataclass(frozen=True)
@@ -105,12 +108,13 @@ class FleetSpec:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it; what does not matter to the fleets (the counts of `fleet`) is left out."""
+        """As JSON holds it; what does not matter to the fleets (such as the counts of `fleet`) is left out."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("fleet", "options")}
         fleet = {
             k: v
             for k, v in self.fleet.model_dump(mode="json").items()
             if k not in ("num_devices", "num_edges", "dense")
+            and not (k in LATER and v == FleetConfig.model_fields[k].default)
         }
         whole: dict[str, Any] = json.loads(json.dumps({"fleet": fleet, **values, "options": dict(self.options)}))
         return whole

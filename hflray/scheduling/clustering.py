@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,12 +84,29 @@ def _coordinates(vectors: NDArray[np.float32]) -> NDArray[np.float64]:
     return np.asarray(axes * np.sqrt(np.maximum(values, 0.0)), dtype=np.float64)
 
 
-def clustering_cost(
-    fleet: Fleet, model_bits: float, local_iterations: int, delay_weight: float, allocate: Allocate
-) -> RoundCost:
-    """Delay and energy of Algorithm 2: equations (4) to (10), (13) and (14) over all N devices.
+@dataclass(frozen=True, eq=False)
+class _Given:
+    """What each device is billed with, see `AllocationLike`."""
 
-    Geographic assignment, one edge iteration and no cloud hop (design, decision 5.10). It stays outside the totals.
+    bandwidth_hz: NDArray[np.float64]
+    cpu_hz: NDArray[np.float64]
+
+
+def clustering_cost(
+    fleet: Fleet,
+    model_bits: float,
+    local_iterations: int,
+    delay_weight: float,
+    allocate: Allocate,
+    *,
+    edge_iterations: int = 1,
+    max_cpu: bool = False,
+    assignment: IntArray | None = None,
+) -> RoundCost:
+    """Delay and energy of Algorithm 2: equations (4) to (10), (13) and (14) over all N devices, without a cloud hop.
+
+    The paper does not say how it bills Algorithm 2. The defaults are the design's decision 5.10: geographic
+    assignment, one edge iteration, frequencies as allocated. The bill stays outside the totals.
 
     Args:
         fleet: N devices and M edges.
@@ -96,12 +114,18 @@ def clustering_cost(
         local_iterations: L.
         delay_weight: λ, J/s.
         allocate: called as ``allocate(fleet, work, devices, assignment)``, such as `hflray.allocation.allocate_round`.
+        edge_iterations: how many are billed; 1 or Q.
+        max_cpu: bill f_n^max instead of the allocated frequencies; the bandwidths stay as allocated.
+        assignment: the edge of each device, (N,); None: the nearest one.
 
     Raises:
-        ConfigError: a size or count is not above 0.
+        ConfigError: a size or count is not above 0, or the assignment is not one of these devices and edges.
         InfeasibleError: raised by `allocate`.
     """
-    work = Workload(model_bits, local_iterations, edge_iterations=1, delay_weight=delay_weight, cloud_hop=False)
+    work = Workload(model_bits, local_iterations, edge_iterations, delay_weight, cloud_hop=False)
     devices = np.arange(fleet.num_devices, dtype=np.intp)
-    nearest = fleet.nearest_edges(devices)[:, 0]
-    return round_cost(fleet, work, devices, nearest, allocate(fleet, work, devices, nearest))
+    edges = fleet.nearest_edges(devices)[:, 0] if assignment is None else assignment
+    given = allocate(fleet, work, devices, edges)
+    if max_cpu:
+        given = _Given(given.bandwidth_hz, fleet.max_cpu_hz)
+    return round_cost(fleet, work, devices, edges, given)

@@ -9,6 +9,7 @@ import pytest
 
 from hflray import ConfigError, DataError
 from hflray.allocation import allocate_round
+from hflray.assignment.d3qn import SHIPPED, load_policy
 from hflray.assignment.features import feature_rows
 from hflray.config import FleetConfig, load_config
 from hflray.cost import round_cost
@@ -84,6 +85,23 @@ def test_the_hash_tells_specifications_apart() -> None:
     assert len({SPEC.hash, *(other.hash for other in others)}) == 5
     # The counts of the configuration are replaced by the ranges and do not matter.
     assert replace(SPEC, fleet=FleetConfig(num_devices=7)).hash == SPEC.hash
+
+
+def test_a_later_setting_at_its_default_changes_no_hash() -> None:
+    # As FORMAT 1 gave it at commit 6c93c38, before there was fleet.power_law.
+    assert FleetSpec().hash == "e5006fdefe593ea8"
+    assert "power_law" not in FleetSpec().to_dict()["fleet"]
+    watt = FleetSpec(fleet=FleetConfig(power_law="watt"))
+    assert watt.hash != FleetSpec().hash
+    assert FleetSpec.from_dict(watt.to_dict()) == watt
+
+
+def test_the_shipped_policys_specifications_are_read_as_they_were_recorded() -> None:
+    _, card = load_policy(SHIPPED)
+    recorded = [card["trained_on"]["specification"], *(s for tuned in card["fine_tuned"] for s in tuned["fleets"])]
+    assert len(recorded) > 1
+    for values in recorded:
+        assert FleetSpec.from_dict(values).to_dict() == values
 
 
 def test_a_fixed_deployment() -> None:

@@ -102,3 +102,29 @@ def test_the_bill_is_one_edge_iteration_of_everybody_at_the_nearest_edge():
     assert cost.energy_j == pytest.approx((fleet.power_w * upload + energy).sum())
     assert cost.objective == pytest.approx(cost.energy_j + 2.0 * cost.delay_s)
     assert cost.message_bits == 12 * 8e4
+
+
+def test_other_ways_to_bill_it():
+    # One device: 1e4 cycles a sample, 500 samples, L = 2: 1e7 cycles. At 1 GHz 0.01 s and 1e-28 · 1e18 · 1e7 = 1 mJ; at
+    # its highest frequency, 2 GHz, 0.005 s and 4 mJ. The upload, billed alike, is what else there is.
+    fleet = sample_fleet(
+        FleetConfig(num_devices=1, num_edges=2, cycles_per_sample=1e4, samples=500), np.random.default_rng(0)
+    )
+
+    def bill(**how):
+        seen.clear()
+        return clustering_cost(fleet, 8e4, 2, 1.0, allocate, **how)
+
+    def allocate(fleet, work, devices, assignment):
+        seen.update(edge_iterations=work.edge_iterations, edge=int(assignment[0]))
+        return SimpleNamespace(bandwidth_hz=np.array([1e5]), cpu_hz=np.array([1e9]))
+
+    seen = {}
+    one, fast, five = bill(), bill(max_cpu=True), bill(edge_iterations=5)
+    assert one.delay_s - fast.delay_s == pytest.approx(0.005, rel=1e-9)
+    assert fast.energy_j - one.energy_j == pytest.approx(0.003, rel=1e-9)
+    assert (five.delay_s, five.energy_j) == pytest.approx((5 * one.delay_s, 5 * one.energy_j))
+    assert seen["edge_iterations"] == 5
+    farther = int(1 - fleet.distance_m[0].argmin())
+    assert bill(assignment=np.array([farther])).delay_s != one.delay_s
+    assert seen["edge"] == farther
