@@ -16,12 +16,44 @@ from hflray import metrics
 from hflray.allocation import allocate_round
 from hflray.assignment import configured_assigner
 from hflray.assignment.bounds import lower_bound
-from hflray.config import BITS_PER_KB, ExperimentConfig
+from hflray.config import BITS_PER_KB, DataConfig, ExperimentConfig
 from hflray.cost import Workload, round_cost
+from hflray.data.datasets import CIFAR_RANGE, FASHION_RANGE
+from hflray.errors import ConfigError
 from hflray.fleet import sample_fleet
 from hflray.seeding import stream
 
 MODEL_KB = 448.0  # z of a study whose configuration has none: Table I, Fashion-MNIST
+# z in KB and the range of D_n by data set, Table I.
+OF_DATA = {"fashion_mnist": (MODEL_KB, FASHION_RANGE), "cifar10": (882.0, CIFAR_RANGE)}
+
+
+def sized_by_data(config: ExperimentConfig) -> ExperimentConfig:
+    """The configuration of a task that loads no data, with z and D_n of the data set that it names (Table I).
+
+    What the configuration gives itself, ``cost.model_kb`` and ``fleet.samples``, stays. The default of ``data.name``
+    counts as not given, because a configuration that was written out whole names it too: then nothing is changed. A
+    configuration made by this function comes back as it is, also after it was written out and read again.
+
+    Raises:
+        ConfigError: the data set is another one, and z and D_n are not both given.
+    """
+    name = config.data.name
+    kb_is_given, samples_are_given = config.cost.model_kb is not None, "samples" in config.fleet.model_fields_set
+    if name == DataConfig.model_fields["name"].default or (kb_is_given and samples_are_given):
+        return config
+    if name not in OF_DATA:
+        raise ConfigError(
+            f"data.name: got '{name}' for a task that loads no data; accepted: {', '.join(OF_DATA)}, whose z and D_n "
+            "the paper gives; set cost.model_kb and fleet.samples to those of this data set, or remove data.name"
+        )
+    model_kb, samples = OF_DATA[name]
+    changes: dict[str, object] = {}
+    if not kb_is_given:
+        changes["cost"] = config.cost.model_copy(update={"model_kb": model_kb})
+    if not samples_are_given:
+        changes["fleet"] = config.fleet.model_copy(update={"samples": samples})
+    return config.model_copy(update=changes)
 
 
 @dataclass(frozen=True)
@@ -47,11 +79,13 @@ class FleetRecord:
 
 
 def run_study(config: ExperimentConfig) -> Iterator[FleetRecord]:
-    """Yield a record for each of ``max_rounds`` fleets.
+    """Yield a record for each of ``max_rounds`` fleets; z and D_n are those of `sized_by_data`.
 
     Raises:
+        ConfigError: see `sized_by_data`.
         InfeasibleError: an edge's allocation failed.
     """
+    config = sized_by_data(config)
     work = Workload(
         model_bits=config.cost.model_bits or MODEL_KB * BITS_PER_KB,
         local_iterations=config.training.local_iterations,

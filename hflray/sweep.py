@@ -38,8 +38,10 @@ from hflray.config import (
 )
 from hflray.errors import ConfigError, nearest
 from hflray.seeding import stream
+from hflray.study import sized_by_data
 
 Task = Literal["experiment", "train_assigner", "assignment", "clustering"]
+NO_DATA = ("assignment", "train_assigner")  # tasks that load no data set; its name says z and D_n
 RUNNABLE = ("experiment", "assignment", "clustering", "train_assigner")
 SMOKE_LEARNING = {
     "fleets": 10, "evaluation_fleets": 2, "hidden": 16, "minutes": None, "env_steps": 2000, "evaluate_every": 1000,
@@ -351,6 +353,8 @@ def make_trial(file: SweepFile, values: dict[str, Any]) -> Trial:
         tree["tracking"] = file.tracking.model_dump(mode="json")
     try:
         config = validate(ExperimentConfig, tree)
+        if file.task in NO_DATA:
+            config = sized_by_data(config)
     except ConfigError as error:
         if not values:
             raise
@@ -381,6 +385,8 @@ def run_name(config: ExperimentConfig, values: dict[str, Any], task: Task = "exp
         name = f"{teacher.name}-{teacher.exchanges}" if teacher.name == "hfel" else teacher.name
         parts = [*parts[1:3], config.learning.features, name, parts[5]]
         said |= {"learning.features", "learning.teacher.name", "learning.teacher.exchanges"}
+    if task in NO_DATA:
+        said.discard("data.name")
     shown = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in values.items()}
     parts += [f"{key.rpartition('.')[2]}={value}" for key, value in shown.items() if key not in said]
     return re.sub(r"[^\w.=λ-]+", "_", "-".join(parts))
@@ -417,6 +423,8 @@ def smoke(file: SweepFile) -> SweepFile:
         "training.local_iterations": 1,
         "training.edge_iterations": 2,
     }
+    if file.task in NO_DATA:
+        small = {key: value for key, value in small.items() if not key.startswith("data.")}
     if file.task == "train_assigner":
         small |= {f"learning.{key}": value for key, value in SMOKE_LEARNING.items()}
     experiment = _deep_copy(file.experiment)

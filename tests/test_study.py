@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hflray import metrics
-from hflray.config import ExperimentConfig, load_config
-from hflray.study import run_study
+from hflray.config import ExperimentConfig, load_config, to_yaml
+from hflray.errors import ConfigError
+from hflray.study import run_study, sized_by_data
 
 
 def config(*overrides: str) -> ExperimentConfig:
@@ -41,6 +42,47 @@ def test_it_repeats_and_depends_on_the_seed() -> None:
 
     assert objectives() == objectives()
     assert objectives() != objectives("seed=1")
+
+
+def bills(*overrides: str) -> list[tuple[float, float]]:
+    records = run_study(config("assignment.name=geographic", *overrides))
+    return [(record.delay_s, record.energy_j) for record in records]
+
+
+def test_a_data_set_says_how_large_models_and_devices_are() -> None:
+    usual = bills()
+    assert usual == bills("data.name=digits") == bills("data.name=fashion_mnist")
+    assert usual == bills("cost.model_kb=448", "fleet.samples=[400, 700]")
+    assert bills("data.name=cifar10") == bills("cost.model_kb=882", "fleet.samples=[300, 600]")
+    assert bills("data.name=cifar10") != usual
+
+
+@pytest.mark.parametrize(
+    "given, model_kb, samples",
+    [
+        ([], None, (400, 700)),
+        (["data.name=fashion_mnist"], 448.0, (400, 700)),
+        (["data.name=cifar10"], 882.0, (300, 600)),
+        (["data.name=cifar10", "cost.model_kb=100"], 100.0, (300, 600)),
+        (["data.name=cifar10", "fleet.samples=[400, 700]"], 882.0, (400, 700)),
+        (["data.name=synthetic", "cost.model_kb=5", "fleet.samples=[1, 2]"], 5.0, (1, 2)),
+        (["data.name=mine.npz", "cost.model_kb=5", "fleet.samples=[1, 2]"], 5.0, (1, 2)),
+    ],
+)
+def test_what_is_given_stays_and_is_read_again_as_it_was(given, model_kb, samples, tmp_path) -> None:
+    sized = sized_by_data(config(*given))
+    assert (sized.cost.model_kb, sized.fleet.samples) == (model_kb, samples)
+    assert sized_by_data(sized) is sized
+    path = tmp_path / "whole.yaml"
+    path.write_text(to_yaml(sized), encoding="utf-8")
+    assert sized_by_data(load_config(path)) == sized
+
+
+@pytest.mark.parametrize("given", [[], ["cost.model_kb=5"], ["fleet.samples=[1, 2]"]])
+def test_another_data_set_is_refused_with_what_to_set(given) -> None:
+    says = r"data\.name: got 'synthetic' .*accepted: fashion_mnist, cifar10.*set cost\.model_kb and fleet\.samples"
+    with pytest.raises(ConfigError, match=says):
+        next(run_study(config("data.name=synthetic", *given)))
 
 
 def test_the_metrics_are_the_glossarys() -> None:

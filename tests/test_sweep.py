@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from hflray.config import validate
 from hflray.errors import ConfigError
-from hflray.sweep import expand, load_sweep, run_name, smoke
+from hflray.sweep import NO_DATA, SweepFile, expand, load_sweep, run_name, smoke
 
 SHIPPED = sorted((Path(__file__).parents[1] / "tune_configs").glob("*.yaml"))
 POPULATION = "tune: {samples: 4, population: {every: 2}}\n"
@@ -35,7 +37,23 @@ def test_every_shipped_file_is_valid_described_and_has_a_smoke_version(path: Pat
     assert expand(file)
     trials = expand(smoke(file))
     assert len(trials) == 1
-    assert trials[0].config.data.name == "synthetic"
+    assert trials[0].config.data.name == ("digits" if file.task in NO_DATA else "synthetic")
+
+
+@pytest.mark.parametrize("task", NO_DATA)
+def test_a_task_without_data_is_sized_by_the_data_set_it_names(tmp_path, task) -> None:
+    text = f"task: {task}\nsweep: {{data.name: {{grid: [digits, fashion_mnist, cifar10]}}}}\n"
+    file = load_sweep(write(tmp_path, text))
+    trials = expand(file)
+    sizes = [(trial.config.cost.model_kb, trial.config.fleet.samples) for trial in trials]
+    assert sizes == [(None, (400, 700)), (448.0, (400, 700)), (882.0, (300, 600))]
+    assert [trial.name.rpartition("=")[2] for trial in trials] == ["digits", "fashion_mnist", "cifar10"]
+    # A resume reads the file that was saved, and makes the same trials of it.
+    again = validate(SweepFile, json.loads(json.dumps(file.model_dump(mode="json", exclude_unset=True))))
+    assert [(trial.name, trial.config) for trial in expand(again)] == [(trial.name, trial.config) for trial in trials]
+    assert expand(smoke(load_sweep(write(tmp_path, text), ["data.name=cifar10"])))[0].config.cost.model_kb == 882.0
+    with pytest.raises(ConfigError, match=r"data.name: got 'synthetic' for a task that loads no data"):
+        expand(load_sweep(write(tmp_path, text), ["data.name=synthetic"]))
 
 
 def test_grids_multiply_and_zips_move_together(tmp_path) -> None:

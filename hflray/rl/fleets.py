@@ -26,7 +26,7 @@ from hflray.cost import Workload
 from hflray.errors import ConfigError, DataError
 from hflray.fleet import Fleet, sample_fleet
 from hflray.seeding import stream
-from hflray.study import MODEL_KB
+from hflray.study import MODEL_KB, sized_by_data
 
 FORMAT = 1
 TEACHER_OPTIONS = {"hfel": ("exchanges", "start"), "local_search": ("start",)}
@@ -84,7 +84,8 @@ class FleetSpec:
 
     @classmethod
     def of(cls, config: ExperimentConfig, held_out: bool = False) -> FleetSpec:
-        """The specification that a configuration asks for."""
+        """The specification that a configuration asks for. Raises ConfigError, see `hflray.study.sized_by_data`."""
+        config = sized_by_data(config)
         learning = config.learning
         given = {"exchanges": learning.teacher.exchanges, "start": learning.teacher.start}
         wanted = TEACHER_OPTIONS.get(learning.teacher.name, ())

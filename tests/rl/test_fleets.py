@@ -125,6 +125,14 @@ def test_a_configurations_specification() -> None:
     assert network_spec(config).num_edges == 5
 
 
+def test_a_data_set_says_how_large_models_and_devices_are() -> None:
+    cifar = FleetSpec.of(load_config(None, ["data.name=cifar10"]))
+    assert (cifar.fleet.samples, cifar.model_kb, cifar.base_model_kb) == ((300, 600), (882.0,), 882.0)
+    assert FleetSpec.of(load_config(None, ["data.name=fashion_mnist"])).hash == FleetSpec.of(load_config(None)).hash
+    with pytest.raises(ConfigError, match=r"data\.name: got 'synthetic'.*cost\.model_kb and fleet\.samples"):
+        FleetSpec.of(load_config(None, ["data.name=synthetic"]))
+
+
 @pytest.mark.parametrize(
     "change, message",
     [
