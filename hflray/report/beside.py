@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hflray.errors import ConfigError
+from hflray.report import choices_text
+from hflray.report.choices import Study
 from hflray.report.paper import EXHIBITS, Exhibit, verdicts
 from hflray.report.runs import Run, Sweep, exports, read_export
 from hflray.report.tables import summary, to_markdown
@@ -92,17 +94,21 @@ def section(name: str, shown: Exhibit, sweep: Sweep | None, configs: Path) -> st
     return "\n".join(lines) + "\n"
 
 
-def render(sweeps: Mapping[str, Sweep], configs: Path, source: str) -> str:
+def render(sweeps: Mapping[str, Sweep], configs: Path, source: str, study: Study | None = None) -> str:
     """The whole page.
 
     Args:
         sweeps: exports by the name of their sweep file.
         configs: the folder of the shipped sweep files.
         source: where the exports are, as the page calls it.
+        study: Table II's choices, shown after Table II.
     """
     command = f"python -m hflray.report results --from {source}"
     parts = [HEAD.format(command=command, source=source)]
-    parts += [section(name, shown, sweeps.get(shown.config), configs) for name, shown in EXHIBITS.items()]
+    for name, shown in EXHIBITS.items():
+        parts.append(section(name, shown, sweeps.get(shown.config), configs))
+        if name == "table2" and study is not None:
+            parts.append(choices_text.section(study, source))
     return "\n".join(parts)
 
 

@@ -15,7 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from hflray.errors import ConfigError, HflrayError, nearest
-from hflray.report import beside, figures, page, tables
+from hflray.report import beside, choices_text, figures, page, tables
+from hflray.report.choices import Study, rank
 from hflray.report.explain import explain as explained
 from hflray.report.paper import EXHIBITS, exhibit, exhibit_of, verdicts
 from hflray.report.runs import FILE, Run, Sweep, export, exports, read_export, read_sweep
@@ -210,12 +211,40 @@ def results_page(
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("tune_configs/RESULTS.md"),
 ) -> None:
     """Our results beside the paper's, as one markdown file written from exports."""
-    text = beside.render(beside.read_all(source), CONFIGS, source.as_posix())
+    text = beside.render(beside.read_all(source), CONFIGS, source.as_posix(), Study.read(source))
     out.write_text(text, encoding="utf-8")
     Console().print(f"  {out}", **SAY)
 
 
-COMMANDS = ("show", "explain", "list", "results")
+@app.command("choices", help="Table II by the choices that the paper leaves open: bills on random fleets, no training.")
+def choices_page(
+    fleets: Annotated[int, typer.Option(help="Random fleets, the same for every choice.")] = 200,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting, such as seed=1; repeatable.")
+    ] = None,
+    export_to: Annotated[
+        Path | None, typer.Option("--export", metavar="DIR", help="Also write the bills, for RESULTS.md.")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="Choices shown, the nearest to the paper first.")] = 10,
+) -> None:
+    """Table II by the choices that the paper leaves open."""
+    console = Console()
+    bar = Progress(TextColumn("fleets"), BarColumn(bar_width=24), MofNCompleteColumn(), console=console,
+                   disable=not console.is_terminal, transient=True)  # fmt: skip
+    with bar:
+        task = bar.add_task("fleets", total=fleets)
+        study = Study.make(overrides or (), fleets, lambda done, of: bar.update(task, completed=done, total=of))
+    ranked = rank(study.bills)
+    for number, row in enumerate(choices_text.table(ranked.head(top)).to_dict("records"), start=1):
+        said = " | ".join(f"{str(name).strip()} {cell}" for name, cell in row.items())
+        console.print(f"{number:3} {said}", **SAY)
+    for line in choices_text.findings(study, ranked):
+        console.print(f"* {line}", **SAY)
+    if export_to is not None:
+        _say_paths(study.export(export_to), console)
+
+
+COMMANDS = ("show", "explain", "list", "results", "choices")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

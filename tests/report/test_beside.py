@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hflray.report import beside
+from hflray.report.choices import Study
 from hflray.report.cli import CONFIGS
 from hflray.report.paper import EXHIBITS
 from hflray.report.runs import export
@@ -30,7 +31,7 @@ def test_a_page_of_what_there_is(sweep, tmp_path) -> None:
 
 @pytest.mark.skipif(not EXPORTS.is_dir(), reason="there are no exports")
 def test_the_committed_page_is_that_of_the_committed_exports() -> None:
-    text = beside.render(beside.read_all(EXPORTS), CONFIGS, "tests/data/results")
+    text = beside.render(beside.read_all(EXPORTS), CONFIGS, "tests/data/results", Study.read(EXPORTS))
     committed = (ROOT / "tune_configs" / "RESULTS.md").read_text(encoding="utf-8")
     assert committed == text, "write it again: python -m hflray.report results"
 
