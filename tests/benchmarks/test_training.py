@@ -33,7 +33,8 @@ def short_folder() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.mark.timeout(900)  # of a busy machine; 25 s of a quiet one
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # of a busy machine
 def test_the_benchmark_runs_and_all_do_the_same_work(short_folder, tmp_path) -> None:
     env = {name: value for name, value in os.environ.items() if name not in ("HFLRAY_DATA", "RAY_ADDRESS")}
     env |= {"RAY_TMPDIR": str(short_folder), "XDG_CACHE_HOME": str(tmp_path)}
