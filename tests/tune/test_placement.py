@@ -108,7 +108,7 @@ def in_a_trial(file: SweepFile, params: dict[str, Any]) -> dict[str, Any]:
     """What a trial's process finds in its placement group, and its actors; they train on CPU tensors."""
     config = expand(file)[0].config
     experiment = Job(file, params, config, {}, {}).experiment()
-    size = experiment._pool(file.tune.cpus_per_trial)
+    size = experiment.backend.pool(file.tune.cpus_per_trial)
     settled = experiment.resolve().training
     pool = ActorPool(make_job(kernel="batched"), ray.put(make_data()), size.actors, size.cpus, 1, size.gpus)
 
