@@ -24,7 +24,7 @@ from hflray.allocation.jit import FloatArray, IntArray, kernel
 from hflray.allocation.lanes import ROWS, columns
 from hflray.assignment.joint_round import STIFF, elasticity, log_deadline, price_alone
 from hflray.assignment.objective import RoundProblem
-from hflray.assignment.state import State, cost_of
+from hflray.assignment.state import WEIGHT, State, cost_of
 
 BoolArray = NDArray[np.bool_]
 
@@ -60,8 +60,8 @@ def optimum_of(problem: RoundProblem, state: State, objective: float) -> Optimum
     floor_edge = -1
     for m in range(len(state.size)):
         if state.size[m] > 0:
-            total += state.weight[m]
-            stiffness += state.weight[m] / elasticity(problem, state, m)
+            total += state.edge[WEIGHT, m]
+            stiffness += state.edge[WEIGHT, m] / elasticity(problem, state, m)
             deadline = max(deadline, state.delay[m])
         elif problem.hop_delay[m] > floor:
             floor, floor_edge, next_floor = problem.hop_delay[m], m, floor
@@ -80,7 +80,7 @@ def fill_entry(
     entry[2], entry[3] = -1.0, 0.0
     if n > 0:
         entry[2] = min(STIFF, scratch[2, n] * (1.0 - problem.hop_delay[m] / entry[1]))
-        entry[3] = state.weight[m]
+        entry[3] = state.edge[WEIGHT, m]
 
 
 @kernel
@@ -103,18 +103,18 @@ def value_of_move(
     if first[3] == 0.0:  # edge m has lost its last device
         floor = max(floor, first[1])
     weight, delay, slope = np.zeros(3), np.ones(3), np.full(3, -1.0)
-    weight[0], delay[0] = now.total - state.weight[m], now.deadline
-    stiffness = now.stiffness - state.weight[m] / elasticity(problem, state, m)
+    weight[0], delay[0] = now.total - state.edge[WEIGHT, m], now.deadline
+    stiffness = now.stiffness - state.edge[WEIGHT, m] / elasticity(problem, state, m)
     # L, without ρF: what it was, less the old terms of the two edges, plus the new ones.
     lower = now.objective - (problem.weight - now.total) * max(now.floor, 0.0)
-    lower += first[0] + first[3] * first[1] - state.energy[m] - state.weight[m] * state.delay[m]
+    lower += first[0] + first[3] * first[1] - state.energy[m] - state.edge[WEIGHT, m] * state.delay[m]
     lower += second[0] + second[3] * second[1] - state.energy[k]
-    known = first[3] in (state.weight[m], 0.0)
+    known = first[3] in (state.edge[WEIGHT, m], 0.0)
     if state.size[k] > 0:
-        weight[0] -= state.weight[k]
-        stiffness -= state.weight[k] / elasticity(problem, state, k)
-        lower -= state.weight[k] * state.delay[k]
-        known &= second[3] == state.weight[k]
+        weight[0] -= state.edge[WEIGHT, k]
+        stiffness -= state.edge[WEIGHT, k] / elasticity(problem, state, k)
+        lower -= state.edge[WEIGHT, k] * state.delay[k]
+        known &= second[3] == state.edge[WEIGHT, k]
     else:
         known = False
     if weight[0] > 1e-12 * problem.weight:
@@ -148,7 +148,7 @@ def fill_transfers(problem: RoundProblem, state: State, now: Optimum, allowed: B
     for h in range(len(state.assignment)):
         m = state.assignment[h]
         entry = state.out_cost[h]
-        if state.out_stamp[h] != state.stamp[m] or (state.size[m] > 1 and worn(entry, state.weight[m], exact)):
+        if state.out_stamp[h] != state.stamp[m] or (state.size[m] > 1 and worn(entry, state.edge[WEIGHT, m], exact)):
             fill_entry(problem, state, m, h, -1, entry, scratch)
             state.out_stamp[h] = state.stamp[m]
         for k in range(len(state.size)):
@@ -156,9 +156,9 @@ def fill_transfers(problem: RoundProblem, state: State, now: Optimum, allowed: B
                 continue
             entry, known = state.in_cost[h, k], state.in_stamp[h, k] == state.stamp[k]
             if state.size[k] == 0 and (exact or not known):
-                state.weight[k] = price_alone(problem, k, h, now.deadline)
+                state.edge[WEIGHT, k] = price_alone(problem, k, h, now.deadline)
                 fill_entry(problem, state, k, -1, h, entry, scratch)
-            elif state.size[k] > 0 and (not known or worn(entry, state.weight[k], exact)):
+            elif state.size[k] > 0 and (not known or worn(entry, state.edge[WEIGHT, k], exact)):
                 fill_entry(problem, state, k, -1, h, entry, scratch)
             state.in_stamp[h, k] = state.stamp[k]
 
@@ -240,7 +240,7 @@ def solve_exchanges(
     for i in range(len(moves)):
         for a, b in ((moves[i, 0], moves[i, 1]), (moves[i, 1], moves[i, 0])):
             m, entry = state.assignment[a], state.swap_cost[a, b]
-            if state.swap_stamp[a, b] != state.stamp[m] or worn(entry, state.weight[m], exact):
+            if state.swap_stamp[a, b] != state.stamp[m] or worn(entry, state.edge[WEIGHT, m], exact):
                 fill_entry(problem, state, m, a, b, entry, scratch)
                 state.swap_stamp[a, b] = state.stamp[m]
         a, b = moves[i, 0], moves[i, 1]

@@ -25,7 +25,7 @@ from hflray.allocation.jit import FloatArray, IntArray, kernel
 from hflray.allocation.joint import find_weight, solve_joint
 from hflray.allocation.lanes import scratch_for
 from hflray.assignment.objective import RoundProblem
-from hflray.assignment.state import State, list_members, solve_members
+from hflray.assignment.state import SLOPE, WEIGHT, State, list_members, solve_members
 
 TOL = 1e-10  # KKT residual that every edge is solved to
 TIGHT = 1e-10  # U - L of an assignment that is kept, of U
@@ -36,7 +36,7 @@ STIFF = -1e-4  # an edge at all its caps answers to no price; it is taken to ans
 @kernel
 def elasticity(problem: RoundProblem, state: State, m: int) -> float:
     """ε_m = d ln T_m / d ln w_m of the round's delay, hop included."""
-    return float(min(STIFF, state.slope[m] * (1.0 - problem.hop_delay[m] / state.delay[m])))
+    return float(min(STIFF, state.edge[SLOPE, m] * (1.0 - problem.hop_delay[m] / state.delay[m])))
 
 
 @kernel
@@ -81,7 +81,7 @@ def move_prices(problem: RoundProblem, state: State) -> None:
     weight, slope = np.zeros(edges), np.full(edges, -1.0)
     for m in range(edges):
         if state.size[m] > 0:
-            weight[m], slope[m] = state.weight[m], elasticity(problem, state, m)
+            weight[m], slope[m] = state.edge[WEIGHT, m], elasticity(problem, state, m)
     floor, u = floor_of(problem, state), log_deadline(weight, state.delay, slope, problem.weight)
     bound = floor > 0.0 and u < math.log(floor)
     if bound:
@@ -114,10 +114,10 @@ def least_price(problem: RoundProblem, state: State, m: int, deadline: float) ->
 @kernel
 def set_price(state: State, m: int, weight: float) -> None:
     """Change w_m; the π of the edge's devices go along, so that its last solution stays a good start."""
-    move = math.log(weight / state.weight[m])
+    move = math.log(weight / state.edge[WEIGHT, m])
     for k in range(state.size[m]):
         state.y[state.members[m, k]] += move
-    state.weight[m] = weight
+    state.edge[WEIGHT, m] = weight
 
 
 @kernel
@@ -129,8 +129,8 @@ def between(problem: RoundProblem, state: State) -> tuple[float, float]:
     for m in range(len(state.size)):
         energy += state.energy[m]
         if state.size[m] > 0:
-            total += state.weight[m]
-            lower += state.weight[m] * state.delay[m]
+            total += state.edge[WEIGHT, m]
+            lower += state.edge[WEIGHT, m] * state.delay[m]
             slowest = max(slowest, state.delay[m])
     if total > problem.weight * (1.0 + 1e-12):
         lower = -math.inf
@@ -177,7 +177,7 @@ def solve_from_nothing(problem: RoundProblem, state: State) -> None:
         problem.alpha, np.zeros(count), np.zeros(count), found, TOL,
     )  # fmt: skip
     for e in range(len(edges)):
-        state.weight[edges[e]] = math.exp(found[e, 0])
+        state.edge[WEIGHT, edges[e]] = math.exp(found[e, 0])
         solve_members(problem, state, edges[e], False, TOL)
 
 
@@ -187,7 +187,7 @@ def begin_joint(problem: RoundProblem, state: State, assignment: IntArray) -> fl
     state.assignment[:] = assignment
     for m in range(len(state.size)):
         list_members(state, m)
-    state.weight[:] = problem.weight / np.count_nonzero(state.size)
+    state.edge[WEIGHT] = problem.weight / np.count_nonzero(state.size)
     for m in range(len(state.size)):
         solve_members(problem, state, m, False, TOL)
     return meet(problem, state, -math.inf)[1]
@@ -202,8 +202,7 @@ def copy_state(source: State, target: State) -> None:
         source.x,
         source.y,
     )
-    target.price[:], target.deadline[:], target.weight[:] = source.price, source.deadline, source.weight
-    target.energy[:], target.delay[:], target.slope[:] = source.energy, source.delay, source.slope
+    target.edge[:], target.energy[:], target.delay[:] = source.edge, source.energy, source.delay
     for m in range(len(source.size)):
         for k in range(source.size[m]):
             target.members[m, k] = source.members[m, k]
@@ -241,10 +240,10 @@ def try_move(problem: RoundProblem, state: State, trial: State, a: int, b: int, 
         trial.assignment[b] = m
         trial.x[a], trial.y[a], trial.x[b], trial.y[b] = state.x[b], state.y[b], state.x[a], state.y[a]
     elif state.size[k] == 0:
-        trial.weight[k] = price_alone(problem, k, a, state.delay[m])
+        trial.edge[WEIGHT, k] = price_alone(problem, k, a, state.delay[m])
     else:
         trial.x[a] = math.log(problem.bandwidth[k] / (state.size[k] + 1))
-        trial.y[a] = math.log(state.weight[k] / (state.size[k] + 1))
+        trial.y[a] = math.log(state.edge[WEIGHT, k] / (state.size[k] + 1))
     for edge in (m, k):
         list_members(trial, edge)
         solve_members(problem, trial, edge, True, TOL)

@@ -19,6 +19,7 @@ from hflray.allocation.kernel import solve_edge
 from hflray.allocation.lanes import ROWS, columns
 from hflray.assignment.objective import RoundProblem
 
+PRICE, DEADLINE, WEIGHT, SLOPE = range(4)  # rows of `State.edge`; Numba hands over one array faster than four
 EXACT = 1e-9  # KKT residual that the edges of the assignment itself are solved to
 
 
@@ -29,9 +30,8 @@ class State(NamedTuple):
         assignment: edge of each device, (H,).
         members, size: devices of each edge, (M, H) of which the first (M,) are in use.
         x, y: ln b and ln π of each device, (H,).
-        price, deadline: ln μ and ln τ of each edge, (M,).
-        weight: what a second of each edge's delay costs, (M,), J/s: λ, or λ_m where the edges share one deadline.
-        slope: the elasticity d ln τ / d ln weight of each edge, (M,).
+        edge: rows PRICE, DEADLINE, WEIGHT and SLOPE, (4, M): ln μ; ln τ; what a second of the edge's delay costs, J/s:
+            λ, or λ_m where the edges share one deadline; and the elasticity d ln τ / d ln weight.
         energy, delay: E_m and T_m, (M,), cloud hop included.
         stamp: the state of each edge, (M,), never used twice; `clock` (1,) holds the last one given.
         out_cost, out_stamp: (H, 2), (H,): E and T of a device's edge without it.
@@ -45,10 +45,7 @@ class State(NamedTuple):
     size: IntArray
     x: FloatArray
     y: FloatArray
-    price: FloatArray
-    deadline: FloatArray
-    weight: FloatArray
-    slope: FloatArray
+    edge: FloatArray
     energy: FloatArray
     delay: FloatArray
     stamp: IntArray
@@ -72,16 +69,13 @@ def blank_state(problem: RoundProblem, assignment: IntArray, exchanges: bool, en
     """A state of this assignment (copied), not solved yet, whose tables are empty and hold `entry` numbers each."""
     h, m = len(assignment), len(problem.bandwidth)
     k = h if exchanges else 0
-    return State(
+    state = State(
         assignment=assignment.copy(),
         members=np.zeros((m, h), dtype=np.intp),
         size=np.zeros(m, dtype=np.intp),
         x=np.zeros(h),
         y=np.zeros(h),
-        price=np.zeros(m),
-        deadline=np.zeros(m),
-        weight=np.full(m, problem.weight),
-        slope=np.zeros(m),
+        edge=np.zeros((4, m)),
         energy=np.zeros(m),
         delay=np.zeros(m),
         stamp=np.zeros(m, dtype=np.intp),
@@ -93,6 +87,8 @@ def blank_state(problem: RoundProblem, assignment: IntArray, exchanges: bool, en
         swap_cost=np.zeros((k, k, entry)),
         swap_stamp=np.zeros((k, k), dtype=np.intp),
     )
+    state.edge[WEIGHT] = problem.weight
+    return state
 
 
 @kernel
@@ -140,7 +136,7 @@ def solve_members(problem: RoundProblem, state: State, m: int, warm: bool, tol: 
     for k in range(n):
         h = state.members[m, k]
         state.x[h], state.y[h] = scratch[ROWS + 4, k], scratch[ROWS + 5, k]
-    state.price[m], state.deadline[m], state.slope[m] = scratch[0, n], scratch[1, n], scratch[2, n]
+    state.edge[PRICE, m], state.edge[DEADLINE, m], state.edge[SLOPE, m] = scratch[0, n], scratch[1, n], scratch[2, n]
 
 
 @kernel
@@ -162,19 +158,19 @@ def cost_of(
             snr[n], cycles[n], power[n], cap[n] = problem.snr[m, h], problem.cycles[h], problem.power[h], problem.cap[h]
             x[n], y[n] = state.x[h], state.y[h]
             n += 1
-    price, deadline = state.price[m], state.deadline[m]
+    price, deadline = state.edge[PRICE, m], state.edge[DEADLINE, m]
     if extra >= 0:
         snr[n], cycles[n] = problem.snr[m, extra], problem.cycles[extra]
         power[n], cap[n] = problem.power[extra], problem.cap[extra]
         if without >= 0:
             x[n], y[n] = state.x[without], state.y[without]
         else:
-            x[n], y[n] = math.log(bandwidth / (n + 1)), math.log(state.weight[m] / (n + 1))
+            x[n], y[n] = math.log(bandwidth / (n + 1)), math.log(state.edge[WEIGHT, m] / (n + 1))
         n += 1
     if n == 0:
         return problem.hop_energy[m], problem.hop_delay[m]
     price, deadline, _, _, slope = solve_edge(
-        snr[:n], cycles[:n], power[:n], cap[:n], bandwidth, state.weight[m], problem.bits, alpha, x[:n], y[:n],
+        snr[:n], cycles[:n], power[:n], cap[:n], bandwidth, state.edge[WEIGHT, m], problem.bits, alpha, x[:n], y[:n],
         price, deadline, warm and n > 1, tol, scratch,
     )  # fmt: skip
     energy, delay = cost_edge(n, scratch.reshape(-1), bandwidth, problem.bits, alpha, 1.0)

@@ -16,7 +16,7 @@ from hflray.assignment.joint_moves import (
 )
 from hflray.assignment.joint_round import begin_joint, try_move
 from hflray.assignment.objective import round_problem
-from hflray.assignment.state import blank_state
+from hflray.assignment.state import WEIGHT, blank_state
 from hflray.cost import Workload, round_cost
 from hflray.fleet import FleetConfig, sample_fleet
 
@@ -154,7 +154,7 @@ def test_entries_of_other_prices_are_good_for_estimates_and_are_not_taken_for_bo
                     continue
                 here, there = state.out_cost[device], state.in_cost[device, k]
                 estimate, bound = value_of_move(problem, state, now, m, k, here, there)
-                new = here[3] == state.weight[m] and there[3] == state.weight[k]
+                new = here[3] == state.edge[WEIGHT, m] and there[3] == state.edge[WEIGHT, k]
                 assert new or not all_new
                 assert (bound > -np.inf) == new
                 errors[bool(new)].append(abs(estimate / exact(moved) - 1))
