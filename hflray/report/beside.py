@@ -87,8 +87,9 @@ def _part(part: str, runs: Sequence[Run], about: str) -> str:
     machines = sorted({run.history.environment.get("cpu", "an unknown machine") for run in runs})
     commits = sorted({run.commit for run in runs})
     modified = ", a modified checkout: with changes that are in no commit" if any(run.modified for run in runs) else ""
+    count = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
     return (
-        f"* {f'`{part}`: {len(runs)} runs ' if part else ''}on {', '.join(machines)}, in {_minutes(wall_s)} from the "
+        f"* {f'`{part}`: {count} ' if part else ''}on {', '.join(machines)}, in {_minutes(wall_s)} from the "
         f"first start to the last round, {time.strftime('%Y-%m-%d', time.gmtime(min(spans)[0] / 1000))}; "
         f"commit {', '.join(commits)}{modified}{f'; {about}' if about else ''}"
     )
