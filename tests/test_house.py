@@ -6,6 +6,7 @@ Imports inside functions, under TYPE_CHECKING, and ``importlib.import_module("â€
 from __future__ import annotations
 
 import ast
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -138,6 +139,13 @@ def test_algorithm_files_are_short():
 def test_tests_mirror_the_tree():
     tests = [path for path in sources("tests") if path.rpartition("/")[2].startswith("test_")]
     assert orphans(tests, list(sources("hflray"))) == []
+
+
+def test_every_package_is_installed():
+    """An editable install finds a package that pyproject.toml forgets; a wheel lacks it."""
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["packages"]
+    there = {".".join(path.parent.relative_to(ROOT).parts) for path in ROOT.glob("hflray/**/__init__.py")}
+    assert set(listed) == there | {"hflray.tune_configs"}
 
 
 def test_there_is_something_to_check():
