@@ -2,8 +2,8 @@
 
 MLflow is imported here only, and only once it is needed: that takes seconds. The final model is MLflow's own
 (`mlflow.pytorch.save_model`, without pickle), made once for all trials alike and then written again with other weights.
-`mlflow.pytorch.log_model` for each would leave every file to MLflow. On Fashion-MNIST's model, beside other work, it took
-5.5 s a trial on a local server instead of 0.4 s, 0.26 s of CPU on SQLite instead of 0.03 s, and left 260 kB in the
+`mlflow.pytorch.log_model` for each would leave every file to MLflow. On Fashion-MNIST's model, beside other work, it
+took 5.5 s a trial on a local server instead of 0.4 s, 0.26 s of CPU on SQLite instead of 0.03 s, and left 260 kB in the
 driver's memory instead of 15.
 """
 
