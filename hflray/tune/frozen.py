@@ -127,7 +127,10 @@ def freeze_environment(folder: Path) -> Path:
     for package in distributions():  # in the order of sys.path: the first of a name is the one that is imported
         name = (package.metadata["Name"] or "").lower()
         if name and name not in copied:
-            copy_package(package, site, metadata_only=name == OURS)
+            if name == OURS:
+                write_version(package, site)
+            else:
+                copy_package(package, site)
             copied.add(name)
     check_packages(python, packages)
     scratch = place / f".{PACKAGES}"
@@ -136,7 +139,20 @@ def freeze_environment(folder: Path) -> Path:
     return python
 
 
-def copy_package(package: Distribution, site: Path, metadata_only: bool = False) -> None:
+def write_version(package: Distribution, site: Path) -> None:
+    """Write the metadata that tells a package's name and version into the folder `site`, and none of its code.
+
+    The checkout's own ``.egg-info``, which an editable install leaves beside the code, may be what Python finds first.
+    Its folder has another name and form than an installed package's, so the metadata is written and not copied.
+    """
+    info = site / f"{OURS}-{package.version}.dist-info"
+    info.mkdir(parents=True, exist_ok=True)
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {OURS}\nVersion: {package.version}\n", encoding="utf-8"
+    )
+
+
+def copy_package(package: Distribution, site: Path) -> None:
     """Copy an installed package's files into the folder `site`; commands, which lie outside of it, are left out.
 
     Raises:
@@ -147,9 +163,6 @@ def copy_package(package: Distribution, site: Path, metadata_only: bool = False)
         raise ConfigError(f"{name}: it has no list of its files, so it cannot be copied; install it anew with pip")
     for file in package.files:
         if ".." in file.parts or file.is_absolute():
-            continue
-        # Of an editable install only what tells its version: the rest would lead to the checkout.
-        if metadata_only and not (file.parent.name.endswith(".dist-info") and file.name == "METADATA"):
             continue
         source, target = Path(str(package.locate_file(file))), site / Path(*file.parts)
         if source.is_file():

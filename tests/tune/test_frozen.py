@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import venv
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,19 @@ def test_an_environment_that_was_not_made_whole_is_made_again(small, tmp_path) -
     info.unlink()
     assert freeze(small, tmp_path / "environments") == python
     assert info.exists()
+
+
+def test_the_version_of_an_editable_checkout_is_written(tmp_path) -> None:
+    # An editable install leaves `hflray.egg-info` in the checkout, which is first on the path of `python -m`.
+    checkout, site = tmp_path / "checkout", tmp_path / "site-packages"
+    (checkout / "hflray.egg-info").mkdir(parents=True)
+    (checkout / "hflray.egg-info" / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: hflray\nVersion: 0.1.0\n")
+    (checkout / "hflray").mkdir()
+    (package,) = distributions(path=[str(checkout)])
+    frozen.write_version(package, site)
+    (copied,) = distributions(path=[str(site)])
+    assert (copied.metadata["Name"], copied.version) == ("hflray", "0.1.0")
+    assert [folder.name for folder in site.iterdir()] == ["hflray-0.1.0.dist-info"]
 
 
 def test_a_changed_environment_is_refused(small) -> None:
