@@ -150,7 +150,7 @@ def test_every_package_is_installed():
 
 def test_there_is_something_to_check():
     files = sources("hflray")
-    assert {"config.py", "cost.py", "scheduling/ikc.py", "assignment/geographic.py"} <= set(files)
+    assert {"config/files.py", "cost.py", "scheduling/ikc.py", "assignment/geographic.py"} <= set(files)
     arrows = {name for path, source in files.items() for _, name in imports(source, ("hflray", *path.split("/")[:-1]))}
     assert "hflray.errors.ConfigError" in arrows
     assert len(arrows) > 50
@@ -175,7 +175,7 @@ def test_there_is_something_to_check():
         ("scheduling/ikc.py", "from .. import training"),
         ("checkpoint.py", "from hflray.experiment import Experiment"),
         ("errors.py", "from hflray.registry import names"),
-        ("config.py", "from hflray.fleet import Fleet"),
+        ("config/system.py", "from hflray.fleet import Fleet"),
         ("scheduling/ikc.py", "import ray"),
         ("training/local.py", "def f():\n    from ray.util import x"),
         ("training/local.py", "__import__('ray')"),

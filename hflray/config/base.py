@@ -1,0 +1,61 @@
+"""The base of every section: it is frozen, refuses unknown keys, and takes one number for a range."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+from hflray import registry
+from hflray.errors import ConfigError
+
+
+def as_range(value: object) -> object:
+    """A single number stands for the range from itself to itself."""
+    if isinstance(value, list | tuple) and any(isinstance(end, bool) for end in value):
+        raise PydanticCustomError("bool_refused", "true and false are not numbers")
+    return (value, value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+Range = Annotated[tuple[float, float], BeforeValidator(as_range)]
+IntRange = Annotated[tuple[int, int], BeforeValidator(as_range)]
+
+
+def registered(kind: registry.Kind, name: str) -> str:
+    """Return a name that the registry knows. Raises ValueError, whose text lists the known names."""
+    try:
+        return registry.check(kind, name)
+    except ConfigError as error:
+        raise ValueError(str(error).removeprefix(f"{kind}: ")) from error
+
+
+LISTS = ("edge_bandwidths_mhz", "model_kb", "epsilon", "sinks")  # settings of several values that are no ranges
+
+
+class Section(BaseModel):
+    """Base of every section: frozen, and closed to unknown keys."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False, protected_namespaces=()
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _as_written(cls, value: Any, info: ValidationInfo) -> Any:
+        annotation = cls.model_fields[str(info.field_name)].annotation
+        # "fleet:" with every line below it commented out is an empty section.
+        if value is None and isinstance(annotation, type) and issubclass(annotation, Section):
+            return {}
+        # pydantic would take true for 1.
+        if isinstance(value, bool) and annotation not in (bool, Any) and bool not in get_args(annotation):
+            raise PydanticCustomError("bool_refused", "true and false are not accepted here")
+        return value
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _range_is_ordered(cls, value: Any, info: ValidationInfo) -> Any:
+        is_range = isinstance(value, tuple) and info.field_name not in LISTS
+        if is_range and len(value) == 2 and value[0] > value[1]:
+            raise ValueError(f"the range is [low, high] and {value[0]} is above {value[1]}; swap them")
+        return value

@@ -1,0 +1,78 @@
+"""The whole configuration of an experiment, and the rules over settings of several sections."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import Field, field_validator, model_validator
+
+from hflray.config.base import Section, registered
+from hflray.config.decisions import AllocationConfig, AssignmentConfig, SchedulingConfig
+from hflray.config.learning import LearningConfig
+from hflray.config.system import CostConfig, FleetConfig
+from hflray.config.training import DataConfig, TrainingConfig
+
+
+class CheckpointConfig(Section):
+    """When the state is saved."""
+
+    every: int = Field(1, ge=0, description="rounds between checkpoints; 0: none, and no resuming")
+
+
+class TrackingConfig(Section):
+    """Where runs are logged."""
+
+    uri: str | None = Field(None, description="MLflow tracking URI; null: sqlite in the results folder")
+    experiment: str = Field("hflray", min_length=1, description="name of the MLflow experiment")
+    sinks: tuple[str, ...] = Field(("mlflow",), description="trackers that runs are sent to: mlflow, csv; []: none")
+
+    @field_validator("sinks")
+    @classmethod
+    def _known_sinks(cls, sinks: tuple[str, ...]) -> tuple[str, ...]:
+        for name in sinks:
+            registered("sink", name)
+            if sinks.count(name) > 1:
+                raise ValueError(f"'{name}' is there twice; name each tracker once")
+        return sinks
+
+
+class ExperimentConfig(Section):
+    """A whole experiment (Algorithm 6)."""
+
+    seed: int = Field(0, ge=0, description="root of every random stream")
+    max_rounds: int = Field(50, ge=1, description="I, at most")
+    target_accuracy: float | None = Field(None, gt=0, le=1, description="stop at this test accuracy; null: max_rounds")
+    data: DataConfig = DataConfig()
+    fleet: FleetConfig = FleetConfig()
+    cost: CostConfig = CostConfig()
+    scheduling: SchedulingConfig = SchedulingConfig()
+    assignment: AssignmentConfig = AssignmentConfig()
+    allocation: AllocationConfig = AllocationConfig()
+    learning: LearningConfig = LearningConfig()
+    training: TrainingConfig = TrainingConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    tracking: TrackingConfig = TrackingConfig()
+
+    @model_validator(mode="after")
+    def _counts_fit_the_fleet(self) -> Self:
+        n = self.fleet.num_devices
+        if self.scheduling.num_scheduled > n:
+            raise ValueError(
+                f"scheduling.num_scheduled: {self.scheduling.num_scheduled} devices cannot be scheduled out of "
+                f"fleet.num_devices = {n}; accepted: 1 to {n}; lower the one or raise the other"
+            )
+        edges = self.learning.num_edges
+        if self.fleet.deployment_seed is not None and edges is not None and edges[0] != edges[1]:
+            raise ValueError(
+                f"learning.num_edges: got {list(edges)} with fleet.deployment_seed = {self.fleet.deployment_seed}, "
+                "which keeps the edges of one deployment; accepted: one number of edges; give one, or set "
+                "fleet.deployment_seed to null"
+            )
+        # Only the clustering schedulers use K; FedAvg on a small fleet must not trip over its default.
+        k = self.scheduling.num_clusters
+        if k is not None and k > n and self.scheduling.name in ("ikc", "vkc"):
+            raise ValueError(
+                f"scheduling.num_clusters: {k} clusters cannot be made of fleet.num_devices = {n} devices; "
+                f"accepted: 1 to {n}; lower the one or raise the other"
+            )
+        return self

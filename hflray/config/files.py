@@ -1,0 +1,153 @@
+"""YAML files and dotted overrides in, YAML out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+
+from hflray.config.experiment import ExperimentConfig
+from hflray.config.explanations import validate
+from hflray.errors import ConfigError
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """Safe YAML that refuses a key given twice, instead of quietly keeping the last, and reads 1e-3 as a number."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":  # "<<: *base", which the parent class resolves
+                continue
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, str) and key in seen:
+                raise ConfigError(f"line {key_node.start_mark.line + 1}: key '{key}' is given twice; keep one")
+            seen.add(key if isinstance(key, str) else repr(key))
+        return super().construct_mapping(node, deep=deep)
+
+
+class _StrictDumper(yaml.SafeDumper):
+    """Writes what `_StrictLoader` reads back: a text such as "1e3" is quoted."""
+
+
+for _side in (_StrictLoader, _StrictDumper):
+    # YAML 1.1 wants a dot and a sign in an exponent, so that 1e-3 would be a text.
+    _side.add_implicit_resolver(
+        "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+    )
+
+
+def parse_yaml(text: str, source: str) -> Any:
+    """Parse YAML text; `source` names it in errors. Raises ConfigError."""
+    try:
+        return yaml.load(text, Loader=_StrictLoader)
+    except yaml.YAMLError as error:
+        where = getattr(error, "problem_mark", None)
+        line = f" at line {where.line + 1}" if where else ""
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise ConfigError(f"{source}: not valid YAML{line}: {problem}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from error
+
+
+def read_mapping(path: str | Path) -> dict[str, Any]:
+    """Read a YAML file that must hold a mapping (an empty file is an empty one). Raises ConfigError."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise ConfigError(f"{path}: cannot read the configuration ({reason}); give the path of a YAML file") from error
+    tree = parse_yaml(text, str(path))
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise ConfigError(
+            f"{path}: the file holds a {type(tree).__name__}, but a mapping of settings is needed; "
+            "write lines such as 'seed: 0'"
+        )
+    return tree
+
+
+def split_override(text: str) -> tuple[str, Any]:
+    """Split ``"scheduling.num_scheduled=30"`` into its dotted key and its YAML value. Raises ConfigError."""
+    key, equals, value = text.partition("=")
+    if not equals or not all(part.strip() for part in key.split(".")):
+        raise ConfigError(
+            f"override '{text}': accepted: KEY=VALUE with a dotted key; write it as in scheduling.num_scheduled=30"
+        )
+    return key.strip(), parse_yaml(value, f"override '{text}'")
+
+
+def set_dotted(tree: dict[str, Any], key: str, value: Any) -> None:
+    """Set ``tree[a][b] = value`` for the dotted key ``a.b``, in place, making sections as needed; or ConfigError."""
+    *sections, last = key.split(".")
+    for depth, name in enumerate(sections):
+        child = tree.setdefault(name, {})
+        if child is None:
+            child = tree[name] = {}
+        if not isinstance(child, dict):
+            raise ConfigError(
+                f"{key}: '{'.'.join(sections[: depth + 1])}' is a value, not a section; remove what follows it"
+            )
+        tree = child
+    tree[last] = value
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flatten nested mappings into dotted keys; empty mappings vanish."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+_SWEEP_ONLY = frozenset({"task", "experiment", "sweep", "tune"})  # sections of a sweep file, and of no configuration
+
+
+def load_config(path: str | Path | None = None, overrides: Iterable[str] = ()) -> ExperimentConfig:
+    """Load an experiment's configuration.
+
+    Args:
+        path: a YAML file holding the configuration, or a sweep file (its ``experiment:`` section is taken);
+            None for the defaults.
+        overrides: ``"dotted.key=value"`` strings, applied in order; values are YAML.
+
+    Returns:
+        The validated, frozen configuration.
+
+    Raises:
+        ConfigError: one line per mistake.
+    """
+    tree = read_mapping(path) if path is not None else {}
+    if not _SWEEP_ONLY.isdisjoint(tree):
+        # A setting beside the section, where it would be ignored, is a mistake that changes results.
+        astray = [key for key in tree if key in ExperimentConfig.model_fields and key != "tracking"]
+        if astray:
+            raise ConfigError(
+                "\n".join(
+                    f"{path}: {key}: got {tree[key]!r} beside the sections of a sweep file, where it has no effect; "
+                    f"accepted: under 'experiment:'; move it there"
+                    for key in astray
+                )
+            )
+        tree = tree.get("experiment") or {}
+        if not isinstance(tree, dict):
+            raise ConfigError(
+                f"{path}: experiment: got {tree!r}; accepted: a mapping of settings; "
+                "write lines such as 'seed: 0' below it"
+            )
+    for text in overrides:
+        set_dotted(tree, *split_override(text))
+    return validate(ExperimentConfig, tree)
+
+
+def to_yaml(config: BaseModel) -> str:
+    """Return the resolved configuration as YAML that `load_config` reads back to an equal one."""
+    return yaml.dump(config.model_dump(mode="json"), Dumper=_StrictDumper, sort_keys=False, allow_unicode=True)

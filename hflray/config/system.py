@@ -1,0 +1,132 @@
+"""The physical system and what its seconds, joules and bits count for: Table I of the paper.
+
+Files hold units as people write them (``power_dbm``, ``bandwidth_mhz``, ``model_kb``); properties named in SI units
+convert them, here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from hflray.config.base import IntRange, Range, Section
+
+BITS_PER_KB = 8 * 1024  # KB is 1024 bytes throughout (design, section 4)
+
+
+def dbm_to_w(dbm: float) -> float:
+    """Convert a power in dBm to watts."""
+    return float(10.0 ** (dbm / 10.0) * 1e-3)
+
+
+class FleetConfig(Section):
+    """The physical system: Table I and the first paragraph of the paper's section VI."""
+
+    num_devices: int = Field(100, ge=1, description="N")
+    num_edges: int = Field(5, ge=1, description="M")
+    area_km: float = Field(1.0, gt=0, description="side of the square; the cloud is in its middle")
+    min_distance_m: float = Field(1.0, gt=0, description="distances are clamped to at least this")
+    path_loss_db: float = Field(128.1, description="path loss at 1 km")
+    path_loss_slope_db: float = Field(37.6, gt=0, description="path loss per decade of distance")
+    shadowing_db: float = Field(8.0, ge=0, description="standard deviation of the shadowing, drawn once per link")
+    noise_dbm_per_hz: float = Field(-174.0, description="N_0; the paper prints dBm/MHz (design, decision 5.1)")
+    cycles_per_sample: Range = Field((1e4, 1e5), description="u_n")
+    samples: IntRange = Field(
+        (400, 700),
+        description="D_n of a fleet without data, if not given that of data.name in Table I; an experiment uses its "
+        "partition's sizes",
+    )
+    power_dbm: Range = Field((0.0, 23.0), description="lowest and highest p_n")
+    power_law: Literal["dbm", "watt"] = Field(
+        "dbm",
+        description="p_n between the ends of power_dbm: uniform in dBm, or uniform in watts (the paper is silent)",
+    )
+    edge_power_dbm: float = Field(23.0, description="p^m")
+    edge_bandwidth_mhz: Range = Field((0.5, 3.0), description="B_m")
+    edge_bandwidths_mhz: tuple[float, ...] | None = Field(
+        None, description="B_m of every edge, for a fixed deployment; null: drawn from edge_bandwidth_mhz"
+    )
+    deployment_seed: int | None = Field(
+        None,
+        ge=0,
+        description="edge positions, B_m and the edges' cloud links from a stream of this seed, so that fleets differ "
+        "in their devices only; edge_bandwidths_mhz wins over its B_m; null: drawn anew with every fleet",
+    )
+    cloud_bandwidth_mhz: float = Field(10.0, gt=0, description="B, for each edge")
+    max_cpu_ghz: Range = Field((2.0, 2.0), description="f_n^max")
+    capacitance: float = Field(2e-28, gt=0, description="the paper's α; the energy formula has the ½")
+    dense: bool | None = Field(
+        None, description="keep the gain of every link, or compute it on demand; null: keep up to 5 million (N·M)"
+    )
+
+    @field_validator("cycles_per_sample", "samples", "edge_bandwidth_mhz", "max_cpu_ghz")
+    @classmethod
+    def _positive(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if value[0] <= 0:
+            raise ValueError("accepted: a number above 0, or [low, high] with both above 0; correct it")
+        return value
+
+    @field_validator("edge_bandwidths_mhz")
+    @classmethod
+    def _all_positive(cls, value: tuple[float, ...] | None) -> tuple[float, ...] | None:
+        if value is not None and not all(bandwidth > 0 for bandwidth in value):
+            raise ValueError("accepted: a list of numbers above 0, one an edge; correct it")
+        return value
+
+    @model_validator(mode="after")
+    def _a_bandwidth_for_each_edge(self) -> Self:
+        count = None if self.edge_bandwidths_mhz is None else len(self.edge_bandwidths_mhz)
+        if count is not None and count != self.num_edges:
+            raise ValueError(
+                f"edge_bandwidths_mhz: {count} values for num_edges = {self.num_edges}; accepted: one for each edge; "
+                "correct the one or the other"
+            )
+        return self
+
+    @property
+    def noise_w_per_hz(self) -> float:
+        """N_0 in W/Hz."""
+        return dbm_to_w(self.noise_dbm_per_hz)
+
+    @property
+    def edge_power_w(self) -> float:
+        """p^m in W."""
+        return dbm_to_w(self.edge_power_dbm)
+
+    @property
+    def power_w_range(self) -> tuple[float, float]:
+        """Lowest and highest p_n in W."""
+        return dbm_to_w(self.power_dbm[0]), dbm_to_w(self.power_dbm[1])
+
+    @property
+    def edge_bandwidth_hz_range(self) -> tuple[float, float]:
+        """Lowest and highest B_m in Hz."""
+        return self.edge_bandwidth_mhz[0] * 1e6, self.edge_bandwidth_mhz[1] * 1e6
+
+    @property
+    def cloud_bandwidth_hz(self) -> float:
+        """B in Hz."""
+        return self.cloud_bandwidth_mhz * 1e6
+
+    @property
+    def max_cpu_hz_range(self) -> tuple[float, float]:
+        """Lowest and highest f_n^max in Hz."""
+        return self.max_cpu_ghz[0] * 1e9, self.max_cpu_ghz[1] * 1e9
+
+    @property
+    def area_m(self) -> float:
+        """Side of the square in m."""
+        return self.area_km * 1e3
+
+
+class CostConfig(Section):
+    """How seconds and joules are weighed, and how large a model is on the air."""
+
+    delay_weight: float = Field(1.0, gt=0, description="λ in J/s; at 0 the best would be to take infinitely long")
+    model_kb: float | None = Field(None, gt=0, description="z in KB of 1024 bytes; null: 32 bits per parameter")
+
+    @property
+    def model_bits(self) -> float | None:
+        """z in bits, or None for 32 bits per parameter of the model."""
+        return None if self.model_kb is None else self.model_kb * BITS_PER_KB

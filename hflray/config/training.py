@@ -1,0 +1,108 @@
+"""What devices learn from, and how: the data and who holds them, Algorithm 1, and the machine that it runs on."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from hflray.config.base import IntRange, Section, registered
+
+
+class DataConfig(Section):
+    """Which data, and who holds which samples."""
+
+    name: str = Field("digits", description="digits | fashion_mnist | cifar10 | synthetic | a path ending in .npz")
+    root: str | None = Field(None, description="folder of the data sets; else $HFLRAY_DATA, else ~/.cache/hflray")
+    partition: str = Field("majority", description="majority | dirichlet | iid")
+    majority_fraction: float = Field(0.8, gt=0, le=1, description="share of a device's samples in its majority class")
+    dirichlet_alpha: float = Field(0.5, gt=0, description="concentration of the Dirichlet partition")
+    samples_per_device: IntRange | None = Field(
+        None, description="[low, high] of D_n; null: the paper's range for the data set, scaled down if it is too small"
+    )
+    preprocess: Literal["crop", "pca"] = Field("crop", description="how the mini model's 1×10×10 inputs are made")
+
+    @field_validator("name")
+    @classmethod
+    def _known_dataset(cls, name: str) -> str:
+        return name if name.endswith(".npz") else registered("dataset", name)
+
+    @field_validator("partition")
+    @classmethod
+    def _known_partition(cls, name: str) -> str:
+        return registered("partition", name)
+
+    @field_validator("samples_per_device")
+    @classmethod
+    def _at_least_one(cls, value: tuple[int, int] | None) -> tuple[int, int] | None:
+        if value is not None and value[0] < 1:
+            raise ValueError("accepted: 1 sample or more for each device; raise the lower end")
+        return value
+
+
+class TrainingConfig(Section):
+    """Algorithm 1, and the machine it runs on."""
+
+    local_iterations: int = Field(5, ge=1, description="L")
+    edge_iterations: int = Field(5, ge=1, description="Q")
+    batch_size: int = Field(64, ge=1, description="mini-batch of a local iteration")
+    learning_rate: float = Field(0.01, gt=0, description="β")
+    local_iteration: Literal["epoch", "full_batch", "step"] = Field(
+        "epoch",
+        description="epoch: one pass of mini-batches; full_batch: equation (1) as written; step: one mini-batch",
+    )
+    precision: Literal["float32", "bf16", "tf32"] = Field(
+        "float32",
+        description="arithmetic of local training; bf16: of its layers, with weights and sums in float32; tf32: "
+        "products of the layers with ten bits of mantissa, on GPUs",
+    )
+    kernel: Literal["auto", "eager", "channels_last", "compiled", "native", "batched"] = Field(
+        "auto",
+        description="how a gradient step is computed; changes low bits, so all backends share it. auto: the fastest "
+        "measured here. native: C code made on first use, needs a C compiler. batched: all devices at once, on GPUs",
+    )
+    device: Literal["cpu", "cuda", "auto"] = Field("cpu", description="where devices train; auto: cuda if there is one")
+    cuda_graph: bool | None = Field(
+        None,
+        description="GPUs: replay a step as one CUDA graph instead of issuing its kernels anew (the same bits); null: "
+        "if that is faster, as timed at the start",
+    )
+    autotune: bool = Field(
+        True,
+        description="measure for kernel: auto, threads: null, num_actors: null; false: channels_last, 1, one per CPU",
+    )
+    backend: Literal["ray", "serial"] = Field("ray", description="ray: Device and Edge actors; serial: this process")
+    devices_per_actor: int | None = Field(
+        None, ge=1, description="simulated devices hosted by an actor; sets num_actors"
+    )
+    num_actors: int | None = Field(
+        None, ge=1, description="device actors; null: as many as measured to be of use on the trial's CPUs or GPUs"
+    )
+    threads: int | None = Field(
+        None,
+        ge=1,
+        description="torch threads of each actor; changes low bits, so all backends share it; null: measured",
+    )
+
+    @model_validator(mode="after")
+    def _for_gpus_only(self) -> Self:
+        for name, value in (("precision", "tf32"), ("cuda_graph", True)):
+            if self.device == "cpu" and getattr(self, name) == value:
+                raise ValueError(
+                    f"{name}: {value!r} is for GPUs, and device is 'cpu'; set training.device to cuda, or leave {name} "
+                    "out"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _one_way_to_size_the_pool(self) -> Self:
+        if self.devices_per_actor is not None and self.num_actors is not None:
+            raise ValueError(
+                f"devices_per_actor = {self.devices_per_actor} and num_actors = {self.num_actors} both say how many "
+                "actors there are; accepted: one of the two; remove the other"
+            )
+        return self
+
+
+# Settings that may change between two rounds of a run: a population's trials go on from each other's state with others.
+MUTABLE = ("training.learning_rate", "training.batch_size", "training.local_iterations", "training.edge_iterations")

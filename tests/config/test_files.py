@@ -1,0 +1,121 @@
+"""YAML files and overrides: what they may hold, how they are read and written, and which are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from hflray.config import FleetConfig, flatten, load_config, parse_yaml, to_yaml
+from hflray.errors import ConfigError
+
+
+def write(tmp_path, text):
+    path = tmp_path / "c.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_overrides_go_over_the_file_in_order(tmp_path):
+    path = write(tmp_path, "seed: 3\nscheduling: {num_scheduled: 20}\nfleet:\n  # everything commented out\n")
+    config = load_config(path, ["scheduling.num_scheduled=30", "scheduling.name=vkc", "scheduling.num_scheduled=40"])
+    assert (config.seed, config.scheduling.num_scheduled, config.scheduling.name) == (3, 40, "vkc")
+    assert config.fleet == FleetConfig()
+    assert load_config(write(tmp_path, "")) == load_config()
+
+
+@pytest.mark.parametrize(
+    "override, key, value",
+    [
+        ("fleet.edge_bandwidth_mhz=2", "fleet.edge_bandwidth_mhz", (2.0, 2.0)),
+        ("fleet.edge_bandwidth_mhz=[1, 2]", "fleet.edge_bandwidth_mhz", (1.0, 2.0)),
+        ("fleet.cycles_per_sample=1e4", "fleet.cycles_per_sample", (1e4, 1e4)),  # YAML 1.1 reads 1e4 as a text
+        ("cost.delay_weight=1e-3", "cost.delay_weight", 1e-3),
+        ("fleet.capacitance=4E-28", "fleet.capacitance", 4e-28),
+        ("target_accuracy=null", "target_accuracy", None),
+        ("target_accuracy=", "target_accuracy", None),
+        (" data.root =/tmp/a=b", "data.root", "/tmp/a=b"),
+        ("tracking.uri=sqlite:///x.db", "tracking.uri", "sqlite:///x.db"),
+        ("tracking.sinks=[mlflow, csv]", "tracking.sinks", ("mlflow", "csv")),
+        ("tracking.sinks=[csv, mlflow]", "tracking.sinks", ("csv", "mlflow")),
+        ("tracking.sinks=[]", "tracking.sinks", ()),
+        ("data.name=/some/where.npz", "data.name", "/some/where.npz"),
+        ("assignment.options={exchanges: 5}", "assignment.options.exchanges", 5),
+    ],
+)
+def test_override_values_are_yaml(override, key, value):
+    assert flatten(load_config(overrides=[override]).model_dump())[key] == value
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["seed=7", "target_accuracy=0.8", "fleet.num_devices=60", "fleet.power_dbm=[3, 9]", "cost.model_kb=448"],
+        ["fleet.capacitance=1.25e-28", "data.samples_per_device=[10, 20]", "scheduling.options={a: 1, b: [2, x]}"],
+        ["tracking.experiment='1e3'", "data.root='été: #1'", "scheduling.num_clusters=null"],
+    ],
+)
+def test_yaml_round_trip(tmp_path, overrides):
+    config = load_config(overrides=overrides)
+    assert load_config(write(tmp_path, to_yaml(config))) == config
+
+
+def test_a_sweep_file_gives_its_experiment(tmp_path):
+    path = write(
+        tmp_path, "name: s\ntask: experiment\nexperiment: {seed: 5}\nsweep: {seed: {grid: [1, 2]}}\ntracking: {}\n"
+    )
+    assert load_config(path).seed == 5
+    assert load_config(path, ["seed=6"]).seed == 6
+    assert load_config(write(tmp_path, "name: s\nsweep: {}\n")) == load_config()
+    with pytest.raises(ConfigError, match=r"experiment: got \[1\]; accepted: a mapping"):
+        load_config(write(tmp_path, "experiment: [1]\n"))
+    # A setting beside the sections would be ignored.
+    with pytest.raises(
+        ConfigError, match=r"max_rounds: got 3 beside the sections of a sweep file.*under 'experiment:'"
+    ):
+        load_config(write(tmp_path, "experiment: {seed: 5}\nmax_rounds: 3\n"))
+
+
+def test_yaml_merge_keys_work(tmp_path):
+    text = "experiment: {seed: 5, fleet: &base {num_edges: 3, num_devices: 70}}\n"
+    tree = parse_yaml(f"{text}other: {{<<: *base, num_edges: 4}}\n", "f")
+    assert tree["other"] == {"num_edges": 4, "num_devices": 70}
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("- seed: 0\n", ["c.yaml", "list", "mapping", "seed: 0"]),
+        ("just words\n", ["c.yaml", "str", "mapping"]),
+        ("seed: 1\nmax_rounds: 2\nseed: 2\n", ["c.yaml", "line 3", "'seed'", "twice", "keep one"]),
+        ("fleet:\n  num_edges: 1\n  num_edges: 2\n", ["c.yaml", "line 3", "'num_edges'", "twice"]),
+        ("seed: [1\n", ["c.yaml", "not valid YAML", "line"]),
+        ("seed: 1\n---\nseed: 2\n", ["c.yaml", "not valid YAML"]),
+        ("? [1, 2]\n: 3\n", ["c.yaml", "not valid YAML"]),
+        ("seed: !!python/object:os.system x\n", ["c.yaml", "not valid YAML"]),
+        ("1: 2\n", ["1: ", "unknown key"]),
+    ],
+)
+def test_bad_files(tmp_path, text, words):
+    with pytest.raises(ConfigError) as error:
+        load_config(write(tmp_path, text))
+    message = str(error.value)
+    assert "\n" not in message
+    assert all(word in message for word in words), message
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    with pytest.raises(ConfigError, match=r"missing\.yaml: cannot read the configuration .*give the path"):
+        load_config(tmp_path / "missing.yaml")
+    with pytest.raises(ConfigError, match="cannot read"):
+        load_config(tmp_path)
+    path = tmp_path / "latin.yaml"
+    path.write_bytes(b"data: {root: \xe9}\n")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        load_config(path)
+
+
+def test_flatten_uses_the_dotted_names():
+    flat = flatten(load_config().model_dump())
+    assert flat["scheduling.num_scheduled"] == 50
+    assert flat["seed"] == 0
+    assert not any(isinstance(value, dict) for value in flat.values())
