@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from typing import Any
+
 import pytest
+import yaml
 
 from hflray.config import FleetConfig, flatten, load_config, parse_yaml, to_yaml
 from hflray.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = [path for top in ("tune_configs", "cluster", "dashboards") for path in sorted((ROOT / top).rglob("*.y*ml"))]
+SHIPPED.remove(ROOT / "cluster" / "aws-account.yaml")  # a CloudFormation template, which has tags of its own
 
 
 def write(tmp_path, text):
@@ -119,3 +128,48 @@ def test_flatten_uses_the_dotted_names():
     assert flat["scheduling.num_scheduled"] == 50
     assert flat["seed"] == 0
     assert not any(isinstance(value, dict) for value in flat.values())
+
+
+def exponents(ours: Any, plain: Any) -> int:
+    """Count the numbers that plain YAML reads as texts, such as 1e-3; everything else must be the same."""
+    if isinstance(ours, dict | list) and type(ours) is type(plain) and len(ours) == len(plain):
+        if isinstance(ours, list):
+            return sum(exponents(a, b) for a, b in zip(ours, plain, strict=True))
+        assert list(ours) == list(plain)
+        return sum(exponents(ours[key], plain[key]) for key in ours)
+    if isinstance(ours, float) and isinstance(plain, str):
+        assert "e" in plain.lower()
+        assert float(plain) == ours
+        return 1
+    assert (type(ours), repr(ours)) == (type(plain), repr(plain))
+    return 0
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(ROOT)))
+def test_shipped_files_are_read_as_plain_yaml_but_for_exponents(path):
+    text = path.read_text(encoding="utf-8")
+    expected = re.findall(r"\b\d+e[-+]?\d+\b", re.sub("#.*", "", text))
+    assert exponents(parse_yaml(text, path.name), yaml.safe_load(text)) == len(expected)
+
+
+@pytest.mark.parametrize(
+    "text, value",
+    [
+        *((word, True) for word in ("true", "True", "yes", "Yes", "on")),
+        *((word, False) for word in ("false", "no", "No", "off")),
+        *((word, None) for word in ("null", "~", "")),
+        *(("017", 15), ("0x1F", 31), ("1_000", 1000), ("1:30", 90), ("190:20:30", 685230)),  # YAML 1.2 differs
+        *((word, word) for word in ("0o17", "08", "y", "1e", "e3", "1.2.3")),
+        *(("1.5e+6", 1.5e6), (".5", 0.5), ("1.", 1.0), (".inf", float("inf"))),
+    ],
+)
+def test_values_are_those_of_plain_yaml(text, value):
+    assert exponents(parse_yaml(text, "f"), value) == 0
+    assert exponents(value, yaml.safe_load(text)) == 0
+
+
+@pytest.mark.parametrize("text", ["1e6", "1e-3", "4E-28", "+1e3", "-.5e3", "1.e3", "1.5e6"])
+def test_an_exponent_needs_neither_dot_nor_sign(text):
+    assert parse_yaml(text, "f") == float(text)
+    assert exponents(parse_yaml(text, "f"), yaml.safe_load(text)) == 1
+    assert parse_yaml(f"'{text}'", "f") == text
