@@ -1,44 +1,81 @@
 """hflray: experiments in hierarchical federated learning, on Ray.
 
-The public names are imported on first use, so that ``import hflray`` stays fast and light.
+The public names are imported on first use, so that ``import hflray`` stays fast and light. `dir` lists them all, and
+type checkers read them from the block below.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hflray.allocation import Allocation as Allocation
+    from hflray.allocation import allocate_round as allocate_round
+    from hflray.assignment import Assigner as Assigner
+    from hflray.assignment import build_assigner as build_assigner
+    from hflray.config import ExperimentConfig as ExperimentConfig
+    from hflray.config import FleetConfig as FleetConfig
+    from hflray.config import load_config as load_config
+    from hflray.cost import RoundCost as RoundCost
+    from hflray.cost import Workload as Workload
+    from hflray.cost import round_cost as round_cost
+    from hflray.data import Dataset as Dataset
+    from hflray.data import build_partition as build_partition
+    from hflray.data import load_dataset as load_dataset
+    from hflray.errors import ConfigError as ConfigError
+    from hflray.errors import DataError as DataError
+    from hflray.errors import DivergedError as DivergedError
+    from hflray.errors import HflrayError as HflrayError
+    from hflray.errors import InfeasibleError as InfeasibleError
+    from hflray.errors import WorkerLostError as WorkerLostError
+    from hflray.experiment import Experiment as Experiment
+    from hflray.fleet import Fleet as Fleet
+    from hflray.fleet import sample_fleet as sample_fleet
+    from hflray.record import RoundRecord as RoundRecord
+    from hflray.scenario import Scenario as Scenario
+    from hflray.scheduling import Scheduler as Scheduler
+    from hflray.scheduling import build_scheduler as build_scheduler
+    from hflray.tracking.sink import Sink as Sink
 
 __version__ = "0.1.0"
 
+# Module to its public names: the same as above, which a test holds.
 _PUBLIC = {
-    "ConfigError": "hflray.errors",
-    "DataError": "hflray.errors",
-    "DivergedError": "hflray.errors",
-    "HflrayError": "hflray.errors",
-    "InfeasibleError": "hflray.errors",
-    "ExperimentConfig": "hflray.config",
-    "load_config": "hflray.config",
-    "Fleet": "hflray.fleet",
-    "FleetConfig": "hflray.fleet",
-    "sample_fleet": "hflray.fleet",
-    "RoundCost": "hflray.cost",
-    "Workload": "hflray.cost",
-    "round_cost": "hflray.cost",
-    "Allocation": "hflray.allocation",
-    "allocate_round": "hflray.allocation",
-    "build_assigner": "hflray.assignment",
-    "build_scheduler": "hflray.scheduling",
-    "build_partition": "hflray.data",
-    "load_dataset": "hflray.data",
-    "Experiment": "hflray.experiment",
-    "RoundRecord": "hflray.record",
-    "Scenario": "hflray.scenario",
+    "hflray.allocation": ("Allocation", "allocate_round"),
+    "hflray.assignment": ("Assigner", "build_assigner"),
+    "hflray.config": ("ExperimentConfig", "FleetConfig", "load_config"),
+    "hflray.cost": ("RoundCost", "Workload", "round_cost"),
+    "hflray.data": ("Dataset", "build_partition", "load_dataset"),
+    "hflray.errors": (
+        "ConfigError",
+        "DataError",
+        "DivergedError",
+        "HflrayError",
+        "InfeasibleError",
+        "WorkerLostError",
+    ),
+    "hflray.experiment": ("Experiment",),
+    "hflray.fleet": ("Fleet", "sample_fleet"),
+    "hflray.record": ("RoundRecord",),
+    "hflray.scenario": ("Scenario",),
+    "hflray.scheduling": ("Scheduler", "build_scheduler"),
+    "hflray.tracking.sink": ("Sink",),
 }
+_MODULE = {name: module for module, names in _PUBLIC.items() for name in names}
 
-__all__ = ["__version__", *sorted(_PUBLIC)]
+__all__ = ["__version__", *sorted(_MODULE)]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _PUBLIC:
-        raise AttributeError(f"module 'hflray' has no attribute {name!r}")
-    return getattr(importlib.import_module(_PUBLIC[name]), name)
+if not TYPE_CHECKING:  # a type checker that saw this function would take any name for granted
+
+    def __getattr__(name: str) -> object:
+        if name not in _MODULE:
+            raise AttributeError(f"module 'hflray' has no attribute {name!r}")
+        value = getattr(importlib.import_module(_MODULE[name]), name)
+        globals()[name] = value  # the next use is a plain look-up
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -53,6 +53,7 @@ NOT_MIRRORS = {
     "test_house.py",
     "test_readme.py",
     "test_golden.py",
+    "test_public.py",
     "dashboards/test_dashboards.py",
 }  # of the whole, not of one module
 
