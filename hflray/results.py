@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import time
@@ -13,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from hflray.config import TrackingConfig, validate
 from hflray.errors import ConfigError, nearest
@@ -27,15 +28,15 @@ LOCK = ".lock"
 def claimed(path: Path) -> Iterator[None]:
     """Have a sweep's folder to oneself, until the process ends. Raises ConfigError: another process has it."""
     path.mkdir(parents=True, exist_ok=True)
-    with (path / LOCK).open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            file.seek(0)
-            raise ConfigError(f"{path}: process {file.read() or '?'} is running this sweep; stop it first") from error
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+    # A disk without locks is an error: filelock's soft locks, which are mere files, would outlive a killed process.
+    lock = FileLock(path / LOCK, fallback_to_soft=False)
+    try:
+        held = lock.acquire(blocking=False)
+    except Timeout as error:
+        owner = (path / LOCK).read_text(encoding="utf-8") or "?"
+        raise ConfigError(f"{path}: process {owner} is running this sweep; stop it first") from error
+    with held:
+        (path / LOCK).write_text(str(os.getpid()), encoding="utf-8")
         yield
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import subprocess
@@ -78,14 +80,44 @@ def test_a_damaged_or_foreign_folder_is_refused(tmp_path, damage: str) -> None:
         find(tmp_path, "mine")
 
 
+CLAIM = "import sys, time, pathlib, hflray.results as r\nwith r.claimed(pathlib.Path(sys.argv[1])): "
+
+
 def test_two_processes_never_run_one_sweep(tmp_path) -> None:
     folder = made(tmp_path, "20260101-000000", finished=False)
     with claimed(folder.path):
-        other = "import sys, pathlib, hflray.results as r\nwith r.claimed(pathlib.Path(sys.argv[1])): pass"
-        command = [sys.executable, "-c", other, str(folder.path)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert f"process {os.getpid()} is running this sweep" in done.stderr
+        for _ in range(2):  # one that was refused leaves the owner's name as it was
+            command = [sys.executable, "-c", f"{CLAIM} pass", str(folder.path)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert f"process {os.getpid()} is running this sweep; stop it first" in done.stderr
+        with pytest.raises(ConfigError, match=f"process {os.getpid()} is running"), claimed(folder.path):
+            pass
     with claimed(folder.path):
+        pass
+
+
+def test_a_killed_process_leaves_its_sweep_free(tmp_path) -> None:
+    command = [sys.executable, "-c", f"{CLAIM} print('mine', flush=True); time.sleep(60)", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "mine\n"
+        with pytest.raises(ConfigError, match=f"process {other.pid} is running this sweep"), claimed(tmp_path):
+            pass
+        other.kill()
+        other.wait()
+    with claimed(tmp_path):
+        assert (tmp_path / ".lock").read_text() == str(os.getpid())
+
+
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK])
+def test_a_disk_without_locks_is_an_error(tmp_path, monkeypatch, code: int) -> None:
+    """Another kind of lock would take its place otherwise, and stay after a kill."""
+
+    def flock(file: object, operation: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(OSError, match=os.strerror(code)), claimed(tmp_path):
         pass
 
 
