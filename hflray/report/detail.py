@@ -75,15 +75,10 @@ class Replay:
 
     @cached_property
     def work(self) -> Workload:
-        """The workload; the model's size follows from the logged messages, (H·Q + M)·z."""
+        """The workload; where ``cost.model_kb`` is null, z follows from the logged messages, (H·Q + M)·z."""
         config, first = self.run.config, self.run.rounds.iloc[0]
         models = len(first["devices"]) * config.training.edge_iterations + config.fleet.num_edges
-        return Workload(
-            model_bits=float(first[metrics.ROUND_MESSAGE_BITS]) / models,
-            local_iterations=config.training.local_iterations,
-            edge_iterations=config.training.edge_iterations,
-            delay_weight=config.cost.delay_weight,
-        )
+        return Workload.of(config, model_bits=float(first[metrics.ROUND_MESSAGE_BITS]) / models)
 
     @property
     def numbers(self) -> list[int]:

@@ -7,6 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hflray import metrics
+from hflray.cost import Workload
 from hflray.errors import ConfigError
 from hflray.report.detail import Replay
 from hflray.report.runs import Run
@@ -46,6 +48,18 @@ def test_why_a_device_was_taken(sweep) -> None:
     assert (first["nearest"] == 1).all()  # the geographic assigner
     fedavg = next(run for run in sweep.runs if run.config.scheduling.name == "fedavg")
     assert (Replay(fedavg).round(1).devices["cluster"] == -1).all()
+
+
+def test_the_workload_is_that_of_the_run(sweep, records) -> None:
+    """Bit for bit: from the configuration where it says z, else from the logged messages."""
+    run = sweep.runs[0]
+    work, config = Replay(run).work, run.config
+    models = config.scheduling.num_scheduled * config.training.edge_iterations + config.fleet.num_edges
+    assert config.cost.model_kb is None
+    assert work.model_bits * models == records[run.name][0].metrics()[metrics.ROUND_MESSAGE_BITS]
+    assert work == Workload.of(config, work.model_bits)
+    told = config.model_copy(update={"cost": config.cost.model_copy(update={"model_kb": 447.9})})
+    assert Replay(Run(run.history, told)).work.model_bits == told.cost.model_bits
 
 
 def test_another_fleet_is_noticed(sweep) -> None:
