@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from hflray.assignment import build_assigner, configured_assigner
 from hflray.config import ExperimentConfig
 from hflray.data import Dataset
 from hflray.experiment import Experiment
 from hflray.progress import duration
-from hflray.rl.fleets import FleetSpec, network_spec
 from hflray.scenario import Scenario
 from hflray.sweep import SweepFile, Trial
+from hflray.tasks import find_task, that
 from hflray.training.hierarchy import MAX_EDGE_ACTORS
 from hflray.training.local import DeviceHost
 from hflray.training.plan import pool_size
@@ -86,31 +85,27 @@ def check_trials(trials: Sequence[Trial], task: str, measure: bool = True) -> Ch
     """
     checked = Checked()
     scenarios: dict[str, Scenario] = {}
+    asked = find_task(task)
     for trial in trials:
         config = trial.config
-        if task == "assignment":
-            configured_assigner(config)
-            continue
-        if task == "train_assigner":
-            spec = FleetSpec.of(config)
-            build_assigner(spec.teacher, **spec.options)
-            network_spec(config)
+        if not asked.needs_data:
+            asked.check(config)
             continue
         key = str((config.seed, config.data, config.fleet))
         if key not in scenarios:
             scenarios = {key: Scenario.build(config, dataset=checked.datasets.get(data_key(config)))}  # one at a time
             checked.datasets[data_key(config)] = scenarios[key].dataset
             checked.notes += [note for note in scenarios[key].notes if note not in checked.notes]
-        experiment = Experiment(config, scenario=scenarios[key])
-        if measure:
-            checked.resolved[trial.name] = experiment.resolve()
+        resolved = asked.check(config, scenarios[key], measure)
+        if resolved is not None:
+            checked.resolved[trial.name] = resolved
     return checked
 
 
 def estimate(file: SweepFile, trials: Sequence[Trial], checked: Checked, cpus: int) -> str:
     """One line on time and memory, from training devices of each data set for a moment on this machine."""
-    if file.task != "experiment":
-        return "no estimate: only the task 'experiment' trains for long"
+    if not find_task(file.task).trains_model:
+        return f"no estimate: only the task {that(lambda task: task.trains_model)} trains for long"
     gpus, on_gpus = torch.cuda.device_count(), [t for t in trials if t.config.training.device == "cuda"]
     if on_gpus and not gpus:
         return "no estimate: training.device is cuda, and this machine has no GPU to measure"

@@ -12,11 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from hflray.tasks import TASKS
+
 ROOT = Path(__file__).parents[1]
 
 # Top first; a unit may import what is below its own row.
 ROWS = (
     ("tune", "report", "compare", "sweep", "progress", "results", "preflight"),
+    ("tasks",),
     ("tracking",),
     ("experiment", "grouping", "record", "scenario", "study", "checkpoint", "rl"),
     ("scheduling", "training", "assignment"),
@@ -47,8 +50,24 @@ RESERVED = {
     "cvxpy": ("allocation/cvxpy.py",),
 }
 
+# Where a word that is also a task's name is compared or used as a key, and what it means there.
+OTHER_WORDS = {
+    ("config.py", "experiment"): "the section of a sweep file",
+    ("sweep/trials.py", "experiment"): "the section of a sweep file",
+    ("preflight.py", "experiment"): "the section of a sweep file",
+    ("results.py", "experiment"): "the experiment in MLflow",
+    ("tracking/tracker.py", "experiment"): "the experiment in MLflow",
+    ("experiment.py", "clustering"): "a part of an experiment's state",
+    # Until the report asks the task:
+    ("report/beside.py", "*"): "tasks",
+    ("report/figures.py", "*"): "tasks",
+    ("report/page.py", "*"): "tasks",
+    ("report/tables.py", "*"): "tasks",
+}
+
 ALGORITHMS = ("allocation", "scheduling", "assignment", "rl", "training")
 MAX_LINES = 300
+LOOKUPS = ("get", "pop", "setdefault")
 NOT_MIRRORS = {
     "test_house.py",
     "test_readme.py",
@@ -106,6 +125,31 @@ def violations(files: dict[str, str]) -> list[str]:
     return found
 
 
+def decided_by_name(files: dict[str, str]) -> list[tuple[str, str]]:
+    """Path and name of each task that is told apart by its name outside of ``hflray/tasks``.
+
+    That is a comparison with a literal, a key of a dictionary, and what is looked up in one.
+    """
+    found = set()
+    for path, source in files.items():
+        for node in ast.walk(ast.parse(source)):
+            told: list[ast.expr | None] = []
+            if isinstance(node, ast.Compare):
+                told = [node.left, *node.comparators]
+            elif isinstance(node, ast.Dict):
+                told = [*node.keys]
+            elif isinstance(node, ast.Subscript):
+                told = [node.slice]
+            elif isinstance(node, ast.Match):
+                told = [part for case in node.cases for part in ast.walk(case.pattern) if isinstance(part, ast.expr)]
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LOOKUPS:
+                told = [*node.args[:1]]
+            texts = [part for one in told if one is not None for part in [one, *getattr(one, "elts", [])]]
+            names = {one.value for one in texts if isinstance(one, ast.Constant)} & set(TASKS)
+            found |= {(path, name) for name in names if not path.startswith("tasks/")}
+    return sorted(found)
+
+
 def long_files(files: dict[str, str]) -> list[str]:
     """Algorithm files that are too long to read in one sitting."""
     sizes = {path: source.count("\n") for path, source in files.items() if path.split("/")[0] in ALGORITHMS}
@@ -131,6 +175,12 @@ def sources(folder: str) -> dict[str, str]:
 
 def test_imports_point_down():
     assert violations(sources("hflray")) == []
+
+
+def test_no_task_is_decided_on_by_its_name():
+    """Who wants to know something of a task asks the task (`hflray.tasks`)."""
+    found = decided_by_name(sources("hflray"))
+    assert [each for each in found if each not in OTHER_WORDS and (each[0], "*") not in OTHER_WORDS] == []
 
 
 def test_algorithm_files_are_short():
@@ -217,6 +267,26 @@ def test_a_violation_is_found(path, source):
 )
 def test_what_is_allowed(path, source):
     assert violations({path: source}) == []
+
+
+@pytest.mark.parametrize(
+    "source, names",
+    [
+        ("x = file.task == 'experiment'", ["experiment"]),
+        ("if 'assignment' != task: pass", ["assignment"]),
+        ("x = task in ('clustering', 'train_assigner')", ["clustering", "train_assigner"]),
+        ("TABLE = {'experiment': 1}", ["experiment"]),
+        ("x = TABLE['clustering']", ["clustering"]),
+        ("x = TABLE.get('assignment', 0)", ["assignment"]),
+        ("match task:\n    case 'experiment' | 'clustering': pass", ["clustering", "experiment"]),
+        ("x = find_task(file.task).trains_model", []),
+        ("print('experiment')", []),
+        ("stream(seed, 'assignment')", []),
+    ],
+)
+def test_a_decision_by_name_is_found(source, names):
+    assert decided_by_name({"tune/driver.py": source}) == [("tune/driver.py", name) for name in names]
+    assert decided_by_name({"tasks/clustering.py": source}) == []
 
 
 def test_rows_within_make_no_circle():

@@ -19,7 +19,6 @@ from hflray import metrics
 from hflray.config import ExperimentConfig, flatten, validate
 from hflray.errors import ConfigError, HflrayError, nearest
 from hflray.results import SweepFolder, locate
-from hflray.sweep import Task
 from hflray.tracking import History, read_histories, read_journal
 
 LEFT_OUT = ": left out: "  # what is said of a run that is not among the sweep's
@@ -143,7 +142,7 @@ class Sweep:
 
     name: str
     title: str
-    task: Task
+    task: str
     description: str
     runs: list[Run]
     notes: list[str] = field(default_factory=list)
@@ -329,7 +328,7 @@ def _fuller(logged: History, journal: History | None) -> History:
 
 
 def put_together(
-    name: str, title: str, task: Task, description: str, histories: Sequence[History], notes: list[str]
+    name: str, title: str, task: str, description: str, histories: Sequence[History], notes: list[str]
 ) -> Sweep:
     """Put a sweep together; runs that cannot be read, or have no rounds, become notes."""
     runs = []

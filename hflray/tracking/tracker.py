@@ -88,11 +88,14 @@ class Tracker:
         config: ExperimentConfig,
         tags: Mapping[str, str],
         dataset: Mapping[str, str] | None = None,
+        learns: bool = False,
     ) -> None:
-        """Open a run, or find it again after a restart by its tags ``hflray.sweep`` and ``hflray.trial``."""
-        # `learning` is not this run's unless it says otherwise: forty settings that no comparison needs.
-        learns = tags.get("hflray.task") == "train_assigner" or config.learning.model_fields_set
-        unused = ("tracking.",) if learns else ("tracking.", "learning.")
+        """Open a run, or find it again after a restart by its tags ``hflray.sweep`` and ``hflray.trial``.
+
+        The settings ``learning`` are logged only of a run that `learns` or that sets one of them: no comparison of
+        others needs these forty.
+        """
+        unused = ("tracking.",) if learns or config.learning.model_fields_set else ("tracking.", "learning.")
         run = Run(
             key=key,
             name=name,

@@ -21,7 +21,9 @@ from hflray.compare import Outcome, closing_table, comparison_lines
 from hflray.errors import ConfigError, HflrayError
 from hflray.preflight import check_trials, estimate, with_absolute_paths, with_data_root
 from hflray.results import SweepFolder, find, new_folder, unfinished
-from hflray.sweep import SweepFile, Trial, assigner_label, expand, load_sweep, smoke
+from hflray.sweep import SweepFile, Trial, expand, load_sweep, smoke
+from hflray.tasks import find_task
+from hflray.tasks.assignment import assigner_label
 from hflray.tracking import Tracker, default_uri
 from hflray.tune.driver import run_sweep
 from hflray.tune.storage import fetch
@@ -174,7 +176,7 @@ def command(
         folder, trials, checked, console, resume=going_on, require_tracking=require_tracking, quiet=quiet
     )
     title = f"{folder.file.name} ({time.monotonic() - started:.0f} s)"
-    if folder.file.task == "assignment" and folder.finished:
+    if find_task(folder.file.task).keeps_history and folder.finished:
         _report_assignment(title, trials, outcomes, folder.path, console)
     else:
         console.print(closing_table(title, outcomes, console.width))

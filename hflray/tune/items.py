@@ -20,6 +20,7 @@ from pydantic import Field, model_validator
 from hflray.config import Section, read_mapping, validate
 from hflray.errors import ConfigError, nearest
 from hflray.sweep import SweepFile, expand, load_sweep
+from hflray.tasks import find_task
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9_]*$"  # of a folder; no hyphen, which joins exhibit and part
 STATE = "state.json"
@@ -50,7 +51,7 @@ class Item(Section):
 class QueueFile(Section):
     """The list of the queue."""
 
-    experiments: list[str] = Field([], description="what --set changes in every sweep of the task experiment")
+    experiments: list[str] = Field([], description="what --set changes in every sweep that trains a global model")
     items: list[Item]
 
     @model_validator(mode="after")
@@ -78,20 +79,15 @@ def find_item(items: Iterable[Item], name: str) -> Item:
 
 def sweep_of(root: Path, item: Item, experiments: list[str]) -> tuple[SweepFile, list[str]]:
     """An item's sweep with the code at `root`, and the overrides that make it. Raises ConfigError."""
-    task = load_sweep(root / item.path).task
-    overrides = [*(experiments if task == "experiment" else []), *item.set]
+    task = find_task(load_sweep(root / item.path).task)
+    overrides = [*(experiments if task.trains_model else []), *item.set]
     return load_sweep(root / item.path, overrides), overrides
 
 
 def trials_of(file: SweepFile) -> dict[str, int]:
     """How far every trial of a sweep can come, by its name: rounds, or steps of learning; 0: nobody knows."""
-    totals = {}
-    for trial in expand(file):
-        learning = trial.config.learning
-        steps = learning.env_steps if learning.minutes is None else None
-        rounds = {"train_assigner": steps or 0, "clustering": 1}
-        totals[trial.name] = rounds.get(file.task, trial.config.max_rounds)
-    return totals
+    task = find_task(file.task)
+    return {trial.name: task.steps(trial.config) for trial in expand(file)}
 
 
 @dataclass

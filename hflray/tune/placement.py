@@ -15,13 +15,12 @@ from hflray.config import ExperimentConfig
 from hflray.errors import ConfigError
 from hflray.preflight import Checked, data_key
 from hflray.sweep import SweepFile, Trial
+from hflray.tasks import find_task
 from hflray.training.plan import pool_size
 from hflray.training.pool import processes_per_gpu
 from hflray.training.processes import Load, gpu_load
 from hflray.tune.nodes import check_gpus
 from hflray.tune.trial import NAME, trial_config
-
-NO_TRAINING = ("assignment", "train_assigner")  # tasks without device actors
 
 
 class Placement:
@@ -65,7 +64,7 @@ class Placement:
     def bundles(self, config: ExperimentConfig, name: str = "") -> list[dict[str, float]]:
         """A trial's bundles: its own, then one for each device actor."""
         cpus, gpus = self._file.tune.cpus_per_trial, self._gpus(config, name)
-        if config.training.backend == "serial" or self._file.task in NO_TRAINING:
+        if config.training.backend == "serial" or not self._trains_devices:
             return [{"CPU": cpus} | ({"GPU": min(1.0, gpus)} if gpus else {})]
         # A search may come to a load that was not measured, at a time when no GPU is free for it.
         load = self._load(config, name)
@@ -81,10 +80,14 @@ class Placement:
         name = str(params["values"].get(NAME, ""))
         return PlacementGroupFactory(self.bundles(trial_config(self._file, params), name))
 
+    @property
+    def _trains_devices(self) -> bool:
+        return find_task(self._file.task).trains_devices
+
     def _gpus(self, config: ExperimentConfig, name: str) -> float:
         """GPUs of a trial; 0 if it trains on CPUs. Where the driver has no say yet, ``auto`` is what Ray has."""
         device = self._devices.get(name, config.training.device)
-        if self._file.task in NO_TRAINING or device == "cpu" or (device == "auto" and not self._there):
+        if not self._trains_devices or device == "cpu" or (device == "auto" and not self._there):
             return 0.0
         return self._file.tune.gpus_per_trial or 1.0
 

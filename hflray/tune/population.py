@@ -18,18 +18,17 @@ import numpy as np
 from ray import tune
 from ray.tune.schedulers import PopulationBasedTraining
 
-from hflray.experiment import Experiment
-from hflray.record import RoundRecord
 from hflray.sweep import Axis, PopulationConfig, SweepFile
+from hflray.tasks import Result
 
 SCORE = "population"  # the key of a result under which a trial says how it stands
 
 
-def score(experiment: Experiment, record: RoundRecord, settings: PopulationConfig) -> dict[str, float]:
+def score(result: Result, settings: PopulationConfig) -> dict[str, float]:
     """What a round's result says to the population: nothing between exchanges, and nothing after the last round."""
-    if record.round % settings.every or experiment.finished:
+    if result.step % settings.every or result.last:
         return {}
-    return {SCORE: record.metrics()[settings.metric]}
+    return {SCORE: result.metrics[settings.metric]}
 
 
 class Population(PopulationBasedTraining):  # type: ignore[misc]  # Ray ships no types for it

@@ -11,7 +11,7 @@ from hflray import metrics
 from hflray.config import load_config
 from hflray.report.paper import EXHIBITS, verdicts
 from hflray.report.runs import Run, Sweep
-from hflray.sweep import Task
+from hflray.tasks import DEFAULT
 from hflray.tracking import History, Tables
 
 CLEAN = "0123456789abcdef0123456789abcdef01234567"
@@ -44,15 +44,15 @@ def accuracy(h: int, scheduler: str, curve: Sequence[float], seed: int = 0, *mor
     return run({metrics.ACCURACY: curve}, *names, "data.name=fashion_mnist", *more, **kinds)
 
 
-def sweep(name: str, runs: list[Run], task: Task = "experiment") -> Sweep:
+def sweep(name: str, runs: list[Run], task: str = DEFAULT) -> Sweep:
     return Sweep(name, name, task, "", runs)
 
 
-def judged(name: str, runs: list[Run], task: Task = "experiment") -> pd.DataFrame:
+def judged(name: str, runs: list[Run], task: str = DEFAULT) -> pd.DataFrame:
     """The table of verdicts of an exhibit on these runs."""
     shown = EXHIBITS[name]
     return verdicts(shown, sweep(shown.config, runs, task))
 
 
-def answers(name: str, runs: list[Run], task: Task = "experiment") -> list[str]:
+def answers(name: str, runs: list[Run], task: str = DEFAULT) -> list[str]:
     return list(judged(name, runs, task)["agree"])

@@ -31,7 +31,7 @@ from hflray.record import RoundRecord
 from hflray.sweep import expand, load_sweep
 from hflray.tracking import default_uri
 from hflray.tune import stopping
-from hflray.tune.driver import slim
+from hflray.tune.callback import slim
 from tests.servers import mlflow_server
 from tests.tune.test_cli import call
 

@@ -17,7 +17,7 @@ from hflray.sweep import SweepFile, expand, load_sweep
 from hflray.training.pool import ActorPool
 from hflray.tune import placement
 from hflray.tune.placement import Placement
-from hflray.tune.trial import Job
+from hflray.tune.trial import trial_experiment
 from tests.training.test_local import make_data, make_job
 
 SMALL = ["data.name=digits", "fleet.num_devices=12", "scheduling.num_scheduled=6", "training.autotune=false"]
@@ -107,7 +107,7 @@ def test_it_travels_without_the_data(ray_session) -> None:
 def in_a_trial(file: SweepFile, params: dict[str, Any]) -> dict[str, Any]:
     """What a trial's process finds in its placement group, and its actors; they train on CPU tensors."""
     config = expand(file)[0].config
-    experiment = Job(file, params, config, {}, {}).experiment()
+    experiment = trial_experiment(config, file, {}, {})
     size = experiment.backend.pool(file.tune.cpus_per_trial)
     settled = experiment.resolve().training
     pool = ActorPool(make_job(kernel="batched"), ray.put(make_data()), size.actors, size.cpus, 1, size.gpus)

@@ -10,8 +10,9 @@ from ray.tune import CheckpointConfig
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
-from hflray.experiment import Experiment
 from hflray.sweep import PopulationConfig, load_sweep
+from hflray.tasks.base import Job
+from hflray.tasks.experiment import ExperimentTask
 from hflray.tune.population import SCORE, Population, score, within
 from tests.conftest import small_config
 
@@ -130,8 +131,8 @@ def test_nobody_waits_for_a_trial_that_has_ended(population) -> None:
 
 def test_a_trial_says_how_it_stands_at_exchanges_only() -> None:
     settings = PopulationConfig(every=2)
-    experiment = Experiment(small_config("scheduling.name=fedavg", "max_rounds=4"))
-    said = [score(experiment, record, settings) for record in experiment]
+    job = Job(small_config("scheduling.name=fedavg", "max_rounds=4"))
+    said = [score(result, settings) for result in ExperimentTask().run(job)]
     assert [list(one) for one in said] == [[], [SCORE], [], []]
     assert 0 < said[1][SCORE] < 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -12,10 +13,12 @@ from hflray import metrics
 from hflray.assignment.policy import load_policy
 from hflray.config import load_config
 from hflray.sweep import expand, load_sweep
+from hflray.tasks import Job, Result, Saved
+from hflray.tasks.train_assigner import SMALL, TrainAssignerTask
 from hflray.tune import cli
-from hflray.tune.learning import POLICIES, progress_of, total_of
 
 FILE = Path(__file__).parents[2] / "tune_configs" / "fig5_assigner_learning.yaml"
+TASK = TrainAssignerTask()
 VALUES = {
     metrics.ASSIGNER_RETURN: 16.04,
     metrics.ASSIGNER_GREEDY_RETURN: 24.0,
@@ -26,12 +29,12 @@ VALUES = {
 
 def test_progress_counts_seconds_or_steps() -> None:
     timed = load_config(None, ["learning.minutes=2"])
-    assert progress_of(timed, 5000, VALUES)[:3] == (61, 120, "second")
-    assert total_of(timed) == 120
+    assert TASK.progress(timed, 5000, VALUES)[:3] == (61, 120, "second")
+    assert (TASK.total(timed), TASK.steps(timed)) == (120, 0)
     counted = load_config(None, ["learning.minutes=null", "learning.env_steps=8000"])
-    done, total, unit, text = progress_of(counted, 5000, VALUES)
+    done, total, unit, text = TASK.progress(counted, 5000, VALUES)
     assert (done, total, unit) == (5000, 8000, "step")
-    assert total_of(counted) == 8000
+    assert (TASK.total(counted), TASK.steps(counted)) == (8000, 8000)
     assert text == "return 16.0, held-out 24.0, objective 1.087 × local search"
 
 
@@ -56,7 +59,7 @@ def test_a_sweep_leaves_policies_and_curves(tmp_path, monkeypatch, ray_session) 
         cli.main()
     assert not end.value.code
     [folder] = (path.parent for path in (tmp_path / "results").glob("*/sweep.json"))
-    [policy] = (folder / POLICIES).glob("*.safetensors")
+    [policy] = (folder / "policies").glob("*.safetensors")
     network, card = load_policy(policy)
     assert network.spec.features == "db"
     [journal] = (folder / "journal").glob("*.jsonl")
@@ -64,3 +67,23 @@ def test_a_sweep_leaves_policies_and_curves(tmp_path, monkeypatch, ray_session) 
     assert [entry["round"] for entry in points] == sorted(entry["round"] for entry in points)
     assert points[-1]["round"] == card["env_steps"] >= 2000
     assert {*metrics.LEARNING, metrics.assigner_ratio("hfel-100")} <= set(points[-1]["metrics"])
+
+
+def test_a_run_without_tune_saves_its_end_and_goes_on_from_there(tmp_path) -> None:
+    small = {**SMALL, "env_steps": 1000, "cache": str(tmp_path / "fleets")}
+    settings = ["checkpoint.every=0", *(f"learning.{key}={json.dumps(value)}" for key, value in small.items())]
+    config = load_config(None, settings)
+    results: list[Result] = []
+    for result in TASK.run(Job(config)):
+        assert result.save is not None
+        if result.due:
+            result.save(tmp_path)
+        results.append(result)
+    assert [(result.due, result.last) for result in results] == [(True, True)]  # whatever checkpoint.every says
+    assert str(results[0].note).startswith("10 fleets solved in")
+    assert (tmp_path / "policy.safetensors").exists()
+    longer = config.model_copy(update={"learning": config.learning.model_copy(update={"env_steps": 2000})})
+    saved = Saved("one", lambda: contextlib.nullcontext(tmp_path))
+    (after,) = TASK.run(Job(longer, saved=[saved]))
+    assert after.note is None
+    assert after.step >= 2000 > results[0].step

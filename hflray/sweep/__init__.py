@@ -1,0 +1,25 @@
+"""The sweep file: what to run, over which values, validated whole before anything starts.
+
+::
+
+    name: quickstart
+    task: experiment          # see hflray.tasks
+    experiment: {...}         # the configuration, see hflray.config
+    sweep:                    # dotted keys of the configuration
+      scheduling.name: {grid: [ikc, fedavg]}
+      data.name: {zip: [fashion_mnist, cifar10]}       # zip keys move together
+      target_accuracy: {zip: [0.875, 0.56]}
+    tune: {cpus_per_trial: 1}
+    tracking: {experiment: hflray}
+"""
+
+from __future__ import annotations
+
+from hflray.sweep.sections import Axis, EarlyStoppingConfig, PopulationConfig, SearchConfig, SweepFile, TuneConfig
+from hflray.sweep.trials import Trial, expand, first_values, load_sweep, make_trial, run_name, smoke
+from hflray.tasks.assignment import assigner_label
+
+__all__ = [
+    "Axis", "EarlyStoppingConfig", "PopulationConfig", "SearchConfig", "SweepFile", "Trial", "TuneConfig",
+    "assigner_label", "expand", "first_values", "load_sweep", "make_trial", "run_name", "smoke",
+]  # fmt: skip

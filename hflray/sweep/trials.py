@@ -1,0 +1,157 @@
+"""From a sweep file to its trials: loaded, overridden, expanded, named, and shrunk to a smoke test."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hflray.config import ExperimentConfig, read_mapping, set_dotted, split_override, validate
+from hflray.errors import ConfigError
+from hflray.seeding import stream
+from hflray.sweep.sections import Axis, PopulationConfig, SweepFile
+from hflray.tasks import DEFAULT, find_task
+
+SECTIONS = ("name", "description", "task", "sweep", "tune", "tracking")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One point of a sweep: its readable name, the values that were swept, and its configuration."""
+
+    name: str
+    values: dict[str, Any]
+    config: ExperimentConfig
+
+
+def load_sweep(path: str | Path | None, overrides: Iterable[str] = ()) -> SweepFile:
+    """Load a sweep file, or (without a path) an empty one; apply ``--set`` overrides.
+
+    An override goes to the configuration, unless it begins with the name of another section (``tune.``,
+    ``tracking.``, ``sweep.``). Setting a key that is swept replaces its axis by that one value.
+
+    Raises:
+        ConfigError: one line per mistake.
+    """
+    tree = read_mapping(path) if path is not None else {}
+    if path is not None:
+        tree.setdefault("name", re.sub(r"[^A-Za-z0-9._-]", "_", Path(path).stem))
+    for key in tree:
+        if key in ExperimentConfig.model_fields and key not in SweepFile.model_fields:
+            raise ConfigError(f"{path}: '{key}' belongs under 'experiment:'; indent the configuration below that line")
+    for text in overrides:
+        key, value = split_override(text)
+        if key.split(".")[0] == "sweep":
+            _, _, swept = key.partition(".")
+            tree.setdefault("sweep", {})[swept] = value
+        elif key.split(".")[0] in SECTIONS:
+            set_dotted(tree, key, value)
+        else:
+            if tree.get("experiment") is None:
+                tree["experiment"] = {}
+            axes = tree.get("sweep")
+            if isinstance(axes, dict):
+                axes.pop(key, None)
+            if not isinstance(tree["experiment"], dict):
+                raise ConfigError(f"experiment: got {tree['experiment']!r}; a mapping of settings is needed")
+            set_dotted(tree["experiment"], key, value)
+    return validate(SweepFile, tree)
+
+
+def expand(file: SweepFile) -> list[Trial]:
+    """Return every trial of a sweep, each validated; grids vary slowest first, zipped keys vary together.
+
+    Drawn values depend on ``tune.seed`` and the number of the draw only, so the same file gives the same trials. With
+    a search the trials are made as it goes; then one at the first of all values stands for them, to be validated.
+
+    Raises:
+        ConfigError: zipped lists of unequal length, or a value that a trial's configuration refuses (names the trial).
+    """
+    if file.tune.search is not None:
+        return [make_trial(file, first_values(file))]
+    zipped = {key: axis.zip for key, axis in file.sweep.items() if axis.zip is not None}
+    lengths = {key: len(values) for key, values in zipped.items()}
+    if len(set(lengths.values())) > 1:
+        listing = ", ".join(f"{key} has {count}" for key, count in lengths.items())
+        raise ConfigError(f"sweep: zipped keys move together and need lists of one length; {listing}")
+    steps = [dict(zip(zipped, row, strict=True)) for row in zip(*zipped.values(), strict=True)] or [{}]
+    grids = {key: axis.grid for key, axis in file.sweep.items() if axis.grid is not None}
+    trials: list[Trial] = []
+    drawn = {key: axis for key, axis in file.sweep.items() if axis.drawn}
+    for step in steps:
+        for row in itertools.product(*grids.values()):
+            for number in range(file.tune.samples if drawn else 1):
+                point = step | dict(zip(grids, row, strict=True))
+                draws = {k: axis.draw(stream(file.tune.seed, f"sweep/{k}", number)) for k, axis in drawn.items()}
+                trials.append(make_trial(file, {key: (point | draws)[key] for key in file.sweep}))
+    if file.tune.population is not None:  # its values change as it goes
+        for trial in trials:
+            _check_population(file.tune.population, trial.config)
+        base = run_name(trials[0].config, {}, file.task)
+        return [Trial(f"{base}-p{number}", trial.values, trial.config) for number, trial in enumerate(trials)]
+    names = [trial.name for trial in trials]
+    if len(set(names)) < len(names):  # two equal values in a list, or values that print alike
+        width = len(str(len(trials)))
+        trials = [Trial(f"{i:0{width}d}-{trial.name}", trial.values, trial.config) for i, trial in enumerate(trials)]
+    return trials
+
+
+def _check_population(population: PopulationConfig, config: ExperimentConfig) -> None:
+    """The trials exchange checkpoints, so there must be one at every exchange."""
+    saved = config.checkpoint.every
+    if not saved or population.every % saved:
+        raise ConfigError(
+            f"checkpoint.every: got {saved}; a population exchanges checkpoints every {population.every} rounds; "
+            "accepted: 1, or a divisor of tune.population.every"
+        )
+
+
+def make_trial(file: SweepFile, values: dict[str, Any]) -> Trial:
+    """Make the trial of these values. Raises ConfigError naming the trial."""
+    tree = _deep_copy(file.experiment)
+    for key, value in values.items():
+        set_dotted(tree, key, value)
+    if file.tracking is not None:
+        tree["tracking"] = file.tracking.model_dump(mode="json")
+    try:
+        config = find_task(file.task).complete(validate(ExperimentConfig, tree))
+    except ConfigError as error:
+        if not values:
+            raise
+        point = ", ".join(f"{key}={value}" for key, value in values.items())
+        raise ConfigError(f"trial ({point}): {error}") from error
+    return Trial(run_name(config, values, file.task), values, config)
+
+
+def run_name(config: ExperimentConfig, values: dict[str, Any], task: str = DEFAULT) -> str:
+    """A readable name such as ``digits-H10-λ1-ikc-hfel-s0``, followed by whatever else is swept."""
+    told = find_task(task).label(config)
+    shown = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in values.items()}
+    parts = [part for part in told.values() if part]
+    parts += [f"{key.rpartition('.')[2]}={value}" for key, value in shown.items() if key not in told]
+    return re.sub(r"[^\w.=λ-]+", "_", "-".join(parts))
+
+
+def first_values(file: SweepFile) -> dict[str, Any]:
+    """The first value of every axis; of a range its lower end."""
+    return {key: getattr(axis, axis.kind)[0] for key, axis in file.sweep.items()}
+
+
+def smoke(file: SweepFile) -> SweepFile:
+    """The smallest version of a sweep that still runs all of its parts: one trial, synthetic data, two short rounds."""
+    first = first_values(file)
+    small = find_task(file.task).shrink(make_trial(file, first).config)
+    experiment = _deep_copy(file.experiment)
+    for key, value in small.items():
+        set_dotted(experiment, key, value)
+    sweep = {key: Axis(grid=[small.get(key, value)]) for key, value in first.items()}
+    tune = file.tune.model_copy(update={"samples": 1, "search": None, "early_stopping": None, "population": None})
+    changes = {"name": f"{file.name}-smoke", "experiment": experiment, "sweep": sweep, "tune": tune}
+    return file.model_copy(update=changes)
+
+
+def _deep_copy(tree: dict[str, Any]) -> dict[str, Any]:
+    return {key: _deep_copy(value) if isinstance(value, dict) else value for key, value in tree.items()}
