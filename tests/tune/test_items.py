@@ -13,7 +13,7 @@ from hflray.errors import ConfigError
 from hflray.sweep import expand, load_sweep
 from hflray.tune import items
 from hflray.tune.items import Item, Progress, QueueFile, State, find_item, is_exported, load_items, progress
-from hflray.tune.queue import LIST
+from hflray.tune.queue.command import LIST
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = load_items(ROOT / LIST)

@@ -1,0 +1,146 @@
+"""The processes of a queue: started at low priority with a mark in their environment, found by it, and ended."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+MARK = "HFLRAY_QUEUE_OF"  # in the environment of every process of a queue: its folder
+NICENESS = 19
+KILL_AFTER_S = 15.0
+STEP_S = 0.5
+EXPORT_WITHIN_S = 3600.0  # of a busy machine; it takes 20 s of an idle one
+# At this priority a busy machine gives a process nothing for minutes. Ray takes one that is silent for 30 to 60 s for
+# dead, and its driver ends: it is given an hour. A process that is dead closes its connections, which Ray sees at once.
+PATIENCE = {
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "3600",
+    "RAY_gcs_rpc_server_connect_timeout_s": "600",
+    "RAY_gcs_server_request_timeout_seconds": "3600",
+    "RAY_raylet_rpc_server_reconnect_timeout_base_s": "3600",
+    "RAY_raylet_rpc_server_reconnect_timeout_max_s": "3600",
+    "RAY_health_check_timeout_ms": "600000",
+    "RAY_health_check_failure_threshold": "60",
+    "RAY_worker_register_timeout_seconds": "3600",
+    "RAY_agent_register_timeout_ms": "3600000",
+    "RAY_grpc_client_keepalive_timeout_ms": "3600000",
+    "RAY_grpc_keepalive_timeout_ms": "3600000",
+    "TUNE_FUNCTION_THREAD_TIMEOUT_S": "3600",
+}
+
+
+def wait_a_step() -> None:
+    """Wait before something is looked at again."""
+    time.sleep(STEP_S)
+
+
+def marked(folder: Path) -> list[int]:
+    """The processes that this queue started and their descendants."""
+    mark = f"{MARK}={folder}".encode()
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):  # it has ended, or is somebody else's
+            if mark in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+    return sorted(set(found) - {os.getpid()})
+
+
+def send(pids: Sequence[int], number: int) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def end_leftovers(folder: Path, wait_s: float = KILL_AFTER_S) -> None:
+    """End what is left of the queue's processes: they are given `wait_s`, then told to end, then killed."""
+    for number in (None, signal.SIGTERM, signal.SIGKILL):
+        if number is not None:
+            send(marked(folder), number)
+        deadline = time.monotonic() + (wait_s if number is None else KILL_AFTER_S)
+        while marked(folder):
+            if time.monotonic() > deadline:
+                break
+            wait_a_step()
+        else:
+            return
+
+
+def group_last(pid: int, niceness: int) -> None:
+    """Lower the priority of the session that `pid` leads, where the kernel groups processes by session.
+
+    There (``sched_autogroup_enabled``) niceness counts within a session only: a busy loop at niceness 19 takes as much
+    of a core as one at 0 in another session.
+    """
+    with suppress(OSError):
+        Path(f"/proc/{pid}/autogroup").write_text(str(niceness), encoding="ascii")
+
+
+def _as_child(niceness: int) -> None:
+    """In a child, before its command: end cleanly if the queue is killed, instead of running on unattended."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+    os.nice(max(0, niceness - os.nice(0)))
+
+
+class Children:
+    """Starts and ends what a queue runs.
+
+    Args:
+        folder: of the queue; the mark of its processes.
+        cpus: how many CPUs they may use.
+        niceness: of all that is started.
+    """
+
+    def __init__(self, folder: Path, cpus: int = 1, niceness: int = NICENESS) -> None:
+        self._folder, self._cpus, self._niceness = folder, cpus, niceness
+
+    def environment(self, tree: Path) -> dict[str, str]:
+        """What they find in their environment; nothing of the caller's that would lead elsewhere."""
+        away = ("RAY_ADDRESS", "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "PYTHONHOME", "VIRTUAL_ENV")
+        kept = {key: value for key, value in os.environ.items() if key not in away}
+        return kept | {
+            MARK: str(self._folder), "PYTHONPATH": str(tree), "PYTHONNOUSERSITE": "1", "COLUMNS": "160",
+            "RAY_worker_niceness": str(self._niceness), "OMP_NUM_THREADS": str(self._cpus),
+            "SPT_NOENV": "1",  # or Ray writes its processes' titles over the mark
+            **PATIENCE,
+        }  # fmt: skip
+
+    def start(self, command: Sequence[str], place: Path, tree: Path, log: Path) -> subprocess.Popen[bytes]:
+        """Start a command in the folder `place` with the code in `tree`; what it prints is added to `log`."""
+        with log.open("ab") as file:
+            return subprocess.Popen(
+                list(command), cwd=place, env=self.environment(tree), stdin=subprocess.DEVNULL, stdout=file,
+                stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=partial(_as_child, self._niceness),
+            )  # fmt: skip
+
+    def end(self, process: subprocess.Popen[bytes], within_s: float) -> None:
+        """The first signal lets running rounds end and be saved, the second does not."""
+        for wait_s in (within_s, KILL_AFTER_S):
+            send([process.pid], signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(wait_s)
+                return
+        send(marked(self._folder), signal.SIGKILL)
+        process.wait()
+
+    def call(self, command: Sequence[str], place: Path, tree: Path, log: Path, stopping: Callable[[], bool]) -> bool:
+        """Run a command to its end; False if it failed, took too long, or it is `stopping` meanwhile."""
+        log.unlink(missing_ok=True)
+        process, deadline = self.start(command, place, tree, log), time.monotonic() + EXPORT_WITHIN_S
+        while process.poll() is None:
+            if stopping() or time.monotonic() > deadline:
+                process.kill()
+                process.wait()
+                return False
+            wait_a_step()
+        return process.returncode == 0
+
+    def give_way(self, process: subprocess.Popen[bytes]) -> None:
+        """From now on others come first, see `group_last`."""
+        group_last(process.pid, self._niceness)

@@ -1,0 +1,51 @@
+"""How far the queue is, one line an item."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hflray.errors import ConfigError
+from hflray.progress import duration
+from hflray.tune.items import QueueFile, State, progress, sweep_of, trials_of
+from hflray.tune.queue.lock import holder
+from hflray.tune.queue.publishing import is_done, to_commit
+
+LOG = "queue.log"
+PAUSED = "paused.json"  # with which arguments the queue is to be started again after a benchmark
+
+
+def status_lines(folder: Path, repository: Path, queue: QueueFile) -> list[str]:
+    """What `status` prints: a line an item, then the queue's own."""
+    lines, width = [], max(len(item.name) for item in queue.items)
+    for item in queue.items:
+        place = folder / item.name
+        state = State.load(place)
+        stage: str = state.stage
+        if stage == "running" and holder(folder) is None:
+            stage = "killed"
+        trials = state.trials
+        text = ""
+        if stage in ("waiting", "failed") and is_done(repository, queue, item):
+            stage, text = "finished", "its export is in the repository"
+        elif not trials:
+            try:
+                trials = trials_of(sweep_of(repository, item, queue.experiments)[0])
+                text = f"{sum(trials.values()):>6} to do"
+            except ConfigError:
+                text = f"needs {item.path}, which is not here"
+        else:
+            come = progress(trials, place / "results", state.cpus)
+            text = f"{come.done:>6} of {come.total}"
+            if come.rate_s is not None and stage != "finished":
+                text += f", {come.rate_s:.3g} s each"
+                text += f", at most {duration(come.left_s or 0)} left" if stage != "failed" else ""
+            text += f"; {state.error}" if state.error else ""
+        lines.append(f"{item.name:{width}}  {stage:8}  {text}")
+    pid = holder(folder)
+    if pid is not None:
+        lines.append(f"runs as process {pid}; log: {folder / LOG}")
+    elif (folder / PAUSED).exists():
+        lines.append("paused for a benchmark; if none runs any more: make queue")
+    else:
+        lines.append("does not run; make queue starts it or goes on")
+    return [*lines, to_commit(repository)]

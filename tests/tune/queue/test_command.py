@@ -1,0 +1,192 @@
+"""hflray.tune.queue.command, in processes of its own; nothing is left running.
+
+The last test, `slow`, runs a real sweep of this repository.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hflray.tune.frozen import git
+from hflray.tune.items import State
+from hflray.tune.queue import lock, publishing, status
+from hflray.tune.queue.lock import holder
+from hflray.tune.queue.processes import marked
+from tests.tune.queue.conftest import ROOT, entries, rounds, wait
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def call(*words: str | Path, code: int = 0) -> str:
+    env = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "160"}
+    done = subprocess.run(
+        [sys.executable, "-m", "hflray.tune.queue", *map(str, words)], env=env, capture_output=True, text=True,
+        timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def start(folder: Path, repository: Path, *words: str) -> str:
+    own = ("--python", sys.executable, "--niceness", "0")  # a test must not wait for a machine that is not busy
+    return call("start", "--folder", folder, "--repository", repository, *own, *words)
+
+
+def test_start_stop_and_start_again(long, folder) -> None:
+    assert "runs as process" in start(folder, long)
+    wait(lambda: len(rounds(folder, "fig-first")) > 2)
+    assert "it runs already, as process" in start(folder, long)
+    begun = entries(folder, "fig-first")[0]
+    assert begun["mark"] == str(folder)
+    assert len(marked(folder)) == 2  # the sweep and the process beside it
+    lines = call("status", "--folder", folder, "--repository", long).splitlines()
+    assert lines[0].startswith("fig-first   running")
+    assert "s each, at most" in lines[0]
+    assert lines[-2].startswith(f"runs as process {holder(folder)}")
+
+    assert "stopped" in call("stop", "--folder", folder)
+    assert not marked(folder)
+    assert holder(folder) is None
+    count = len(rounds(folder, "fig-first"))
+    assert "fig-first   stopped" in call("status", "--folder", folder, "--repository", long)
+    assert "it does not run" in call("stop", "--folder", folder)
+
+    start(folder, long)
+    wait(lambda: len(rounds(folder, "fig-first")) > count + 1)
+    call("stop", "--folder", folder)
+    done = rounds(folder, "fig-first")
+    assert done == list(range(1, len(done) + 1))
+
+
+def test_a_queue_that_was_killed_leaves_nothing_behind_and_goes_on(long, folder) -> None:
+    start(folder, long)
+    wait(lambda: len(rounds(folder, "fig-first")) > 2)
+    pid = holder(folder)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    wait(lambda: not marked(folder), 20)  # its sweep ends by itself, cleanly
+    assert "fig-first   killed" in call("status", "--folder", folder, "--repository", long)
+    count = len(rounds(folder, "fig-first"))
+    start(folder, long)
+    wait(lambda: len(rounds(folder, "fig-first")) > count)
+    call("stop", "--folder", folder)
+    done = rounds(folder, "fig-first")
+    assert done == list(range(1, len(done) + 1))
+
+
+def test_processes_that_a_killed_sweep_leaves_are_ended(long, folder) -> None:
+    start(folder, long)
+    wait(lambda: len(rounds(folder, "fig-first")) > 2)
+    pid = holder(folder)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    os.kill(State.load(folder / "fig-first").pid, signal.SIGKILL)
+    time.sleep(0.5)
+    assert len(marked(folder)) == 1
+    call("stop", "--folder", folder, "--within", "0")
+    assert not marked(folder)
+
+
+def test_a_command_runs_while_the_queue_stands_still(long, folder) -> None:
+    start(folder, long)
+    wait(lambda: len(rounds(folder, "fig-first")) > 2)
+    probe = "import sys; from pathlib import Path; from hflray.tune.queue.lock import holder\n"
+    probe += "from hflray.tune.queue.processes import marked\n"
+    probe += "place = Path(sys.argv[1]); print('found', holder(place), marked(place)); sys.exit(3)"
+    said = call("paused", "--folder", folder, "--", sys.executable, "-c", probe, folder, code=3)
+    assert "found None []" in said
+    assert holder(folder) is not None  # it goes on, although the command failed
+    count = len(rounds(folder, "fig-first"))
+    wait(lambda: len(rounds(folder, "fig-first")) > count)
+    call("stop", "--folder", folder)
+    assert call("paused", "--folder", folder, "--", "echo", "one", "--two").strip() == "one --two"
+    assert holder(folder) is None  # it did not run before
+    assert "nosuch: cannot be run" in call("paused", "--folder", folder, "--", "nosuch", code=2)
+
+
+def test_the_last_of_two_benchmarks_starts_the_queue_again(long, folder) -> None:
+    start(folder, long)
+    wait(lambda: len(rounds(folder, "fig-first")) > 2)
+    other = (folder / lock.PAUSE).open("a")
+    fcntl.flock(other, fcntl.LOCK_SH)  # a benchmark that runs longer than the one below
+    call("paused", "--folder", folder, "--", "true")
+    assert holder(folder) is None
+    assert "paused for a benchmark" in call("status", "--folder", folder, "--repository", long)
+    assert "a benchmark runs; the queue starts when it has ended" in start(folder, long)
+    other.close()
+    call("paused", "--folder", folder, "--", "true")
+    assert holder(folder) is not None
+    call("stop", "--folder", folder)
+
+
+def test_an_item_that_is_dropped_begins_anew_and_is_kept_aside(long, folder) -> None:
+    start(folder, long)
+    wait(lambda: len(rounds(folder, "fig-first")) > 2)
+    assert "runs this queue" in call("drop", "fig/first", "--folder", folder, "--repository", long, code=2)
+    call("stop", "--folder", folder)
+    said = call("drop", "fig/first", "--folder", folder, "--repository", long)
+    (aside,) = folder.glob("dropped-fig-first-*")
+    assert str(aside) in said
+    assert list(aside.glob("results/*/journal/*.jsonl"))
+    assert len(git(long, "worktree", "list").splitlines()) == 1
+    assert "has not begun" in call("drop", "fig-first", "--folder", folder, "--repository", long, code=2)
+    start(folder, long)
+    wait(lambda: len(rounds(folder, "fig-first")) > 0)
+    call("stop", "--folder", folder)
+    assert rounds(folder, "fig-first")[0] == 1
+
+
+def test_mistakes_are_named_in_a_line(repository, folder, tmp_path) -> None:
+    said = call("start", "--folder", folder, "--repository", tmp_path, code=2)
+    assert said.strip() == f"error: --repository {tmp_path}: no git checkout; run this in a clone of the repository"
+    said = call("start", "--folder", folder, "--repository", repository, "--code", "nosuch", code=2)
+    assert "--code nosuch: no commit or branch" in said
+    said = call("status", "--folder", folder, "--repository", repository, "--list", tmp_path / "none.yaml", code=2)
+    assert "none.yaml: cannot read" in said
+    assert holder(folder) is None
+
+
+def test_make_bench_runs_its_command_through_the_queue() -> None:
+    said = subprocess.run(["make", "-n", "bench"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "-m hflray.tune.queue paused -- sh -c" in said
+
+
+# With a real sweep.
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_a_real_sweep_is_killed_goes_on_and_is_exported(tmp_path, folder) -> None:
+    repository = tmp_path / "clone"
+    git(tmp_path, "clone", "--quiet", "--shared", str(ROOT), str(repository))
+    quick = "max_rounds=15, 'sweep.scheduling.name={grid: [ikc]}', scheduling.num_scheduled=5, training.backend=serial"
+    path = tmp_path / "list.yaml"
+    path.write_text(f"items: [{{exhibit: tiny, part: digits, file: quickstart, set: [{quick}]}}]")
+    words = ("--list", str(path), "--every", "1")
+    start(folder, repository, *words)
+    wait(lambda: len(rounds(folder, "tiny-digits")) > 3, 300)
+    pid = holder(folder)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    start(folder, repository, *words)
+    wait(lambda: State.load(folder / "tiny-digits").stage == "finished", 600)
+    wait(lambda: holder(folder) is None)
+    assert rounds(folder, "tiny-digits") == list(range(1, 16))
+    assert (folder / status.LOG).read_text().count("goes on as process") == 1
+    about = json.loads((repository / publishing.EXPORTS / "tiny" / "digits" / "runs.json").read_text())
+    (run,) = about["runs"]
+    assert run["status"] == "FINISHED"
+    assert run["environment"]["git_commit"] == git(ROOT, "rev-parse", "HEAD")  # and not -dirty
+    assert shutil.which("git")
+    call("stop", "--folder", folder)
+    assert not marked(folder)
