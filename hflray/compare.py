@@ -25,28 +25,6 @@ from hflray.errors import HflrayError
 from hflray.results import locate
 from hflray.tracking import read_runs
 
-COLUMNS = (
-    ("accuracy", metrics.ACCURACY, "{:.1%}"),
-    ("to target", metrics.ROUNDS_TO_TARGET, "{:.0f}"),
-    ("objective", metrics.TOTAL_OBJECTIVE, "{:,.1f}"),
-    ("delay s", metrics.TOTAL_DELAY_S, "{:,.1f}"),
-    ("energy J", metrics.TOTAL_ENERGY_J, "{:,.1f}"),
-    ("MB", metrics.TOTAL_MESSAGE_BITS, "{:,.0f}"),
-)
-CLUSTERING_COLUMNS = (
-    ("ARI", metrics.CLUSTERING_ARI, "{:.3f}"),
-    ("delay s", metrics.CLUSTERING_DELAY_S, "{:.2f}"),
-    ("energy J", metrics.CLUSTERING_ENERGY_J, "{:.2f}"),
-)
-LEARNING_COLUMNS = (
-    ("return", metrics.ASSIGNER_RETURN, "{:.1f}"),
-    ("greedy", metrics.ASSIGNER_GREEDY_RETURN, "{:.1f}"),
-    ("agree", metrics.ASSIGNER_AGREEMENT, "{:.1%}"),
-    ("/HFEL-300", metrics.assigner_ratio("hfel-300"), "{:.3f}"),
-    ("/search", metrics.assigner_ratio("local_search"), "{:.3f}"),
-    ("/bound", metrics.assigner_ratio("lower_bound"), "{:.3f}"),
-)
-SCALE = {metrics.TOTAL_MESSAGE_BITS: 1 / 8e6}
 CURVES = (metrics.ACCURACY, metrics.TOTAL_OBJECTIVE, metrics.TOTAL_ENERGY_J, metrics.TOTAL_DELAY_S)
 NAME_WIDTH = 16  # of a trial's name in a closing table, at least
 
@@ -72,10 +50,13 @@ def closing_table(title: str, outcomes: Sequence[Outcome], width: int = 80) -> T
     Names that would not fit into a table of `width` characters lose what they share, so that they still differ.
     """
     trained = any(metrics.ACCURACY in outcome.values for outcome in outcomes)
-    # Columns no trial has a value for, such as a target nobody set, are left out.
     learned = any(metrics.ASSIGNER_RETURN in outcome.values for outcome in outcomes)
-    columns = COLUMNS if trained else LEARNING_COLUMNS if learned else CLUSTERING_COLUMNS
-    shown = [column for column in columns if any(column[1] in outcome.values for outcome in outcomes)]
+    # Columns no trial has a value for, such as a target nobody set, are left out.
+    shown = [
+        row
+        for row in metrics.rows("training" if trained else "learning" if learned else "clustering")
+        if row.short and any(row.name in outcome.values for outcome in outcomes)
+    ]
     marks = [_mark(outcome) for outcome in outcomes]
     legend = [text for mark, text in MARKS.items() if f" {mark}" in marks]
     table = Table(
@@ -90,19 +71,16 @@ def closing_table(title: str, outcomes: Sequence[Outcome], width: int = 80) -> T
     # Where a row is too long, its name gives way: only a column that may wrap is made narrower, here with an ellipsis.
     table.add_column("trial", overflow="ellipsis")
     table.add_column("steps" if learned else "rounds", justify="right", no_wrap=True)
-    for heading, _, _ in shown:
-        table.add_column(heading, justify="right", no_wrap=True)
+    for column in shown:
+        table.add_column(column.short, justify="right", no_wrap=True)
     rows = [
         [
             f"{outcome.round or 0}{mark}",
-            *(
-                form.format(outcome.values[name] * SCALE.get(name, 1)) if name in outcome.values else "–"
-                for _, name, form in shown
-            ),
+            *(column.text(outcome.values[column.name]) if column.name in outcome.values else "–" for column in shown),
         ]
         for outcome, mark in zip(outcomes, marks, strict=True)
     ]
-    taken = sum(1 + max(map(len, column)) for column in zip(("rounds", *(c[0] for c in shown)), *rows, strict=True))
+    taken = sum(1 + max(map(len, column)) for column in zip(("rounds", *(c.short for c in shown)), *rows, strict=True))
     names = short_names([outcome.name for outcome in outcomes], max(NAME_WIDTH, width - 2 - taken))
     for name, row in zip(names, rows, strict=True):
         table.add_row(name, *row)

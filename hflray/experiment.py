@@ -222,7 +222,11 @@ class Experiment:
 
     def summary(self) -> dict[str, float]:
         """The entries of the glossary known at the end; the target's only if it was reached."""
-        values = {f"clustering/{name}": value for name, value in self.clustering.items()}
+        values = {}
+        if self.clustering:
+            values[metrics.CLUSTERING_ARI] = self.clustering["ari"]
+            values[metrics.CLUSTERING_DELAY_S] = self.clustering["delay_s"]
+            values[metrics.CLUSTERING_ENERGY_J] = self.clustering["energy_j"]
         if self.reached:
             values[metrics.ROUNDS_TO_TARGET] = self.reached["rounds"]
             values[metrics.OBJECTIVE_TO_TARGET] = self.reached["objective"]

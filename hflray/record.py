@@ -56,10 +56,20 @@ class RoundRecord:
             metrics.ACCURACY: self.accuracy,
             metrics.TEST_LOSS: self.test_loss,
             metrics.CLASS_BALANCE: self.class_balance,
+            metrics.ROUND_DELAY_S: float(cost.delay_s),
+            metrics.ROUND_ENERGY_J: float(cost.energy_j),
+            metrics.ROUND_OBJECTIVE: float(cost.objective),
+            metrics.ROUND_MESSAGE_BITS: float(cost.message_bits),
+            metrics.TOTAL_DELAY_S: self.totals["delay_s"],
+            metrics.TOTAL_ENERGY_J: self.totals["energy_j"],
+            metrics.TOTAL_OBJECTIVE: self.totals["objective"],
+            metrics.TOTAL_MESSAGE_BITS: self.totals["message_bits"],
+            metrics.WALL_SCHEDULE_S: self.wall["schedule_s"],
+            metrics.WALL_ASSIGN_S: self.wall["assign_s"],
+            metrics.WALL_ALLOCATE_S: self.wall["allocate_s"],
+            metrics.WALL_TRAIN_S: self.wall["train_s"],
+            metrics.WALL_EVALUATE_S: self.wall["evaluate_s"],
         }
-        values |= {f"round/{name}": float(getattr(cost, name)) for name in self.totals}
-        values |= {f"total/{name}": value for name, value in self.totals.items()}
-        values |= {f"wall/{name}": value for name, value in self.wall.items()}
         for edge in range(len(cost.edge_devices)):
             values[metrics.edge_metric(edge, "delay_s")] = float(cost.edge_delay_s[edge])
             values[metrics.edge_metric(edge, "energy_j")] = float(cost.edge_energy_j[edge])

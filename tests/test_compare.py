@@ -15,7 +15,6 @@ from rich.console import Console
 
 from hflray import compare, metrics
 from hflray.compare import (
-    COLUMNS,
     CURVES,
     Outcome,
     closing_table,
@@ -33,6 +32,8 @@ from tests.browser import CHROMIUM, Page
 from tests.conftest import small_config
 from tests.servers import mlflow_server
 from tests.tune.test_cli import call
+
+COLUMNS = [row.name for row in metrics.rows("training") if row.short]
 
 
 def render(outcomes: list[Outcome]) -> str:
@@ -70,14 +71,14 @@ def test_names_too_long_for_the_table_lose_what_all_share() -> None:
     assert short_names(rates, 36) == ["…-learning_rate=1e-05", "…-learning_rate=0.1"]
     uneven = ["digits-H10-λ1-fedavg-local_search-s0", "digits-H10-λ1-fedavg-local_search-s0-a=1-b=2"]
     assert short_names(uneven, 36) == ["…", "…-a=1-b=2"]
-    values = dict.fromkeys((name for _, name, _ in COLUMNS), 1326.24) | {metrics.ACCURACY: 0.5}
+    values = dict.fromkeys(COLUMNS, 1326.24) | {metrics.ACCURACY: 0.5}
     text = render([Outcome(name, 3, values, ended=True) for name in names])
     assert "accuracy to target objective delay s energy J MB" in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 80
 
 
 def test_trials_that_differ_look_different_in_eighty_columns() -> None:
-    values = dict.fromkeys((name for _, name, _ in COLUMNS), 12345.6) | {metrics.ACCURACY: 0.5}
+    values = dict.fromkeys(COLUMNS, 12345.6) | {metrics.ACCURACY: 0.5}
     names = [f"synthetic-H4-λ1-fedavg-geographic-s{seed}" for seed in (0, 1)]
     for shown in (values, {metrics.ACCURACY: 0.5, metrics.TOTAL_OBJECTIVE: 4.5, metrics.TOTAL_DELAY_S: 4.1}):
         text = render([Outcome(name, 2, shown, ended=True) for name in names])
@@ -108,6 +109,22 @@ def test_clustering_alone_has_columns_of_its_own() -> None:
     assert "1.000" in text
     assert "3.10" in text
     assert "accuracy" not in text
+
+
+def test_learning_an_assigner_has_columns_of_its_own() -> None:
+    values = {metrics.ASSIGNER_RETURN: 18.64, metrics.ASSIGNER_AGREEMENT: 0.7231}
+    text = render([Outcome("a", 60000, values | {metrics.assigner_ratio("hfel-300"): 0.98765}, ended=True)])
+    heads, row = (next(line.split() for line in text.splitlines() if word in line) for word in ("steps", "60000"))
+    assert heads == ["trial", "steps", "return", "agree", "/HFEL-300"]
+    assert row == ["a", "60000", "18.6", "72.3%", "0.988"]
+
+
+def test_a_metric_whose_row_has_a_short_heading_is_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = metrics.Metric("round/heat", "Heat", "J", "round", scale=0.001, format="{:.2f}", short="heat kJ")
+    monkeypatch.setitem(metrics.METRICS, row.name, row)
+    text = render([Outcome("a", 1, {metrics.ACCURACY: 0.5, row.name: 1234.0}, ended=True)])
+    assert "heat kJ" in text
+    assert "1.23" in text
 
 
 def test_the_url_names_runs_and_experiment() -> None:

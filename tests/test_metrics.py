@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,6 +37,63 @@ def test_names_are_those_of_the_design():
     constants = {value for name, value in vars(metrics).items() if name.isupper() and isinstance(value, str)}
     assert constants == {*metrics.PER_ROUND, *metrics.AT_THE_END, *metrics.LEARNING, metrics.ASSIGNMENT_GAP}
     assert metrics.edge_metric(3, "delay_s") == "edge/3/delay_s"
+
+
+SCOPES = ("round/", "total/", "edge/", "wall/", "clustering/", "assigner/ratio/")
+PACKAGE = Path(metrics.__file__).parent
+
+
+def typed(source: str) -> Iterator[tuple[int, str]]:
+    """Line and text of the strings of a module that are a metric's name, or begin one.
+
+    The names of random streams, given to `stream`, are names of their own, and changing one would change results.
+    """
+    tree = ast.parse(source)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    streams = {id(arg) for call in calls if getattr(call.func, "id", "") == "stream" for arg in call.args}
+    for node in ast.walk(tree):
+        text = node.value if isinstance(node, ast.Constant) else None
+        if isinstance(text, str) and (text in metrics.METRICS or text in SCOPES) and id(node) not in streams:
+            yield node.lineno, text
+
+
+def test_a_name_is_typed_in_the_glossary_only():
+    found = [
+        f"{path.relative_to(PACKAGE)}:{line}: '{text}'"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path != PACKAGE / "metrics.py"
+        for line, text in typed(path.read_text(encoding="utf-8"))
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "source, found",
+    [
+        ('values = {"round/delay_s": 1.0}', ["round/delay_s"]),
+        ('values = {f"round/{name}": 1.0}', ["round/"]),
+        ('rng = stream(seed, "assigner/episodes", 3)', []),
+        ('values = {metrics.ROUND_DELAY_S: 1.0, "delay_s": 2.0}', []),
+    ],
+)
+def test_a_typed_name_is_found(source, found):
+    assert [text for _, text in typed(source)] == found
+
+
+def test_every_constant_is_the_name_of_its_row():
+    constants = {value for name, value in vars(metrics).items() if name.isupper() and isinstance(value, str)}
+    ratios = {metrics.assigner_ratio(name) for name in ("hfel-300", "local_search", "lower_bound")}
+    assert set(metrics.METRICS) == constants | ratios
+    assert all(metrics.describe(name).name == name for name in constants)
+
+
+def test_a_row_says_how_its_number_is_shown():
+    accuracy, bits = metrics.describe(metrics.ACCURACY), metrics.describe(metrics.TOTAL_MESSAGE_BITS)
+    assert (accuracy.text(0.9123), accuracy.axis, accuracy.column) == ("91.2%", "Test accuracy (%)", "accuracy, %")
+    assert bits.text(1234.6 * 8e6) == "1,235"  # megabytes
+    assert (bits.axis, bits.printed_axis) == ("Messages (MB)", "Messages in total (MB)")
+    assert metrics.describe(metrics.CLUSTERING_ARI).column == "ARI"
+    assert [row.short for row in metrics.rows("clustering")] == ["ARI", "delay s", "energy J"]
 
 
 def test_class_balance_by_hand():

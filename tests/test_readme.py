@@ -64,6 +64,18 @@ def test_the_glossary_is_complete() -> None:
     assert set(metrics.PER_ROUND) | set(metrics.AT_THE_END) | edges <= named
 
 
+def test_the_glossarys_units_are_the_codes() -> None:
+    section = TEXT.partition("## Glossary")[2].partition("\n## ")[0]
+    seen = set()
+    for names, units in re.findall(r"^\| (`.*?) \| (.*?) \|", section, flags=re.M):
+        logged, written = re.findall(r"`([^`]+)`", names), units.split(", ")
+        for name, unit in zip(logged, written * len(logged) if len(written) == 1 else written, strict=True):
+            if name in metrics.METRICS:
+                assert unit == metrics.describe(name).unit, name
+                seen.add(name)
+    assert seen >= {*metrics.PER_ROUND, *metrics.AT_THE_END, *metrics.LEARNING, metrics.ASSIGNMENT_GAP}
+
+
 def test_names_are_those_of_the_registry() -> None:
     section = TEXT.partition("**Names.**")[2].partition("\n\n")[0]
     for kind in registry.BUILTIN:

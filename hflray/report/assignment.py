@@ -11,10 +11,11 @@ from rich.table import Table
 
 from hflray import metrics
 
+# A chart's metric, its column of the summary, and the end of its file's name.
 PANELS = (
-    (metrics.ROUND_DELAY_S, "Time delay $T_i$ (s)", "delay"),
-    (metrics.ROUND_ENERGY_J, "Energy consumption $E_i$ (J)", "energy"),
-    (metrics.ROUND_OBJECTIVE, "Objective $E_i + λ T_i$ (J)", "objective"),
+    (metrics.ROUND_DELAY_S, "delay_s", "delay"),
+    (metrics.ROUND_ENERGY_J, "energy_j", "energy"),
+    (metrics.ROUND_OBJECTIVE, "objective", "objective"),
 )
 BAR = "#0072B2"  # of the Okabe–Ito palette, told apart by the colour-blind
 
@@ -71,14 +72,14 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
     from matplotlib.figure import Figure
 
     paths = []
-    for metric, label, short in PANELS:
-        values = rows[metric.removeprefix("round/")]
+    for metric, column, short in PANELS:
+        values = rows[column]
         figure = Figure(figsize=(5.2, 3.4), layout="constrained")
         axes = figure.subplots()
         bars = axes.bar(range(len(values)), values, color=BAR, width=0.65)
         axes.bar_label(bars, fmt="%.1f", padding=2, fontsize=8)
         axes.set_xticks(range(len(values)), [str(name).replace(" ", "\n") for name in values.index], fontsize=8)
-        axes.set_ylabel(label)
+        axes.set_ylabel(metrics.describe(metric).printed_axis)
         axes.spines[["top", "right"]].set_visible(False)
         axes.margins(y=0.12)
         path = folder / f"assignment_{short}.png"

@@ -303,7 +303,7 @@ def learning(sweep: Sweep) -> Figure:
 
 Draw = Callable[[Sweep], Figure]
 BY_TASK: dict[str, dict[str, Draw]] = {
-    "experiment": {"accuracy": curves, "cost": cost_bars, "pareto": pareto},
+    "experiment": {metrics.ACCURACY: curves, "cost": cost_bars, "pareto": pareto},
     "clustering": {"clustering": clustering_bars},
     "assignment": {"assignment": assignment_bars, "pareto": pareto},
     "train_assigner": {"learning": learning},

@@ -197,7 +197,9 @@ def _explored(run: Run, label: str) -> dict[str, Any]:
         rounds.append(
             {
                 "n": number,
-                "accuracy": float(row[metrics.ACCURACY]) if np.isfinite(row.get(metrics.ACCURACY, np.nan)) else None,
+                metrics.ACCURACY: float(row[metrics.ACCURACY])
+                if np.isfinite(row.get(metrics.ACCURACY, np.nan))
+                else None,
                 "T": taken.cost.delay_s,
                 "E": taken.cost.energy_j,
                 "objective": taken.cost.objective,

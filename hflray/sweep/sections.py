@@ -68,7 +68,7 @@ class SearchConfig(Section):
     """Search instead of a fixed list: each trial's values follow from the trials before it."""
 
     name: Literal["optuna"] = "optuna"
-    metric: str = Field("objective_to_target", description="a metric of the glossary, as it is when a trial ends")
+    metric: str = Field(metrics.OBJECTIVE_TO_TARGET, description="a metric of the glossary, as it is when a trial ends")
     mode: Literal["min", "max"] = "min"
 
 
@@ -76,7 +76,7 @@ class EarlyStoppingConfig(Section):
     """Asynchronous successive halving: trials that are behind at their rungs are stopped."""
 
     name: Literal["asha"] = "asha"
-    metric: str = Field("accuracy", description="a metric of the glossary, compared at equal rounds")
+    metric: str = Field(metrics.ACCURACY, description="a metric of the glossary, compared at equal rounds")
     mode: Literal["min", "max"] = "max"
     grace_rounds: int = Field(3, ge=1, description="rounds that every trial is given")
     reduction: int = Field(3, ge=2, description="one in so many goes on from a rung to the next")
@@ -90,7 +90,7 @@ class PopulationConfig(Section):
     """
 
     name: Literal["pbt"] = "pbt"
-    metric: str = Field("accuracy", description="a metric of the glossary, compared at equal rounds")
+    metric: str = Field(metrics.ACCURACY, description="a metric of the glossary, compared at equal rounds")
     mode: Literal["min", "max"] = "max"
     every: int = Field(5, ge=1, description="rounds between exchanges; all trials wait for each other there")
     replaced: float = Field(0.25, gt=0, le=0.5, description="share of the trials that take over another's state")
