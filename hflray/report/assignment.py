@@ -10,6 +10,8 @@ from rich import box
 from rich.table import Table
 
 from hflray import metrics
+from hflray.report.labels import BLUE
+from hflray.report.series import STATISTICS
 
 # A chart's metric, its column of the summary, and the end of its file's name.
 PANELS = (
@@ -17,7 +19,6 @@ PANELS = (
     (metrics.ROUND_ENERGY_J, "energy_j", "energy"),
     (metrics.ROUND_OBJECTIVE, "objective", "objective"),
 )
-BAR = "#0072B2"  # of the Okabe–Ito palette, told apart by the colour-blind
 
 
 def summary(studies: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -30,17 +31,14 @@ def summary(studies: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
     """
     rows = {}
     for name, fleets in studies.items():
-        latency_ms = fleets[metrics.WALL_ASSIGN_S] * 1e3
+        latency_ms = fleets[metrics.WALL_ASSIGN_S] * metrics.describe(metrics.WALL_ASSIGN_S).scale
         gap = fleets[metrics.ASSIGNMENT_GAP] if metrics.ASSIGNMENT_GAP in fleets else pd.Series(dtype=float)
         rows[name] = {
             "delay_s": fleets[metrics.ROUND_DELAY_S].mean(),
             "energy_j": fleets[metrics.ROUND_ENERGY_J].mean(),
             "objective": fleets[metrics.ROUND_OBJECTIVE].mean(),
             "objective_median": fleets[metrics.ROUND_OBJECTIVE].median(),
-            "gap_median": gap.median(),
-            "gap_mean": gap.mean(),
-            "gap_p95": gap.quantile(0.95),
-            "gap_worst": gap.max(),
+            **{f"gap_{name}": take(gap) for name, take in STATISTICS.items()},
             "latency_ms_median": latency_ms.median(),
             "latency_ms_p95": latency_ms.quantile(0.95),
             "fleets": len(fleets),
@@ -76,7 +74,7 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
         values = rows[column]
         figure = Figure(figsize=(5.2, 3.4), layout="constrained")
         axes = figure.subplots()
-        bars = axes.bar(range(len(values)), values, color=BAR, width=0.65)
+        bars = axes.bar(range(len(values)), values, color=BLUE, width=0.65)
         axes.bar_label(bars, fmt="%.1f", padding=2, fontsize=8)
         axes.set_xticks(range(len(values)), [str(name).replace(" ", "\n") for name in values.index], fontsize=8)
         axes.set_ylabel(metrics.describe(metric).printed_axis)

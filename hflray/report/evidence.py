@@ -20,8 +20,8 @@ from typing import Generic, TypeVar
 import numpy as np
 import pandas as pd
 
-from hflray.report.figures import over_seeds
 from hflray.report.runs import SEED, Run, Sweep
+from hflray.report.series import over_seeds
 
 NAMED = 4  # runs that are named in a verdict, at most; the rest as their number
 K = TypeVar("K", bound=Hashable)

@@ -13,7 +13,8 @@ from rich.text import Text
 
 from hflray import metrics
 from hflray.report.detail import Replay, Round
-from hflray.report.runs import Run, pretty
+from hflray.report.labels import pretty
+from hflray.report.runs import Run
 
 
 def ordinal(rank: int, what: str) -> str:

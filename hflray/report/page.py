@@ -20,163 +20,15 @@ from plotly.offline import get_plotlyjs
 
 from hflray import metrics
 from hflray.errors import HflrayError
+from hflray.report import charts
 from hflray.report.detail import Replay
-from hflray.report.figures import COLOURS, colour, over_seeds, panels, points, tints
-from hflray.report.runs import Run, Sweep, pretty
+from hflray.report.labels import COLOURS, pretty
+from hflray.report.runs import Run, Sweep
 from hflray.report.tables import against, summary
 
 RUNS = 12  # runs whose rounds can be looked into: one of each group, as many as keep the page a few MB
 ROUNDS = 100  # of each
-LINES = ("solid", "dash", "dashdot", "dot")
-SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "star", "cross", "x")
-ACROSS = (
-    ("round", "Round", 1.0),
-    (metrics.TOTAL_DELAY_S, "Simulated time (s)", 1.0),
-    (metrics.TOTAL_ENERGY_J, "Simulated energy (J)", 1.0),
-    (metrics.TOTAL_MESSAGE_BITS, "Messages (MB)", 1 / 8e6),
-)
-CURVES = (
-    (metrics.ACCURACY, "Test accuracy (%)", 100.0),
-    (metrics.TEST_LOSS, "Test loss (nats)", 1.0),
-    (metrics.ROUND_OBJECTIVE, "Objective of a round (J)", 1.0),
-    (metrics.CLASS_BALANCE, "Class balance of the schedule", 1.0),
-    (metrics.ASSIGNER_RETURN, "Return of an episode", 1.0),
-    (metrics.ASSIGNER_GREEDY_RETURN, "Return of the greedy policy", 1.0),
-    (metrics.ASSIGNER_LOSS, "Loss", 1.0),
-)
-BARS = {
-    "experiment": (
-        (metrics.TOTAL_OBJECTIVE, "Objective E + λT (J)", 1.0),
-        (metrics.TOTAL_DELAY_S, "Time delay T (s)", 1.0),
-        (metrics.TOTAL_ENERGY_J, "Energy E (J)", 1.0),
-        (metrics.TOTAL_MESSAGE_BITS, "Messages (MB)", 1 / 8e6),
-    ),
-    "clustering": (
-        (metrics.CLUSTERING_DELAY_S, "Delay of the clustering (s)", 1.0),
-        (metrics.CLUSTERING_ENERGY_J, "Energy of the clustering (J)", 1.0),
-        (metrics.CLUSTERING_ARI, "Adjusted Rand index", 1.0),
-    ),
-    "assignment": (
-        (metrics.ROUND_OBJECTIVE, "Objective of a round (J)", 1.0),
-        (metrics.ROUND_DELAY_S, "Time delay of a round (s)", 1.0),
-        (metrics.ROUND_ENERGY_J, "Energy of a round (J)", 1.0),
-        (metrics.WALL_ASSIGN_S, "Latency (ms)", 1e3),
-    ),
-}
-
-
-def _translucent(tint: str) -> str:
-    red, green, blue = (int(tint[i : i + 2], 16) for i in (1, 3, 5))
-    return f"rgba({red},{green},{blue},0.18)"
-
-
-def _figure(height: int = 380) -> go.Figure:
-    layout = {
-        "template": "plotly_white", "height": height, "margin": {"l": 60, "r": 20, "t": 40, "b": 50},
-        "font": {"family": "system-ui, sans-serif", "size": 12}, "hovermode": "closest",
-        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom"},
-    }  # fmt: skip
-    return go.Figure(layout=layout)
-
-
-def _curve(sweep: Sweep, metric: str, label: str, scale: float) -> go.Figure | None:
-    """A metric by round, seconds, joules or megabytes, as chosen above the chart; means, deviation shaded."""
-    series = [
-        (", ".join(part for part in (title, name) if part), runs)
-        for title, lines in panels(sweep).items()
-        for name, runs in lines.items()
-        if any(len(run.series(metric)) for run in runs)
-    ]
-    if not series:
-        return None
-    figure = _figure()
-    across: list[list[list[float]]] = [[] for _ in ACROSS]
-    for number, (name, runs) in enumerate(series):
-        values = over_seeds(runs, metric) * scale
-        tint = colour(name, number)
-        x = [_across(runs, values, key) * factor for key, _, factor in ACROSS]
-        low, high = values["mean"] - values["std"], values["mean"] + values["std"]
-        shade = [np.concatenate([one, one[::-1]]).tolist() for one in x]
-        shared = {"legendgroup": name, "hoverinfo": "skip", "showlegend": False}
-        figure.add_scatter(x=shade[0], y=[*high, *low[::-1]], fill="toself", fillcolor=_translucent(tint),
-                           line={"width": 0}, **shared)  # fmt: skip
-        figure.add_scatter(x=x[0].tolist(), y=values["mean"].tolist(), name=name, legendgroup=name,
-                           mode="lines+markers", line={"color": tint, "dash": LINES[number // len(COLOURS) % 4]},
-                           marker={"size": 5, "symbol": SYMBOLS[number % 8]})  # fmt: skip
-        for place, (one, both) in enumerate(zip(x, shade, strict=True)):
-            across[place] += [both, one.tolist()]
-    buttons = [
-        {"label": text, "method": "update", "args": [{"x": data}, {"xaxis.title.text": text}]}
-        for data, (_, text, _) in zip(across, ACROSS, strict=True)
-        if not any(np.isnan(one).any() for one in data)
-    ]
-    if len(buttons) > 1:
-        figure.update_layout(
-            updatemenus=[{"buttons": buttons, "x": 1, "xanchor": "right", "y": 1.02, "yanchor": "bottom"}]
-        )
-    step = "Environment steps" if sweep.task == "train_assigner" else ACROSS[0][1]
-    figure.update_layout(xaxis_title=step, yaxis_title=label)
-    return figure
-
-
-def _across(runs: Sequence[Run], values: pd.DataFrame, key: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-    if key == "round":
-        return values.index.to_numpy(dtype=float)
-    return over_seeds(runs, key)["mean"].reindex(values.index).to_numpy(dtype=float)
-
-
-def _bars(sweep: Sweep, metric: str, label: str, scale: float) -> go.Figure | None:
-    """A bar for each group: mean, deviation as a whisker."""
-    groups = sweep.groups()
-    study = sweep.task == "assignment"
-    figure = _figure(80 + 26 * len(groups))
-    names, means, spreads, colours = [], [], [], []
-    tint = tints(sweep)
-    for name, runs in groups.items():
-        known = [run.series(metric).median() if study and metric == metrics.WALL_ASSIGN_S else
-                 run.series(metric).mean() if study else run.last(metric) for run in runs]  # fmt: skip
-        known = [value * scale for value in known if np.isfinite(value)]
-        if known:
-            names.append(name or sweep.name)
-            means.append(float(np.mean(known)))
-            spreads.append(float(np.std(known, ddof=1)) if len(known) > 1 else 0.0)
-            colours.append(tint[name])
-    if not names:
-        return None
-    figure.add_bar(
-        x=means, y=names, orientation="h", textposition="outside", cliponaxis=False, marker={"color": colours},
-        text=[f"{mean:,.4g}" for mean in means], error_x={"array": spreads} if any(spreads) else None,
-        hovertemplate="%{y}: %{x:,.4g}<extra></extra>",
-    )  # fmt: skip
-    figure.update_layout(
-        xaxis_title=label,
-        showlegend=False,
-        margin={"t": 10, "l": 10, "r": 60},
-        yaxis={"autorange": "reversed", "automargin": True},
-    )
-    return figure
-
-
-def _pareto(sweep: Sweep) -> go.Figure | None:
-    table = points(sweep)
-    if table.empty:
-        return None
-    figure = _figure(430)
-    for number, (name, rows) in enumerate(table.groupby("series", sort=False)):
-        rows = rows.sort_values(["lambda", "delay_s"])
-        figure.add_scatter(
-            x=rows["delay_s"].tolist(), y=rows["energy_j"].tolist(), name=str(name), text=rows["point"].tolist(),
-            error_x={"array": rows["delay_std"].tolist(), "thickness": 1} if rows["delay_std"].any() else None,
-            error_y={"array": rows["energy_std"].tolist(), "thickness": 1} if rows["energy_std"].any() else None,
-            mode="lines+markers+text" if len(table) <= 30 else "lines+markers", textposition="top right",
-            textfont={"size": 10, "color": "#666"},
-            line={"color": colour(str(name), number), "width": 1, "dash": LINES[number % 4]},
-            marker={"size": 9, "symbol": SYMBOLS[number % 8]},
-            hovertemplate="%{text}<br>%{x:,.4g} s, %{y:,.4g} J<extra>%{fullData.name}</extra>",
-        )  # fmt: skip
-    per = "a round" if sweep.task == "assignment" else "in total"
-    figure.update_layout(xaxis_title=f"Simulated time delay {per} (s)", yaxis_title=f"Simulated energy {per} (J)")
-    return figure
+TABLES: dict[str, metrics.Table] = {"experiment": "training", "clustering": "clustering", "assignment": "assignment"}
 
 
 def _rounded(values: Any, digits: int = 4) -> list[float]:
@@ -274,6 +126,23 @@ def _about(sweep: Sweep) -> str:
     return " · ".join(html.escape(fact) for fact in facts if fact)
 
 
+def _charts(sweep: Sweep) -> list[tuple[str, str, list[go.Figure]]]:
+    """The sections of charts: heading, a sentence, and the charts, of which there is one at least."""
+    curves = [] if sweep.task in ("assignment", "clustering") else [
+        charts.curve(sweep, row.name) for row in metrics.curves()
+    ]  # fmt: skip
+    bars = [charts.bars(sweep, row.name) for row in metrics.bars(TABLES[sweep.task])] if sweep.task in TABLES else []
+    front = [charts.pareto(sweep)] if sweep.task in ("experiment", "assignment") else []
+    until = "Up to the target accuracy, or the last round." if sweep.task == "experiment" else ""
+    found = [
+        ("Curves", "Means over the seeds; the standard deviation is shaded.", curves),
+        ("Costs", f"{until} Simulated seconds and joules, not this machine's.", bars),
+        ("Energy against delay", "Down and to the left is better.", front),
+    ]
+    sections = [(title, text, [one for one in drawn if one is not None]) for title, text, drawn in found]
+    return [section for section in sections if section[2]]
+
+
 def render(sweep: Sweep, claims: pd.DataFrame | None = None) -> tuple[str, list[str]]:
     """The page, and what it could not show.
 
@@ -282,19 +151,10 @@ def render(sweep: Sweep, claims: pd.DataFrame | None = None) -> tuple[str, list[
         claims: what the paper claims of it, as `hflray.report.paper.verdicts` has it; None: it is not of the paper.
     """
     missing = list(sweep.notes)
-    charts: list[tuple[str, str, list[go.Figure]]] = []
-    drawn = [figure for metric in CURVES if (figure := _curve(sweep, *metric)) is not None]
-    curves = [] if sweep.task in ("assignment", "clustering") else drawn
-    bars = [figure for metric in BARS.get(sweep.task, ()) if (figure := _bars(sweep, *metric)) is not None]
-    front = _pareto(sweep) if sweep.task in ("experiment", "assignment") else None
-    charts += [("Curves", "Means over the seeds; the standard deviation is shaded.", curves)] if curves else []
-    until = "Up to the target accuracy, or the last round." if sweep.task == "experiment" else ""
-    charts += [("Costs", f"{until} Simulated seconds and joules, not this machine's.", bars)] if bars else []
-    charts += [("Energy against delay", "Down and to the left is better.", [front])] if front is not None else []
     explored = _explorable(sweep, missing) if sweep.task == "experiment" else []
 
     sections, payload, number = [], [], 0
-    for title, text, drawn in charts:
+    for title, text, drawn in _charts(sweep):
         wide = " wide" if len(drawn) == 1 else ""
         places = "".join(f'<div class="chart" id="chart-{number + i}"></div>' for i in range(len(drawn)))
         sections.append(

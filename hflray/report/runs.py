@@ -18,6 +18,7 @@ import yaml
 from hflray import metrics
 from hflray.config import ExperimentConfig, flatten, validate
 from hflray.errors import ConfigError, HflrayError, nearest
+from hflray.report.labels import DEPLOYMENT, describe, rank
 from hflray.results import SweepFolder, locate
 from hflray.tracking import History, read_histories, read_journal
 
@@ -29,7 +30,6 @@ QUIET = (
     "training.cuda_graph", "training.release", "learning.minutes", "learning.env_steps", "learning.cache",
 )  # fmt: skip
 SEED = "seed"
-DEPLOYMENT = "fleet.deployment_seed"  # an integer: edges drawn from it once and kept; None: drawn with each fleet
 
 Told = Callable[[int, int], None]
 
@@ -197,84 +197,6 @@ def seedless(run: Run, key: str) -> Any:
     """The value of a setting; of the deployment's seed only whether there is one."""
     value = run.settings.get(key)
     return value is not None if key == DEPLOYMENT else value
-
-
-SYMBOLS = {
-    "scheduling.num_scheduled": "H = {}",
-    "cost.delay_weight": "λ = {:g}",
-    "fleet.num_devices": "N = {}",
-    "fleet.num_edges": "M = {}",
-    "data.majority_fraction": "majority {:.0%}",
-    "data.dirichlet_alpha": "α = {:g}",
-}
-NAMES = {
-    "ikc": "IKC", "vkc": "VKC", "fedavg": "FedAvg", "fashion_mnist": "Fashion-MNIST", "cifar10": "CIFAR-10",
-    "best_gain": "best gain", "hfel": "HFEL", "local_search": "local search", "d3qn": "D3QN", "iid": "IID",
-    "dirichlet": "Dirichlet", "majority": "majority class", "paper": "the paper's features", "db": "dB features",
-}  # fmt: skip
-POLICIES = {
-    None: "shipped (any deployment)", "any_deployment": "shipped (any deployment)",
-    "paper_literal": "literal (deployment 0)", "paper_db": "the paper's network with dB features",
-}  # fmt: skip
-
-
-ORDER = ("ikc", "vkc", "fedavg")  # the paper's
-
-
-def rank(run: Run) -> int:
-    """Where a run's scheduler stands in the paper's order."""
-    return ORDER.index(name) if (name := run.config.scheduling.name) in ORDER else len(ORDER)
-
-
-def pretty(value: Any) -> str:
-    """A setting's value as a reader calls it."""
-    return NAMES.get(str(value), str(value))
-
-
-def policy(run: Run) -> str:
-    """What the policy of a run that assigns with d3qn is."""
-    known = run.config.assignment.policy
-    return POLICIES.get(known, f"policy {Path(known).stem}" if known else "")
-
-
-def describe(run: Run, keys: Sequence[str]) -> str:
-    """The values of some keys in words; what has no effect on this run is left out."""
-    parts: list[str] = []
-    for key in keys:
-        value = run.settings.get(key)
-        partition, assigner = run.config.data.partition, run.config.assignment.name
-        if (key == "data.dirichlet_alpha" and partition != "dirichlet") or (
-            key == "data.majority_fraction" and partition != "majority"
-        ):
-            continue
-        if key in ("assignment.exchanges", "assignment.transfers"):
-            if assigner == "hfel" and key == "assignment.exchanges":
-                parts[-1:] = [f"HFEL-{value}"] if parts and parts[-1] == "HFEL" else [*parts[-1:], f"k = {value}"]
-            continue
-        if key == "assignment.polish_ms":  # of D3QN: milliseconds, or a word where it has no limit
-            if value:
-                parts.append(f"polished to an {value}" if isinstance(value, str) else f"+ {value:g} ms")
-            continue
-        if key == "assignment.policy":  # of D3QN, beside its name
-            if assigner == "d3qn" and "assignment.name" not in keys:
-                parts.append(policy(run))
-            continue
-        if key == "assignment.name" and assigner == "d3qn":
-            parts.append(f"{pretty(value)}, {policy(run)}")
-            continue
-        if key == "learning.epsilon" and value is not None:
-            parts.append(f"ε from {value[0]:g} to {value[1]:g}")
-            continue
-        if key == DEPLOYMENT:
-            parts.append("edges redrawn with each fleet" if value is None else "edges kept")
-            continue
-        if key == "allocation.coupling":
-            parts += ["joint deadline"] if value == "joint" else []
-            continue
-        if key == "data.partition" and value == "majority" and "data.majority_fraction" in keys:
-            continue
-        parts.append(SYMBOLS[key].format(value) if key in SYMBOLS else pretty(value))
-    return ", ".join(parts)
 
 
 def read_sweep(results: Path, name: str, tracking_uri: str | None = None, told: Told = _silent) -> Sweep:

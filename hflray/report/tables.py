@@ -3,46 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from hflray import metrics
-from hflray.report.assignment import summary as assignment_summary
+from hflray.report.labels import hfel, marked
 from hflray.report.runs import Run, Sweep
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column: heading with its unit, the glossary's name, how a number is written, and what it is multiplied by."""
-
-    heading: str
-    metric: str
-    form: str = "{:,.1f}"
-    scale: float = 1.0
-
-
-TRAINING = (
-    Column("accuracy, %", metrics.ACCURACY, "{:.1f}", 100.0),
-    Column("rounds to target", metrics.ROUNDS_TO_TARGET, "{:.1f}"),
-    Column("objective, J", metrics.TOTAL_OBJECTIVE),
-    Column("delay T, s", metrics.TOTAL_DELAY_S),
-    Column("energy E, J", metrics.TOTAL_ENERGY_J),
-    Column("messages, MB", metrics.TOTAL_MESSAGE_BITS, "{:,.0f}", 1 / 8e6),
-)
-CLUSTERING = (
-    Column("ARI", metrics.CLUSTERING_ARI, "{:.3f}"),
-    Column("delay, s", metrics.CLUSTERING_DELAY_S, "{:,.2f}"),
-    Column("energy, J", metrics.CLUSTERING_ENERGY_J, "{:,.2f}"),
-)
-LEARNING = (
-    Column("return of 50 devices", metrics.ASSIGNER_RETURN, "{:.1f}"),
-    Column("greedy return", metrics.ASSIGNER_GREEDY_RETURN, "{:.1f}"),
-    Column("agreement, %", metrics.ASSIGNER_AGREEMENT, "{:.1f}", 100.0),
-    Column("episodes", metrics.ASSIGNER_EPISODES, "{:,.0f}"),
-)
+from hflray.report.series import STATISTICS
 
 
 def spread(values: Sequence[float], form: str) -> str:
@@ -55,16 +24,9 @@ def spread(values: Sequence[float], form: str) -> str:
     return f"{form.format(known.mean())} ± {form.format(known.std(ddof=1))}"
 
 
-def marked(label: str, runs: Sequence[Run]) -> str:
-    """A group's label; behind it, how many of its runs are from a checkout with changes that are in no commit."""
-    count = sum(run.modified for run in runs)
-    if not count:
-        return label
-    return f"{label} ({'' if count == len(runs) else f'{count} of {len(runs)} runs: '}modified checkout)"
-
-
-def _rows(sweep: Sweep, columns: Sequence[Column], length: str) -> pd.DataFrame:
-    shown = [column for column in columns if any(np.isfinite(run.last(column.metric)) for run in sweep.runs)]
+def _rows(sweep: Sweep, table: metrics.Table, length: str) -> pd.DataFrame:
+    known = [row for row in metrics.rows(table) if row.heading]
+    columns = [row for row in known if any(np.isfinite(run.last(row.name)) for run in sweep.runs)]
     rows = []
     for label, runs in sweep.groups().items():
         row = {"": marked(label or sweep.name, runs), "seeds": str(len(runs))}
@@ -72,31 +34,25 @@ def _rows(sweep: Sweep, columns: Sequence[Column], length: str) -> pd.DataFrame:
             ends = sorted({int(run.rounds["round"].iloc[-1]) for run in runs})
             row[length] = " to ".join(f"{end:,}" for end in dict.fromkeys((ends[0], ends[-1])))
             row[length] += "" if all(run.ended for run in runs) else " …"
-        for column in shown:
-            row[column.heading] = spread([run.last(column.metric) * column.scale for run in runs], column.form)
+        for column in columns:
+            values = [run.last(column.name) * column.scale for run in runs]
+            row[column.column] = spread(values, column.mean or column.format)
         rows.append(row)
     return pd.DataFrame(rows)
 
 
-def study(sweep: Sweep) -> dict[str, list[pd.Series[float]]]:
-    """Of each group of an assignment study the summary of each of its runs, see `hflray.report.assignment.summary`."""
-    return {
-        marked(label or sweep.name, runs): [assignment_summary({"": run.rounds}).iloc[0] for run in runs]
-        for label, runs in sweep.groups().items()
-    }
-
-
+# The columns of an assignment study: the metric, what sums it up over the fleets, and how that is called.
 ASSIGNMENT = (
-    ("T, s", "delay_s", 1.0, "{:.1f}"),
-    ("E, J", "energy_j", 1.0, "{:.1f}"),
-    ("objective, J", "objective", 1.0, "{:.1f}"),
-    ("its median", "objective_median", 1.0, "{:.1f}"),
-    ("gap to bound, %: median", "gap_median", 100.0, "{:.1f}"),
-    ("mean", "gap_mean", 100.0, "{:.1f}"),
-    ("p95", "gap_p95", 100.0, "{:.1f}"),
-    ("worst", "gap_worst", 100.0, "{:.1f}"),
-    ("latency, ms: median", "latency_ms_median", 1.0, "{:.2f}"),
-    ("its p95", "latency_ms_p95", 1.0, "{:.2f}"),
+    (metrics.ROUND_DELAY_S, "mean", "{}"),
+    (metrics.ROUND_ENERGY_J, "mean", "{}"),
+    (metrics.ROUND_OBJECTIVE, "mean", "{}"),
+    (metrics.ROUND_OBJECTIVE, "median", "its median"),
+    (metrics.ASSIGNMENT_GAP, "median", "{}: median"),
+    (metrics.ASSIGNMENT_GAP, "mean", "mean"),
+    (metrics.ASSIGNMENT_GAP, "p95", "p95"),
+    (metrics.ASSIGNMENT_GAP, "worst", "worst"),
+    (metrics.WALL_ASSIGN_S, "median", "{}: median"),
+    (metrics.WALL_ASSIGN_S, "p95", "its p95"),
 )
 COUPLINGS = {"per_edge": "per edge", "joint": "joint"}
 
@@ -109,20 +65,23 @@ def _assignment(sweep: Sweep) -> pd.DataFrame:
     groups = sweep.groups()
     several = any(len(runs) > 1 for runs in groups.values())
     rows = []
-    for (label, found), runs in zip(study(sweep).items(), groups.values(), strict=True):
-        row = {"": label, "coupling": COUPLINGS[runs[0].config.allocation.coupling]}
+    for label, runs in groups.items():
+        coupling = COUPLINGS[runs[0].config.allocation.coupling]
+        row = {"": marked(label or sweep.name, runs), "coupling": coupling}
         if several:
             row["deployments"] = str(len(runs))
-        row["fleets"] = spread([one["fleets"] for one in found], "{:.0f}").split(" ")[0]
+        row["fleets"] = spread([len(run.rounds) for run in runs], "{:.0f}").split(" ")[0]
         row["fleets"] += "" if all(run.ended for run in runs) else " …"
-        for heading, name, scale, form in ASSIGNMENT:
-            values = [one[name] * scale for one in found]
-            row[heading] = spread([max(values)] if name == "gap_worst" else values, form)
+        for metric, statistic, called in ASSIGNMENT:
+            about, take = metrics.describe(metric), STATISTICS[statistic]
+            values = [take(run.series(metric)) * about.scale for run in runs]
+            heading = called.format(about.column)
+            row[heading] = spread([max(values)] if statistic == "worst" else values, about.format)
         rows.append(row)
     return pd.DataFrame(rows)
 
 
-REFERENCE = "HFEL-300"
+REFERENCE = hfel(300)
 
 
 def against(sweep: Sweep) -> pd.DataFrame | None:
@@ -161,10 +120,10 @@ def _else(run: Run) -> tuple[tuple[str, str], ...]:
 
 
 BY_TASK: dict[str, Callable[[Sweep], pd.DataFrame]] = {
-    "experiment": lambda sweep: _rows(sweep, TRAINING, "rounds"),
-    "clustering": lambda sweep: _rows(sweep, CLUSTERING, ""),
+    "experiment": lambda sweep: _rows(sweep, "training", "rounds"),
+    "clustering": lambda sweep: _rows(sweep, "clustering", ""),
     "assignment": _assignment,
-    "train_assigner": lambda sweep: _rows(sweep, LEARNING, "steps"),
+    "train_assigner": lambda sweep: _rows(sweep, "learning", "steps"),
 }
 
 

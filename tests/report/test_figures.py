@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pytest
 from matplotlib import image
 
 from hflray import metrics
 from hflray.errors import ConfigError
 from hflray.report import figures
-from hflray.report.runs import DEPLOYMENT
+from hflray.report.labels import DEPLOYMENT
 from tests.report.fabricated import run
 from tests.report.fabricated import sweep as fabricated
 
 
-def test_mean_and_deviation_by_round(sweep, records) -> None:
+def test_a_line_for_each_scheduler(sweep, records) -> None:
     runs = sweep.groups()["IKC"]
-    table = figures.over_seeds(runs, metrics.ACCURACY)
     both = np.array([[record.accuracy for record in records[run.name]] for run in runs])
-    np.testing.assert_allclose(table["mean"], both.mean(axis=0))
-    np.testing.assert_allclose(table["std"], both.std(axis=0, ddof=1))
     figure = figures.curves(sweep)
     (axes,) = [axes for axes in figure.axes if axes.get_visible()]
     assert [line.get_label() for line in axes.lines] == ["IKC", "FedAvg"]
@@ -28,23 +24,6 @@ def test_mean_and_deviation_by_round(sweep, records) -> None:
     assert "%" in axes.get_ylabel()
     assert axes.get_xlabel() == "Round"
     assert len(axes.collections) == 2  # the shades
-
-
-class Curve:
-    """A run with points where its time let it have some."""
-
-    def __init__(self, points: dict[int, float]) -> None:
-        self.points = points
-
-    def series(self, metric: str) -> pd.Series:
-        return pd.Series(self.points)
-
-
-def test_curves_of_unequal_steps_are_averaged_in_order() -> None:
-    table = figures.over_seeds([Curve({10: 0.0, 20: 2.0, 35: 5.0}), Curve({10: 1.0, 15: 2.0, 20: 3.0})], "return")
-    assert list(table.index) == [10, 15, 20, 35]
-    np.testing.assert_allclose(table["mean"], [0.5, 1.5, 2.5, 5.0])  # the first run's value at 15 is taken between
-    assert list(table["runs"]) == [2, 2, 2, 1]
 
 
 @pytest.mark.parametrize("name", ["accuracy", "cost", "pareto"])

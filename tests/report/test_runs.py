@@ -12,7 +12,8 @@ import pytest
 
 from hflray import metrics
 from hflray.errors import ConfigError
-from hflray.report.runs import Sweep, describe, read_sweep
+from hflray.report.labels import describe
+from hflray.report.runs import Sweep, read_sweep
 from hflray.tracking import Tracker
 from tests.conftest import small_config
 

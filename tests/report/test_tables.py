@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from hflray import metrics
-from hflray.report.runs import DEPLOYMENT, Run
+from hflray.report.labels import DEPLOYMENT
+from hflray.report.runs import Run
 from hflray.report.tables import against, spread, summary, to_latex, to_markdown, write
 from tests.report.fabricated import CLEAN, run
 from tests.report.fabricated import sweep as fabricated

@@ -12,11 +12,12 @@ from functools import partial
 
 from hflray import metrics
 from hflray.report.evidence import Claim, Fair, Finding, Gap, Needs, NotTested, Part, alike, fair, listed
-from hflray.report.runs import DEPLOYMENT, Run, Sweep, policy
+from hflray.report.labels import DEPLOYMENT, hfel, policy, pretty
+from hflray.report.runs import Run, Sweep
 
-LEARNED = "D3QN"
+LEARNED = pretty("d3qn")
 POLICY, ON = "paper_literal", 0  # the policy that is the paper's, and the deployment it was trained on
-PAPERS = (LEARNED, "HFEL-100", "HFEL-300", "geographic")
+PAPERS = (LEARNED, hfel(100), hfel(300), "geographic")
 
 
 def contestant(run: Run) -> tuple[str, str]:
@@ -30,12 +31,12 @@ def contestant(run: Run) -> tuple[str, str]:
         return "geographic", ""
     if assignment.name == "hfel":
         printed = assignment.transfers == 100 and assignment.start in (None, "geographic") and not assignment.options
-        name = f"HFEL-{assignment.exchanges}"
+        name = hfel(assignment.exchanges)
         return (name, "") if printed and name in PAPERS else ("", "not HFEL as the paper has it")
     if assignment.name == "d3qn":
         if assignment.policy == POLICY and not assignment.polish_ms:
             return LEARNED, ""
-        return "", f"D3QN, {'polished' if assignment.policy == POLICY else policy(run)}"
+        return "", f"{LEARNED}, {'polished' if assignment.policy == POLICY else policy(run)}"
     return "", "not in the paper"
 
 
@@ -92,7 +93,7 @@ def quick(sweep: Sweep, needs: Needs) -> Finding:
     values, _ = _means(one, metrics.WALL_ASSIGN_S)
     found = {name: 1e3 * sorted(times)[len(times) // 2] for name, times in values.items()}
     text = ", ".join(f"{name} {value:.2f} ms" for name, value in sorted(found.items(), key=lambda item: item[1]))
-    fast, slow = (LEARNED, "geographic"), ("HFEL-100", "HFEL-300")
+    fast, slow = (LEARNED, "geographic"), (hfel(100), hfel(300))
     parts = [Part(found[quicker] < found[slower], one.whole) for quicker in fast for slower in slow]
     return Finding(text, parts, _said(one), one.runs, (), dropped)
 
@@ -103,7 +104,7 @@ CLAIMS = (
     Claim("D3QN has the lowest delay T", NEEDS,
           partial(lowest, winner=LEARNED, metric=metrics.ROUND_DELAY_S, form="{:.1f} s")),
     Claim("HFEL-300 has the lowest energy E", NEEDS,
-          partial(lowest, winner="HFEL-300", metric=metrics.ROUND_ENERGY_J, form="{:.1f} J")),
+          partial(lowest, winner=hfel(300), metric=metrics.ROUND_ENERGY_J, form="{:.1f} J")),
     Claim("D3QN has the lowest objective", NEEDS,
           partial(lowest, winner=LEARNED, metric=metrics.ROUND_OBJECTIVE, form="{:.1f} J")),
     Claim("D3QN and geographic decide quickly, HFEL slowly", NEEDS, quick,

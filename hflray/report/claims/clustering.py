@@ -8,8 +8,8 @@ import numpy as np
 
 from hflray import metrics
 from hflray.report.evidence import Claim, Finding, Needs, NotTested, Part, alike, fair, listed, split
-from hflray.report.figures import DATA
-from hflray.report.runs import Run, Sweep, pretty
+from hflray.report.labels import DATA, pretty
+from hflray.report.runs import Run, Sweep
 
 NEAR = 0.25  # a ratio within this share of the paper's agrees with it
 ONE = 0.0005  # a mean ARI nearer to 1 than this is printed as 1.000

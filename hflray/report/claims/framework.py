@@ -14,8 +14,8 @@ import numpy as np
 from hflray import metrics
 from hflray.report.claims.scheduling import TARGETS, absent, steadier
 from hflray.report.evidence import Claim, Fair, Finding, Gap, Needs, NotTested, Part, alike, fair, length, split
-from hflray.report.figures import DATA, H
-from hflray.report.runs import Run, Sweep, pretty
+from hflray.report.labels import DATA, H, pretty
+from hflray.report.runs import Run, Sweep
 
 FORMS = {
     metrics.TOTAL_OBJECTIVE: (1.0, "objective {:,.0f} J"),

@@ -13,7 +13,8 @@ import numpy as np
 
 from hflray import metrics
 from hflray.report.evidence import Claim, Finding, Needs, NotTested, Part, length, listed, seeds_of
-from hflray.report.runs import DEPLOYMENT, Run, Sweep
+from hflray.report.labels import DEPLOYMENT
+from hflray.report.runs import Run, Sweep
 
 SETTLED = 2.0  # of 50: how near to 17 counts as around it, and how little a curve that has settled still rises
 WHERE = 17.0

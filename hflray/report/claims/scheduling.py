@@ -14,8 +14,8 @@ import numpy as np
 
 from hflray import metrics
 from hflray.report.evidence import Claim, Fair, Finding, Gap, Needs, NotTested, Part, alike, fair, listed, split
-from hflray.report.figures import DATA, H
-from hflray.report.runs import ORDER, Run, Sweep, pretty
+from hflray.report.labels import DATA, ORDER, H, pretty
+from hflray.report.runs import Run, Sweep
 
 TARGETS = {"fashion_mnist": 0.875, "cifar10": 0.56}
 FREE = (H, "scheduling.name")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hflray import metrics
-from hflray.report.runs import DEPLOYMENT, Run
+from hflray.report.labels import DEPLOYMENT
+from hflray.report.runs import Run
 from tests.report.fabricated import answers, judged, run
 
 NAMES = {"D3QN": ("d3qn", 0, "paper_literal"), "HFEL-100": ("hfel", 100, None), "HFEL-300": ("hfel", 300, None),

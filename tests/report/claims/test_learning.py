@@ -9,7 +9,8 @@ import pandas as pd
 
 from hflray import metrics
 from hflray.report.claims.learning import LITERAL, unlike_the_paper
-from hflray.report.runs import DEPLOYMENT, Run, differing
+from hflray.report.labels import DEPLOYMENT
+from hflray.report.runs import Run, differing
 from hflray.sweep import expand, load_sweep
 from hflray.tracking import History, Tables
 from tests.report.fabricated import answers, judged, run

@@ -1,0 +1,116 @@
+"""The charts of the page, drawn with Plotly; their numbers are of `hflray.report.series`."""
+
+from __future__ import annotations
+
+import numpy as np
+import plotly.graph_objects as go
+
+from hflray import metrics
+from hflray.report import series
+from hflray.report.labels import COLOURS, colour
+from hflray.report.runs import Sweep
+
+LINES = ("solid", "dash", "dashdot", "dot")
+SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "star", "cross", "x")
+# What a curve may be drawn over, besides the rounds.
+ACROSS = (
+    (metrics.TOTAL_DELAY_S, "Simulated time"),
+    (metrics.TOTAL_ENERGY_J, "Simulated energy"),
+    (metrics.TOTAL_MESSAGE_BITS, "Messages"),
+)
+
+
+def _translucent(tint: str) -> str:
+    red, green, blue = (int(tint[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.18)"
+
+
+def _figure(height: int = 380) -> go.Figure:
+    layout = {
+        "template": "plotly_white", "height": height, "margin": {"l": 60, "r": 20, "t": 40, "b": 50},
+        "font": {"family": "system-ui, sans-serif", "size": 12}, "hovermode": "closest",
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom"},
+    }  # fmt: skip
+    return go.Figure(layout=layout)
+
+
+def curve(sweep: Sweep, metric: str) -> go.Figure | None:
+    """A metric by round, seconds, joules or megabytes, as chosen above the chart; means, deviation shaded.
+
+    None if no run has the metric.
+    """
+    lines = [line for panel in series.curves(sweep, metric).values() for line in panel if line.logged]
+    if not lines:
+        return None
+    figure = _figure()
+    titles = ["Round", *(metrics.describe(key).axis_of(words) for key, words in ACROSS)]
+    across: list[list[list[float]]] = [[] for _ in titles]
+    for number, line in enumerate(lines):
+        name = ", ".join(part for part in (line.panel, line.name) if part)
+        tint = colour(name, number)
+        x = [line.rounds, *(line.against(key) for key, _ in ACROSS)]
+        shade = [np.concatenate([one, one[::-1]]).tolist() for one in x]
+        shared = {"legendgroup": name, "hoverinfo": "skip", "showlegend": False}
+        figure.add_scatter(x=shade[0], y=[*line.table["high"], *line.table["low"][::-1]], fill="toself",
+                           fillcolor=_translucent(tint), line={"width": 0}, **shared)  # fmt: skip
+        figure.add_scatter(x=x[0].tolist(), y=line.table["mean"].tolist(), name=name, legendgroup=name,
+                           mode="lines+markers", line={"color": tint, "dash": LINES[number // len(COLOURS) % 4]},
+                           marker={"size": 5, "symbol": SYMBOLS[number % 8]})  # fmt: skip
+        for place, (one, both) in enumerate(zip(x, shade, strict=True)):
+            across[place] += [both, one.tolist()]
+    buttons = [
+        {"label": title, "method": "update", "args": [{"x": data}, {"xaxis.title.text": title}]}
+        for data, title in zip(across, titles, strict=True)
+        if not any(np.isnan(one).any() for one in data)
+    ]
+    if len(buttons) > 1:
+        figure.update_layout(
+            updatemenus=[{"buttons": buttons, "x": 1, "xanchor": "right", "y": 1.02, "yanchor": "bottom"}]
+        )
+    step = "Environment steps" if sweep.task == "train_assigner" else titles[0]
+    figure.update_layout(xaxis_title=step, yaxis_title=metrics.describe(metric).axis)
+    return figure
+
+
+def bars(sweep: Sweep, metric: str) -> go.Figure | None:
+    """A bar for each group: mean, deviation as a whisker; None if no run has the metric."""
+    every = series.bars(sweep, metric)
+    known = [bar for bar in every if bar.values]
+    if not known:
+        return None
+    figure = _figure(80 + 26 * len(every))
+    means, spreads = [bar.mean for bar in known], [bar.spread for bar in known]
+    figure.add_bar(
+        x=means, y=[bar.label or sweep.name for bar in known], orientation="h", textposition="outside",
+        cliponaxis=False, marker={"color": [bar.colour for bar in known]}, text=[f"{mean:,.4g}" for mean in means],
+        error_x={"array": spreads} if any(spreads) else None, hovertemplate="%{y}: %{x:,.4g}<extra></extra>",
+    )  # fmt: skip
+    figure.update_layout(
+        xaxis_title=metrics.describe(metric).axis,
+        showlegend=False,
+        margin={"t": 10, "l": 10, "r": 60},
+        yaxis={"autorange": "reversed", "automargin": True},
+    )
+    return figure
+
+
+def pareto(sweep: Sweep) -> go.Figure | None:
+    """Seconds against joules, a point for each group; None if no group has both."""
+    table = series.points(sweep)
+    if table.empty:
+        return None
+    figure = _figure(430)
+    for number, (name, rows) in enumerate(series.fronts(table).items()):
+        figure.add_scatter(
+            x=rows["delay_s"].tolist(), y=rows["energy_j"].tolist(), name=name, text=rows["point"].tolist(),
+            error_x={"array": rows["delay_std"].tolist(), "thickness": 1} if rows["delay_std"].any() else None,
+            error_y={"array": rows["energy_std"].tolist(), "thickness": 1} if rows["energy_std"].any() else None,
+            mode="lines+markers+text" if len(table) <= 30 else "lines+markers", textposition="top right",
+            textfont={"size": 10, "color": "#666"},
+            line={"color": colour(name, number), "width": 1, "dash": LINES[number % 4]},
+            marker={"size": 9, "symbol": SYMBOLS[number % 8]},
+            hovertemplate="%{text}<br>%{x:,.4g} s, %{y:,.4g} J<extra>%{fullData.name}</extra>",
+        )  # fmt: skip
+    per = "a round" if sweep.task == "assignment" else "in total"
+    figure.update_layout(xaxis_title=f"Simulated time delay {per} (s)", yaxis_title=f"Simulated energy {per} (J)")
+    return figure

@@ -1,0 +1,137 @@
+"""hflray.report.series: curves, bars and points by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from hflray import metrics
+from hflray.report import series
+from hflray.report.labels import BLUE, DEPLOYMENT, VERMILION
+from hflray.report.runs import Run
+from tests.report.fabricated import accuracy, run, sweep
+
+MB = 8e6  # bits
+
+
+def test_mean_and_deviation_by_round(sweep, records) -> None:
+    runs = sweep.groups()["IKC"]
+    table = series.over_seeds(runs, metrics.ACCURACY)
+    both = np.array([[record.accuracy for record in records[run.name]] for run in runs])
+    np.testing.assert_allclose(table["mean"], both.mean(axis=0))
+    np.testing.assert_allclose(table["std"], both.std(axis=0, ddof=1))
+
+
+class Learned:
+    """A run with points where its time let it have some."""
+
+    def __init__(self, points: dict[int, float]) -> None:
+        self.points = points
+
+    def series(self, metric: str) -> pd.Series:
+        return pd.Series(self.points)
+
+
+def test_curves_of_unequal_steps_are_averaged_in_order() -> None:
+    table = series.over_seeds([Learned({10: 0.0, 20: 2.0, 35: 5.0}), Learned({10: 1.0, 15: 2.0, 20: 3.0})], "return")
+    assert list(table.index) == [10, 15, 20, 35]
+    np.testing.assert_allclose(table["mean"], [0.5, 1.5, 2.5, 5.0])  # the first run's value at 15 is taken between
+    assert list(table["runs"]) == [2, 2, 2, 1]
+
+
+def test_a_curve_is_in_the_unit_shown() -> None:
+    runs = [accuracy(10, "ikc", curve, seed) for seed, curve in enumerate(([0.1, 0.5], [0.3, 0.5]))]
+    runs += [accuracy(30, "ikc", [0.4, 0.8])]
+    found = series.curves(sweep("fig3", runs), metrics.ACCURACY)
+    assert {panel: [line.name for line in lines] for panel, lines in found.items()} == {"": ["H = 10", "H = 30"]}
+    ten, thirty = found[""]
+    np.testing.assert_allclose(ten.table["mean"], [20.0, 50.0])  # percent
+    away = 10 * 2**0.5  # of 10 and 30, with one degree of freedom less
+    np.testing.assert_allclose(ten.table["low"], [20 - away, 50.0])
+    np.testing.assert_allclose(ten.table["high"], [20 + away, 50.0])
+    assert ten.rounds.tolist() == [1.0, 2.0]
+    assert thirty.table.to_numpy().tolist() == [[40.0] * 3, [80.0] * 3]
+    assert ten.logged
+    assert np.isnan(ten.against(metrics.TOTAL_DELAY_S)).all()
+    assert not series.curves(sweep("fig3", runs), metrics.TEST_LOSS)[""][0].logged
+
+
+def test_a_curve_can_be_drawn_over_seconds_or_megabytes() -> None:
+    runs = [
+        run({metrics.ACCURACY: [0.5, 0.6], metrics.TOTAL_DELAY_S: seconds, metrics.TOTAL_MESSAGE_BITS: [8e6, 24e6]},
+            f"seed={seed}")
+        for seed, seconds in enumerate(([1.0, 2.0], [3.0, 8.0]))
+    ]  # fmt: skip
+    ((curve,),) = series.curves(sweep("mine", runs), metrics.ACCURACY).values()
+    assert curve.against(metrics.TOTAL_DELAY_S).tolist() == [2.0, 5.0]
+    assert curve.against(metrics.TOTAL_MESSAGE_BITS).tolist() == [1.0, 3.0]
+
+
+def test_bars_are_the_last_values_in_the_colours_of_their_schedulers() -> None:
+    def one(scheduler: str, seed: int, *bits: float) -> Run:
+        rounds = {metrics.TOTAL_MESSAGE_BITS: bits} if bits else {metrics.TOTAL_DELAY_S: [1.0]}
+        return run(rounds, f"scheduling.name={scheduler}", f"seed={seed}")
+
+    runs = [one("ikc", 0, 1.0, 2 * MB), one("ikc", 1, 1.0, 6 * MB), one("fedavg", 0, 5 * MB), one("vkc", 0)]
+    ikc, vkc, fedavg = series.bars(sweep("mine", runs), metrics.TOTAL_MESSAGE_BITS)
+    assert (ikc.label, ikc.colour, ikc.mean) == ("IKC", BLUE, 4.0)
+    assert ikc.spread == pytest.approx(8**0.5)
+    assert (fedavg.label, fedavg.colour, fedavg.mean, fedavg.spread) == ("FedAvg", VERMILION, 5.0, 0.0)
+    assert (vkc.values, vkc.spread) == ([], 0.0)
+    assert np.isnan(vkc.mean)
+
+
+def test_bars_of_an_assignment_study_are_means_over_fleets_and_the_median_of_the_latency() -> None:
+    names = (metrics.ROUND_DELAY_S, metrics.WALL_ASSIGN_S)
+    runs = [
+        run(dict.fromkeys(names, values), "assignment.name=hfel", settings={DEPLOYMENT: number})
+        for number, values in enumerate(([0.001, 0.002, 0.009], [0.004, 0.004, 0.004]))
+    ]
+    study = sweep("fig6_assignment", runs, "assignment")
+    (delay,), (latency,) = (series.bars(study, name) for name in names)
+    assert delay.values == pytest.approx([0.004, 0.004])  # seconds
+    assert latency.values == pytest.approx([2.0, 4.0])  # milliseconds
+    assert latency.mean == pytest.approx(3.0)
+    assert latency.spread == pytest.approx(2**0.5)
+
+
+def test_groups_that_differ_in_h_only_have_one_colour() -> None:
+    runs = [accuracy(h, name, [0.5]) for h in (10, 30) for name in ("ikc", "fedavg")]
+    assert series.tints(sweep("fig3", runs)) == {
+        "IKC, H = 10": BLUE, "FedAvg, H = 10": VERMILION, "IKC, H = 30": BLUE, "FedAvg, H = 30": VERMILION,
+    }  # fmt: skip
+
+
+def bill(weight: float, name: str, seed: int, delay_s: float, energy_j: float) -> Run:
+    rounds = {metrics.TOTAL_DELAY_S: [1.0, delay_s], metrics.TOTAL_ENERGY_J: [1.0, energy_j]}
+    return run(rounds, f"cost.delay_weight={weight}", f"scheduling.name={name}", f"seed={seed}")
+
+
+def test_points_are_seconds_and_joules_joined_by_lambda() -> None:
+    runs = [bill(10, "ikc", 0, 2.0, 9.0), bill(1, "ikc", 0, 5.0, 3.0), bill(1, "ikc", 1, 7.0, 3.0)]
+    runs += [
+        bill(1, "fedavg", 0, 8.0, 4.0),
+        run({metrics.ACCURACY: [0.5]}, "scheduling.name=vkc"),
+    ]  # the last has neither
+    table = series.points(sweep("lambda_sweep", runs))
+    assert set(table["series"]) == {"IKC", "FedAvg"}
+    lines = series.fronts(table)
+    assert lines["IKC"]["point"].tolist() == ["λ = 1", "λ = 10"]
+    assert lines["IKC"][["delay_s", "energy_j", "energy_std"]].to_numpy().tolist() == [[6.0, 3.0, 0.0], [2.0, 9.0, 0.0]]
+    assert lines["IKC"]["delay_std"].tolist() == pytest.approx([2**0.5, 0.0])
+    assert lines["FedAvg"][["delay_s", "energy_j"]].to_numpy().tolist() == [[8.0, 4.0]]
+
+
+def test_totals_against_h_say_who_reached_the_target() -> None:
+    def one(h: int, seed: int, reached: float, joules: float) -> Run:
+        rounds = {metrics.ACCURACY: [0.1, reached], metrics.TOTAL_ENERGY_J: [1.0, joules]}
+        return run(rounds, f"scheduling.num_scheduled={h}", f"seed={seed}", "target_accuracy=0.5")
+
+    runs = [one(30, 0, 0.6, 8.0), one(10, 0, 0.6, 2.0), one(10, 1, 0.4, 4.0)]
+    ((name, groups),) = series.by_scheduled(sweep("fig7_framework", runs)).items()
+    assert (name, list(groups)) == ("digits", [10, 30])
+    table = series.against_scheduled(groups, metrics.TOTAL_ENERGY_J)
+    assert table["mean"].to_dict() == {10: 3.0, 30: 8.0}
+    assert table["std"].tolist() == pytest.approx([2**0.5, 0.0])
+    assert table["reached"].tolist() == [False, True]
