@@ -1,14 +1,13 @@
 """A sweep as one HTML page that opens without a server: summary, curves, costs, and every round to look into.
 
-Charts are plotly's, whose library is inside the page; `page.js` draws what depends on the chosen run and round.
+`page.html` is its template. The charts are plotly's (`hflray.report.charts`), whose library is inside the page;
+`page.js` draws what depends on the chosen run and round.
 """
 
 from __future__ import annotations
 
-import html
 import json
 import time
-from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from plotly.offline import get_plotlyjs
 
 from hflray import metrics
@@ -90,26 +90,8 @@ def _explored(run: Run, label: str) -> dict[str, Any]:
     }
 
 
-def _table(table: pd.DataFrame, kind: str = "") -> str:
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in table.columns)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) + "</tr>"
-        for row in table.itertuples(index=False)
-    )
-    return (
-        f'<div class="scroll"><table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-    )
-
-
-def _notes(notes: Sequence[str]) -> str:
-    if not notes:
-        return ""
-    items = "".join(f"<li>{html.escape(note)}</li>" for note in notes)
-    shown = " open" if len(notes) <= 4 else ""
-    return f'<details class="notes"{shown}><summary>What is missing ({len(notes)})</summary><ul>{items}</ul></details>'
-
-
-def _about(sweep: Sweep) -> str:
+def _about(sweep: Sweep) -> list[str]:
+    """What was run, when and from which commit, a phrase each."""
     first = sweep.runs[0].history
     times = [(run.history.started_ms, run.history.ended_ms) for run in sweep.runs]
     begun = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(min(start for start, _ in times) / 1000))
@@ -123,7 +105,7 @@ def _about(sweep: Sweep) -> str:
         "some of it from a modified checkout" if any(run.modified for run in sweep.runs) else "",
         *(f"{part}: {text}" if part else text for part, text in sweep.parts.items()),
     ]
-    return " · ".join(html.escape(fact) for fact in facts if fact)
+    return [fact for fact in facts if fact]
 
 
 def _charts(sweep: Sweep) -> list[tuple[str, str, list[go.Figure]]]:
@@ -143,6 +125,20 @@ def _charts(sweep: Sweep) -> list[tuple[str, str, list[go.Figure]]]:
     return [section for section in sections if section[2]]
 
 
+def _template() -> Environment:
+    """Jinja2 over the files of this package; all that a template does not call safe is escaped."""
+    made = Environment(
+        loader=PackageLoader("hflray.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    made.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False}
+    return made
+
+
 def render(sweep: Sweep, claims: pd.DataFrame | None = None) -> tuple[str, list[str]]:
     """The page, and what it could not show.
 
@@ -151,37 +147,28 @@ def render(sweep: Sweep, claims: pd.DataFrame | None = None) -> tuple[str, list[
         claims: what the paper claims of it, as `hflray.report.paper.verdicts` has it; None: it is not of the paper.
     """
     missing = list(sweep.notes)
+    sections = _charts(sweep)
     explored = _explorable(sweep, missing) if sweep.task == "experiment" else []
-
-    sections, payload, number = [], [], 0
-    for title, text, drawn in _charts(sweep):
-        wide = " wide" if len(drawn) == 1 else ""
-        places = "".join(f'<div class="chart" id="chart-{number + i}"></div>' for i in range(len(drawn)))
-        sections.append(
-            f'<section><h2>{title}</h2><p class="hint">{text}</p><div class="grid{wide}">{places}</div></section>'
-        )
-        payload += [json.loads(figure.to_json()) for figure in drawn]
-        number += len(drawn)
-    paper = f"<section><h2>What the paper claims</h2>{_table(claims, 'text')}</section>" if claims is not None else ""
-    fleets, over = against(sweep), "deployments" if sweep.task == "assignment" else "seeds"
+    payload = [json.loads(figure.to_json()) for _, _, drawn in sections for figure in drawn]
     here = files("hflray.report")
-    explorer = (here / "explorer.html").read_text(encoding="utf-8") if explored else ""
-    data = json.dumps({"charts": payload, "runs": explored, "colours": COLOURS}, ensure_ascii=False, allow_nan=False)
-    data = data.replace("</", "<\\/")  # which would end the script
     text = (
-        "<!doctype html>\n"
-        f'<html lang="en"><head><meta charset="utf-8"><title>{html.escape(sweep.title)}</title>\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">\n'
-        f"<style>{(here / 'page.css').read_text(encoding='utf-8')}</style>\n"
-        f"<script>{get_plotlyjs()}</script></head>\n"
-        f"<body><header><h1>{html.escape(sweep.title)}</h1><p>{html.escape(sweep.description)}</p>"
-        f'<p class="hint">{_about(sweep)}</p></header>\n{_notes(missing)}\n'
-        f"<section><h2>Summary</h2>{_table(summary(sweep))}"
-        f'<p class="hint">Means over the {over} ± standard deviation; “…”: a run that has not ended.</p>'
-        f"{_table(fleets) if fleets is not None else ''}</section>\n"
-        f"{paper}\n{''.join(sections)}\n{explorer}\n"
-        f'<script type="application/json" id="data">{data}</script>\n'
-        f"<script>{(here / 'page.js').read_text(encoding='utf-8')}</script></body></html>\n"
+        _template()
+        .get_template("page.html")
+        .render(
+            sweep=sweep,
+            about=_about(sweep),
+            missing=missing,
+            summary=summary(sweep),
+            fleets=against(sweep),
+            over="deployments" if sweep.task == "assignment" else "seeds",
+            claims=claims,
+            sections=sections,
+            explored=explored,
+            data={"charts": payload, "runs": explored, "colours": COLOURS},
+            style=(here / "page.css").read_text(encoding="utf-8"),
+            script=(here / "page.js").read_text(encoding="utf-8"),
+            plotly=get_plotlyjs(),
+        )
     )
     return text, missing
 

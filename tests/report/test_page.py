@@ -8,6 +8,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from hflray.report import page
@@ -43,10 +44,10 @@ def test_the_page_holds_every_round_and_asks_for_nothing(sweep, records) -> None
 def test_an_assignment_study_shows_gap_and_objective_by_median_mean_p95_and_worst() -> None:
     read = read_exhibit(Path(__file__).parents[1] / "data" / "results" / "fig6_assignment")
     text, _ = page.render(read)
-    heads = re.findall(r"<th>(.*?)</th>", text)
+    heads = [html.unescape(head) for head in re.findall(r"<th>(.*?)</th>", text)]
     for what in ("gap to bound, %: median", "objective above HFEL-300's, %: median"):
-        place = heads.index(html.escape(what))
-        assert heads[place : place + 4] == [html.escape(what), "mean", "p95", "worst"]
+        place = heads.index(what)
+        assert heads[place : place + 4] == [what, "mean", "p95", "worst"]
     assert "Means over the deployments" in text
 
 
@@ -61,6 +62,38 @@ def test_what_is_missing_is_on_the_page_and_the_rest_as_well(sweep) -> None:
     data = data_of(text)
     assert data["runs"] == []
     assert len(data["charts"]) == 9
+
+
+EVIL = "<script>alert(1)</script>"
+
+
+def named_badly(sweep: Sweep) -> Sweep:
+    """The sweep under the name of a script, and so its first run, its description and what is said of it."""
+    first, *others = sweep.runs
+    runs = [Run(replace(first.history, name=EVIL), first.config), *others]
+    return Sweep(EVIL, EVIL, "experiment", EVIL, runs, [f"{EVIL}: not finished"], {EVIL: EVIL})
+
+
+def test_a_name_that_is_a_script_is_text(sweep) -> None:
+    claims = pd.DataFrame([{EVIL: EVIL}])
+    text, _ = page.render(named_badly(sweep), claims)
+    assert EVIL not in text
+    assert text.count(html.escape(EVIL)) == 8  # title, heading, description, part (2), note, claim (2)
+    assert EVIL in [run["name"] for run in data_of(text)["runs"]]
+    plain, _ = page.render(sweep)
+    assert text.count("<script") == plain.count("<script")
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium here")
+def test_a_name_that_is_a_script_is_not_run(sweep, tmp_path) -> None:
+    path, _ = page.write(named_badly(sweep), tmp_path)
+    with Page(1400, 1000) as browser:
+        browser.call("Page.addScriptToEvaluateOnNewDocument", source=HOOK + "window.alert = () => { alerted = true; };")
+        browser.open(path.as_uri())
+        assert browser.wait_for("document.body && document.body.dataset.ready === 'yes'")
+        assert browser.evaluate("document.querySelector('h1').textContent") == EVIL
+        assert browser.evaluate("typeof alerted") == "undefined"
+        assert browser.evaluate("window.errors") == []
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium here")
