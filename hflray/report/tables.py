@@ -139,24 +139,26 @@ def to_markdown(table: pd.DataFrame) -> str:
     return "\n".join(lines) + "\n"
 
 
-ESCAPES = {"%": r"\%", "&": r"\&", "_": r"\_", "#": r"\#", "±": r"$\pm$", "λ": r"$\lambda$", "α": r"$\alpha$",
-           "–": "--", "…": r"\dots"}  # fmt: skip
+# What pdfLaTeX has no letter for, among what our labels use.
+SYMBOLS = {"±": r"$\pm$", "λ": r"$\lambda$", "α": r"$\alpha$", "ε": r"$\varepsilon$", "–": "--", "…": r"\dots{}"}
 
 
 def to_latex(table: pd.DataFrame, caption: str) -> str:
-    """The table as LaTeX with the package booktabs."""
+    """The table as LaTeX with the package booktabs; whatever is special in LaTeX is escaped, in the caption as well."""
+    style = table.style.format(escape="latex").format_index(escape="latex", axis="columns").hide(axis="index")
+    text = style.to_latex(
+        caption=_escaped(caption),
+        column_format="l" + "r" * (len(table.columns) - 1),
+        position_float="centering",
+        hrules=True,
+    )
+    return "".join(SYMBOLS.get(letter, letter) for letter in text)
 
-    def tex(text: object) -> str:
-        return "".join(ESCAPES.get(letter, letter) for letter in str(text))
 
-    rows = [" & ".join(tex(cell) for cell in row) + r" \\" for row in table.itertuples(index=False)]
-    head = " & ".join(tex(name) for name in table.columns) + r" \\"
-    lines = [
-        r"\begin{table}", r"\centering", rf"\caption{{{tex(caption)}}}",
-        rf"\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}", r"\toprule", head, r"\midrule", *rows,
-        r"\bottomrule", r"\end{tabular}", r"\end{table}",
-    ]  # fmt: skip
-    return "\n".join(lines) + "\n"
+def _escaped(text: str) -> str:
+    """A text escaped as the cells are; pandas escapes no captions."""
+    cell = pd.DataFrame([[text]]).style.format(escape="latex").hide(axis="index").hide(axis="columns")
+    return cell.to_string().rstrip("\n")
 
 
 def write(sweep: Sweep, folder: Path) -> list[Path]:

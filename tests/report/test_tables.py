@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from hflray import metrics
@@ -114,4 +115,26 @@ def test_markdown_and_latex(sweep, tmp_path) -> None:
     assert r"accuracy, \%" in text
     assert text.count(r"\\") == 3
     assert "±" not in text
+    assert text.startswith("\\begin{table}\n\\centering\n\\caption{")
     assert [path.name for path in write(sweep, tmp_path)] == ["summary.md", "summary.tex"]
+
+
+SPECIAL = r"a$b ^c~d {e} \f% &_#"
+
+
+def test_whatever_is_special_in_latex_is_escaped() -> None:
+    text = to_latex(pd.DataFrame([{"": SPECIAL, SPECIAL + "±": "2 ± 1"}]), SPECIAL)
+    escaped = r"a\$b \textasciicircum c\textasciitilde d \{e\} \textbackslash f\% \&\_\#"
+    assert text.splitlines() == [
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{escaped}}}",
+        r"\begin{tabular}{lr}",
+        r"\toprule",
+        rf" & {escaped}$\pm$ \\",
+        r"\midrule",
+        rf"{escaped} & 2 $\pm$ 1 \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
