@@ -3,7 +3,7 @@ VENV ?= .venv
 PYTHON := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help install check test slow golden cluster lock bench queue queue-stop queue-status quickstart
+.PHONY: help install check test slow golden cluster lock bench bench-check bench-keep queue queue-stop queue-status quickstart
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -27,9 +27,14 @@ slow: ## The slow tests (real data at full size; needs $$HFLRAY_DATA)
 golden: ## Hashes and bills of this tree against those of commit 6c93c38, bit for bit
 	$(PYTHON) -m pytest tests/test_golden.py -m 'slow or not slow'
 
-bench: ## Speed, as ratios measured side by side; the queue stands still meanwhile
-	@$(PYTHON) -m hflray.tune.queue paused -- sh -c 'for file in tests/benchmarks/[a-z]*.py; do \
-	  case $$file in */test_*) continue;; esac; echo "== $$file"; $(PYTHON) $$file || exit 1; done'
+bench: ## All benchmarks, as ratios measured side by side; the queue stands still meanwhile (BENCH='--only scale')
+	@$(PYTHON) -m hflray.tune.queue paused -- $(PYTHON) -m tests.benchmarks $(BENCH)
+
+bench-check: ## What that run found slower by more than 10 % than tests/benchmarks/results/ has it for this type of CPU
+	@$(PYTHON) -m tests.benchmarks check $(BENCH)
+
+bench-keep: ## Make that run the one of this type of CPU in tests/benchmarks/results/
+	@$(PYTHON) -m tests.benchmarks keep $(BENCH)
 
 queue: ## Start or go on with the long runs of tune_configs/queue/, in the background (QUEUE='--cpus 2')
 	@$(PYTHON) -m hflray.tune.queue start $(QUEUE)

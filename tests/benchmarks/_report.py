@@ -1,16 +1,22 @@
 """What benchmarks share: tables as data, and the conditions under which they were measured. Run by none by itself.
 
-A benchmark returns `Table` objects, and prints them afterwards; `dataclasses.asdict` makes JSON of one.
+A benchmark yields `Table` objects to `publish`, which prints each one when it is there and, with ``--json FILE``,
+appends it to a file as a line of JSON. `python -m tests.benchmarks` runs all of them that way.
 """
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
+import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -30,6 +36,10 @@ class Table:
         rows: one value or None for each key.
         facts: single figures beside the table, by name.
         notes: sentences to print below it.
+        key: its name in the file of all tables, ``benchmark/what``.
+        ratios: by name, how many times as fast it was as something else in the same run (another program, the bare loop
+            without what is measured, or `_bare.work`). A greater one is better; `make bench-check` compares them.
+        not_measured: why there is nothing in it; empty if there is.
     """
 
     title: str
@@ -37,9 +47,14 @@ class Table:
     rows: list[dict[str, object]]
     facts: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    key: str = ""
+    ratios: dict[str, float] = field(default_factory=dict)
+    not_measured: str = ""
 
     def text(self) -> str:
         """The table for the screen."""
+        if self.not_measured:
+            return f"{self.title}\n  not measured: {self.not_measured}"
         cells = [[heading for _, heading, _ in self.columns]]
         for row in self.rows:
             cells.append(["" if row[key] is None else format(row[key], spec) for key, _, spec in self.columns])
@@ -52,6 +67,50 @@ class Table:
             for line in cells
         ]
         return "\n".join([self.title, *(lines if self.columns else ()), *(f"  {note}" for note in self.notes)])
+
+    def json(self) -> dict[str, Any]:
+        """The table as JSON has it: plain numbers, and null for what is none."""
+        found: dict[str, Any] = _plain(dataclasses.asdict(self))
+        return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value
+
+
+def arguments(doc: str | None) -> argparse.ArgumentParser:
+    """A parser with what every benchmark understands; `doc`: its module's docstring."""
+    parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="small sizes: whether it runs, not how fast it is")
+    parser.add_argument("--json", type=Path, help="append the tables to this file too, a line of JSON each")
+    return parser
+
+
+def publish(tables: Iterable[Table], file: Path | None = None) -> None:
+    """Print each table when it is there, with the conditions it was measured in; `file`: append it there as JSON."""
+    left = iter(tables)
+    while True:
+        begin = time.perf_counter()
+        with conditions() as found:
+            table = next(left, None)
+        if table is None:
+            return
+        if "load" not in table.facts and not table.not_measured:
+            table.facts |= found.facts()
+            table.notes += found.text().splitlines()
+        print(table.text() + "\n", flush=True)
+        if file is not None:
+            line = table.json() | {"wall_s": round(time.perf_counter() - begin, 1)}
+            with file.open("a", encoding="utf-8") as out:
+                out.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
 def cpu_name() -> str:
@@ -75,8 +134,15 @@ def busy_cpu_s() -> float:
 
 
 def own_cpu_s() -> float:
-    """CPU seconds of this process and of its children that have ended."""
-    return sum(os.times()[:4])
+    """CPU seconds of this process and of all below it, those that have ended and those that live."""
+    spent = sum(os.times()[:4])
+    for child in psutil.Process().children(recursive=True):
+        try:
+            times = child.cpu_times()
+        except psutil.Error:
+            continue  # it has just ended
+        spent += times.user + times.system + times.children_user + times.children_system
+    return spent
 
 
 @dataclass

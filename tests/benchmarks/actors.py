@@ -1,6 +1,6 @@
 """What the actors cost beside what they compute, and what a GPU gains. ``make bench`` runs it.
 
-    python tests/benchmarks/actors.py [--only noop,memory,clustering,ahead,gpu] [--data FOLDER]
+    python tests/benchmarks/actors.py [--only noop memory clustering ahead gpu] [--data FOLDER]
 
 noop        a round in which nothing is trained: 1,000 devices on 2 actors; 20 devices with an actor each
 memory      of each device actor at the paper's setting (Fashion-MNIST, N = 100, H = 50, M = 5)
@@ -13,12 +13,12 @@ Fashion-MNIST comes from FOLDER or $HFLRAY_DATA; without it, noise of its shape 
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import os
 import statistics
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +31,8 @@ from hflray.experiment import Experiment
 from hflray.models import build_model, init_vector, load_vector
 from hflray.training.hierarchy import RayHierarchy, start_ray
 from hflray.training.local import DeviceHost, LocalJob
+from tests.benchmarks._bare import yardstick_s
+from tests.benchmarks._report import Table, arguments, publish
 from tests.training.test_local import make_data, make_job
 
 PASSES_OF_A_SAMPLE = 5.52e6  # floating-point operations: forward, both gradients but the images'
@@ -162,12 +164,102 @@ def at_once(device: str, devices: int, samples: int, repeats: int, precision: st
     return one, all_of_them
 
 
-def gpu() -> None:
+def noop_table(quick: bool) -> Table:
+    """Rounds in which nothing is trained."""
+    columns = [
+        ("row", "", ""),
+        ("median_ms", "median, ms", ".1f"),
+        ("best_ms", "best, ms", ".1f"),
+        ("first_s", "the first was over after, s", ".1f"),
+    ]
+    found = Table("rounds in which nothing is trained", columns, [], key="actors/no-op round")
+    settings = (("100 devices", 100, 2, 1.0), ("4 devices, an actor each", 4, 4, 0.1))
+    if not quick:
+        settings = (("1,000 devices", 1000, 2, 1.0), ("20 devices, an actor each", 20, 20, 0.1))
+    for name, *setting in settings:
+        loop_s = yardstick_s()
+        median_s, best_s, ready_s = noop(*setting)
+        loop_s = (loop_s + yardstick_s()) / 2
+        row: dict[str, object] = {"median_ms": 1e3 * median_s, "best_ms": 1e3 * best_s, "first_s": ready_s}
+        found.rows.append({"row": name} | row)
+        found.ratios[name] = loop_s / median_s
+    found.notes.append("ratios: rounds in the time of a bare loop")
+    return found
+
+
+def memory_table(data: str | None, quick: bool) -> Table:
+    """Megabytes of an actor."""
+    columns = [
+        ("row", "", ""),
+        ("actors", "actors", "d"),
+        ("pss_mb", "MB of each at most", ".0f"),
+        ("rss_mb", "resident, MB", ".0f"),
+    ]
+    found = Table("memory of the device actors, after two rounds", columns, [], key="actors/memory")
+    few = 4 if quick else 20
+    for name, pool in (("2 actors", "training.num_actors=2"), ("an actor each", "training.devices_per_actor=1")):
+        small = () if pool.endswith("2") else (f"scheduling.num_scheduled={few}",)
+        each = memory(paper(data, pool, "training.local_iterations=1", "training.edge_iterations=1", *small))
+        pss, rss = (max(column) for column in zip(*each, strict=True))
+        found.rows.append({"row": name, "actors": len(each), "pss_mb": pss, "rss_mb": rss})
+    return found
+
+
+def clustering_table(data: str | None, quick: bool) -> Table:
+    """Seconds of Algorithm 2."""
+    columns = [("row", "", ""), ("s", "s on 2 actors", ".1f"), ("ari", "ARI", ".2f")]
+    found = Table("clustering all devices", columns, [], key="actors/clustering")
+    small = ("fleet.num_devices=20", "scheduling.num_scheduled=10") if quick else ()
+    for name in ("ikc", "vkc"):
+        loop_s = yardstick_s()
+        seconds, ari = clustering(paper(data, f"scheduling.name={name}", *small))
+        found.rows.append({"row": name, "s": seconds, "ari": ari})
+        found.ratios[name] = (loop_s + yardstick_s()) / 2 / seconds
+    found.notes.append("ratios: clusterings in the time of a bare loop")
+    return found
+
+
+def ahead_table(data: str | None, quick: bool) -> Table:
+    """Rounds with the next one planned during their evaluation."""
+    columns = [
+        ("row", "", ""),
+        ("planning_ms", "planning, ms", ".0f"),
+        ("with_ms", "a round planned ahead, ms", ".0f"),
+        ("without_ms", "and not, ms", ".0f"),
+    ]
+    found = Table("rounds without training, the next one planned meanwhile", columns, [], key="actors/planned ahead")
+    large = ("fleet.num_devices=1000", "scheduling.num_scheduled=500", "data.samples_per_device=[20, 40]")
+    settings = (
+        ("d3qn, H = 50", ("assignment.name=d3qn",)),
+        ("d3qn polished to an optimum, H = 50", ("assignment.name=d3qn", "assignment.polish_ms=optimum")),
+        ("local_search, H = 500 of 1,000", ("assignment.name=local_search", *large)),
+    )
+    for name, overrides in settings[: 1 if quick else None]:
+        config = paper(data, "max_rounds=100", "training.num_actors=2", *overrides)
+        with_it, without, planning = ahead(config, 2 if quick else 6)
+        one, other = statistics.median(with_it) * 1e3, statistics.median(without) * 1e3
+        found.rows.append({"row": name, "planning_ms": planning * 1e3, "with_ms": one, "without_ms": other})
+        found.ratios[name] = statistics.median(b / a for a, b in zip(with_it, without, strict=True))
+    return found
+
+
+def gpu_table(quick: bool) -> Table:
+    """Many devices at once on a GPU against its own sequential loop."""
+    columns = [
+        ("row", "", ""),
+        ("one", "sequential, samples/s", ",.0f"),
+        ("together", "50 devices at once", ",.0f"),
+        ("ratio", "x", ".1f"),
+        ("tflops", "TFLOP/s", ".2f"),
+        ("product_tflops", "matrix product, TFLOP/s", ".1f"),
+    ]
+    found = Table("training on a GPU", columns, [], key="actors/gpu")
     if not torch.cuda.is_available():
-        print("gpu: skipped, torch finds no CUDA device")
-        return
+        found.not_measured = "torch finds no CUDA device"
+        return found
+    found.title += f", {torch.cuda.get_device_name()}"
     for precision in ("float32", "tf32", "bf16"):
-        one, together = at_once("cuda", 50, 550, repeats=5, precision=precision)
+        one, together = at_once("cuda", 50, 550, repeats=1 if quick else 5, precision=precision)
         kind = torch.bfloat16 if precision == "bf16" else torch.float32
         a = torch.randn(8192, 8192, device="cuda", dtype=kind)
         best = 9e9
@@ -177,55 +269,43 @@ def gpu() -> None:
             a @ a
             torch.cuda.synchronize()
             best = min(best, time.perf_counter() - begin)
-        print(
-            f"{torch.cuda.get_device_name()}, {precision}: sequential {one:,.0f} samples/s, 50 devices at once "
-            f"{together:,.0f} ({together / one:.1f} x), {together * PASSES_OF_A_SAMPLE / 1e12:.2f} TFLOP/s; matrix "
-            f"product {2 * 8192**3 / best / 1e12:.1f} TFLOP/s"
+        found.rows.append(
+            {
+                "row": precision,
+                "one": one,
+                "together": together,
+                "ratio": together / one,
+                "tflops": together * PASSES_OF_A_SAMPLE / 1e12,
+                "product_tflops": 2 * 8192**3 / best / 1e12,
+            }
         )
+        found.ratios[precision] = together / one
+    return found
+
+
+def tables(only: Sequence[str], data: str | None, quick: bool) -> Iterator[Table]:
+    """Measure, and yield each table when it is there. The arguments are those of the command line."""
+    if set(only) != {"gpu"}:
+        start_ray(2)
+    if "noop" in only:
+        yield noop_table(quick)
+    if "memory" in only:
+        yield memory_table(data, quick)
+    if "clustering" in only:
+        yield clustering_table(data, quick)
+    if "ahead" in only:
+        yield ahead_table(data, quick)
+    if "gpu" in only:
+        yield gpu_table(quick)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--only", help=f"with commas: {','.join(PARTS)}")
+    """Print the tables."""
+    parser = arguments(__doc__)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="default: all")
     parser.add_argument("--data", default=os.environ.get("HFLRAY_DATA"), help="folder of fashion_mnist.npz")
     options = parser.parse_args()
-    chosen = options.only.split(",") if options.only else PARTS
-    if set(chosen) != {"gpu"}:
-        start_ray(2)
-    print(f"load {os.getloadavg()[0]:.1f}")
-    if "noop" in chosen:
-        for name, *setting in (("1,000 devices", 1000, 2, 1.0), ("20 devices, an actor each", 20, 20, 0.1)):
-            median_s, best_s, ready_s = noop(*setting)
-            print(
-                f"no-op round, {name}: median {median_s * 1e3:.1f} ms, best {best_s * 1e3:.1f} ms; the first was over "
-                f"after {ready_s:.1f} s"
-            )
-    if "memory" in chosen:
-        for name, pool in (("2 actors", "training.num_actors=2"), ("an actor each", "training.devices_per_actor=1")):
-            small = () if pool.endswith("2") else ("scheduling.num_scheduled=20",)
-            found = memory(
-                paper(options.data, pool, "training.local_iterations=1", "training.edge_iterations=1", *small)
-            )
-            pss, rss = (max(column) for column in zip(*found, strict=True))
-            print(f"memory, {name} ({len(found)}): {pss:.0f} MB of each at most (resident {rss:.0f} MB)")
-    if "clustering" in chosen:
-        for name in ("ikc", "vkc"):
-            seconds, ari = clustering(paper(options.data, f"scheduling.name={name}"))
-            print(f"clustering, {name}: {seconds:.1f} s on 2 actors, ARI {ari:.2f}")
-    if "ahead" in chosen:
-        large = ("fleet.num_devices=1000", "scheduling.num_scheduled=500", "data.samples_per_device=[20, 40]")
-        for name, overrides in (
-            ("d3qn, H = 50", ("assignment.name=d3qn",)),
-            ("d3qn polished to an optimum, H = 50", ("assignment.name=d3qn", "assignment.polish_ms=optimum")),
-            ("local_search, H = 500 of 1,000", ("assignment.name=local_search", *large)),
-        ):
-            with_it, without, planning = ahead(
-                paper(options.data, "max_rounds=100", "training.num_actors=2", *overrides), 6
-            )
-            one, other = statistics.median(with_it) * 1e3, statistics.median(without) * 1e3
-            print(f"ahead, {name}: planning {planning * 1e3:.0f} ms; a round {one:.0f} ms with, {other:.0f} ms without")
-    if "gpu" in chosen:
-        gpu()
+    publish(tables(options.only, options.data, options.quick), options.json)
 
 
 if __name__ == "__main__":

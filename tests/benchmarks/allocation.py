@@ -1,6 +1,6 @@
 """Allocation against CVXPY with Clarabel, in one run: accuracy, and time as ratios. ``make bench`` runs it.
 
-    python tests/benchmarks/allocation.py [--edges 200] [--stress 20000] [--repeats 5]
+    python tests/benchmarks/allocation.py [--only first one two hard] [--edges 200] [--stress 20000] [--repeats 5]
 
 Equals are compared: one thread on one CPU with one thread of CVXPY on the same CPU, then two threads on two CPUs with
 two processes of CVXPY, each on one of them with half of the edges. Both take turns, so that whatever else the machine
@@ -15,7 +15,6 @@ batch again that did not move is a row of its own. Whatever is timed must have f
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import multiprocessing
 import os
@@ -44,10 +43,12 @@ from hflray.errors import InfeasibleError
 from hflray.fleet import Fleet, FleetConfig, sample_fleet
 from hflray.training.machine import available_cpus
 from tests.allocation.instances import ALPHA, BITS, random_edge, solve_all
-from tests.benchmarks._report import Table, check_objectives, conditions, on_cpus
+from tests.benchmarks._bare import yardstick_s
+from tests.benchmarks._report import Table, arguments, check_objectives, conditions, on_cpus, publish
 
 WORK = Workload(model_bits=BITS)
 BATCH = 20_000  # edges in a batch
+PARTS = ("first", "one", "two", "hard")
 PER_DEVICE = ("snr_hz", "cycles", "power_w", "max_cpu_hz")
 MOVE = 2  # the seed of how it moves
 STEP_DB = 1.0  # how far the gains of a moved batch are away
@@ -320,6 +321,8 @@ def speed(threads: int, edges: int, repeats: int, batch: int = BATCH) -> Table:
         f"CVXPY, compiling the problem of 10 devices and first solve: {1e3 * reference.first_s:.1f} ms",
         *found.text().splitlines(),
     ]
+    table.key = f"allocation/{'one thread' if threads == 1 else 'two threads'}"
+    table.ratios = {str(row["row"]): float(str(row["ratio"])) for row in table.rows}
     return table
 
 
@@ -327,6 +330,7 @@ def stress(instances: int) -> Table:
     """Hard random instances: residuals, evaluations, time. All cores, in batches of 2,000."""
     rng = np.random.default_rng(1)
     worst, counts, over, done, spent = 0.0, [], 0.0, 0, 0.0
+    loop_s = yardstick_s()
     while done < instances:
         hard = [random_edge(rng) for _ in range(min(2000, instances - done))]
         start = time.perf_counter()
@@ -348,33 +352,63 @@ def stress(instances: int) -> Table:
         "ms": 1e3 * spent / done,
     }
     return Table(
-        f"{done:,} hard instances (n 1 to 200, λ 1e-4 to 1e4, gains over 120 dB)", [], [], facts,
+        f"allocation, {done:,} hard instances (n 1 to 200, λ 1e-4 to 1e4, gains over 120 dB)", [], [], facts,
         [
             f"largest KKT residual {worst:.1e}, bandwidth over by at most {over:.1e}; evaluations "
             f"{facts['evaluations']:.0f} (median), {facts['evaluations_most']} (most), bisection for "
             f"{facts['bisected']:.2%}; {facts['ms']:.2f} ms each on all cores"
         ],
+        key="allocation/hard instances",
+        ratios={"instances in the time of a bare loop": loop_s / (spent / done)},
     )  # fmt: skip
 
 
-def tables(edges: int, instances: int, repeats: int) -> Iterator[Table]:
-    """Measure, and yield each table when it is there. The arguments are those of the command line."""
+def first() -> Table:
+    """What the first allocation of a process costs where nothing is compiled yet."""
+    loop_s = yardstick_s()
     seconds, message = first_compile()
-    yield Table("allocation, first call with an empty cache", [], [], {"s": seconds}, [f"{seconds:.1f} s; {message}"])
-    for threads in (1, 2)[: len(available_cpus())]:
-        yield speed(threads, edges, repeats)
-    yield stress(instances)
+    return Table(
+        "allocation, first call with an empty cache",
+        [],
+        [],
+        {"s": seconds},
+        [f"{seconds:.1f} s{'; ' + message if message else ''}"],
+        key="allocation/first call",
+        ratios={"first calls in the time of a bare loop": loop_s / seconds},
+    )
+
+
+def tables(
+    edges: int, instances: int, repeats: int, only: Sequence[str] = PARTS, batch: int = BATCH
+) -> Iterator[Table]:
+    """Measure, and yield each table when it is there. The arguments are those of the command line."""
+    if "first" in only:
+        yield first()
+    for threads, part in ((1, "one"), (2, "two")):
+        if part in only and len(available_cpus()) < threads:
+            yield Table("allocation, two threads", [], [], key="allocation/two threads", not_measured="one CPU")
+        elif part in only:
+            yield speed(threads, edges, repeats, batch)
+    if "hard" in only:
+        yield stress(instances)
 
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--edges", type=int, default=200, help="10-device edges solved with CVXPY")
-    parser.add_argument("--stress", type=int, default=20_000, help="hard random instances")
-    parser.add_argument("--repeats", type=int, default=5, help="turns")
+    parser = arguments(__doc__)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="default: all")
+    parser.add_argument("--edges", type=int, help="10-device edges solved with CVXPY (default 200; quick 20)")
+    parser.add_argument("--stress", type=int, help="hard random instances (default 20,000; quick 500)")
+    parser.add_argument("--repeats", type=int, help="turns (default 5; quick 2)")
     options = parser.parse_args()
-    for table in tables(options.edges, options.stress, options.repeats):
-        print(table.text() + "\n", flush=True)
+    found = tables(
+        options.edges or (20 if options.quick else 200),
+        options.stress or (500 if options.quick else 20_000),
+        options.repeats or (2 if options.quick else 5),
+        options.only,
+        1_000 if options.quick else BATCH,
+    )
+    publish(found, options.json)
 
 
 if __name__ == "__main__":

@@ -11,16 +11,18 @@ Targets: ratio at least 0.75; on a quiet machine at least 2,400 environment step
 
 from __future__ import annotations
 
-import argparse
 import copy
-import os
+import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
 from ray.rllib.core.columns import Columns
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
 
 from hflray.assignment.network import build_network
 from hflray.config import ExperimentConfig, load_config
@@ -31,6 +33,7 @@ from hflray.rl.module import LENGTHS, shifted
 from hflray.rl.pool import FleetPool, prepare
 from hflray.rl.runner import batch_of
 from hflray.rl.session import own_ray, quiet
+from tests.benchmarks._report import Table, arguments, publish
 
 TURN_S = 5.0
 
@@ -121,8 +124,8 @@ class Plain:
             self.updated_at = self.steps
 
 
-def check_equal_losses(algorithm: D3QN, plain: Plain) -> None:
-    """Both compute the same loss on the same batch with the same weights."""
+def check_equal_losses(algorithm: D3QN, plain: Plain) -> str:
+    """Both compute the same loss on the same batch with the same weights; say which."""
     episodes = algorithm.local_replay_buffer.sample(plain.learning.train_batch)
     module = algorithm.learner_group._learner.module["default_policy"]
     plain.network.load_state_dict(algorithm.network().state_dict())
@@ -140,7 +143,7 @@ def check_equal_losses(algorithm: D3QN, plain: Plain) -> None:
     [result] = algorithm.learner_group.update(episodes=episodes, timesteps=steps)
     found = float(result["default_policy"]["qf_loss"].peek())
     assert abs(found - expected) <= 1e-5 * max(1.0, abs(expected)), f"losses differ: {found} and {expected}"
-    print(f"loss of the same batch: RLlib {found:.6f}, plain torch {expected:.6f}")
+    return f"loss of the same batch: RLlib {found:.6f}, plain torch {expected:.6f}"
 
 
 def turn(advance: Callable[[], int], total: dict[str, float]) -> None:
@@ -152,15 +155,11 @@ def turn(advance: Callable[[], int], total: dict[str, float]) -> None:
     total["cpu"] += time.process_time() - cpu
 
 
-def main() -> None:
-    """Print the rates and the ratio."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=60, help="of both together")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting")
-    options = parser.parse_args()
+def table(seconds: float, fleets: int = 1000, overrides: Sequence[str] = ()) -> Table:
+    """Measure for so many seconds. `fleets`: how many are cached; `overrides`: settings."""
     torch.set_num_threads(1)
     quiet()
-    config = load_config(None, ["learning.fleets=1000", "learning.epsilon_steps=1", *options.set])
+    config = load_config(None, [f"learning.fleets={fleets}", "learning.epsilon_steps=1", *overrides])
     pool = prepare(FleetSpec.of(config), config.learning.fleets, config.learning.cache)
     own_ray()
     algorithm = algorithm_config(config, pool).build_algo()
@@ -175,19 +174,33 @@ def main() -> None:
         rllib()
     while plain.steps < 2 * config.learning.learning_starts:
         plain.train()
-    check_equal_losses(algorithm, plain)
+    said = check_equal_losses(algorithm, plain)
     sides = {"RLlib": rllib, "plain torch": plain.train}
     totals = {name: {"steps": 0.0, "wall": 0.0, "cpu": 0.0} for name in sides}
-    while sum(total["wall"] for total in totals.values()) < options.seconds:
+    while sum(total["wall"] for total in totals.values()) < seconds:
         for name, advance in sides.items():
             turn(advance, totals[name])
-    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs, one torch thread, {len(pool)} cached fleets")
-    print(f"{'':14}{'steps/s':>10}{'steps/CPU s':>13}")
-    for name, total in totals.items():
-        print(f"{name:14}{total['steps'] / total['wall']:10,.0f}{total['steps'] / total['cpu']:13,.0f}")
-    rate = {name: total["steps"] / total["cpu"] for name, total in totals.items()}
-    print(f"RLlib / plain torch: {rate['RLlib'] / rate['plain torch']:.2f} by CPU time (target: at least 0.75)")
     algorithm.stop()
+    columns = [("row", "", ""), ("per_s", "steps/s", ",.0f"), ("per_cpu_s", "steps/CPU s", ",.0f")]
+    found = Table(f"training the assigner, one torch thread, {len(pool)} cached fleets", columns, [])
+    for name, total in totals.items():
+        rates: dict[str, object] = {"per_s": total["steps"] / total["wall"], "per_cpu_s": total["steps"] / total["cpu"]}
+        found.rows.append({"row": name} | rates)
+    rate = {name: total["steps"] / total["cpu"] for name, total in totals.items()}
+    ratio = rate["RLlib"] / rate["plain torch"]
+    found.key, found.ratios = "assigner/learning", {"RLlib, of plain torch by CPU time": ratio}
+    found.notes = [said, f"RLlib / plain torch: {ratio:.2f} by CPU time (target: at least 0.75)"]
+    return found
+
+
+def main() -> None:
+    """Print the rates and the ratio."""
+    parser = arguments(__doc__)
+    parser.add_argument("--seconds", type=float, help="of both together (default 60; quick 10)")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting")
+    options = parser.parse_args()
+    seconds, fleets = options.seconds or (10 if options.quick else 60), 50 if options.quick else 1000
+    publish((table(seconds, fleets, options.set) for _ in range(1)), options.json)
 
 
 if __name__ == "__main__":

@@ -8,16 +8,23 @@ objective of that too. ``--clock cpu`` counts the thread's own time, for a machi
 
 from __future__ import annotations
 
-import argparse
+import statistics
+import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
 
 from hflray.allocation import allocate_round
 from hflray.assignment import build_assigner
 from hflray.assignment.bounds import lower_bound
 from hflray.cost import Workload, round_cost
 from hflray.fleet import FleetConfig, sample_fleet
+from tests.benchmarks._bare import yardstick_s
+from tests.benchmarks._report import Table, arguments, publish
 
 ASSIGNERS: dict[str, tuple[str, dict[str, object], str]] = {
     "geographic": ("geographic", {}, "per_edge"),
@@ -43,54 +50,110 @@ ASSIGNERS: dict[str, tuple[str, dict[str, object], str]] = {
 }
 
 
+def tables(fleets: int, scheduled: int, edges: int, cpu_time: bool = False) -> Iterator[Table]:
+    """Measure, and yield both tables. The arguments are those of the command line."""
+    clock = time.thread_time if cpu_time else time.perf_counter
+    config = FleetConfig(num_devices=2 * scheduled, num_edges=edges)
+    work = Workload(model_bits=448 * 8192)
+    objective: dict[str, list[float]] = {name: [] for name in ASSIGNERS}
+    seconds: dict[str, list[float]] = {name: [] for name in ASSIGNERS}
+    bounds, loops_s = [], []
+    for seed in range(-1, fleets):  # -1: compile and warm up
+        rng = np.random.default_rng(abs(seed))
+        fleet = sample_fleet(config, rng)
+        devices = np.sort(rng.choice(fleet.num_devices, scheduled, replace=False))
+        if seed % 10 == 0:
+            loops_s.append(yardstick_s(0.02, clock))
+        for name, (kind, arguments_, coupling) in ASSIGNERS.items():
+            assigner = build_assigner(kind, **arguments_)
+            generator = np.random.default_rng(abs(seed))
+            start = clock()
+            chosen = assigner.assign(fleet, work, devices, generator)
+            spent = clock() - start
+            allocation = allocate_round(fleet, work, devices, chosen, coupling=coupling)  # type: ignore[arg-type]
+            if seed >= 0:
+                seconds[name].append(spent)
+                objective[name].append(round_cost(fleet, work, devices, chosen, allocation).objective)
+        if seed >= 0:
+            bounds.append(lower_bound(fleet, work, devices, allocation.delay_price, allocation.bandwidth_price))
+    yield assigners(objective, seconds, bounds, statistics.median(loops_s), f"H = {scheduled}, M = {edges}")
+    yield couplings(objective)
+
+
+def assigners(
+    objective: dict[str, list[float]], seconds: dict[str, list[float]], bounds: list[float], loop_s: float, what: str
+) -> Table:
+    """The table of the assigners: objectives, J, and seconds of each fleet, and the lower bound of each."""
+    baseline, bound = np.array(objective["HFEL-300"]), np.array(bounds)
+    columns = [
+        ("row", "", ""),
+        ("median", "median, J", ".2f"),
+        ("mean", "mean, J", ".2f"),
+        ("gap", "mean gap", ".1%"),
+        ("below_medians", "below HFEL-300: of medians", ".1%"),
+        ("below_means", "of means", ".1%"),
+        ("below_ratios", "median of ratios", ".1%"),
+        ("ms", "ms", ".2f"),
+        ("ms_p95", "95th percentile", ".2f"),
+    ]
+    table = Table(f"assigners, {len(bounds)} fleets, {what}", columns, [], {"bare_loop_ms": 1e3 * loop_s})
+    for name in objective:
+        v, t = np.array(objective[name]), 1e3 * np.array(seconds[name])
+        row: dict[str, object] = {
+            "row": name,
+            "median": np.median(v),
+            "mean": v.mean(),
+            "gap": np.mean(1 - bound / v),
+            "below_medians": 1 - np.median(v) / np.median(baseline),
+            "below_means": 1 - v.mean() / baseline.mean(),
+            "below_ratios": 1 - np.median(v / baseline),
+            "ms": np.median(t),
+            "ms_p95": np.percentile(t, 95),
+        }
+        table.rows.append(row)
+        table.ratios[name] = 1e3 * loop_s / float(np.median(t))
+    table.key = "assignment/assigners"
+    table.notes.append(f"ratios: decisions in the time of a bare loop ({1e3 * loop_s:.2f} ms)")
+    return table
+
+
+def couplings(objective: dict[str, list[float]]) -> Table:
+    """What searching by the joint objective gains over allocating jointly afterwards; below 1 is a gain."""
+    columns = [
+        ("row", "", ""),
+        ("median", "ratio: median", ".4f"),
+        ("mean", "mean", ".4f"),
+        ("p95", "95th percentile", ".4f"),
+        ("worst", "worst", ".4f"),
+        ("lower", "lower on", ".0%"),
+    ]
+    table = Table("objective of a joint search, of that of + joint", columns, [], key="assignment/couplings")
+    for name in objective:
+        if (other := name.replace(" joint", " + joint")) != name and other in objective:
+            ratio = np.array(objective[name]) / np.array(objective[other])
+            table.rows.append(
+                {
+                    "row": name,
+                    "median": np.median(ratio),
+                    "mean": ratio.mean(),
+                    "p95": np.percentile(ratio, 95),
+                    "worst": ratio.max(),
+                    "lower": np.mean(ratio < 1),
+                }
+            )
+    return table
+
+
 def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--fleets", type=int, default=100)
+    """Print the tables."""
+    parser = arguments(__doc__)
+    parser.add_argument("--fleets", type=int, help="default 100; quick 4")
     parser.add_argument("--scheduled", type=int, default=50)
     parser.add_argument("--edges", type=int, default=5)
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     options = parser.parse_args()
-    clock = time.perf_counter if options.clock == "wall" else time.thread_time
-    config = FleetConfig(num_devices=2 * options.scheduled, num_edges=options.edges)
-    work = Workload(model_bits=448 * 8192)
-    objective: dict[str, list[float]] = {name: [] for name in ASSIGNERS}
-    seconds: dict[str, list[float]] = {name: [] for name in ASSIGNERS}
-    bounds = []
-    for seed in range(-1, options.fleets):  # -1: compile and warm up
-        rng = np.random.default_rng(abs(seed))
-        fleet = sample_fleet(config, rng)
-        devices = np.sort(rng.choice(fleet.num_devices, options.scheduled, replace=False))
-        for name, (kind, arguments, coupling) in ASSIGNERS.items():
-            assigner = build_assigner(kind, **arguments)
-            generator = np.random.default_rng(abs(seed))
-            start = clock()
-            edges = assigner.assign(fleet, work, devices, generator)
-            spent = clock() - start
-            allocation = allocate_round(fleet, work, devices, edges, coupling=coupling)  # type: ignore[arg-type]
-            if seed >= 0:
-                seconds[name].append(spent)
-                objective[name].append(round_cost(fleet, work, devices, edges, allocation).objective)
-        if seed >= 0:
-            bounds.append(lower_bound(fleet, work, devices, allocation.delay_price, allocation.bandwidth_price))
-    baseline, bound = np.array(objective["HFEL-300"]), np.array(bounds)
-    print(f"{options.fleets} fleets, H = {options.scheduled}, M = {options.edges}")
-    print(f"{'':36}{'median':>9}{'mean':>9}{'gap':>8}   below HFEL-300 by, of {'':12}{'ms':>9}{'':>9}")
-    print(f"{'':36}{'J':>9}{'J':>9}{'mean':>8}{'medians':>10}{'means':>9}{'ratios, median':>17}{'median':>9}{'p95':>9}")
-    for name in ASSIGNERS:
-        v, t = np.array(objective[name]), 1e3 * np.array(seconds[name])
-        print(
-            f"{name:36}{np.median(v):9.2f}{v.mean():9.2f}{np.mean(1 - bound / v):8.1%}"
-            f"{1 - np.median(v) / np.median(baseline):10.1%}{1 - v.mean() / baseline.mean():9.1%}"
-            f"{1 - np.median(v / baseline):17.1%}{np.median(t):9.2f}{np.percentile(t, 95):9.2f}"
-        )
-    for name in ASSIGNERS:
-        if (other := name.replace(" joint", " + joint")) != name and other in ASSIGNERS:
-            ratio = np.array(objective[name]) / np.array(objective[other])
-            print(
-                f"{name}, of {other}: ratio median {np.median(ratio):.4f}, mean {ratio.mean():.4f}, 95th percentile "
-                f"{np.percentile(ratio, 95):.4f}, worst {ratio.max():.4f}; lower on {np.mean(ratio < 1):.0%} of fleets"
-            )
+    fleets = options.fleets or (4 if options.quick else 100)
+    publish(tables(fleets, options.scheduled, options.edges, options.clock == "cpu"), options.json)
 
 
 if __name__ == "__main__":

@@ -8,17 +8,23 @@ ratios, which no single fleet decides. Times are medians and 95th percentiles of
 
 from __future__ import annotations
 
-import argparse
-import os
+import statistics
+import sys
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
 
 from hflray.assignment import build_assigner
 from hflray.assignment.objective import all_costs, round_problem
 from hflray.cost import Workload
 from hflray.fleet import FleetConfig, sample_fleet
+from tests.benchmarks._bare import yardstick_s
+from tests.benchmarks._report import Table, arguments, publish
 
 KB = 8192.0
 FIXED = (0.5, 1.0, 1.5, 2.2, 3.0)  # MHz
@@ -41,33 +47,39 @@ SCENARIOS: dict[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--policy", help="policy file; default: the shipped one")
-    parser.add_argument("--fleets", type=int, default=100)
-    parser.add_argument("--only", action="append", help="a scenario; may be repeated")
-    options = parser.parse_args()
+def table(fleets: int, policy: str | None = None, only: Sequence[str] | None = None) -> Table:
+    """Measure. The arguments are those of the command line."""
     assigners = {
         "local search": build_assigner("local_search"),
         "HFEL-300": build_assigner("hfel"),
         "best gain": build_assigner("best_gain"),
-        "d3qn": build_assigner("d3qn", policy=options.policy),
-        "d3qn, 5 ms": build_assigner("d3qn", policy=options.policy, polish_ms=5.0),
-        "d3qn, optimum": build_assigner("d3qn", policy=options.policy, polish_ms="optimum"),
+        "d3qn": build_assigner("d3qn", policy=policy),
+        "d3qn, 5 ms": build_assigner("d3qn", policy=policy, polish_ms=5.0),
+        "d3qn, optimum": build_assigner("d3qn", policy=policy, polish_ms="optimum"),
     }
-    print(f"{options.fleets} fleets each; {len(os.sched_getaffinity(0))} CPUs, load {os.getloadavg()[0]:.1f}")
-    for name in options.only or SCENARIOS:
+    columns = [
+        ("row", "", ""),
+        ("of_means", "of local search's mean", ".3f"),
+        ("mean_ratio", "mean ratio", ".3f"),
+        ("median_ratio", "median ratio", ".3f"),
+        ("ms", "ms", ".2f"),
+        ("ms_p95", "95th percentile", ".2f"),
+    ]
+    found = Table(f"the learned assigner, {fleets} fleets each", columns, [], key="generalisation/scenarios")
+    for name in only or SCENARIOS:
         scheduled, fleet_options, work_options = SCENARIOS[name]
         work = Workload(**{"model_bits": 448 * KB, **work_options})
         config = FleetConfig(num_devices=max(100, scheduled), **fleet_options)
         objective: dict[str, list[float]] = {key: [] for key in assigners}
         milliseconds: dict[str, list[float]] = {key: [] for key in assigners}
-        for seed in range(-1, options.fleets):  # -1: compile and warm up
+        loops_s = []
+        for seed in range(-1, fleets):  # -1: compile and warm up
             rng = np.random.default_rng([77, abs(seed), seed < 0])
             fleet = sample_fleet(config, rng)
             devices = np.sort(rng.choice(fleet.num_devices, scheduled, replace=False))
             problem, _ = round_problem(fleet, work, devices)
+            if seed % 10 == 0:
+                loops_s.append(yardstick_s(0.02))
             for key, assigner in assigners.items():
                 begin = time.perf_counter()
                 edges = assigner.assign(fleet, work, devices, np.random.default_rng(abs(seed)))
@@ -77,14 +89,35 @@ def main() -> None:
                     objective[key].append(all_costs(problem, edges, energy, delay))
                     milliseconds[key].append(1e3 * spent)
         reference = np.array(objective["local search"])
-        print(f"\n{name}: local search {reference.mean():.2f} J by the mean, {np.median(reference):.2f} by the median")
+        found.notes.append(
+            f"{name}: local search {reference.mean():.2f} J by the mean, {np.median(reference):.2f} by the median"
+        )
         for key in assigners:
             values, spent_ms = np.array(objective[key]), np.array(milliseconds[key])
-            print(
-                f"  {key:16}{values.mean() / reference.mean():8.3f} of means"
-                f"{np.mean(values / reference):8.3f} mean ratio{np.median(values / reference):8.3f} median ratio"
-                f"{np.median(spent_ms):9.2f} ms{np.percentile(spent_ms, 95):9.2f} p95"
+            found.rows.append(
+                {
+                    "row": f"{name}: {key}",
+                    "of_means": values.mean() / reference.mean(),
+                    "mean_ratio": np.mean(values / reference),
+                    "median_ratio": np.median(values / reference),
+                    "ms": np.median(spent_ms),
+                    "ms_p95": np.percentile(spent_ms, 95),
+                }
             )
+            found.ratios[f"{name}: {key}"] = 1e3 * statistics.median(loops_s) / float(np.median(spent_ms))
+    found.notes.append("ratios: decisions in the time of a bare loop")
+    return found
+
+
+def main() -> None:
+    """Print the table."""
+    parser = arguments(__doc__)
+    parser.add_argument("--policy", help="policy file; default: the shipped one")
+    parser.add_argument("--fleets", type=int, help="default 100; quick 4")
+    parser.add_argument("--only", action="append", choices=tuple(SCENARIOS), help="a scenario; may be repeated")
+    options = parser.parse_args()
+    fleets = options.fleets or (4 if options.quick else 100)
+    publish((table(fleets, options.policy, options.only) for _ in range(1)), options.json)
 
 
 if __name__ == "__main__":

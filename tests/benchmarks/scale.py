@@ -4,13 +4,15 @@
 
 A tenth of the devices is scheduled, and there is an edge for every thousand devices (at least 5). Best gain looks at
 all H × M links, N² / 10,000 of them; the other steps at a fixed number for each device. The exponent is the slope of
-ln(seconds) against ln(N) over the three largest fleets: below them, what a call costs by itself shows.
+ln(seconds) against ln(N) over the three largest fleets: below them, what a call costs by itself shows. Up to
+100,000 devices a figure is the median of three fleets.
 """
 
 from __future__ import annotations
 
-import argparse
 import resource
+import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,17 +22,22 @@ from typing import TypeVar
 import matplotlib
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
+
 from hflray.allocation import allocate_round
 from hflray.assignment import build_assigner
 from hflray.cost import Workload, round_cost
 from hflray.fleet import FleetConfig, sample_fleet
+from tests.benchmarks._bare import yardstick_s
+from tests.benchmarks._report import Table, arguments, publish
 
 matplotlib.use("Agg")
+COMPARED = 10_000  # devices from which the times of a step are compared with earlier ones; below, calls are too short
 STEPS = ("sample", "geographic", "best gain", "local search", "allocation", "cost")
 Answer = TypeVar("Answer")
 
 
-def measure(num_devices: int) -> tuple[dict[str, float], float, float]:
+def measure(num_devices: int, seed: int = 0) -> tuple[dict[str, float], float, float]:
     """Seconds of each step, how far local search is below best gain, and the allocation's KKT residual."""
     seconds: dict[str, float] = {}
 
@@ -40,7 +47,7 @@ def measure(num_devices: int) -> tuple[dict[str, float], float, float]:
         seconds[name] = time.perf_counter() - start
         return answer
 
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     work = Workload(model_bits=448 * 8192)
     config = FleetConfig(num_devices=num_devices, num_edges=max(5, num_devices // 1000))
     fleet = timed("sample", lambda: sample_fleet(config, rng))
@@ -72,30 +79,50 @@ def plot(sizes: list[int], seconds: dict[str, list[float]], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
+def table(largest: int, folder: Path) -> Table:
+    """Measure fleets of up to `largest` devices; write scale.png into `folder`."""
+    sizes = [10**power for power in range(2, 7) if 10**power <= largest]
+    measure(20_000)  # compiles
+    measure(50_000)  # the path of large rounds
+    columns = [
+        ("row", "N", ""),
+        *((name, f"{name}, s", ".4f") for name in STEPS),
+        ("below", "below best gain", ".1%"),
+        ("residual", "residual", ".0e"),
+    ]
+    found = Table("seconds of a round's decisions against the size of the fleet", columns, [], key="scale/steps")
+    seconds: dict[str, list[float]] = {name: [] for name in STEPS}
+    for size in sizes:
+        loop_s = yardstick_s()
+        turns = [measure(size, seed) for seed in range(3 if size <= 100_000 else 1)]
+        for name in STEPS:
+            seconds[name].append(statistics.median(spent[name] for spent, _, _ in turns))
+            if size >= COMPARED:
+                found.ratios[f"{name}, N = {size:,}"] = loop_s / seconds[name][-1]
+        row: dict[str, object] = {"row": f"{size:,}", "below": turns[0][1], "residual": max(turn[2] for turn in turns)}
+        found.rows.append(row | {name: seconds[name][-1] for name in STEPS})
+    if len(sizes) >= 3:
+        slopes = {name: np.polyfit(np.log(sizes[-3:]), np.log(seconds[name][-3:]), 1)[0] for name in STEPS}
+        found.facts |= {f"exponent, {name}": float(slope) for name, slope in slopes.items()}
+        found.notes.append("exponents: " + ", ".join(f"{name} {slope:.2f}" for name, slope in slopes.items()))
+    plot(sizes, seconds, folder / "scale.png")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 2**30
+    found.facts["peak_gib"] = peak
+    found.notes.append(f"peak memory of the whole process: {peak:.2f} GiB; plot: {folder / 'scale.png'}")
+    found.notes.append("ratios: calls in the time of a bare loop")
+    return found
+
+
 def main() -> None:
-    """Print the table and the exponents, and write scale.png."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--largest", type=lambda text: int(float(text)), default=1_000_000)
+    """Print the table, and write scale.png."""
+    parser = arguments(__doc__)
+    parser.add_argument("--largest", type=lambda text: int(float(text)), help="default 1,000,000; quick 10,000")
     parser.add_argument("--out", type=Path, help="folder of scale.png; default: a new temporary one")
     options = parser.parse_args()
     folder = options.out or Path(tempfile.mkdtemp(prefix="hflray-scale-"))
     folder.mkdir(parents=True, exist_ok=True)
-    sizes = [10**power for power in range(2, 7) if 10**power <= options.largest]
-    measure(20_000)  # compiles
-    measure(50_000)  # the path of large rounds
-    seconds: dict[str, list[float]] = {name: [] for name in STEPS}
-    print(f"{'N':>9}" + "".join(f"{name + ', s':>17}" for name in STEPS) + f"{'below best gain':>17}{'residual':>10}")
-    for size in sizes:
-        spent, below, residual = measure(size)
-        for name in STEPS:
-            seconds[name].append(spent[name])
-        print(f"{size:9,}" + "".join(f"{spent[name]:17.4f}" for name in STEPS) + f"{below:17.1%}{residual:10.0e}")
-    if len(sizes) >= 3:
-        slopes = [np.polyfit(np.log(sizes[-3:]), np.log(seconds[name][-3:]), 1)[0] for name in STEPS]
-        print(f"{'exponent':>9}" + "".join(f"{slope:17.2f}" for slope in slopes))
-    plot(sizes, seconds, folder / "scale.png")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 2**30
-    print(f"peak memory of the whole process: {peak:.2f} GiB; plot: {folder / 'scale.png'}")
+    largest = options.largest or (10_000 if options.quick else 1_000_000)
+    publish((table(largest, folder) for _ in range(1)), options.json)
 
 
 if __name__ == "__main__":

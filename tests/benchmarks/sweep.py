@@ -18,7 +18,6 @@ Everything is measured in turns (this, that, this, that), so that what else the 
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import itertools
 import json
@@ -29,7 +28,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -44,9 +43,12 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
 
 from hflray.experiment import Experiment
 from hflray.sweep import expand, load_sweep
+from tests.benchmarks._bare import yardstick_s
+from tests.benchmarks._report import Table, arguments, publish
 from tests.servers import mlflow_server
 
 ROOT = Path(__file__).parents[2]
+PARTS = ("overhead", "share", "many", "servers")
 LITTLE: dict[str, Any] = {
     "data": {"name": "synthetic", "samples_per_device": [20, 40]},
     "fleet": {"num_devices": 12, "num_edges": 2},
@@ -65,6 +67,7 @@ STEADY: dict[str, Any] = LITTLE | {
     "training": LITTLE["training"] | {"local_iterations": 2},
 }
 FROM, TO = 0.2, 0.95  # of the trials: where the driver's memory is looked at
+SEEN = (0.1, FROM, 0.5, TO)
 
 
 @dataclass
@@ -125,8 +128,8 @@ def bare(folder: Path, name: str) -> tuple[list[float], list[float]]:
     return ends, phases
 
 
-def overhead(folder: Path, rounds: int, experiment: dict[str, Any], turns: int = 2) -> tuple[float, float]:
-    """Print what a round takes with and without Tune; return what lies between rounds more with it, s, and its share.
+def overhead(folder: Path, rounds: int, experiment: dict[str, Any], turns: int = 2) -> Table:
+    """What a round takes with and without Tune, and what lies between rounds more with it.
 
     Args:
         folder: where to.
@@ -144,29 +147,52 @@ def overhead(folder: Path, rounds: int, experiment: dict[str, Any], turns: int =
         alone.add(*bare(folder, name))
     with_s, without_s = statistics.median(tuned.whole_s), statistics.median(alone.whole_s)
     more_s = statistics.median(tuned.between_s) - statistics.median(alone.between_s)
-    print(
-        f"a round of {experiment['data']['name']}: {without_s * 1e3:,.1f} ms bare, {with_s * 1e3:,.1f} ms under Tune "
-        f"with tracking and checkpoints: {with_s / without_s - 1:+.1%}; between the rounds, outside their phases: "
-        f"{more_s * 1e3:+.1f} ms, {more_s / without_s:+.2%} of a bare round (medians of {len(tuned.whole_s)} rounds)"
+    return Table(
+        f"a round of {experiment['data']['name']}, medians of {len(tuned.whole_s)} rounds",
+        [("row", "", ""), ("ms", "ms", ",.1f")],
+        [
+            {"row": "bare", "ms": 1e3 * without_s},
+            {"row": "under Tune, with tracking and checkpoints", "ms": 1e3 * with_s},
+        ],
+        {"more_s": more_s, "share": more_s / without_s},
+        [
+            f"{with_s / without_s - 1:+.1%} in all; between the rounds, outside their phases: "
+            f"{more_s * 1e3:+.1f} ms, {more_s / without_s:+.2%} of a bare round"
+        ],
+        key="sweep/overhead",
+        ratios={"a bare round, of one under Tune": without_s / with_s},
     )
-    return more_s, more_s / without_s
 
 
-def share(folder: Path, rounds: int) -> float:
-    """Print and return the share of the paper's round on Fashion-MNIST that Tune and tracking add."""
+def share(folder: Path, rounds: int) -> Table:
+    """The share of the paper's round on Fashion-MNIST that Tune and tracking add."""
     short = PAPER | {"training": PAPER["training"] | {"local_iterations": 1, "edge_iterations": 1}}
-    more_s, _ = overhead(folder, rounds, short)
+    found = overhead(folder, rounds, short)
     (folder / "full.yaml").write_text(yaml.dump({"name": "full", "experiment": PAPER | {"max_rounds": 1}}))
     (whole_s,) = bare(folder, "full")[1]
-    print(f"  a round with L = Q = 5: {whole_s:.1f} s; Tune and tracking add {more_s / whole_s:+.2%} to it")
-    return more_s / whole_s
+    found.key, found.facts["whole_s"] = "sweep/share", whole_s
+    found.facts["share_of_whole"] = found.facts["more_s"] / whole_s
+    found.notes.append(
+        f"a round with L = Q = 5: {whole_s:.1f} s; Tune and tracking add {found.facts['share_of_whole']:+.2%} to it"
+    )
+    return found
 
 
 @dataclass
 class Growth:
-    """The driver's memory as trials end: how many have ended, and MB."""
+    """The driver's memory as trials end, and how fast they did.
+
+    Attributes:
+        marks: how many have ended, and MB.
+        per_s: trials a second, from the first's first round to the last's last.
+        wall_s: in all, start included.
+        cpu_s: CPU seconds a trial.
+    """
 
     marks: list[tuple[int, float]]
+    per_s: float = 0.0
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
 
     def slope(self, trials: int) -> float:
         """MB a trial, a straight line through what was seen from 20 % to 95 % of the trials."""
@@ -179,7 +205,7 @@ class Growth:
 
 
 def many(folder: Path, trials: int, reuse: bool) -> Growth:
-    """Print trials per second and how the driver's memory grew."""
+    """Trials per second and how the driver's memory grew."""
     name = f"many-{reuse}".lower()
     axes = {"seed": {"grid": list(range(trials))}}
     process = start(folder, name, LITTLE | {"max_rounds": 2}, sweep=axes, tune={"reuse": reuse})
@@ -199,16 +225,35 @@ def many(folder: Path, trials: int, reuse: bool) -> Growth:
     wall_s = time.perf_counter() - begin
     times = [stamps(lines)[0] for lines in journals(folder, name)]
     first, last = min(ends[0] for ends in times), max(ends[-1] for ends in times)
-    print(
-        f"{trials} trials, reuse {reuse}: {(trials - 1) / (last - first):.2f} trials/s from the first's first round to "
-        f"the last's last, {wall_s:.0f} s in all, {sum(cpu_s.values()) / trials:.2f} CPU seconds a trial"
-    )
-    growth = Growth(marks)
-    if trials >= 20:
-        seen = ", ".join(f"{growth.at(trials * share):.0f}" for share in (0.1, FROM, 0.5, TO))
-        print(f"  the driver's memory after 10, 20, 50, 95 % of the trials: {seen} MB", end="")
-        print(f"; {1e3 * growth.slope(trials):+.0f} kB a trial from 20 to 95 %")
-    return growth
+    return Growth(marks, (trials - 1) / (last - first), wall_s, sum(cpu_s.values()) / trials)
+
+
+def many_table(folder: Path, trials: int) -> Table:
+    """Many short trials, with the processes of ended ones used again and, for a tenth of them, without."""
+    columns = [
+        ("row", "", ""),
+        ("trials", "trials", "d"),
+        ("per_s", "trials/s", ".2f"),
+        ("wall_s", "s in all", ".0f"),
+        ("cpu_s", "CPU s a trial", ".2f"),
+        *((f"mb_{round(100 * part)}", f"driver's MB after {part:.0%}", ".0f") for part in SEEN),
+        ("kb_a_trial", f"kB a trial from {FROM:.0%} to {TO:.0%}", "+.0f"),
+    ]
+    found = Table("many trials of two short rounds", columns, [], key="sweep/many trials")
+    for name, count, reuse in (
+        ("processes used again", trials, True),
+        ("a process for each trial", max(4, trials // 10), False),
+    ):
+        loop_s = yardstick_s()
+        growth = many(folder, count, reuse)
+        row: dict[str, object] = {"trials": count, "wall_s": growth.wall_s, "cpu_s": growth.cpu_s}
+        enough = count >= 20
+        row |= {f"mb_{round(100 * part)}": growth.at(count * part) if enough else None for part in SEEN}
+        row["kb_a_trial"] = 1e3 * growth.slope(count) if enough else None
+        found.rows.append({"row": name, "per_s": growth.per_s} | row)
+        found.ratios[name] = growth.per_s * (loop_s + yardstick_s()) / 2
+    found.notes.append("ratios: trials in the time of a bare loop")
+    return found
 
 
 @contextmanager
@@ -248,8 +293,8 @@ def relay(uri: str, delay_s: float = 0.0, broken: bool = False) -> Iterator[str]
         server.shutdown()
 
 
-def servers(folder: Path, rounds: int, turns: int = 2) -> dict[str, float]:
-    """Print what a round takes with servers of all kinds; return the medians, s."""
+def servers(folder: Path, rounds: int, turns: int = 2) -> Table:
+    """What a round takes with servers of all kinds; `facts` has the medians, s."""
     whole: dict[str, list[float]] = {}
     after: dict[str, list[float]] = {}
     with mlflow_server(folder) as server:
@@ -268,39 +313,54 @@ def servers(folder: Path, rounds: int, turns: int = 2) -> dict[str, float]:
                 whole.setdefault(kind, []).extend(seen.whole_s)
                 after.setdefault(kind, []).append(over - stamps(lines)[0][-1])
     medians = {kind: statistics.median(values) for kind, values in whole.items()}
+    columns = [
+        ("row", "", ""),
+        ("ms", "a round, ms", ".1f"),
+        ("rounds", "rounds", "d"),
+        ("more", "against quick", "+.1%"),
+        ("end_s", "s from the last round to the prompt", ".0f"),
+    ]
+    found = Table("MLflow servers of all kinds", columns, [], facts=dict(medians), key="sweep/servers")
     for kind, value in medians.items():
-        print(
-            f"MLflow server {kind}: {value * 1e3:.1f} ms a round, {value / medians['quick'] - 1:+.1%} against quick "
-            f"(median of {len(whole[kind])}); {statistics.mean(after[kind]):.0f} s from the last round to the prompt"
-        )
-    return medians
+        row: dict[str, object] = {"row": kind, "ms": 1e3 * value, "rounds": len(whole[kind])}
+        found.rows.append(row | {"more": value / medians["quick"] - 1, "end_s": statistics.mean(after[kind])})
+    found.ratios = {kind: medians["quick"] / value for kind, value in medians.items() if kind != "quick"}
+    return found
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Run what is asked for."""
-    parts = ("overhead", "share", "many", "servers")
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="+", choices=parts, default=parts, help="default: all")
-    parser.add_argument("--rounds", type=int, default=40, help="of a turn, of the short rounds")
-    parser.add_argument("--trials", type=int, default=200)
-    options = parser.parse_args(arguments)
-    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
-    print(f"{os.cpu_count()} cores, load {load}", flush=True)
+def tables(only: Sequence[str], rounds: int, trials: int, turns: int) -> Iterator[Table]:
+    """Measure, and yield each table when it is there. The arguments are those of the command line."""
     with tempfile.TemporaryDirectory(prefix="hflray-sweep-") as name:
-        folder = Path(name)
-        for part in options.only:
-            place = folder / part
+        for part in only:
+            place = Path(name) / part
             place.mkdir()
             if part == "overhead":
-                overhead(place, options.rounds, LITTLE)
+                yield overhead(place, rounds, LITTLE, turns)
+            elif part == "share" and not (Path(os.environ.get("HFLRAY_DATA", "-")) / "fashion_mnist.npz").is_file():
+                reason = "$HFLRAY_DATA holds no fashion_mnist.npz"
+                yield Table("a round of fashion_mnist", [], [], key="sweep/share", not_measured=reason)
             elif part == "share":
-                share(place, max(2, options.rounds // 4))
+                yield share(place, max(2, rounds // 4))
             elif part == "many":
-                many(place, options.trials, reuse=True)
-                many(place, max(4, options.trials // 10), reuse=False)
+                yield many_table(place, trials)
             else:
-                servers(place, max(2, options.rounds // 2))
-            sys.stdout.flush()
+                yield servers(place, max(2, rounds // 2), turns)
+
+
+def main(words: list[str] | None = None) -> None:
+    """Run what is asked for."""
+    parser = arguments(__doc__)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="default: all")
+    parser.add_argument("--rounds", type=int, help="of a turn, of the short rounds (default 40; quick 6)")
+    parser.add_argument("--trials", type=int, help="default 200; quick 8")
+    options = parser.parse_args(words)
+    found = tables(
+        options.only,
+        options.rounds or (6 if options.quick else 40),
+        options.trials or (8 if options.quick else 200),
+        1 if options.quick else 2,
+    )
+    publish(found, options.json)
 
 
 if __name__ == "__main__":

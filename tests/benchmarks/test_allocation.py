@@ -55,10 +55,13 @@ def test_both_sides_have_the_threads_that_the_rows_say(threads: int) -> None:
     names = [row["row"] for row in table.rows]
     assert names[-3:] == ["moved by 1 dB a link, cold", "moved by 1 dB a link, warm", "not moved at all, warm"]
     assert "alike for the moved edges" in table.text()
+    assert table.key == f"allocation/{'one thread' if threads == 1 else 'two threads'}"
+    assert table.ratios == {row["row"]: row["ratio"] for row in table.rows}
 
 
 def test_the_hard_instances_are_returned_as_data() -> None:
     table = allocation.stress(50)
+    assert table.key == "allocation/hard instances"
     assert table.facts["instances"] == 50
     assert table.facts["kkt_residual"] < 1e-9
     assert "largest KKT residual" in table.text()

@@ -12,7 +12,7 @@ import threading
 import numpy as np
 import pytest
 
-from tests.benchmarks._report import Conditions, Table, check_objectives, conditions, on_cpus
+from tests.benchmarks._report import Conditions, Table, check_objectives, conditions, on_cpus, own_cpu_s, publish
 
 
 def test_a_table_is_data_and_prints_in_columns() -> None:
@@ -27,6 +27,36 @@ def test_a_table_is_data_and_prints_in_columns() -> None:
         "  in turns",
     ]
     assert json.loads(json.dumps(dataclasses.asdict(table)))["rows"][1]["us"] == 33.0
+
+
+def test_published_tables_are_on_the_screen_and_in_the_file(tmp_path, capsys) -> None:
+    columns = [("row", "", ""), ("x", "x", ".1f")]
+    table = Table("times", columns, [{"row": "a", "x": np.float64(1.5)}], {"n": np.int64(3)}, key="a/b")
+    table.ratios = {"a": np.float32(2.0), "b": float("nan")}
+    absent = Table("others", [], [], key="a/c", not_measured="no card")
+    publish(iter([table, absent]), tmp_path / "said.jsonl")
+    first, second = (json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines())
+    assert first["rows"] == [{"row": "a", "x": 1.5}]
+    assert (first["key"], first["facts"]["n"], first["ratios"]) == ("a/b", 3, {"a": 2.0, "b": None})
+    assert {"load", "others_cpus"} < set(first["facts"])
+    assert second["not_measured"] == "no card"
+    said = capsys.readouterr().out
+    assert "a  1.5\n" in said
+    assert "load average" in said
+    assert said.endswith("others\n  not measured: no card\n\n")
+
+
+def test_own_time_is_also_that_of_children_that_live() -> None:
+    spin = "import time\nwhile time.process_time() < 1: pass\nprint('done', flush=True)\ninput()"
+    before = own_cpu_s()
+    with subprocess.Popen(
+        [sys.executable, "-c", spin], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "done\n"
+        assert child.poll() is None
+        assert own_cpu_s() - before > 0.9
+        child.communicate("\n")
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,14 @@ import pytest
 from tests.benchmarks import sweep
 
 
-def test_what_tracking_adds_to_a_round_can_be_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    more_s, share = sweep.overhead(tmp_path, 3, sweep.LITTLE, turns=1)
-    assert math.isfinite(more_s)
-    assert math.isfinite(share)
-    assert "a round of synthetic: " in capsys.readouterr().out
+def test_what_tracking_adds_to_a_round_can_be_measured(tmp_path: Path) -> None:
+    table = sweep.overhead(tmp_path, 3, sweep.LITTLE, turns=1)
+    assert table.key == "sweep/overhead"
+    assert math.isfinite(table.facts["more_s"])
+    assert math.isfinite(table.facts["share"])
+    alone, tuned = (float(str(row["ms"])) for row in table.rows)
+    assert table.ratios == {"a bare round, of one under Tune": pytest.approx(alone / tuned)}
+    assert "a round of synthetic, medians of 2 rounds" in table.text()
     assert sweep.ended(tmp_path, "one0") == 1
 
 
@@ -35,5 +38,5 @@ def test_the_driver_does_not_grow_with_its_trials(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_rounds_do_not_wait_for_a_server(tmp_path: Path) -> None:
-    medians = sweep.servers(tmp_path, 20, turns=1)
+    medians = sweep.servers(tmp_path, 20, turns=1).facts
     assert max(medians.values()) < 1.25 * min(medians.values())  # each request of the slow one takes many rounds

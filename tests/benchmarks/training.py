@@ -1,6 +1,7 @@
 """Local training against a bare PyTorch loop, Flower and pfl-research, side by side in one run. ``make bench`` runs it.
 
     python tests/benchmarks/training.py [--quick] [--data fashion_mnist.npz] [--repeats 3] [--only bare1,bare2,...]
+        [--one-core] [--installed-peers]
 
 The same work for all: H devices of about 550 samples, the paper's Fashion-MNIST model, batch 64, one aggregation
 (Q = M = 1: the peers have no edges). Speed does not depend on which 50 of 100 devices are scheduled, so only the
@@ -14,12 +15,12 @@ platforms cost (part of hflray's is a heap that keeps its memory), between it an
 A last table gives Ray's share of a round at the paper's Q = 5, M = 5, where the serial backend and the actors must
 end with the same bits.
 
-Flower and pfl-research get virtual environments of their own in ~/.cache/hflray/bench, made on first use from PyPI.
+Flower and pfl-research get virtual environments of their own in ~/.cache/hflray/bench, made on first use from PyPI;
+with ``--installed-peers`` none is made, and a peer without one is a row that says "not measured".
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -43,7 +44,7 @@ from hflray.config import TrainingConfig
 from hflray.models import build_model, init_vector, load_vector
 from hflray.training.autotune import resolve
 from hflray.training.machine import available_cpus, cache_folder
-from tests.benchmarks._report import Table, conditions, own_cpu_s
+from tests.benchmarks._report import Table, arguments, conditions, publish
 
 MEAN, STD = 0.2860, 0.3530  # as in peers/common.py
 ROOT, PEERS = Path(__file__).parents[2], Path(__file__).parent / "peers"
@@ -205,12 +206,14 @@ class _Peak:
         return max(self._peak, self._contestant.memory_mb())
 
 
-def environment(name: str) -> Path:
+def environment(name: str, make: bool = True) -> Path:
     """The Python of a peer's own virtual environment, made if need be. Raises RuntimeError with the reason."""
     folder = cache_folder("bench") / name
     python = folder / "bin" / "python"
     if (folder / "ready").exists():
         return python
+    if not make:
+        raise RuntimeError(f"there is none in {folder}; python tests/benchmarks/training.py makes it")
     print(f"installing {PINS[name]} into {folder} ...", flush=True)
     steps = [
         [sys.executable, "-m", "venv", "--clear", str(folder)],
@@ -256,7 +259,15 @@ def matmul_peak(cpu: int) -> float:
     return float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
 
 
-def contestants(work: Path, cpus: tuple[int, ...], kernel: str, only: list[str] | None) -> list[Contestant]:
+def contestants(
+    work: Path,
+    cpus: tuple[int, ...],
+    kernel: str,
+    only: list[str] | None,
+    missing: dict[str, str] | None = None,
+    make: bool = True,
+) -> list[Contestant]:
+    """Those that are wanted; `missing` gets the others, with the reason. `make`: the environments that peers lack."""
     here, count = sys.executable, len(cpus)
 
     def wanted(title: str) -> bool:
@@ -286,9 +297,10 @@ def contestants(work: Path, cpus: tuple[int, ...], kernel: str, only: list[str] 
         if not wanted(title):
             continue
         try:
-            command = peer(environment(name), script, workers * threads)
+            command = peer(environment(name, make), script, workers * threads)
         except (RuntimeError, subprocess.TimeoutExpired, OSError) as error:
-            print(f"skipped: {title}: its environment cannot be made: {error}")
+            if missing is not None:
+                missing[title] = f"no environment: {error}"
             continue
         everyone.append(Contestant(title, [command], workers, threads))
     return [contestant for contestant in everyone if wanted(contestant.name)]
@@ -315,7 +327,8 @@ def check_equal_work(running: list[Contestant], folder: Path) -> Table:
         if name != "actors-bf16" and not error < LARGEST_DIFFERENCE:
             raise AssertionError(f"{name} does other work than {first} ({error:.1e} of the weights): no comparison")
     columns = [("row", "", ""), ("weights", "of the weights", ".1e"), ("learned", "of what was learned", ".1e")]
-    return Table(f"{FULL_STEPS} full-batch steps: how far the models are from that of {first}", columns, rows)
+    title = f"{FULL_STEPS} full-batch steps: how far the models are from that of {first}"
+    return Table(title, columns, rows, key="equal work")
 
 
 def training_loss(model: NDArray[np.float64], work: Path) -> float:
@@ -352,7 +365,7 @@ def speed(
     for contestant in running:
         contestant.round(local_iterations)  # the first round of a setting pays for what is loaded once
         contestant.seconds, contestant.cpu_seconds, contestant.notes = [], [], []
-    with conditions(lambda: own_cpu_s() + sum(contestant.cpu_time() for contestant in running), load) as found:
+    with conditions(load=load) as found:
         for turn in range(repeats):
             for contestant in running:
                 contestant.timed(local_iterations, save=folder if turn == repeats - 1 else None)
@@ -397,35 +410,48 @@ def ray_share(running: list[Contestant], folder: Path, repeats: int) -> Table:
         ("beyond_busiest", "both: beyond the busiest actor", ".2%"),
     ]
     title = f"Ray's share of a round at Q = {edge_iterations}, M = {num_edges}, medians of {repeats} rounds"
-    table = Table(title, columns, rows)
+    table = Table(title, columns, rows, key="Ray's share")
     if len(ours) == 2:
         table.notes.append("serial (c) and actors (d) ended with the same bits")
     return table
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--quick", action="store_true", help="10 devices instead of 50, 2 turns: a few minutes")
+    """Print the tables."""
+    parser = arguments(__doc__)
     parser.add_argument("--data", help="fashion_mnist.npz; default: the one in $HFLRAY_DATA, else noise of its shape")
     parser.add_argument("--repeats", type=int, help="turns (default 5; quick 2)")
     parser.add_argument("--devices", type=int, help="scheduled devices (default 50; quick 10)")
     parser.add_argument("--only", help="first words of the rows wanted, with commas")
+    parser.add_argument("--one-core", action="store_true", help="only what trains in one process: bare1, serial")
+    parser.add_argument("--installed-peers", action="store_true", help="make no environment that a peer lacks")
     parser.add_argument("--kernel", help="of hflray; default: as autotuned here")
     options = parser.parse_args()
-    for table in tables(
+    found = tables(
         repeats=options.repeats or (2 if options.quick else 5),
         devices=options.devices or (10 if options.quick else 50),
         source=options.data,
-        only=options.only.split(",") if options.only else None,
+        only=["bare1", "serial"] if options.one_core else options.only.split(",") if options.only else None,
         kernel=options.kernel,
-    ):
-        print(table.text() + "\n", flush=True)
+        make=not options.installed_peers,
+        key="training, one core" if options.one_core else "training",
+    )
+    publish(found, options.json)
 
 
 def tables(
-    repeats: int, devices: int, source: str | None = None, only: list[str] | None = None, kernel: str | None = None
+    repeats: int,
+    devices: int,
+    source: str | None = None,
+    only: list[str] | None = None,
+    kernel: str | None = None,
+    make: bool = True,
+    key: str = "training",
 ) -> Iterator[Table]:
-    """Measure, and yield each table when it is there. The arguments are those of the command line."""
+    """Measure, and yield each table when it is there. The arguments are those of the command line.
+
+    `key`: what the tables' keys begin with.
+    """
     found = Path(os.environ.get("HFLRAY_DATA", "")) / "fashion_mnist.npz"
     source = source or (str(found) if found.is_file() else None)
     cpus = available_cpus()[:2]
@@ -435,26 +461,40 @@ def tables(
     what = f"training: {devices} devices of {'Fashion-MNIST' if source else 'noise'}, kernel {config.kernel}"
     facts = {"matmul_flops": peak, "cpus": len(cpus), **now.facts()}
     title = f"{what}, {len(cpus)} CPUs, matmul {peak / 1e9:.0f} GFLOP/s on one"
-    yield Table(title, [], [], facts, now.text().splitlines())
+    yield Table(title, [], [], facts, now.text().splitlines(), key=f"{key}/setting")
+    missing: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         work, _ = make_work(folder, devices, source)
         running = []
-        for contestant in contestants(work, cpus, str(config.kernel), only):
+        for contestant in contestants(work, cpus, str(config.kernel), only, missing, make):
             try:
                 contestant.start()
                 running.append(contestant)
             except RuntimeError as error:
-                print(f"skipped: {error}")
+                missing[contestant.name] = str(error)
         try:
-            yield check_equal_work(running, folder)
-            for local_iterations in (5, 1):
-                yield speed(running, folder, local_iterations, repeats, peak, now.load)
-            if any(contestant.name == "actors (d)" for contestant in running):
-                yield ray_share(running, folder, repeats)
+            for table in measured(running, folder, repeats, peak, now.load):
+                table.key = f"{key}/{table.key}"
+                table.rows += [
+                    {name: None for name, _, _ in table.columns} | {"row": f"{title}: not measured"}
+                    for title in missing
+                    if table.ratios
+                ]
+                table.notes += [f"not measured: {title}: {reason}" for title, reason in missing.items()]
+                yield table
         finally:
             for contestant in running:
                 contestant.stop()
+
+
+def measured(running: list[Contestant], folder: Path, repeats: int, peak: float, load: float) -> Iterator[Table]:
+    """The tables of contestants that have started."""
+    yield check_equal_work(running, folder)
+    for local_iterations in (5, 1):
+        yield speed(running, folder, local_iterations, repeats, peak, load)
+    if any(contestant.name == "actors (d)" for contestant in running):
+        yield ray_share(running, folder, repeats)
 
 
 def report(
@@ -493,7 +533,7 @@ def report(
     columns = [
         ("row", "", ""),
         ("samples_per_s", "samples/s", ",.0f"),
-        ("ratio", "x (b)", ".2f"),
+        ("ratio", f"x {base.name.split()[-1]}", ".2f"),
         ("ratio_min", "least", ".2f"),
         ("ratio_max", "most", ".2f"),
         ("workers", "workers", "d"),
@@ -507,17 +547,22 @@ def report(
         ("start_s", "start s", ".1f"),
     ]
     title = f"L = {local_iterations}: {passes} sample passes a round, medians of {len(base.seconds)} turns"
-    table = Table(title, columns, rows)
+    table = Table(title, columns, rows, key=f"L = {local_iterations}")
+    ours = {"serial", "actors-eager", "actors", "actors-bf16"}
+    table.ratios = {
+        f"{row['row']}, of {base.name}": float(str(row["ratio"])) for row in rows if str(row["row"]).split()[0] in ours
+    }
     named = {contestant.name.split()[0]: contestant.seconds for contestant in running}
     if {"bare1", "bare2", "serial", "actors"} <= set(named):
         turns = zip(*(named[name] for name in ("bare1", "bare2", "serial", "actors")), strict=True)
         pairs = [(serial / actors, one / two) for one, two, serial, actors in turns]
-        kept = statistics.median(ours / bare for ours, bare in pairs)
-        ours, bare = (statistics.median(column) for column in zip(*pairs, strict=True))
+        kept = statistics.median(mine / bare for mine, bare in pairs)
+        mine, bare = (statistics.median(column) for column in zip(*pairs, strict=True))
         cpus = len(base.processes)
-        table.facts |= {"speedup_actors": ours, "speedup_bare": bare, "speedup_kept": kept}
+        table.facts |= {"speedup_actors": mine, "speedup_bare": bare, "speedup_kept": kept}
+        table.ratios["speed-up kept, of two bare loops"] = kept
         table.notes.append(
-            f"speed-up from one CPU to {cpus}: actors {ours:.2f}, bare loops {bare:.2f}: kept {kept:.2f}"
+            f"speed-up from one CPU to {cpus}: actors {mine:.2f}, bare loops {bare:.2f}: kept {kept:.2f}"
         )
     if {"bare2", "actors-eager", "actors"} <= set(named):
         turns = zip(*(named[name] for name in ("bare2", "actors-eager", "actors")), strict=True)
