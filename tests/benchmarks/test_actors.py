@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 from hflray.config import load_config
 from tests.benchmarks import actors
 
@@ -22,6 +24,7 @@ TINY = (
 )
 
 
+@pytest.mark.slow
 def test_costs_of_the_pool_can_be_measured(ray_session) -> None:
     median_s, best_s, ready_s = actors.noop(6, 1, 0.5, rounds=3)
     assert 0 < best_s <= median_s < ready_s

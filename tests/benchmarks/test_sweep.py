@@ -10,6 +10,7 @@ import pytest
 from tests.benchmarks import sweep
 
 
+@pytest.mark.slow
 def test_what_tracking_adds_to_a_round_can_be_measured(tmp_path: Path) -> None:
     table = sweep.overhead(tmp_path, 3, sweep.LITTLE, turns=1)
     assert table.key == "sweep/overhead"

@@ -78,7 +78,10 @@ def test_a_mistake_is_one_line(arguments, words, results, capsys, monkeypatch, t
     assert "Traceback" not in out
 
 
-@pytest.mark.parametrize("stem, drawn", [("fig7_framework", "fig7.svg"), ("lambda_sweep", "lambda_pareto.svg")])
+@pytest.mark.parametrize(
+    "stem, drawn",
+    [pytest.param("fig7_framework", "fig7.svg", marks=pytest.mark.slow), ("lambda_sweep", "lambda_pareto.svg")],
+)
 def test_a_shipped_sweep_from_smoke_to_page(stem, drawn, capsys, tmp_path) -> None:
     command = [sys.executable, "-m", "hflray.tune", str(CONFIGS / f"{stem}.yaml"), "--smoke"]
     environment = os.environ | {"PYTHONPATH": str(CONFIGS.parent)}

@@ -150,7 +150,9 @@ def test_kept_targets_are_those_of_the_target_network(tmp_path) -> None:
     algorithm.stop()
 
 
-@pytest.mark.parametrize("every, steps", [(1, 8), (4, 8), (16, 8)])
+@pytest.mark.parametrize(
+    "every, steps", [pytest.param(1, 8, marks=pytest.mark.slow), (4, 8), pytest.param(16, 8, marks=pytest.mark.slow)]
+)
 def test_update_every_counts_environment_steps(tmp_path, every, steps) -> None:
     algorithm = build(
         small(
@@ -313,6 +315,7 @@ def test_two_devices_that_would_share_an_edge_are_told_apart(tmp_path) -> None:
     algorithm.stop()
 
 
+@pytest.mark.slow
 def test_the_papers_features_learn_on_fixed_bandwidths(tmp_path) -> None:
     """They do not hold B_m, so that the rewards alone tell that one edge has four times the bandwidth of the other.
 

@@ -35,11 +35,15 @@ def untimed(points: list[dict[str, float]]) -> list[dict[str, float]]:
     "overrides",
     [
         (),
-        ("learning.architecture=shared", "learning.num_edges=[2, 4]", "learning.num_scheduled=[2, 9]",
-         "learning.width=8", "learning.ce=1", "learning.reward=cost"),
-        ("learning.features=paper", "fleet.deployment_seed=1", "learning.replay=transitions", "learning.update_every=3",
-         "learning.td_loss=squared", "learning.grad_clip=null", "learning.environments=1", "learning.double_q=false",
-         "learning.num_scheduled=[2, 9]"),
+        pytest.param(
+            ("learning.architecture=shared", "learning.num_edges=[2, 4]", "learning.num_scheduled=[2, 9]",
+             "learning.width=8", "learning.ce=1", "learning.reward=cost"), marks=pytest.mark.slow),
+        pytest.param(
+            ("learning.features=paper", "fleet.deployment_seed=1", "learning.replay=transitions",
+             "learning.update_every=3", "learning.td_loss=squared", "learning.grad_clip=null",
+             "learning.environments=1", "learning.double_q=false", "learning.num_scheduled=[2, 9]"),
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["bilstm", "shared", "literal"],
 )  # fmt: skip

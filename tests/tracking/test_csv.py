@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -149,12 +150,13 @@ sys.exit(not tracker.close())
 """
 
 
-def test_killed_and_resumed_it_has_every_round_once(tmp_path) -> None:
+@pytest.mark.parametrize("kills", [[2], pytest.param(range(4), marks=pytest.mark.slow)], ids=["once", "four times"])
+def test_killed_and_resumed_it_has_every_round_once(tmp_path, kills: Sequence[int]) -> None:
     folder, count = tmp_path / "s", 3000
     path = folder / "csv" / "t1.csv"
     command = [sys.executable, "-c", WRITER, str(folder), str(count)]
     env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    for kill in range(4):
+    for kill in kills:
         before = path.stat().st_size if path.exists() else 0
         process = subprocess.Popen(command, env=env)
         until(lambda before=before: path.exists() and path.stat().st_size > before, 120)  # type: ignore[misc]

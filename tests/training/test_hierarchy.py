@@ -19,7 +19,7 @@ from hflray.errors import DivergedError, HflrayError, WorkerLostError
 from hflray.models import build_model, init_vector
 from hflray.seeding import stream
 from hflray.training.aggregate import fraction_bits, mean, weighted
-from hflray.training.hierarchy import RayHierarchy, SerialHierarchy
+from hflray.training.hierarchy import RayHierarchy, SerialHierarchy, start_ray
 from hflray.training.local import DeviceHost, EdgeTask
 from hflray.training.native import compiler
 from tests.training.test_local import SHAPE, make_data, make_job
@@ -148,7 +148,7 @@ def test_the_exact_sum_is_what_the_edges_hand_over(start) -> None:
     np.testing.assert_array_equal(mean(parts[0] + parts[1], 12, bits), start)
 
 
-@pytest.mark.parametrize("kernel", ["channels_last", "native"])
+@pytest.mark.parametrize("kernel", [pytest.param("channels_last", marks=pytest.mark.slow), "native"])
 def test_three_rounds_have_the_same_hashes_at_any_number_of_actors(ray_session, start, kernel) -> None:
     if kernel == "native" and compiler() is None:
         pytest.skip("no C compiler")
@@ -255,6 +255,25 @@ def test_an_actor_that_cannot_start_says_why(ray_session, start) -> None:
         pool.close()
 
 
+def test_ray_is_started_with_two_heaps_for_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What its processes then have, the slow test below asks one of them."""
+    import ray
+
+    seen = []
+    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **options: seen.append((os.environ["MALLOC_ARENA_MAX"], options)))
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 3.0})
+    assert start_ray(3) == 3
+    ((heaps, options),) = seen
+    assert heaps == "2"
+    assert (options["address"], options["num_cpus"]) == ("local", 3)
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "7")  # somebody's own choice stays
+    start_ray(3)
+    assert seen[1][0] == "7"
+
+
+@pytest.mark.slow
 def test_processes_started_here_share_two_heaps() -> None:
     """Or a process that serves trial after trial keeps a heap for each: 50 MB more with every one of Fashion-MNIST."""
     code = (

@@ -141,6 +141,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     monkeypatch.setattr(runner_module, "RETRIES_AFTER_S", (0.0, 0.0))
     monkeypatch.setattr(processes, "STEP_S", 0.05)
+    monkeypatch.setenv("COLUMNS", "160")
     yield
     for number, handler in before.items():
         signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""hflray.tune.queue.command, in processes of its own; nothing is left running.
+"""hflray.tune.queue.command; nothing is left running.
 
 The last test, `slow`, runs a real sweep of this repository.
 """
@@ -6,6 +6,7 @@ The last test, `slow`, runs a real sweep of this repository.
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import re
@@ -14,13 +15,14 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 
 from hflray.tune.frozen import git
 from hflray.tune.items import State
-from hflray.tune.queue import lock, publishing, status
+from hflray.tune.queue import command, lock, publishing, status
 from hflray.tune.queue.lock import holder
 from hflray.tune.queue.processes import marked
 from tests.tune.queue.conftest import ROOT, entries, rounds, wait
@@ -29,7 +31,13 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def call(*words: str | Path, code: int = 0) -> str:
-    env = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "160"}
+    if words[0] in ("stop", "status", "drop"):  # the others start processes or print what those say
+        output = io.StringIO()
+        with redirect_stdout(output), redirect_stderr(output), pytest.raises(SystemExit) as end:
+            command.main([str(word) for word in words])
+        assert (end.value.code or 0) == code, output.getvalue()
+        return output.getvalue()
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-m", "hflray.tune.queue", *map(str, words)], env=env, capture_output=True, text=True,
         timeout=300, check=False,
