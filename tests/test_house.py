@@ -52,7 +52,7 @@ RESERVED = {
 
 # Where a word that is also a task's name is compared or used as a key, and what it means there.
 OTHER_WORDS = {
-    ("config.py", "experiment"): "the section of a sweep file",
+    ("config/files.py", "experiment"): "the section of a sweep file",
     ("sweep/trials.py", "experiment"): "the section of a sweep file",
     ("preflight.py", "experiment"): "the section of a sweep file",
     ("results.py", "experiment"): "the experiment in MLflow",

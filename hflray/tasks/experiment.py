@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hflray import metrics
 from hflray.errors import ConfigError
 from hflray.tasks.base import Job, Result, Results, Shown, Task
 
@@ -24,7 +25,7 @@ class ExperimentTask(Task):
     saves = True
     shown = Shown(
         front=True, until="Up to the target accuracy, or the last round.", explorable=True,
-        figures=("accuracy", "cost", "pareto"),
+        figures=(metrics.ACCURACY, "cost", "pareto"),
     )  # fmt: skip
 
     def run(self, job: Job) -> Results:
