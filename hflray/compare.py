@@ -23,6 +23,7 @@ from rich.table import Table
 from hflray import metrics
 from hflray.errors import HflrayError
 from hflray.results import locate
+from hflray.tasks import find_task
 from hflray.tracking import read_runs
 
 CURVES = (metrics.ACCURACY, metrics.TOTAL_OBJECTIVE, metrics.TOTAL_ENERGY_J, metrics.TOTAL_DELAY_S)
@@ -44,18 +45,17 @@ class Outcome:
     ended: bool = False
 
 
-def closing_table(title: str, outcomes: Sequence[Outcome], width: int = 80) -> Table:
+def closing_table(
+    title: str, outcomes: Sequence[Outcome], width: int = 80, table_of: metrics.Table = "training"
+) -> Table:
     """One row per trial: totals over its rounds (simulated seconds and joules), and what it reached.
 
+    Its columns are the rows of `hflray.metrics` of the table `table_of`, see `hflray.tasks.base.Shown.table`.
     Names that would not fit into a table of `width` characters lose what they share, so that they still differ.
     """
-    trained = any(metrics.ACCURACY in outcome.values for outcome in outcomes)
-    learned = any(metrics.ASSIGNER_RETURN in outcome.values for outcome in outcomes)
     # Columns no trial has a value for, such as a target nobody set, are left out.
     shown = [
-        row
-        for row in metrics.rows("training" if trained else "learning" if learned else "clustering")
-        if row.short and any(row.name in outcome.values for outcome in outcomes)
+        row for row in metrics.rows(table_of) if row.short and any(row.name in outcome.values for outcome in outcomes)
     ]
     marks = [_mark(outcome) for outcome in outcomes]
     legend = [text for mark, text in MARKS.items() if f" {mark}" in marks]
@@ -70,7 +70,7 @@ def closing_table(title: str, outcomes: Sequence[Outcome], width: int = 80) -> T
     )
     # Where a row is too long, its name gives way: only a column that may wrap is made narrower, here with an ellipsis.
     table.add_column("trial", overflow="ellipsis")
-    table.add_column("steps" if learned else "rounds", justify="right", no_wrap=True)
+    table.add_column("steps" if table_of == "learning" else "rounds", justify="right", no_wrap=True)
     for column in shown:
         table.add_column(column.short, justify="right", no_wrap=True)
     rows = [
@@ -183,7 +183,8 @@ def main(arguments: list[str] | None = None) -> int:
         Outcome(run.name, run.rounds, run.values, error=run.error, stopped=run.stopped, ended=run.status != "RUNNING")
         for run in runs
     ]
-    console.print(closing_table(folder.path.name, outcomes, console.width))
+    table_of = find_task(folder.file.task).shown.table
+    console.print(closing_table(folder.path.name, outcomes, console.width, table_of))
     say: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
     ids = [run.run_id for run in runs]
     lines = comparison_lines(folder.uri, experiment_id, ids, set().union(*(run.values for run in runs)))

@@ -36,9 +36,9 @@ from tests.tune.test_cli import call
 COLUMNS = [row.name for row in metrics.rows("training") if row.short]
 
 
-def render(outcomes: list[Outcome]) -> str:
+def render(outcomes: list[Outcome], table: metrics.Table = "training") -> str:
     console = Console(width=80, record=True, file=io.StringIO())
-    console.print(closing_table("title", outcomes))
+    console.print(closing_table("title", outcomes, table_of=table))
     return console.export_text()
 
 
@@ -105,7 +105,7 @@ def test_the_target_has_a_column_once_somebody_reached_it() -> None:
 
 
 def test_clustering_alone_has_columns_of_its_own() -> None:
-    text = render([Outcome("a", 0, {metrics.CLUSTERING_ARI: 1.0, metrics.CLUSTERING_DELAY_S: 3.1})])
+    text = render([Outcome("a", 0, {metrics.CLUSTERING_ARI: 1.0, metrics.CLUSTERING_DELAY_S: 3.1})], "clustering")
     assert "1.000" in text
     assert "3.10" in text
     assert "accuracy" not in text
@@ -113,7 +113,7 @@ def test_clustering_alone_has_columns_of_its_own() -> None:
 
 def test_learning_an_assigner_has_columns_of_its_own() -> None:
     values = {metrics.ASSIGNER_RETURN: 18.64, metrics.ASSIGNER_AGREEMENT: 0.7231}
-    text = render([Outcome("a", 60000, values | {metrics.assigner_ratio("hfel-300"): 0.98765}, ended=True)])
+    text = render([Outcome("a", 60000, values | {metrics.assigner_ratio("hfel-300"): 0.98765}, ended=True)], "learning")
     heads, row = (next(line.split() for line in text.splitlines() if word in line) for word in ("steps", "60000"))
     assert heads == ["trial", "steps", "return", "agree", "/HFEL-300"]
     assert row == ["a", "60000", "18.6", "72.3%", "0.988"]

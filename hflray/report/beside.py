@@ -100,7 +100,7 @@ def what_ran(sweep: Sweep, shown: Exhibit, configs: Path) -> list[str]:
     ended = [run for run in sweep.runs if run.ended]
     going = [int(run.rounds["round"].max()) for run in sweep.runs if not run.ended]
     seeds = sorted({run.seed for run in sweep.runs})
-    what = {"assignment": "fleets", "experiment": "rounds", "train_assigner": "environment steps"}.get(sweep.task)
+    what = sweep.shown.counted
     far = f" ({_span([int(run.rounds['round'].max()) for run in ended], what)})" if what and ended else ""
     lines = [
         f"* {len(sweep.runs)} of {wanted(shown, configs)} runs, {len(ended)} of them ended{far}"

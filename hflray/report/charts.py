@@ -67,8 +67,7 @@ def curve(sweep: Sweep, metric: str) -> go.Figure | None:
         figure.update_layout(
             updatemenus=[{"buttons": buttons, "x": 1, "xanchor": "right", "y": 1.02, "yanchor": "bottom"}]
         )
-    step = "Environment steps" if sweep.task == "train_assigner" else titles[0]
-    figure.update_layout(xaxis_title=step, yaxis_title=metrics.describe(metric).axis)
+    figure.update_layout(xaxis_title=sweep.shown.step_label, yaxis_title=metrics.describe(metric).axis)
     return figure
 
 
@@ -111,6 +110,6 @@ def pareto(sweep: Sweep) -> go.Figure | None:
             marker={"size": 9, "symbol": SYMBOLS[number % 8]},
             hovertemplate="%{text}<br>%{x:,.4g} s, %{y:,.4g} J<extra>%{fullData.name}</extra>",
         )  # fmt: skip
-    per = "a round" if sweep.task == "assignment" else "in total"
+    per = sweep.shown.per
     figure.update_layout(xaxis_title=f"Simulated time delay {per} (s)", yaxis_title=f"Simulated energy {per} (J)")
     return figure

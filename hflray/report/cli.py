@@ -128,7 +128,7 @@ def show(
         for one in shown.values():
             paths += _draw(read, one.drawings, folder, missing)
         if not asked:
-            paths += _draw(read, figures.BY_TASK[read.task], folder, missing)
+            paths += _draw(read, {stem: figures.FIGURES[stem] for stem in read.shown.figures}, folder, missing)
             paths += tables.write(read, folder)
             claims = verdicts(shown[known], read) if known else None
             claims = claims if claims is not None and len(claims) else None

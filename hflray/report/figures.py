@@ -1,8 +1,8 @@
 """The figures of a report, as the paper draws them: means over seeds with the standard deviation shaded, PNG and SVG.
 
 The numbers are of `hflray.report.series`, the colours of `hflray.report.labels`; lines differ in dash and marker as
-well. A figure is a function ``Sweep -> Figure``; to add one, write it here and name it in `BY_TASK` (drawn for every
-sweep of that task) or in an exhibit of `hflray.report.paper`.
+well. A figure is a function ``Sweep -> Figure``; to add one, write it here, and name it in `FIGURES` and in the
+`Shown.figures` of the tasks that draw it, or in an exhibit of `hflray.report.paper`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,6 @@ def curves(sweep: Sweep, metric: str = metrics.ACCURACY) -> Figure:
     figure = Figure(figsize=(1.2 + 2.9 * max(columns, 1.6), 0.5 + 2.6 * rows), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False, sharey=len(drawn) > 1)
     targets = {run.config.target_accuracy for run in sweep.runs}
-    steps = "Environment steps" if sweep.task == "train_assigner" else "Round"
     for axes, (title, lines) in zip(grid.flat, drawn.items(), strict=False):
         for number, curve in enumerate(lines):
             _line(axes, curve, colour(curve.name, number), number, label=curve.name, lw=1.5,
@@ -68,7 +67,7 @@ def curves(sweep: Sweep, metric: str = metrics.ACCURACY) -> Figure:
         if metric == metrics.ACCURACY and len(targets) == 1:
             _target(axes, *targets)
         axes.set_title(title, fontsize=9)
-        axes.set_xlabel(steps)
+        axes.set_xlabel(sweep.shown.step_label)
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.legend(fontsize=8, loc="best")
     for axes in grid[:, 0]:
@@ -137,9 +136,8 @@ def pareto(sweep: Sweep) -> Figure:
         axes.set_xscale("log")
     if len(table) > 1 and table["energy_j"].max() > 8 * table["energy_j"].min():
         axes.set_yscale("log")
-    per = "a round" if sweep.task == "assignment" else "in total"
-    axes.set_xlabel(f"Simulated time delay {per} (s)")
-    axes.set_ylabel(f"Simulated energy {per} (J)")
+    axes.set_xlabel(f"Simulated time delay {sweep.shown.per} (s)")
+    axes.set_ylabel(f"Simulated energy {sweep.shown.per} (J)")
     axes.legend(fontsize=8)
     return figure
 
@@ -209,11 +207,14 @@ def learning(sweep: Sweep) -> Figure:
 
 
 Draw = Callable[[Sweep], Figure]
-BY_TASK: dict[str, dict[str, Draw]] = {
-    "experiment": {metrics.ACCURACY: curves, "cost": cost_bars, "pareto": pareto},
-    "clustering": {"clustering": clustering_bars},
-    "assignment": {"assignment": assignment_bars, "pareto": pareto},
-    "train_assigner": {"learning": learning},
+# By the stem of the file; the tasks say which of them are theirs (`hflray.tasks.base.Shown.figures`).
+FIGURES: dict[str, Draw] = {
+    metrics.ACCURACY: curves,
+    "cost": cost_bars,
+    "pareto": pareto,
+    "clustering": clustering_bars,
+    "assignment": assignment_bars,
+    "learning": learning,
 }
 
 

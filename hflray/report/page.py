@@ -28,7 +28,6 @@ from hflray.report.tables import against, summary
 
 RUNS = 12  # runs whose rounds can be looked into: one of each group, as many as keep the page a few MB
 ROUNDS = 100  # of each
-TABLES: dict[str, metrics.Table] = {"experiment": "training", "clustering": "clustering", "assignment": "assignment"}
 
 
 def _rounded(values: Any, digits: int = 4) -> list[float]:
@@ -110,15 +109,13 @@ def _about(sweep: Sweep) -> list[str]:
 
 def _charts(sweep: Sweep) -> list[tuple[str, str, list[go.Figure]]]:
     """The sections of charts: heading, a sentence, and the charts, of which there is one at least."""
-    curves = [] if sweep.task in ("assignment", "clustering") else [
-        charts.curve(sweep, row.name) for row in metrics.curves()
-    ]  # fmt: skip
-    bars = [charts.bars(sweep, row.name) for row in metrics.bars(TABLES[sweep.task])] if sweep.task in TABLES else []
-    front = [charts.pareto(sweep)] if sweep.task in ("experiment", "assignment") else []
-    until = "Up to the target accuracy, or the last round." if sweep.task == "experiment" else ""
+    shown = sweep.shown
+    curves = [charts.curve(sweep, row.name) for row in metrics.curves()] if shown.curves else []
+    bars = [charts.bars(sweep, row.name) for row in metrics.bars(shown.table)]
+    front = [charts.pareto(sweep)] if shown.front else []
     found = [
         ("Curves", "Means over the seeds; the standard deviation is shaded.", curves),
-        ("Costs", f"{until} Simulated seconds and joules, not this machine's.", bars),
+        ("Costs", f"{shown.until} Simulated seconds and joules, not this machine's.", bars),
         ("Energy against delay", "Down and to the left is better.", front),
     ]
     sections = [(title, text, [one for one in drawn if one is not None]) for title, text, drawn in found]
@@ -148,7 +145,7 @@ def render(sweep: Sweep, claims: pd.DataFrame | None = None) -> tuple[str, list[
     """
     missing = list(sweep.notes)
     sections = _charts(sweep)
-    explored = _explorable(sweep, missing) if sweep.task == "experiment" else []
+    explored = _explorable(sweep, missing) if sweep.shown.explorable else []
     payload = [json.loads(figure.to_json()) for _, _, drawn in sections for figure in drawn]
     here = files("hflray.report")
     text = (
@@ -160,7 +157,7 @@ def render(sweep: Sweep, claims: pd.DataFrame | None = None) -> tuple[str, list[
             missing=missing,
             summary=summary(sweep),
             fleets=against(sweep),
-            over="deployments" if sweep.task == "assignment" else "seeds",
+            over=sweep.shown.repetitions,
             claims=claims,
             sections=sections,
             explored=explored,

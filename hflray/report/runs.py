@@ -20,6 +20,7 @@ from hflray.config import ExperimentConfig, flatten, validate
 from hflray.errors import ConfigError, HflrayError, nearest
 from hflray.report.labels import DEPLOYMENT, describe, rank
 from hflray.results import SweepFolder, locate
+from hflray.tasks import Shown, find_task
 from hflray.tracking import History, read_histories, read_journal
 
 LEFT_OUT = ": left out: "  # what is said of a run that is not among the sweep's
@@ -147,6 +148,11 @@ class Sweep:
     runs: list[Run]
     notes: list[str] = field(default_factory=list)
     parts: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def shown(self) -> Shown:
+        """How its task wants to be shown. Raises ConfigError: there is no such task."""
+        return find_task(self.task).shown
 
     @cached_property
     def keys(self) -> list[str]:

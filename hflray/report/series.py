@@ -125,14 +125,9 @@ class Bar:
         return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else 0.0
 
 
-def averaged(sweep: Sweep) -> bool:
-    """Whether a run is summed up by its means over fleets, and not by its last values."""
-    return sweep.task == "assignment"
-
-
 def summed_up(sweep: Sweep, run: Run, metric: str) -> float:
     """What a run's bar is: a metric's last value, or over the fleets of a study its mean (latency: its median)."""
-    if not averaged(sweep):
+    if not sweep.shown.averaged:
         return run.last(metric)
     return STATISTICS["median" if metric in BY_MEDIAN else "mean"](run.series(metric))
 
@@ -164,7 +159,7 @@ def points(sweep: Sweep) -> pd.DataFrame:
         A row for each group that has both: ``series`` (whatever tells groups apart but λ and H), ``point`` (λ and H),
         ``lambda``, ``delay_s``, ``energy_j``, ``delay_std``, ``energy_std``.
     """
-    study = averaged(sweep)
+    study = sweep.shown.averaged
     names = (
         (metrics.ROUND_DELAY_S, metrics.ROUND_ENERGY_J) if study else (metrics.TOTAL_DELAY_S, metrics.TOTAL_ENERGY_J)
     )

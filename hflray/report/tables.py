@@ -90,7 +90,7 @@ def against(sweep: Sweep) -> pd.DataFrame | None:
     Runs are held against HFEL-300 with each edge's own deadline and all else equal, on the fleets that both have; None
     if there is no such run, or nothing to hold against it.
     """
-    known = {_else(run): run for run in sweep.runs if _is_reference(run)} if sweep.task == "assignment" else {}
+    known = {_else(run): run for run in sweep.runs if _is_reference(run)} if sweep.shown.averaged else {}
     rows = []
     for label, runs in sweep.groups().items():
         pairs = [
@@ -119,17 +119,17 @@ def _else(run: Run) -> tuple[tuple[str, str], ...]:
     return tuple(item for item in run.telling if not item[0].startswith(("assignment.", "allocation.")))
 
 
-BY_TASK: dict[str, Callable[[Sweep], pd.DataFrame]] = {
-    "experiment": lambda sweep: _rows(sweep, "training", "rounds"),
+TABLES: dict[metrics.Table, Callable[[Sweep], pd.DataFrame]] = {
+    "training": lambda sweep: _rows(sweep, "training", "rounds"),
     "clustering": lambda sweep: _rows(sweep, "clustering", ""),
     "assignment": _assignment,
-    "train_assigner": lambda sweep: _rows(sweep, "learning", "steps"),
+    "learning": lambda sweep: _rows(sweep, "learning", "steps"),
 }
 
 
 def summary(sweep: Sweep) -> pd.DataFrame:
     """One row per group of runs, cells ready to be read: means over seeds ± standard deviation, "…": not ended."""
-    return BY_TASK[sweep.task](sweep)
+    return TABLES[sweep.shown.table](sweep)
 
 
 def to_markdown(table: pd.DataFrame) -> str:

@@ -148,7 +148,7 @@ class Shown:
         front: whether energy is drawn against delay.
         until: a sentence that says up to which step costs are counted; may be empty.
         explorable: whether each round can be looked into: who took part and what it cost them.
-        table: name of its summary table in `hflray.report.tables`.
+        table: its summary and closing tables and its bars: the rows of `hflray.metrics` that name it.
         figures: names of its figures in `hflray.report.figures`, in order.
     """
 
@@ -161,7 +161,7 @@ class Shown:
     front: bool = False
     until: str = ""
     explorable: bool = False
-    table: str = "training"
+    table: metrics.Table = "training"
     figures: tuple[str, ...] = ()
 
 

@@ -176,10 +176,11 @@ def command(
         folder, trials, checked, console, resume=going_on, require_tracking=require_tracking, quiet=quiet
     )
     title = f"{folder.file.name} ({time.monotonic() - started:.0f} s)"
-    if find_task(folder.file.task).keeps_history and folder.finished:
+    task = find_task(folder.file.task)
+    if task.keeps_history and folder.finished:
         _report_assignment(title, trials, outcomes, folder.path, console)
     else:
-        console.print(closing_table(title, outcomes, console.width))
+        console.print(closing_table(title, outcomes, console.width, task.shown.table))
     _farewell(folder, outcomes, tracker, console)
 
 

@@ -10,6 +10,7 @@ from hflray import metrics
 from hflray.errors import ConfigError
 from hflray.report import figures
 from hflray.report.labels import DEPLOYMENT
+from hflray.tasks import TASKS
 from tests.report.fabricated import run
 from tests.report.fabricated import sweep as fabricated
 
@@ -28,12 +29,12 @@ def test_a_line_for_each_scheduler(sweep, records) -> None:
 
 @pytest.mark.parametrize("name", ["accuracy", "cost", "pareto"])
 def test_files_can_be_opened(name, sweep, tmp_path) -> None:
-    png, svg = figures.save(figures.BY_TASK["experiment"][name], sweep, tmp_path, name)
+    png, svg = figures.save(figures.FIGURES[name], sweep, tmp_path, name)
     pixels = image.imread(png)
     assert pixels[..., :3].min() < 0.5 < pixels[..., :3].max()
     assert svg.read_text().startswith("<?xml")
     first = svg.read_bytes()
-    figures.save(figures.BY_TASK["experiment"][name], sweep, tmp_path, name)
+    figures.save(figures.FIGURES[name], sweep, tmp_path, name)
     assert svg.read_bytes() == first
 
 
@@ -64,3 +65,7 @@ def test_what_was_not_logged_is_one_line(draw, sweep) -> None:
     with pytest.raises(ConfigError, match="no run of its task 'experiment' logged") as caught:
         draw(sweep)
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_every_figure_of_a_task_is_there() -> None:
+    assert {stem for task in TASKS.values() for stem in task.shown.figures} == set(figures.FIGURES)
