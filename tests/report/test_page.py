@@ -11,10 +11,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from hflray import metrics
 from hflray.report import page
 from hflray.report.exports import read_exhibit
 from hflray.report.runs import Run, Sweep
 from tests.browser import CHROMIUM, Page
+from tests.report import fabricated
 
 HOOK = """window.errors = [];
 addEventListener('error', (e) => window.errors.push(e.message));
@@ -62,6 +64,22 @@ def test_what_is_missing_is_on_the_page_and_the_rest_as_well(sweep) -> None:
     data = data_of(text)
     assert data["runs"] == []
     assert len(data["charts"]) == 9
+
+
+def test_a_metrics_row_is_all_that_its_column_bars_and_curve_need(monkeypatch) -> None:
+    row = metrics.Metric("round/heat", "Heat of a round", "J", "round", shown="kJ", scale=0.001, format="{:.2f}",
+                         heading="heat", bar=9, curve=True)  # fmt: skip
+    monkeypatch.setitem(metrics.METRICS, row.name, row)
+    runs = [fabricated.run({row.name: [1000.0, 2000.0 + 1000 * seed]}, f"seed={seed}") for seed in (0, 1)]
+    text, _ = page.render(fabricated.sweep("mine", runs))
+    assert re.findall(r"<th>(.*?)</th>", text)[-1] == "heat, kJ"
+    assert re.findall(r"<td>(.*?)</td>", text)[-1] == "2.50 ± 0.71"
+    curve, bar = data_of(text)["charts"]
+    assert (
+        curve["layout"]["yaxis"]["title"]["text"] == bar["layout"]["xaxis"]["title"]["text"] == "Heat of a round (kJ)"
+    )
+    assert curve["data"][1]["y"] == [1.0, 2.5]
+    assert bar["data"][0]["x"] == [2.5]
 
 
 EVIL = "<script>alert(1)</script>"
