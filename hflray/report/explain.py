@@ -37,9 +37,9 @@ def sentences(run: Run, taken: Round) -> list[str]:
         f"{run.name}, round {taken.number}: {len(table)} of {config.fleet.num_devices} devices at {len(edges)} edges"
     ]
     if metrics.ACCURACY in row and np.isfinite(row[metrics.ACCURACY]):
-        lines.append(
-            f"accuracy {row[metrics.ACCURACY]:.1%}, class balance {row.get(metrics.CLASS_BALANCE, np.nan):.3f}"
-        )
+        accuracy, balance = (metrics.describe(name) for name in (metrics.ACCURACY, metrics.CLASS_BALANCE))
+        even = balance.text(row.get(balance.name, np.nan))
+        lines.append(f"accuracy {accuracy.text(row[accuracy.name])}, class balance {even}")
     weight = config.cost.delay_weight
     lines.append(
         f"T = {taken.cost.delay_s:,.2f} s, E = {taken.cost.energy_j:,.2f} J, "

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,6 +16,13 @@ from hflray.report.runs import Run
 from tests.report.fabricated import accuracy, run, sweep
 
 MB = 8e6  # bits
+
+
+def test_nothing_is_drawn_in_it() -> None:
+    """A notebook has the numbers of a chart without a drawing library."""
+    code = "import sys, hflray.report.series; print(*({'matplotlib', 'plotly', 'jinja2'} & {*sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
 
 
 def test_mean_and_deviation_by_round(sweep, records) -> None:
