@@ -3,7 +3,8 @@ VENV ?= .venv
 PYTHON := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help install check test slow golden cluster lock bench bench-check bench-keep queue queue-stop queue-status quickstart
+.PHONY: help install check format lint type test slow pythons golden cluster lock bench bench-check bench-keep \
+  queue queue-stop queue-status quickstart
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -12,17 +13,27 @@ install: ## Make the virtual environment with everything for development
 	python3 -m venv $(VENV)
 	$(VENV)/bin/pip install -e '.[dev]'
 
-check: ## What every commit must pass: format, lint, types, tests
+check: lint type test ## What every commit must pass
+
+format: ## Write every file in the house's format, and mend what ruff can mend
+	$(VENV)/bin/ruff format .
+	$(VENV)/bin/ruff check --fix .
+
+lint: ## The format and the rules of ruff, without changing a file
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
+
+type: ## The types, with mypy
 	$(VENV)/bin/mypy
-	$(PYTHON) -m pytest
 
 test: ## The ordinary tests
 	$(PYTHON) -m pytest
 
 slow: ## The slow tests (real data at full size; needs $$HFLRAY_DATA)
 	$(PYTHON) -m pytest -m slow
+
+pythons: ## A short suite on every promised Python that this machine has (the first time it downloads their packages)
+	@.ci/pythons
 
 golden: ## Hashes and bills of this tree against those of commit 6c93c38, bit for bit
 	$(PYTHON) -m pytest tests/test_golden.py -m 'slow or not slow'

@@ -1,14 +1,18 @@
-"""The README is kept true: its Python runs, its commands are valid, its glossary is the code's."""
+"""The README is kept true: its Python runs, its commands are valid, its glossary is the code's. So is CONTRIBUTING."""
 
 from __future__ import annotations
 
 import re
+import shlex
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
+from packaging.specifiers import SpecifierSet
 
+import hflray
 from hflray import metrics, registry
 from hflray.sweep import expand, load_sweep
 from hflray.tune import cli
@@ -87,4 +91,49 @@ def test_ci_runs_the_readmes_test_command() -> None:
     command = re.search(r"<!-- test command -->\n```bash\n(.*?)\n```", TEXT)
     assert command is not None
     assert command[1].endswith("-m pytest")
-    assert "<!-- test command -->" in (ROOT / ".ci" / "run").read_text()
+    steps = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert "<!-- test command -->" in steps
+    # Its environment is new, and its run is the last step.
+    assert (
+        steps.rindex("rm -rf .venv")
+        < steps.rindex("<!-- test command -->")
+        < steps.rindex('bash -euo pipefail -c "$command"')
+    )
+    assert steps.endswith('bash -euo pipefail -c "$command"\n')
+
+
+def test_ci_and_make_check_the_same() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    recipes = re.findall(r"^(?:lint|type): .*\n((?:\t.*\n)+)", makefile, flags=re.M)
+    made = re.findall(r"\$\(VENV\)/bin/(.*)", "".join(recipes))
+    listed = re.search(r"^for check in (.*); do$", (ROOT / ".ci" / "run").read_text(encoding="utf-8"), flags=re.M)
+    assert listed is not None
+    assert made == shlex.split(listed[1]) == ["ruff format --check .", "ruff check .", "mypy"]
+    assert re.search(r"^check: lint type test ##", makefile, flags=re.M)
+
+
+def test_the_promised_pythons_are_those_that_are_run() -> None:
+    """`.ci/pythons` reads the classifiers, which are the versions that requires-python accepts."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    promised = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+    accepted = SpecifierSet(project["requires-python"])
+    assert promised == [f"3.{minor}" for minor in range(30) if accepted.contains(f"3.{minor}.0")]
+    assert " or ".join(promised) in TEXT
+    script = f"{(ROOT / '.ci' / 'pythons').read_text(encoding='utf-8').partition('python_of()')[0]}"
+    assert all((ROOT / path).exists() for path in re.findall(r"tests/[\w/.]+", script))
+
+
+def test_what_contributing_names_is_there() -> None:
+    """Its make targets, its files, and every kind of thing that the registry holds."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"`make ([a-z]+)", text))
+    assert len(targets) > 5
+    assert targets <= set(re.findall(r"^([a-z-]+):", makefile, flags=re.M))
+    paths = set(re.findall(r"`((?:hflray|tests|docs|cluster|\.ci)/[\w/.]*)`", text)) - {
+        "hflray/scheduling/round_robin.py"
+    }
+    assert len(paths) > 10
+    assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
+    assert all(f"`{group}`" in text for group in registry.GROUPS.values())
+    assert all(hasattr(hflray, name) for name in re.findall(r"`hflray\.([A-Z]\w+)`", text))
