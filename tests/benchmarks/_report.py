@@ -7,13 +7,14 @@ appends it to a file as a line of JSON. `python -m tests.benchmarks` runs all of
 from __future__ import annotations
 
 import argparse
+import ctypes
 import dataclasses
 import json
 import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,8 @@ def _plain(value: Any) -> Any:
 
 
 def arguments(doc: str | None) -> argparse.ArgumentParser:
-    """A parser with what every benchmark understands; `doc`: its module's docstring."""
+    """A parser with what every benchmark understands; `doc`: its module's docstring. For the program itself only."""
+    adopt_orphans()
     parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small sizes: whether it runs, not how fast it is")
     parser.add_argument("--json", type=Path, help="append the tables to this file too, a line of JSON each")
@@ -131,6 +133,12 @@ def busy_cpu_s() -> float:
     """CPU seconds that this machine has worked since it started, and that its host took away from it ("steal")."""
     spent = psutil.cpu_times()._asdict()
     return sum(spent.get(name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal"))
+
+
+def adopt_orphans() -> None:
+    """Become the parent of what ended children leave behind (Ray's do), so that `own_cpu_s` counts it. Linux only."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 
 
 def own_cpu_s() -> float:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -57,6 +58,25 @@ def test_own_time_is_also_that_of_children_that_live() -> None:
         assert child.poll() is None
         assert own_cpu_s() - before > 0.9
         child.communicate("\n")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="prctl is Linux's")
+def test_own_time_is_also_that_of_what_an_ended_child_left_behind() -> None:
+    spin = "import time\nwhile time.process_time() < 1: pass"
+    parent = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {spin!r}])"
+    code = (
+        "import subprocess, sys, time\n"
+        "from tests.benchmarks._report import adopt_orphans, own_cpu_s\n"
+        "adopt_orphans()\n"
+        "before = own_cpu_s()\n"
+        f"subprocess.run([sys.executable, '-c', {parent!r}], check=True)\n"
+        "end = time.monotonic() + 100\n"
+        "while own_cpu_s() - before < 0.9 and time.monotonic() < end: time.sleep(0.1)\n"
+        "print(own_cpu_s() - before)\n"
+    )
+    root = Path(__file__).parents[2]
+    run = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert float(run.stdout) > 0.9
 
 
 @pytest.mark.parametrize(
