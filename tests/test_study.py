@@ -38,14 +38,14 @@ def test_a_joint_deadline_costs_less_for_the_same_assignment() -> None:
 
 def test_it_repeats_and_depends_on_the_seed() -> None:
     def objectives(*overrides: str) -> list[float]:
-        return [record.objective for record in run_study(config("assignment.name=hfel", *overrides))]
+        return [record.objective for record in run_study(config("assignment.name=hfel", "max_rounds=2", *overrides))]
 
     assert objectives() == objectives()
     assert objectives() != objectives("seed=1")
 
 
 def bills(*overrides: str) -> list[tuple[float, float]]:
-    records = run_study(config("assignment.name=geographic", *overrides))
+    records = run_study(config("assignment.name=geographic", "max_rounds=1", *overrides))
     return [(record.delay_s, record.energy_j) for record in records]
 
 

@@ -58,18 +58,18 @@ def test_cloud_aggregation_is_the_weighted_mean_of_the_last_local_models(start) 
     assert np.abs(model - start).max() > 1e-3
 
 
-def test_every_pool_gives_the_bits_of_the_serial_backend(ray_session, start) -> None:
+@pytest.mark.parametrize("actors", [*(pytest.param(few, marks=pytest.mark.slow) for few in (1, 2)), 5])
+def test_every_pool_gives_the_bits_of_the_serial_backend(ray_session, start, actors: int) -> None:
     data, job = make_data(SIZES, tests=2500), make_job()
     serial = SerialHierarchy(job, data, edge_iterations=3)
     expected = serial.train_round(1, start, DEVICES, EDGES)
-    for actors in (1, 2, 5):
-        pool = RayHierarchy(job, data, 3, num_edges=3, num_actors=actors, cpus_per_actor=2 / 5)
-        try:
-            np.testing.assert_array_equal(pool.train_round(1, start, DEVICES, EDGES), expected)
-            assert pool.evaluate(expected) == serial.evaluate(expected)
-            np.testing.assert_array_equal(pool.train_each(job, data, start), serial.train_each(job, data, start))
-        finally:
-            pool.close()
+    pool = RayHierarchy(job, data, 3, num_edges=3, num_actors=actors, cpus_per_actor=2 / 5)
+    try:
+        np.testing.assert_array_equal(pool.train_round(1, start, DEVICES, EDGES), expected)
+        assert pool.evaluate(expected) == serial.evaluate(expected)
+        np.testing.assert_array_equal(pool.train_each(job, data, start), serial.train_each(job, data, start))
+    finally:
+        pool.close()
 
 
 def test_a_lost_actor_costs_nothing_but_time(ray_session, start) -> None:

@@ -83,7 +83,8 @@ def test_a_sweep_end_to_end_with_one_trial_that_diverges(tmp_path) -> None:
     # What Tune ran over actors is what a loop in this process gives, bit for bit.
     overrides = ["training.learning_rate=0.01", "scheduling.name=ikc", "training.backend=serial"]
     (trial,) = expand(load_sweep(tmp_path / "tiny.yaml", overrides))
-    records = list(Experiment(trial.config))
+    reference = Experiment(trial.config)
+    records = list(reference)
     assert [metric.value for metric in accuracies] == [record.accuracy for record in records]
     (result,) = (tmp_path / "hflray_results").glob("tiny-*/digits-*learning_rate=0.01/result.json")
     hashes = [json.loads(line)["model_hash"] for line in result.read_text().splitlines()]
@@ -101,16 +102,14 @@ def test_a_sweep_end_to_end_with_one_trial_that_diverges(tmp_path) -> None:
     assert devices["samples"].tolist() == devices.filter(like="class/").sum(axis=1).tolist()
     assert len(devices["cluster"].unique()) == 5
     model = mlflow.pytorch.load_model(client.download_artifacts(good.info.run_id, "model", str(copies)))
-    reference = Experiment(trial.config)
-    list(reference)
     np.testing.assert_array_equal(to_vector(model), reference.global_model)
 
 
-def test_clustering_as_a_task(tmp_path) -> None:
+def test_clustering_as_a_task(ray_session, run_in_process, tmp_path) -> None:
     (tmp_path / "c.yaml").write_text(SWEEP.split("sweep:")[0].replace("name: tiny", "name: tiny\ntask: clustering"))
-    done = call("c.yaml", "--set", "training.backend=serial", "-q", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "ARI" in done.stdout
+    code, out, err = run_in_process("c.yaml", "--set", "training.backend=serial", "-q")
+    assert code == 0, err
+    assert "ARI" in out
     client = MlflowClient(default_uri(tmp_path / "hflray_results"))
     experiment = client.get_experiment_by_name("hflray")
     assert experiment is not None
@@ -122,16 +121,16 @@ def test_clustering_as_a_task(tmp_path) -> None:
     }
 
 
-def test_assignment_as_a_task(tmp_path) -> None:
+def test_assignment_as_a_task(ray_session, run_in_process, tmp_path) -> None:
     shipped = Path(cli.__file__).parents[2] / "tune_configs" / "fig6_assignment.yaml"
     overrides = ["max_rounds=3", "scheduling.num_scheduled=10", "allocation.coupling=per_edge"]
     overrides += ["assignment.policy=null", "fleet.deployment_seed=null"]
     axes = ["sweep.assignment.name={zip: [geographic, hfel]}", "sweep.assignment.exchanges={zip: [0, 100]}"]
     axes += ["sweep.assignment.polish_ms={zip: [null, null]}"]
     arguments = [word for text in overrides + axes for word in ("--set", text)]
-    done = call(str(shipped), *arguments, "-q", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "hfel-100" in done.stdout
+    code, out, err = run_in_process(str(shipped), *arguments, "-q")
+    assert code == 0, err
+    assert "hfel-100" in out
     (folder,) = (tmp_path / "hflray_results").glob("fig6_assignment-*")
     assert len(list(folder.glob("assignment*"))) == 5
     client = MlflowClient(default_uri(tmp_path / "hflray_results"))
@@ -146,7 +145,7 @@ def test_assignment_as_a_task(tmp_path) -> None:
 
 @pytest.fixture
 def run_in_process(tmp_path, monkeypatch, capsys):
-    """Call the command's entry point here; for what ends before Ray starts."""
+    """Call the command's entry point here; what does not end before Ray starts takes the tests' Ray."""
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str) -> tuple[int, str, str]:

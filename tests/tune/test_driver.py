@@ -33,10 +33,12 @@ from hflray.tracking import default_uri
 from hflray.tune import stopping
 from hflray.tune.callback import slim
 from tests.servers import mlflow_server
+from tests.tune import test_cli
 from tests.tune.test_cli import call
 
 pytestmark = pytest.mark.timeout(1200)  # of a busy machine
 
+run_in_process = test_cli.run_in_process  # a fixture
 ROUNDS = 8
 SWEEP = f"""
 name: long
@@ -136,24 +138,25 @@ def trial_processes(driver: int) -> Iterator[psutil.Process]:
             yield process
 
 
-def test_a_killed_driver_goes_on_where_it_was(sweep) -> None:
+def test_a_killed_driver_goes_on_where_it_was(sweep, run_in_process) -> None:
+    (sweep / "long.yaml").write_text(SWEEP.replace("batch_size: 4", "batch_size: 8"))  # shorter, but not too short
     process = start(sweep, "long.yaml")
     wait_for_round(sweep, 3, process)
     process.kill()
     process.wait()
 
-    again = call("long.yaml", cwd=sweep)
-    assert again.returncode == 2
-    assert "is unfinished" in again.stderr
-    assert "--fresh" in again.stderr
-    assert len(again.stderr.splitlines()) == 1
+    code, _, err = run_in_process("long.yaml")
+    assert code == 2
+    assert "is unfinished" in err
+    assert "--fresh" in err
+    assert len(err.splitlines()) == 1
 
     done = call("--resume", "long", cwd=sweep)
     assert done.returncode == 0, done.stdout + done.stderr
     check_complete(sweep)
-    finished = call("--resume", "long", cwd=sweep)
-    assert finished.returncode == 2
-    assert "no unfinished sweep" in finished.stderr
+    code, _, err = run_in_process("--resume", "long")
+    assert code == 2
+    assert "no unfinished sweep" in err
 
 
 @pytest.mark.slow
