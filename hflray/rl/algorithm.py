@@ -1,4 +1,4 @@
-"""D3QN on RLlib's new API stack, and how it is configured from `hflray.config`."""
+"""The D3QN algorithm on RLlib's new API stack, and its configuration from `hflray.config`."""
 
 from __future__ import annotations
 
@@ -23,30 +23,31 @@ from hflray.rl.replay import WholeEpisodeReplayBuffer
 from hflray.rl.runner import ConfiguredEnv, WholeEpisodeRunner
 from hflray.seeding import stream
 
-ITERATION = 2000  # environment steps of one `train()`
-TD_LOSSES = {"huber": "huber", "squared": "mse"}  # by RLlib's names
-EXTRA = "hflray_state"  # beside RLlib's own files: what its checkpoints leave out
+ITERATION = 2000  # most environment steps of one call of `train()`
+TD_LOSSES = {"huber": "huber", "squared": "mse"}  # our names → RLlib's names
+EXTRA = "hflray_state"  # folder beside RLlib's files, for the state that RLlib's checkpoints leave out
 
 
 class D3QN(DQN):  # type: ignore[misc]
-    """RLlib's DQN with a replay buffer of whole episodes, and checkpoints that hold everything.
+    """RLlib's DQN with a replay buffer of whole episodes and complete checkpoints.
 
-    `save_to_path` and `restore_from_path` also keep the replay buffer and every generator, so that a restored run goes
-    on bit for bit. RLlib's files are pickles: load only your own.
+    `save_to_path` and `restore_from_path` also save and restore the replay buffer and every random generator, so that
+    a restored run continues bit for bit. RLlib's files are pickles: load only checkpoints that you trust.
     """
 
     @classmethod
     def get_default_config(cls) -> D3QNConfig:
         return D3QNConfig()
 
-    # RLlib takes the buffer's class from a string, which Tune turns into a class that RLlib then refuses.
+    # RLlib takes the buffer's class from a string, but Tune turns that string into a class, which RLlib then refuses.
+    # This method therefore builds the buffer itself.
     def _create_local_replay_buffer_if_necessary(self, config: Any) -> WholeEpisodeReplayBuffer:
         capacity = config["replay_buffer_config"]["capacity"]
         seed = int(stream(self.config.seed or 0, "assigner/replay").integers(2**63))
         return WholeEpisodeReplayBuffer(capacity, seed, config["replay_buffer_config"]["transitions"])
 
     def network(self) -> QNetwork:
-        """The network that is being trained."""
+        """Return the network that is being trained."""
         network: QNetwork = self.learner_group._learner.module[DEFAULT_MODULE_ID].network
         return network
 
@@ -59,7 +60,11 @@ class D3QN(DQN):  # type: ignore[misc]
         return folder
 
     def restore_from_path(self, path: Any, **kwargs: Any) -> None:
-        """Raises ConfigError: not one of these checkpoints, or one of another Ray version."""
+        """Restore everything that `save_to_path` saved.
+
+        Raises:
+            ConfigError: `path` holds no such checkpoint, or one of another Ray version.
+        """
         state = checked_state(Path(path))
         super().restore_from_path(path, **kwargs)
         runner: WholeEpisodeRunner = self.env_runner
@@ -69,36 +74,36 @@ class D3QN(DQN):  # type: ignore[misc]
 
 
 def checked_state(folder: Path) -> dict[str, Any]:
-    """What `D3QN.save_to_path` added to a checkpoint, before any pickle in it is opened.
+    """Return the state that `D3QN.save_to_path` added to a checkpoint; this opens none of the checkpoint's pickles.
 
     Raises:
-        ConfigError: not one of its checkpoints, or one of another Ray version.
+        ConfigError: `folder` holds no such checkpoint, or one of another Ray version.
     """
     try:
-        saved = json.loads((folder / EXTRA / checkpoint.REST).read_text(encoding="utf-8"))["ray"]
+        version = json.loads((folder / EXTRA / checkpoint.REST).read_text(encoding="utf-8"))["ray"]
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(
-            f"checkpoint {folder}: not a training checkpoint of hflray ({error}); give one, or begin anew"
+            f"checkpoint {folder}: not a training checkpoint of hflray ({error}); give the folder of one, or begin anew"
         ) from error
-    if saved != ray.__version__:
+    if version != ray.__version__:
         raise ConfigError(
-            f"checkpoint {folder}: made with Ray {saved}, this is Ray {ray.__version__}, and RLlib's checkpoints do "
-            f"not carry over; install ray=={saved} to go on, or begin anew"
+            f"checkpoint {folder}: made with Ray {version}, this is Ray {ray.__version__}, and RLlib's checkpoints "
+            f"work only with the version that made them; install ray=={version} to go on, or begin anew"
         )
     return checkpoint.load(folder / EXTRA)
 
 
 class D3QNConfig(DQNConfig):  # type: ignore[misc]
-    """`DQNConfig` of a `D3QN`."""
+    """The configuration of a `D3QN`."""
 
     def __init__(self, algo_class: type | None = None) -> None:
         super().__init__(algo_class=algo_class or D3QN)
 
 
 def algorithm_config(config: ExperimentConfig, pool: FleetPool) -> D3QNConfig:
-    """RLlib's configuration for training on the fleets of `pool`.
+    """Return RLlib's configuration for training on the fleets of `pool`.
 
-    Everything runs in this process: 86 % of the time is the learner's LSTM, and sampling is 3.5 %.
+    Sampling and learning run in this process, because the learner's LSTM takes 86 % of the time and sampling 3.5 %.
     """
     learning, spec = config.learning, network_spec(config)
     devices = sum(pool.spec.num_scheduled) / 2
@@ -110,7 +115,7 @@ def algorithm_config(config: ExperimentConfig, pool: FleetPool) -> D3QNConfig:
         "reward": learning.reward,
         "seed_once": True,
     }
-    made: D3QNConfig = (
+    rllib_config: D3QNConfig = (
         D3QNConfig()
         .environment(ConfiguredEnv, env_config=environment, disable_env_checking=True)
         .env_runners(
@@ -120,7 +125,7 @@ def algorithm_config(config: ExperimentConfig, pool: FleetPool) -> D3QNConfig:
             batch_mode="complete_episodes",
             rollout_fragment_length=max(1, round(devices)),
         )
-        # Skipping 48 scans for NaN an update; a loss that is not finite is caught where training evaluates.
+        # RLlib would scan for NaN 48 times per update. `AssignerTraining.advance` checks that the loss is finite.
         .framework("torch", torch_skip_nan_gradients=True)
         .learners(num_learners=0, learner_class=D3QNLearner, learner_connector=lambda *_: EpisodesToBatch())
         .training(
@@ -131,7 +136,7 @@ def algorithm_config(config: ExperimentConfig, pool: FleetPool) -> D3QNConfig:
             dueling=True,
             n_step=1,
             target_network_update_freq=learning.target_update_steps,
-            # RLlib counts replayed transitions; it rounds to whole updates between two samples of episodes.
+            # RLlib counts replayed transitions per sampled step, and rounds to whole updates between two samples.
             training_intensity=learning.training_intensity or learning.train_batch / (learning.update_every or 1),
             td_error_loss_fn=TD_LOSSES[learning.td_loss],
             num_steps_sampled_before_learning_starts=learning.learning_starts,
@@ -155,4 +160,4 @@ def algorithm_config(config: ExperimentConfig, pool: FleetPool) -> D3QNConfig:
         )
         .debugging(seed=config.seed)
     )
-    return made
+    return rllib_config

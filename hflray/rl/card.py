@@ -1,4 +1,4 @@
-"""The model card of a policy: what it was trained on, how long, by which code, and how good it is."""
+"""The model card of a policy: its training data, training time, code version and measured quality."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hflray.rl.pool import FleetPool, prepare
 def model_card(
     config: ExperimentConfig, pool: FleetPool, env_steps: int, learn_s: float, quality: Quality
 ) -> dict[str, Any]:
-    """Everything JSON-ready; ``trained_on`` has the ranges that `hflray.assignment.d3qn` warns by."""
+    """Return the card, JSON-ready; `hflray.assignment.d3qn` warns about fleets outside the ranges of ``trained_on``."""
     spec = pool.spec
     return {
         "trained_on": {
@@ -40,7 +40,7 @@ def model_card(
 
 
 def results_of(quality: Quality) -> dict[str, Any]:
-    """A policy's figures on fleets that have chosen nothing, JSON-ready."""
+    """Return a policy's figures on the reporting fleets, JSON-ready."""
     return {
         "reporting_fleets": len(quality.objectives),
         "agreement": round(quality.agreement, 4),
@@ -51,14 +51,16 @@ def results_of(quality: Quality) -> dict[str, Any]:
 
 
 def measure(path: Path, count: int) -> None:
-    """Measure a policy as it is on fleets of its specification that have chosen nothing, and write that in its card.
+    """Measure a policy on reporting fleets of its specification, and write the figures into its card.
+
+    Neither training nor the choice of a snapshot used the reporting fleets.
 
     Args:
-        path: the policy's file, written anew.
-        count: fleets.
+        path: the policy's file, which is rewritten.
+        count: number of fleets.
 
     Raises:
-        ConfigError: no policy there.
+        ConfigError: `path` holds no policy.
     """
     network, card = load_policy(path)
     spec = reporting(FleetSpec.from_dict(card["trained_on"]["specification"]))
@@ -69,35 +71,35 @@ def measure(path: Path, count: int) -> None:
     save_policy(path, network, card | {"reported": reported})
 
 
-def how(algorithm: dict[str, Any]) -> str:
-    """What a learner did otherwise than by default, as the card says it."""
-    said = []
+def learner_settings(algorithm: dict[str, Any]) -> str:
+    """Return the learner's settings that differ from their defaults, as text for the card."""
+    parts = []
     if algorithm.get("td_loss", "huber") != "huber":
-        said.append(f"{algorithm['td_loss']} TD error")
+        parts.append(f"{algorithm['td_loss']} TD error")
     if algorithm.get("replay", "episodes") == "transitions":
-        said.append(f"O = {algorithm['train_batch']} single transitions out of {algorithm['buffer_capacity']:,}")
+        parts.append(f"O = {algorithm['train_batch']} single transitions out of {algorithm['buffer_capacity']:,}")
     every = algorithm.get("update_every")
     if every is not None:
-        said.append(f"an update every {every} steps" if every > 1 else "an update each step")
-        said.append(f"J = {algorithm['target_update_steps']}")
-        said.append("ε = {:g} to {:g}".format(*algorithm["epsilon"]))
-    return "".join(f", {part}" for part in said)
+        parts.append(f"an update every {every} steps" if every > 1 else "an update each step")
+        parts.append(f"J = {algorithm['target_update_steps']}")
+        parts.append("ε = {:g} to {:g}".format(*algorithm["epsilon"]))
+    return "".join(f", {part}" for part in parts)
 
 
 def as_markdown(name: str, card: dict[str, Any], size_bytes: int) -> str:
-    """The card for people to read."""
+    """Return the card as Markdown."""
     trained, results, algorithm = card["trained_on"], card["results"], card["algorithm"]
     spec = trained["specification"]
     teacher = f"{spec['teacher']} {spec['options'] or ''}".strip()
 
-    def ranged(values: Any) -> str:
+    def span(values: Any) -> str:
         low, high = values[0], values[-1]
         return f"{low:g}" if low == high else f"{low:g} to {high:g}"
 
     sizes = ", ".join(f"{size:g}" for size in spec["model_kb"])
 
-    def against(figures: dict[str, Any]) -> str:
-        return ", ".join(f"{who} {ratio:.3f}" for who, ratio in figures["ratio"].items())
+    def ratios_of(figures: dict[str, Any]) -> str:
+        return ", ".join(f"{reference} {ratio:.3f}" for reference, ratio in figures["ratio"].items())
 
     def fleets_of(figures: dict[str, Any]) -> str:
         if "reporting_fleets" in figures:
@@ -105,29 +107,31 @@ def as_markdown(name: str, card: dict[str, Any], size_bytes: int) -> str:
         return f"{figures['held_out_fleets']} held-out fleets"
 
     seed = spec["fleet"].get("deployment_seed")
-    where = "" if seed is None else f", all with the edges of one deployment (`fleet.deployment_seed: {seed}`)"
-    elsewhere = "" if seed is None else "other deployments of the edges; "
+    deployment_text = (
+        "" if seed is None else f", all with the edges of one deployment (`fleet.deployment_seed: {seed}`)"
+    )
+    not_for = "" if seed is None else "other deployments of the edges; "
     lines = [
         f"# {name}",
         "",
-        "A policy of hflray's learned assigner (`assignment.name: d3qn`): for each scheduled device, which edge.",
-        "This card is written by `python -m hflray.rl.card`, from what the file itself says.",
+        "A policy of hflray's learned assigner (`assignment.name: d3qn`), which chooses an edge for each device.",
+        "`python -m hflray.rl.card` writes this card from the header of the policy's file.",
         "",
         f"* **Network**: {algorithm['architecture']}, features `{algorithm['features']}`, BiLSTM of "
         f"{algorithm['hidden']} units; {size_bytes / 1e6:.2f} MB.",
         f"* **Trained** by RLlib's DQN (double Q: {algorithm['double_q']}, TD loss × {algorithm['td']:g}, "
-        f"cross-entropy against the teacher × {algorithm['ce']:g}{how(algorithm)}), seed {card['seed']}, "
+        f"cross-entropy against the teacher × {algorithm['ce']:g}{learner_settings(algorithm)}), seed {card['seed']}, "
         f"{card['env_steps']:,} environment steps, {card['learn_s']:,.0f} s; commit `{card['git_commit']}`.",
-        f"* **On** {trained['fleets']:,} random fleets: M = {ranged(trained['num_edges'])}, "
-        f"H = {ranged(trained['num_scheduled'])}, λ = {ranged(spec['delay_weight'])} J/s, z of {sizes} KB, otherwise "
-        f"Table I (half of them λ = {spec['base_delay_weight']:g}, z = {spec['base_model_kb']:g} KB){where}; "
+        f"* **On** {trained['fleets']:,} random fleets: M = {span(trained['num_edges'])}, "
+        f"H = {span(trained['num_scheduled'])}, λ = {span(spec['delay_weight'])} J/s, z of {sizes} KB, otherwise "
+        f"Table I (half of them λ = {spec['base_delay_weight']:g}, z = {spec['base_model_kb']:g} KB){deployment_text}; "
         f"teacher: {teacher}.",
         f"* **After imitation**, on {fleets_of(results)}: agreement "
-        f"{results['agreement']:.1%}, objective against {against(results)} (of means).",
+        f"{results['agreement']:.1%}, objective against {ratios_of(results)} (of means).",
     ]
     for tuned in card.get("fine_tuned", []):
         before, after = tuned["before"], tuned["after"]
-        # Cards without the number are of a version that also chose the snapshot on these fleets.
+        # Versions that wrote no number of reporting fleets also chose the snapshot on these fleets.
         chose = "" if "fleets_reported_on" in tuned else " (which also chose the snapshot)"
         lines += [
             f"* **Then on the objective itself** (`hflray.rl.finetune`): {tuned['updates']:,} updates of "
@@ -138,36 +142,36 @@ def as_markdown(name: str, card: dict[str, Any], size_bytes: int) -> str:
             f"{after['agreement']:.1%} after."
         ]
     if "reported" in card:
-        now = card["reported"]
+        figures = card["reported"]
         lines += [
-            f"* **As it is**, on {fleets_of(now)}, measured at commit `{now['git_commit']}`: agreement "
-            f"{now['agreement']:.1%}, return {now['greedy_return']:.1f}, objective against {against(now)} (of means); "
-            f"against local search {now['mean_ratio']:.4f} by the mean of ratios."
+            f"* **As it is**, on {fleets_of(figures)}, measured at commit `{figures['git_commit']}`: agreement "
+            f"{figures['agreement']:.1%}, return {figures['greedy_return']:.1f}, objective against "
+            f"{ratios_of(figures)} (of means); against local search {figures['mean_ratio']:.4f} by the mean of ratios."
         ]
     lines += [
-        f"* **Not for**: {elsewhere}other path-loss laws, far more edges or devices than above (it warns once); "
-        "`tests/benchmarks/generalisation.py` measures how much is lost, `assignment.polish_ms` gets most of it back.",
+        f"* **Not for**: {not_for}other path-loss laws, far more edges or devices than above (it warns once); "
+        "`tests/benchmarks/generalisation.py` measures the loss, and `assignment.polish_ms` recovers most of it.",
         "",
     ]
     return "\n".join(lines)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """``python -m hflray.rl.card POLICY [--measure]``: the card beside the file, as ``POLICY.md``."""
+    """Run ``python -m hflray.rl.card POLICY [--measure]``, which writes the card beside the file, as ``POLICY.md``."""
     parser = argparse.ArgumentParser(prog="python -m hflray.rl.card", description="Write a policy's card beside it.")
     parser.add_argument("policy", type=Path, help="policy file (safetensors)")
-    parser.add_argument("--measure", action="store_true", help="measure it first, on fleets that have chosen nothing")
-    parser.add_argument("--fleets", type=int, default=100, help="fleets that --measure takes (default 100)")
-    given = parser.parse_args(arguments)
+    parser.add_argument("--measure", action="store_true", help="measure it first, on reporting fleets")
+    parser.add_argument("--fleets", type=int, default=100, help="number of fleets for --measure (default 100)")
+    options = parser.parse_args(arguments)
     try:
-        if given.measure:
-            measure(given.policy, given.fleets)
-        _, card = load_policy(given.policy)
+        if options.measure:
+            measure(options.policy, options.fleets)
+        _, card = load_policy(options.policy)
     except HflrayError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    text = as_markdown(given.policy.stem, card, given.policy.stat().st_size)
-    given.policy.with_suffix(".md").write_text(text, encoding="utf-8")
+    text = as_markdown(options.policy.stem, card, options.policy.stat().st_size)
+    options.policy.with_suffix(".md").write_text(text, encoding="utf-8")
     return 0
 
 

@@ -1,12 +1,14 @@
-"""``hflray/DeviceAssignment-v0``: an episode is a fleet, a step gives the next of its H devices to an edge.
+"""``hflray/DeviceAssignment-v0``, the Gymnasium environment of the paper's section V.
 
-The paper's section V as a Gymnasium environment. The state of equation (25) is the episode's matrix of features and
-the step; so an observation is device t's own row, and the whole matrix comes once, as ``info["rows"]`` of `reset`.
-An agent that looks at all of it decides all H actions then; RLlib's replay holds each row once.
+An episode is a fleet, and each step assigns the next of its H devices to an edge. The state of equation (25) consists
+of the episode's feature matrix and the step. An observation therefore is the row of device t, and `reset` returns the
+whole matrix once, as ``info["rows"]``. An agent that reads the whole matrix decides all H actions at once, and RLlib's
+replay holds each row once.
 
-Rewards: ``teacher`` is equation (26), +1 for the teacher's edge and -1 for another. ``cost`` is minus what the device
-adds to the round's objective, given the devices assigned so far, in units of the teacher's objective / H: an episode's
-rewards add up to minus its final objective, and to -H for an assignment as good as the teacher's.
+There are two rewards. ``teacher`` is equation (26): +1 for the teacher's edge and -1 for any other. ``cost`` is minus
+the amount by which the device raises the round's objective, given the devices assigned so far, in units of the
+teacher's objective / H. An episode's rewards then add up to minus its final objective, and to -H for an assignment as
+good as the teacher's.
 """
 
 from __future__ import annotations
@@ -30,26 +32,30 @@ Reward = Literal["teacher", "cost"]
 
 
 class DeviceAssignmentEnv(gym.Env[NDArray[np.float32], np.int64]):
-    """See the module.
+    """The assignment of a fleet's devices to edges, as the module's docstring describes it.
 
     Args:
         pool: solved fleets, or the folder of their cache; None: fleets are drawn and solved as episodes begin.
-        count: of a folder, the first so many fleets; None: all.
-        spec: which fleets are drawn without a pool; None: Table I with HFEL-300 as teacher.
-        features: the set that rows are made of.
-        num_edges: rows are padded to so many edges; None: the largest M there may be.
+        count: number of fleets to use from a folder, from the first; None: all.
+        spec: the fleets that are drawn when there is no pool; None: Table I with HFEL-300 as teacher.
+        features: the feature set of the rows.
+        num_edges: number of edges that rows are padded to; None: the largest M of the specification.
         reward: ``teacher`` or ``cost``.
         shuffle: put the devices of each episode in a random order, which makes many fleets of one.
         in_order: go through the pool in order instead of drawing from it, as evaluations do.
-        seed_once: honour a given seed the first time only. RLlib's stock environment runner gives the same seed at
-            every sample of complete episodes, and would replay the same fleets for ever.
+        seed_once: use the seed of the first `reset` and ignore later ones. RLlib's stock environment runner passes the
+            same seed at every sample of complete episodes, and would replay the same fleets for ever.
 
-    Observation: ``Box((row,), float32)``, the row of the device to assign; zeros when all are. Action:
-    ``Discrete(num_edges)``; ``info["action_mask"]``, int8, has 1 for the edges that are there. ``info`` of `reset`
-    also has ``rows`` (H, row), ``teacher`` (H,) and ``fleet``, its number.
+    An observation is ``Box((row,), float32)``, the row of the device to assign, and zeros after the last device. An
+    action is ``Discrete(num_edges)``. Each ``info`` has:
+
+    * ``action_mask``: 1 for each edge of this fleet and 0 for padding, (num_edges,), int8;
+    * ``rows``, from `reset` only: the feature matrix, (H, row);
+    * ``teacher``, from `reset` only: the teacher's edges, (H,);
+    * ``fleet``, from `reset` only: the fleet's number.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  # as Gymnasium's own
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  # Gymnasium declares it as a plain dict too
 
     def __init__(
         self,
@@ -68,7 +74,7 @@ class DeviceAssignmentEnv(gym.Env[NDArray[np.float32], np.int64]):
         if features not in WIDTHS:
             raise ConfigError(f"learning.features: unknown set '{features}'; known: {', '.join(WIDTHS)}")
         self.pool = pool if isinstance(pool, FleetPool) or pool is None else open_pool(str(pool), count)
-        self.drawn = self.pool.spec if self.pool is not None else spec or FleetSpec()  # `spec` is Gymnasium's
+        self.drawn = self.pool.spec if self.pool is not None else spec or FleetSpec()  # Gymnasium uses the name `spec`
         largest = self.drawn.num_edges[1]
         self.num_edges = largest if num_edges is None else num_edges
         if self.num_edges < largest:
@@ -87,7 +93,7 @@ class DeviceAssignmentEnv(gym.Env[NDArray[np.float32], np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Begin an episode; ``options={"fleet": i}`` asks for fleet i of the pool.
+        """Begin an episode; ``options={"fleet": i}`` chooses fleet i of the pool.
 
         Raises:
             DataError: a feature of the fleet is not finite.
@@ -109,16 +115,16 @@ class DeviceAssignmentEnv(gym.Env[NDArray[np.float32], np.int64]):
         return self._rows[0], {"rows": self._rows, "teacher": self._labels, "fleet": number, **self._info}
 
     def step(self, action: np.int64 | int) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Give device t to edge `action`.
+        """Assign device t to edge `action`.
 
         Raises:
-            ConfigError: the edge is not there; see ``info["action_mask"]``.
+            ConfigError: the fleet has no such edge; see ``info["action_mask"]``.
         """
         edge = int(action)
         if not 0 <= edge < self._m:
-            raise ConfigError(f"action: edge {edge} of a fleet of {self._m}; accepted: 0 to {self._m - 1}")
+            raise ConfigError(f"action: edge {edge} of a fleet of {self._m} edges; accepted: 0 to {self._m - 1}")
         t = self._t
-        reward = self._added(t, edge) if self.reward == "cost" else 1.0 if edge == self._labels[t] else -1.0
+        reward = self._cost_reward(t, edge) if self.reward == "cost" else 1.0 if edge == self._labels[t] else -1.0
         self._t = t + 1
         if self._t == len(self._labels):
             return self._end, reward, True, False, self._info
@@ -145,8 +151,8 @@ class DeviceAssignmentEnv(gym.Env[NDArray[np.float32], np.int64]):
         self._energy, self._delay = p.hop_energy.copy(), p.hop_delay.copy()
         self._objective, self._unit = 0.0, solved.objective / len(order)
 
-    def _added(self, device: int, edge: int) -> float:
-        """Minus what the device adds; the first also brings the empty edges' hops to the cloud."""
+    def _cost_reward(self, device: int, edge: int) -> float:
+        """Return the cost reward of assigning `device`; the first device's includes the cloud hops of empty edges."""
         self._assignment[device] = edge
         self._energy[edge], self._delay[edge] = edge_cost(self._problem, self._assignment, edge)
         before, self._objective = (
@@ -158,12 +164,12 @@ class DeviceAssignmentEnv(gym.Env[NDArray[np.float32], np.int64]):
 
 @lru_cache(maxsize=8)
 def open_pool(folder: str, count: int | None = None) -> FleetPool:
-    """The pool of a folder, read once in a process: configurations name it, they do not carry it."""
+    """Return the pool of a folder, read once per process: configurations hold the folder's name, not the pool."""
     return FleetPool(folder, count=count)
 
 
 def register() -> None:
-    """Make the environment known to ``gymnasium.make``; importing this module does it."""
+    """Register the environment with ``gymnasium.make``; importing this module calls this function."""
     if ENV_ID not in gym.registry:
         gym.register(id=ENV_ID, entry_point="hflray.rl.env:DeviceAssignmentEnv")
 

@@ -1,7 +1,7 @@
-"""How good a policy is: on held-out fleets, against its teacher, the paper's HFEL, local search and the lower bound.
+"""Evaluation of policies on held-out fleets, against the teacher, the paper's HFEL, local search and the lower bound.
 
-Agreement with the teacher is not the goal, the objective is: a policy of 73 % agreement may cost 17 % more. Both are
-reported. References are solved once and kept in the cache of the held-out fleets.
+The goal is a low objective, not agreement with the teacher: a policy that agrees with it on 73 % of the devices may
+cost 17 % more. Both figures are reported. The references are solved once and kept in the held-out fleets' cache.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from hflray.rl.pool import FleetPool, write_file
 from hflray.seeding import stream
 
 TEACHER, BOUND = "teacher", "lower_bound"
-# The paper's HFEL starts from the geographic assignment (design, decision 5.8), local search from the best gain.
+# The paper's HFEL starts from the geographic assignment (docs/design.md, D8), local search from the best gain.
 REFERENCES: dict[str, tuple[str, dict[str, Any]]] = {
     "hfel-100": ("hfel", {"exchanges": 100}),
     "hfel-300": ("hfel", {"exchanges": 300}),
     "local_search": ("local_search", {}),
 }
-AT_ONCE = 50  # fleets in one pass of the network
+AT_ONCE = 50  # fleets per pass of the network
 
 
 @dataclass(frozen=True)
 class Quality:
-    """A policy on held-out fleets.
+    """The quality of a policy on held-out fleets.
 
     Attributes:
-        greedy_return: mean over fleets of the ±1 rewards' sum, equation (26).
+        greedy_return: sum of the ±1 rewards (26) of a fleet, mean over fleets.
         agreement: share of devices that get the teacher's edge.
-        objective: mean over fleets, J.
-        ratio: mean objective over the mean of each reference.
-        objectives: of each fleet, J.
+        objective: mean objective over fleets, J.
+        ratio: the mean objective divided by each reference's mean objective, by the reference's name.
+        objectives: objective of each fleet, (fleets,), J.
     """
 
     greedy_return: float
@@ -55,7 +55,7 @@ class Quality:
     objectives: NDArray[np.float64] = field(repr=False)
 
     def metrics(self) -> dict[str, float]:
-        """The entries of the glossary, by name."""
+        """Return the logged metrics by name; the README's glossary explains them."""
         return {
             metrics.ASSIGNER_GREEDY_RETURN: self.greedy_return,
             metrics.ASSIGNER_AGREEMENT: self.agreement,
@@ -65,13 +65,13 @@ class Quality:
 
 
 class Evaluation:
-    """Held-out fleets with their references.
+    """An evaluation of policies on held-out fleets, against references that are solved once.
 
     Args:
-        pool: fleets that training never sees.
-        features: the set the network takes.
-        num_edges: rows are padded to so many edges.
-        progress: called with the fleets whose references are known, and all.
+        pool: fleets that are not used for training.
+        features: the network's feature set.
+        num_edges: number of edges that rows are padded to.
+        progress: called with the number of fleets whose references are solved, and the number of all fleets.
     """
 
     def __init__(
@@ -86,19 +86,23 @@ class Evaluation:
         self._rows = [fleet.rows(features, num_edges) for fleet in pool.fleets]
 
     def __call__(self, network: QNetwork) -> Quality:
-        """Evaluate the greedy policy. Raises DivergedError: a Q-value is not finite."""
-        returns, same, devices, objectives = [], 0, 0, []
+        """Evaluate the greedy policy.
+
+        Raises:
+            DivergedError: a Q-value is not finite.
+        """
+        returns, matches, devices, objectives = [], 0, 0, []
         for solved, assignment in zip(self.pool.fleets, self._assign(network), strict=True):
-            agree = int((assignment == solved.labels).sum())
-            same, devices = same + agree, devices + len(assignment)
-            returns.append(2 * agree - len(assignment))
+            fleet_matches = int((assignment == solved.labels).sum())
+            matches, devices = matches + fleet_matches, devices + len(assignment)
+            returns.append(2 * fleet_matches - len(assignment))
             objectives.append(objective_of(solved.problem, assignment))
         mean = float(np.mean(objectives))
         ratio = {name: mean / float(values.mean()) for name, values in self.references.items()}
-        return Quality(float(np.mean(returns)), same / devices, mean, ratio, np.array(objectives))
+        return Quality(float(np.mean(returns)), matches / devices, mean, ratio, np.array(objectives))
 
     def _assign(self, network: QNetwork) -> list[NDArray[np.intp]]:
-        found: list[NDArray[np.intp]] = []
+        assignments: list[NDArray[np.intp]] = []
         for first in range(0, len(self._rows), AT_ONCE):
             rows = self._rows[first : first + AT_ONCE]
             with torch.inference_mode():
@@ -106,39 +110,39 @@ class Evaluation:
             if not bool(torch.isfinite(q).all()):
                 raise DivergedError("the network's Q-values are not finite; lower learning.learning_rate")
             best = q.argmax(-1).numpy()
-            found += [best[i, : len(matrix)].astype(np.intp) for i, matrix in enumerate(rows)]
-        return found
+            assignments += [best[i, : len(matrix)].astype(np.intp) for i, matrix in enumerate(rows)]
+        return assignments
 
 
 def references(pool: FleetPool, progress: Callable[[int, int], None] | None = None) -> dict[str, NDArray[np.float64]]:
-    """Objective of each reference on each fleet of the pool, by name, (fleets,) each; solved once and kept."""
-    known: list[dict[str, float]] = []
+    """Return each reference's objectives on the pool's fleets, (fleets,), J, by name; solve and cache them once."""
+    solved: list[dict[str, float]] = []
     path = pool.folder / "references.npz"
     if path.exists():
         with np.load(path, allow_pickle=False) as file:
             columns = {name: file[name] for name in file.files}
         if {*REFERENCES, BOUND} <= set(columns):
-            known = [{name: float(columns[name][i]) for name in columns} for i in range(len(columns[BOUND]))]
-    if len(known) < len(pool):
+            solved = [{name: float(columns[name][i]) for name in columns} for i in range(len(columns[BOUND]))]
+    if len(solved) < len(pool):
         with ThreadPoolExecutor(len(sched_getaffinity(0))) as threads:
-            missing = range(len(known), len(pool))
-            for done in threads.map(lambda index: _solve(pool.spec, index), missing):
-                known.append(done)
+            missing = range(len(solved), len(pool))
+            for fleet_objectives in threads.map(lambda index: _solve(pool.spec, index), missing):
+                solved.append(fleet_objectives)
                 if progress:
-                    progress(len(known), len(pool))
-        whole: dict[str, Any] = {name: np.array([fleet[name] for fleet in known]) for name in known[0]}
-        write_file(path, lambda scratch: np.savez(scratch, **whole))
+                    progress(len(solved), len(pool))
+        arrays: dict[str, Any] = {name: np.array([fleet[name] for fleet in solved]) for name in solved[0]}
+        write_file(path, lambda scratch: np.savez(scratch, **arrays))
     teacher = np.array([fleet.objective for fleet in pool.fleets])
-    mine = {name: np.array([fleet[name] for fleet in known[: len(pool)]]) for name in (*REFERENCES, BOUND)}
-    return {TEACHER: teacher, **mine}
+    by_name = {name: np.array([fleet[name] for fleet in solved[: len(pool)]]) for name in (*REFERENCES, BOUND)}
+    return {TEACHER: teacher, **by_name}
 
 
 def _solve(spec: FleetSpec, index: int) -> dict[str, float]:
     fleet, work = spec.draw(index)
     devices = np.arange(fleet.num_devices)
     problem = spec.problem(fleet, work)
-    found = {}
+    objectives = {}
     for name, (assigner, options) in REFERENCES.items():
         rng = stream(spec.seed, f"assigner/reference/{name}", index)
-        found[name] = objective_of(problem, build_assigner(assigner, **options).assign(fleet, work, devices, rng))
-    return found | {BOUND: lower_bound(fleet, work, devices)}
+        objectives[name] = objective_of(problem, build_assigner(assigner, **options).assign(fleet, work, devices, rng))
+    return objectives | {BOUND: lower_bound(fleet, work, devices)}

@@ -1,4 +1,4 @@
-"""Names of what a training run leaves behind."""
+"""Names of the files and folders that a training run writes."""
 
 RLLIB, PROGRESS, CHECKPOINT = "rllib", "training.json", "checkpoint"
 POLICY, HISTORY = "policy.safetensors", "history.jsonl"

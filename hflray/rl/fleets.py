@@ -1,10 +1,14 @@
-"""Random fleets and what a teacher made of them: the specification, drawing and solving.
+"""Random fleets with a teacher's assignments: their specification, drawing and solving.
 
-A fleet is a function of the specification and its number (``seeding.stream``). There are three sets, each from a stream
-of its own: fleets to train on; held-out ones, for learning curves and for choosing among snapshots and runs; and those
-on which a finished policy is reported, which have chosen nothing. What is kept of a solved fleet is the round's problem
-and the teacher's assignment, independent of features: either feature set is computed on reading, in a fraction of a
-millisecond.
+A fleet is a function of the specification and its number (``seeding.stream``). There are three sets of fleets, each
+from a stream of its own:
+
+* training fleets;
+* held-out fleets, for learning curves and for choosing among snapshots and runs;
+* reporting fleets, on which finished policies are measured and nothing is chosen.
+
+A solved fleet consists of the round's problem and the teacher's assignment. It does not depend on the feature set:
+either set is computed when the fleet is read, in a fraction of a millisecond.
 """
 
 from __future__ import annotations
@@ -32,27 +36,27 @@ from hflray.study import MODEL_KB, sized_by_data
 
 FORMAT = 1
 TEACHER_OPTIONS = {"hfel": ("exchanges", "start"), "local_search": ("start",)}
-MOST_EDGES = 127  # labels are int8
-# Settings of `fleet` that came after FORMAT 1: at its default such a setting is left out of the specification, so that
-# hashes, caches and what policies have recorded stay as they were.
+MOST_EDGES = 127  # because labels are int8
+# Settings of `fleet` that are newer than FORMAT 1. The specification leaves such a setting out at its default, so that
+# hashes, caches and the specifications recorded in policies do not change.
 LATER = ("deployment_seed", "power_law")
 
 
 @dataclass(frozen=True)
 class FleetSpec:
-    """Which fleets, and whose assignments.
+    """The specification of a set of random fleets and of the teacher that solves them.
 
     Attributes:
-        fleet: ranges of everything but the counts.
+        fleet: ranges of all quantities except the numbers of devices and edges.
         num_scheduled, num_edges: ranges of H and M, both ends included.
-        delay_weight: range of λ, drawn in logarithms, J/s.
-        model_kb: values of z, one of which is drawn, KB.
-        base_share: probability of `base_delay_weight` and `base_model_kb` instead.
+        delay_weight: range of λ, J/s; its logarithm is drawn uniformly.
+        model_kb: values of z to draw from, KB.
+        base_share: probability that a fleet has `base_delay_weight` and `base_model_kb` instead.
         local_iterations, edge_iterations: L and Q.
         teacher, options: an assigner's name and its options.
-        seed: root of the streams.
-        held_out: fleets for evaluation and choice, from another stream than those for training.
-        reporting: fleets that a finished policy is reported on, from a third stream; `held_out` does not matter then.
+        seed: root seed of the streams.
+        held_out: draw held-out fleets instead of training fleets.
+        reporting: draw reporting fleets; `held_out` is then ignored.
     """
 
     fleet: FleetConfig = field(default_factory=FleetConfig)
@@ -94,11 +98,15 @@ class FleetSpec:
 
     @classmethod
     def of(cls, config: ExperimentConfig, held_out: bool = False) -> FleetSpec:
-        """The specification that a configuration asks for. Raises ConfigError, see `hflray.study.sized_by_data`."""
+        """Return the specification of a configuration's fleets.
+
+        Raises:
+            ConfigError: see `hflray.study.sized_by_data`.
+        """
         config = sized_by_data(config)
         learning = config.learning
-        given = {"exchanges": learning.teacher.exchanges, "start": learning.teacher.start}
-        wanted = TEACHER_OPTIONS.get(learning.teacher.name, ())
+        teacher_settings = {"exchanges": learning.teacher.exchanges, "start": learning.teacher.start}
+        option_names = TEACHER_OPTIONS.get(learning.teacher.name, ())
         scheduled, edges = config.scheduling.num_scheduled, config.fleet.num_edges
         weight, size = config.cost.delay_weight, config.cost.model_kb or MODEL_KB
         return cls(
@@ -113,13 +121,14 @@ class FleetSpec:
             local_iterations=config.training.local_iterations,
             edge_iterations=config.training.edge_iterations,
             teacher=learning.teacher.name,
-            options={name: given[name] for name in wanted if given[name] is not None} | learning.teacher.options,
+            options={name: teacher_settings[name] for name in option_names if teacher_settings[name] is not None}
+            | learning.teacher.options,
             seed=config.seed,
             held_out=held_out,
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it; what does not matter to the fleets (such as the counts of `fleet`) is left out."""
+        """Return the specification as JSON values, without the settings that do not change the fleets."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name not in ("fleet", "options")}
         fleet = {
             k: v
@@ -127,28 +136,33 @@ class FleetSpec:
             if k not in ("num_devices", "num_edges", "dense")
             and not (k in LATER and v == FleetConfig.model_fields[k].default)
         }
-        if not self.reporting:  # as caches from before it have it
+        if not self.reporting:  # the field is newer than FORMAT 1: see LATER
             del values["reporting"]
-        whole: dict[str, Any] = json.loads(json.dumps({"fleet": fleet, **values, "options": dict(self.options)}))
-        return whole
+        tree: dict[str, Any] = json.loads(json.dumps({"fleet": fleet, **values, "options": dict(self.options)}))
+        return tree
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> FleetSpec:
-        """What `to_dict` gave. Raises ConfigError."""
+        """Rebuild a specification from the values of `to_dict`.
+
+        Raises:
+            ConfigError: a value is not accepted.
+        """
         tree: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
         tree["fleet"] = validate(FleetConfig, {**values["fleet"], "num_edges": values["num_edges"][1]})
         return cls(**tree)
 
     @property
     def hash(self) -> str:
-        """Sixteen hexadecimal digits that differ between specifications."""
+        """A hash of sixteen hexadecimal digits that identifies the specification."""
         text = json.dumps({"format": FORMAT, **self.to_dict()}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def draw(self, index: int) -> tuple[Fleet, Workload]:
-        """Fleet `index`, all of whose devices are scheduled, and the round's work.
+        """Draw fleet `index`, all of whose devices are scheduled, and the round's workload.
 
-        To draw H devices is to draw N and schedule H of them uniformly: devices are independent and alike.
+        Drawing H devices is equivalent to drawing N and scheduling H of them uniformly, because devices are independent
+        and identically distributed.
         """
         rng = stream(self.seed, self._stream, index)
         h = int(rng.integers(*self.num_scheduled, endpoint=True))
@@ -165,7 +179,7 @@ class FleetSpec:
 
     @staticmethod
     def problem(fleet: Fleet, work: Workload) -> RoundProblem:
-        """The round in which all of a fleet's devices are scheduled."""
+        """Return the problem of the round in which all of a fleet's devices are scheduled."""
         return round_problem(fleet, work, np.arange(fleet.num_devices))[0]
 
     @property
@@ -175,7 +189,7 @@ class FleetSpec:
         return "assigner/held-out" if self.held_out else "assigner/fleets"
 
     def solve(self, index: int) -> SolvedFleet:
-        """Fleet `index` with the teacher's assignment."""
+        """Return fleet `index` with the teacher's assignment."""
         fleet, work = self.draw(index)
         devices = np.arange(fleet.num_devices)
         teacher = build_assigner(self.teacher, **self.options)
@@ -187,13 +201,13 @@ class FleetSpec:
 
 
 class SolvedFleet(NamedTuple):
-    """A fleet's round and the teacher's answer.
+    """The problem of a fleet's round and the teacher's solution.
 
     Attributes:
         problem: the round, H devices and M edges.
         labels: the teacher's edge of each device, (H,), int8.
-        objective: what the teacher's assignment costs, J.
-        cycles_per_sample, samples: u and D, (H,); the ``paper`` features need them apart.
+        objective: objective of the teacher's assignment, J.
+        cycles_per_sample, samples: u and D, (H,); the ``paper`` features need them separately.
     """
 
     problem: RoundProblem
@@ -203,7 +217,7 @@ class SolvedFleet(NamedTuple):
     samples: NDArray[np.float64]
 
     def rows(self, features: FeatureSet, num_edges: int | None = None) -> Rows:
-        """The feature rows (H, row), padded to `num_edges`.
+        """Return the feature rows (H, row), padded to `num_edges`.
 
         Raises:
             DataError: a feature is not finite.
@@ -211,7 +225,7 @@ class SolvedFleet(NamedTuple):
         problem = self.problem
         if features == "db":
             rows = db_rows(problem)
-        else:  # a constant factor of the gains makes no difference to their scaled values
+        else:  # a constant factor of the gains does not change their scaled values
             rows = paper_rows(
                 problem.snr.T / problem.power[:, None], self.cycles_per_sample, self.samples, problem.power
             )
@@ -220,31 +234,31 @@ class SolvedFleet(NamedTuple):
 
 
 def check_rows(rows: Rows) -> None:
-    """Raise DataError if a feature is not finite: a network would pass it on to every device as NaN."""
+    """Raise DataError if a feature is not finite: the network would turn it into NaN Q-values of all devices."""
     bad = np.argwhere(~np.isfinite(rows))
     if len(bad):
-        where = ", ".join(str(i) for i in bad[0])
-        raise DataError(f"features[{where}]: got {rows[tuple(bad[0])]}; finite numbers are needed; correct the fleet")
+        index = ", ".join(str(i) for i in bad[0])
+        raise DataError(f"features[{index}]: got {rows[tuple(bad[0])]}; finite numbers are needed; correct the fleet")
 
 
 def objective_of(problem: RoundProblem, assignment: NDArray[Any]) -> float:
-    """``Σ E_m + λ max T_m`` of an assignment (H,), J."""
+    """Compute the objective ``Σ E_m + λ max T_m`` of an assignment (H,), J."""
     energy, delay = np.empty((2, len(problem.bandwidth)))
     return float(all_costs(problem, np.asarray(assignment, dtype=np.intp), energy, delay))
 
 
 def held_out(spec: FleetSpec) -> FleetSpec:
-    """The same specification with fleets that training never sees."""
+    """Return the same specification for held-out fleets, which are not used for training."""
     return replace(spec, held_out=True)
 
 
 def reporting(spec: FleetSpec) -> FleetSpec:
-    """The same specification with fleets that neither training nor any choice among policies sees."""
+    """Return the same specification for reporting fleets, which are used neither for training nor for any choice."""
     return replace(spec, held_out=False, reporting=True)
 
 
 def network_spec(config: ExperimentConfig) -> NetworkSpec:
-    """The network that a configuration asks for; M is the largest of its fleets."""
+    """Return the specification of a configuration's network, whose M is the largest of the configuration's fleets."""
     learning = config.learning
     return NetworkSpec(
         architecture=learning.architecture,

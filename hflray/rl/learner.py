@@ -1,7 +1,7 @@
-"""RLlib's DQN loss on whole episodes (paper, equations (21) and (22)), and the teacher's cross-entropy beside it.
+"""RLlib's DQN loss on whole episodes (paper, equations (21) and (22)), plus a cross-entropy against the teacher.
 
-`EpisodesToBatch` is the first piece of the learner's pipeline: it lays episodes out as padded (B, T, …) columns with a
-loss mask, which RLlib's own pieces then leave alone.
+`EpisodesToBatch` is the first connector of the learner's pipeline. It lays episodes out as padded (B, T, …) columns
+with a loss mask, and RLlib's own connectors do not change these columns.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ LAST_TARGET_UPDATES = "last_target_updates"
 
 
 class D3QNLearner(DQNTorchLearner):  # type: ignore[misc]
-    """``td`` × RLlib's TD loss + ``ce`` × cross-entropy of Q against the teacher's edges (as in DQfD, with its data).
+    """A learner whose loss is ``td`` × RLlib's TD loss + ``ce`` × cross-entropy of Q against the teacher, as in DQfD.
 
-    The weights are ``learner_config_dict`` of the algorithm's configuration.
+    The weights ``td`` and ``ce`` are in ``learner_config_dict`` of the algorithm's configuration.
     """
 
     def compute_loss_for_module(
@@ -39,9 +39,9 @@ class D3QNLearner(DQNTorchLearner):  # type: ignore[misc]
         if weights["ce"]:
             mask = batch[Columns.LOSS_MASK]
             q, edges = fwd_out[QF_PREDS][mask], batch[TEACHER][mask]
-            if NUMBERS in batch:  # a transition that was drawn twice counts twice
-                each = torch.nn.functional.cross_entropy(q, edges, reduction="none")
-                imitation = (batch["weights"][mask] * each).mean()
+            if NUMBERS in batch:  # single transitions: one that was drawn twice counts twice
+                losses = torch.nn.functional.cross_entropy(q, edges, reduction="none")
+                imitation = (batch["weights"][mask] * losses).mean()
             else:
                 imitation = torch.nn.functional.cross_entropy(q, edges)
             self.metrics.log_value((module_id, "cross_entropy"), imitation, window=1)
@@ -58,7 +58,7 @@ class D3QNLearner(DQNTorchLearner):  # type: ignore[misc]
         for module_id in self.module.keys():  # noqa: SIM118 (no mapping)
             self.module[module_id].unwrapped().forget_targets()
 
-    # When the target network was last updated is not part of RLlib's state: a restored run would update it at once.
+    # RLlib's state lacks the time of the target network's last update, so a restored run would update it at once.
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         state: dict[str, Any] = super().get_state(*args, **kwargs)
         return {**state, LAST_TARGET_UPDATES: dict(self.last_update_ts_by_mid)}
@@ -70,11 +70,11 @@ class D3QNLearner(DQNTorchLearner):  # type: ignore[misc]
 
 
 class Drawn(list[SingleAgentEpisode]):
-    """The distinct episodes of a draw of single transitions.
+    """The distinct episodes that a draw of single transitions came from.
 
     Attributes:
-        counts: how often each of an episode's transitions was drawn, (H,) each.
-        numbers: of the episodes, counted from the first that the buffer ever took in.
+        counts: for each episode, how often each of its transitions was drawn, (H,).
+        numbers: each episode's number, counted from the first episode that was ever added to the buffer.
     """
 
     def __init__(self, episodes: list[SingleAgentEpisode], counts: list[NDArray[np.intp]], numbers: list[int]) -> None:
@@ -83,22 +83,23 @@ class Drawn(list[SingleAgentEpisode]):
 
 
 class EpisodesToBatch(ConnectorV2):  # type: ignore[misc]
-    """Whole episodes to columns, padded with zeros to the longest.
+    """A connector that converts whole episodes to columns, padded with zeros to the longest episode.
 
-    Of a draw of single transitions, those are in the loss that were drawn, each weighted by how often: RLlib divides
-    the weighted sum by the number of those, so that the loss is the mean over the draw, equation (21).
+    For a draw of single transitions, the loss mask selects the transitions that were drawn, and the weights are
+    proportional to how often each was drawn. RLlib divides the weighted sum by the number of masked transitions, so the
+    weights are scaled to make the loss the mean over the draw, equation (21).
     """
 
     def __call__(self, *, batch: dict[str, Any], episodes: list[Any], **kwargs: Any) -> dict[str, Any]:
-        # RLlib's loss squeezes: at T = 1 the batch dimension would be taken for time.
+        # RLlib's loss squeezes dimensions: at T = 1 it would mistake the batch dimension for time.
         steps = max(2, *(len(episode) for episode in episodes))
         columns: dict[str, dict[tuple[str], list[Any]]] = {}
         scale = np.float32(1.0)
         if isinstance(episodes, Drawn):
-            whole = np.concatenate(episodes.counts)
-            scale = np.float32((whole > 0).sum() / whole.sum())
+            all_counts = np.concatenate(episodes.counts)
+            scale = np.float32((all_counts > 0).sum() / all_counts.sum())
         for number, episode in enumerate(episodes):
-            key = (f"{episode.id_}_{number}",)  # the same episode may be drawn twice
+            key = (f"{episode.id_}_{number}",)  # the number keeps two draws of one episode apart
             laid_out = _columns(episode, steps)
             if isinstance(episodes, Drawn):
                 counts = padded(episodes.counts[number], steps, np.float32)
@@ -118,7 +119,7 @@ def _columns(episode: Any, steps: int) -> dict[str, Any]:
     ones = np.ones(steps, dtype=np.float32)
     return {
         Columns.OBS: padded(episode.observations.data[:n], steps, np.float32),
-        Columns.NEXT_OBS: np.zeros(1, dtype=np.float32),  # the next state is the next step of the same pass
+        Columns.NEXT_OBS: np.zeros(1, dtype=np.float32),  # the next state is the next step of the same episode
         Columns.ACTIONS: padded(episode.actions.data, steps, np.int64),
         Columns.REWARDS: padded(episode.rewards.data, steps, np.float32),
         Columns.TERMINATEDS: terminated,
@@ -132,7 +133,7 @@ def _columns(episode: Any, steps: int) -> dict[str, Any]:
 
 
 def padded(values: Any, steps: int, dtype: type) -> NDArray[Any]:
-    """`values` (n, …) with zeros up to `steps`."""
+    """Return `values` (n, …) padded with zeros to `steps` rows."""
     array = np.asarray(values)
     out = np.zeros((steps, *array.shape[1:]), dtype=dtype)
     out[: len(array)] = array

@@ -1,8 +1,8 @@
-"""The Q-network as an RLlib module: whole episodes in, Q of every device in one pass (paper, equations (18) to (23)).
+"""The Q-network as an RLlib module, which computes Q of all devices of an episode in one pass (equations (18) to (23)).
 
-The network is `hflray.assignment.network`'s, so that what RLlib trains is what inference loads. A batch has
-``obs`` (B, T, row), padded, and ``lengths`` (B,). The next state of step t is step t + 1 of the same episode, so its
-Q-values are the same pass, shifted.
+The network comes from `hflray.assignment.network`, so that RLlib trains the same network that inference loads. A batch
+has ``obs`` (B, T, row), padded, and ``lengths`` (B,). The next state of step t is step t + 1 of the same episode, so
+the next Q-values are those of the same pass, shifted by one step.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from torch import Tensor, nn
 
 from hflray.assignment.network import NetworkSpec, build_network
 
-LENGTHS = "lengths"  # devices of each episode, (B,)
+LENGTHS = "lengths"  # number of devices of each episode, (B,)
 DRAWS = "draws"  # uniform numbers for exploration, (B, T, 2)
-NUMBERS = "numbers"  # of the episodes of single transitions, (B,)
-EPSILON = "epsilon"  # how often to explore, from 0 to 1
+NUMBERS = "numbers"  # number of each episode, (B,); in batches of single transitions only
+EPSILON = "epsilon"  # probability of exploration
 
 
 class D3QNModule(TorchRLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):  # type: ignore[misc]
-    """Dueling double deep Q-network over whole episodes.
+    """A dueling double deep Q-network over whole episodes.
 
-    ``model_config``: ``network``, a `NetworkSpec` as a dictionary, and ``seed`` of its first weights.
+    ``model_config`` holds ``network``, a `NetworkSpec` as a dictionary, and ``seed``, the seed of the initial weights.
     """
 
     def setup(self) -> None:
-        """Build the network; its first weights follow from the seed alone."""
+        """Build the network, whose initial weights depend on the seed alone."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.model_config["seed"])
             self.network = build_network(NetworkSpec(**self.model_config["network"]))
@@ -45,8 +45,8 @@ class D3QNModule(TorchRLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):  #
         self.forget_targets()
 
     def forget_targets(self) -> None:
-        """The target network has changed: what `_targets` kept of it no longer holds."""
-        self._kept: dict[int, Tensor] = {}
+        """Drop the Q-values that `_targets` cached, because the target network has changed."""
+        self._target_cache: dict[int, Tensor] = {}
 
     def get_target_network_pairs(self) -> list[tuple[nn.Module, nn.Module]]:
         return [(self.network, self._target)]
@@ -63,11 +63,11 @@ class D3QNModule(TorchRLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):  #
 
     @torch.no_grad()
     def _forward_exploration(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Tensor]:
-        """ε-greedy; an explored edge is one that is there. The random numbers are the caller's (`DRAWS`)."""
+        """Choose ε-greedy actions, exploring available edges only; the caller gives the random numbers (`DRAWS`)."""
         greedy = self._forward_inference(batch)[Columns.ACTIONS]
         mask, draws = self.network.edge_mask(batch[Columns.OBS]), batch[DRAWS]
-        chosen = (draws[..., 1] * mask.sum(-1)).long() + 1  # the so-manieth edge of those there
-        explored = (mask.cumsum(-1) == chosen[..., None]).int().argmax(-1)
+        n = (draws[..., 1] * mask.sum(-1)).long() + 1  # explore the n-th available edge
+        explored = (mask.cumsum(-1) == n[..., None]).int().argmax(-1)
         return {Columns.ACTIONS: torch.where(draws[..., 0] < batch[EPSILON], explored, greedy)}
 
     def _forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, Tensor]:
@@ -77,19 +77,19 @@ class D3QNModule(TorchRLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):  #
         return {QF_PREDS: q, QF_NEXT_PREDS: shifted(q.detach()), QF_TARGET_NEXT_PREDS: shifted(target)}
 
     def _targets(self, batch: dict[str, Any]) -> Tensor:
-        """Q of the target network, (B, T, M), each episode passed once between two updates of that network.
+        """Return Q of the target network, (B, T, M), computed once per episode between two updates of that network.
 
-        It is passed by itself: its bits then do not depend on which others were drawn with it.
+        Each episode is passed alone, so that its bits do not depend on the episodes that were drawn with it.
         """
-        rows, found = batch[Columns.OBS], []
+        rows, q_values = batch[Columns.OBS], []
         for i, (number, length) in enumerate(zip(batch[NUMBERS].tolist(), batch[LENGTHS].tolist(), strict=True)):
-            if number not in self._kept:
-                self._kept[number] = self._target(rows[i : i + 1, :length])[0]
-            found.append(self._kept[number])
-        q = torch.nn.utils.rnn.pad_sequence(found, batch_first=True)
+            if number not in self._target_cache:
+                self._target_cache[number] = self._target(rows[i : i + 1, :length])[0]
+            q_values.append(self._target_cache[number])
+        q = torch.nn.utils.rnn.pad_sequence(q_values, batch_first=True)
         return torch.nn.functional.pad(q, (0, 0, 0, rows.shape[1] - q.shape[1]))
 
 
 def shifted(q: Tensor) -> Tensor:
-    """Q of step t + 1 at t, (B, T, M); zeros after the last step, which the loss masks as terminal."""
+    """Shift `q` (B, T, M) so that step t holds Q of step t + 1; the last step, which is terminal, holds zeros."""
     return torch.cat([q[:, 1:], torch.zeros_like(q[:, :1])], dim=1)

@@ -1,7 +1,8 @@
-"""A cache of solved fleets, solved ahead and in parallel so that training never waits for a teacher.
+"""A cache of fleets that are solved ahead and in parallel, so that training never waits for a teacher.
 
-A folder with ``spec.json`` and ``fleets-FIRST-END.npz``; nothing in it is pickled. Fleets are numbered and each is a
-function of the specification and its number, so a cache can grow while it is read, and two machines make the same one.
+The cache is a folder with ``spec.json`` and ``fleets-FIRST-END.npz``, and holds no pickles. Each fleet is a function of
+the specification and the fleet's number. A cache can therefore grow while it is read, and two machines make the same
+cache.
 
     python -m hflray.rl.pool --config FILE --set learning.fleets=5000      # solve ahead
 """
@@ -31,20 +32,20 @@ SPEC = "spec.json"
 
 
 def default_cache(spec: FleetSpec) -> Path:
-    """Where a specification's fleets are kept unless a folder is given."""
+    """Return the folder that caches a specification's fleets when no folder is set."""
     return Path("~/.cache/hflray/fleets").expanduser() / spec.hash
 
 
 class FleetPool:
-    """The solved fleets of a cache, in memory. Read-only; copies are the pool itself.
+    """The solved fleets of a cache, in memory. A pool is read-only, and ``copy.deepcopy`` returns the pool itself.
 
     Args:
         folder: the cache.
-        spec: what is expected there; None: whatever it holds.
-        count: use the first so many fleets; None: all there are.
+        spec: the specification that the cache must have; None: any.
+        count: number of fleets to use, from the first; None: all.
 
     Raises:
-        ConfigError: no cache there, one of another specification, or fewer fleets than `count`.
+        ConfigError: `folder` is no cache, has another specification, or holds fewer fleets than `count`.
     """
 
     def __init__(self, folder: str | Path, spec: FleetSpec | None = None, count: int | None = None) -> None:
@@ -71,16 +72,16 @@ class FleetPool:
     def __deepcopy__(self, memo: dict[int, Any]) -> FleetPool:
         return self
 
-    def __reduce__(self) -> tuple[Any, ...]:  # gigabytes do not travel: whoever unpickles it reads the cache
+    def __reduce__(self) -> tuple[Any, ...]:  # a pool may be gigabytes, so unpickling reads the cache instead
         return FleetPool, (self.folder, self.spec, len(self))
 
     @property
     def num_edges(self) -> int:
-        """The largest M of the specification: what rows are padded to."""
+        """The largest M of the specification, to which rows are padded."""
         return self.spec.num_edges[1]
 
     def refresh(self) -> int:
-        """Take in fleets solved since; return how many there are now."""
+        """Read the fleets that were solved since the last call, and return the number of all fleets."""
         for first, end, path in _shards(self.folder):
             if first <= len(self.fleets) < end:
                 fleets, solve_s = _read_shard(path)
@@ -90,7 +91,11 @@ class FleetPool:
 
 
 def read_spec(folder: Path) -> FleetSpec:
-    """The specification of a cache. Raises ConfigError: there is none, or it is of another format."""
+    """Return the specification of a cache.
+
+    Raises:
+        ConfigError: `folder` is no cache, or a cache of another format.
+    """
     try:
         content = json.loads((folder / SPEC).read_text(encoding="utf-8"))
         if content["format"] != FORMAT:
@@ -102,16 +107,23 @@ def read_spec(folder: Path) -> FleetSpec:
         ) from error
 
 
-def check_same(folder: Path, held: FleetSpec, wanted: FleetSpec) -> None:
-    """Raise ConfigError that names what differs between a cache and what is wanted of it."""
-    if held.hash == wanted.hash:
+def check_same(folder: Path, cached: FleetSpec, required: FleetSpec) -> None:
+    """Raise a ConfigError that names the differences if a cache holds another specification than the required one."""
+    if cached.hash == required.hash:
         return
-    ours, theirs = held.to_dict(), wanted.to_dict()
-    ours, theirs = ours | ours.pop("fleet"), theirs | theirs.pop("fleet")
-    differ = [f"{key} = {ours[key]} there, {theirs[key]} here" for key in theirs if ours.get(key) != theirs[key]]
+    cached_values, required_values = cached.to_dict(), required.to_dict()
+    cached_values, required_values = (
+        cached_values | cached_values.pop("fleet"),
+        required_values | required_values.pop("fleet"),
+    )
+    differ = [
+        f"{key} = {cached_values[key]} in the cache, {required_values[key]} in the configuration"
+        for key in required_values
+        if cached_values.get(key) != required_values[key]
+    ]
     raise ConfigError(
         f"learning.cache: {folder} holds fleets of another configuration ({'; '.join(differ)}); give another folder, "
-        "null for one of its own, or the configuration it was made with"
+        "null for a folder of the configuration's own, or the configuration that made this cache"
     )
 
 
@@ -125,16 +137,16 @@ def prepare(
     ray: bool = False,
     shard: int = 250,
 ) -> FleetPool:
-    """Open the cache of `spec`, after solving what is missing of `count` fleets.
+    """Solve those of the first `count` fleets of `spec` that its cache lacks, and open the cache.
 
     Args:
-        spec: which fleets.
-        count: how many.
+        spec: the specification of the fleets.
+        count: the number of fleets.
         folder: the cache; None: `default_cache`.
-        workers: threads that solve (kernels run without the interpreter lock); None: a CPU each.
-        progress: called with the fleets there are and `count`.
-        ray: solve as Ray tasks, one CPU each, on whatever cluster Ray is connected to.
-        shard: fleets in a file. What is finished is kept if the process is stopped.
+        workers: number of solving threads (the kernels release the interpreter lock); None: one per CPU.
+        progress: called with the number of solved fleets and `count`.
+        ray: solve as Ray tasks, one CPU each, on the cluster that Ray is connected to.
+        shard: fleets per file. Finished files stay if the process is stopped.
 
     Raises:
         ConfigError: the cache is of another specification, or a teacher's option is unknown.
@@ -143,25 +155,25 @@ def prepare(
     if (target / SPEC).exists():
         check_same(target, read_spec(target), spec)
     elif target.is_dir() and any(target.iterdir()):
-        raise ConfigError(f"learning.cache: {target} is not empty and no cache; give another folder, or empty it")
+        raise ConfigError(f"learning.cache: {target} is not empty and not a cache; give another folder, or empty it")
     else:
-        build_assigner(spec.teacher, **spec.options)  # an unknown option is said before a folder is made
+        build_assigner(spec.teacher, **spec.options)  # raise for an unknown option before making a folder
         target.mkdir(parents=True, exist_ok=True)
         content = {"format": FORMAT, "hash": spec.hash, "spec": spec.to_dict()}
         write_file(target / SPEC, lambda path: path.write_text(json.dumps(content, indent=1), encoding="utf-8"))
-    there = _solved(target)
+    solved = _solved(target)
     if progress:
-        progress(min(there, count), count)
+        progress(min(solved, count), count)
     solve = _solve_with_ray if ray else _solve_with_threads
-    step = max(1, min(shard, count - there))
-    while there < count:
-        end = min(there + step, count)
+    step = max(1, min(shard, count - solved))
+    while solved < count:
+        end = min(solved + step, count)
         begin = time.perf_counter()
-        fleets = solve(spec, there, end, workers or len(os.sched_getaffinity(0)))
-        write_shard(target / f"fleets-{there:08d}-{end:08d}.npz", fleets, time.perf_counter() - begin)
-        there = end
+        fleets = solve(spec, solved, end, workers or len(os.sched_getaffinity(0)))
+        write_shard(target / f"fleets-{solved:08d}-{end:08d}.npz", fleets, time.perf_counter() - begin)
+        solved = end
         if progress:
-            progress(there, count)
+            progress(solved, count)
     return FleetPool(target, spec, count)
 
 
@@ -173,10 +185,10 @@ def _solve_with_threads(spec: FleetSpec, first: int, end: int, workers: int) -> 
 def _solve_with_ray(spec: FleetSpec, first: int, end: int, workers: int) -> list[SolvedFleet]:
     import ray
 
-    def some(indices: list[int]) -> list[SolvedFleet]:
+    def solve_all(indices: list[int]) -> list[SolvedFleet]:
         return [spec.solve(index) for index in indices]
 
-    task = ray.remote(num_cpus=1)(some)
+    task = ray.remote(num_cpus=1)(solve_all)
     parts = [range(first, end)[i : i + 10] for i in range(0, end - first, 10)]
     return [fleet for part in ray.get([task.remote(list(part)) for part in parts]) for fleet in part]
 
@@ -218,47 +230,47 @@ def _read_shard(path: Path) -> tuple[list[SolvedFleet], float]:
             snr = a["snr"][links[i] : links[i + 1]].reshape(a["m"][i], a["h"][i])
             problem = RoundProblem(snr=snr, **values)
             objective = float(a["objective"][i])
-            own = a["cycles_per_sample"][device], a["samples"][device]
-            fleets.append(SolvedFleet(problem, a["labels"][device], objective, *own))
+            per_device = a["cycles_per_sample"][device], a["samples"][device]
+            fleets.append(SolvedFleet(problem, a["labels"][device], objective, *per_device))
         return fleets, float(a["solve_s"])
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(f"{path}: a damaged file of solved fleets ({error}); remove it and run again") from error
 
 
 def _shards(folder: Path) -> list[tuple[int, int, Path]]:
-    """Files of fleets by their first number; of two that begin alike the longer one last."""
-    found = []
+    """Return (first, end, path) of the fleet files, in order; of two with the same first number the longer is last."""
+    shards = []
     for path in folder.glob("fleets-*-*.npz"):
         _, first, end = path.stem.split("-")
-        found.append((int(first), int(end), path))
-    return sorted(found)
+        shards.append((int(first), int(end), path))
+    return sorted(shards)
 
 
 def _solved(folder: Path) -> int:
-    there = 0
+    count = 0
     for first, end, _ in _shards(folder):
-        there = max(there, end) if first <= there else there
-    return there
+        count = max(count, end) if first <= count else count
+    return count
 
 
 def write_file(path: Path, write: Callable[[Path], Any]) -> None:
-    """Write a file in one step: whoever reads the folder sees all of it or nothing."""
+    """Write a file in one step, so that readers of the folder see all of it or nothing."""
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".") as scratch:
         write(Path(scratch) / path.name)
         os.replace(Path(scratch) / path.name, path)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """``python -m hflray.rl.pool``: solve the fleets of a configuration ahead."""
+    """Run ``python -m hflray.rl.pool``, which solves the fleets of a configuration ahead."""
     from rich.progress import Progress
 
     parser = argparse.ArgumentParser(prog="python -m hflray.rl.pool", description="Solve fleets ahead of training.")
     parser.add_argument("--config", type=Path, help="configuration or sweep file (YAML); default: all defaults")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting")
-    parser.add_argument("--workers", type=int, help="threads; default: one a CPU")
-    given = parser.parse_args(arguments)
+    parser.add_argument("--workers", type=int, help="number of threads; default: one per CPU")
+    options = parser.parse_args(arguments)
     try:
-        config = load_config(given.config, given.set)
+        config = load_config(options.config, options.set)
         with Progress() as bar:
             task = bar.add_task("fleets solved")
 
@@ -267,7 +279,7 @@ def main(arguments: list[str] | None = None) -> int:
 
             learning = config.learning
             pool = prepare(
-                FleetSpec.of(config), learning.fleets, learning.cache, workers=given.workers, progress=progress
+                FleetSpec.of(config), learning.fleets, learning.cache, workers=options.workers, progress=progress
             )
     except HflrayError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -1,10 +1,10 @@
-"""Replay of whole episodes, or of transitions, seeded and resumable.
+"""A seeded and resumable replay buffer of whole episodes, which can also draw single transitions.
 
-A transition's state is its whole episode's rows, so the buffer holds episodes, and single transitions of them are drawn
-by saying how often each step of each episode was.
+The state of a transition contains all rows of its episode. The buffer therefore holds episodes, and a draw of single
+transitions consists of the episodes and of how often each of their steps was drawn.
 
-RLlib's own buffer seeds itself from the system, and its state is a pickle of episodes. RLlib recognises buffers of
-episodes by ``EpisodeReplayBuffer`` in the class's name.
+RLlib's own buffer seeds itself from the system, and its state is a pickle of episodes. RLlib recognises a buffer of
+episodes by ``EpisodeReplayBuffer`` in the name of its class.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from hflray.rl.learner import TEACHER, Drawn
 
 
 class WholeEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
-    """The latest episodes, up to `capacity` transitions; `sample` draws uniformly and with replacement.
+    """A buffer of the latest episodes, from which `sample` draws uniformly and with replacement.
 
     Args:
-        capacity: transitions kept; at least one episode is.
-        seed: of the draws.
+        capacity: largest number of transitions; at least one episode is always kept.
+        seed: seed of the draws.
         transitions: draw single transitions, as Algorithm 5 does, instead of whole episodes.
     """
 
@@ -32,7 +32,7 @@ class WholeEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         self.rng, self.transitions = np.random.default_rng(seed), transitions
 
     def add(self, episodes: list[SingleAgentEpisode]) -> None:
-        """Append complete episodes; the oldest make room."""
+        """Append complete episodes, and drop the oldest ones while there are more transitions than `capacity`."""
         for episode in episodes:
             self.episodes.append(episode)
             self._num_timesteps += len(episode)
@@ -42,7 +42,7 @@ class WholeEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
                 self._num_episodes_evicted += 1
 
     def sample(self, num_items: int, **kwargs: Any) -> list[SingleAgentEpisode]:
-        """Episodes of together at least `num_items` transitions; or those of exactly `num_items` single ones."""
+        """Draw whole episodes of at least `num_items` transitions together, or exactly `num_items` transitions."""
         if self.transitions:
             return self._single(num_items)
         drawn: list[SingleAgentEpisode] = []
@@ -57,22 +57,22 @@ class WholeEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         ends = np.cumsum([len(episode) for episode in self.episodes])
         flat = np.bincount(self.rng.integers(ends[-1], size=num_items), minlength=ends[-1])
         counts = np.split(flat, ends[:-1])
-        there = [i for i, of_episode in enumerate(counts) if of_episode.any()]
+        indices = [i for i, episode_counts in enumerate(counts) if episode_counts.any()]
         self.sampled_timesteps += num_items
         first = self._num_episodes_evicted
-        return Drawn([self.episodes[i] for i in there], [counts[i] for i in there], [first + i for i in there])
+        return Drawn([self.episodes[i] for i in indices], [counts[i] for i in indices], [first + i for i in indices])
 
     def get_num_timesteps(self, module_id: str | None = None) -> int:
-        """Transitions held."""
+        """Return the number of transitions in the buffer."""
         return int(self._num_timesteps)
 
     def get_metrics(self) -> dict[str, Any]:
-        """None of its own."""
+        """Return RLlib's metrics; this class adds none."""
         metrics: dict[str, Any] = self.metrics.reduce()
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """Arrays and JSON-ready values, as `hflray.checkpoint` saves them; the generator included."""
+        """Return the state, generator included, as arrays and JSON values that `hflray.checkpoint` can save."""
         episodes = list(self.episodes)
         return {
             "lengths": np.array([len(episode) for episode in episodes], dtype=np.int64),
@@ -85,7 +85,7 @@ class WholeEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         }
 
     def load_state_dict(self, state: dict[str, Any], spaces: tuple[Any, Any]) -> None:
-        """Take over what `state_dict` gave; `spaces` are the environment's, for observations and actions."""
+        """Restore a state of `state_dict`; `spaces` are the environment's observation and action spaces."""
         self.episodes.clear()
         end = 0
         for n in state["lengths"].tolist():
@@ -105,7 +105,7 @@ def _joined(parts: list[Any], dtype: type) -> np.ndarray[Any, Any]:
 
 
 def whole_episode(rows: Any, actions: Any, rewards: Any, teacher: Any, spaces: tuple[Any, Any]) -> SingleAgentEpisode:
-    """A finished episode of H devices: `rows` (H, row), the others (H,)."""
+    """Return a finished episode of H devices, from `rows` (H, row) and from the other arrays, (H,) each."""
     last = np.zeros((1, rows.shape[1]), dtype=np.float32)
     return SingleAgentEpisode(
         observations=list(np.concatenate([rows, last])),

@@ -1,7 +1,7 @@
-"""Sampling whole episodes: one pass of the network decides all devices of several fleets.
+"""Sampling of whole episodes, in which one pass of the network decides all devices of several fleets.
 
-RLlib's own runner calls the module once a step. Here it is called once an episode; the Gymnasium environment is still
-stepped for every reward.
+RLlib's own runner calls the module once per step. This runner calls it once per episode, and still steps the Gymnasium
+environment for every reward.
 """
 
 from __future__ import annotations
@@ -22,17 +22,20 @@ from hflray.seeding import stream
 
 
 class ConfiguredEnv(DeviceAssignmentEnv):
-    """The environment as RLlib makes it: from one mapping, ``env_config``."""
+    """The environment for RLlib, which passes all arguments as one mapping, ``env_config``."""
 
     def __init__(self, context: dict[str, Any]) -> None:
         super().__init__(**context)
 
 
 class WholeEpisodeRunner(SingleAgentEnvRunner):  # type: ignore[misc]
-    """An environment runner whose samples are whole episodes; its random numbers are its own and part of its state."""
+    """An environment runner that samples whole episodes, with random generators of its own that can be saved."""
 
     def make_env(self) -> None:
-        """Make the environments and seed each once. (RLlib would seed them again at every sample: the same fleets.)"""
+        """Make the environments and seed each of them once.
+
+        RLlib would seed them again at every sample, and so draw the same fleets for ever.
+        """
         super().make_env()
         self.raw: list[DeviceAssignmentEnv] = [env.unwrapped for env in self.env.unwrapped.envs]
         seed, worker = self.config.seed or 0, int(self.worker_index or 0)
@@ -41,11 +44,11 @@ class WholeEpisodeRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         self.rng = stream(seed, "assigner/exploration", worker)
 
     def generators(self) -> list[dict[str, Any]]:
-        """State of every generator, JSON-ready."""
+        """Return the state of every generator, JSON-ready."""
         return [dict(rng.bit_generator.state) for rng in (self.rng, *(env.np_random for env in self.raw))]
 
     def set_generators(self, states: list[dict[str, Any]]) -> None:
-        """Take over what `generators` gave."""
+        """Restore the states that `generators` returned."""
         for rng, state in zip((self.rng, *(env.np_random for env in self.raw)), states, strict=True):
             rng.bit_generator.state = state
 
@@ -61,11 +64,11 @@ class WholeEpisodeRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         done: list[Any] = []
         steps = 0
         while steps < num_timesteps if num_timesteps is not None else len(done) < (num_episodes or 1):
-            begun = [env.reset()[1] for env in self.raw]
-            rows = [info["rows"] for info in begun]
+            infos = [env.reset()[1] for env in self.raw]
+            rows = [info["rows"] for info in infos]
             actions = self._decide(rows, explore, random_actions, steps)
             spaces = self.env.single_observation_space, self.env.single_action_space
-            for env, info, chosen in zip(self.raw, begun, actions, strict=True):
+            for env, info, chosen in zip(self.raw, infos, actions, strict=True):
                 n = len(info["rows"])
                 rewards = [env.step(edge)[1] for edge in chosen[:n].tolist()]
                 done.append(whole_episode(info["rows"], chosen[:n], rewards, info["teacher"], spaces))
@@ -78,7 +81,7 @@ class WholeEpisodeRunner(SingleAgentEnvRunner):  # type: ignore[misc]
     def _decide(
         self, rows: list[NDArray[np.float32]], explore: bool, random_actions: bool, steps: int
     ) -> NDArray[np.int64]:
-        """Actions (B, T) for episodes of these rows."""
+        """Return the actions (B, T) for episodes with these rows."""
         batch = batch_of(rows)
         if not explore and not random_actions:
             return np.asarray(self.module.forward_inference(batch)[Columns.ACTIONS].numpy())
@@ -88,7 +91,7 @@ class WholeEpisodeRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         return np.asarray(self.module.forward_exploration(batch)[Columns.ACTIONS].numpy())
 
     def _epsilon(self, step: int) -> float:
-        """The schedule of the algorithm's configuration, ``[(step, value), …]``, linear between its points."""
+        """Return ε at `step`, by the configured schedule ``[(step, value), …]``, which is linear between its points."""
         points = self.config.epsilon
         if not isinstance(points, list | tuple):
             return float(points)
@@ -96,6 +99,6 @@ class WholeEpisodeRunner(SingleAgentEnvRunner):  # type: ignore[misc]
 
 
 def batch_of(rows: list[NDArray[np.float32]]) -> dict[str, Any]:
-    """Rows of several fleets (H_i, row) as the module's padded batch."""
+    """Return the rows (H_i, row) of several fleets as the module's padded batch."""
     batch, lengths = padded_batch(rows)
     return {Columns.OBS: batch, LENGTHS: lengths}

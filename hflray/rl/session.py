@@ -1,4 +1,4 @@
-"""A training run that can be saved and resumed bit for bit: the RLlib algorithm, its fleets and its evaluations."""
+"""A training run of the assigner, with its fleets and evaluations, which can be saved and resumed bit for bit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hflray.rl.fleets import FleetSpec, held_out, network_spec, reporting
 from hflray.rl.pool import FleetPool, prepare
 
 OBJECT_STORE_BYTES = 100 * 2**20
-Report = Callable[[str, int, int], None]  # what is being solved, how many are, of how many
+Report = Callable[[str, int, int], None]  # (name of the set of fleets, number solved, number of all)
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class Point:
     """A point of the learning curve.
 
     Attributes:
-        env_steps: devices assigned so far; the step under which it is logged.
-        episodes: fleets seen so far.
-        learn_s: seconds of training so far, evaluations not counted.
-        steps_per_s: environment steps a second since the point before.
-        episode_return: mean of the last 50 training episodes, as the paper plots; exploration included.
-        loss: of the last update.
-        quality: on held-out fleets.
+        env_steps: number of devices assigned so far; the point is logged under this step.
+        episodes: number of training episodes so far.
+        learn_s: training time so far without evaluations, s.
+        steps_per_s: environment steps per second since the previous point.
+        episode_return: mean return of the last 50 training episodes, exploration included, as the paper plots it.
+        loss: loss of the last update.
+        quality: quality on the held-out fleets.
     """
 
     env_steps: int
@@ -52,7 +52,7 @@ class Point:
     quality: Quality
 
     def metrics(self) -> dict[str, float]:
-        """The entries of the glossary, by name."""
+        """Return the logged metrics by name; the README's glossary explains them."""
         return {
             metrics.ASSIGNER_RETURN: self.episode_return,
             metrics.ASSIGNER_LOSS: self.loss,
@@ -64,41 +64,42 @@ class Point:
 
 
 class AssignerTraining:
-    """A training run: solves what fleets are missing, builds the algorithm, and yields points of the learning curve.
+    """A training run, which solves the missing fleets, builds the algorithm and trains from evaluation to evaluation.
 
-    A context manager; `close` stops the algorithm.
+    The run is a context manager; `close` stops the algorithm.
 
     Args:
-        config: its sections ``learning``, ``fleet``, ``cost``, ``scheduling.num_scheduled`` and ``training``.
+        config: the configuration; ``learning``, ``fleet``, ``cost``, ``scheduling.num_scheduled`` and ``training``
+            matter.
         report: called while fleets are solved.
-        workers: threads that solve; None: one a CPU.
+        workers: number of solving threads; None: one per CPU.
 
     Raises:
-        ConfigError: a cache of other fleets, an unknown teacher or option.
+        ConfigError: the cache holds other fleets, or the teacher or one of its options is unknown.
     """
 
     def __init__(self, config: ExperimentConfig, report: Report | None = None, workers: int | None = None) -> None:
         self.config, learning = config, config.learning
         spec = FleetSpec.of(config)
 
-        def said(what: str) -> Callable[[int, int], None] | None:
-            return None if report is None else lambda done, total: report(what, done, total)
+        def progress_of(kind: str) -> Callable[[int, int], None] | None:
+            return None if report is None else lambda done, total: report(kind, done, total)
 
-        def solved(what: FleetSpec, count: int, name: str, beside: str = "") -> FleetPool:
-            folder = learning.cache.rstrip("/") + beside if learning.cache else None
-            return prepare(what, count, folder, workers=workers, progress=said(name))
+        def solved_pool(fleet_spec: FleetSpec, count: int, name: str, suffix: str = "") -> FleetPool:
+            folder = learning.cache.rstrip("/") + suffix if learning.cache else None
+            return prepare(fleet_spec, count, folder, workers=workers, progress=progress_of(name))
 
-        def judge(what: FleetSpec, name: str, beside: str) -> Evaluation:
-            pool = solved(what, learning.evaluation_fleets, name, beside)
-            return Evaluation(pool, learning.features, network_spec(config).num_edges, said("references"))
+        def evaluation(fleet_spec: FleetSpec, name: str, suffix: str) -> Evaluation:
+            pool = solved_pool(fleet_spec, learning.evaluation_fleets, name, suffix)
+            return Evaluation(pool, learning.features, network_spec(config).num_edges, progress_of("references"))
 
-        self.pool = solved(spec, learning.fleets, "training fleets")
-        self.evaluate = judge(held_out(spec), "held-out fleets", "-held-out")
-        self.evaluate_finished = judge(reporting(spec), "fleets to report on", "-reporting")
+        self.pool = solved_pool(spec, learning.fleets, "training fleets")
+        self.evaluate = evaluation(held_out(spec), "held-out fleets", "-held-out")
+        self.evaluate_finished = evaluation(reporting(spec), "fleets to report on", "-reporting")
         self._threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # two are slower as soon as anything else runs
-        quiet()
-        own_ray()
+        torch.set_num_threads(1)  # two threads are slower as soon as another process runs
+        quiet_ray()
+        ensure_ray()
         self.algorithm = algorithm_config(config, self.pool).build_algo()
         self.env_steps, self.episodes, self.learn_s = 0, 0, 0.0
         self.points: list[dict[str, float]] = []
@@ -123,14 +124,14 @@ class AssignerTraining:
 
     @property
     def share(self) -> float:
-        """How far the run is, from 0 to 1."""
+        """The finished share of the run, from 0 to 1."""
         learning = self.config.learning
         parts = [self.learn_s / 60.0 / learning.minutes if learning.minutes else 0.0]
         parts += [self.env_steps / learning.env_steps if learning.env_steps else 0.0]
         return min(1.0, max(parts))
 
     def advance(self) -> Point:
-        """Train until the next evaluation, or a limit, and evaluate.
+        """Train until the next evaluation or until a limit, and evaluate.
 
         Raises:
             DivergedError: the loss or a Q-value is not finite.
@@ -145,7 +146,7 @@ class AssignerTraining:
             self.env_steps = int(sampled["num_env_steps_sampled_lifetime"])
             self.episodes = int(sampled["num_episodes_lifetime"])
         learned = result.get("learners", {}).get("default_policy", {})
-        loss = float(learned.get("total_loss", 0.0))  # before the first update there is none
+        loss = float(learned.get("total_loss", 0.0))  # RLlib reports no loss before the first update
         if not math.isfinite(loss):
             raise DivergedError(
                 f"learning: the loss is {loss} after {self.env_steps} steps; lower learning.learning_rate"
@@ -158,7 +159,7 @@ class AssignerTraining:
         return point
 
     def save(self, folder: str | Path) -> None:
-        """Write the whole state to `folder`, replacing what is there in one step."""
+        """Write the whole state to `folder`, and replace an older state in one step."""
         with checkpoint.replacing(Path(folder).resolve()) as scratch:
             self.algorithm.save_to_path(scratch / RLLIB)
             state = {
@@ -171,20 +172,26 @@ class AssignerTraining:
             (scratch / PROGRESS).write_text(json.dumps(state), encoding="utf-8")
 
     def restore(self, folder: str | Path) -> None:
-        """Go on from what `save` wrote.
+        """Continue from a state that `save` wrote.
 
         Raises:
-            ConfigError: no checkpoint, one of another Ray version, or one of another configuration.
+            ConfigError: `folder` holds no checkpoint, or one of another Ray version or another configuration.
         """
         source = Path(folder).resolve()
-        checked_state(source / RLLIB)  # no pickle is opened before this
+        checked_state(source / RLLIB)  # check before opening any pickle
         state = json.loads((source / PROGRESS).read_text(encoding="utf-8"))
-        here = learning_state(self.config)
-        there = LearningConfig().model_dump(mode="json") | state["learning"]  # settings that came later: their defaults
-        differ = [f"{key} = {there.get(key)} there, {here[key]} here" for key in here if there.get(key) != here[key]]
+        current = learning_state(self.config)
+        # The state lacks settings that are newer than it; it was then trained with their defaults.
+        saved = LearningConfig().model_dump(mode="json") | state["learning"]
+        differ = [
+            f"{key} = {saved.get(key)} in the checkpoint, {current[key]} in the configuration"
+            for key in current
+            if saved.get(key) != current[key]
+        ]
         if differ:
             raise ConfigError(
-                f"checkpoint {source}: of another configuration ({'; '.join(differ)}); give the same, or begin anew"
+                f"checkpoint {source}: of another configuration ({'; '.join(differ)}); "
+                "give the configuration that made it, or begin anew"
             )
         self.algorithm.restore_from_path(str(source / RLLIB))
         self.env_steps, self.episodes = state["env_steps"], state["episodes"]
@@ -193,7 +200,7 @@ class AssignerTraining:
     def save_policy(self, path: str | Path) -> None:
         """Write the policy with its model card, for ``assignment.name: d3qn``.
 
-        The card's figures are of fleets that neither training nor the learning curve has seen.
+        The card's figures are measured on the reporting fleets, which neither training nor the learning curve uses.
         """
         network = self.algorithm.network()
         quality = self.evaluate_finished(network)
@@ -202,20 +209,20 @@ class AssignerTraining:
 
 
 def learning_state(config: ExperimentConfig) -> dict[str, Any]:
-    """What must be equal for a run to go on: all of ``learning`` but its limits, and the fleets."""
+    """Return the settings that a resumed run must share: ``learning`` without its limits, and the fleets' hash."""
     limits = {"minutes", "env_steps", "cache"}
     learning = {k: v for k, v in config.learning.model_dump(mode="json").items() if k not in limits}
     return {**learning, "hash": FleetSpec.of(config).hash}
 
 
-def quiet() -> None:
-    """RLlib's hints and warnings are for whoever configures it by hand."""
+def quiet_ray() -> None:
+    """Silence RLlib's hints and warnings, which address users who configure RLlib by hand."""
     for name in ("ray.rllib", "ray.tune", "ray", "ray.rllib.utils.deprecation"):
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
-def own_ray() -> None:
-    """RLlib wants a Ray to be in. Within Tune there is one; else a small one of this process, for nothing is sent."""
+def ensure_ray() -> None:
+    """Start a small local Ray, which RLlib requires, unless Ray is running, as it is within Tune."""
     if not ray.is_initialized():
         ray.init(
             address="local",

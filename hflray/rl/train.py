@@ -1,13 +1,13 @@
-"""Training the assigner (Algorithm 5): a loop around the RLlib algorithm that evaluates, saves and goes on.
+"""Training of the assigner (Algorithm 5): a loop around the RLlib algorithm that evaluates, saves and resumes.
 
 ::
 
     python -m hflray.rl.train --config FILE --set learning.minutes=40 --out runs/any --resume
 
-`hflray.tune` runs the same `AssignerTraining` as a sweep's trial (task ``train_assigner``). Stopped by
-``learning.env_steps`` the result is a function of the configuration; stopped by ``learning.minutes`` it depends on the
-machine. A checkpoint holds everything, the replay buffer and all generators included: a run that was stopped goes on
-bit for bit.
+`hflray.tune` runs the same `AssignerTraining` as a sweep's trial (task ``train_assigner``). The result is a function of
+the configuration if ``learning.env_steps`` is the limit, and depends on the machine's speed if ``learning.minutes`` is.
+A checkpoint holds the whole state, the replay buffer and all generators included, so that a stopped run resumes bit for
+bit.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ def train(
 
     Args:
         config: see `AssignerTraining`.
-        folder: gets ``checkpoint/``, ``policy.safetensors`` and ``history.jsonl``, whenever `save_minutes` have passed.
-        resume: go on from ``folder/checkpoint`` if there is one.
-        save_minutes: minutes between savings.
+        folder: folder for ``checkpoint/``, ``policy.safetensors`` and ``history.jsonl``.
+        resume: continue from ``folder/checkpoint`` if it exists.
+        save_minutes: minutes between saves.
         on_point: called after each evaluation.
         report: called while fleets are solved.
 
     Raises:
-        ConfigError: see `AssignerTraining`; or there is a run in `folder` and `resume` is not set.
+        ConfigError: see `AssignerTraining`; or `folder` holds a run and `resume` is not set.
     """
-    place = Path(folder)
-    saved = place / CHECKPOINT
+    run_folder = Path(folder)
+    saved = run_folder / CHECKPOINT
     if saved.exists() and not resume:
-        raise ConfigError(f"--out {place}: holds a training run; go on with --resume, or give another folder")
-    place.mkdir(parents=True, exist_ok=True)
+        raise ConfigError(f"--out {run_folder}: holds a training run; go on with --resume, or give another folder")
+    run_folder.mkdir(parents=True, exist_ok=True)
     with AssignerTraining(config, report) as training:
         if saved.exists():
             training.restore(saved)
@@ -61,35 +61,35 @@ def train(
             if on_point:
                 on_point(training, point)
             if training.finished or time.monotonic() - last >= 60.0 * save_minutes:
-                _save(training, place, saved)
+                _save(training, run_folder, saved)
                 last = time.monotonic()
-        if not (place / POLICY).exists():
-            _save(training, place, saved)
+        if not (run_folder / POLICY).exists():
+            _save(training, run_folder, saved)
         return training.points
 
 
-def _save(training: AssignerTraining, place: Path, saved: Path) -> None:
+def _save(training: AssignerTraining, run_folder: Path, saved: Path) -> None:
     training.save(saved)
-    training.save_policy(place / POLICY)
+    training.save_policy(run_folder / POLICY)
     lines = "".join(json.dumps(point) + "\n" for point in training.points)
-    (place / HISTORY).write_text(lines, encoding="utf-8")
+    (run_folder / HISTORY).write_text(lines, encoding="utf-8")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """``python -m hflray.rl.train``."""
+    """Run ``python -m hflray.rl.train``."""
     parser = argparse.ArgumentParser(prog="python -m hflray.rl.train", description="Train the assigner, without Tune.")
     parser.add_argument("--config", type=Path, help="configuration or sweep file (YAML); default: all defaults")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting")
     parser.add_argument("--minutes", type=float, help="same as --set learning.minutes=…")
-    parser.add_argument("--out", type=Path, required=True, help="folder of checkpoint, policy and learning curve")
-    parser.add_argument("--resume", action="store_true", help="go on with the run in --out")
-    given = parser.parse_args(arguments)
-    told: dict[str, int] = {}
+    parser.add_argument("--out", type=Path, required=True, help="folder for the checkpoint, policy and learning curve")
+    parser.add_argument("--resume", action="store_true", help="continue the run in --out")
+    options = parser.parse_args(arguments)
+    reported: dict[str, int] = {}
 
-    def solving(what: str, done: int, total: int) -> None:
-        if done == total or done >= told.get(what, 0) + total // 10:
-            told[what] = done
-            print(f"{what}: {done}/{total}", flush=True)
+    def show_solved(kind: str, done: int, total: int) -> None:
+        if done == total or done >= reported.get(kind, 0) + total // 10:
+            reported[kind] = done
+            print(f"{kind}: {done}/{total}", flush=True)
 
     def show(training: AssignerTraining, point: Point) -> None:
         q = point.quality
@@ -102,13 +102,13 @@ def main(arguments: list[str] | None = None) -> int:
         )
 
     try:
-        extra = [] if given.minutes is None else [f"learning.minutes={given.minutes}"]
-        config = load_config(given.config, [*given.set, *extra])
-        train(config, given.out, resume=given.resume, on_point=show, report=solving)
+        extra = [] if options.minutes is None else [f"learning.minutes={options.minutes}"]
+        config = load_config(options.config, [*options.set, *extra])
+        train(config, options.out, resume=options.resume, on_point=show, report=show_solved)
     except HflrayError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(f"policy: {given.out / POLICY}")
+    print(f"policy: {options.out / POLICY}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Fixtures of the tests that learn from the cost."""
+"""Fixtures for the tests of fine-tuning."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.rl.small import TINY
 
 @pytest.fixture(scope="module")
 def one_thread():
-    """Small networks: a second thread only waits."""
+    """Run with one thread, because a second one has nothing to do in small networks."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -19,5 +19,5 @@ def one_thread():
 
 @pytest.fixture(scope="module")
 def fleets():
-    """Forty small solved fleets."""
+    """Return forty small solved fleets."""
     return [TINY.solve(i) for i in range(40)]

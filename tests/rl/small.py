@@ -1,4 +1,4 @@
-"""Small trainings and made-up fleets for the tests of hflray.rl."""
+"""Small configurations, networks and synthetic fleets for the tests of hflray.rl."""
 
 from __future__ import annotations
 
@@ -41,30 +41,34 @@ TINY = FleetSpec(
 
 
 def tiny_network(seed: int = 0) -> QNetwork:
-    """A network for the fleets of `TINY`, its weights from the seed."""
+    """Return a network for the fleets of `TINY`, with weights from the seed."""
     torch.manual_seed(seed)
     return build_network(NetworkSpec("shared", "db", num_edges=3, hidden=8, width=8, refinements=1))
 
 
 def small(folder: Path, *overrides: str) -> ExperimentConfig:
-    """A training of seconds, its fleets in `folder`."""
+    """Return the configuration of a training that takes seconds and keeps its fleets in `folder`."""
     return load_config(None, [*SMALL, f"learning.cache={folder / 'fleets'}", *overrides])
 
 
 def identity_pool(folder: Path, count: int, spec: FleetSpec) -> FleetPool:
-    """Fleets of `spec` in which each device hears one edge only, 90 dB above the others; the teacher names it."""
+    """Make fleets of `spec` in which one edge is 90 dB stronger than the others at each device, and is the label."""
     fleets = []
     for index in range(count):
         solved = spec.solve(index)
         problem = solved.problem
         m, h = problem.snr.shape
-        heard = np.random.default_rng(index).integers(m, size=h)
+        strongest = np.random.default_rng(index).integers(m, size=h)
         snr = np.full((m, h), 1.0) * problem.snr.max(axis=0)
-        snr[np.arange(m)[:, None] != heard[None]] *= 1e-9
+        snr[np.arange(m)[:, None] != strongest[None]] *= 1e-9
         problem = problem._replace(snr=snr)
         fleets.append(
             SolvedFleet(
-                problem, heard.astype(np.int8), objective_of(problem, heard), solved.cycles_per_sample, solved.samples
+                problem,
+                strongest.astype(np.int8),
+                objective_of(problem, strongest),
+                solved.cycles_per_sample,
+                solved.samples,
             )
         )
     folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The RLlib algorithm: what it computes, that it learns, and its checkpoints."""
+"""The RLlib algorithm computes the paper's losses, learns, and saves complete checkpoints."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def learner(algorithm: D3QN):
 
 
 def by_hand(algorithm: D3QN, episodes, gamma: float, double_q: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Equations (21) and (22) with the Huber loss, episode by episode, and the cross-entropy."""
+    """Compute equations (21) and (22) with the Huber loss, episode by episode, and the cross-entropy."""
     module = learner(algorithm).module["default_policy"]
     losses, entropies = [], []
     for episode in episodes:
@@ -59,7 +59,7 @@ def by_hand(algorithm: D3QN, episodes, gamma: float, double_q: bool) -> tuple[to
 @pytest.mark.parametrize(
     "double_q, td, ce, reward", [(True, 1.0, 0.0, "teacher"), (False, 0.5, 2.0, "cost"), (True, 0.0, 1.0, "teacher")]
 )
-def test_the_loss_is_the_equations(tmp_path, double_q, td, ce, reward) -> None:
+def test_the_loss_is_that_of_the_papers_equations(tmp_path, double_q, td, ce, reward) -> None:
     config = small(
         tmp_path,
         *(
@@ -71,7 +71,7 @@ def test_the_loss_is_the_equations(tmp_path, double_q, td, ce, reward) -> None:
     )
     algorithm = build(config)
     for _ in range(3):
-        algorithm.train()  # so that network and target differ
+        algorithm.train()  # so that the network and the target network differ
     episodes = algorithm.local_replay_buffer.sample(60)
     expected_td, expected_ce = by_hand(algorithm, episodes, 0.99, double_q)
     # RLlib logs the TD loss of an update before the step is taken.
@@ -129,8 +129,8 @@ def test_the_loss_of_single_transitions_is_equation_21(tmp_path, double_q, td, c
     algorithm.stop()
 
 
-def test_kept_targets_are_those_of_the_target_network(tmp_path) -> None:
-    # Each episode is passed through the target network once between two updates of it, and anew after one.
+def test_cached_q_values_are_those_of_the_target_network(tmp_path) -> None:
+    # Each episode passes through the target network once between two updates of that network, and again after one.
     algorithm = build(
         small(
             tmp_path, "learning.replay=transitions", "learning.update_every=4", "learning.target_update_steps=200",
@@ -141,9 +141,9 @@ def test_kept_targets_are_those_of_the_target_network(tmp_path) -> None:
     for _ in range(3):
         algorithm.train()
         first = buffer._num_episodes_evicted
-        there = {number: q for number, q in module._kept.items() if number >= first}
-        assert there
-        for number, q in there.items():
+        cached = {number: q for number, q in module._target_cache.items() if number >= first}
+        assert cached
+        for number, q in cached.items():
             episode = buffer.episodes[number - first]
             with torch.no_grad():
                 assert torch.equal(q, module._target(torch.as_tensor(episode.observations.data[:-1])[None])[0])
@@ -168,7 +168,7 @@ def test_update_every_counts_environment_steps(tmp_path, every, steps) -> None:
 
 
 @pytest.mark.parametrize("clip", ["0.001", "null"])
-def test_the_gradient_is_clipped_only_if_asked(tmp_path, clip) -> None:
+def test_the_gradient_is_clipped_only_if_configured(tmp_path, clip) -> None:
     algorithm = build(small(tmp_path, f"learning.grad_clip={clip}", "learning.td=100"))
     algorithm.train()
     norm = torch.sqrt(sum((p.grad**2).sum() for p in learner(algorithm).module["default_policy"].network.parameters()))
@@ -195,15 +195,15 @@ def test_the_target_network_and_the_learning_rate_follow_their_schedules(tmp_pat
 
 
 def test_the_fleets_differ_from_sample_to_sample(tmp_path) -> None:
-    # The trap of the notes: RLlib's runner would seed the environments at every sample of complete episodes.
+    # RLlib's own runner would seed the environments at every sample of complete episodes.
     algorithm = build(small(tmp_path))
-    seen = [e.observations.data.tobytes() for _ in range(6) for e in algorithm.env_runner.sample()]
-    assert len(seen) == 24
-    assert len(set(seen)) > 20
+    observations = [e.observations.data.tobytes() for _ in range(6) for e in algorithm.env_runner.sample()]
+    assert len(observations) == 24
+    assert len(set(observations)) > 20
     algorithm.stop()
 
 
-def test_exploration_falls(tmp_path) -> None:
+def test_exploration_decreases_by_the_schedule(tmp_path) -> None:
     algorithm = build(small(tmp_path, "learning.epsilon=[1, 0]", "learning.epsilon_steps=200"))
     runner = algorithm.env_runner
     assert [runner._epsilon(step) for step in (0, 50, 200, 900)] == [1.0, 0.75, 0.0, 0.0]
@@ -214,7 +214,7 @@ def test_exploration_falls(tmp_path) -> None:
     algorithm.stop()
 
 
-def test_a_checkpoint_of_another_ray(tmp_path) -> None:
+def test_a_checkpoint_of_another_ray_version_is_refused(tmp_path) -> None:
     config = small(tmp_path)
     algorithm = build(config)
     algorithm.save_to_path(tmp_path / "saved")
@@ -237,7 +237,7 @@ def agreement(algorithm: D3QN, pool: FleetPool, features: str) -> float:
 
 
 def identity(tmp_path, seconds: float, *overrides: str, enough: float = 0.999) -> float:
-    """Train on fleets whose devices hear one edge only; the share of unseen devices that get it."""
+    """Train on fleets of `identity_pool`; return the share of held-out devices that get their strong edge."""
     config = load_config(None, ["learning.target_update_steps=500", "learning.learning_starts=500", *overrides])
     spec = FleetSpec.of(config)
     pool = identity_pool(tmp_path / "seen", 60, spec)
@@ -253,7 +253,7 @@ def identity(tmp_path, seconds: float, *overrides: str, enough: float = 0.999) -
     return share
 
 
-def test_a_device_that_hears_one_edge_goes_there(tmp_path) -> None:
+def test_each_device_goes_to_its_only_strong_edge(tmp_path) -> None:
     small_network = ("learning.hidden=16", "scheduling.num_scheduled=10", "fleet.num_edges=3")
     quick = ("learning.epsilon_steps=4000", "learning.learning_rate=5e-3", "learning.evaluate_every=1000")
     assert identity(tmp_path, 40.0, *small_network, *quick) >= 0.995
@@ -270,24 +270,28 @@ QUICK = (
 
 
 def greedy(algorithm: D3QN, fleets: list[SolvedFleet], features: str, alone: bool = False) -> list[np.ndarray]:
-    """The policy's edges for each fleet; `alone`: as if each device were the only one of its fleet."""
-    found = []
+    """Return the policy's edges for each fleet; with `alone`, as if each device were the only one of its fleet."""
+    assignments = []
     for fleet in fleets:
         rows = fleet.rows(features)
         with torch.no_grad():
             q = algorithm.network()(*padded_batch([row[None] for row in rows] if alone else [rows]))
-        found.append(q.argmax(-1).numpy().reshape(-1))
-    return found
+        assignments.append(q.argmax(-1).numpy().reshape(-1))
+    return assignments
 
 
 def cost_of(fleets: list[SolvedFleet], assignments: list[np.ndarray]) -> float:
-    """The mean objective over that of the teacher."""
+    """Return the mean objective divided by the teacher's mean objective."""
     values = [objective_of(fleet.problem, edges) for fleet, edges in zip(fleets, assignments, strict=True)]
     return float(np.mean(values) / np.mean([fleet.objective for fleet in fleets]))
 
 
 def learned(tmp_path, good: float, seconds: float, *overrides: str) -> tuple[D3QN, list[SolvedFleet], float]:
-    """Train until held-out fleets cost less than `good` times the teacher's; the algorithm, the fleets, the cost."""
+    """Train until the held-out fleets' objective is below `good` times the teacher's, or for `seconds`.
+
+    Returns:
+        The algorithm, the held-out fleets, and their objective divided by the teacher's.
+    """
     config = load_config(None, [*SMALL_SQUARE, *QUICK, *overrides])
     spec = FleetSpec.of(config)
     unseen = prepare(held_out(spec), 100, tmp_path / "unseen").fleets
@@ -300,10 +304,11 @@ def learned(tmp_path, good: float, seconds: float, *overrides: str) -> tuple[D3Q
     return algorithm, unseen, cost
 
 
-def test_two_devices_that_would_share_an_edge_are_told_apart(tmp_path) -> None:
-    """Two devices, two edges of 0.2 MHz: who gives way depends on the other, which only the context tells.
+def test_the_context_separates_two_devices_that_would_share_an_edge(tmp_path) -> None:
+    """With two devices and two edges of 0.2 MHz, a device's best edge depends on the other device.
 
-    Measured: by the best gain 1.29 times the optimum, with the context 1.02, the same policy without it 1.24 to 1.32.
+    Only the context tells the policy about the other device. Measured objectives, divided by the optimum: best gain
+    1.29, the policy with the context 1.02, the same policy without it 1.24 to 1.32.
     """
     two = ("scheduling.num_scheduled=2", "fleet.edge_bandwidth_mhz=0.2", "fleet.area_km=0.1")
     algorithm, unseen, cost = learned(tmp_path, 1.06, 60.0, *two)
@@ -316,10 +321,10 @@ def test_two_devices_that_would_share_an_edge_are_told_apart(tmp_path) -> None:
 
 
 @pytest.mark.slow
-def test_the_papers_features_learn_on_fixed_bandwidths(tmp_path) -> None:
-    """They do not hold B_m, so that the rewards alone tell that one edge has four times the bandwidth of the other.
+def test_a_policy_with_the_papers_features_learns_fixed_bandwidths(tmp_path) -> None:
+    """The paper's features lack B_m, so only the rewards show that one edge has four times the other's bandwidth.
 
-    Measured: by the best gain 1.76 times the teacher, all at the wide edge 1.22, learned 1.10.
+    Measured objectives, divided by the teacher's: best gain 1.76, all devices at the wide edge 1.22, learned 1.10.
     """
     fixed = ("fleet.edge_bandwidths_mhz=[0.5, 2]", "fleet.area_km=0.2", "fleet.min_distance_m=20")
     paper = ("learning.features=paper", "scheduling.num_scheduled=8")
@@ -337,8 +342,8 @@ LITERAL = (
 )  # fmt: skip
 
 
-def test_algorithm_5_as_printed_learns_where_a_device_hears_one_edge(tmp_path) -> None:
-    # Of three edges; it stays below what whole episodes of a large buffer reach, so the test asks for the direction.
+def test_algorithm_5_as_printed_learns_where_one_edge_is_strong(tmp_path) -> None:
+    # There are three edges. The printed settings stay below whole episodes of a large buffer, so the bar is low.
     small_network = ("learning.hidden=16", "scheduling.num_scheduled=10", "fleet.num_edges=3")
     quick = ("learning.learning_rate=4e-3", "learning.final_learning_rate=4e-3", "learning.evaluate_every=500")
     assert identity(tmp_path, 40.0, *small_network, *LITERAL, *quick, "learning.epsilon=0", enough=0.68) >= 0.68
@@ -346,5 +351,5 @@ def test_algorithm_5_as_printed_learns_where_a_device_hears_one_edge(tmp_path) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["bilstm", "shared"])
-def test_a_device_that_hears_one_edge_goes_there_in_the_papers_setting(tmp_path, architecture) -> None:
+def test_each_device_goes_to_its_only_strong_edge_in_the_papers_setting(tmp_path, architecture) -> None:
     assert identity(tmp_path, 120.0, f"learning.architecture={architecture}") >= 0.995

@@ -1,4 +1,4 @@
-"""The model card for people: everything in it comes from the policy's own header."""
+"""A model card is written from the header of its policy's file alone."""
 
 from __future__ import annotations
 
@@ -18,32 +18,37 @@ from tests.rl.small import TINY, tiny_network
 
 
 @pytest.mark.parametrize("name", shipped())
-def test_a_shipped_card_is_what_the_policy_says(name):
+def test_a_shipped_card_is_written_from_its_policys_header(name):
     path = policy_path(name)
     _, card = load_policy(path)
     text = path.with_suffix(".md").read_text(encoding="utf-8")
     assert text == as_markdown(name, card, path.stat().st_size)
-    for said in (f"seed {card['seed']}", f"{card['env_steps']:,} environment steps", card["git_commit"], "TD loss × 1"):
-        assert said in text
+    for phrase in (
+        f"seed {card['seed']}",
+        f"{card['env_steps']:,} environment steps",
+        card["git_commit"],
+        "TD loss × 1",
+    ):
+        assert phrase in text
     assert all(f"**{tuned['after']['mean_ratio']:.4f}** after" in text for tuned in card.get("fine_tuned", []))
 
 
-def test_a_card_says_how_the_learner_was_not_the_default():
+def test_a_card_lists_the_learners_settings_that_differ_from_the_default():
     _, card = load_policy(SHIPPED)
     literal = LearningConfig(td_loss="squared", replay="transitions", train_batch=128, update_every=1, epsilon=(0, 0))
     trained = card["trained_on"]
     spec = trained["specification"] | {"fleet": trained["specification"]["fleet"] | {"deployment_seed": 6}}
     changed = {"algorithm": literal.model_dump(mode="json"), "trained_on": trained | {"specification": spec}}
     text = as_markdown("x", card | changed, 10)
-    said_too = ("squared TD error", "O = 128 single transitions out of 100,000", "an update each step", "ε = 0 to 0",
-                "one deployment (`fleet.deployment_seed: 6`)", "other deployments of the edges")  # fmt: skip
-    for said in said_too:
-        assert said in text
+    phrases = ("squared TD error", "O = 128 single transitions out of 100,000", "an update each step", "ε = 0 to 0",
+               "one deployment (`fleet.deployment_seed: 6`)", "other deployments of the edges")  # fmt: skip
+    for phrase in phrases:
+        assert phrase in text
     assert "deployment of" not in as_markdown("x", card, 10)
     assert "squared" not in as_markdown("x", card, 10)
 
 
-def test_measuring_takes_fleets_that_chose_nothing(tmp_path, monkeypatch):
+def test_measuring_uses_the_reporting_fleets(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     path, network = tmp_path / "tiny.safetensors", tiny_network()
     _, shipped_card = load_policy(SHIPPED)
@@ -56,8 +61,8 @@ def test_measuring_takes_fleets_that_chose_nothing(tmp_path, monkeypatch):
         torch.equal(a, b) for a, b in zip(loaded.state_dict().values(), network.state_dict().values(), strict=True)
     )
     solved = [reporting(TINY).solve(index) for index in range(4)]
-    ours = [objective_of(fleet.problem, greedy(loaded, fleet)) for fleet in solved]
-    assert measured["reported"]["objective"] == round(float(np.mean(ours)), 3)
+    objectives = [objective_of(fleet.problem, greedy(loaded, fleet)) for fleet in solved]
+    assert measured["reported"]["objective"] == round(float(np.mean(objectives)), 3)
     assert measured["reported"]["reporting_fleets"] == 4
     assert {key: value for key, value in measured.items() if key != "reported"} == card
     assert (
@@ -65,7 +70,7 @@ def test_measuring_takes_fleets_that_chose_nothing(tmp_path, monkeypatch):
     )
 
 
-def test_the_command_writes_it_beside_the_file(tmp_path, capsys):
+def test_the_command_writes_the_card_beside_the_policy(tmp_path, capsys):
     path = tmp_path / "copy.safetensors"
     path.write_bytes(SHIPPED.read_bytes())
     assert module.main([str(path)]) == 0
@@ -74,9 +79,9 @@ def test_the_command_writes_it_beside_the_file(tmp_path, capsys):
     assert "does not exist" in capsys.readouterr().err
 
 
-def test_a_commit_is_named_or_said_to_be_unknown(monkeypatch):
-    said = git_commit()
-    assert said == "unknown" or len(said.removesuffix("-dirty")) == 40
+def test_the_commit_is_a_hash_or_unknown(monkeypatch):
+    commit = git_commit()
+    assert commit == "unknown" or len(commit.removesuffix("-dirty")) == 40
 
     def missing(*args, **kwargs):
         raise FileNotFoundError("git")

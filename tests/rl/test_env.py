@@ -1,4 +1,4 @@
-"""The Gymnasium environment."""
+"""The Gymnasium environment of device assignment."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ def pool(tmp_path_factory) -> FleetPool:
 
 @pytest.mark.filterwarnings("ignore:.*Box observation space.*:UserWarning")
 @pytest.mark.parametrize("options", [{}, {"features": "paper"}, {"reward": "cost"}])
-def test_gymnasium_is_content(options) -> None:
+def test_the_environment_passes_gymnasiums_checker(options) -> None:
     check_env(gym.make(ENV_ID, spec=FIXED, **options).unwrapped, skip_render_check=True)
-    check_env(gym.make(ENV_ID, **options).unwrapped, skip_render_check=True)  # Table I, solved as it goes
+    # Without a specification the fleets are those of Table I, solved as episodes begin.
+    check_env(gym.make(ENV_ID, **options).unwrapped, skip_render_check=True)
 
 
 def play(env, actions=None):
@@ -40,7 +41,7 @@ def play(env, actions=None):
     return info, observations, np.array(rewards)
 
 
-def test_an_episode_is_the_matrix_row_by_row(pool) -> None:
+def test_observations_are_the_rows_of_the_feature_matrix(pool) -> None:
     env = DeviceAssignmentEnv(pool)
     first, info = env.reset(seed=1)
     assert np.array_equal(first, info["rows"][0])
@@ -52,7 +53,7 @@ def test_an_episode_is_the_matrix_row_by_row(pool) -> None:
         assert np.array_equal(row, np.zeros_like(row) if done else info["rows"][t + 1])
 
 
-def test_the_papers_reward(pool) -> None:
+def test_the_teacher_reward_is_plus_or_minus_one(pool) -> None:
     env = DeviceAssignmentEnv(pool, shuffle=False, in_order=True)
     labels = pool[0].labels
     actions = labels.copy()
@@ -71,16 +72,16 @@ def test_the_cost_reward_adds_up_to_the_objective(pool) -> None:
         h, m = len(solved.labels), len(solved.problem.bandwidth)
         actions = rng.integers(m, size=h)
         total = sum(env.step(edge)[1] for edge in actions)
-        # In the order that the episode gave them; labels tell nothing about it, so the rows do.
+        # The episode shuffles the devices. The rows identify each device; the labels could not.
         order = [int(np.flatnonzero((solved.rows("db", env.num_edges) == row).all(axis=1))[0]) for row in info["rows"]]
         assignment = np.empty(h, dtype=int)
         assignment[order] = actions
         assert -total * solved.objective / h == pytest.approx(objective_of(solved.problem, assignment), rel=1e-6)
     _, _, rewards = play(env)
-    assert rewards.sum() == pytest.approx(-len(rewards), rel=1e-6)  # as good as the teacher
+    assert rewards.sum() == pytest.approx(-len(rewards), rel=1e-6)  # for the teacher's assignment
 
 
-def test_devices_come_in_random_order_with_their_labels(pool) -> None:
+def test_devices_are_shuffled_together_with_their_labels(pool) -> None:
     env = DeviceAssignmentEnv(pool, shuffle=True)
     plain = pool[2].rows("db", env.num_edges)
     orders = set()
@@ -93,7 +94,7 @@ def test_devices_come_in_random_order_with_their_labels(pool) -> None:
     assert len(orders) > 3
 
 
-def test_edges_that_are_not_there(pool) -> None:
+def test_edges_that_a_fleet_lacks_are_masked_and_refused(pool) -> None:
     env = DeviceAssignmentEnv(pool, num_edges=6, shuffle=False)
     assert env.action_space.n == 6
     _, info = env.reset(options={"fleet": 0})
@@ -103,19 +104,19 @@ def test_edges_that_are_not_there(pool) -> None:
         env.step(m)
 
 
-def test_seeds(pool) -> None:
+def test_a_seed_repeats_a_fleet_unless_it_is_used_once(pool) -> None:
     def fleets(env, seeds):
         return [env.reset(seed=seed)[1]["rows"].tobytes() for seed in seeds]
 
     a, b = fleets(DeviceAssignmentEnv(pool), [7] * 2)
-    assert a == b  # as Gymnasium has it
-    # As RLlib's stock runner seeds at every sample: without `seed_once` all its episodes would be this one.
+    assert a == b  # as Gymnasium requires
+    # RLlib's stock runner passes one seed at every sample: without `seed_once` all its episodes would be the same.
     assert len(set(fleets(DeviceAssignmentEnv(pool, seed_once=True), [7] * 12))) > 6
-    again = fleets(DeviceAssignmentEnv(pool, seed_once=True), [7] * 12)
-    assert again == fleets(DeviceAssignmentEnv(pool, seed_once=True), [7] * 12)
+    repeated = fleets(DeviceAssignmentEnv(pool, seed_once=True), [7] * 12)
+    assert repeated == fleets(DeviceAssignmentEnv(pool, seed_once=True), [7] * 12)
 
 
-def test_a_folder_is_read_once(pool) -> None:
+def test_a_pools_folder_is_read_once(pool) -> None:
     one, two = DeviceAssignmentEnv(pool.folder, count=4), DeviceAssignmentEnv(str(pool.folder), count=4)
     assert one.pool is two.pool is open_pool(str(pool.folder), 4)
     assert len(one.pool) == 4
@@ -130,6 +131,6 @@ def test_a_folder_is_read_once(pool) -> None:
         ({"features": "paper"}, "cannot be padded"),
     ],
 )
-def test_bad_options(pool, options, message) -> None:
+def test_bad_options_are_refused(pool, options, message) -> None:
     with pytest.raises(ConfigError, match=message):
         DeviceAssignmentEnv(pool, **options)

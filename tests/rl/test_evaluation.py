@@ -1,4 +1,4 @@
-"""Policies on held-out fleets."""
+"""Evaluation of policies on held-out fleets."""
 
 from __future__ import annotations
 
@@ -17,55 +17,55 @@ from hflray.rl.pool import prepare
 SPEC = held_out(FleetSpec(num_scheduled=(3, 7), num_edges=(3, 3)))
 
 
-class Told(QNetwork):
-    """Gives every device of every fleet the edge it was told."""
+class FixedAnswers(QNetwork):
+    """A network whose best edges are the given `answers`, fleet by fleet."""
 
     def __init__(self, answers: list[np.ndarray]) -> None:
         super().__init__()
-        self.answers, self.seen = answers, 0
+        self.answers, self.answered = answers, 0
 
     def forward(self, rows: torch.Tensor, lengths: torch.Tensor | None = None) -> torch.Tensor:
         q = torch.zeros((*rows.shape[:2], 3))
         for i, n in enumerate(lengths.tolist()):
-            answer = self.answers[self.seen + i]
+            answer = self.answers[self.answered + i]
             assert len(answer) == n
             q[i, torch.arange(n), torch.as_tensor(answer).long()] = 1.0
-        self.seen += len(lengths)
+        self.answered += len(lengths)
         return q
 
 
-def test_a_policy_that_answers_as_the_teacher(tmp_path, monkeypatch) -> None:
+def test_a_policy_that_answers_as_its_teacher_agrees_fully(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(evaluation, "AT_ONCE", 2)
     pool = prepare(SPEC, 5, tmp_path)
-    quality = Evaluation(pool, "db", 3)(Told([fleet.labels for fleet in pool.fleets]))
+    quality = Evaluation(pool, "db", 3)(FixedAnswers([fleet.labels for fleet in pool.fleets]))
     assert quality.agreement == 1.0
     assert quality.greedy_return == np.mean([len(fleet.labels) for fleet in pool.fleets])
     assert quality.ratio["teacher"] == pytest.approx(1.0, rel=1e-9)
     assert quality.objectives.tolist() == pytest.approx([fleet.objective for fleet in pool.fleets])
     worse = [np.zeros_like(fleet.labels) for fleet in pool.fleets]
-    one_edge = Evaluation(pool, "db", 3)(Told(worse))
+    one_edge = Evaluation(pool, "db", 3)(FixedAnswers(worse))
     assert one_edge.objective > quality.objective
     assert one_edge.agreement == np.mean(np.concatenate([fleet.labels == 0 for fleet in pool.fleets]))
 
 
-def test_references_are_solved_once_and_grow(tmp_path, monkeypatch) -> None:
+def test_references_are_solved_once_and_grow_with_the_pool(tmp_path, monkeypatch) -> None:
     pool = prepare(SPEC, 3, tmp_path)
-    found = references(pool)
+    first = references(pool)
     fleet, work = SPEC.draw(1)
     devices = np.arange(fleet.num_devices)
     search = build_assigner("local_search").assign(fleet, work, devices, np.random.default_rng(0))
-    assert found["local_search"][1] == pytest.approx(objective_of(pool[1].problem, search))
+    assert first["local_search"][1] == pytest.approx(objective_of(pool[1].problem, search))
     for name in ("teacher", "hfel-100", "hfel-300", "local_search"):
-        assert (found["lower_bound"] <= found[name]).all()
-    more = references(prepare(SPEC, 5, tmp_path))
-    assert all(np.array_equal(more[name][:3], found[name]) for name in found)
-    assert len(more["hfel-300"]) == 5
+        assert (first["lower_bound"] <= first[name]).all()
+    grown = references(prepare(SPEC, 5, tmp_path))
+    assert all(np.array_equal(grown[name][:3], first[name]) for name in first)
+    assert len(grown["hfel-300"]) == 5
     monkeypatch.setattr(evaluation, "_solve", lambda *_: pytest.fail("solved again"))
-    again = references(pool)
-    assert all(np.array_equal(again[name], found[name]) for name in found)
+    cached = references(pool)
+    assert all(np.array_equal(cached[name], first[name]) for name in first)
 
 
-def test_values_that_are_not_finite(tmp_path) -> None:
+def test_q_values_that_are_not_finite_are_an_error(tmp_path) -> None:
     pool = prepare(SPEC, 2, tmp_path)
     network = build_network(NetworkSpec(num_edges=3, hidden=4))
     with torch.no_grad():

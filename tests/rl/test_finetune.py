@@ -1,4 +1,4 @@
-"""Learning from the cost: the gradient is the exact one, it improves, resumes bit for bit, and needs a limit."""
+"""Fine-tuning improves a policy, resumes bit for bit, and needs a limit."""
 
 from __future__ import annotations
 
@@ -16,50 +16,53 @@ from tests.rl.small import tiny_network
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def test_it_improves_on_random_weights(fleets):
+def test_fine_tuning_improves_random_weights(fleets):
     net = tiny_network()
-    before, shown = evaluate(net, fleets[30:]), []
+    before, ratios = evaluate(net, fleets[30:]), []
     summary = finetune(
         net, fleets[:20], fleets[20:30], fleets[30:], updates=60, learning_rate=3e-3, batch=8,
-        report=lambda updates, seconds, figures: shown.append(figures["mean_ratio"]),
+        report=lambda updates, seconds, figures: ratios.append(figures["mean_ratio"]),
     )  # fmt: skip
     after = evaluate(net, fleets[30:])
-    assert (summary["before"], summary["after"]) == (before, after)  # of the fleets that chose nothing
+    assert (summary["before"], summary["after"]) == (before, after)  # on the fleets that nothing is chosen on
     assert after["mean_ratio"] < before["mean_ratio"]
-    assert evaluate(net, fleets[20:30])["mean_ratio"] == min(shown)  # it ends as the best on those that choose
+    # The network ends as the best snapshot on the choosing fleets.
+    assert evaluate(net, fleets[20:30])["mean_ratio"] == min(ratios)
     assert (summary["updates"], summary["fleets_reported_on"]) == (60, 10)
 
 
-def test_the_fleets_reported_on_choose_nothing(fleets, monkeypatch):
-    # Whatever is reported on, the same snapshot is chosen, and nothing looks at those fleets while it goes on.
-    nets, seen = [tiny_network(), tiny_network()], []
-    monkeypatch.setattr(module, "evaluate", lambda net, some: seen.append(list(map(id, some))) or evaluate(net, some))
+def test_the_reporting_fleets_do_not_choose_the_snapshot(fleets, monkeypatch):
+    # The same snapshot is chosen for any reporting fleets, and training does not evaluate on them in between.
+    nets, evaluated = [tiny_network(), tiny_network()], []
+    monkeypatch.setattr(
+        module, "evaluate", lambda net, subset: evaluated.append(list(map(id, subset))) or evaluate(net, subset)
+    )
     for net, unseen in zip(nets, (fleets[16:18], fleets[18:20]), strict=True):
         finetune(net, fleets[:12], fleets[12:16], unseen, updates=20, learning_rate=3e-2, batch=4)
-        looked = [number for number, some in enumerate(seen) if some == list(map(id, unseen))]
-        assert looked == [0, len(seen) - 1]
-        seen.clear()
+        on_unseen = [number for number, subset in enumerate(evaluated) if subset == list(map(id, unseen))]
+        assert on_unseen == [0, len(evaluated) - 1]
+        evaluated.clear()
     assert all(torch.equal(a, b) for a, b in zip(*(net.state_dict().values() for net in nets), strict=True))
 
 
-def test_a_run_goes_on_from_its_folder(fleets, tmp_path):
-    some = fleets[:8], fleets[8:12], fleets[12:14]
-    first = finetune(tiny_network(), *some, updates=4, batch=2, folder=tmp_path)
-    summary = finetune(tiny_network(3), *some, updates=8, batch=2, folder=tmp_path, resume=True)
+def test_a_run_resumes_from_its_folder(fleets, tmp_path):
+    parts = fleets[:8], fleets[8:12], fleets[12:14]
+    first = finetune(tiny_network(), *parts, updates=4, batch=2, folder=tmp_path)
+    summary = finetune(tiny_network(3), *parts, updates=8, batch=2, folder=tmp_path, resume=True)
     assert summary["updates"] == 8
-    assert summary["before"] == first["before"]  # of the first network, not of the one that it goes on with
+    assert summary["before"] == first["before"]  # of the first network, not of the resumed one
     with pytest.raises(ConfigError, match="resume"):
-        finetune(tiny_network(), *some, updates=4, folder=tmp_path / "empty", resume=True)
+        finetune(tiny_network(), *parts, updates=4, folder=tmp_path / "empty", resume=True)
 
 
 def test_a_state_that_chose_and_reported_on_the_same_fleets_is_refused(fleets, tmp_path):
-    some = fleets[:8], fleets[8:12], fleets[12:14]
-    finetune(tiny_network(), *some, updates=4, batch=2, folder=tmp_path)
+    parts = fleets[:8], fleets[8:12], fleets[12:14]
+    finetune(tiny_network(), *parts, updates=4, batch=2, folder=tmp_path)
     state = checkpoint.load(tmp_path / "state")
     state["before"] = state.pop("unseen_before")
     checkpoint.save(tmp_path / "state", state)
     with pytest.raises(ConfigError, match="chose and reported on the same fleets"):
-        finetune(tiny_network(), *some, updates=8, batch=2, folder=tmp_path, resume=True)
+        finetune(tiny_network(), *parts, updates=8, batch=2, folder=tmp_path, resume=True)
 
 
 def test_a_limit_is_needed(fleets):
@@ -67,7 +70,7 @@ def test_a_limit_is_needed(fleets):
         finetune(tiny_network(), fleets, fleets, fleets)
 
 
-def test_the_command(tmp_path, monkeypatch, capsys):
+def test_the_command_writes_a_policy_and_its_card(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("HOME", str(tmp_path))
     policy, out = tmp_path / "policy.safetensors", tmp_path / "tuned.safetensors"
     save_policy(policy, tiny_network(), {"seed": 0})

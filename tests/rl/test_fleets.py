@@ -1,4 +1,4 @@
-"""Specification, drawing and solving of fleets."""
+"""The specification, drawing and solving of fleets."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ SPEC = FleetSpec(num_scheduled=(4, 9), num_edges=(2, 4), delay_weight=(0.1, 10.0
 
 
 def test_a_fleet_is_a_function_of_its_number() -> None:
-    one, again, other = SPEC.solve(3), SPEC.solve(3), SPEC.solve(4)
-    assert np.array_equal(one.problem.snr, again.problem.snr)
-    assert np.array_equal(one.labels, again.labels)
+    one, repeated, other = SPEC.solve(3), SPEC.solve(3), SPEC.solve(4)
+    assert np.array_equal(one.problem.snr, repeated.problem.snr)
+    assert np.array_equal(one.labels, repeated.labels)
     assert one.problem.snr.shape != other.problem.snr.shape or not np.array_equal(one.problem.snr, other.problem.snr)
 
 
-def test_fleets_to_train_to_choose_and_to_report_on_are_others() -> None:
+def test_training_held_out_and_reporting_fleets_are_disjoint() -> None:
     kinds = SPEC, held_out(SPEC), reporting(SPEC), reporting(held_out(SPEC))
     trained, choosing, reported, again = ({spec.draw(index)[0].gain.tobytes() for index in range(20)} for spec in kinds)
     assert len(trained | choosing | reported) == 60
     assert again == reported
     assert len({spec.hash for spec in kinds[:3]}) == 3
-    assert "reporting" not in SPEC.to_dict()  # the caches that there are keep their names
+    assert "reporting" not in SPEC.to_dict()  # existing caches keep their names
     assert FleetSpec.from_dict(reporting(SPEC).to_dict()).hash == reporting(SPEC).hash
 
 
-def test_draws_keep_to_their_ranges() -> None:
+def test_draws_stay_within_their_ranges() -> None:
     drawn = [SPEC.draw(index) for index in range(200)]
     assert {fleet.num_devices for fleet, _ in drawn} == set(range(4, 10))
     assert {fleet.num_edges for fleet, _ in drawn} == {2, 3, 4}
     weights = np.array([work.delay_weight for _, work in drawn])
     assert 0.35 < np.mean(weights == 1.0) < 0.65  # the base values half of the time
-    others = weights[weights != 1.0]
-    assert others.min() > 0.1
-    assert others.max() < 10.0
-    assert 0.3 < np.mean(others < 1.0) < 0.7  # uniform in logarithms
+    drawn_weights = weights[weights != 1.0]
+    assert drawn_weights.min() > 0.1
+    assert drawn_weights.max() < 10.0
+    assert 0.3 < np.mean(drawn_weights < 1.0) < 0.7  # uniform in logarithms
     assert {work.model_bits / 8192 for _, work in drawn} == {448.0, 10.0, 882.0}
 
 
-def test_the_objective_is_the_cost_models() -> None:
+def test_the_objective_is_that_of_the_cost_model() -> None:
     solved = SPEC.solve(0)
     fleet, work = SPEC.draw(0)
     devices = np.arange(fleet.num_devices)
@@ -79,19 +79,19 @@ def test_rows_that_are_not_finite_are_refused() -> None:
 
 def test_the_hash_tells_specifications_apart() -> None:
     assert FleetSpec.from_dict(SPEC.to_dict()).hash == SPEC.hash
-    others = [
+    changed = [
         held_out(SPEC),
         replace(SPEC, seed=1),
         replace(SPEC, teacher="local_search", options={}),
         replace(SPEC, fleet=FleetConfig(shadowing_db=4.0)),
     ]
-    assert len({SPEC.hash, *(other.hash for other in others)}) == 5
+    assert len({SPEC.hash, *(other.hash for other in changed)}) == 5
     # The counts of the configuration are replaced by the ranges and do not matter.
     assert replace(SPEC, fleet=FleetConfig(num_devices=7)).hash == SPEC.hash
 
 
 def test_a_later_setting_at_its_default_changes_no_hash() -> None:
-    # As FORMAT 1 gave it at commit 6c93c38, before there was fleet.power_law.
+    # The hash at commit 6c93c38, before fleet.power_law existed.
     assert FleetSpec().hash == "e5006fdefe593ea8"
     assert "power_law" not in FleetSpec().to_dict()["fleet"]
     watt = FleetSpec(fleet=FleetConfig(power_law="watt"))
@@ -107,7 +107,7 @@ def test_the_shipped_policys_specifications_are_read_as_they_were_recorded() -> 
         assert FleetSpec.from_dict(values).to_dict() == values
 
 
-def test_a_fixed_deployment() -> None:
+def test_fixed_bandwidths_fix_the_number_of_edges() -> None:
     config = load_config(None, ["fleet.num_edges=2", "fleet.edge_bandwidths_mhz=[2.5, 1]"])
     fleet, _ = FleetSpec.of(config).draw(0)
     assert fleet.edge_bandwidth_hz.tolist() == [2.5e6, 1e6]
@@ -127,14 +127,14 @@ def test_a_deployment_seed_keeps_the_edges_of_all_fleets() -> None:
         replace(spec, num_edges=(5, 6))
 
 
-def test_caches_made_before_there_were_deployment_seeds_are_found() -> None:
-    # Of commit 6c93c38: Table I's fleets and their hash, the name of their cache.
+def test_caches_older_than_deployment_seeds_keep_their_hash() -> None:
+    # The hash of Table I's fleets at commit 6c93c38; it names their cache.
     assert "deployment_seed" not in FleetSpec().to_dict()["fleet"]
     assert FleetSpec().hash == "e5006fdefe593ea8"
     assert replace(FleetSpec(), fleet=FleetConfig(deployment_seed=0)).hash != FleetSpec().hash
 
 
-def test_a_configurations_specification() -> None:
+def test_a_configuration_gives_its_specification() -> None:
     config = load_config(
         None,
         ["learning.teacher.name=hfel", "learning.teacher.start=geographic", "learning.num_scheduled=[10, 100]"],
@@ -147,7 +147,7 @@ def test_a_configurations_specification() -> None:
     assert network_spec(config).num_edges == 5
 
 
-def test_a_data_set_says_how_large_models_and_devices_are() -> None:
+def test_a_data_set_gives_the_sizes_of_models_and_devices() -> None:
     cifar = FleetSpec.of(load_config(None, ["data.name=cifar10"]))
     assert (cifar.fleet.samples, cifar.model_kb, cifar.base_model_kb) == ((300, 600), (882.0,), 882.0)
     assert FleetSpec.of(load_config(None, ["data.name=fashion_mnist"])).hash == FleetSpec.of(load_config(None)).hash
@@ -163,6 +163,6 @@ def test_a_data_set_says_how_large_models_and_devices_are() -> None:
         ({"num_edges": (1, 200)}, "accepted: 1 to 127"),
     ],
 )
-def test_bad_specifications(change, message) -> None:
+def test_bad_specifications_are_refused(change, message) -> None:
     with pytest.raises(ConfigError, match=message):
         replace(SPEC, **change)

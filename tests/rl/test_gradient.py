@@ -1,4 +1,4 @@
-"""The gradient of the objective: the exact one, and resumed bit for bit."""
+"""The drawn gradient is the exact one in the mean, and training resumes bit for bit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def test_the_gradient_is_that_of_the_expected_objective():
-    """Three devices, two edges: all eight assignments, against the mean of many drawn updates' gradients."""
+    """With three devices and two edges, compare the sum over all eight assignments with the mean drawn gradient."""
     spec = FleetSpec(
         fleet=FleetConfig(num_devices=3, num_edges=2),
         num_scheduled=(3, 3),
@@ -40,25 +40,25 @@ def test_the_gradient_is_that_of_the_expected_objective():
     total, count = torch.zeros_like(exact), 0
     for _ in range(300):
         learner.update([fleet] * 4)
-        # The loss is the mean over devices, times ten, clipped as a whole: undo what is known.
+        # The loss is ten times the mean over the devices, and its gradient is clipped: undo the three factors.
         total += net.advantage[-1].weight.grad * learner.clipped / 10.0 * 3.0
         count += 1
     torch.testing.assert_close(total / count, exact, rtol=0.15, atol=0.05 * float(exact.abs().max()))
 
 
 def test_resuming_is_bit_identical(fleets, tmp_path):
-    whole = CostGradient(tiny_network(), learning_rate=1e-3, batch=4)
+    unbroken = CostGradient(tiny_network(), learning_rate=1e-3, batch=4)
     for _ in range(2):
-        for some in whole.draw(fleets):
-            whole.update(some)
+        for fleet_batch in unbroken.draw(fleets):
+            unbroken.update(fleet_batch)
     first = CostGradient(tiny_network(), learning_rate=1e-3, batch=4)
-    for some in first.draw(fleets):
-        first.update(some)
+    for fleet_batch in first.draw(fleets):
+        first.update(fleet_batch)
     checkpoint.save(tmp_path / "state", first.state_dict())
     second = CostGradient(tiny_network(7), learning_rate=1e-3, batch=4, seed=5)
     second.load_state_dict(checkpoint.load(tmp_path / "state"))
-    for some in second.draw(fleets):
-        second.update(some)
-    for name, value in whole.weights().items():
+    for fleet_batch in second.draw(fleets):
+        second.update(fleet_batch)
+    for name, value in unbroken.weights().items():
         np.testing.assert_array_equal(value, second.weights()[name])
-    assert second.updates == whole.updates == 8
+    assert second.updates == unbroken.updates == 8

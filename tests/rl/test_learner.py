@@ -1,4 +1,4 @@
-"""From episodes to a batch; the losses are tested where they are computed, in test_algorithm."""
+"""Episodes become the columns of a batch; test_algorithm tests the losses."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def test_columns_are_padded_to_the_longest() -> None:
         np.testing.assert_allclose(batch[Columns.REWARDS][i, :n], e.rewards.data, rtol=1e-6)
         np.testing.assert_array_equal(batch[TEACHER][i, :n], np.arange(n) % 3)
         assert not batch[Columns.OBS][i, n:].any()
-        # The last device ends the episode; padding counts as ended too, so that no value flows back from it.
+        # The last device ends the episode. Padding is terminal too, so that no value flows back from it.
         assert batch[Columns.TERMINATEDS][i].tolist() == [False] * (n - 1) + [True] * (5 - n + 1)
     assert not batch[Columns.TRUNCATEDS].any()
 
 
-def test_an_episode_drawn_twice_is_there_twice() -> None:
+def test_an_episode_drawn_twice_has_two_rows() -> None:
     one = episode(3, 0)
     assert laid_out([one, one])[Columns.OBS].shape == (2, 3, 3)
 
@@ -52,7 +52,7 @@ def test_drawn_transitions_are_weighted_by_how_often() -> None:
     batch = laid_out(Drawn(episodes, counts, [7, 9]))
     assert batch[Columns.LOSS_MASK].tolist() == [[False, True, False, False, False], [True, False, False, True, False]]
     assert batch[NUMBERS].tolist() == [7, 9]
-    # The masked mean, which RLlib takes, is then the mean over the six drawn.
+    # RLlib's masked mean is then the mean over the six drawn transitions.
     losses = np.arange(10.0).reshape(2, 5)
     mask = batch[Columns.LOSS_MASK]
     mean = (batch["weights"] * losses)[mask].sum() / mask.sum()
@@ -66,6 +66,6 @@ def test_one_device_still_has_a_time_dimension() -> None:
     assert batch[Columns.LOSS_MASK].tolist() == [[True, False]] * 2
 
 
-def test_padded() -> None:
+def test_padding_appends_zeros() -> None:
     assert padded([1, 2], 4, np.int64).tolist() == [1, 2, 0, 0]
     assert padded(np.ones((2, 3)), 2, np.float32).shape == (2, 3)

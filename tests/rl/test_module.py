@@ -1,4 +1,4 @@
-"""The network as an RLlib module."""
+"""The Q-network as an RLlib module."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def batch(count: int = 6):
     return solved, batch_of([fleet.rows("db", 4) for fleet in solved])
 
 
-def test_the_seed_decides_the_weights_and_torchs_generator_is_left_alone() -> None:
+def test_the_seed_alone_decides_the_weights_without_torchs_generator() -> None:
     state = torch.random.get_rng_state()
     one, two, other = (module(seed).state_dict() for seed in (0, 0, 1))
     assert torch.equal(state, torch.random.get_rng_state())
@@ -39,19 +39,19 @@ def test_the_seed_decides_the_weights_and_torchs_generator_is_left_alone() -> No
     assert not all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_exploration_takes_edges_that_are_there_only() -> None:
+def test_exploration_takes_available_edges_only() -> None:
     agent = module()
     solved, columns = batch()
     rng, taken = np.random.default_rng(0), [set() for _ in solved]
     for _ in range(60):
         draws = torch.as_tensor(rng.random((*columns[Columns.OBS].shape[:2], 2), dtype=np.float32))
         actions = agent.forward_exploration(columns | {DRAWS: draws, EPSILON: 1.0})[Columns.ACTIONS].numpy()
-        for fleet, row, seen in zip(solved, actions, taken, strict=True):
-            seen.update(row[: len(fleet.labels)].tolist())
+        for fleet, row, edges in zip(solved, actions, taken, strict=True):
+            edges.update(row[: len(fleet.labels)].tolist())
     assert taken == [set(range(len(fleet.problem.bandwidth))) for fleet in solved]
 
 
-def test_epsilon_is_how_often_it_explores() -> None:
+def test_epsilon_is_the_probability_of_exploration() -> None:
     agent = module()
     _, columns = batch()
     greedy = agent.forward_inference(columns)[Columns.ACTIONS]
@@ -65,7 +65,7 @@ def test_epsilon_is_how_often_it_explores() -> None:
     assert not torch.equal(half, greedy)
 
 
-def test_next_values_are_the_same_pass_one_step_on() -> None:
+def test_next_q_values_are_those_of_the_same_pass_shifted() -> None:
     agent = module()
     agent.make_target_networks()
     _, columns = batch()
@@ -80,13 +80,13 @@ def test_next_values_are_the_same_pass_one_step_on() -> None:
     target = agent.forward_target(columns)[QF_PREDS]
     assert torch.equal(out[QF_TARGET_NEXT_PREDS], shifted(target))
     assert not torch.equal(target, q)
-    # Before they differ, the target is the network itself.
+    # A fresh target network equals the network.
     fresh = module()
     fresh.make_target_networks()
     assert torch.equal(fresh.forward_target(columns)[QF_PREDS], fresh.compute_q_values(columns)[QF_PREDS])
 
 
-def test_an_episode_alone_and_in_a_batch_are_alike() -> None:
+def test_an_episode_has_the_same_q_values_alone_and_in_a_batch() -> None:
     agent = module()
     solved, columns = batch()
     together = agent.compute_q_values(columns)[QF_PREDS]

@@ -22,7 +22,7 @@ def equal(a: SolvedFleet, b: SolvedFleet) -> bool:
     return all(np.array_equal(x, y) for x, y in fields)
 
 
-def test_what_is_read_is_what_was_solved(tmp_path) -> None:
+def test_a_cache_returns_the_solved_fleets(tmp_path) -> None:
     pool = prepare(FLEETS, 7, tmp_path / "a", workers=2, shard=3)
     assert len(pool) == 7
     assert len(list((tmp_path / "a").glob("fleets-*.npz"))) == 3
@@ -31,9 +31,9 @@ def test_what_is_read_is_what_was_solved(tmp_path) -> None:
 
 
 def test_a_cache_grows_and_is_not_solved_again(tmp_path, monkeypatch) -> None:
-    told: list[tuple[int, int]] = []
-    pool = prepare(FLEETS, 4, tmp_path, progress=lambda *done: told.append(done))
-    assert told == [(0, 4), (4, 4)]
+    reports: list[tuple[int, int]] = []
+    pool = prepare(FLEETS, 4, tmp_path, progress=lambda *done: reports.append(done))
+    assert reports == [(0, 4), (4, 4)]
     prepare(FLEETS, 9, tmp_path)
     assert len(pool) == 4
     assert pool.refresh() == 9
@@ -49,22 +49,26 @@ def test_ray_tasks_solve_the_same(tmp_path, ray_session, ray) -> None:
     assert all(equal(pool[index], FLEETS.solve(index)) for index in (0, 9, 10, 11))
 
 
-def test_a_cache_of_another_configuration(tmp_path) -> None:
+def test_a_cache_of_another_configuration_is_refused(tmp_path) -> None:
     prepare(FLEETS, 2, tmp_path)
     other = replace(FLEETS, seed=3, teacher="local_search", options={})
     for refused in (lambda: prepare(other, 2, tmp_path), lambda: FleetPool(tmp_path, other)):
         with pytest.raises(ConfigError) as error:
             refused()
-        for part in ("another configuration", "teacher = hfel there, local_search here", "seed = 0 there, 3 here"):
+        for part in (
+            "another configuration",
+            "teacher = hfel in the cache, local_search in the configuration",
+            "seed = 0 in the cache, 3 in the configuration",
+        ):
             assert part in str(error.value)
         assert "give another folder" in str(error.value)
 
 
-def test_folders_that_are_no_cache(tmp_path) -> None:
+def test_folders_that_are_not_caches_are_refused(tmp_path) -> None:
     with pytest.raises(ConfigError, match="holds no solved fleets"):
         FleetPool(tmp_path)
     (tmp_path / "thesis.tex").write_text("x")
-    with pytest.raises(ConfigError, match="not empty and no cache"):
+    with pytest.raises(ConfigError, match="not empty and not a cache"):
         prepare(FLEETS, 1, tmp_path)
     prepare(FLEETS, 3, tmp_path / "c")
     with pytest.raises(ConfigError, match=r"5 wanted.*holds 3.*hflray.rl.pool"):
@@ -84,14 +88,14 @@ def test_an_unknown_option_makes_no_folder(tmp_path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def test_a_pool_does_not_travel(tmp_path) -> None:
+def test_a_pickled_pool_names_its_cache_only(tmp_path) -> None:
     pool = prepare(FLEETS, 2, tmp_path)
     assert copy.deepcopy({"pool": pool})["pool"] is pool
     assert len(pickle.dumps(pool)) < 5000
     assert equal(pickle.loads(pickle.dumps(pool))[1], pool[1])
 
 
-def test_the_command(tmp_path, capsys) -> None:
+def test_the_command_solves_a_configurations_fleets(tmp_path, capsys) -> None:
     small = ["--set", "scheduling.num_scheduled=4", "--set", "learning.fleets=3"]
     assert main([*small, "--set", f"learning.cache={tmp_path / 'c'}"]) == 0
     assert "3 fleets in" in capsys.readouterr().out

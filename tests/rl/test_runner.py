@@ -1,4 +1,4 @@
-"""Sampling whole episodes; exploration and seeds are tested with the algorithm, in test_algorithm."""
+"""Sampling of whole episodes; test_algorithm tests exploration and seeds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hflray.rl.runner import batch_of
 from tests.rl.small import small
 
 
-def test_rows_of_several_fleets_as_one_batch() -> None:
+def test_rows_of_several_fleets_form_one_padded_batch() -> None:
     rows = [np.full((n, 2), n, dtype=np.float32) for n in (3, 1)]
     batch = batch_of(rows)
     assert batch[LENGTHS].tolist() == [3, 1]
@@ -36,8 +36,8 @@ def test_the_environment_gives_every_reward(tmp_path) -> None:
         assert len(episodes) >= least
         assert sum(map(len, episodes)) >= options.get("num_timesteps", 0)
         for episode in episodes:
-            right = episode.actions.data == episode.extra_model_outputs[TEACHER].data
-            assert np.array_equal(episode.rewards.data, np.where(right, 1.0, -1.0))
+            correct = episode.actions.data == episode.extra_model_outputs[TEACHER].data
+            assert np.array_equal(episode.rewards.data, np.where(correct, 1.0, -1.0))
             assert 2 <= len(episode) <= 8
     before = runner.generators()
     first = [e.actions.data.tolist() for e in runner.sample(random_actions=True)]

@@ -1,4 +1,4 @@
-"""A training run: its curve, its limits, and that it goes on bit for bit."""
+"""A training run has a learning curve and limits, and resumes bit for bit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMED = {metrics.WALL_LEARN_S, metrics.ASSIGNER_STEPS_PER_S}
 
 
 def state(training: AssignerTraining) -> list[torch.Tensor]:
-    """Weights, target network, Adam's moments."""
+    """Return copies of the weights, the target network's weights and Adam's moments."""
     learner = training.algorithm.learner_group._learner
     optimizer = next(iter(learner._named_optimizers.values()))
     moments = [value for entry in optimizer.state_dict()["state"].values() for value in entry.values()]
@@ -47,7 +47,7 @@ def untimed(points: list[dict[str, float]]) -> list[dict[str, float]]:
     ],
     ids=["bilstm", "shared", "literal"],
 )  # fmt: skip
-def test_a_restored_run_goes_on_bit_for_bit(tmp_path, overrides) -> None:
+def test_a_restored_run_continues_bit_for_bit(tmp_path, overrides) -> None:
     config = small(tmp_path, *overrides)
     with AssignerTraining(config) as training:
         for _ in range(2):
@@ -66,7 +66,9 @@ def test_a_restored_run_goes_on_bit_for_bit(tmp_path, overrides) -> None:
         assert len(unbroken) == len(state(training)) > 40
         assert all(torch.equal(a, b) for a, b in zip(unbroken, state(training), strict=True))
         assert untimed(training.points) == untimed(points)
-    with pytest.raises(ConfigError, match=r"of another configuration \(learning_rate = 0.001 there, 0.5 here\)"):
+    with pytest.raises(
+        ConfigError, match=r"of another configuration \(learning_rate = 0.001 in the checkpoint, 0.5 in the config"
+    ):
         _restored(small(tmp_path, *overrides, "learning.learning_rate=0.5"), tmp_path / "saved")
 
 
@@ -75,29 +77,29 @@ def _restored(config: ExperimentConfig, folder: Path) -> None:
         training.restore(folder)
 
 
-def test_a_checkpoint_from_before_a_setting_goes_on_with_its_default(tmp_path) -> None:
+def test_a_checkpoint_older_than_a_setting_resumes_with_its_default(tmp_path) -> None:
     with AssignerTraining(small(tmp_path)) as training:
         training.advance()
         training.save(tmp_path / "saved")
         progress = tmp_path / "saved" / PROGRESS
         state = json.loads(progress.read_text())
-        for name in ("td_loss", "replay", "update_every", "grad_clip"):  # what commit 6c93c38 did not have
+        for name in ("td_loss", "replay", "update_every", "grad_clip"):  # commit 6c93c38 lacked these settings
             del state["learning"][name]
         progress.write_text(json.dumps(state))
         training.restore(tmp_path / "saved")
     with (
         AssignerTraining(small(tmp_path, "learning.td_loss=squared")) as training,
-        pytest.raises(ConfigError, match=r"td_loss = huber there, squared here"),
+        pytest.raises(ConfigError, match=r"td_loss = huber in the checkpoint, squared in the configuration"),
     ):
         training.restore(tmp_path / "saved")
 
 
 def test_a_point_has_the_glossarys_names(tmp_path) -> None:
-    told = []
-    with AssignerTraining(small(tmp_path), lambda *solved: told.append(solved)) as training:
-        assert told[0] == ("training fleets", 0, 12)
-        assert ("held-out fleets", 3, 3) in told
-        assert told[-1] == ("references", 3, 3)
+    reports = []
+    with AssignerTraining(small(tmp_path), lambda *solved: reports.append(solved)) as training:
+        assert reports[0] == ("training fleets", 0, 12)
+        assert ("held-out fleets", 3, 3) in reports
+        assert reports[-1] == ("references", 3, 3)
         point = training.advance()
         training.save_policy(tmp_path / "policy.safetensors")
     values = point.metrics()
@@ -116,7 +118,7 @@ def test_a_point_has_the_glossarys_names(tmp_path) -> None:
     assert card["trained_on"]["num_scheduled"] == [8, 8]
 
 
-def test_the_card_reports_on_fleets_that_no_curve_has_seen(tmp_path) -> None:
+def test_the_card_reports_on_fleets_outside_the_learning_curve(tmp_path) -> None:
     with AssignerTraining(small(tmp_path)) as training:
         curve, card = training.evaluate.pool, training.evaluate_finished.pool
         assert (curve.spec.held_out, card.spec.reporting) == (True, True)
@@ -125,13 +127,13 @@ def test_the_card_reports_on_fleets_that_no_curve_has_seen(tmp_path) -> None:
         training.advance()
         training.save_policy(tmp_path / "policy.safetensors")
         expected = training.evaluate_finished(training.algorithm.network())
-        _, said = load_policy(tmp_path / "policy.safetensors")
-        assert said["results"]["objective"] == round(expected.objective, 3)
-        assert said["results"]["objective"] != round(training.evaluate(training.algorithm.network()).objective, 3)
-        assert said["results"]["reporting_fleets"] == 3
+        _, written = load_policy(tmp_path / "policy.safetensors")
+        assert written["results"]["objective"] == round(expected.objective, 3)
+        assert written["results"]["objective"] != round(training.evaluate(training.algorithm.network()).objective, 3)
+        assert written["results"]["reporting_fleets"] == 3
 
 
-def test_the_clock_ends_it_too(tmp_path) -> None:
+def test_the_time_limit_ends_a_run(tmp_path) -> None:
     with AssignerTraining(small(tmp_path, "learning.minutes=1e-6", "learning.env_steps=null")) as training:
         assert not training.finished
         training.advance()
@@ -147,7 +149,7 @@ def test_divergence_is_an_error(tmp_path) -> None:
             training.advance()
 
 
-def test_a_cache_of_other_fleets(tmp_path) -> None:
+def test_a_cache_of_other_fleets_is_refused(tmp_path) -> None:
     with AssignerTraining(small(tmp_path)):
         pass
     with pytest.raises(ConfigError, match="fleets of another configuration"):
