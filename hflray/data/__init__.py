@@ -1,4 +1,4 @@
-"""Data sets, their partition over devices, and the mini model's inputs. Importing this loads NumPy only."""
+"""Data sets, their partition over devices, and the mini model's inputs. Importing this package loads NumPy only."""
 
 from hflray.data.datasets import Dataset, load_dataset
 from hflray.data.partition import build_partition

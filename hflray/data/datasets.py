@@ -1,8 +1,8 @@
-"""Named data sets, and any ``.npz`` file, as uint8 arrays; design, section 9.
+"""Named data sets, and any ``.npz`` file, as uint8 arrays (docs/design.md, "Data").
 
-A data set is looked for as ``<root>/<name>.npz``, then in torchvision's own layout below root, then downloaded through
-torchvision; root is the argument, else ``$HFLRAY_DATA``, else ``~/.cache/hflray``. ``digits`` and ``synthetic`` need
-neither file nor network. The ranges of D_n are those of the paper's section VI (Table I).
+A data set is read from ``<root>/<name>.npz``, or else from torchvision's own layout below root, or else downloaded
+through torchvision. The root is the argument, else ``$HFLRAY_DATA``, else ``~/.cache/hflray``. ``digits`` and
+``synthetic`` need neither files nor a network. The ranges of D_n are those of the paper's section VI (Table I).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hflray.data.download import load_or_download
 from hflray.data.npz import check_arrays, read_arrays
 from hflray.errors import ConfigError
 
-FASHION_RANGE = (400, 700)  # also of every data set that the paper does not use
+FASHION_RANGE = (400, 700)  # also used for every data set that the paper does not use
 CIFAR_RANGE = (300, 600)
 DIGITS_SIZE = 28  # 8×8 is below what the HFL model accepts; 28×28 is Fashion-MNIST's size
 
@@ -32,11 +32,11 @@ class Dataset:
     """A training and a test set of images.
 
     Attributes:
-        name: for messages and logs.
+        name: name in messages and logs.
         x_train, x_test: (n, channels, height, width) uint8, C-contiguous.
         y_train, y_test: (n,) int64 in 0..num_classes-1.
         num_classes: C.
-        samples_range: lowest and highest D_n of the paper for this data set.
+        samples_range: the paper's lowest and highest D_n for this data set.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Dataset:
 
     @cached_property
     def _moments(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        # Counting the 256 values is exact, and needs no float copy of the images.
+        # Counts of the 256 values give exact moments, and need no float copy of the images.
         counts = np.stack([np.bincount(self.x_train[:, c].ravel(), minlength=256) for c in range(self.image_shape[0])])
         share, value = counts / counts.sum(axis=1, keepdims=True), np.arange(256) / 255.0
         mean = share @ value
@@ -74,18 +74,18 @@ class Dataset:
 
 
 def load_dataset(name: str, root: str | Path | None = None, seed: int = 0) -> Dataset:
-    """Load the data set registered as `name`, or the ``.npz`` file that `name` is the path of.
+    """Load the data set registered as `name`, or the ``.npz`` file at the path `name`.
 
     Args:
         name: ``digits``, ``fashion_mnist``, ``cifar10``, ``synthetic``, a name of the entry point group
             ``hflray.datasets`` (a function of root that returns a `Dataset`), or a path ending in ``.npz``, relative
             to the current folder or to root, with the keys x_train, y_train, x_test, y_test (see `hflray.data.npz`).
         root: folder of the data sets; None: ``$HFLRAY_DATA``, else ``~/.cache/hflray``.
-        seed: of data made up on the spot (functions with a `seed` parameter); stored data do not depend on it.
+        seed: seed of generated data (functions with a `seed` parameter); stored data do not depend on it.
 
     Raises:
         ConfigError: an unknown name.
-        DataError: the data are missing, malformed, or cannot be downloaded; one line that says what to put where.
+        DataError: the data are missing, malformed, or cannot be downloaded; the message says which file to put where.
     """
     folder = data_root(root)
     if name.endswith(".npz"):
@@ -109,19 +109,19 @@ def data_root(root: str | Path | None = None) -> Path:
 
 
 def load_fashion_mnist(root: Path) -> Dataset:
-    """Fashion-MNIST (Xiao et al. 2017): 60,000 + 10,000 images of 1×28×28, ten classes."""
+    """Load Fashion-MNIST (Xiao et al. 2017): 60,000 + 10,000 images of 1×28×28, ten classes."""
     return _stored("fashion_mnist", root, FASHION_RANGE)
 
 
 def load_cifar10(root: Path) -> Dataset:
-    """CIFAR-10 (Krizhevsky 2009): 50,000 + 10,000 images of 3×32×32, ten classes."""
+    """Load CIFAR-10 (Krizhevsky 2009): 50,000 + 10,000 images of 3×32×32, ten classes."""
     return _stored("cifar10", root, CIFAR_RANGE)
 
 
 def load_digits(root: Path | None = None) -> Dataset:
-    """scikit-learn's handwritten digits: 1,797 images, 8×8 enlarged to 1×28×28, ten classes.
+    """Load scikit-learn's handwritten digits: 1,797 images, enlarged from 8×8 to 1×28×28, ten classes.
 
-    Split four to one within each class, once for all: the split depends on no seed of the experiment.
+    Each class is split four to one into training and test images. The split does not depend on the experiment's seed.
     """
     from sklearn.datasets import load_digits as load
 
@@ -145,13 +145,13 @@ def make_synthetic(
     size: int = 28,
     seed: int = 0,
 ) -> Dataset:
-    """Make a learnable data set: each class a smooth random picture, each image its class's picture in noise.
+    """Make a learnable data set, in which each class is a smooth random picture and each image adds noise to it.
 
     Args:
-        root: ignored; nothing is read.
-        num_classes: C, classes of equal size (to within one image).
+        root: ignored, because no file is read.
+        num_classes: C; the classes have equal sizes to within one image.
         train, test: numbers of images.
-        channels, size: images are (channels, size, size).
+        channels, size: shape (channels, size, size) of an image.
         seed: equal seeds give equal images.
     """
     rng = seeding.stream(seed, "synthetic")
@@ -161,10 +161,10 @@ def make_synthetic(
     def draw(n: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         labels = rng.permutation(np.arange(n) % num_classes)
         images = np.empty((n, channels, size, size), np.uint8)
-        for start in range(0, n, 4096):  # in pieces, so that any size fits in memory next to its uint8 result
+        for start in range(0, n, 4096):  # in pieces, so that the float noise needs little memory
             block = pictures[labels[start : start + 4096]]
             noise = rng.standard_normal(block.shape, dtype=np.float32)
-            # 0.5 and 64: half the contrast and noise of a quarter of the range, so that one image is not enough.
+            # Half the contrast, and noise of a quarter of the range: one image per class is too few to learn from.
             images[start : start + 4096] = np.clip(64 + 0.5 * block + 64 * noise, 0, 255)
         return images, labels
 
@@ -174,7 +174,7 @@ def make_synthetic(
 
 
 def _stored(name: str, root: Path, samples_range: tuple[int, int]) -> Dataset:
-    """`name` from its .npz below `root`, else from torchvision's layout, else from the network."""
+    """Load `name` from its .npz below `root`, else from torchvision's layout, else from the network."""
     path = root / f"{name}.npz"
     if path.exists():
         arrays, num_classes = read_arrays(path, 10)
@@ -192,10 +192,10 @@ def _from_arrays(
 def _enlarge(images: NDArray[np.int64], size: int, numerator: int, denominator: int) -> NDArray[np.uint8]:
     """Enlarge integer images (n, s, s) bilinearly to (n, 1, size, size), times numerator / denominator, rounded.
 
-    In integers: interpolation weights are multiples of 1 / (2·size), so the result is the same on every machine.
+    The interpolation weights are multiples of 1 / (2·size), so integers give the same result on every machine.
     """
     old = images.shape[1]
-    # Pixel centres: the new pixel i lies at ((2i + 1)·old − size) / (2·size) on the old grid, clamped to it.
+    # The centre of the new pixel i lies at ((2i + 1)·old − size) / (2·size) on the old grid, clamped to the grid.
     position = np.clip((2 * np.arange(size) + 1) * old - size, 0, 2 * size * (old - 1))
     cell = np.minimum(position // (2 * size), max(old - 2, 0))
     weight = position - 2 * size * cell

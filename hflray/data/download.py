@@ -1,4 +1,4 @@
-"""Fashion-MNIST and CIFAR-10 through torchvision: its folder layout, its downloads, and the import that needs help."""
+"""Fashion-MNIST and CIFAR-10 through torchvision: its folder layout, its downloads, and a repair of its import."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from numpy.typing import NDArray
 
 from hflray.errors import DataError
 
-TIMEOUT_S = 10.0  # of each connection and read: without a network the user should know at once
+TIMEOUT_S = 10.0  # for each connection and read, so that users without a network soon get an error
 FOLDERS = {"fashion_mnist": ("FashionMNIST", "FashionMNIST"), "cifar10": ("CIFAR10", "cifar-10-batches-py")}
-_kept: list[Any] = []  # a torch Library withdraws its operators when it is collected
+_libraries: list[Any] = []  # references, because a torch Library withdraws its operators when it is collected
 
 
 def import_torchvision() -> Any:
-    """Import torchvision, also beside a torch build for which its compiled operators cannot be loaded.
+    """Import torchvision, even beside a torch build that cannot load torchvision's compiled operators.
 
-    PyPI's torchvision wheel is compiled for CUDA. Beside a CPU-only torch its extension library does not load, so
-    that the operators ``nms`` and ``qnms``, for which ``import torchvision`` registers meta kernels, do not exist,
-    and the import fails with "operator torchvision::nms does not exist". Declaring their schemas is enough:
-    `torchvision.datasets` and `torchvision.transforms.v2` call neither (design, section 9).
+    PyPI's torchvision wheel is compiled for CUDA, and its extension library does not load beside a CPU-only torch. The
+    operators ``nms`` and ``qnms`` then do not exist. ``import torchvision`` registers meta kernels for them, and so
+    fails with "operator torchvision::nms does not exist". Declaring their schemas is enough, because
+    `torchvision.datasets` and `torchvision.transforms.v2` call neither of them (docs/design.md, "Data").
     """
     import torch
 
     torch_library: Any = torch.library  # untyped in torch
     spec = importlib.util.find_spec("torchvision")
-    if spec is not None and spec.submodule_search_locations and not _kept:
+    if spec is not None and spec.submodule_search_locations and not _libraries:
         libraries = Path(spec.submodule_search_locations[0]).glob("_C*.so")
         if not any(_loads(library) for library in libraries) and not hasattr(torch.ops.torchvision, "nms"):
             library = torch_library.Library("torchvision", "DEF")
             for name in ("nms", "qnms"):
                 library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-            _kept.append(library)
+            _libraries.append(library)
     return importlib.import_module("torchvision")
 
 
@@ -57,20 +57,20 @@ def _loads(library: Path) -> bool:
 
 
 def load_or_download(name: str, root: Path) -> dict[str, NDArray[Any]]:
-    """Load a data set from torchvision's layout below `root`, downloading it first if it is not there.
+    """Load a data set from torchvision's layout below `root`, and download it first if the folder is missing.
 
     Returns:
         x_train, y_train, x_test, y_test as torchvision stores them: images (n, h, w) or (n, h, w, c) uint8.
 
     Raises:
-        DataError: the folder is there but unreadable, or the download failed; nothing half-written is left.
+        DataError: the folder exists but is unreadable, or the download failed; a failed download leaves no files.
     """
     folder = root / FOLDERS[name][1]
     if not folder.exists():
         _download(name, root, folder)
     try:
         return _arrays(name, root, download=False)
-    except Exception as error:  # torchvision raises whatever its parsers do
+    except Exception as error:  # torchvision's parsers raise many types
         raise DataError(
             f"data.name: {name}: torchvision cannot read {folder} ({_one_line(error)}); delete that folder, or put "
             f"{_npz_hint(name, root)}"
@@ -78,18 +78,18 @@ def load_or_download(name: str, root: Path) -> dict[str, NDArray[Any]]:
 
 
 def _download(name: str, root: Path, folder: Path) -> None:
-    made = [path for path in (root, *root.parents) if not path.exists()]  # innermost first
+    created = [path for path in (root, *root.parents) if not path.exists()]  # innermost first
     try:
         root.mkdir(parents=True, exist_ok=True)
-        # Beside its destination, so that the move is a rename: the folder is there whole or not at all.
+        # The scratch folder is beside the destination, so that the move is one rename and never leaves a part.
         with tempfile.TemporaryDirectory(dir=root, prefix=f".{name}-") as scratch:
             with _timeout(TIMEOUT_S), contextlib.redirect_stdout(io.StringIO()):
                 _arrays(name, Path(scratch), download=True)
-            with contextlib.suppress(FileExistsError):  # another process was faster; its copy is as good
+            with contextlib.suppress(FileExistsError):  # another process was faster, and its copy is as good
                 os.rename(Path(scratch) / folder.name, folder)
-    except Exception as error:  # URLError, OSError, RuntimeError (checksums), whatever the parsers raise
-        for path in made:
-            with contextlib.suppress(OSError):  # not empty: somebody else's by now
+    except Exception as error:  # URLError, OSError, RuntimeError (checksums), and any error of the parsers
+        for path in created:
+            with contextlib.suppress(OSError):  # another process has put files in it
                 path.rmdir()
         raise DataError(
             f"data.name: {name} is neither {root / name}.npz nor in {folder}, and cannot be downloaded "
@@ -109,7 +109,7 @@ def _arrays(name: str, root: Path, download: bool) -> dict[str, NDArray[Any]]:
 
 @contextlib.contextmanager
 def _timeout(seconds: float) -> Iterator[None]:
-    # torchvision's urlopen takes no timeout; a network that swallows packets would hang for minutes.
+    # torchvision's urlopen takes no timeout, and would hang for minutes on a network that drops packets.
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(seconds)
     try:

@@ -1,6 +1,6 @@
-"""Reading and checking ``.npz`` data sets: every mistake is one line that names the file, the array and the fix.
+"""Reading and checking ``.npz`` data sets; each error is one line that names the file, the array and the fix.
 
-The keys and layouts are the design's (section 9): what NumPy users have, images (n, height, width) or
+The keys are those of docs/design.md, "Data". The layouts are the ones usual in NumPy: images (n, height, width) or
 (n, height, width, channels).
 """
 
@@ -20,7 +20,7 @@ from hflray.errors import DataError
 
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 MAX_CHANNELS = 4
-# What numpy.load and zipfile raise on files that are not archives, cut short, damaged, pickled, or absurdly large.
+# The errors of numpy.load and zipfile for files that are no archives, truncated, damaged, pickled, or far too large.
 UNREADABLE = (
     OSError,
     ValueError,
@@ -40,13 +40,13 @@ def read_arrays(path: Path, known_classes: int | None = None) -> tuple[dict[str,
         path: a ``.npz`` file. Images ``x_train``, ``x_test``: (n, height, width) or (n, height, width, channels), at
             most 4 channels; integers in 0..255, or floats in [0, 1] (times 255) or in [0, 255], rounded. Labels
             ``y_train``, ``y_test``: (n,) integers in 0..C-1, each class at least once in training.
-        known_classes: C if it is known beforehand; larger labels are then refused.
+        known_classes: C if it is known beforehand; labels outside 0..C-1 are then refused.
 
     Returns:
         (arrays, C): images (n, channels, height, width) uint8, C-contiguous, and labels (n,) int64, by key.
 
     Raises:
-        DataError: anything else.
+        DataError: the file cannot be read, or an array is not as described above.
     """
     return check_arrays(_load(path), path, known_classes)
 
@@ -54,7 +54,7 @@ def read_arrays(path: Path, known_classes: int | None = None) -> tuple[dict[str,
 def check_arrays(
     raw: Mapping[str, NDArray[Any]], path: Path, known_classes: int | None = None
 ) -> tuple[dict[str, NDArray[Any]], int]:
-    """Check and convert arrays as `read_arrays` does; `path` names them in errors."""
+    """Check and convert arrays as `read_arrays` does; `path` names their file in errors."""
     scales = {}
     arrays: dict[str, NDArray[Any]] = {}
     for part in ("train", "test"):
@@ -80,74 +80,82 @@ def check_arrays(
 
 
 def _load(path: Path) -> dict[str, NDArray[Any]]:
-    wanted = f"accepted: an .npz file with the keys {', '.join(KEYS)}"
+    accepted = f"accepted: an .npz file with the keys {', '.join(KEYS)}"
     if not path.is_file():
-        raise DataError(f"data.name: {path}: no such file; {wanted}; check the path, or set --data-root / $HFLRAY_DATA")
+        raise DataError(
+            f"data.name: {path}: no such file; {accepted}; check the path, or set --data-root / $HFLRAY_DATA"
+        )
     try:
-        # Never unpickle: a data file must not be able to run code.
+        # Never unpickle, because a data file must not be able to run code.
         archive = np.load(path, allow_pickle=False)
         if isinstance(archive, np.ndarray):
-            raise DataError(f"data.name: {path}: holds a single array; {wanted}; save it with numpy.savez")
+            raise DataError(f"data.name: {path}: holds a single array; {accepted}; save it with numpy.savez")
         with archive:
             missing = [key for key in KEYS if key not in archive.files]
             if missing:
                 raise DataError(
                     f"data.name: {path}: lacks {', '.join(missing)} (it has "
-                    f"{', '.join(archive.files) or 'no arrays'}); {wanted}; save it again with numpy.savez"
+                    f"{', '.join(archive.files) or 'no arrays'}); {accepted}; save it again with numpy.savez"
                 )
             return {key: archive[key] for key in KEYS}
     except UNREADABLE as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(
-            f"data.name: {path}: cannot be read as plain arrays ({reason}); {wanted}; the file may be cut short or "
+            f"data.name: {path}: cannot be read as plain arrays ({reason}); {accepted}; the file may be cut short or "
             "damaged (copy it again), or hold Python objects (save numbers only)"
         ) from error
 
 
-def _images(array: NDArray[Any], where: str) -> tuple[NDArray[np.uint8], int | None]:
-    """Check images and bring them to (n, c, h, w) uint8; also the scale of floats, 1 or 255 (None for integers)."""
+def _images(array: NDArray[Any], array_name: str) -> tuple[NDArray[np.uint8], int | None]:
+    """Check images, convert them to (n, c, h, w) uint8, and add the scale of floats: 1 or 255, or None for integers."""
     layouts = f"(n, height, width) or (n, height, width, channels) with at most {MAX_CHANNELS} channels"
     if array.ndim not in (3, 4) or (array.ndim == 4 and array.shape[3] > MAX_CHANNELS):
         hint = "move the channels last" if array.ndim == 4 and array.shape[1] <= MAX_CHANNELS else "reshape it"
-        raise DataError(f"{where} has shape {array.shape}; accepted: {layouts}; {hint}")
+        raise DataError(f"{array_name} has shape {array.shape}; accepted: {layouts}; {hint}")
     if array.size == 0:
-        raise DataError(f"{where} is empty, shape {array.shape}; accepted: {layouts}, with at least one image")
+        raise DataError(f"{array_name} is empty, shape {array.shape}; accepted: {layouts}, with at least one image")
     if array.dtype.kind not in "uif":
         raise DataError(
-            f"{where} has type {array.dtype}; accepted: integers or floats; convert it, for example to uint8"
+            f"{array_name} has type {array.dtype}; accepted: integers or floats; convert it, for example to uint8"
         )
     scale = None
     if array.dtype.kind == "f":
-        _refuse(~np.isfinite(array), array, where, "finite numbers", "remove or replace it")
+        _refuse(~np.isfinite(array), array, array_name, "finite numbers", "remove or replace it")
         scale = 1 if array.max() <= 1 else 255
     accepted = "integers in 0..255" if scale is None else "floats in [0, 1] or in [0, 255]"
     if array.dtype != np.uint8:
-        _refuse((array < 0) | (array > 255), array, where, accepted, "rescale the images")
+        _refuse((array < 0) | (array > 255), array, array_name, accepted, "rescale the images")
         array = np.rint(array * (255.0 if scale == 1 else 1.0)).astype(np.uint8)
-    last = array[..., None] if array.ndim == 3 else array
-    return np.ascontiguousarray(last.transpose(0, 3, 1, 2)), scale
+    channels_last = array[..., None] if array.ndim == 3 else array
+    return np.ascontiguousarray(channels_last.transpose(0, 3, 1, 2)), scale
 
 
-def _labels(array: NDArray[Any], where: str) -> NDArray[np.int64]:
+def _labels(array: NDArray[Any], array_name: str) -> NDArray[np.int64]:
     if array.ndim != 1 or len(array) == 0:
         raise DataError(
-            f"{where} has shape {array.shape}; accepted: (n,), one label for each image, n above 0; reshape it"
+            f"{array_name} has shape {array.shape}; accepted: (n,), one label for each image, n above 0; reshape it"
         )
     if array.dtype.kind not in "ui":
         raise DataError(
-            f"{where} has type {array.dtype}; accepted: integers 0..classes-1; convert it, for example to int64"
+            f"{array_name} has type {array.dtype}; accepted: integers 0..classes-1; convert it, for example to int64"
         )
-    _refuse(array < 0, array, where, "integers from 0", "labels out of range: relabel the classes 0, 1, 2, …")
-    _refuse(array >= 2**31, array, where, "integers below 2³¹", "labels out of range: relabel the classes 0, 1, 2, …")
+    _refuse(array < 0, array, array_name, "integers from 0", "labels out of range: relabel the classes 0, 1, 2, …")
+    _refuse(
+        array >= 2**31, array, array_name, "integers below 2³¹", "labels out of range: relabel the classes 0, 1, 2, …"
+    )
     labels: NDArray[np.int64] = array.astype(np.int64)
     return labels
 
 
-def _num_classes(y_train: NDArray[np.int64], y_test: NDArray[np.int64], known: int | None, where: str) -> int:
-    """Return the number of classes. A class without training samples is refused: it betrays a stray label."""
-    if known is not None:
+def _num_classes(y_train: NDArray[np.int64], y_test: NDArray[np.int64], known_classes: int | None, file: str) -> int:
+    """Return the number of classes; refuse a class without training samples, which is the sign of a stray label."""
+    if known_classes is not None:
         _refuse(
-            y_train >= known, y_train, f"{where}: y_train labels out of range: y_train", f"0..{known - 1}", "relabel it"
+            y_train >= known_classes,
+            y_train,
+            f"{file}: y_train labels out of range: y_train",
+            f"0..{known_classes - 1}",
+            "relabel it",
         )
     classes = np.unique(y_train)
     gaps = np.flatnonzero(classes != np.arange(len(classes)))
@@ -155,16 +163,16 @@ def _num_classes(y_train: NDArray[np.int64], y_test: NDArray[np.int64], known: i
         value = classes[gaps[0]]
         index = np.flatnonzero(y_train == value)[0]
         raise DataError(
-            f"{where}: y_train labels out of range: y_train[{index}] is {value}, but class {gaps[0]} has no sample; "
+            f"{file}: y_train labels out of range: y_train[{index}] is {value}, but class {gaps[0]} has no sample; "
             "accepted: 0..classes-1, each at least once; relabel the classes 0, 1, 2, …"
         )
     accepted = f"the training labels 0..{len(classes) - 1}"
-    _refuse(y_test >= len(classes), y_test, f"{where}: y_test labels out of range: y_test", accepted, "relabel it")
+    _refuse(y_test >= len(classes), y_test, f"{file}: y_test labels out of range: y_test", accepted, "relabel it")
     return len(classes)
 
 
-def _refuse(bad: NDArray[np.bool_], array: NDArray[Any], where: str, accepted: str, fix: str) -> None:
+def _refuse(bad: NDArray[np.bool_], array: NDArray[Any], array_name: str, accepted: str, fix: str) -> None:
     """Raise a DataError that names the first element that is `bad`."""
     if bad.any():
         index = tuple(int(i) for i in np.unravel_index(bad.argmax(), bad.shape))
-        raise DataError(f"{where}[{', '.join(map(str, index))}] is {array[index]}; accepted: {accepted}; {fix}")
+        raise DataError(f"{array_name}[{', '.join(map(str, index))}] is {array[index]}; accepted: {accepted}; {fix}")

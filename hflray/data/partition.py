@@ -1,10 +1,14 @@
-"""Who holds which samples: majority-class (the paper's kind), Dirichlet and IID partitions, and the draw of D_n.
+"""Partitions of the samples over devices (majority-class as in the paper, Dirichlet and IID), and the draw of D_n.
 
-The paper gives each device D_n samples, uniform in 400..700 (CIFAR-10: 300..600; Table I), and says that "most of the
-data belong to a majority class" (section IV-A), but not how many: 80 %, and how majority classes and the rest are
-chosen, is decision 5.3 of the design. A partition is a callable
-``(labels, num_devices, sizes, rng) -> parts``: `labels` (n,) integers, `sizes` (N,) samples wanted per device, `parts`
-a list of N sorted int64 index arrays into `labels`, disjoint, of exactly those sizes. It keeps no state.
+The paper gives each device D_n samples, uniform in 400..700 (CIFAR-10: 300..600; Table I). It says that "most of the
+data belong to a majority class" (section IV-A), but not how many. The share of 80 %, and the choice of the majority
+classes and of the other samples, are docs/design.md, D3.
+
+A partition is a callable ``(labels, num_devices, sizes, rng) -> parts`` without state:
+
+* `labels`: class of each sample, (n,), integers;
+* `sizes`: number of samples of each device, (N,);
+* `parts`: a list of N disjoint, sorted int64 index arrays into `labels`, of exactly these sizes.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ FIX = "lower fleet.num_devices or data.samples_per_device"
 
 
 class Partition(Protocol):
-    """What `build_partition` returns and an entry point of the group ``hflray.partitions`` must make."""
+    """The type that `build_partition` returns and that entry points of the group ``hflray.partitions`` must build."""
 
     def __call__(self, labels: Ints, num_devices: int, sizes: Ints, rng: np.random.Generator) -> list[Ints]:
         """Deal samples to devices. Raises DataError when the samples do not suffice."""
@@ -42,11 +46,11 @@ def build_partition(name: str, **options: Any) -> Partition:
 
 @dataclass(frozen=True)
 class MajorityPartition:
-    """Each device holds round(`majority_fraction` · D_n) samples of its majority class; the fraction is ours.
+    """Each device holds round(`majority_fraction` · D_n) samples of its majority class (docs/design.md, D3).
 
-    Majority classes are dealt evenly: the numbers of devices per class differ by at most one. The rest is drawn over
-    the other classes in proportion to what remains of each once all majority quotas are set aside. Only if no way of
-    dealing can fill the rests from other classes are the missing ones taken from the device's own class.
+    Majority classes are dealt evenly, so that the numbers of devices per class differ by at most one. A device's other
+    samples are drawn over the other classes, in proportion to what remains of each after all majority quotas. Only if
+    the other classes cannot supply them in any way are the missing samples taken from the device's own class.
     """
 
     majority_fraction: float = 0.8
@@ -56,64 +60,68 @@ class MajorityPartition:
             raise ConfigError(f"data.majority_fraction: got {self.majority_fraction}; accepted: above 0, at most 1")
 
     def __call__(self, labels: Ints, num_devices: int, sizes: Ints, rng: np.random.Generator) -> list[Ints]:
-        """Deal samples to devices; DataError names the class whose quotas exceed its supply."""
+        """Deal samples to devices; raise a DataError that names the class whose quotas exceed its supply."""
         sizes = _checked_sizes(labels, num_devices, sizes)
         classes, supply = np.unique(labels, return_counts=True)
-        own = rng.permutation(np.resize(rng.permutation(len(classes)), num_devices))  # dealt like cards, then shuffled
+        own = rng.permutation(np.resize(rng.permutation(len(classes)), num_devices))  # even counts, in random order
         quota = majority_quota(sizes, self.majority_fraction)
-        asked = np.bincount(own, weights=quota, minlength=len(classes)).astype(np.int64)
-        for c in np.flatnonzero(asked > supply):
+        majority_demand = np.bincount(own, weights=quota, minlength=len(classes)).astype(np.int64)
+        for c in np.flatnonzero(majority_demand > supply):
             raise DataError(
-                f"data.partition: majority asks for {asked[c]} samples of class {classes[c]} for its "
+                f"data.partition: majority asks for {majority_demand[c]} samples of class {classes[c]} for its "
                 f"{np.count_nonzero(own == c)} devices, but the training set has {supply[c]}; {FIX}, or lower "
                 f"data.majority_fraction (now {self.majority_fraction:g})"
             )
-        counts = _draw_rests(own, sizes - quota, supply - asked, rng)
+        counts = _draw_other_classes(own, sizes - quota, supply - majority_demand, rng)
         counts[np.arange(num_devices), own] += quota
-        return _hand_out(labels, classes, counts, rng)
+        return _indices_of(labels, classes, counts, rng)
 
 
 def majority_quota(sizes: NDArray[np.integer], majority_fraction: float) -> Ints:
-    """Return how many of each device's samples are of its majority class, round(fraction · D_n), (N,)."""
+    """Return the number of each device's samples in its majority class, round(fraction · D_n), (N,)."""
     quota: Ints = np.rint(majority_fraction * sizes).astype(np.int64)
     return quota
 
 
-def _draw_rests(own: Ints, rests: Ints, left: Ints, rng: np.random.Generator) -> Ints:
-    """Draw `rests` (N,) samples per device out of `left` (C,) per class, none of the device's own class: (N, C) counts.
+def _draw_other_classes(own: Ints, demands: Ints, supply: Ints, rng: np.random.Generator) -> Ints:
+    """Draw `demands` (N,) samples from `supply` (C,), for each device from other classes than its own if possible.
 
-    By Hall's theorem the draw can be completed exactly when, for every class c, the devices that own c need no more
-    than what is left of the other classes. Each device's draw takes at least as much of each class as keeps that
-    true for those after it, and is otherwise a plain draw without replacement.
+    By Hall's theorem the draw can be completed exactly if, for every class c, the devices that own c need no more than
+    the remaining supply of the other classes. Each device's draw takes at least as many samples of each class as keep
+    this true for the following devices. Otherwise it is a plain draw without replacement.
+
+    Returns:
+        The number of samples that each device draws of each class, (N, C).
     """
-    counts = np.zeros((len(own), len(left)), np.int64)
-    needs = np.bincount(own, weights=rests, minlength=len(left)).astype(np.int64)  # by the class that must be avoided
-    rests, left = rests.copy(), left.copy()
-    for c in np.flatnonzero(needs > left.sum() - left):  # at most one class: two would exceed the total
-        mine = np.flatnonzero(own == c)
-        short = rng.multivariate_hypergeometric(rests[mine], needs[c] - (left.sum() - left[c]))
-        counts[mine, c] = short
-        rests[mine] -= short
-        left[c] -= short.sum()
+    counts = np.zeros((len(own), len(supply)), np.int64)
+    needs = np.bincount(own, weights=demands, minlength=len(supply)).astype(np.int64)  # demand by the class to avoid
+    demands, supply = demands.copy(), supply.copy()
+    for c in np.flatnonzero(needs > supply.sum() - supply):  # at most one class, because two would exceed the total
+        owners = np.flatnonzero(own == c)
+        short = rng.multivariate_hypergeometric(demands[owners], needs[c] - (supply.sum() - supply[c]))
+        counts[owners, c] = short
+        demands[owners] -= short
+        supply[c] -= short.sum()
         needs[c] -= short.sum()
     for n, c in enumerate(own):
-        needs[c] -= rests[n]
-        least = np.maximum(left + rests[n] + needs - left.sum(), 0)
+        needs[c] -= demands[n]
+        least = np.maximum(supply + demands[n] + needs - supply.sum(), 0)
         least[c] = 0
-        free = left - least
+        free = supply - least
         free[c] = 0
-        drawn = least + rng.multivariate_hypergeometric(free, rests[n] - least.sum())
+        drawn = least + rng.multivariate_hypergeometric(free, demands[n] - least.sum())
         counts[n] += drawn
-        left -= drawn
+        supply -= drawn
     return counts
 
 
 @dataclass(frozen=True)
 class DirichletPartition:
-    """Each device's class proportions are drawn from Dirichlet(`alpha`, …, `alpha`): the smaller, the less alike.
+    """Class proportions are drawn from Dirichlet(`alpha`, …, `alpha`); a smaller `alpha` makes devices less alike.
 
-    Samples are drawn without replacement; what a device wants of an exhausted class is drawn again over the others
-    in its proportions (or, once those are exhausted, in proportion to what remains), so that its size is exact.
+    Samples are drawn without replacement. If a class is exhausted, the missing samples are drawn from the other classes
+    in the device's proportions, or, once those classes are exhausted, in proportion to what remains. The device's size
+    is therefore exact.
     """
 
     alpha: float = 0.5
@@ -123,20 +131,20 @@ class DirichletPartition:
             raise ConfigError(f"data.dirichlet_alpha: got {self.alpha}; accepted: a finite number above 0")
 
     def __call__(self, labels: Ints, num_devices: int, sizes: Ints, rng: np.random.Generator) -> list[Ints]:
-        """Deal samples to devices; DataError when the total exceeds the supply."""
+        """Deal samples to devices; raise DataError if the total exceeds the supply."""
         sizes = _checked_sizes(labels, num_devices, sizes)
-        classes, left = np.unique(labels, return_counts=True)
+        classes, supply = np.unique(labels, return_counts=True)
         counts = np.zeros((num_devices, len(classes)), np.int64)
         for n, share in enumerate(rng.dirichlet(np.full(len(classes), self.alpha), num_devices)):
-            # Every pass fills the device or exhausts a class, so this ends.
+            # Every pass fills the device or exhausts a class, so the loop ends.
             while (missing := int(sizes[n] - counts[n].sum())) > 0:
-                weights = np.where(left > 0, share, 0.0)
+                weights = np.where(supply > 0, share, 0.0)
                 if weights.sum() == 0:
-                    weights = left.astype(np.float64)
-                drawn = np.minimum(rng.multinomial(missing, weights / weights.sum()), left)
+                    weights = supply.astype(np.float64)
+                drawn = np.minimum(rng.multinomial(missing, weights / weights.sum()), supply)
                 counts[n] += drawn
-                left -= drawn
-        return _hand_out(labels, classes, counts, rng)
+                supply -= drawn
+        return _indices_of(labels, classes, counts, rng)
 
 
 @dataclass(frozen=True)
@@ -144,7 +152,7 @@ class IIDPartition:
     """Every device draws uniformly from the whole training set, without replacement."""
 
     def __call__(self, labels: Ints, num_devices: int, sizes: Ints, rng: np.random.Generator) -> list[Ints]:
-        """Deal samples to devices; DataError when the total exceeds the supply."""
+        """Deal samples to devices; raise DataError if the total exceeds the supply."""
         sizes = _checked_sizes(labels, num_devices, sizes)
         order = rng.permutation(len(labels))[: sizes.sum()]
         return [np.sort(part) for part in np.split(order, np.cumsum(sizes)[:-1])]
@@ -166,8 +174,8 @@ def _checked_sizes(labels: Ints, num_devices: int, sizes: Ints) -> Ints:
     return sizes
 
 
-def _hand_out(labels: Ints, classes: Ints, counts: Ints, rng: np.random.Generator) -> list[Ints]:
-    """Turn counts (N, C) into indices: each class is shuffled once and dealt in device order."""
+def _indices_of(labels: Ints, classes: Ints, counts: Ints, rng: np.random.Generator) -> list[Ints]:
+    """Turn counts (N, C) into sample indices: each class is shuffled once and dealt in device order."""
     ends = np.cumsum(counts, axis=0)
     shuffled = [rng.permutation(np.flatnonzero(labels == value)) for value in classes]
     return [
@@ -186,14 +194,15 @@ def device_sizes(
     majority_fraction: float | None = None,
     name: str = "the data set",
 ) -> tuple[Ints, str | None]:
-    """Draw D_n of each device, uniform integers in `explicit` if given, else in `default_range`, scaled if need be.
+    """Draw D_n of each device as uniform integers in `explicit`, or else in `default_range`, which may be scaled down.
 
-    A draw from the default range that the data set cannot serve (with `majority_fraction`, whichever class the
-    largest devices are dealt) is made again from a range scaled down, both ends alike, until even a fleet that draws
-    only its upper end could be served. The paper's own settings fit as they are. An explicit range is never scaled.
+    If the data set cannot serve a draw from the default range, the draw is repeated from a range whose ends are both
+    scaled down, so far that even a fleet with D_n at the upper end everywhere can be served. With `majority_fraction`,
+    the supply must suffice even if one class is dealt to the largest devices. The paper's own settings fit without
+    scaling. An explicit range is never scaled.
 
     Returns:
-        (sizes (N,) int64, a one-line message if the range was scaled, else None).
+        The sizes, (N,) int64, and a one-line message if the range was scaled, else None.
 
     Raises:
         DataError: not even one sample per device is possible.
@@ -203,12 +212,12 @@ def device_sizes(
     supply = np.unique(labels, return_counts=True)[1]
     devices_per_class = -(-num_devices // len(supply))
 
-    def fits(wanted: Ints) -> bool:
+    def fits(drawn_sizes: Ints) -> bool:
         if majority_fraction is not None:
-            largest = np.sort(majority_quota(wanted, majority_fraction))[::-1][:devices_per_class]
+            largest = np.sort(majority_quota(drawn_sizes, majority_fraction))[::-1][:devices_per_class]
             if largest.sum() > supply.min():
                 return False
-        return bool(wanted.sum() <= len(labels))
+        return bool(drawn_sizes.sum() <= len(labels))
 
     if explicit is not None or fits(sizes):
         return sizes, None
@@ -229,11 +238,11 @@ def device_sizes(
 
 
 def label_counts(parts: Sequence[Ints], labels: Ints, num_classes: int) -> Ints:
-    """Return how many samples of each class each device holds, (N, C)."""
+    """Return the number of samples of each class that each device holds, (N, C)."""
     return np.stack([np.bincount(labels[part], minlength=num_classes) for part in parts])
 
 
 def majority_classes(parts: Sequence[Ints], labels: Ints, num_classes: int) -> Ints:
-    """Return the commonest class of each device, (N,); of equals the lowest. The truth behind the ARI (equation 28)."""
+    """Return the commonest class of each device, (N,), the lowest of equals: the true clusters for the ARI (28)."""
     classes: Ints = label_counts(parts, labels, num_classes).argmax(axis=1)
     return classes

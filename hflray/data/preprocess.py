@@ -1,11 +1,12 @@
-"""Inputs of IKC's mini model: 1×10×10 from any image (paper, section IV-B; design, decision 5.4).
+"""Inputs of IKC's mini model: 1×10×10 from any image (paper, section IV-B; docs/design.md, D4).
 
-``crop``: one channel, "randomly cropped into 10×10". The paper does not say whether the crop's place is drawn for each
-image or once for all; read as the usual random-crop transform, it is drawn per image, once, before training (each
-device could do this on its own data). On Fashion-MNIST and CIFAR-10 (N = 100, 80 % majority class, L = 5, K = 10) both
-readings gave K-means on the trained weights an ARI of 1.0, the paper's value, on every seed tried.
+``crop`` takes one channel, "randomly cropped into 10×10". The paper does not say whether the crop's place is drawn for
+each image or once for all images. We read it as the usual random-crop transform, so the place is drawn once per image,
+before training; each device could do this on its own data. On Fashion-MNIST and CIFAR-10 (N = 100, 80 % majority class,
+L = 5, K = 10) both readings gave K-means on the trained weights an ARI of 1.0, the paper's value, on every seed tried.
 
-``pca``: the flattened images' first 100 principal components as a 1×10×10 array, for data that are not images.
+``pca`` takes the first 100 principal components of the flattened images, as a 1×10×10 array, for data that are not
+images.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from hflray.errors import ConfigError, DataError
 
 SIDE = 10
 CHANNEL = 0  # the paper's "one channel"; red in CIFAR-10
-PCA_FIT_SAMPLES = 10_000  # enough for 100 components, and keeps 3×32×32 images to a few seconds
+PCA_FIT_SAMPLES = 10_000  # enough for 100 components; 3×32×32 images then take a few seconds
 
 How = Literal["crop", "pca"]
 Place = Literal["per_sample", "shared"]
@@ -33,15 +34,15 @@ def preprocess(images: Images, how: How, rng: np.random.Generator, place: Place 
     Args:
         images: (n, C, H, W) uint8; at least 10×10 for ``crop``.
         how: ``crop`` or ``pca`` (configuration key ``data.preprocess``).
-        rng: draws the crops' places, or the samples that PCA is fitted on.
-        place: of the crop: ``per_sample``, a place for each image, or ``shared``, one place for all.
+        rng: draws the places of the crops, or the samples that PCA is fitted on.
+        place: place of the crop: ``per_sample`` draws one for each image, ``shared`` one for all images.
 
     Returns:
         (n, 1, 10, 10) float32 of zero mean and unit variance, taken over the whole array.
 
     Raises:
         ConfigError: an unknown `how` or `place`.
-        DataError: images too small to crop.
+        DataError: the images are too small to crop.
     """
     if images.ndim != 4 or len(images) == 0:
         raise DataError(
@@ -53,7 +54,7 @@ def preprocess(images: Images, how: How, rng: np.random.Generator, place: Place 
         inputs = _principal_components(images, rng)
     else:
         raise ConfigError(f"data.preprocess: got {how!r}; accepted: 'crop' or 'pca'")
-    # float64 sums: over millions of float32 numbers the mean would lose digits. A constant array stays all zero.
+    # Sum in float64, because the mean of millions of float32 numbers would lose digits. A constant array becomes zero.
     std = inputs.std(dtype=np.float64)
     inputs -= np.float32(inputs.mean(dtype=np.float64))
     inputs /= np.float32(std if std > 0 else 1.0)
@@ -77,10 +78,10 @@ def _crop(images: Images, rng: np.random.Generator, place: Place) -> Inputs:
 
 
 def _principal_components(images: Images, rng: np.random.Generator) -> Inputs:
-    """Project on the eigenvectors of the covariance of (a sample of) the images, largest first; not whitened.
+    """Project on the eigenvectors of the covariance of (a sample of) the images, largest eigenvalue first.
 
-    The components keep their variances: whitening would give the hundredth, mostly noise, the first one's weight.
-    Images of fewer than 100 numbers leave the last components zero.
+    The components keep their variances: whitening would give the hundredth, which is mostly noise, the weight of the
+    first. If the images have fewer than 100 numbers, the last components are zero.
     """
     from scipy.linalg import eigh
 
@@ -90,10 +91,10 @@ def _principal_components(images: Images, rng: np.random.Generator) -> Inputs:
     mean = sample.mean(axis=0, dtype=np.float64)
     sample -= mean.astype(np.float32)
     features = flat.shape[1]
-    # Single precision and the wanted eigenvectors only: 0.6 s instead of 25 s for 3×32×32, and the same to 3e-7.
+    # Single precision and only the needed eigenvectors: 0.6 s instead of 25 s for 3×32×32, and the same to 3e-7.
     _, vectors = eigh(sample.T @ sample, subset_by_index=[max(features - SIDE * SIDE, 0), features - 1])
     axes = vectors[:, ::-1]
-    # An eigenvector's sign is arbitrary: fix it, so that two libraries agree.
+    # Fix the sign of each eigenvector, which is arbitrary, so that two libraries agree.
     axes = axes * np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(axes.shape[1])])
     projection = np.zeros((features, SIDE * SIDE), np.float32)
     projection[:, : axes.shape[1]] = axes

@@ -1,4 +1,4 @@
-"""Which H devices train in a round: FedAvg, VKC (Algorithm 3) and IKC (Algorithm 4), over Algorithm 2's clusters."""
+"""Choice of the H devices of each round: FedAvg, VKC (Algorithm 3) and IKC (Algorithm 4) on Algorithm 2's clusters."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def build_scheduler(name: str, **options: Any) -> Scheduler:
 
     Args:
         name: ``ikc``, ``vkc``, ``fedavg``, or a name added through the entry point group ``hflray.schedulers``.
-        **options: ``num_devices`` (N), ``num_scheduled`` (H), ``clusters`` (see `Scheduler`), and whatever a
-            scheduler from outside adds.
+        **options: ``num_devices`` (N), ``num_scheduled`` (H), ``clusters`` (see `Scheduler`), and further options of
+            schedulers from other packages.
 
     Raises:
         ConfigError: the name or an option is unknown, or a value is outside what it accepts.

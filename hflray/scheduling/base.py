@@ -1,4 +1,4 @@
-"""What every scheduler is, and what Algorithms 3 and 4 of the paper share: clusters, quotas and the fill-up."""
+"""The base class of all schedulers, and that of Algorithms 3 and 4 of the paper: clusters, quotas and the fill-up."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ IntArray = NDArray[np.intp]
 
 
 class Scheduler(ABC):
-    """Chooses H of N devices for each round. A new one defines `schedule`, and its state if it keeps any.
+    """A scheduler chooses H of N devices for each round. A subclass defines `schedule`, and its state if it has any.
 
     Args:
         num_devices: N.
         num_scheduled: H, from 1 to N.
-        clusters: one label per device, (N,) integers from 0; or a list of K index arrays that share the devices out
-            (an array may be empty). Ignored by schedulers whose `auxiliary` is None.
+        clusters: one label per device, (N,) integers from 0; or a list of K index arrays, some possibly empty, that
+            together hold each device once. Schedulers whose `auxiliary` is None ignore the clusters.
 
     Raises:
         ConfigError: a count or the clusters are not as described.
     """
 
     auxiliary: ClassVar[Literal["mini", "global"] | None] = None
-    """Which model Algorithm 2 trains on the devices to find the clusters; None: there is no clustering."""
+    """The model that Algorithm 2 trains on the devices to find the clusters; None: the scheduler needs no clusters."""
 
     def __init__(
         self, *, num_devices: int, num_scheduled: int, clusters: ArrayLike | Sequence[ArrayLike] | None = None
@@ -47,7 +47,7 @@ class Scheduler(ABC):
         """Return the next round's devices: (H,) sorted, unique indices. `rng` is the only source of randomness."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that `schedule` depends on besides its `rng`, ready for JSON."""
+        """Return all that `schedule` depends on besides its `rng`, JSON-ready."""
         return {
             "scheduler": type(self).__name__,
             "num_devices": self.num_devices,
@@ -55,11 +55,15 @@ class Scheduler(ABC):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over a state made by `state_dict`; refuse (ConfigError) one of another scheduler, N or H."""
-        for key, own in Scheduler.state_dict(self).items():
-            if state.get(key) != own:
+        """Restore a state of `state_dict`.
+
+        Raises:
+            ConfigError: the state is of another scheduler, N or H.
+        """
+        for key, expected in Scheduler.state_dict(self).items():
+            if state.get(key) != expected:
                 raise ConfigError(
-                    f"scheduler state: {key} is {state.get(key)!r}, but this scheduler has {own!r}; "
+                    f"scheduler state: {key} is {state.get(key)!r}, but this scheduler has {expected!r}; "
                     "resume with the configuration that saved the state, or start anew"
                 )
 
@@ -67,13 +71,13 @@ class Scheduler(ABC):
 class ClusterScheduler(Scheduler):
     """A scheduler that takes the same number h of devices from each of K clusters (Algorithms 3 and 4).
 
-    The paper has H = K·h. For any other H, every cluster's quota is H // K, and H % K clusters get one more; who does
-    goes round-robin over the labels, from an offset that moves on by H % K each round, so that over K rounds each
-    cluster is asked for H devices. This holds for H < K too: then H clusters give one device each, in turn.
+    The paper has H = K·h. For any other H, every cluster's quota is H // K, and H % K clusters get one device more.
+    These clusters change round-robin over the labels, from an offset that advances by H % K each round, so that over K
+    rounds the quotas of each cluster add up to H. This holds for H < K too: then H clusters in turn give one device.
 
-    A cluster smaller than its quota gives all it has, and random devices not yet scheduled in this round fill up to
-    exactly H. Clusters are visited in label order and pools are kept sorted, so that the same state and the same
-    `rng` give the same schedule.
+    A cluster smaller than its quota gives all its devices, and random devices that are not yet scheduled in this round
+    fill up to exactly H. Clusters are visited in label order and pools are kept sorted, so that the same state and the
+    same `rng` give the same schedule.
 
     Raises:
         ConfigError: besides the reasons of `Scheduler`, the clusters are missing.
@@ -92,7 +96,7 @@ class ClusterScheduler(Scheduler):
         self.offset = 0
 
     def quotas(self) -> IntArray:
-        """h_k of the coming round, (K,); they sum to H."""
+        """Return the quotas h_k of the next round, (K,); they add up to H."""
         each, extra = divmod(self.num_scheduled, len(self.clusters))
         quotas = np.full(len(self.clusters), each, dtype=np.intp)
         quotas[(self.offset + np.arange(extra)) % len(self.clusters)] += 1
@@ -118,7 +122,11 @@ class ClusterScheduler(Scheduler):
         return super().state_dict() | {"clusters": clusters, "offset": self.offset}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over a state; refuse (ConfigError) one of other clusters too."""
+        """Restore a state of `state_dict`.
+
+        Raises:
+            ConfigError: the state is of another scheduler, N, H or clusters, or is damaged.
+        """
         super().load_state_dict(state)
         if state.get("clusters") != [members.tolist() for members in self.clusters]:
             raise ConfigError(
@@ -135,7 +143,7 @@ class ClusterScheduler(Scheduler):
 
 
 def draw(pool: IntArray, count: int, rng: np.random.Generator) -> IntArray:
-    """Return `count` devices of `pool`, uniformly without replacement; `rng` is left alone if there is no choice."""
+    """Draw `count` devices of `pool` uniformly without replacement; `rng` is not used if there is no choice."""
     if count in (0, len(pool)):
         return pool[:count].copy()
     return np.asarray(rng.choice(pool, count, replace=False), dtype=np.intp)

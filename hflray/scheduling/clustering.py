@@ -1,7 +1,8 @@
-"""Clusters of devices with like data: Algorithm 2 of the paper, given the trained vectors, and what it costs.
+"""Clustering of devices by their data (Algorithm 2 of the paper), and its cost.
 
-Training the auxiliary model on every device is the experiment's part (it is ordinary local training, equation 1); the
-K-means step and the bill are here. K-means runs with scikit-learn's k-means++ and 10 restarts; the paper names neither.
+The experiment trains the auxiliary model on every device, by ordinary local training (equation 1). This module has the
+K-means step on the trained vectors, and the bill. K-means uses scikit-learn's k-means++ initialisation and 10 restarts;
+the paper specifies neither.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ def cluster_devices(vectors: NDArray[np.float32], num_clusters: int, seed: int) 
     """Group the devices by their trained auxiliary models (Algorithm 2, Lines 10-14).
 
     Args:
-        vectors: weights of each device's auxiliary model after local training, (N, P).
+        vectors: each device's auxiliary model after local training, (N, P).
         num_clusters: K, from 1 to N; the paper takes the number of classes.
-        seed: of K-means, 0 or more; scikit-learn sees it modulo 2^32.
+        seed: seed of K-means, 0 or more; scikit-learn gets it modulo 2^32.
 
     Returns:
         A label for each device, (N,), numbered from 0 in order of first appearance: device 0 has label 0. There may
@@ -55,11 +56,11 @@ def cluster_devices(vectors: NDArray[np.float32], num_clusters: int, seed: int) 
             f"clustering: the auxiliary model of device {device} has weights that are not finite after its training "
             f"({int((~finite).sum())} of {len(vectors)} devices); lower training.learning_rate"
         )
-    # One thread: with more, the order in which partial sums of the centres are added is left to chance.
+    # Use one thread, because with more the partial sums of the centres are added in a random order.
     with threadpool_limits(limits=1):
-        means = KMeans(num_clusters, init="k-means++", n_init=10, random_state=seed % 2**32)
-        labels = means.fit(_coordinates(vectors)).labels_
-    # scikit-learn's own numbering is an accident of its version; quotas and bits must not depend on it.
+        kmeans = KMeans(num_clusters, init="k-means++", n_init=10, random_state=seed % 2**32)
+        labels = kmeans.fit(_coordinates(vectors)).labels_
+    # Renumber the clusters: scikit-learn's own numbers depend on its version, and quotas and results must not.
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     rank = np.empty(len(first), dtype=np.intp)
     rank[np.argsort(first)] = np.arange(len(first))
@@ -67,10 +68,10 @@ def cluster_devices(vectors: NDArray[np.float32], num_clusters: int, seed: int) 
 
 
 def _coordinates(vectors: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return points with the distances of `vectors`, in at most N dimensions.
+    """Return points in at most N dimensions that have the same distances as `vectors`.
 
-    K-means sees distances only. With N = 100 devices and the 225,690 weights of the CIFAR-10 model, this takes it from
-    21 s to 0.3 s; and double precision keeps what training added to the common start.
+    K-means depends on distances only. With N = 100 devices and the 225,690 weights of the CIFAR-10 model, this reduces
+    its time from 21 s to 0.3 s. Double precision keeps the small changes of training beside the common initial weights.
     """
     n, p = vectors.shape
     if p <= n:
@@ -85,8 +86,8 @@ def _coordinates(vectors: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Given:
-    """What each device is billed with, see `AllocationLike`."""
+class _Billed:
+    """The bandwidth and CPU frequency that each device is billed with; see `AllocationLike`."""
 
     bandwidth_hz: NDArray[np.float64]
     cpu_hz: NDArray[np.float64]
@@ -103,10 +104,10 @@ def clustering_cost(
     max_cpu: bool = False,
     assignment: IntArray | None = None,
 ) -> RoundCost:
-    """Delay and energy of Algorithm 2: equations (4) to (10), (13) and (14) over all N devices, without a cloud hop.
+    """Compute Algorithm 2's delay and energy: (4) to (10), (13) and (14) over all N devices, without a cloud hop.
 
-    The paper does not say how it bills Algorithm 2. The defaults are the design's decision 5.10: geographic
-    assignment, one edge iteration, frequencies as allocated. The bill stays outside the totals.
+    The paper does not say how it bills Algorithm 2. The defaults are those of docs/design.md, D10: the geographic
+    assignment, one edge iteration, and the allocated frequencies. The bill stays outside the totals.
 
     Args:
         fleet: N devices and M edges.
@@ -114,18 +115,18 @@ def clustering_cost(
         local_iterations: L.
         delay_weight: λ, J/s.
         allocate: called as ``allocate(fleet, work, devices, assignment)``, such as `hflray.allocation.allocate_round`.
-        edge_iterations: how many are billed; 1 or Q.
+        edge_iterations: number of billed edge iterations; 1 or Q.
         max_cpu: bill f_n^max instead of the allocated frequencies; the bandwidths stay as allocated.
-        assignment: the edge of each device, (N,); None: the nearest one.
+        assignment: the edge of each device, (N,); None: the nearest edge.
 
     Raises:
-        ConfigError: a size or count is not above 0, or the assignment is not one of these devices and edges.
+        ConfigError: a size or count is not above 0, or the assignment does not fit these devices and edges.
         InfeasibleError: raised by `allocate`.
     """
     work = Workload(model_bits, local_iterations, edge_iterations, delay_weight, cloud_hop=False)
     devices = np.arange(fleet.num_devices, dtype=np.intp)
     edges = fleet.nearest_edges(devices)[:, 0] if assignment is None else assignment
-    given = allocate(fleet, work, devices, edges)
+    allocation = allocate(fleet, work, devices, edges)
     if max_cpu:
-        given = _Given(given.bandwidth_hz, fleet.max_cpu_hz)
-    return round_cost(fleet, work, devices, edges, given)
+        allocation = _Billed(allocation.bandwidth_hz, fleet.max_cpu_hz)
+    return round_cost(fleet, work, devices, edges, allocation)

@@ -1,4 +1,4 @@
-"""FedAvg scheduling (McMahan et al., 2017): H of N devices, uniformly. The paper's first benchmark in section VI."""
+"""FedAvg scheduling (McMahan et al., 2017), a uniform draw of H of N devices: the first benchmark of section VI."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hflray.scheduling.base import IntArray, Scheduler
 
 
 class FedAvg(Scheduler):
-    """Uniform without replacement within a round, independent between rounds; needs no clusters and keeps no state."""
+    """A scheduler that draws devices uniformly without replacement in each round; it has no clusters and no state."""
 
     def schedule(self, rng: np.random.Generator) -> IntArray:
         """Return the next round's devices: (H,) sorted, unique indices."""

@@ -1,7 +1,8 @@
 """Improved K-Center scheduling, IKC: Algorithm 4 of the paper.
 
-As VKC, but devices that have not trained yet go first: each cluster is split into C_k, still to be scheduled, and
-G_k, the record of those that were. The clusters come from Algorithm 2 with the mini model as the auxiliary model.
+IKC differs from VKC in that devices that have not trained yet go first. Each cluster is split into C_k, the devices
+that are still to be scheduled, and G_k, the record of the scheduled ones. The clusters come from Algorithm 2 with the
+mini model as the auxiliary model.
 """
 
 from __future__ import annotations
@@ -17,22 +18,23 @@ from hflray.scheduling.base import ClusterScheduler, IntArray, draw
 
 
 class IKC(ClusterScheduler):
-    """Algorithm 4. Arguments, and exactly H devices a round for any H from 1 to N: see `ClusterScheduler`.
+    """Algorithm 4, with exactly H devices per round for any H from 1 to N.
 
-    In short, for H not a multiple of K, H % K clusters give one device more than the others, in turn.
+    `ClusterScheduler` describes the arguments and the quotas: if H is not a multiple of K, H % K clusters in turn give
+    one device more than the others.
 
     Attributes:
         fresh: C_k, the devices of each cluster still to be scheduled in this pass, sorted.
-        record: G_k, those already scheduled; C_k and G_k together are always the whole cluster.
+        record: G_k, the devices already scheduled; C_k and G_k together are always the whole cluster.
 
-    No device is repeated before its cluster is exhausted as long as every cluster has at least its quota. Otherwise
-    the fill-up may repeat one; as in the paper (Lines 21-24), devices that fill up do not enter the record, so they
-    keep their turn.
+    If every cluster has at least its quota of devices, no device is repeated before its cluster is exhausted. Otherwise
+    the fill-up may repeat a device. As in the paper (Lines 21-24), devices that fill up do not enter the record, so
+    they keep their turn.
 
-    Where C_k + G_k < h_k the whole cluster is scheduled. The paper's Line 18 adds C_k alone, because with a fixed h
-    its G_k is empty there; with quotas that vary by one, a cluster of exactly H // K devices may come here with a full
-    G_k, so both are taken. The record stays as it is (Line 18 adds, it does not transfer): nothing depends on it,
-    since such a cluster is scheduled whole in every round.
+    If C_k + G_k < h_k, the whole cluster is scheduled. The paper's Line 18 adds C_k alone, because with a fixed h its
+    G_k is then empty. Here quotas vary by one, and a cluster of exactly H // K devices may reach this line with a full
+    G_k, so both are taken. The record does not change, because Line 18 adds devices and does not transfer them. Nothing
+    depends on this record, since such a cluster is scheduled whole in every round.
     """
 
     auxiliary: ClassVar[Literal["mini", "global"] | None] = "mini"
@@ -54,29 +56,33 @@ class IKC(ClusterScheduler):
             self.fresh[cluster] = np.setdiff1d(fresh, picked, assume_unique=True)
             self.record[cluster] = np.sort(np.concatenate([record, picked]))
         else:  # Lines 11-14: the pass ends within this round, and the next one begins
-            again = draw(record, quota - len(fresh), rng)
-            picked = np.concatenate([fresh, again])
-            self.fresh[cluster] = np.setdiff1d(record, again, assume_unique=True)
+            repeated = draw(record, quota - len(fresh), rng)
+            picked = np.concatenate([fresh, repeated])
+            self.fresh[cluster] = np.setdiff1d(record, repeated, assume_unique=True)
             self.record[cluster] = np.sort(picked)
         return picked
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of `ClusterScheduler` and every G_k; C_k is the rest of the cluster."""
+        """Return the state of `ClusterScheduler` and every G_k; C_k follows from them."""
         return super().state_dict() | {"record": [devices.tolist() for devices in self.record]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over a state made by `state_dict`; refuse (ConfigError) one of another scheduler, N, H or clusters."""
-        saved = state.get("record")
-        before = self.offset
+        """Restore a state of `state_dict`.
+
+        Raises:
+            ConfigError: the state is of another scheduler, N, H or clusters, or is damaged.
+        """
+        saved_record = state.get("record")
+        previous_offset = self.offset
         super().load_state_dict(state)
-        if not _is_record(saved, self.clusters):
-            self.offset = before
+        if not _is_record(saved_record, self.clusters):
+            self.offset = previous_offset
             raise ConfigError(
                 "scheduler state: record does not hold devices of each cluster, each once; "
                 "the state is damaged, use an earlier checkpoint"
             )
-        assert isinstance(saved, list)
-        self.record = [np.sort(np.asarray(devices, dtype=np.intp)) for devices in saved]
+        assert isinstance(saved_record, list)
+        self.record = [np.sort(np.asarray(devices, dtype=np.intp)) for devices in saved_record]
         self.fresh = [np.setdiff1d(c, g, assume_unique=True) for c, g in zip(self.clusters, self.record, strict=True)]
 
 

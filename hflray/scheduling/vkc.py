@@ -1,7 +1,7 @@
 """Vanilla K-Center scheduling, VKC: Algorithm 3 of the paper.
 
-h random devices of each cluster in every round, whoever trained before. The clusters come from Algorithm 2 with the
-global model as the auxiliary model, which is what makes VKC's clustering expensive (Table II).
+VKC draws h random devices of each cluster in every round, without regard to which devices trained before. The clusters
+come from Algorithm 2 with the global model as the auxiliary model, which makes VKC's clustering expensive (Table II).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hflray.scheduling.base import ClusterScheduler, IntArray, draw
 
 
 class VKC(ClusterScheduler):
-    """Algorithm 3. `ClusterScheduler` describes the quotas when H is not a multiple of K, and the fill-up."""
+    """Algorithm 3; `ClusterScheduler` describes the quotas if H is not a multiple of K, and the fill-up."""
 
     auxiliary: ClassVar[Literal["mini", "global"] | None] = "global"
 

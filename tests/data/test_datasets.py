@@ -1,4 +1,4 @@
-"""Named data sets, `.npz` files and every way in which they can be wrong; no network is used."""
+"""Named data sets and `.npz` files are loaded, and wrong files are refused; no test uses a network."""
 
 from __future__ import annotations
 
@@ -57,25 +57,25 @@ def test_digits_need_no_file_and_are_split_evenly():
     assert (digits.num_classes, digits.samples_range) == (10, (400, 700))
     assert (len(digits.x_train), len(digits.x_test)) == (1438, 359)
     assert (len(digits.y_train), len(digits.y_test)) == (1438, 359)
-    # scikit-learn's counts: a fifth of each class, rounded, is for testing
+    # By scikit-learn's counts, a fifth of each class, rounded, is for testing.
     assert np.bincount(digits.y_test).tolist() == [36, 36, 35, 37, 36, 36, 36, 36, 35, 36]
     assert digits.x_train.dtype == np.uint8
     assert digits.x_train.flags.c_contiguous
     assert digits.x_train.max() == 255
     assert digits.y_train.dtype == np.int64
-    again = load_dataset("digits", seed=5)  # stored data depend on no seed
-    assert np.array_equal(again.x_train, digits.x_train)
+    reloaded = load_dataset("digits", seed=5)  # stored data depend on no seed
+    assert np.array_equal(reloaded.x_train, digits.x_train)
 
 
-def test_digits_labels_go_with_their_images():
+def test_labels_of_digits_fit_their_images():
     digits = load_dataset("digits")
     means = np.stack([digits.x_train[digits.y_train == c].mean(axis=0).ravel() for c in range(10)])
     distance = ((digits.x_test.reshape(359, 1, -1) - means) ** 2).sum(axis=2)
     assert (distance.argmin(axis=1) == digits.y_test).mean() > 0.85  # nearest class mean; chance is 0.1
 
 
-def test_enlarging_by_hand():
-    # 2×2 → 4×4: pixel centres at -0.25 (clamped to 0), 0.25, 0.75, 1.25 (clamped to 1) of the old grid.
+def test_enlarged_pixels_worked_out_by_hand():
+    # From 2×2 to 4×4, the pixel centres are at -0.25 (clamped to 0), 0.25, 0.75, 1.25 (clamped to 1) of the old grid.
     image = np.array([[[0, 16], [0, 16]]])
     enlarged = datasets._enlarge(image, 4, 255, 16)
     assert enlarged.shape == (1, 1, 4, 4)
@@ -96,7 +96,7 @@ def test_synthetic_is_learnable_noisy_and_a_function_of_its_seed():
     assert not np.array_equal(make_synthetic(**small, seed=1).x_train, make_synthetic(**small, seed=2).x_train)
 
 
-def test_the_seed_reaches_synthetic():
+def test_synthetic_data_depend_on_the_seed():
     default = load_dataset("synthetic", seed=3)
     assert default.x_train.shape == (6000, 1, 28, 28)
     assert np.array_equal(default.x_test, make_synthetic(seed=3).x_test)
@@ -108,11 +108,11 @@ def test_channel_statistics_are_those_of_the_scaled_training_images():
     x[:, 1] = 51
     data = Dataset("hand", x, np.array([0, 1]), x, np.array([0, 1]), 2)
     np.testing.assert_allclose(data.channel_mean, [0.5, 0.2])
-    np.testing.assert_allclose(data.channel_std, [0.5, 1 / 255])  # the constant channel's is floored
+    np.testing.assert_allclose(data.channel_std, [0.5, 1 / 255])  # that of the constant channel is its lower limit
     assert data.channel_mean.dtype == data.channel_std.dtype == np.float32
 
 
-def test_the_root_is_the_argument_then_the_variable_then_the_cache(monkeypatch, tmp_path):
+def test_the_root_is_the_argument_or_the_variable_or_the_cache(monkeypatch, tmp_path):
     monkeypatch.setenv("HFLRAY_DATA", str(tmp_path / "variable"))
     assert data_root(tmp_path) == tmp_path
     assert data_root() == tmp_path / "variable"
@@ -127,8 +127,8 @@ def test_npz_images_become_channels_first(tmp_path, shape, expected):
     data = load_dataset(str(tmp_path / "mine.npz"))
     assert (data.name, data.num_classes, data.image_shape) == ("mine", 3, expected)
     assert data.x_train.flags.c_contiguous
-    last = stored["x_train"].reshape(12, 16, 18, -1)
-    assert all(np.array_equal(data.x_train[:, c], last[..., c]) for c in range(expected[0]))
+    channels_last = stored["x_train"].reshape(12, 16, 18, -1)
+    assert all(np.array_equal(data.x_train[:, c], channels_last[..., c]) for c in range(expected[0]))
     assert np.array_equal(data.y_test, stored["y_test"])
 
 
@@ -140,7 +140,7 @@ def test_an_npz_path_may_be_relative_to_the_root(tmp_path, monkeypatch):
     assert "elsewhere.npz: no such file" in message_of("elsewhere.npz", tmp_path / "data")
 
 
-def test_a_named_file_below_the_root_is_found_with_the_papers_range(tmp_path):
+def test_a_named_file_below_the_root_is_loaded_with_the_papers_range(tmp_path):
     np.savez(tmp_path / "fashion_mnist.npz", **arrays(n=20, shape=(28, 28), classes=10))
     np.savez(tmp_path / "cifar10.npz", **arrays(n=20, shape=(32, 32, 3), classes=10))
     fashion, cifar = load_dataset("fashion_mnist", tmp_path), load_dataset("cifar10", tmp_path)
@@ -150,7 +150,7 @@ def test_a_named_file_below_the_root_is_found_with_the_papers_range(tmp_path):
     assert "y_train labels out of range: y_train[10] is 10; accepted: 0..9" in message_of("cifar10", tmp_path)
 
 
-def test_floats_are_scaled_by_their_range(tmp_path):
+def test_float_images_are_scaled_by_their_range(tmp_path):
     x = np.full((12, 16, 16), 0.2)
     x[0, 0, 0] = 1.0
     np.savez(tmp_path / "unit.npz", **(arrays() | {"x_train": x, "x_test": x[:6]}))
@@ -208,12 +208,12 @@ def test_unreadable_files_are_refused_in_one_line(tmp_path):
     path = tmp_path / "broken.npz"
     assert "no such file; accepted: an .npz file with the keys x_train" in message_of(str(path))
     np.savez_compressed(path, **arrays())
-    whole = path.read_bytes()
-    for cut in (0, 10, len(whole) // 2, len(whole) - 5):
-        path.write_bytes(whole[:cut])
+    content = path.read_bytes()
+    for cut in (0, 10, len(content) // 2, len(content) - 5):
+        path.write_bytes(content[:cut])
         assert "cannot be read as plain arrays" in message_of(str(path))
-    middle = len(whole) // 4  # inside the compressed bytes of x_train, so that only its checksum tells
-    path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :])
+    middle = len(content) // 4  # inside the compressed bytes of x_train, so that only the checksum detects it
+    path.write_bytes(content[:middle] + bytes([content[middle] ^ 255]) + content[middle + 1 :])
     assert "cannot be read as plain arrays" in message_of(str(path))
     path.write_bytes(b"label,pixel\n")
     assert "cannot be read as plain arrays" in message_of(str(path))
@@ -230,13 +230,15 @@ def test_unknown_names_list_the_known_ones():
         load_dataset("fashion_mnst")
 
 
-def test_an_outside_data_set_is_a_function_of_root(monkeypatch, tmp_path):
-    made = make_synthetic(num_classes=2, train=4, test=2)
+def test_a_data_set_of_another_package_is_a_function_of_root(monkeypatch, tmp_path):
+    dataset = make_synthetic(num_classes=2, train=4, test=2)
     monkeypatch.setattr("hflray.registry.check", lambda kind, name, setting=None: name)
-    monkeypatch.setattr("hflray.registry.resolve", lambda kind, name: lambda root: made if root == tmp_path else None)
-    assert load_dataset("theirs", tmp_path) is made
-    with pytest.raises(ConfigError, match=r"'theirs' returned a NoneType; it must return a hflray\.data\.Dataset"):
-        load_dataset("theirs", tmp_path / "other")
+    monkeypatch.setattr(
+        "hflray.registry.resolve", lambda kind, name: lambda root: dataset if root == tmp_path else None
+    )
+    assert load_dataset("plugin", tmp_path) is dataset
+    with pytest.raises(ConfigError, match=r"'plugin' returned a NoneType; it must return a hflray\.data\.Dataset"):
+        load_dataset("plugin", tmp_path / "other")
 
 
 @pytest.mark.parametrize("name", ["fashion_mnist", "cifar10"])
@@ -252,14 +254,14 @@ def test_without_a_network_the_error_says_what_to_put_where(monkeypatch, tmp_pat
     message = message_of(name, root)
     assert f"put {name}.npz with x_train y_train x_test y_test in {root}, or set --data-root / $HFLRAY_DATA" in message
     assert "no network" in message
-    assert list(tmp_path.iterdir()) == []  # not even the folders it would have made
+    assert list(tmp_path.iterdir()) == []  # the new folders are removed too
     assert timeouts
     assert set(timeouts) == {download.TIMEOUT_S}
     assert socket.getdefaulttimeout() is None
-    kept = tmp_path / "kept"
-    kept.mkdir()
-    message_of(name, kept)
-    assert list(kept.iterdir()) == []
+    existing = tmp_path / "kept"
+    existing.mkdir()
+    message_of(name, existing)
+    assert list(existing.iterdir()) == []
 
 
 def write_idx(path: Path, array: np.ndarray) -> None:
@@ -274,7 +276,7 @@ def write_torchvision_fashion(root: Path, stored: dict[str, np.ndarray]) -> None
         write_idx(raw / f"{prefix}-labels-idx1-ubyte", stored[f"y_{part}"].astype(np.uint8))
 
 
-def test_torchvisions_own_layout_is_read(tmp_path):
+def test_torchvisions_layout_is_read(tmp_path):
     stored = arrays(n=20, shape=(28, 28), classes=10)
     write_torchvision_fashion(tmp_path, stored)
     data = load_dataset("fashion_mnist", tmp_path)
@@ -321,7 +323,7 @@ def test_torchvision_imports_beside_this_torch():
     assert in_a_new_process(code) == "(1, 2, 2) CIFAR10"
 
 
-def test_real_fashion_mnist():
+def test_the_real_fashion_mnist_has_its_published_statistics():
     data = real("fashion_mnist")
     assert data.x_train.shape == (60_000, 1, 28, 28)
     assert data.x_test.shape == (10_000, 1, 28, 28)
@@ -330,7 +332,7 @@ def test_real_fashion_mnist():
     assert data.channel_std[0] == pytest.approx(0.353, abs=0.001)
 
 
-def test_real_cifar10():
+def test_the_real_cifar10_has_its_published_statistics():
     data = real("cifar10")
     assert data.x_train.shape == (50_000, 3, 32, 32)
     assert np.bincount(data.y_test).tolist() == [1000] * 10

@@ -1,4 +1,4 @@
-"""Partitions: exact sizes, disjoint, the majority share, and errors only where nothing else is possible."""
+"""Partitions are disjoint, of exact sizes and majority shares, and fail only if no partition is possible."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def balanced(classes: int, each: int) -> np.ndarray:
 
 def assert_is_partition(parts, labels, sizes):
     assert [len(part) for part in parts] == list(sizes)
-    everything = np.concatenate(parts)
-    assert everything.dtype == np.int64
-    assert len(np.unique(everything)) == len(everything)
-    assert everything.min() >= 0
-    assert everything.max() < len(labels)
+    indices = np.concatenate(parts)
+    assert indices.dtype == np.int64
+    assert len(np.unique(indices)) == len(indices)
+    assert indices.min() >= 0
+    assert indices.max() < len(labels)
 
 
 @st.composite
 def problems(draw):
-    """Labels of 1 to 6 classes, not necessarily balanced, and sizes that ask for no more than there is."""
+    """Draw labels of 1 to 6 classes, not necessarily balanced, and sizes of at most the supply in total."""
     supply = draw(st.lists(st.integers(1, 60), min_size=1, max_size=6))
     labels = np.random.default_rng(draw(st.integers(0, 99))).permutation(np.repeat(np.arange(len(supply)), supply))
     devices = draw(st.integers(1, min(12, len(labels))))
@@ -46,23 +46,23 @@ def problems(draw):
 
 @given(problems(), st.sampled_from([IIDPartition(), DirichletPartition(0.01), DirichletPartition(0.5)]))
 @settings(max_examples=80, deadline=None)
-def test_iid_and_dirichlet_partition_whatever_fits(problem, partition):
+def test_iid_and_dirichlet_partition_any_sizes_that_fit(problem, partition):
     labels, sizes, seed = problem
     parts = partition(labels, len(sizes), sizes, np.random.default_rng(seed))
     assert_is_partition(parts, labels, sizes)
-    again = partition(labels, len(sizes), sizes, np.random.default_rng(seed))
-    assert all(np.array_equal(a, b) for a, b in zip(parts, again, strict=True))
+    repeated = partition(labels, len(sizes), sizes, np.random.default_rng(seed))
+    assert all(np.array_equal(a, b) for a, b in zip(parts, repeated, strict=True))
 
 
 @given(problems(), st.sampled_from([0.5, 0.8, 1.0]))
 @settings(max_examples=150, deadline=None)
-def test_majority_partitions_or_names_the_class(problem, fraction):
+def test_majority_partitions_unless_a_class_may_be_exceeded(problem, fraction):
     labels, sizes, seed = problem
     supply = np.bincount(labels)
     try:
         parts = MajorityPartition(fraction)(labels, len(sizes), sizes, np.random.default_rng(seed))
     except DataError:
-        # Right to fail only if some even dealing exceeds a class, at worst the one that gives it the largest quotas.
+        # It may fail only if the rarest class cannot supply the largest quotas that even dealing could give it.
         most = np.sort(majority_quota(sizes, fraction))[::-1][: -(-len(sizes) // len(supply))].sum()
         assert most > supply.min()
         return
@@ -73,7 +73,7 @@ def test_majority_partitions_or_names_the_class(problem, fraction):
 
 @given(st.integers(2, 8), st.integers(1, 40), st.integers(0, 2**32 - 1), st.sampled_from([0.6, 0.8, 0.9]))
 @settings(max_examples=60, deadline=None)
-def test_the_majority_share_is_exact_when_classes_are_plenty(classes, devices, seed, fraction):
+def test_the_majority_share_is_exact_if_the_supply_suffices(classes, devices, seed, fraction):
     rng = np.random.default_rng(seed)
     sizes = rng.integers(10, 31, devices)
     labels = balanced(classes, 30 * devices)
@@ -85,25 +85,25 @@ def test_the_majority_share_is_exact_when_classes_are_plenty(classes, devices, s
     assert dealt.max() - dealt.min() <= 1
 
 
-def test_the_paper_scale_has_the_expected_shape():
+def test_a_partition_of_the_papers_size_has_the_papers_shares():
     rng = np.random.default_rng(3)
     labels = balanced(10, 6000)
     sizes = rng.integers(400, 700, 100, endpoint=True)
     counts = label_counts(MajorityPartition()(labels, 100, sizes, rng), labels, 10)
     assert (counts.max(axis=1) == np.rint(0.8 * sizes)).all()
     assert np.bincount(counts.argmax(axis=1)).tolist() == [10] * 10
-    # The rest is spread: about a ninth of 20 % for each other class, i.e. 12; missing a class entirely is rare.
+    # Each other class has about a ninth of 20 %, that is 12 samples, so a device rarely lacks a class.
     assert np.median(np.sort(counts, axis=1)[:, 0]) > 3
 
 
-def test_rests_are_found_where_a_greedy_draw_would_get_stuck():
-    # Two classes: 1 device of each, all 20 samples asked, 5 + 5 of majority. The only completion is to swap the other
-    # 5 exactly: 5 of class 1 for the device of class 0, and the other way round.
+def test_other_classes_are_drawn_where_a_greedy_draw_would_fail():
+    # Two devices, one of each class, need all 20 samples, 5 + 5 of them of their majority classes. The only completion
+    # gives the device of class 0 exactly the other 5 samples of class 1, and the other way round.
     labels = balanced(2, 10)
     for seed in range(20):
         parts = MajorityPartition(0.5)(labels, 2, np.array([10, 10]), np.random.default_rng(seed))
         assert label_counts(parts, labels, 2).tolist() == [[5, 5], [5, 5]]
-    # Three classes of 10 and everything asked: each rest of 5 must come from the two other classes.
+    # With three classes of 10 and all samples dealt, each device's other 5 must come from the two other classes.
     labels = balanced(3, 10)
     for seed in range(50):
         rng = np.random.default_rng(seed)
@@ -111,17 +111,17 @@ def test_rests_are_found_where_a_greedy_draw_would_get_stuck():
         assert (np.sort(counts, axis=1)[:, -1] == 5).all()
 
 
-def test_own_class_fills_up_only_what_no_other_class_can():
-    # One class only: the rest cannot come from elsewhere.
+def test_a_devices_own_class_fills_up_only_if_other_classes_cannot():
+    # With one class, no samples can come from another class.
     parts = MajorityPartition(0.8)(np.zeros(10, int), 2, np.array([5, 5]), np.random.default_rng(0))
     assert_is_partition(parts, np.zeros(10, int), [5, 5])
-    # Class 1 has 2 samples for a device of class 0 that wants 20 % of 20 = 4: 16 + 2 own and the 2.
+    # A device of class 0 needs 20 % of 20 = 4 samples of class 1, which has 2: it gets 16 + 2 of its own and these 2.
     labels = np.repeat([0, 1], [30, 2])
     outcomes = set()
     for seed in range(10):
         try:
             parts = MajorityPartition(0.8)(labels, 1, np.array([20]), np.random.default_rng(seed))
-        except DataError as error:  # the device was dealt class 1, of which it asks 16
+        except DataError as error:  # the device was dealt class 1, and needs 16 samples of it
             outcomes.add(str(error).split(";")[0])
         else:
             outcomes.add(str(label_counts(parts, labels, 2).tolist()))
@@ -129,7 +129,7 @@ def test_own_class_fills_up_only_what_no_other_class_can():
     assert outcomes == {"[[18, 2]]", refusal}
 
 
-def test_exceeded_supplies_are_one_line_errors():
+def test_sizes_above_the_supply_are_one_line_errors():
     labels = balanced(2, 10)
     with pytest.raises(DataError, match=r"asks for 12 samples of class [01] .* has 10; lower .*majority_fraction"):
         MajorityPartition(0.8)(labels, 1, np.array([15]), np.random.default_rng(0))
@@ -154,7 +154,7 @@ def test_a_small_alpha_concentrates_and_a_large_one_spreads():
     assert largest_share(1000.0) < 0.25
 
 
-def test_names_options_and_their_errors():
+def test_partitions_are_built_by_name_and_refuse_wrong_options():
     assert build_partition("majority", majority_fraction=0.6) == MajorityPartition(0.6)
     assert build_partition("dirichlet", alpha=2.0) == DirichletPartition(2.0)
     assert build_partition("iid") == IIDPartition()
@@ -177,7 +177,7 @@ def test_label_counts_and_majority_classes_by_hand():
     assert majority_classes(parts, labels, 4).tolist() == [1, 2, 0]
 
 
-def test_sizes_keep_the_range_where_it_fits():
+def test_a_range_that_fits_is_not_scaled():
     labels = balanced(10, 6000)
     sizes, message = device_sizes(
         labels, 2000, np.random.default_rng(0), default_range=(4, 7), majority_fraction=0.8, name="big"
@@ -186,19 +186,19 @@ def test_sizes_keep_the_range_where_it_fits():
     assert (sizes.min(), sizes.max()) == (4, 7)
 
 
-def test_the_range_is_scaled_by_hand():
-    # 10 classes of 100, 20 devices: total allows 50 each; 2 devices a class allow quotas of 50, D_n <= 63. So 50, and
-    # 400·50/700 = 28.
+def test_a_scaled_range_worked_out_by_hand():
+    # For 20 devices on 10 classes of 100, the total allows 50 each, and 2 devices per class allow quotas of 50, that is
+    # D_n <= 63. The upper end is therefore 50, and the lower end 400·50/700 = 28.
     args = {"default_range": (400, 700), "majority_fraction": 0.8, "name": "small"}
     sizes, message = device_sizes(balanced(10, 100), 20, np.random.default_rng(0), **args)
     assert message == (
         "small has 1000 training samples (100 of its rarest class): D_n scaled from 400..700 to 28..50 for 20 devices"
     )
     assert 28 <= sizes.min() <= sizes.max() <= 50
-    # 5 devices on 2 classes of 100: the total allows 40; three devices of a class allow quotas of 33, D_n <= 41.
+    # For 5 devices on 2 classes of 100, the total allows 40, and 3 devices of a class allow quotas of 33, D_n <= 41.
     _, message = device_sizes(balanced(2, 100), 5, np.random.default_rng(0), **args)
     assert "to 22..40 for" in message
-    # With everything in the majority class the quota of three devices is what binds: D_n <= 33.
+    # With all samples in the majority class, the quota of three devices binds: D_n <= 33.
     _, message = device_sizes(balanced(2, 100), 5, np.random.default_rng(0), **(args | {"majority_fraction": 1.0}))
     assert "to 18..33 for" in message
 
@@ -210,7 +210,7 @@ def test_a_scaled_range_can_always_be_dealt(devices, supply, seed):
     try:
         sizes, _ = device_sizes(labels, devices, rng, default_range=(400, 700), majority_fraction=0.8)
     except DataError:
-        # Not even one sample each: too few in all, or in the rarest class for the devices dealt to it.
+        # One sample each is too much for the total, or for the rarest class and the devices that are dealt to it.
         assert devices > len(labels) or -(-devices // len(supply)) > min(supply)
         return
     assert_is_partition(MajorityPartition(0.8)(labels, devices, sizes, rng), labels, sizes)
@@ -224,6 +224,6 @@ def test_an_explicit_range_is_never_scaled():
     assert message is None
 
 
-def test_fewer_samples_than_devices_is_an_error():
+def test_fewer_samples_than_devices_are_an_error():
     with pytest.raises(DataError, match=r"tiny has 4 training samples .* lower fleet\.num_devices"):
         device_sizes(balanced(2, 2), 5, np.random.default_rng(0), default_range=(400, 700), name="tiny")

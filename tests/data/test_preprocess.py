@@ -1,4 +1,4 @@
-"""The mini model's inputs: where crops come from, what PCA keeps, and the scale of both."""
+"""The mini model's inputs are crops or principal components, both normalised."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ RNG = np.random.default_rng
 
 
 def numbered(n: int, channels: int = 3, height: int = 12, width: int = 13) -> np.ndarray:
-    """Images whose channel 0 holds row·width + column, so that a crop tells where it was taken; others hold 255."""
+    """Make images with row·width + column in channel 0, which identifies a crop's place, and 255 in the others."""
     images = np.full((n, channels, height, width), 255, np.uint8)
     images[:, 0] = np.arange(height * width, dtype=np.uint8).reshape(height, width)
     return images
 
 
 def corners(inputs: np.ndarray) -> set[tuple[int, int]]:
-    """The (row, column) of each crop of `numbered` images, recovered from values up to shift and scale."""
-    # Neighbours in a row differ by 1/std, which undoes the scale; the least crop, taken to be at (0, 0), the shift.
+    """Recover the (row, column) of each crop of `numbered` images from values up to shift and scale."""
+    # Neighbours in a row differ by 1/std, which gives the scale. The lowest crop, taken as (0, 0), gives the shift.
     unit = inputs[0, 0, 0, 1] - inputs[0, 0, 0, 0]
     offsets = np.rint((inputs[:, 0, 0, 0] - inputs[:, 0, 0, 0].min()) / unit).astype(int)
     return {divmod(int(offset), 13) for offset in offsets}
 
 
 @pytest.mark.parametrize("how", ["crop", "pca"])
-def test_shape_type_and_scale(how):
+def test_inputs_have_their_shape_type_and_scale(how):
     images = RNG(0).integers(0, 256, (300, 3, 16, 18), dtype=np.uint8)
     inputs = preprocess(images, how, RNG(1))
     assert inputs.shape == (300, 1, 10, 10)
@@ -39,7 +39,7 @@ def test_shape_type_and_scale(how):
 
 
 def test_a_crop_is_a_window_of_the_first_channel():
-    image = numbered(1, height=10, width=10)  # the only 10×10 crop there is
+    image = numbered(1, height=10, width=10)  # it has only one 10×10 crop
     inputs = preprocess(image, "crop", RNG(0))
     expected = np.arange(100.0).reshape(1, 1, 10, 10)
     np.testing.assert_allclose(inputs, (expected - 49.5) / expected.std(), rtol=1e-5)
@@ -48,7 +48,7 @@ def test_a_crop_is_a_window_of_the_first_channel():
 def test_per_sample_crops_come_from_every_place():
     inputs = preprocess(numbered(400), "crop", RNG(0))
     assert corners(inputs) == {(row, column) for row in range(3) for column in range(4)}
-    # and each is a whole window: going down a row adds the image's width, 13 times what going right adds
+    # Each crop is a whole window: a step down adds the image's width, 13 times as much as a step right.
     unit = inputs[0, 0, 0, 1] - inputs[0, 0, 0, 0]
     np.testing.assert_allclose(np.diff(inputs, axis=2) / unit, 13, rtol=1e-3)
     np.testing.assert_allclose(np.diff(inputs, axis=3) / unit, 1, rtol=1e-3)
@@ -63,13 +63,13 @@ def test_shared_crops_come_from_one_place_drawn_by_the_generator():
 
 def test_components_are_ordered_uncorrelated_and_keep_the_variance():
     images = RNG(0).integers(0, 256, (500, 1, 12, 12), dtype=np.uint8)
-    images[:, :, :3] //= 8  # quiet pixels, for the last components
+    images[:, :, :3] //= 8  # pixels of low variance, for the last components
     flat = preprocess(images, "pca", RNG(0)).reshape(500, 100).astype(np.float64)
     covariance = flat.T @ flat / 500
     variance = np.diag(covariance)
     assert (np.diff(variance) <= 1e-4).all()
     np.testing.assert_allclose(covariance, np.diag(variance), atol=1e-3)
-    # The same shares as NumPy's own singular values of the centred images.
+    # The shares of variance are those of the centred images' singular values by NumPy.
     centred = images.reshape(500, -1) - images.reshape(500, -1).mean(axis=0)
     values = np.linalg.svd(centred, compute_uv=False)[:100] ** 2
     np.testing.assert_allclose(variance / variance.sum(), values / values.sum(), rtol=1e-3)
@@ -86,7 +86,7 @@ def test_constant_images_give_zeros_rather_than_nan():
         assert not preprocess(np.full((5, 1, 16, 16), 7, np.uint8), how, RNG(0)).any()
 
 
-def test_mistakes_are_named():
+def test_wrong_arguments_are_named():
     with pytest.raises(DataError, match="at least 10×10, but they are 9×12"):
         preprocess(numbered(2, height=9, width=12), "crop", RNG(0))
     with pytest.raises(ConfigError, match="'crop' or 'pca'"):

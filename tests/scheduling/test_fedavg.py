@@ -1,4 +1,4 @@
-"""FedAvg scheduling, and what every scheduler shares: arguments, state, and adding one from outside."""
+"""FedAvg scheduling, and the arguments, state and entry points that all schedulers share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hflray.scheduling import Scheduler, build_scheduler
 
 @settings(deadline=None)
 @given(st.integers(1, 40), st.data(), st.integers(0, 9))
-def test_h_unique_sorted_devices(n, data, seed):
+def test_a_schedule_has_h_unique_sorted_devices(n, data, seed):
     h = data.draw(st.integers(1, n))
     devices = build_scheduler("fedavg", num_devices=n, num_scheduled=h).schedule(np.random.default_rng(seed))
     assert devices.shape == (h,)
@@ -29,14 +29,14 @@ def test_h_unique_sorted_devices(n, data, seed):
     assert devices[-1] < n
 
 
-def test_uniform_over_devices():
+def test_devices_are_drawn_uniformly():
     scheduler, rng = build_scheduler("fedavg", num_devices=10, num_scheduled=3), np.random.default_rng(0)
     counts = np.bincount(np.concatenate([scheduler.schedule(rng) for _ in range(4000)]), minlength=10)
-    # 1200 expected of each; 4 standard deviations of a binomial (4000, 0.3) are 116.
+    # Each device is expected 1200 times; 4 standard deviations of a binomial (4000, 0.3) are 116.
     assert np.abs(counts - 1200).max() < 116
 
 
-def test_same_rng_same_schedule_and_no_clusters_needed():
+def test_equal_generators_give_equal_schedules_without_clusters():
     one, two = (build_scheduler("fedavg", num_devices=30, num_scheduled=7) for _ in range(2))
     assert one.auxiliary is None
     np.testing.assert_array_equal(one.schedule(np.random.default_rng(5)), two.schedule(np.random.default_rng(5)))
@@ -59,7 +59,7 @@ def test_bad_counts_are_named(n, h, words):
     assert all(word in str(error.value) for word in words)
 
 
-def test_unknown_option_and_name():
+def test_unknown_options_and_names_are_refused():
     with pytest.raises(ConfigError, match=r"unknown option 'num_schedule'.*did you mean 'num_scheduled'.*accepted: "):
         build_scheduler("fedavg", num_devices=5, num_schedule=2)
     with pytest.raises(ConfigError, match="option 'num_scheduled' is missing"):
@@ -79,7 +79,7 @@ def test_state_of_another_scheduler_n_or_h_is_refused():
         scheduler.load_state_dict({})
 
 
-# A whole scheduler from outside: H devices in turn, like a carousel.
+# A scheduler of another package, which takes H devices in turn, like a carousel.
 PLUGIN = """
 import numpy as np
 from hflray.scheduling import Scheduler
@@ -115,7 +115,7 @@ def plugin(monkeypatch):
 
 
 @pytest.mark.parametrize("how", ["registry line", "entry point"])
-def test_a_scheduler_from_outside(plugin, how):
+def test_a_scheduler_of_another_package_is_built_and_restored(plugin, how):
     if how == "registry line":
         plugin.setitem(registry.BUILTIN["scheduler"], "carousel", "hflray_carousel:Carousel")
     else:

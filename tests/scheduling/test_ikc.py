@@ -1,4 +1,4 @@
-"""IKC (Algorithm 4): its record walked by hand, and the promises of its docstring."""
+"""IKC (Algorithm 4) keeps its record as worked out by hand, and as its docstring promises."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hflray.errors import ConfigError
 from hflray.scheduling import build_scheduler
 
 
-class First:
-    """Stands in for the generator: picks the first ones of the pool, so that rounds can be walked by hand."""
+class FirstOfPool:
+    """A generator that picks the first devices of the pool, so that rounds can be worked out by hand."""
 
     def choice(self, pool, count, replace):
         assert not replace
@@ -30,69 +30,69 @@ def sets(scheduler):
     return [c.tolist() for c in scheduler.fresh], [g.tolist() for g in scheduler.record]
 
 
-def test_the_record_by_hand_one_cluster():
+def test_the_record_of_one_cluster_worked_out_by_hand():
     # C = {0..4}, h = 2.
     scheduler = ikc([0] * 5, 2)
     assert scheduler.auxiliary == "mini"
     assert sets(scheduler) == ([[0, 1, 2, 3, 4]], [[]])
     # Lines 8-9, C_k = 5 >= 2: 0 and 1 move to G.
-    assert scheduler.schedule(First()).tolist() == [0, 1]
+    assert scheduler.schedule(FirstOfPool()).tolist() == [0, 1]
     assert sets(scheduler) == ([[2, 3, 4]], [[0, 1]])
     # C_k = 3 >= 2 again.
-    assert scheduler.schedule(First()).tolist() == [2, 3]
+    assert scheduler.schedule(FirstOfPool()).tolist() == [2, 3]
     assert sets(scheduler) == ([[4]], [[0, 1, 2, 3]])
-    # Lines 11-14, C_k = 1 < 2: 4, and one of G (0); the rest of G becomes C; G copies H.
-    assert scheduler.schedule(First()).tolist() == [0, 4]
+    # Lines 11-14, C_k = 1 < 2: schedule 4 and one of G (0). The other devices of G become C, and G becomes H.
+    assert scheduler.schedule(FirstOfPool()).tolist() == [0, 4]
     assert sets(scheduler) == ([[1, 2, 3]], [[0, 4]])
-    # A new pass: 1 and 2 before 0 and 4.
-    assert scheduler.schedule(First()).tolist() == [1, 2]
+    # A new pass begins: 1 and 2 come before 0 and 4.
+    assert scheduler.schedule(FirstOfPool()).tolist() == [1, 2]
     assert sets(scheduler) == ([[3]], [[0, 1, 2, 4]])
-    assert scheduler.schedule(First()).tolist() == [0, 3]
+    assert scheduler.schedule(FirstOfPool()).tolist() == [0, 3]
     assert sets(scheduler) == ([[1, 2, 4]], [[0, 3]])
 
 
-def test_the_record_by_hand_short_cluster_and_fill_up():
+def test_the_record_with_a_small_cluster_and_fill_up_worked_out_by_hand():
     # Clusters {0}, {1, 2, 3} and {4, …, 8} with K·h = 6, h = 2: C_0 + G_0 = 1 < h.
     scheduler = ikc([0, 1, 1, 1, 2, 2, 2, 2, 2], 6)
     # 0 (Line 18); 1, 2; 4, 5 (Line 9); fill-up from {3, 6, 7, 8} (Lines 22-23): 3, which is not recorded.
-    assert scheduler.schedule(First()).tolist() == [0, 1, 2, 3, 4, 5]
+    assert scheduler.schedule(FirstOfPool()).tolist() == [0, 1, 2, 3, 4, 5]
     assert sets(scheduler) == ([[0], [3], [6, 7, 8]], [[], [1, 2], [4, 5]])
     # 0; 3 with 1 of G = {1, 2}, then C = {2}, G = {1, 3}; 6, 7; fill-up from {2, 4, 5, 8}: 2.
-    assert scheduler.schedule(First()).tolist() == [0, 1, 2, 3, 6, 7]
+    assert scheduler.schedule(FirstOfPool()).tolist() == [0, 1, 2, 3, 6, 7]
     assert sets(scheduler) == ([[0], [2], [8]], [[], [1, 3], [4, 5, 6, 7]])
     # 0; 2 with 1, then C = {3}, G = {1, 2}; 8 with 4, then C = {5, 6, 7}, G = {4, 8}; fill-up from {3, 5, 6, 7}: 3.
-    assert scheduler.schedule(First()).tolist() == [0, 1, 2, 3, 4, 8]
+    assert scheduler.schedule(FirstOfPool()).tolist() == [0, 1, 2, 3, 4, 8]
     assert sets(scheduler) == ([[0], [3], [5, 6, 7]], [[], [1, 2], [4, 8]])
 
 
-def test_the_record_by_hand_quotas_that_vary():
+def test_the_record_with_varying_quotas_worked_out_by_hand():
     # K = 2, H = 3: quotas (2, 1), (1, 2), (2, 1)… Cluster {0} has C_k + G_k < h_k whenever its quota is 2.
     scheduler = ikc([0, 1, 1, 1], 3)
     # 0 (Line 18); 1; fill-up from {2, 3}: 2.
-    assert scheduler.schedule(First()).tolist() == [0, 1, 2]
+    assert scheduler.schedule(FirstOfPool()).tolist() == [0, 1, 2]
     assert sets(scheduler) == ([[0], [2, 3]], [[], [1]])
     # Quotas (1, 2): 0 by Line 9, so G_0 = {0}; 2, 3.
-    assert scheduler.schedule(First()).tolist() == [0, 2, 3]
+    assert scheduler.schedule(FirstOfPool()).tolist() == [0, 2, 3]
     assert sets(scheduler) == ([[], []], [[0], [1, 2, 3]])
-    # Quotas (2, 1): C_0 is empty and G_0 = {0} is not: both are taken, the record stays. Cluster 1 starts anew with 1.
-    assert scheduler.schedule(First()).tolist() == [0, 1, 2]  # 2 fills up
+    # Quotas (2, 1): C_0 is empty and G_0 = {0} is not. Both are taken and the record stays. Cluster 1 restarts with 1.
+    assert scheduler.schedule(FirstOfPool()).tolist() == [0, 1, 2]  # 2 fills up
     assert sets(scheduler) == ([[], [2, 3]], [[0], [1]])
     # Quotas (1, 2): C_0 + G_0 >= 1 by Lines 11-14.
-    assert scheduler.schedule(First()).tolist() == [0, 2, 3]
+    assert scheduler.schedule(FirstOfPool()).tolist() == [0, 2, 3]
     assert sets(scheduler) == ([[], []], [[0], [1, 2, 3]])
 
 
 def test_a_cluster_smaller_than_its_quota_is_scheduled_whole_in_every_round():
-    # Quotas (2, 1), (1, 2)…: device 0 is a cluster of its own, whichever of C_0 and G_0 holds it.
+    # Quotas (2, 1), (1, 2)…: device 0 is a cluster of its own, and either C_0 or G_0 holds it.
     for seed in range(5):
         scheduler, rng = ikc([0, 1, 1, 1, 1, 1, 1], 3), np.random.default_rng(seed)
         assert all(0 in scheduler.schedule(rng) for _ in range(12))
 
 
-def test_h_below_k_takes_turns():
+def test_clusters_take_turns_if_h_is_below_k():
     labels = np.repeat(np.arange(3), 2)
     scheduler = ikc(labels, 2)
-    rounds = [scheduler.schedule(First()) for _ in range(3)]
+    rounds = [scheduler.schedule(FirstOfPool()) for _ in range(3)]
     assert [labels[devices].tolist() for devices in rounds] == [[0, 1], [0, 2], [1, 2]]
     assert sorted(np.concatenate(rounds)) == list(range(6))
 
@@ -101,19 +101,19 @@ def test_h_below_k_takes_turns():
 @given(st.integers(1, 5), st.data(), st.integers(0, 5))
 def test_no_device_is_repeated_before_its_cluster_is_exhausted(num_clusters, data, seed):
     h = data.draw(st.integers(1, 12))
-    most = -(-h // num_clusters)  # the largest quota; every cluster has at least that many
-    sizes = data.draw(st.lists(st.integers(most, most + 6), min_size=num_clusters, max_size=num_clusters))
+    largest = -(-h // num_clusters)  # the largest quota; every cluster has at least that many
+    sizes = data.draw(st.lists(st.integers(largest, largest + 6), min_size=num_clusters, max_size=num_clusters))
     scheduler, rng = ikc(np.repeat(np.arange(num_clusters), sizes), h), np.random.default_rng(seed)
-    seen: list[set[int]] = [set() for _ in range(num_clusters)]  # scheduled in this pass
+    scheduled_in_pass: list[set[int]] = [set() for _ in range(num_clusters)]  # scheduled in this pass
     for _ in range(12):
         quotas = scheduler.quotas()
         scheduled = set(scheduler.schedule(rng).tolist())
         for k, members in enumerate(scheduler.clusters):
-            mine, left = scheduled & set(members.tolist()), set(members.tolist()) - seen[k]
-            assert len(mine) == quotas[k]  # no fill-up
-            assert mine <= left or left <= mine  # nobody again while somebody waits
-            seen[k] = seen[k] | mine if len(left) >= len(mine) else mine
-            assert seen[k] == set(scheduler.record[k].tolist())
+            picked, waiting = scheduled & set(members.tolist()), set(members.tolist()) - scheduled_in_pass[k]
+            assert len(picked) == quotas[k]  # no fill-up
+            assert picked <= waiting or waiting <= picked  # no device is repeated while another one waits
+            scheduled_in_pass[k] = scheduled_in_pass[k] | picked if len(waiting) >= len(picked) else picked
+            assert scheduled_in_pass[k] == set(scheduler.record[k].tolist())
             assert sorted([*scheduler.fresh[k], *scheduler.record[k]]) == members.tolist()
 
 
@@ -143,7 +143,7 @@ def test_every_device_trains_sooner_than_under_vkc():
             waiting -= set(scheduler.schedule(rng).tolist())
             count += 1
         rounds[name] = count
-    assert rounds["ikc"] == 4  # 3, 3, 3 and the last one of each cluster
+    assert rounds["ikc"] == 4  # 3, 3, 3 and the last device of each cluster
     assert rounds["vkc"] > 6
 
 

@@ -1,4 +1,4 @@
-"""VKC (Algorithm 3), and what it shares with IKC: clusters, quotas, fill-up."""
+"""VKC (Algorithm 3), and the clusters, quotas and fill-up that it shares with IKC."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def vkc(labels, h):
     return build_scheduler("vkc", num_devices=len(labels), num_scheduled=h, clusters=np.array(labels))
 
 
-def test_takes_h_of_each_cluster_at_random():
+def test_h_random_devices_of_each_cluster_are_scheduled():
     labels = np.repeat([0, 1, 2], 5)
     scheduler, rng = vkc(labels, 6), np.random.default_rng(0)
     rounds = [scheduler.schedule(rng) for _ in range(3000)]
@@ -25,12 +25,12 @@ def test_takes_h_of_each_cluster_at_random():
     for devices in rounds:
         assert np.bincount(labels[devices]).tolist() == [2, 2, 2]
     counts = np.bincount(np.concatenate(rounds))
-    # Each device has 2/5 of 3000 rounds: 1200, and 4 standard deviations are 107. No memory: no device goes first.
+    # Each device is in 2/5 of 3000 rounds, which is 1200; 4 standard deviations are 107. VKC prefers no device.
     assert np.abs(counts - 1200).max() < 107
 
 
-def test_small_clusters_give_all_and_the_rest_fills_up():
-    # Clusters of 1, 2 and 7 with h = 3: 1 + 2 + 3 and 3 more out of the 4 left.
+def test_small_clusters_give_all_and_other_devices_fill_up():
+    # Clusters of 1, 2 and 7 with h = 3 give 1 + 2 + 3 devices, and 3 of the other 4 fill up.
     labels = np.array([0, 1, 1, 2, 2, 2, 2, 2, 2, 2])
     scheduler, rng = vkc(labels, 9), np.random.default_rng(1)
     for _ in range(20):
@@ -39,7 +39,7 @@ def test_small_clusters_give_all_and_the_rest_fills_up():
         assert len(np.unique(devices)) == 9
 
 
-def test_quotas_go_round_when_h_is_not_a_multiple_of_k():
+def test_quotas_rotate_if_h_is_not_a_multiple_of_k():
     labels = np.repeat(np.arange(4), 5)
     scheduler, rng = vkc(labels, 6), np.random.default_rng(0)
     shares = [np.bincount(labels[scheduler.schedule(rng)]).tolist() for _ in range(4)]
@@ -51,23 +51,23 @@ def test_quotas_go_round_when_h_is_not_a_multiple_of_k():
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=30), st.data())
-def test_exactly_h_for_any_labels(labels, data):
+def test_exactly_h_devices_are_scheduled_for_any_labels(labels, data):
     labels = np.minimum(labels, len(labels) - 1)
     h = data.draw(st.integers(1, len(labels)))
     for name in ("vkc", "ikc"):
         scheduler = build_scheduler(name, num_devices=len(labels), num_scheduled=h, clusters=labels)
         rng, num_clusters = np.random.default_rng(h), labels.max() + 1
-        asked = np.zeros(num_clusters, dtype=int)
+        total_quotas = np.zeros(num_clusters, dtype=int)
         for _ in range(num_clusters):
-            asked += scheduler.quotas()
+            total_quotas += scheduler.quotas()
             assert scheduler.quotas().sum() == h
             devices = scheduler.schedule(rng)
             assert devices.shape == (h,)
             assert np.all(np.diff(devices) > 0)
-        assert np.all(asked == h)  # over K rounds every cluster is asked for H devices
+        assert np.all(total_quotas == h)  # over K rounds the quotas of each cluster add up to H
 
 
-def test_lists_of_indices_and_empty_clusters():
+def test_clusters_may_be_lists_of_indices_and_empty():
     parts = [[4, 0], [], np.array([1, 2, 3])]
     scheduler = build_scheduler("vkc", num_devices=5, num_scheduled=3, clusters=parts)
     assert [c.tolist() for c in scheduler.clusters] == [[0, 4], [], [1, 2, 3]]
@@ -98,7 +98,7 @@ def test_bad_clusters_are_named(name, clusters, words):
     assert all(word in str(error.value) for word in words), str(error.value)
 
 
-def test_state_round_trip_and_refusals():
+def test_a_state_is_restored_unless_it_is_another_schedulers():
     labels = [0, 0, 0, 1, 1, 1, 2, 2]
     scheduler = vkc(labels, 4)
     scheduler.schedule(np.random.default_rng(0))
