@@ -1,7 +1,7 @@
-"""What a round costs: equations (4) to (14) of the paper. Simulated seconds and joules, arithmetic only.
+"""The cost of a round in simulated seconds and joules: equations (4) to (14) of the paper.
 
-Each equation is a function of its own over arrays; `round_cost` puts them together for a schedule, an assignment and
-an allocation.
+Each equation is a function of its own over arrays. `round_cost` combines them for a schedule, an assignment and an
+allocation.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ IntArray = NDArray[np.intp]
 
 @dataclass(frozen=True)
 class Workload:
-    """What a round asks of the fleet.
+    """The work of a round.
 
     Attributes:
         model_bits: z, bits.
         local_iterations: L.
         edge_iterations: Q.
         delay_weight: λ, J/s; above 0.
-        cloud_hop: whether the edges' models go on to the cloud; clustering (Algorithm 2) is charged without.
+        cloud_hop: whether the edges upload their models to the cloud; the bill of clustering (Algorithm 2) omits this.
     """
 
     model_bits: float
@@ -40,7 +40,7 @@ class Workload:
 
     @classmethod
     def of(cls, config: ExperimentConfig, model_bits: float) -> Workload:
-        """The workload of a configuration's rounds; `model_bits` is z where ``cost.model_kb`` does not say it."""
+        """Return the workload of a configuration's rounds; `model_bits` is z unless ``cost.model_kb`` is set."""
         return cls(
             model_bits=config.cost.model_bits or model_bits,
             local_iterations=config.training.local_iterations,
@@ -56,15 +56,15 @@ class Workload:
 
 
 class AllocationLike(Protocol):
-    """Anything that says what each scheduled device was given."""
+    """Any object with the bandwidth and CPU frequency of each scheduled device."""
 
     @property
     def bandwidth_hz(self) -> FloatArray:
-        """b_n, (H,), Hz."""
+        """The bandwidths b_n, (H,), Hz."""
 
     @property
     def cpu_hz(self) -> FloatArray:
-        """f_n, (H,), Hz."""
+        """The CPU frequencies f_n, (H,), Hz."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,13 +74,13 @@ class RoundCost:
     Attributes:
         energy_j: E_i, J, equation (14).
         delay_s: T_i, s, equation (13).
-        objective: E_i + λ T_i.
-        message_bits: uplink bits, (H·Q + M)·z; without a cloud hop H·Q·z.
-        edge_energy_j: E_{m,i}, (M,), J, cloud hop included.
-        edge_delay_s: T_{m,i}, (M,), s, cloud hop included.
+        objective: E_i + λ T_i, J.
+        message_bits: uplink bits, (H·Q + M)·z, or H·Q·z without a cloud hop.
+        edge_energy_j: E_{m,i} with the cloud hop, (M,), J.
+        edge_delay_s: T_{m,i} with the cloud hop, (M,), s.
         edge_devices: number of devices at each edge, (M,).
-        compute_delay_s, compute_energy_j: of one edge iteration, (H,), equations (4), (5).
-        upload_delay_s, upload_energy_j: of one edge iteration, (H,), equations (7), (8).
+        compute_delay_s, compute_energy_j: computing of one edge iteration, (H,), s and J, equations (4) and (5).
+        upload_delay_s, upload_energy_j: upload of one edge iteration, (H,), s and J, equations (7) and (8).
     """
 
     energy_j: float
@@ -99,60 +99,60 @@ class RoundCost:
 def compute_delay_s(
     local_iterations: int, cycles_per_sample: FloatArray, samples: FloatArray, cpu_hz: FloatArray
 ) -> FloatArray:
-    """T^cmp = L u D / f, s (equation 4)."""
+    """Return the compute delay T^cmp = L u D / f, s (equation 4)."""
     return local_iterations * cycles_per_sample * samples / cpu_hz
 
 
 def compute_energy_j(
     capacitance: float, local_iterations: int, cycles_per_sample: FloatArray, samples: FloatArray, cpu_hz: FloatArray
 ) -> FloatArray:
-    """E^cmp = α/2 · L f² u D, J (equation 5)."""
+    """Return the compute energy E^cmp = α/2 · L f² u D, J (equation 5)."""
     return capacitance / 2 * local_iterations * cpu_hz**2 * cycles_per_sample * samples
 
 
 def rate_bps(bandwidth_hz: FloatArray, gain: FloatArray, power_w: FloatArray, noise_w_per_hz: float) -> FloatArray:
-    """η = b log2(1 + ḡ p / (N_0 b)), bit/s (equation 6)."""
+    """Return the rate η = b log2(1 + ḡ p / (N_0 b)), bit/s (equation 6)."""
     # log1p keeps the digits of a link whose signal-to-noise ratio is far below 1.
     nats = np.log1p(gain * power_w / (noise_w_per_hz * bandwidth_hz))
     return np.asarray(bandwidth_hz * nats / np.log(2.0), dtype=np.float64)
 
 
 def upload_delay_s(model_bits: float, rate: FloatArray) -> FloatArray:
-    """T^com = z / η, s (equation 7)."""
+    """Return the upload delay T^com = z / η, s (equation 7)."""
     return model_bits / rate
 
 
 def upload_energy_j(power_w: FloatArray, delay_s: FloatArray) -> FloatArray:
-    """E^com = p T^com, J (equation 8)."""
+    """Return the upload energy E^com = p T^com, J (equation 8)."""
     return power_w * delay_s
 
 
 def cloud_hop(fleet: Fleet, model_bits: float) -> tuple[FloatArray, FloatArray]:
-    """Delay (M,) s and energy (M,) J of each edge's upload to the cloud (equations 11 and 12).
+    """Return the delay (M,), s, and energy (M,), J, of each edge's upload to the cloud (equations 11 and 12).
 
     Raises:
-        ConfigError: a gain, a power or the bandwidth is not above 0; names the array and its first bad index.
+        ConfigError: a gain, a power or the bandwidth is not above 0; the message names the first bad element.
     """
     for name in ("cloud_gain", "edge_power_w", "cloud_bandwidth_hz", "noise_w_per_hz"):
         values = np.asarray(getattr(fleet, name))
         bad = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
         if bad.size:
-            where = f"{name}[{bad[0]}]" if values.ndim else name
-            raise ConfigError(f"{where}: got {values.flat[bad[0]]}; a finite number above 0 is needed")
+            element = f"{name}[{bad[0]}]" if values.ndim else name
+            raise ConfigError(f"{element}: got {values.flat[bad[0]]}; a finite number above 0 is needed")
     rate = rate_bps(np.asarray(fleet.cloud_bandwidth_hz), fleet.cloud_gain, fleet.edge_power_w, fleet.noise_w_per_hz)
     delay_s = model_bits / rate
     return delay_s, fleet.edge_power_w * delay_s
 
 
 def message_bits(num_scheduled: int, num_edges: int, work: Workload) -> float:
-    """Uplink bits of a round: each device Q times, and each edge once if there is a cloud hop (design, 5.10)."""
+    """Return a round's uplink bits: Q models per device, and one per edge with a cloud hop (docs/design.md, D10)."""
     return (num_scheduled * work.edge_iterations + (num_edges if work.cloud_hop else 0)) * work.model_bits
 
 
 def check_assignment(fleet: Fleet, devices: ArrayLike, assignment: ArrayLike) -> tuple[IntArray, IntArray]:
-    """Return `devices` and `assignment` as index arrays (H,); raise ConfigError naming the first bad index."""
+    """Return `devices` and `assignment` as index arrays (H,); raise a ConfigError that names the first bad index."""
     chosen, edges = np.asarray(devices), np.asarray(assignment)
-    for name, array, bound, what in (
+    for name, array, bound, kind in (
         ("devices", chosen, fleet.num_devices, "device"),
         ("assignment", edges, fleet.num_edges, "edge"),
     ):
@@ -162,7 +162,7 @@ def check_assignment(fleet: Fleet, devices: ArrayLike, assignment: ArrayLike) ->
             )
         bad = np.flatnonzero((array < 0) | (array >= bound))
         if bad.size:
-            raise ConfigError(f"{name}[{bad[0]}]: {what} {array[bad[0]]} does not exist; accepted: 0 to {bound - 1}")
+            raise ConfigError(f"{name}[{bad[0]}]: {kind} {array[bad[0]]} does not exist; accepted: 0 to {bound - 1}")
     if chosen.shape != edges.shape:
         raise ConfigError(f"assignment: {edges.size} edges for {chosen.size} devices; give one edge for each device")
     if chosen.size == 0:
@@ -175,14 +175,16 @@ def check_assignment(fleet: Fleet, devices: ArrayLike, assignment: ArrayLike) ->
 def round_cost(
     fleet: Fleet, work: Workload, devices: ArrayLike, assignment: ArrayLike, allocation: AllocationLike
 ) -> RoundCost:
-    """Cost of a round: equations (4) to (14). An edge without devices keeps its cloud hop, as (13) and (14) read.
+    """Return the cost of a round, equations (4) to (14).
+
+    An edge without devices keeps its cloud hop, as (13) and (14) read (docs/design.md, D10).
 
     Args:
         fleet: N devices and M edges.
         work: the round's model size, iterations and λ.
         devices: the scheduled devices, (H,) indices.
-        assignment: the edge of each, (H,) indices.
-        allocation: bandwidth and CPU frequency of each.
+        assignment: the edge of each scheduled device, (H,) indices.
+        allocation: the bandwidth and CPU frequency of each scheduled device.
 
     Raises:
         ConfigError: an index is out of range, lengths differ, or a bandwidth or frequency is not above 0.
@@ -195,7 +197,7 @@ def round_cost(
                 f"{name}: got shape {array.shape}, expected {chosen.shape}, one for each scheduled device"
             )
         bad = np.flatnonzero(~(np.isfinite(array) & (array > 0)))
-        if bad.size:  # 0 Hz would turn into NaN seconds, and NaN into a number that looks like a result
+        if bad.size:  # 0 Hz would give NaN seconds, and NaN could become a number that looks valid
             raise ConfigError(
                 f"{name}[{bad[0]}]: got {array[bad[0]]} for device {chosen[bad[0]]}; a finite number above 0 is needed"
             )

@@ -1,8 +1,8 @@
-"""The physical system as arrays over N devices and M edges, and how one is drawn (Table I, paper section VI).
+"""The physical system as arrays over N devices and M edges, and its random draw (Table I, paper section VI).
 
-A fleet of up to `DENSE_LINKS` links holds the distance and gain of each as an (N, M) matrix. A larger one holds
-positions, and computes links when they are asked for (`Links`): its shadowing is a function of the fleet's key, the
-device and the edge, so that a link has the same gain whenever and with whatever else it is asked for.
+A fleet of up to `DENSE_LINKS` links holds all distances and gains as (N, M) matrices. A larger fleet holds positions,
+and computes links on demand (`Links`). Its shadowing is a function of the fleet's key, the device and the edge, so that
+a link has the same gain in every request.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ __all__ = ["Fleet", "FleetConfig", "LinkArray", "Links", "path_gain", "sample_fl
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 
-DENSE_LINKS = 5_000_000  # N·M up to which the matrices are kept: two of 40 MB
-AT_ONCE = 200_000  # links computed at once where all edges of many devices are looked at: they stay in the cache
+DENSE_LINKS = 5_000_000  # largest N·M for which a fleet holds the two matrices, of 40 MB each
+AT_ONCE = 200_000  # links per step when all edges of many devices are computed, so that a step fits in the CPU's cache
 
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """The links of a fleet that is too large for matrices. Read-only by convention.
+    """The links of a fleet that is too large for matrices. They are read-only by convention.
 
     Attributes:
         config: path loss, shadowing's standard deviation and the smallest distance.
-        key: drawn once for the fleet, 64 bits.
-        number: of each device when the fleet was drawn, (N,): a fleet taken from it keeps its links.
-        position_m, edge_position_m: (N, 2) and (M, 2), m.
+        key: 64 random bits, drawn once for the fleet.
+        number: each device's index when the fleet was drawn, (N,), so that fleets made by `Fleet.take` keep their
+            links.
+        position_m, edge_position_m: positions of devices (N, 2) and edges (M, 2), m.
     """
 
     config: FleetConfig
@@ -49,22 +50,22 @@ class Links:
     edge_position_m: FloatArray
 
     def distance_m(self, devices: ArrayLike, edges: ArrayLike) -> FloatArray:
-        """Distance of the links, clamped from below, m; indices of any shapes that broadcast."""
-        away = self.position_m[np.asarray(devices)] - self.edge_position_m[np.asarray(edges)]
-        true = np.hypot(away[..., 0], away[..., 1])
-        return np.asarray(np.maximum(true, self.config.min_distance_m), dtype=np.float64)
+        """Return the distances of links, clamped from below, m, for indices of any shapes that broadcast."""
+        offset_m = self.position_m[np.asarray(devices)] - self.edge_position_m[np.asarray(edges)]
+        true_m = np.hypot(offset_m[..., 0], offset_m[..., 1])
+        return np.asarray(np.maximum(true_m, self.config.min_distance_m), dtype=np.float64)
 
     def gain(self, devices: ArrayLike, edges: ArrayLike) -> FloatArray:
-        """Linear power gain of the links; indices of any shapes that broadcast."""
+        """Return the linear power gains of links, for indices of any shapes that broadcast."""
         normal = standard_normal(self.key, self.number[np.asarray(devices)], np.asarray(edges))
         return path_gain(self.distance_m(devices, edges), self.config, self.config.shadowing_db * normal)
 
 
 class LinkArray:
-    """What stands in for an (N, M) matrix of links: indexed like one, it computes what is asked for.
+    """A lazy (N, M) matrix of links, which is indexed like an array and computes only the indexed links.
 
-    ``array[devices]`` gives rows (…, M) and ``array[devices, edges]`` links. To make all of it is refused above
-    `DENSE_LINKS` values.
+    ``array[devices]`` returns rows (…, M) and ``array[devices, edges]`` links. A request for more than `DENSE_LINKS`
+    values is a ConfigError.
     """
 
     def __init__(self, shape: tuple[int, int], compute: Callable[[ArrayLike, ArrayLike], FloatArray]) -> None:
@@ -84,8 +85,8 @@ class LinkArray:
         size = np.broadcast(np.asarray(rows), np.asarray(columns)).size
         if size > DENSE_LINKS:
             raise ConfigError(
-                f"links: {size:,} asked for at once, of a fleet of {self.shape[0]:,} devices and {self.shape[1]:,} "
-                f"edges; accepted: {DENSE_LINKS:,}; ask for the devices and edges that are needed"
+                f"links: {size:,} requested at once of a fleet of {self.shape[0]:,} devices and {self.shape[1]:,} "
+                f"edges; accepted: {DENSE_LINKS:,}; request only the devices and edges that are needed"
             )
         return self._compute(rows, columns)
 
@@ -94,10 +95,10 @@ class LinkArray:
 
 
 def standard_normal(key: int, devices: IntArray, edges: IntArray) -> FloatArray:
-    """A standard normal number for each link, a function of `key`, device and edge only.
+    """Return a standard normal number for each link, which is a function of `key`, device and edge only.
 
-    SplitMix64 (Steele, Lea, Flood: "Fast Splittable Pseudorandom Number Generators", 2014) of a counter, twice, and
-    the normal quantile of its upper 53 bits.
+    The number is the normal quantile of the upper 53 bits of a counter, mixed twice by SplitMix64 (Steele, Lea, Flood:
+    "Fast Splittable Pseudorandom Number Generators", 2014).
     """
     golden, mask = np.uint64(0x9E3779B97F4A7C15), 0xFFFFFFFFFFFFFFFF
 
@@ -106,9 +107,9 @@ def standard_normal(key: int, devices: IntArray, edges: IntArray) -> FloatArray:
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         return np.asarray(z ^ (z >> np.uint64(31)))
 
-    # Of one dimension at least: a scalar would warn of the overflow that is meant.
+    # Use at least one dimension, because NumPy warns of overflows of scalars, and the overflow is intended.
     device, edge = (np.atleast_1d(index).astype(np.uint64) + np.uint64(1) for index in (devices, edges))
-    # The device's state is mixed by itself first, so that edges of neighbouring devices are not shifted copies.
+    # Mix the device's state alone first, so that the edges of neighbouring devices are not shifted copies.
     bits = mix(mix(device * golden + np.uint64(key & mask)) + edge * golden)
     normal = ndtri(((bits >> np.uint64(11)) + 0.5) * 2.0**-53)
     return np.asarray(normal.reshape(np.broadcast_shapes(np.shape(devices), np.shape(edges))), dtype=np.float64)
@@ -121,8 +122,8 @@ class Fleet:
     Attributes:
         position_m: device positions in the square, (N, 2), m.
         edge_position_m: edge positions, (M, 2), m; the cloud is in the middle of the square.
-        distance_m: device to edge, clamped from below, (N, M), m; of a large fleet computed on demand (`LinkArray`).
-        gain: linear power gain ḡ_n^m of each link, (N, M); the same.
+        distance_m: distance from device to edge, clamped from below, (N, M), m; a `LinkArray` in a large fleet.
+        gain: linear power gain ḡ_n^m of each link, (N, M); a `LinkArray` in a large fleet.
         cloud_gain: linear power gain of each edge's link to the cloud, (M,).
         cycles_per_sample: u_n, (N,), cycles.
         samples: D_n, (N,), samples.
@@ -130,10 +131,10 @@ class Fleet:
         max_cpu_hz: f_n^max, (N,), Hz.
         edge_power_w: p^m, (M,), W.
         edge_bandwidth_hz: B_m, (M,), Hz.
-        cloud_bandwidth_hz: B, given to each edge for its hop to the cloud, Hz.
+        cloud_bandwidth_hz: B, the bandwidth of each edge's hop to the cloud, Hz.
         noise_w_per_hz: N_0, W/Hz.
         capacitance: the paper's α (the energy formula has the ½).
-        links: what a large fleet computes its links from; None where the matrices are kept.
+        links: data from which a large fleet computes its links; None if the fleet holds the matrices.
     """
 
     position_m: FloatArray
@@ -156,7 +157,7 @@ class Fleet:
         for field in fields(self):
             value = getattr(self, field.name)
             if isinstance(value, np.ndarray):
-                # A copy: freezing the caller's own array would be a surprise, and a view would not stay frozen.
+                # Copy the array: the caller's own must stay writable, and a frozen view could change with its base.
                 value = np.array(value, dtype=np.float64, order="C")
                 value.flags.writeable = False
                 object.__setattr__(self, field.name, value)
@@ -175,12 +176,12 @@ class Fleet:
 
     @property
     def num_devices(self) -> int:
-        """N."""
+        """The number of devices, N."""
         return len(self.samples)
 
     @property
     def num_edges(self) -> int:
-        """M."""
+        """The number of edges, M."""
         return len(self.edge_bandwidth_hz)
 
     def take(self, devices: ArrayLike) -> Fleet:
@@ -190,7 +191,7 @@ class Fleet:
             ConfigError: an index is not an integer, or not of this fleet.
         """
         index = np.asarray(devices)
-        if index.ndim != 1 or (index.size and index.dtype.kind not in "iu"):  # a mask would pass for zeros and ones
+        if index.ndim != 1 or (index.size and index.dtype.kind not in "iu"):  # a mask would be read as zeros and ones
             raise ConfigError(f"devices: got shape {index.shape} of {index.dtype}; a 1-D array of integers is needed")
         bad = np.flatnonzero((index < 0) | (index >= self.num_devices))
         if bad.size:
@@ -205,45 +206,45 @@ class Fleet:
         return replace(self, **chosen, **_on_demand(links))
 
     def gain_of(self, devices: ArrayLike, edges: ArrayLike) -> FloatArray:
-        """Linear power gain of links, ``gain[devices, edges]``; indices of any shapes that broadcast."""
+        """Return the linear power gains ``gain[devices, edges]``, for indices of any shapes that broadcast."""
         return np.asarray(self.gain[np.asarray(devices), np.asarray(edges)])
 
     def nearest_edges(self, devices: ArrayLike, count: int = 1) -> IntArray:
-        """The `count` nearest edges of each device, nearest first, (n, count); the lower index where two are equal.
+        """Return the `count` nearest edges of each device, nearest first, (n, count); ties go to the lower index.
 
-        Positions alone decide: two edges within the smallest distance are as near as each other.
+        Distances are clamped, so two edges within the smallest distance are equally near.
         """
         index = np.asarray(devices, dtype=np.intp)
         if self.links is None:
             return _first(np.asarray(self.distance_m[index]), count)
-        # Some more than asked for, and sorted again: the tree knows neither the clamp nor the order of equals.
-        more = min(self.num_edges, count + 4)
-        found = cKDTree(self.edge_position_m).query(self.position_m[index], k=np.arange(1, more + 1))[1]
-        found = np.sort(found.reshape(len(index), more), axis=1)
-        near = _first(self.links.distance_m(index[:, None], found), count)
-        return np.asarray(np.take_along_axis(found, near, axis=1), dtype=np.intp)
+        # Query a few more edges and sort again, because the tree ignores the clamp and the order of ties.
+        candidates = min(self.num_edges, count + 4)
+        edges = cKDTree(self.edge_position_m).query(self.position_m[index], k=np.arange(1, candidates + 1))[1]
+        edges = np.sort(edges.reshape(len(index), candidates), axis=1)
+        near = _first(self.links.distance_m(index[:, None], edges), count)
+        return np.asarray(np.take_along_axis(edges, near, axis=1), dtype=np.intp)
 
     def strongest_edges(self, devices: ArrayLike, count: int = 1) -> IntArray:
-        """The `count` edges of largest gain of each device, strongest first, (n, count); the lower index of equals.
+        """Return the `count` edges of largest gain of each device, strongest first, (n, count).
 
-        All links of the devices are looked at, a few devices at a time.
+        Ties go to the lower index. This computes all links of the devices, a few devices at a time.
         """
         index = np.asarray(devices, dtype=np.intp)
         if self.links is None:
             return _first(-np.asarray(self.gain[index]), count)
-        found = np.empty((len(index), count), dtype=np.intp)
+        edges = np.empty((len(index), count), dtype=np.intp)
         step = max(1, AT_ONCE // self.num_edges)
 
-        def look(i: int) -> None:
-            found[i : i + step] = _first(-np.asarray(self.gain[index[i : i + step]]), count)
+        def find(i: int) -> None:
+            edges[i : i + step] = _first(-np.asarray(self.gain[index[i : i + step]]), count)
 
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # NumPy lets go of the interpreter lock
-            for done in [pool.submit(look, i) for i in range(0, len(index), step)]:
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # NumPy releases the interpreter lock
+            for done in [pool.submit(find, i) for i in range(0, len(index), step)]:
                 done.result()
-        return found
+        return edges
 
     def with_samples(self, samples: ArrayLike) -> Fleet:
-        """Return the same fleet holding `samples` (N,): an experiment's D_n are its partition's sizes."""
+        """Return the same fleet with `samples` (N,): an experiment's D_n are its partition's sizes."""
         array = np.array(samples, dtype=np.float64)
         if array.shape != (self.num_devices,):
             raise ConfigError(f"samples: got shape {array.shape}, expected ({self.num_devices},), one size a device")
@@ -255,13 +256,13 @@ _PER_EDGE = ("cloud_gain", "edge_power_w", "edge_bandwidth_hz")
 
 
 def _first(values: FloatArray, count: int) -> IntArray:
-    """Columns of the `count` smallest of each row, in order; the lower column of equals."""
+    """Return the columns of the `count` smallest values of each row, in order; ties go to the lower column."""
     if count == 1:
         return np.asarray(values.argmin(axis=1)[:, None], dtype=np.intp)
     if count < values.shape[1] // 4:
-        some = np.sort(np.argpartition(values, count, axis=1)[:, : count + 1], axis=1)
-        order = np.argsort(np.take_along_axis(values, some, axis=1), axis=1, kind="stable")[:, :count]
-        return np.asarray(np.take_along_axis(some, order, axis=1), dtype=np.intp)
+        columns = np.sort(np.argpartition(values, count, axis=1)[:, : count + 1], axis=1)
+        order = np.argsort(np.take_along_axis(values, columns, axis=1), axis=1, kind="stable")[:, :count]
+        return np.asarray(np.take_along_axis(columns, order, axis=1), dtype=np.intp)
     return np.asarray(np.argsort(values, axis=1, kind="stable")[:, :count], dtype=np.intp)
 
 
@@ -275,12 +276,12 @@ def _on_demand(links: Links) -> dict[str, Any]:
 
 
 def path_gain(distance_m: FloatArray, config: FleetConfig, shadowing_db: FloatArray | float = 0.0) -> FloatArray:
-    """Linear power gain at a distance: path loss ``128.1 + 37.6 log10 d[km]`` dB plus shadowing, as 10^(-dB/10).
+    """Return the linear power gain 10^(-dB/10) of path loss ``128.1 + 37.6 log10 d[km]`` dB plus shadowing.
 
     Args:
-        distance_m: any shape, m; clamped to ``config.min_distance_m``.
-        config: holds the path loss at 1 km and its slope.
-        shadowing_db: dB added to the loss, broadcast against `distance_m`.
+        distance_m: distances of any shape, m; they are clamped to at least ``config.min_distance_m``.
+        config: path loss at 1 km and its slope.
+        shadowing_db: shadowing that is added to the loss, dB, broadcast against `distance_m`.
     """
     distance_km = np.maximum(distance_m, config.min_distance_m) / 1e3
     loss_db = config.path_loss_db + config.path_loss_slope_db * np.log10(distance_km) + shadowing_db
@@ -288,12 +289,12 @@ def path_gain(distance_m: FloatArray, config: FleetConfig, shadowing_db: FloatAr
 
 
 def _edge_bandwidth_hz(config: FleetConfig, rng: np.random.Generator) -> FloatArray:
-    """B_m (M,); drawn even if it is fixed, so that fixing it changes nothing else that `rng` gives."""
+    """Return B_m (M,), Hz; it is drawn even if it is fixed, so that later draws from `rng` do not change."""
     drawn = rng.uniform(*config.edge_bandwidth_hz_range, config.num_edges)
     fixed = config.edge_bandwidths_mhz
     if fixed is None:
         return drawn
-    if len(fixed) != config.num_edges:  # of a copy that was made without validation
+    if len(fixed) != config.num_edges:  # possible in a copy that was not validated
         raise ConfigError(
             f"fleet.edge_bandwidths_mhz: {len(fixed)} values for num_edges = {config.num_edges}; accepted: one for "
             "each edge; correct the one or the other"
@@ -302,7 +303,7 @@ def _edge_bandwidth_hz(config: FleetConfig, rng: np.random.Generator) -> FloatAr
 
 
 def _power_w(config: FleetConfig, rng: np.random.Generator) -> FloatArray:
-    """p_n (N,), W; both laws take as many numbers from `rng`, so that the rest of the fleet is the same."""
+    """Return p_n (N,), W; both laws take equally many numbers from `rng`, so that later draws do not change."""
     if config.power_law == "watt":
         return rng.uniform(*config.power_w_range, config.num_devices)
     return np.asarray(10.0 ** (rng.uniform(*config.power_dbm, config.num_devices) / 10.0) * 1e-3)
@@ -314,13 +315,13 @@ def sample_fleet(config: FleetConfig, rng: np.random.Generator) -> Fleet:
     Args:
         config: ranges and counts; above `DENSE_LINKS` links, or with ``dense=False``, links are computed on demand.
             With a ``deployment_seed``, edge positions, the edges' cloud links and B_m are a function of that seed, M
-            and their ranges, and `rng` gives the devices and their links only.
+            and their ranges, and `rng` draws the devices and their links only.
         rng: the only other source of randomness.
     """
     n, m = config.num_devices, config.num_edges
-    of_edges = rng if config.deployment_seed is None else stream(config.deployment_seed, "deployment")
+    edge_rng = rng if config.deployment_seed is None else stream(config.deployment_seed, "deployment")
     position_m = rng.uniform(0.0, config.area_m, (n, 2))
-    edge_position_m = of_edges.uniform(0.0, config.area_m, (m, 2))
+    edge_position_m = edge_rng.uniform(0.0, config.area_m, (m, 2))
     dense = n * m <= DENSE_LINKS if config.dense is None else config.dense
     if dense:
         distance_m = np.linalg.norm(position_m[:, None] - edge_position_m[None], axis=-1)
@@ -336,13 +337,13 @@ def sample_fleet(config: FleetConfig, rng: np.random.Generator) -> Fleet:
         position_m=position_m,
         edge_position_m=edge_position_m,
         **link_fields,
-        cloud_gain=path_gain(cloud_distance_m, config, of_edges.normal(0.0, config.shadowing_db, m)),
+        cloud_gain=path_gain(cloud_distance_m, config, edge_rng.normal(0.0, config.shadowing_db, m)),
         cycles_per_sample=rng.uniform(*config.cycles_per_sample, n),
         samples=rng.integers(config.samples[0], config.samples[1], n, endpoint=True).astype(np.float64),
         power_w=_power_w(config, rng),
         max_cpu_hz=rng.uniform(*config.max_cpu_hz_range, n),
         edge_power_w=np.full(m, config.edge_power_w),
-        edge_bandwidth_hz=_edge_bandwidth_hz(config, of_edges),
+        edge_bandwidth_hz=_edge_bandwidth_hz(config, edge_rng),
         cloud_bandwidth_hz=config.cloud_bandwidth_hz,
         noise_w_per_hz=config.noise_w_per_hz,
         capacitance=config.capacitance,

@@ -1,8 +1,8 @@
-"""The two networks of the paper, and the flat float32 vector in which weights travel.
+"""The two networks of the paper, and the conversion of their weights to and from flat float32 vectors.
 
-`HflCnn` is the model being learned (paper, section VI: two 5×5 convolutions of 15 and 28 channels, 2×2 max pooling,
-two linear layers); `MiniCnn` is IKC's auxiliary model ξ (paper, sections IV-B and VI). The paper gives no hidden width
-or activation: the widths are those that return its Table I sizes, 448 KB and 882 KB (design, decision 5.4).
+`HflCnn` is the model that is learned (paper, section VI: two 5×5 convolutions of 15 and 28 channels, 2×2 max pooling,
+two linear layers). `MiniCnn` is IKC's auxiliary model ξ (paper, sections IV-B and VI). The paper gives no hidden width
+or activation. Our widths return its Table I sizes, 448 KB and 882 KB (docs/design.md, D4).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from hflray.errors import ConfigError, DataError, HflrayError
 
-MIN_IMAGE_SIZE = 16  # two 5×5 convolutions and poolings leave 1×1 of 16×16, and nothing of 15×15
+MIN_IMAGE_SIZE = 16  # two 5×5 convolutions and poolings reduce 16×16 to 1×1, and 15×15 to nothing
 MINI_INPUT_SHAPE = (1, 10, 10)
 BITS_PER_PARAMETER = 32
 BITS_PER_KB = 8 * 1024
@@ -28,17 +28,17 @@ Vector = NDArray[np.float32]
 
 
 def _pool_relu(features: Tensor) -> Tensor:
-    # ReLU is monotone, so pooling first gives the same numbers for a quarter of the activations.
+    # ReLU is monotone, so pooling first gives the same numbers with a quarter of the activations.
     return functional.relu(functional.max_pool2d(features, 2))
 
 
 def _pooled(size: int) -> int:
-    """Side length after an unpadded 5×5 convolution and 2×2 pooling."""
+    """Return the side length after an unpadded 5×5 convolution and 2×2 pooling."""
     return (size - 4) // 2
 
 
 class HflCnn(nn.Module):
-    """The HFL model w: images (batch, C, H, W), normalised floats → logits (batch, num_classes).
+    """The HFL model w, which maps images (batch, C, H, W), normalised floats, to logits (batch, num_classes).
 
     Args:
         image_shape: (C, H, W), H and W at least 16.
@@ -74,9 +74,9 @@ class HflCnn(nn.Module):
 
 
 class MiniCnn(nn.Module):
-    """The mini model ξ: inputs (batch, 1, 10, 10) from `hflray.data.preprocess` → logits (batch, num_classes).
+    """The mini model ξ, which maps `hflray.data.preprocess`'s (batch, 1, 10, 10) to logits (batch, num_classes).
 
-    One 2×2 convolution of 15 channels, 2×2 max pooling and ReLU, one linear layer; 9.7 KB for ten classes.
+    It has one 2×2 convolution of 15 channels, 2×2 max pooling and ReLU, and one linear layer: 9.7 KB for ten classes.
     """
 
     def __init__(self, num_classes: int) -> None:
@@ -93,14 +93,14 @@ class MiniCnn(nn.Module):
 def build_model(kind: ModelKind, image_shape: tuple[int, int, int], num_classes: int) -> nn.Module:
     """Build the HFL model (``"hfl"``) for images of `image_shape` (C, H, W), or the mini model (``"mini"``).
 
-    The mini model's input is 1×10×10 whatever the images are. The weights are torch's own random ones: give them
-    values with `init_vector` and `load_vector`.
+    The mini model's input is 1×10×10 for all images. The weights are torch's random ones; set them with `init_vector`
+    and `load_vector`.
 
     Raises:
         ConfigError: an unknown kind.
         DataError: the images are smaller than 16×16.
     """
-    # Modules draw weights when built; torch's global generator must not advance for that.
+    # Modules draw weights when they are built, and torch's global generator must not advance for that.
     with torch.random.fork_rng(devices=[]):
         if kind == "hfl":
             return HflCnn(image_shape, num_classes)
@@ -110,9 +110,9 @@ def build_model(kind: ModelKind, image_shape: tuple[int, int, int], num_classes:
 
 
 def init_vector(module: nn.Module, rng: np.random.Generator) -> Vector:
-    """Draw initial parameters: He et al.'s normal distribution of standard deviation √(2 / fan-in), biases zero.
+    """Draw initial weights from He et al.'s normal distribution of standard deviation √(2 / fan-in), and zero biases.
 
-    Drawn with NumPy, in the order of ``module.parameters()``, so that equal generators give equal bits and torch's
+    NumPy draws them in the order of ``module.parameters()``, so that equal generators give equal bits and torch's
     global state is neither read nor changed.
 
     Returns:
@@ -132,12 +132,12 @@ def init_vector(module: nn.Module, rng: np.random.Generator) -> Vector:
 def to_vector(module: nn.Module) -> Vector:
     """Return a copy of all parameters, in the order of ``module.parameters()``, as (P,) float32."""
     with torch.no_grad():
-        # cat of a single tensor already copies; the result never shares memory with the module.
+        # torch.cat copies even a single tensor, so the result never shares memory with the module.
         return torch.cat([parameter.reshape(-1) for parameter in module.parameters()]).float().cpu().numpy()
 
 
 def load_vector(module: nn.Module, vector: NDArray[np.floating]) -> None:
-    """Copy `vector` (P,) into the module's parameters, in place (the parameters stay the same tensors).
+    """Copy `vector` (P,) into the module's parameters in place, so that they stay the same tensors.
 
     Raises:
         HflrayError: the vector does not have exactly P numbers.
@@ -148,7 +148,7 @@ def load_vector(module: nn.Module, vector: NDArray[np.floating]) -> None:
             f"{type(module).__name__} has {expected} parameters, but the vector has shape {vector.shape}; "
             "it belongs to a model for another data set or number of classes"
         )
-    # Arrays out of Ray's object store are read-only, of which torch warns although nothing writes here.
+    # torch warns of read-only arrays, such as those from Ray's object store, although nothing writes to them.
     flat = torch.from_numpy(vector if vector.flags.writeable else vector.copy())
     with torch.no_grad():
         start = 0
@@ -163,7 +163,7 @@ def num_parameters(module: nn.Module) -> int:
 
 
 def size_bits(module: nn.Module) -> int:
-    """Return the model's size on the air in bits: 32 per parameter (z, when ``cost.model_kb`` is not set)."""
+    """Return the number of bits of an upload, 32 per parameter; this is z unless ``cost.model_kb`` is set."""
     return BITS_PER_PARAMETER * num_parameters(module)
 
 

@@ -1,7 +1,7 @@
-"""Names of schedulers, assigners, data sets, partitions and trackers (sinks), and where each is implemented.
+"""The names of schedulers, assigners, data sets, partitions and trackers (sinks), and their implementations.
 
-The built-in table holds strings, so that looking a name up imports only what was asked for. A package outside
-adds its own through an entry point of the group shown in `GROUPS`; built-in names cannot be replaced.
+The built-in table holds strings, so that resolving a name imports only its own module. Other packages add names through
+entry points of the groups in `GROUPS`. Built-in names cannot be replaced.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def names(kind: Kind) -> list[str]:
 
 
 def check(kind: Kind, name: str, setting: str | None = None) -> str:
-    """Return `name` if it is known; raise ConfigError that lists the known ones otherwise."""
+    """Return `name` if it is known; otherwise raise a ConfigError that lists the known names."""
     if name not in _table(kind):
         raise ConfigError(
             f"{setting or kind}: unknown {kind} '{name}'{nearest(name, names(kind))}; known: {', '.join(names(kind))}; "
@@ -97,18 +97,18 @@ def build(kind: Kind, name: str, **options: Any) -> Any:
     """Build the class registered as `name` with `options`.
 
     Raises:
-        ConfigError: the name is unknown, or an option is unknown or missing; the message lists those accepted.
+        ConfigError: the name is unknown, or an option is unknown or missing; the message lists the accepted options.
     """
     factory = resolve(kind, name)
-    # The signature is asked first: catching the call's TypeError would also hide a bug inside the constructor.
+    # Check the signature first, because catching the call's TypeError would also hide bugs inside the constructor.
     parameters = inspect.signature(factory).parameters.values()
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-        known = [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        accepted = [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
         for option, value in options.items():
-            if option not in known:
+            if option not in accepted:
                 raise ConfigError(
-                    f"{kind} '{name}': unknown option '{option}' (got {value!r}){nearest(option, known)}; "
-                    + (f"accepted: {', '.join(known)}" if known else "accepted: none; remove it")
+                    f"{kind} '{name}': unknown option '{option}' (got {value!r}){nearest(option, accepted)}; "
+                    + (f"accepted: {', '.join(accepted)}" if accepted else "accepted: none; remove it")
                 )
     for p in parameters:
         if p.default is p.empty and p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name not in options:

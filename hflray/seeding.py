@@ -1,8 +1,8 @@
-"""Every random stream of an experiment: a function of the root seed, a stream name and indices.
+"""Random streams: each stream of an experiment is a function of the root seed, a stream name and indices.
 
 Nothing in hflray draws from global random state. A device's mini-batch order, for example, is
-``stream(seed, "batches", round, edge_iteration, device)``: the same numbers whichever actor trains the device, in
-whatever order, and after any restart. There is therefore no generator state to save in a checkpoint.
+``stream(seed, "batches", round, edge_iteration, device)``. The numbers therefore do not depend on the actor that trains
+the device, on the order of training or on restarts, and checkpoints need no generator state.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 def seed_sequence(seed: int, name: str, *indices: int) -> np.random.SeedSequence:
     """Return the seed sequence of a stream. `indices` are non-negative integers (round, edge iteration, device…)."""
-    # A stable hash: Python's own hash() changes from process to process.
+    # Use a stable hash, because Python's own hash() changes from process to process.
     key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
     return np.random.SeedSequence(entropy=seed, spawn_key=(key, *indices))
 

@@ -1,7 +1,7 @@
-"""Equations (4) to (14) of the paper: each with numbers worked out by hand, and each with a property.
+"""Each of equations (4) to (14) of the paper returns numbers worked out by hand and has a property.
 
-The hand-made numbers share a noise density of 1.5e-18 W/Hz, so that signal-to-noise ratios come out as 1, 3 and 15 and
-the logarithms as 1, 2 and 4.
+The numbers share a noise density of 1.5e-18 W/Hz, so that the signal-to-noise ratios are 1, 3 and 15 and the logarithms
+1, 2 and 4.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def arr(*values):
     return np.array(values, dtype=np.float64)
 
 
-# Three devices and three edges. Devices 0 and 1 go to edge 0, device 2 to edge 1, nobody to edge 2.
+# Three devices and three edges. Devices 0 and 1 go to edge 0 and device 2 to edge 1; edge 2 is empty.
 FLEET = Fleet(
     position_m=np.zeros((3, 2)),
     edge_position_m=np.zeros((3, 2)),
@@ -95,9 +95,9 @@ def test_8_upload_energy_golden():
 
 def test_9_and_10_edge_totals_golden():
     cost = round_cost(FLEET, dataclasses.replace(WORK, cloud_hop=False), [0, 1, 2], [0, 0, 1], ALLOCATION)
-    # (9) Q max: 2 · max(0.05 + 2, 0.01 + 2) = 4.1 s; 2 · (0.6 + 2) = 5.2 s; nobody: 0
+    # (9) Q max: 2 · max(0.05 + 2, 0.01 + 2) = 4.1 s; 2 · (0.6 + 2) = 5.2 s; no device: 0
     assert cost.edge_delay_s == pytest.approx(arr(4.1, 5.2, 0.0))
-    # (10) Q Σ: 2 · (0.005 + 1 + 0.008 + 0.2) = 2.426 J; 2 · (0.0075 + 0.4) = 0.815 J; nobody: 0
+    # (10) Q Σ: 2 · (0.005 + 1 + 0.008 + 0.2) = 2.426 J; 2 · (0.0075 + 0.4) = 0.815 J; no device: 0
     assert cost.edge_energy_j == pytest.approx(arr(2.426, 0.815, 0.0))
     assert cost.edge_devices.tolist() == [2, 1, 0]
     assert cost.delay_s == pytest.approx(5.2)
@@ -133,7 +133,8 @@ def test_objective_and_message_bits_golden():
     assert message_bits(3, 3, dataclasses.replace(WORK, cloud_hop=False)) == 2.4e7
 
 
-# Every setting differs from its default. All links are 100 m long: the square is 1 m wide, distances are clamped.
+# Every setting differs from its default. All links are 100 m long, because the square is 1 m wide and distances are
+# clamped.
 UNITS = """
 fleet:
   num_devices: 2
@@ -159,7 +160,7 @@ training: {local_iterations: 4, edge_iterations: 3}
 
 
 def test_from_the_units_of_a_file_to_joules_golden(tmp_path):
-    """dBm, dBm/Hz, dB, km, MHz, GHz and KB as a user writes them; two devices share the edge equally at full speed."""
+    """A file in dBm, dBm/Hz, dB, km, MHz, GHz and KB; two devices share the edge equally at their highest frequency."""
     (tmp_path / "units.yaml").write_text(UNITS)
     config = load_config(tmp_path / "units.yaml")
     fleet = sample_fleet(config.fleet, np.random.default_rng(0))
@@ -169,8 +170,8 @@ def test_from_the_units_of_a_file_to_joules_golden(tmp_path):
         edge_iterations=config.training.edge_iterations,
         delay_weight=config.cost.delay_weight,
     )
-    given = SimpleNamespace(bandwidth_hz=fleet.edge_bandwidth_hz[[0, 0]] / 2, cpu_hz=fleet.max_cpu_hz)
-    cost = round_cost(fleet, work, [0, 1], [0, 0], given)
+    allocation = SimpleNamespace(bandwidth_hz=fleet.edge_bandwidth_hz[[0, 0]] / 2, cpu_hz=fleet.max_cpu_hz)
+    cost = round_cost(fleet, work, [0, 1], [0, 0], allocation)
     # Gain: 0.1 km, so 120 + 30 · log10(0.1) = 90 dB: 1e-9. z: 125 · 1024 · 8 = 1,024,000 bit.
     # Device: 20 dBm = 0.1 W; 1e-9 · 0.1 = 1e-10 W over a noise of 1e-16 W/Hz · 1 MHz = 1e-10 W is a ratio of 1;
     # 1e6 · log2(2) = 1e6 bit/s, so 1.024 s and 0.1 W · 1.024 s = 0.1024 J.
@@ -238,7 +239,7 @@ def test_8_property_a_louder_upload_is_faster_but_costs_more_energy(b, c):
 
 @st.composite
 def rounds(draw):
-    """A fleet, a schedule, an assignment and an allocation."""
+    """Draw a fleet, a schedule, an assignment and an allocation."""
     rng = np.random.default_rng(draw(st.integers(0, 10**6)))
     n, m = draw(st.integers(1, 12)), draw(st.integers(1, 5))
     fleet = sample_fleet(FleetConfig(num_devices=n, num_edges=m), rng)
@@ -260,7 +261,7 @@ def test_9_to_14_property_structure(case):
         at = edges == m
         times = (cost.compute_delay_s + cost.upload_delay_s)[at]
         spent = (cost.compute_energy_j + cost.upload_energy_j)[at]
-        # (9), (10): Q times the slowest, Q times the sum; and an empty edge has its cloud hop and no more.
+        # (9), (10): Q times the slowest device and Q times the sum; an empty edge has only its cloud hop.
         assert cost.edge_delay_s[m] == pytest.approx(work.edge_iterations * max(times, default=0.0) + hop_s[m])
         assert cost.edge_energy_j[m] == pytest.approx(work.edge_iterations * spent.sum() + hop_j[m])
         assert cost.edge_devices[m] == at.sum()
@@ -277,16 +278,16 @@ def test_9_and_10_property_linear_in_edge_iterations(case, c):
     fleet, work, devices, edges, allocation = case
     work = dataclasses.replace(work, cloud_hop=False)
     once = round_cost(fleet, work, devices, edges, allocation)
-    more = dataclasses.replace(work, edge_iterations=c * work.edge_iterations)
-    often = round_cost(fleet, more, devices, edges, allocation)
-    assert often.edge_delay_s == pytest.approx(c * once.edge_delay_s)
-    assert often.edge_energy_j == pytest.approx(c * once.edge_energy_j)
-    assert often.message_bits == pytest.approx(c * once.message_bits)
+    longer_work = dataclasses.replace(work, edge_iterations=c * work.edge_iterations)
+    repeated = round_cost(fleet, longer_work, devices, edges, allocation)
+    assert repeated.edge_delay_s == pytest.approx(c * once.edge_delay_s)
+    assert repeated.edge_energy_j == pytest.approx(c * once.edge_energy_j)
+    assert repeated.message_bits == pytest.approx(c * once.message_bits)
 
 
 @settings(max_examples=25, deadline=None)
 @given(rounds(), st.floats(0.1, 10.0))
-def test_11_and_12_property_linear_in_bits_and_deaf_to_the_schedule(case, c):
+def test_11_and_12_property_linear_in_bits_and_independent_of_the_schedule(case, c):
     fleet, work, *_ = case
     delay_s, energy_j = cloud_hop(fleet, work.model_bits)
     longer_s, more_j = cloud_hop(fleet, c * work.model_bits)
@@ -306,8 +307,8 @@ def test_13_and_14_property_order_does_not_matter_and_more_devices_cost_more(cas
     random.shuffle(order)
 
     def part(index):
-        some = SimpleNamespace(bandwidth_hz=allocation.bandwidth_hz[index], cpu_hz=allocation.cpu_hz[index])
-        return round_cost(fleet, work, devices[index], edges[index], some)
+        part_allocation = SimpleNamespace(bandwidth_hz=allocation.bandwidth_hz[index], cpu_hz=allocation.cpu_hz[index])
+        return round_cost(fleet, work, devices[index], edges[index], part_allocation)
 
     shuffled = part(order)
     assert shuffled.delay_s == cost.delay_s
@@ -320,7 +321,7 @@ def test_13_and_14_property_order_does_not_matter_and_more_devices_cost_more(cas
 
 @pytest.mark.parametrize("name", ["model_bits", "local_iterations", "edge_iterations", "delay_weight"])
 @pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
-def test_workload_refuses(name, value):
+def test_a_workload_refuses_values_that_are_not_above_zero(name, value):
     with pytest.raises(ConfigError, match=f"{name}: got {value}; a finite number above 0"):
         Workload(**({"model_bits": 1.0} | {name: value}))
 
@@ -347,29 +348,29 @@ def test_bad_indices_are_named(devices, edges, words):
     "field, bad", [("bandwidth_hz", 0.0), ("bandwidth_hz", np.nan), ("cpu_hz", -1.0), ("cpu_hz", np.inf)]
 )
 def test_an_allocation_that_would_turn_into_nan_is_refused(field, bad):
-    given = {"bandwidth_hz": arr(1e6, 1e6), "cpu_hz": arr(1e9, 1e9)}
-    given[field] = arr(1e6, bad)
+    values = {"bandwidth_hz": arr(1e6, 1e6), "cpu_hz": arr(1e9, 1e9)}
+    values[field] = arr(1e6, bad)
     with pytest.raises(ConfigError, match=rf"{field}\[1\]: got .* for device 2; a finite number above 0"):
-        round_cost(FLEET, WORK, [0, 2], [0, 0], SimpleNamespace(**given))
-    given[field] = arr(1e6)
+        round_cost(FLEET, WORK, [0, 2], [0, 0], SimpleNamespace(**values))
+    values[field] = arr(1e6)
     with pytest.raises(ConfigError, match=rf"{field}: got shape \(1,\), expected \(2,\)"):
-        round_cost(FLEET, WORK, [0, 2], [0, 0], SimpleNamespace(**given))
+        round_cost(FLEET, WORK, [0, 2], [0, 0], SimpleNamespace(**values))
 
 
 @pytest.mark.parametrize("value", [np.nan, 0.0, -1.0, np.inf])
 @pytest.mark.parametrize("name", ["gain", "cloud_gain", "edge_power_w"])
-def test_a_bad_link_is_named(name, value):
+def test_a_link_that_is_not_positive_is_named(name, value):
     fleet = sample_fleet(FleetConfig(num_devices=6, num_edges=3), np.random.default_rng(0))
     array = getattr(fleet, name).copy()
     array[(4, 2) if name == "gain" else 1] = value
     fleet = dataclasses.replace(fleet, **{name: array})
-    given = SimpleNamespace(bandwidth_hz=np.full(2, 1e5), cpu_hz=np.full(2, 1e9))
+    allocation = SimpleNamespace(bandwidth_hz=np.full(2, 1e5), cpu_hz=np.full(2, 1e9))
     where = r"gain\[4, 2\]" if name == "gain" else rf"{name}\[1\]"
     with pytest.raises(ConfigError, match=where):
-        round_cost(fleet, Workload(model_bits=1e6), [0, 4], [0, 2], given)
+        round_cost(fleet, Workload(model_bits=1e6), [0, 4], [0, 2], allocation)
 
 
-def test_a_configuration_s_workload() -> None:
+def test_a_configuration_gives_its_workload() -> None:
     overrides = ["training.local_iterations=3", "training.edge_iterations=2", "cost.delay_weight=0.5"]
     config = load_config(overrides=overrides)
     assert Workload.of(config, 1e6) == Workload(1e6, local_iterations=3, edge_iterations=2, delay_weight=0.5)

@@ -1,4 +1,4 @@
-"""The drawn system: path loss by hand, Table I's ranges, units, and arrays nobody can change."""
+"""A drawn fleet has the path loss, ranges and units of the paper, and its arrays are read-only."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ ARRAYS = [name for name, value in vars(draw()).items() if isinstance(value, np.n
         (500.0, 116.7813),  # 37.6 · log10(0.5) = 37.6 · -0.301030 = -11.3187
     ],
 )
-def test_path_loss_golden(distance_m, loss_db):
+def test_path_loss_worked_out_by_hand(distance_m, loss_db):
     gain = path_gain(np.array([distance_m]), FleetConfig())
     assert gain == pytest.approx(10 ** (-loss_db / 10), rel=1e-5)
-    # 8 dB of shadowing more is 10^-0.8 = 0.158489 of the gain.
+    # 8 dB of shadowing multiply the gain by 10^-0.8 = 0.158489.
     assert path_gain(np.array([distance_m]), FleetConfig(), 8.0) == pytest.approx(0.158489 * gain, rel=1e-5)
 
 
-def test_gain_at_one_kilometre():
+def test_the_gain_at_one_kilometre():
     # 10^-12.81 = 10^-13 · 10^0.19 = 1.548817e-13
     assert path_gain(np.array([1000.0]), FleetConfig()) == pytest.approx(1.548817e-13, rel=1e-6)
 
 
-def test_table_i_and_shapes():
+def test_a_fleet_has_table_is_ranges_and_its_shapes():
     fleet = draw(num_devices=2000, num_edges=300)
     assert (fleet.num_devices, fleet.num_edges) == (2000, 300)
     assert fleet.gain.shape == fleet.distance_m.shape == (2000, 300)
@@ -57,7 +57,7 @@ def test_table_i_and_shapes():
     ):
         assert values.min() >= low - 1e-9
         assert values.max() <= high + 1e-9
-        # Uniform: the mean within 5 standard errors of the middle, and the ends nearly reached.
+        # For a uniform draw the mean is within 5 standard errors of the middle, and the ends are nearly reached.
         assert abs(values.mean() - (low + high) / 2) < 5 * (high - low) / np.sqrt(12 * values.size)
         assert values.max() - values.min() > 0.97 * (high - low)
     assert set(np.unique(fleet.samples)) >= {400.0, 700.0}
@@ -67,15 +67,15 @@ def test_table_i_and_shapes():
     assert fleet.capacitance == 2e-28
 
 
-def test_powers_in_watts():
+def test_powers_are_converted_to_watts():
     fleet = draw(num_devices=3, num_edges=2)
     assert fleet.edge_power_w == pytest.approx([0.1995262] * 2, rel=1e-6)  # 23 dBm = 10^2.3 mW
     assert fleet.noise_w_per_hz == pytest.approx(3.981072e-21, rel=1e-6)  # -174 dBm/Hz = 10^-17.4 mW/Hz
 
 
-def test_powers_uniform_in_watts():
+def test_powers_may_be_uniform_in_watts():
     dbm, watt = draw(num_devices=2000, num_edges=2), draw(num_devices=2000, num_edges=2, power_law="watt")
-    # 0 dBm is 1 mW and 23 dBm 10^2.3 = 199.5262 mW. Both laws take one number in [0, 1) a device: its share of the way.
+    # 0 dBm is 1 mW and 23 dBm is 10^2.3 = 199.5262 mW. Both laws draw one number in [0, 1) for each device.
     share = 10 * np.log10(dbm.power_w / 1e-3) / 23
     np.testing.assert_allclose(watt.power_w, 1e-3 + share * (0.1995262315 - 1e-3), rtol=1e-9)
     # The means: 100.3 mW in watts; (199.5 - 1) / ln(199.5) = 37.5 mW in dBm.
@@ -91,7 +91,7 @@ def test_a_fixed_power_is_the_same_by_either_law():
         assert draw(num_devices=3, num_edges=2, power_dbm=10, power_law=law).power_w == pytest.approx([0.01] * 3)
 
 
-def test_shadowing_over_many_links():
+def test_shadowing_has_its_mean_and_deviation_over_many_links():
     fleet = draw(num_devices=1000, num_edges=50)
     shadow_db = 10 * np.log10(path_gain(fleet.distance_m, FleetConfig()) / fleet.gain)
     assert abs(shadow_db.mean()) < 5 * 8 / np.sqrt(50_000)
@@ -100,7 +100,7 @@ def test_shadowing_over_many_links():
     np.testing.assert_allclose(calm.gain, path_gain(calm.distance_m, FleetConfig()))
 
 
-def test_distances_and_the_cloud_in_the_middle():
+def test_distances_are_clamped_and_the_cloud_is_in_the_middle():
     fleet = draw(num_devices=20, num_edges=4, shadowing_db=0.0, min_distance_m=300.0)
     true = np.linalg.norm(fleet.position_m[:, None] - fleet.edge_position_m, axis=-1)
     np.testing.assert_allclose(fleet.distance_m, np.maximum(true, 300.0))
@@ -117,84 +117,84 @@ def test_the_same_seed_draws_the_same_fleet():
 
 def test_take_keeps_order_and_edges():
     fleet = draw(num_devices=6, num_edges=2)
-    some = fleet.take([4, 1])
-    assert (some.num_devices, some.num_edges) == (2, 2)
+    taken = fleet.take([4, 1])
+    assert (taken.num_devices, taken.num_edges) == (2, 2)
     for name in ("position_m", "distance_m", "gain", "cycles_per_sample", "samples", "power_w", "max_cpu_hz"):
-        np.testing.assert_array_equal(getattr(some, name), getattr(fleet, name)[[4, 1]])
-    np.testing.assert_array_equal(some.cloud_gain, fleet.cloud_gain)
+        np.testing.assert_array_equal(getattr(taken, name), getattr(fleet, name)[[4, 1]])
+    np.testing.assert_array_equal(taken.cloud_gain, fleet.cloud_gain)
     assert fleet.take([]).num_devices == 0
 
 
 @pytest.mark.parametrize("bad", [[6], [-1], [0.5], [True, False, True, False, False, False], [[0]]])
-def test_take_refuses_what_is_no_index(bad):
+def test_take_refuses_arrays_that_are_no_indices(bad):
     with pytest.raises(ConfigError, match="devices"):
         draw(num_devices=6, num_edges=2).take(bad)
 
 
-def test_arrays_are_read_only_and_the_callers_own_stay_as_they_were():
+def test_arrays_are_read_only_copies_of_the_callers_arrays():
     fleet = draw(num_devices=4, num_edges=2)
-    for one in (fleet, fleet.take([1, 2]), fleet.with_samples([1, 2, 3, 4])):
+    for derived in (fleet, fleet.take([1, 2]), fleet.with_samples([1, 2, 3, 4])):
         for name in ARRAYS:
             with pytest.raises(ValueError, match="read-only"):
-                getattr(one, name)[0] = 1.0
+                getattr(derived, name)[0] = 1.0
     with pytest.raises(dataclasses.FrozenInstanceError):
         fleet.capacitance = 1.0
-    mine = np.ones(4)
-    changed = dataclasses.replace(fleet, power_w=mine)
-    mine[0] = 9.0
+    power_w = np.ones(4)
+    changed = dataclasses.replace(fleet, power_w=power_w)
+    power_w[0] = 9.0
     assert changed.power_w[0] == 1.0
 
 
-def test_with_samples():
+def test_with_samples_replaces_the_samples():
     fleet = draw(num_devices=3, num_edges=2)
     assert fleet.with_samples([5, 6, 7]).samples.tolist() == [5.0, 6.0, 7.0]
     with pytest.raises(ConfigError, match=r"samples: got shape \(2,\), expected \(3,\)"):
         fleet.with_samples([5, 6])
 
 
-def test_there_are_arrays_to_test():
+def test_arrays_lists_all_array_fields():
     assert len(ARRAYS) == 11
 
 
-def test_a_large_fleet_computes_its_links_when_asked():
+def test_a_large_fleet_computes_its_links_on_demand():
     fleet = draw(num_devices=400, num_edges=30, dense=False)
     assert fleet.gain.shape == fleet.distance_m.shape == (400, 30)
     assert len(fleet.gain) == 400
-    whole, away = np.asarray(fleet.gain), np.asarray(fleet.distance_m)
+    gains, distances = np.asarray(fleet.gain), np.asarray(fleet.distance_m)
     true = np.linalg.norm(fleet.position_m[:, None] - fleet.edge_position_m, axis=-1)
-    np.testing.assert_allclose(away, np.maximum(true, 1.0))
+    np.testing.assert_allclose(distances, np.maximum(true, 1.0))
     devices, edges = np.array([7, 3, 399]), np.array([29, 0, 4])
-    # A link is the same whatever it is asked for with.
-    np.testing.assert_array_equal(fleet.gain[devices, edges], whole[devices, edges])
-    np.testing.assert_array_equal(fleet.gain_of(devices[:, None], edges), whole[devices[:, None], edges])
-    np.testing.assert_array_equal(fleet.gain[devices], whole[devices])
-    np.testing.assert_array_equal(fleet.gain[:, 2], whole[:, 2])
-    np.testing.assert_array_equal(fleet.gain[5:9, edges], whole[5:9, edges])
-    assert fleet.gain[7, 29] == whole[7, 29]
-    shadow_db = 10 * np.log10(path_gain(true, FleetConfig()) / whole)
+    # A link is the same in every request.
+    np.testing.assert_array_equal(fleet.gain[devices, edges], gains[devices, edges])
+    np.testing.assert_array_equal(fleet.gain_of(devices[:, None], edges), gains[devices[:, None], edges])
+    np.testing.assert_array_equal(fleet.gain[devices], gains[devices])
+    np.testing.assert_array_equal(fleet.gain[:, 2], gains[:, 2])
+    np.testing.assert_array_equal(fleet.gain[5:9, edges], gains[5:9, edges])
+    assert fleet.gain[7, 29] == gains[7, 29]
+    shadow_db = 10 * np.log10(path_gain(true, FleetConfig()) / gains)
     assert abs(shadow_db.mean()) < 5 * 8 / np.sqrt(12_000)
     assert abs(shadow_db.std() - 8.0) < 5 * 8 / np.sqrt(2 * 12_000)
-    for step in (1, 2, 7):  # neither along devices nor along edges does one say anything about the next
+    for step in (1, 2, 7):  # links are uncorrelated along devices and along edges
         for one, two in ((shadow_db[:, step:], shadow_db[:, :-step]), (shadow_db[step:], shadow_db[:-step])):
             assert abs(np.corrcoef(one.ravel(), two.ravel())[0, 1]) < 5 / np.sqrt(one.size)
-    np.testing.assert_array_equal(np.asarray(draw(num_devices=400, num_edges=30, dense=False).gain), whole)
-    assert not np.array_equal(np.asarray(draw(1, num_devices=400, num_edges=30, dense=False).gain), whole)
+    np.testing.assert_array_equal(np.asarray(draw(num_devices=400, num_edges=30, dense=False).gain), gains)
+    assert not np.array_equal(np.asarray(draw(1, num_devices=400, num_edges=30, dense=False).gain), gains)
 
 
 @pytest.mark.parametrize("dense", [True, False])
-def test_nearest_and_strongest_edges(dense):
+def test_nearest_and_strongest_edges_are_sorted_with_ties_by_index(dense):
     fleet = draw(num_devices=60, num_edges=40, dense=dense)
     devices = np.arange(0, 60, 2)
-    for found, values in (
+    for select, values in (
         (fleet.nearest_edges, np.asarray(fleet.distance_m)),
         (fleet.strongest_edges, -np.asarray(fleet.gain)),
     ):
         order = np.argsort(values[devices], axis=1, kind="stable")
         for count in (1, 4, 30, 40):
-            np.testing.assert_array_equal(found(devices, count), order[:, :count])
+            np.testing.assert_array_equal(select(devices, count), order[:, :count])
 
 
-def test_what_is_taken_from_a_large_fleet_keeps_its_links(monkeypatch):
+def test_devices_taken_from_a_large_fleet_keep_their_links(monkeypatch):
     from hflray import fleet as module
 
     fleet = draw(num_devices=400, num_edges=30, dense=False)
@@ -207,9 +207,9 @@ def test_what_is_taken_from_a_large_fleet_keeps_its_links(monkeypatch):
     assert not isinstance(many.gain, np.ndarray)
     np.testing.assert_array_equal(many.gain[1:], few.gain[1:])
     np.testing.assert_array_equal(many.with_samples([1, 2, 3]).gain[1:], few.gain[1:])
-    with pytest.raises(ConfigError, match="links: 90 asked for at once"):
+    with pytest.raises(ConfigError, match="links: 90 requested at once"):
         np.asarray(many.gain)
-    assert draw(num_devices=61, num_edges=1).links is not None  # by itself, above the limit
+    assert draw(num_devices=61, num_edges=1).links is not None  # without `dense`, above the limit
     assert draw(num_devices=60, num_edges=1).links is None
 
 
@@ -217,15 +217,15 @@ def test_what_is_taken_from_a_large_fleet_keeps_its_links(monkeypatch):
 def test_arrays_of_unequal_length_are_refused(name):
     fleet = draw(num_devices=4, num_edges=2)
     short = getattr(fleet, name)[:1]
-    # Of samples and edge_bandwidth_hz, which say how many there are, the first array that disagrees is named.
+    # samples and edge_bandwidth_hz determine N and M; for them the first array that disagrees is named.
     words = {"samples": r"position_m\[1\]", "edge_bandwidth_hz": r"cloud_gain\[1\]"}.get(name, rf"{name}\[1\]")
     with pytest.raises(ConfigError, match=words):
         dataclasses.replace(fleet, **{name: short})
 
 
-def test_a_fixed_deployment_changes_nothing_else():
+def test_fixed_bandwidths_change_nothing_else():
     drawn = sample_fleet(FleetConfig(num_devices=6, num_edges=3), np.random.default_rng(4))
-    config = FleetConfig(num_devices=6, num_edges=3, edge_bandwidths_mhz=(3.0, 0.5, 1.5))  # in no order
+    config = FleetConfig(num_devices=6, num_edges=3, edge_bandwidths_mhz=(3.0, 0.5, 1.5))  # not sorted
     fixed = sample_fleet(config, np.random.default_rng(4))
     assert fixed.edge_bandwidth_hz.tolist() == [3e6, 0.5e6, 1.5e6]
     for name in ("position_m", "gain", "cloud_gain", "cycles_per_sample", "samples", "power_w", "max_cpu_hz"):
@@ -242,10 +242,10 @@ OF_DEVICES = ("position_m", "cycles_per_sample", "samples", "power_w", "max_cpu_
 def test_a_deployment_seed_keeps_the_edges_and_redraws_the_devices(dense):
     ranges = {"num_edges": 3, "max_cpu_ghz": (1.0, 3.0), "deployment_seed": 7, "dense": dense}
     one, other = draw(1, num_devices=20, **ranges), draw(2, num_devices=20, **ranges)
-    more = draw(1, num_devices=9, samples=(5, 9), **ranges)  # neither N nor what devices draw moves the edges
+    smaller = draw(1, num_devices=9, samples=(5, 9), **ranges)  # neither N nor the devices' ranges change the edges
     for name in OF_EDGES:
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
-        np.testing.assert_array_equal(getattr(one, name), getattr(more, name))
+        np.testing.assert_array_equal(getattr(one, name), getattr(smaller, name))
         assert not np.array_equal(getattr(one, name), getattr(draw(1, **ranges | {"deployment_seed": 8}), name))
     for name in (*OF_DEVICES, "gain", "distance_m"):
         assert not np.array_equal(np.asarray(getattr(one, name)), np.asarray(getattr(other, name)))
@@ -255,7 +255,7 @@ def test_a_deployment_seed_keeps_the_edges_and_redraws_the_devices(dense):
     np.testing.assert_array_equal(np.asarray(one.gain), np.asarray(draw(1, num_devices=20, **ranges).gain))
 
 
-def test_a_deployment_is_drawn_as_a_fleets_edges_are():
+def test_a_deployments_edges_have_the_distribution_of_a_fleets_edges():
     edges = [draw(0, num_devices=1, num_edges=50, deployment_seed=seed) for seed in range(200)]
     positions = np.concatenate([fleet.edge_position_m for fleet in edges])
     assert positions.mean(axis=0) == pytest.approx([500.0, 500.0], abs=10)
@@ -266,7 +266,7 @@ def test_a_deployment_is_drawn_as_a_fleets_edges_are():
     assert (shadow_db.mean(), shadow_db.std()) == pytest.approx((0.0, 8.0), abs=0.25)
 
 
-def test_fixed_bandwidths_win_over_the_deployments():
+def test_fixed_bandwidths_override_the_deployments_bandwidths():
     fixed = draw(3, num_edges=2, deployment_seed=1, edge_bandwidths_mhz=(2.5, 1.0))
     drawn = draw(3, num_edges=2, deployment_seed=1)
     assert fixed.edge_bandwidth_hz.tolist() == [2.5e6, 1e6]
@@ -275,7 +275,7 @@ def test_fixed_bandwidths_win_over_the_deployments():
 
 
 def test_without_a_deployment_seed_everything_is_drawn_as_before():
-    # Computed at commit 6c93c38, before there was such a setting.
+    # These sums were computed at commit 6c93c38, before the setting existed.
     fleet = draw(5, num_devices=3, num_edges=2)
     sums = [float(getattr(fleet, name).sum()) for name in ("gain", "cloud_gain", "edge_bandwidth_hz", "power_w")]
     golden = [1.6575425805094826e-10, 9.100768711803114e-12, 2815031.9625184704, 0.13816783459612095]

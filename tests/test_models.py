@@ -1,4 +1,4 @@
-"""Sizes of the paper's models, He initialisation, and the trip between vector and module."""
+"""The models have the paper's sizes and He initialisation, and convert to vectors and back."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from hflray.models import (
         ("mini", (3, 32, 32), 75 + 2_410, 9.7),
     ],
 )
-def test_sizes_are_the_papers(kind, image_shape, parameters, kb):
+def test_models_have_the_papers_sizes(kind, image_shape, parameters, kb):
     model = build_model(kind, image_shape, 10)
     assert num_parameters(model) == parameters
     assert size_bits(model) == 32 * parameters
@@ -43,7 +43,7 @@ def test_sizes_are_the_papers(kind, image_shape, parameters, kb):
 
 
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (1, 16, 16), (2, 17, 40)])
-def test_the_hfl_model_takes_any_image_from_16_up(shape):
+def test_the_hfl_model_takes_images_of_16_pixels_and_more(shape):
     model = build_model("hfl", shape, 7)
     assert model(torch.zeros(2, *shape)).shape == (2, 7)
 
@@ -64,20 +64,20 @@ def test_pooling_before_relu_changes_no_number():
     torch.manual_seed(0)
     model = HflCnn((1, 28, 28), 10)
     images = torch.randn(4, 1, 28, 28)
-    as_the_paper_says = functional.max_pool2d(functional.relu(model.conv1(images)), 2)
-    as_the_paper_says = functional.max_pool2d(functional.relu(model.conv2(as_the_paper_says)), 2)
-    logits = model.linear2(functional.relu(model.linear1(as_the_paper_says.flatten(1))))
+    features = functional.max_pool2d(functional.relu(model.conv1(images)), 2)
+    features = functional.max_pool2d(functional.relu(model.conv2(features)), 2)
+    logits = model.linear2(functional.relu(model.linear1(features.flatten(1))))
     assert torch.equal(model(images), logits)
 
 
-def test_the_mini_model_by_hand():
+def test_the_mini_model_returns_logits_worked_out_by_hand():
     model = MiniCnn(2)
     load_vector(model, np.zeros(num_parameters(model), np.float32))
     with torch.no_grad():
         model.conv.weight[0, 0] = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
         model.linear.weight[1, 0] = 1.0  # reads channel 0, pooled pixel (0, 0)
     image = torch.arange(100.0).view(1, 1, 10, 10)
-    # The convolution gives x[i,j] + x[i+1,j+1]; its largest value in the first 2×2 window is x[1,1] + x[2,2] = 11 + 22.
+    # The convolution gives x[i,j] + x[i+1,j+1]. Its largest value in the first 2×2 window is x[1,1] + x[2,2] = 11 + 22.
     assert model(image).tolist() == [[0.0, 33.0]]
 
 
@@ -90,11 +90,11 @@ def test_initial_weights_are_he_normal_and_biases_zero():
     fan_in = {"conv1": 75, "conv2": 375, "linear1": 700, "linear2": 301}
     for name, inputs in fan_in.items():
         weight = getattr(model, name).weight
-        # The sample deviation of n normals is within 5/√(2n) of the true one, relatively, but for odds of a million.
+        # The relative error of the sample deviation of n normals is above 5/√(2n) once in about a million draws.
         assert weight.std().item() == pytest.approx(math.sqrt(2 / inputs), rel=5 / math.sqrt(2 * weight.numel()))
 
 
-def test_initialisation_is_a_function_of_the_generator_alone():
+def test_initial_weights_depend_on_the_generator_alone():
     model = build_model("mini", (1, 28, 28), 10)
     before = torch.get_rng_state()
     first = init_vector(model, np.random.default_rng(7))
@@ -105,7 +105,7 @@ def test_initialisation_is_a_function_of_the_generator_alone():
     torch.set_rng_state(before)
 
 
-def test_neither_building_nor_initialising_touches_torchs_generator():
+def test_building_and_initialising_leave_torchs_generator_alone():
     before = torch.get_rng_state()
     init_vector(build_model("hfl", (1, 28, 28), 10), np.random.default_rng(0))
     assert torch.equal(torch.get_rng_state(), before)
@@ -117,11 +117,11 @@ def test_vector_and_module_round_trip_in_place():
     vector = np.arange(num_parameters(model), dtype=np.float32)
     load_vector(model, vector)
     assert np.array_equal(to_vector(model), vector)
-    assert all(now is before for now, before in zip(model.parameters(), parameters, strict=True))
+    assert all(current is before for current, before in zip(model.parameters(), parameters, strict=True))
     assert model.conv.weight[0, 0].tolist() == [[0, 1], [2, 3]]  # in the order of parameters(): conv first
 
 
-def test_the_vector_is_a_copy_both_ways():
+def test_vectors_are_copied_in_both_directions():
     model = build_model("mini", (1, 28, 28), 3)
     vector = np.ones(num_parameters(model), np.float32)
     load_vector(model, vector)

@@ -1,4 +1,4 @@
-"""Names, entry points, and options that a factory does not take."""
+"""The registry resolves names and entry points, and refuses options that a factory does not accept."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hflray.errors import ConfigError
 
 @pytest.fixture
 def outside(monkeypatch):
-    """A package outside, `hflray_outside`, with entry points."""
+    """Install a package `hflray_outside` with entry points."""
     module = types.ModuleType("hflray_outside")
     module.Thing = Thing
     module.anything = lambda **options: options
@@ -38,7 +38,7 @@ class Thing:
         self.size, self.colour = size + 1, colour
 
 
-def test_built_in_names():
+def test_built_in_names_are_registered():
     assert registry.names("scheduler") == ["fedavg", "ikc", "vkc"]
     assert {"geographic", "random", "best_gain", "hfel"} <= set(registry.names("assigner"))
     assert {"digits", "fashion_mnist", "cifar10", "synthetic"} <= set(registry.names("dataset"))
@@ -47,7 +47,7 @@ def test_built_in_names():
     assert set(registry.GROUPS.values()) == {f"hflray.{kind}s" for kind in registry.BUILTIN}
 
 
-def test_unknown_name_lists_the_known_ones():
+def test_an_unknown_name_is_refused_with_the_known_ones():
     with pytest.raises(ConfigError) as error:
         registry.check("scheduler", "ick", "scheduling.name")
     message = str(error.value)
@@ -56,7 +56,7 @@ def test_unknown_name_lists_the_known_ones():
     assert "\n" not in message
 
 
-def test_entry_points_add_and_never_replace(outside):
+def test_entry_points_add_names_and_never_replace_them(outside):
     assert "thing" in registry.names("assigner")
     assert registry.resolve("assigner", "thing") is Thing
     assert registry.resolve("assigner", "geographic").__module__ == "hflray.assignment.geographic"
@@ -65,20 +65,20 @@ def test_entry_points_add_and_never_replace(outside):
 
 
 @pytest.mark.parametrize("name", ["gone", "lost"])
-def test_what_cannot_be_loaded_says_so(outside, name):
+def test_an_entry_point_that_cannot_be_loaded_is_an_error(outside, name):
     with pytest.raises(
         ConfigError, match=rf"assigner '{name}' is registered as hflray_\w+:\w+, which cannot be loaded"
     ):
         registry.resolve("assigner", name)
 
 
-def test_options(outside):
+def test_unknown_and_missing_options_are_refused(outside):
     with pytest.raises(
         ConfigError, match=r"unknown option 'color' \(got 'blue'\); did you mean 'colour'\?; accepted: size, colour$"
     ):
         registry.build("assigner", "thing", size=1, color="blue")
     with pytest.raises(ConfigError, match="assigner 'thing': option 'size' is missing"):
         registry.build("assigner", "thing")
-    # A TypeError from inside the constructor is a bug there, not a wrong option: it must not be dressed up as one.
+    # A TypeError inside the constructor is a bug and not a wrong option, so it must not become a ConfigError.
     with pytest.raises(TypeError):
         registry.build("assigner", "thing", size="two")

@@ -1,4 +1,4 @@
-"""Streams: stable for ever, independent of one another, and never global."""
+"""Streams never change between versions, are independent of one another, and use no global state."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import pytest
 from hflray.seeding import seed_sequence, stream
 
 
-def test_golden_numbers_that_must_never_change():
-    # A change here changes every published result of every seed.
+def test_a_streams_numbers_never_change():
+    # If these numbers change, every published result of every seed changes.
     assert stream(0, "batches", 1, 2, 3).integers(0, 2**32, 3).tolist() == [369349792, 501609372, 341007936]
 
 
-def test_a_fresh_generator_each_time():
+def test_each_call_returns_a_fresh_generator():
     np.testing.assert_array_equal(stream(7, "fleet").random(5), stream(7, "fleet").random(5))
 
 
-def test_all_different():
-    seen = [
+def test_seeds_names_and_indices_give_different_streams():
+    draws = [
         stream(seed, name, *indices).integers(0, 2**63)
         for seed, name, indices in itertools.product(
             (0, 1, 2**40), ("fleet", "batches"), ((), (0,), (1,), (0, 0), (0, 1), (1, 0), (0, 0, 0), (np.int64(2),))
         )
     ]
-    assert len(set(seen)) == len(seen)
+    assert len(set(draws)) == len(draws)
 
 
 def test_streams_look_independent():
@@ -36,7 +36,7 @@ def test_streams_look_independent():
 
 
 def test_global_state_is_neither_read_nor_written():
-    np.random.seed(1)  # noqa: NPY002 - the global state is the point
+    np.random.seed(1)  # noqa: NPY002 - this test is about the global state
     before = np.random.get_state()[1].copy()  # noqa: NPY002
     first = stream(0, "x").random()
     np.testing.assert_array_equal(np.random.get_state()[1], before)  # noqa: NPY002
