@@ -1,7 +1,8 @@
-"""The Ray actors: hosts of devices, and edges. They keep nothing that a round depends on.
+"""The Ray actors that host devices and edges. They keep no state that a round depends on.
 
-Every call names its round and carries (references to) what it needs, because a restarted actor would serve the next
-call with fresh state and say nothing; so actors are never restarted by Ray, and the driver redoes the round.
+Every call names its round and carries its inputs, or references to them. Ray never restarts these actors, because a
+restarted actor would silently serve the next call with fresh state. The driver replaces lost actors and repeats the
+round instead.
 """
 
 from __future__ import annotations
@@ -27,17 +28,24 @@ NEVER_RETRY = {"max_restarts": 0, "max_task_retries": 0}
 
 
 def instrument(metric: LiveMetric, labels: dict[str, str]) -> Any:
-    """Ray's counter or gauge for a live metric. `labels` it lacks are left out; those it has besides come per call."""
+    """Return Ray's counter or gauge for a live metric.
+
+    `labels` that the metric does not declare are ignored; labels that only the metric declares are set in each call.
+    """
     kind = Counter if metric.kind == "counter" else Gauge
-    known = {name: value for name, value in labels.items() if name in metric.labels}
-    return kind(metric.name, metric.description, metric.labels).set_default_tags(known)
+    default_labels = {name: value for name, value in labels.items() if name in metric.labels}
+    return kind(metric.name, metric.description, metric.labels).set_default_tags(default_labels)
 
 
 class DeviceWorker:
     """Hosts devices in a process of its own; a thin shell around `hflray.training.local.DeviceHost`.
 
-    `pin`: keep a CPU for itself, where one is free. `expected`: the `release` of the driver; another one here is an
-    error, because its results would be others.
+    Args:
+        job: how devices train.
+        data: the samples of all devices.
+        pin: whether the actor claims a CPU for itself, if one is free.
+        expected: the driver's `release`. A different release on this node is an error, because it would give
+            different results.
     """
 
     def __init__(
@@ -48,29 +56,29 @@ class DeviceWorker:
         from hflray.training.local import DeviceHost
         from hflray.training.machine import CpuClaim
 
-        if expected is not None and (what := differences(expected, release())):
-            raise HflrayError(f"node {ray.util.get_node_ip_address()} runs {what}; run cluster/setup_node.sh there")
+        if expected is not None and (mismatch := differences(expected, release())):
+            raise HflrayError(f"node {ray.util.get_node_ip_address()} runs {mismatch}; run cluster/setup_node.sh there")
 
         self._busy_s = 0.0
         self._job, self._samples = job, np.diff(data.offsets)
-        self._trained: Any = None  # a live counter, once somebody watches
+        self._trained: Any = None  # the live counter of trained samples, after `watch`
         self._claim = CpuClaim() if pin else None
         self._host = DeviceHost(job, data)
 
     def about(self) -> tuple[int, float]:
-        """The process, and the seconds it has spent in `train`; for whoever watches."""
+        """Return the process id and the seconds that the process has spent in `train`, for monitoring."""
         return os.getpid(), self._busy_s
 
     def watch(self, labels: dict[str, str]) -> None:
-        """From now on export how many samples were trained here, under these labels."""
+        """Export from now on the number of samples that this actor trains, under these labels."""
         self._trained = instrument(LIVE_SAMPLES, labels)
 
     def where(self) -> str:
-        """The id of the node this actor is on."""
+        """Return the id of this actor's node."""
         return str(ray.get_runtime_context().get_node_id())
 
     def train(self, task: EdgeTask, *edge_models: FloatVector) -> SumVector | tuple[SumVector, ...]:
-        """See `DeviceHost.train`; one return value per edge, so that each goes straight to its edge."""
+        """See `DeviceHost.train`. There is one return value per edge, so that each sum goes straight to its edge."""
         begin = time.perf_counter()
         sums = self._host.train(task, *edge_models)
         self._busy_s += time.perf_counter() - begin
@@ -79,7 +87,7 @@ class DeviceWorker:
         return sums[0] if len(sums) == 1 else sums
 
     def _passes(self, task: EdgeTask) -> int:
-        """Samples through local training in a task."""
+        """Return how many samples pass through local training in a task."""
         samples = self._samples[[device for edge in task.devices for device in edge]]
         if self._job.local_iteration == "step":
             samples = np.minimum(samples, self._job.batch_size)
@@ -88,7 +96,7 @@ class DeviceWorker:
     def train_each(
         self, job: LocalJob, data: DeviceData, vector: FloatVector, devices: Sequence[int]
     ) -> NDArray[np.float32]:
-        """Train the auxiliary model of Algorithm 2 on each device; its job and data come with the call."""
+        """Train the auxiliary model of Algorithm 2 on each device, with a job and data of its own."""
         from hflray.training.local import DeviceHost
 
         return DeviceHost(job, data).train_each(vector, devices)
@@ -106,7 +114,10 @@ class EdgeWorker:
         return mean(self.total(*partial_sums), samples, bits)
 
     def total(self, *partial_sums: SumVector) -> SumVector:
-        """Return the exact sum of the partial sums, (P,) int64: after the last edge iteration, the cloud's share."""
+        """Return the exact sum of the partial sums, (P,) int64.
+
+        After the last edge iteration, the cloud takes this sum instead of the edge model.
+        """
         total: SumVector = np.sum(partial_sums, axis=0, dtype=np.int64)
         return total
 

@@ -1,14 +1,16 @@
-"""Many devices trained at once: stacked parameters and `torch.func.vmap`, for GPUs, where one device fills nothing.
+"""Train many devices at once with stacked parameters and `torch.func.vmap`, because one device cannot fill a GPU.
 
-The devices' models are a batch dimension of one computation, every device with its own weights, data and mini-batch
-order. The data set lies on the GPU once, as bytes; a step gathers and normalises its samples there. Batches are
-padded, and a mask gives padding no weight in the loss; a device that has no batch left gets a zero gradient. So each
-makes exactly the steps that it makes alone, equal to float32 rounding (a test compares with the other kernels, on CPU
-tensors, with this same code). On a CPU it is slower than training one device after the other, and is never chosen.
+The devices' models are a batch dimension of one computation. Every device has its own weights, data and mini-batch
+order. The data set lies on the GPU once, as bytes, and each step gathers and normalises its samples there. Batches are
+padded, and a mask gives the padding no weight in the loss. A device without a further batch gets a zero gradient. Each
+device therefore makes the steps that it makes alone, up to float32 rounding; a test runs this code on CPU tensors and
+compares it with the other kernels. On a CPU this is slower than training one device after the other, so it is never
+chosen there.
 
-A step works in place on tensors of a `Group`. On a GPU it is some 60 small kernels, and to issue them can take longer
-than to run them; so it can be captured once for each shape as a CUDA graph and replayed: the same kernels on the same
-tensors, hence the same bits. Shapes are rounded up (`rounded_up`), so that few graphs serve all rounds.
+A step works in place on the tensors of a `Group`. On a GPU it consists of some 60 small kernels, and issuing them can
+take longer than running them. A step can therefore be captured once per shape as a CUDA graph and replayed. The replay
+runs the same kernels on the same tensors, so it gives the same bits. Shapes are rounded up (`rounded_up`), so that few
+graphs serve all rounds.
 """
 
 from __future__ import annotations
@@ -33,20 +35,20 @@ from hflray.training.kernels import Precision
 
 log = logging.getLogger(__name__)
 
-Batches = list[NDArray[np.int64]]  # of each step, positions in the data set
-NO_SAMPLE = -1  # a place of a batch that is padding
-KEPT_GROUPS = 4  # shapes whose tensors and graphs are kept
-WARM_UP_STEPS = 3  # before a capture, so that libraries have chosen their algorithms and workspaces
+Batches = list[NDArray[np.int64]]  # for each step, the samples' positions in the data set
+NO_SAMPLE = -1  # marks padding in a batch
+KEPT_GROUPS = 4  # the number of shapes whose tensors and graphs stay in memory
+WARM_UP_STEPS = 3  # steps before a capture, in which libraries choose their algorithms and workspaces
 TIMED_STEPS, TIMED_TURNS = 10, 3
 
 
 class Group:
-    """The tensors that a step of some devices works on; always the same ones, as a CUDA graph needs it.
+    """The tensors on which a group of devices makes its steps. A CUDA graph needs the same tensors in every step.
 
     Attributes:
-        parameters: by name, (count, *shape).
-        pick: which samples each device takes in this step, (count, width); `NO_SAMPLE` where it takes none.
-        replay: makes a step from a captured graph; None until there is one.
+        parameters: the devices' parameters by name, (count, *shape) each.
+        pick: the samples of each device in this step, (count, width); `NO_SAMPLE` marks padding.
+        replay: a function that makes a step from the captured graph; None before the capture.
     """
 
     def __init__(self, shapes: Mapping[str, torch.Size], count: int, width: int, device: torch.device) -> None:
@@ -55,14 +57,14 @@ class Group:
         self.replay: Callable[[], None] | None = None
 
     def load(self, vectors: Tensor) -> None:
-        """Take over the parameters of the first devices, (n, P)."""
+        """Copy `vectors`, (n, P), into the parameters of the first n devices, and set the others to zero."""
         sizes = [values[0].numel() for values in self.parameters.values()]
         for values, part in zip(self.parameters.values(), torch.split(vectors, sizes, dim=1), strict=True):
             values[: len(part)] = part.view(len(part), *values.shape[1:])
             values[len(part) :] = 0
 
     def vectors(self, count: int) -> Tensor:
-        """The parameters of the first `count` devices, (count, P)."""
+        """Return the parameters of the first `count` devices, (count, P)."""
         return torch.cat([values[:count].reshape(count, -1) for values in self.parameters.values()], dim=1)
 
 
@@ -70,12 +72,13 @@ class BatchedTrainer:
     """Trains groups of devices at once.
 
     Args:
-        module: the architecture; it belongs to the trainer from then on.
+        module: the architecture. The trainer owns and changes it.
         learning_rate: β.
-        device: torch's name of where to compute.
-        precision: of the layers; weights and updates are always float32. Sets torch's flag for TF32 on a GPU, where
-            its default is TF32 for convolutions.
-        graph: replay a captured step, on a GPU; None: if that is faster, as timed at the first use. Elsewhere: never.
+        device: torch's name of the device that computes.
+        precision: the precision of the layers; weights and updates are always float32. On a GPU this also sets
+            torch's TF32 flags, because torch allows TF32 in convolutions by default.
+        graph: whether a GPU replays a captured step. None times both ways at the first use and takes the faster one.
+            Other devices never use graphs.
     """
 
     def __init__(
@@ -95,51 +98,54 @@ class BatchedTrainer:
         self._gradient = vmap(grad(self._loss))
         self._graph = graph if on_gpu else False
         self._groups: dict[tuple[int, int], Group] = {}
-        self._most: int | None = None  # devices at once, as far as the memory has shown
+        self._max_group: int | None = None  # the largest group that the memory holds, once it has been exceeded
 
     def hold(
         self, x: NDArray[np.uint8] | NDArray[np.float32], y: NDArray[np.int64], scale: Tensor, shift: Tensor
     ) -> None:
-        """Take the data set: images (n, C, H, W) and labels (n,). Bytes become ``x · scale + shift`` in each step."""
+        """Copy the data set to the device: images (n, C, H, W) and labels (n,).
+
+        Images given as bytes are normalised to ``x · scale + shift`` in each step.
+        """
         self._x, self._y = torch.tensor(x, device=self._device), torch.tensor(y, device=self._device)
         self._scale, self._shift = scale.to(self._device), shift.to(self._device)
 
     def fit(self, starts: Sequence[FloatVector], batches: Sequence[Batches]) -> list[FloatVector]:
-        """Train device g from ``starts[g]`` through ``batches[g]``; return the models, (P,) each.
+        """Train device g from ``starts[g]`` on ``batches[g]``; return the models, (P,) each.
 
-        When the memory does not hold all of them the devices are split and tried again, with one warning.
+        If the memory does not hold all devices at once, they are split into smaller groups, with one warning.
 
         Raises:
-            HflrayError: the memory does not hold one device.
+            HflrayError: the memory does not hold the training of one device.
         """
         results: list[FloatVector] = []
         while len(results) < len(starts):
-            count = min(self._most or len(starts), len(starts) - len(results))
+            count = min(self._max_group or len(starts), len(starts) - len(results))
             part = slice(len(results), len(results) + count)
             try:
                 results += self._fit(starts[part], batches[part])
                 continue
             except torch.OutOfMemoryError as error:
-                if len(self._groups) > 1:  # first, what is kept for other shapes goes
-                    self._let_go()
+                if len(self._groups) > 1:  # release the memory of other shapes before splitting the devices
+                    self._release_groups()
                     continue
                 if count == 1:
                     raise HflrayError(
                         f"the memory of {self._device} does not hold the training of one device "
                         f"({str(error).splitlines()[0]}); lower training.batch_size, or set training.device to cpu"
                     ) from error
-            if self._most is None:
+            if self._max_group is None:
                 log.warning("out of memory on %s: its devices are trained in smaller groups from now on", self._device)
-            self._most = count // 2
-            self._let_go()
+            self._max_group = count // 2
+            self._release_groups()
         return results
 
     def load(self, vector: FloatVector) -> None:
-        """Take over the parameters, (P,), for `logits`."""
+        """Load the parameters, (P,), that `logits` uses."""
         load_vector(self._module, vector)
 
     def logits(self, images: Tensor) -> Tensor:
-        """Scores (n, num_classes) of normalised images, on the CPU."""
+        """Return the logits (n, num_classes) of normalised images, on the CPU."""
         with torch.no_grad(), self._precision():
             scores: Tensor = self._module(images.to(self._device))
         return scores.float().cpu()
@@ -147,29 +153,30 @@ class BatchedTrainer:
     def _fit(self, starts: Sequence[FloatVector], batches: Sequence[Batches]) -> list[FloatVector]:
         if not any(batches):
             return [start.copy() for start in starts]
-        steps, width = max(map(len, batches)), max(len(batch) for own in batches for batch in own)
+        steps = max(map(len, batches))
+        width = max(len(batch) for device_batches in batches for batch in device_batches)
         shape = rounded_up(len(starts)), rounded_up(width)
-        chosen = np.full((steps, *shape), NO_SAMPLE, np.int64)
-        for g, own in enumerate(batches):
-            for t, batch in enumerate(own):
-                chosen[t, g, : len(batch)] = batch
+        picks = np.full((steps, *shape), NO_SAMPLE, np.int64)
+        for g, device_batches in enumerate(batches):
+            for t, batch in enumerate(device_batches):
+                picks[t, g, : len(batch)] = batch
         group = self._group(*shape)
-        run = self._runner(group)  # may make steps of its own, so before the parameters are loaded
+        run = self._runner(group)  # before the parameters are loaded, because it may make steps itself
         group.load(torch.from_numpy(np.stack(starts)).to(self._device))
-        # One transfer for all steps; a copy from the CPU in each would make the GPU wait.
-        for pick in torch.from_numpy(chosen).to(self._device):
+        # One transfer serves all steps; a copy from the CPU in every step would make the GPU wait.
+        for pick in torch.from_numpy(picks).to(self._device):
             group.pick.copy_(pick)
             run()
         return list(group.vectors(len(starts)).cpu().numpy())
 
-    def _let_go(self) -> None:
-        """Give back the memory of all groups and their graphs."""
+    def _release_groups(self) -> None:
+        """Release the memory of all groups and their graphs."""
         self._groups.clear()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 
     def _group(self, count: int, width: int) -> Group:
-        """The tensors for this shape; of the shapes used least recently one is let go."""
+        """Return the tensors of this shape. At most `KEPT_GROUPS` shapes stay; the least recently used ones go."""
         group = self._groups.pop((count, width), None)
         if group is None:
             while len(self._groups) >= KEPT_GROUPS:
@@ -179,34 +186,34 @@ class BatchedTrainer:
         return group
 
     def _runner(self, group: Group) -> Callable[[], None]:
-        """How a step of the group is made: issued anew, or replayed."""
-        plain = partial(self._step, group)
+        """Return a function that makes a step of the group, either by issuing its kernels or by replaying a graph."""
+        issue = partial(self._step, group)
         if self._graph is False:
-            return plain
+            return issue
         if group.replay is None:
             try:
-                group.replay = capture(plain)
+                group.replay = capture(issue)
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:
                 reason = (str(error).splitlines() or [type(error).__name__])[0]
                 log.warning("no CUDA graph of a step can be made (%s); steps are issued one by one", reason)
                 self._graph = False
-                return plain
+                return issue
             if self._graph is None:
-                self._graph = _faster(group.replay, plain)
+                self._graph = _faster(group.replay, issue)
                 if not self._graph:
                     group.replay = None
-                    return plain
+                    return issue
         return group.replay
 
     def _step(self, group: Group) -> None:
-        """One step of SGD of every device on its samples, in place."""
-        taken, index = group.pick >= 0, group.pick.clamp(min=0)
+        """Make one SGD step of every device on its picked samples, in place."""
+        is_sample, index = group.pick >= 0, group.pick.clamp(min=0)
         x = self._x[index]
         if x.dtype == torch.uint8:
             x = x.float().mul_(self._scale).add_(self._shift)
-        gradients = self._gradient(group.parameters, x, self._y[index], taken.float())
+        gradients = self._gradient(group.parameters, x, self._y[index], is_sample.float())
         values = list(group.parameters.values())
         with torch.no_grad():
             torch._foreach_add_(values, [gradients[name] for name in group.parameters], alpha=-self._rate)
@@ -214,22 +221,26 @@ class BatchedTrainer:
     def _loss(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
         with self._precision():
             scores = functional_call(self._module, parameters, (x,))
-        each = functional.cross_entropy(scores.float(), y, reduction="none")
-        return (each * mask).sum() / mask.sum().clamp(min=1)
+        losses = functional.cross_entropy(scores.float(), y, reduction="none")
+        return (losses * mask).sum() / mask.sum().clamp(min=1)
 
     def _precision(self) -> torch.autocast | nullcontext[None]:
-        # Without the cache: it would keep casts made inside a captured graph, and a step uses each weight once.
+        # The cache is off because it would keep casts that were made inside a captured graph. It would save nothing,
+        # since a step uses each weight once.
         return torch.autocast(self._device.type, torch.bfloat16, cache_enabled=False) if self._bf16 else nullcontext()
 
 
 def rounded_up(count: int) -> int:
-    """`count`, or up to an eighth more, so that numbers that vary a little become few: 1 to 16, 18, 20, … 32, 36, …"""
+    """Round `count` up to 1 to 16, 18, 20, … 32, 36, …: at most an eighth more, so that similar shapes become equal."""
     quantum = 1 << max(0, (count - 1).bit_length() - 4)
     return -(-count // quantum) * quantum
 
 
 def capture(step: Callable[[], None]) -> Callable[[], None]:
-    """Capture what `step` does on the GPU; return what does it again. Makes some steps on the way."""
+    """Capture the GPU's work in `step` as a CUDA graph; return a function that replays it.
+
+    The warm-up before the capture makes `WARM_UP_STEPS` steps.
+    """
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -243,7 +254,7 @@ def capture(step: Callable[[], None]) -> Callable[[], None]:
 
 
 def _faster(first: Callable[[], None], second: Callable[[], None]) -> bool:
-    """Whether the first makes steps faster than the second: timed in turns, the best of each."""
+    """Return whether `first` makes a step faster than `second`. They are timed in turns, and the best times count."""
     best = []
     for run in (first, second):
         run()
@@ -256,7 +267,7 @@ def _faster(first: Callable[[], None], second: Callable[[], None]) -> bool:
 
 
 def _seconds(run: Callable[[], None]) -> float:
-    """Of one step, over some."""
+    """Return the seconds of one step, averaged over `TIMED_STEPS` steps."""
     on_gpu = torch.cuda.is_available()
     if on_gpu:
         torch.cuda.synchronize()

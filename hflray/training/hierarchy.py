@@ -1,7 +1,7 @@
-"""Algorithm 1 of the paper, over Ray actors or in this process: the same plan, the same code, the same bits.
+"""Algorithm 1 of the paper, with Ray actors or in this process. Both use the same plan and code and give the same bits.
 
-A round is a graph of calls submitted at once: device actors train and hand partial sums to the edges, edges hand
-their model to the next edge iteration, and only the edges' final sums come back to the driver, which does the cloud
+A round is a graph of calls that is submitted at once. Device actors train and pass partial sums to the edges, edges
+pass their models to the next edge iteration, and only the edges' final sums return to the driver, which does the cloud
 aggregation (equation 3). Traffic grows with actors × edges, not with devices. The round is the unit of recovery.
 """
 
@@ -27,14 +27,14 @@ from hflray.training.pool import ActorPool
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
-MAX_EDGE_ACTORS = 8  # an edge adds a few arrays; beyond this, processes cost more than they carry
-OBJECT_STORE_BYTES = 2 * 2**30  # of a Ray started here: data sets and a few models; Ray spills to disk beyond it
-KNOCK_S = 10.0  # how long a cluster's address may take to answer
-ATTEMPTS = 3  # how often a round is tried before lost actors end the trial
+MAX_EDGE_ACTORS = 8  # an edge only adds a few arrays, so more processes would cost more than they save
+OBJECT_STORE_BYTES = 2 * 2**30  # for a Ray that we start: data sets and a few models; Ray spills the excess to disk
+CONNECT_S = 10.0  # how long a cluster's address may take to answer
+ATTEMPTS = 3  # attempts at a round before lost actors end the trial
 
 
 class Hierarchy(Protocol):
-    """What an experiment asks of its backend."""
+    """The operations that an experiment needs of its training backend."""
 
     def train_round(
         self, round_index: int, model: FloatVector, devices: NDArray[np.intp], assignment: NDArray[np.intp]
@@ -42,13 +42,16 @@ class Hierarchy(Protocol):
         """Return the global model after the round, (P,) float32."""
 
     def train_each(self, job: LocalJob, data: DeviceData, vector: FloatVector) -> NDArray[np.float32]:
-        """Train `vector` on every device by itself (Algorithm 2); return the models, (N, P)."""
+        """Train `vector` on every device separately (Algorithm 2); return the models, (N, P)."""
 
     def evaluate(self, model: FloatVector, meanwhile: Callable[[], None] | None = None) -> tuple[float, float]:
-        """Return accuracy and mean loss on the test set; call `meanwhile`, once, if others do the work."""
+        """Return accuracy and mean loss on the test set.
+
+        If other processes evaluate, `meanwhile` is called once while they do.
+        """
 
     def close(self) -> None:
-        """Release what the backend holds."""
+        """Release the backend's resources."""
 
 
 def cloud_aggregate(edge_sums: list[SumVector], plan: RoundPlan, round_index: int) -> FloatVector:
@@ -60,7 +63,7 @@ def cloud_aggregate(edge_sums: list[SumVector], plan: RoundPlan, round_index: in
 
 
 def summarise(shards: list[tuple[int, float]], samples: int) -> tuple[float, float]:
-    """Accuracy and mean loss from (correct, summed loss) of the shards, added in the order of the shards."""
+    """Return accuracy and mean loss from the shards' (correct, summed loss), added in the order of the shards."""
     return sum(correct for correct, _ in shards) / samples, math.fsum(loss for _, loss in shards) / samples
 
 
@@ -91,12 +94,12 @@ class SerialHierarchy:
         return DeviceHost(job, data).train_each(vector, range(len(data.offsets) - 1))
 
     def evaluate(self, model: FloatVector, meanwhile: Callable[[], None] | None = None) -> tuple[float, float]:
-        """See `Hierarchy.evaluate`; nobody else works here."""
+        """See `Hierarchy.evaluate`. This process evaluates itself, so `meanwhile` is not called."""
         count = len(self._data.y_test)
         return summarise(self._host.evaluate(model, range(math.ceil(count / EVALUATION_BATCH))), count)
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Do nothing, because there is nothing to release."""
 
 
 class RayHierarchy:
@@ -104,12 +107,12 @@ class RayHierarchy:
 
     Args:
         job: how devices train.
-        data: everybody's samples; put into the object store once.
+        data: the samples of all devices; they are put into the object store once.
         edge_iterations: Q.
         num_edges: M; edges beyond `MAX_EDGE_ACTORS` share actors.
-        num_actors: device actors.
+        num_actors: the number of device actors.
         cpus_per_actor: CPUs that each device actor reserves.
-        gpus_per_actor: and what part of a GPU.
+        gpus_per_actor: the part of a GPU that each device actor reserves.
     """
 
     def __init__(
@@ -138,7 +141,7 @@ class RayHierarchy:
             plan = plan_round(self._samples, devices, assignment, len(self.pool.devices))
             return self._edge_sums(round_index, model, plan), plan
 
-        return cloud_aggregate(*self._recovering(f"round {round_index}", attempt), round_index)
+        return cloud_aggregate(*self._with_recovery(f"round {round_index}", attempt), round_index)
 
     def _edge_sums(self, round_index: int, model: FloatVector, plan: RoundPlan) -> list[SumVector]:
         import ray
@@ -185,7 +188,7 @@ class RayHierarchy:
                 models[group] = rows
             return models
 
-        return self._recovering("clustering", attempt)
+        return self._with_recovery("clustering", attempt)
 
     def evaluate(self, model: FloatVector, meanwhile: Callable[[], None] | None = None) -> tuple[float, float]:
         """See `Hierarchy.evaluate`."""
@@ -202,33 +205,35 @@ class RayHierarchy:
             results = ray.get(refs)
             return [results[shard % count][shard // count] for shard in shards]
 
-        return summarise(self._recovering("evaluation", attempt), self._test_count)
+        return summarise(self._with_recovery("evaluation", attempt), self._test_count)
 
-    def _recovering(self, what: str, attempt: Callable[[], Result]) -> Result:
-        """Run `attempt`; if actors died, replace them all and run it again: it is deterministic, so nothing is lost."""
+    def _with_recovery(self, activity: str, attempt: Callable[[], Result]) -> Result:
+        """Run `attempt`. If actors die, replace all of them and repeat it; a repetition gives the same bits."""
         import ray
         from ray.exceptions import ActorUnschedulableError, NodeDiedError, ObjectLostError, RayActorError, RayTaskError
 
-        gone = (RayActorError, ObjectLostError, NodeDiedError, ActorUnschedulableError)
-        for tried in range(1, ATTEMPTS + 1):
+        loss_errors = (RayActorError, ObjectLostError, NodeDiedError, ActorUnschedulableError)
+        for number in range(1, ATTEMPTS + 1):
             try:
                 self.pool.refresh()
                 return attempt()
             except RayTaskError as error:
                 cause = error.cause
-                if not isinstance(cause, gone):
+                if not isinstance(cause, loss_errors):
                     raise cause from None
-                lost: Exception = cause
-            except gone as error:
-                lost = error
-            if "creation task" in str(lost):  # it never lived, and a new one would not either
-                raise WorkerLostError(f"{what}: a worker could not start: {_last_line(lost)}") from lost
-            log.warning("%s: a worker was lost (%s); starting new ones and doing it again", what, type(lost).__name__)
-            if tried < ATTEMPTS:
+                failure: Exception = cause
+            except loss_errors as error:
+                failure = error
+            if "creation task" in str(failure):  # the actor failed to start, and a new one would fail too
+                raise WorkerLostError(f"{activity}: a worker could not start: {_last_line(failure)}") from failure
+            log.warning(
+                "%s: a worker was lost (%s); starting new ones and doing it again", activity, type(failure).__name__
+            )
+            if number < ATTEMPTS:
                 self.pool.close()
                 self.pool.start()
         raise WorkerLostError(
-            f"{what}: workers were lost {ATTEMPTS} times in a row ({lost}); look at the memory of this machine "
+            f"{activity}: workers were lost {ATTEMPTS} times in a row ({failure}); look at the memory of this machine "
             f"({ray.cluster_resources().get('memory', 0) / 2**30:.1f} GiB known to Ray), or lower training.num_actors"
         )
 
@@ -238,61 +243,67 @@ class RayHierarchy:
 
 
 def _last_line(error: Exception) -> str:
-    """The error inside a traceback that came as text."""
+    """Return the error line of a traceback that is given as text."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return next((line for line in reversed(lines) if "Error: " in line), lines[-1] if lines else type(error).__name__)
 
 
-def _knock(address: str | None) -> bool:
-    """True if somebody listens at ``host:port``; OSError if nobody does: Ray itself would try for minutes."""
+def _is_reachable(address: str | None) -> bool:
+    """Return whether `address` is a ``host:port`` with a listening server.
+
+    This is asked first because Ray itself would try to connect for minutes.
+
+    Raises:
+        OSError: no server listens at that host and port.
+    """
     host, _, port = (address or "").rpartition(":")
     if not host or not port.isdigit():
         return False
-    socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_S).close()
+    socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
     return True
 
 
 def start_ray(num_cpus: int | None = None) -> int:
-    """Join the Ray this process is in, or the cluster at ``$RAY_ADDRESS``, or start one on this machine.
+    """Use this process's Ray session, or join the cluster at ``$RAY_ADDRESS``, or start Ray on this machine.
 
     Returns:
-        Its number of CPUs, at least 1.
+        The number of CPUs that Ray has, at least 1.
 
     Raises:
-        ConfigError: there is no cluster at ``$RAY_ADDRESS``, it wants a token, or it runs another Ray or Python.
+        ConfigError: there is no cluster at ``$RAY_ADDRESS``, it requires a token, or it runs another Ray or Python.
     """
     import ray
     from ray.exceptions import AuthenticationError
 
     if not ray.is_initialized():
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-        # Given as an argument: from the environment alone, Ray takes "auto" for leave to start one of its own.
+        # The address is passed as an argument because Ray may start a new cluster when the environment says "auto".
         address = os.environ.get("RAY_ADDRESS")
         if address:
             options["address"] = address
         else:
-            # For the processes it starts: a trial trains in a thread of a process that serves the next trial too, and
-            # glibc by itself gives nearly each such thread a heap of its own, which keeps what was needed at its peak.
+            # This is for the processes that Ray starts. One process serves several trials, each in a new thread. By
+            # default glibc gives nearly every thread its own heap, and each heap keeps its peak size.
             os.environ.setdefault("MALLOC_ARENA_MAX", "2")
-            # "local", or Ray joins whatever cluster somebody has started on this machine.
+            # Without "local", Ray would join any cluster that runs on this machine.
             options |= {"address": "local", "num_cpus": num_cpus}
             options |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
-        there = False
+        reachable = False
         try:
-            there = _knock(address)
+            reachable = _is_reachable(address)
             ray.init(**options)
         except (AuthenticationError, OSError, ValueError, RuntimeError) as error:
-            # Of a wrong token Ray often says no more than that it could not connect.
-            if isinstance(error, AuthenticationError) or (there and isinstance(error, ConnectionError)):
+            # For a wrong token Ray often reports only that it could not connect.
+            if isinstance(error, AuthenticationError) or (reachable and isinstance(error, ConnectionError)):
                 raise ConfigError(
                     f"RAY_ADDRESS: the cluster at '{address or 'this machine'}' does not let this process in: it wants "
                     "its token; copy its nodes' ~/.ray/auth_token here, chmod 600, and set RAY_AUTH_MODE=token"
                 ) from error
             if not address:
                 raise
-            ours = f"Ray {ray.__version__}, Python {platform.python_version()}"
+            versions = f"Ray {ray.__version__}, Python {platform.python_version()}"
             raise ConfigError(
-                f"RAY_ADDRESS: cannot join a cluster at '{address}' as {ours} ({_last_line(error)}); start it with "
+                f"RAY_ADDRESS: cannot join a cluster at '{address}' as {versions} ({_last_line(error)}); start it with "
                 "`ray up`, run this on one of its nodes, or leave --address out for this machine alone"
             ) from error
     return max(1, int(ray.cluster_resources().get("CPU", 1)))

@@ -1,7 +1,7 @@
-"""How a gradient step is computed: one interface, several kernels, the same mathematics.
+"""The kernels that compute a gradient step: one interface, several implementations, the same mathematics.
 
-Which is fastest depends on the machine (`hflray.training.autotune` measures); the choice changes low bits, so it is
-part of the job that all backends share.
+Which kernel is fastest depends on the machine, and `hflray.training.autotune` measures it. The choice changes low
+bits, so it is part of the job that all backends share.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from hflray.training.aggregate import FloatVector
 from hflray.training.native import NativeKernel
 
 KernelName = Literal["eager", "channels_last", "compiled", "native", "batched"]  # batched: hflray.training.batched
-Precision = Literal["float32", "bf16", "tf32"]  # tf32: of the batched kernel, on GPUs
+Precision = Literal["float32", "bf16", "tf32"]  # tf32: the batched kernel on GPUs only
 
 
 class Kernel(Protocol):
     """A resident model that makes gradient steps."""
 
     def load(self, vector: FloatVector) -> None:
-        """Take over the parameters, (P,)."""
+        """Load the parameters, (P,)."""
 
     def vector(self) -> FloatVector:
         """Return a copy of the parameters, (P,)."""
 
     def hold(self, x: Tensor, y: Tensor) -> None:
-        """Take a device's samples: normalised images (n, C, H, W) float32, and labels (n,) int64."""
+        """Hold a device's samples: normalised images (n, C, H, W) float32, and labels (n,) int64."""
 
     def step(self, batch: NDArray[np.int64]) -> None:
-        """One step of SGD on the mean cross-entropy of the samples at the positions `batch`."""
+        """Make one SGD step on the mean cross-entropy of the samples at the positions `batch`."""
 
     def logits(self, x: Tensor) -> Tensor:
-        """Scores (n, num_classes) of normalised images."""
+        """Return the logits (n, num_classes) of normalised images."""
 
 
 class ModuleKernel:
-    """Torch's autograd over the module: eager, channels-last, or compiled by inductor."""
+    """A kernel that uses torch's autograd on the module: eager, channels-last, or compiled by Inductor."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class ModuleKernel:
         bf16: bool = False,
     ) -> None:
         self._format = torch.channels_last if channels_last else torch.contiguous_format
-        # Any: torch's own stubs have no overload for a memory format that is a variable.
+        # The call is ignored because torch's stubs have no overload for a memory format that is a variable.
         self._module: torch.nn.Module = module.to(memory_format=self._format)  # type: ignore[call-overload]
         self._parameters: list[Tensor] = list(module.parameters())
         self._flat = torch.empty(sum(parameter.numel() for parameter in self._parameters))
@@ -65,8 +65,8 @@ class ModuleKernel:
             for part, parameter in zip(torch.split(self._flat, sizes), self._parameters, strict=True)
         ]
         self._rate, self._bf16 = learning_rate, bf16
-        # Only whole batches run compiled: the rest of an epoch has another length on every device, and each
-        # length would be compiled anew.
+        # Only whole batches run compiled. The last batch of an epoch has a different length on every device, and each
+        # length would need its own compilation.
         self._compiled_length = batch_size if compiled else -1
         self._fast: Callable[[Tensor], Any] = torch.compile(module, dynamic=False) if compiled else module
 
@@ -88,11 +88,11 @@ class ModuleKernel:
 
     def step(self, batch: NDArray[np.int64]) -> None:
         """See `Kernel.step`."""
-        chosen = torch.from_numpy(batch)
+        positions = torch.from_numpy(batch)
         run = self._fast if len(batch) == self._compiled_length else self._module
         with self._precision():
-            scores = run(self._x[chosen])
-        loss = functional.cross_entropy(scores.float(), self._y[chosen])
+            scores = run(self._x[positions])
+        loss = functional.cross_entropy(scores.float(), self._y[positions])
         gradients = torch.autograd.grad(loss, self._parameters)
         with torch.no_grad():
             torch._foreach_add_(self._parameters, gradients, alpha=-self._rate)
@@ -115,7 +115,7 @@ def build_kernel(
     batch_size: int,
     precision: Precision,
 ) -> Kernel:
-    """Make the kernel of that name around `module`, which belongs to it from then on."""
+    """Return the kernel `name` around `module`. The kernel owns and changes the module."""
     bf16 = precision == "bf16"
     if name == "native":
         return NativeKernel(module, image_shape, learning_rate, bf16)

@@ -1,8 +1,8 @@
 """SGD on a device's data (equation 1 of the paper), and the host that trains many devices with one model. No Ray.
 
-A *local iteration* is one pass of mini-batches over the device's data (design, decision 5.2). One module is resident
-per host; parameters come and go as flat vectors. Mini-batch order is a function of round, edge iteration and device,
-so the same bits come out wherever and whenever a device is trained.
+A *local iteration* is one pass of mini-batches over the device's data (docs/design.md, D2). One module is resident
+per host, and parameters are passed as flat vectors. The order of mini-batches is a function of round, edge iteration
+and device, so a device's training gives the same bits on every host and at any time.
 """
 
 from __future__ import annotations
@@ -30,10 +30,21 @@ EVALUATION_BATCH = 1000  # fixed: the shards of an evaluation must not depend on
 
 @dataclass(frozen=True)
 class LocalJob:
-    """How devices train; shared by every host of an experiment, and all that decides the bits besides the data.
+    """How devices train. All hosts of an experiment share one job, and it fixes the resulting bits for given data.
 
-    `stream` names the random stream of the mini-batch order, `model` the architecture ("hfl" or "mini"); `kernel`,
-    `precision` and `threads` decide the low bits; `cuda_graph` (see `BatchedTrainer`) does not.
+    Attributes:
+        model: the architecture, "hfl" or "mini".
+        image_shape: (C, H, W) of the training images.
+        num_classes: the number of classes.
+        seed: the root seed.
+        stream: the name of the random stream that orders the mini-batches.
+        local_iterations: L.
+        batch_size: samples of a mini-batch.
+        learning_rate: β.
+        local_iteration: what a local iteration is (docs/design.md, D2).
+        kernel, precision, threads: how a step is computed; they decide the low bits.
+        device: where a step is computed.
+        cuda_graph: see `BatchedTrainer`; it does not change the bits.
     """
 
     model: Literal["hfl", "mini"]
@@ -57,12 +68,12 @@ class DeviceData:
     """The samples of all devices, held once per node.
 
     Attributes:
-        x: images of the training set, (n, C, H, W); uint8, normalised on the fly, or float32, used as they are.
+        x: images of the training set, (n, C, H, W). uint8 is normalised on the fly; float32 is used as it is.
         y: labels, (n,), int64.
-        index: sample indices of all devices one after the other.
-        offsets: device d holds ``index[offsets[d]:offsets[d + 1]]``, (N + 1,).
-        x_test, y_test: the test set (empty where nothing is evaluated).
-        channel_mean, channel_std: of the training images scaled to [0, 1], (C,).
+        index: the sample indices of all devices, concatenated.
+        offsets: (N + 1,); device d holds ``index[offsets[d]:offsets[d + 1]]``.
+        x_test, y_test: the test set; it is empty if nothing is evaluated.
+        channel_mean, channel_std: statistics of the training images scaled to [0, 1], (C,).
     """
 
     x: NDArray[np.uint8] | NDArray[np.float32]
@@ -75,7 +86,7 @@ class DeviceData:
     channel_std: NDArray[np.float32]
 
     def samples_of(self, device: int) -> NDArray[np.int64]:
-        """Indices of a device's samples."""
+        """Return the indices of a device's samples."""
         return self.index[self.offsets[device] : self.offsets[device + 1]]
 
 
@@ -84,9 +95,9 @@ class EdgeTask:
     """One host's share of one edge iteration.
 
     Attributes:
-        round, edge_iteration: where in the training this is; both name the mini-batch order.
-        fraction_bits: of the fixed-point sums, see `hflray.training.aggregate`.
-        devices: for each edge, in the order of the edge models, the devices this host trains for it.
+        round, edge_iteration: the position in the training; both select the order of mini-batches.
+        fraction_bits: binary places of the fixed-point sums, see `hflray.training.aggregate`.
+        devices: for each edge, in the order of the edge models, the devices that this host trains for it.
     """
 
     round: int
@@ -103,12 +114,12 @@ class DeviceHost:
         quiet_heap()
         module = build_model(job.model, job.image_shape, job.num_classes)
         shape_in = MINI_INPUT_SHAPE if job.model == "mini" else job.image_shape
-        # (x / 255 - mean) / std as one multiplication and one addition.
+        # This is (x / 255 - mean) / std as one multiplication and one addition.
         std = np.asarray(data.channel_std, dtype=np.float64).reshape(1, -1, 1, 1)
         mean = np.asarray(data.channel_mean, dtype=np.float64).reshape(1, -1, 1, 1)
         self._scale = torch.from_numpy((1 / (255 * std)).astype(np.float32))
         self._shift = torch.from_numpy((-mean / std).astype(np.float32))
-        # Whichever it is, it also evaluates.
+        # Exactly one of these two is set, and it also evaluates.
         self._kernel: Kernel | None = None
         self._batched: BatchedTrainer | None = None
         if job.kernel == "batched":
@@ -121,26 +132,26 @@ class DeviceHost:
         """Train `task.devices[k]` from ``edge_models[k]`` for each k; return each edge's partial sum, (P,) int64.
 
         Raises:
-            DivergedError: a device's weights are not finite; names round, edge iteration and device.
+            DivergedError: a device's weights are not finite. The message names round, edge iteration and device.
         """
-        where = task.round, task.edge_iteration
+        position = task.round, task.edge_iteration
         starts = [(model, d) for model, devices in zip(edge_models, task.devices, strict=True) for d in devices]
-        with _threads(self._job.threads):
-            trained = self._train_all(starts, *where)
+        with _torch_threads(self._job.threads):
+            trained = self._train_all(starts, *position)
             sums = []
             for model, devices in zip(edge_models, task.devices, strict=True):
                 total = np.zeros(len(model), dtype=np.int64)
                 for device in devices:
                     vector = next(trained)
-                    with _located(*where, device):
+                    with _error_position(*position, device):
                         total += weighted(vector, len(self._data.samples_of(device)), task.fraction_bits)
                 sums.append(total)
         return tuple(sums)
 
     def train_each(self, vector: FloatVector, devices: Sequence[int]) -> NDArray[np.float32]:
-        """Train `vector` on each device by itself (Algorithm 2); return the models, (len(devices), P)."""
+        """Train `vector` on each device separately (Algorithm 2); return the models, (len(devices), P)."""
         models = np.empty((len(devices), len(vector)), dtype=np.float32)
-        with _threads(self._job.threads):
+        with _torch_threads(self._job.threads):
             for row, trained in enumerate(self._train_all([(vector, device) for device in devices], 0, 0)):
                 models[row] = trained
         return models
@@ -148,30 +159,30 @@ class DeviceHost:
     def _train_all(
         self, starts: Sequence[tuple[FloatVector, int]], round_index: int, edge_iteration: int
     ) -> Iterator[FloatVector]:
-        """Yield the trained model of each (model, device): one after the other, or all at once."""
+        """Yield the trained model of each (model, device). The batched kernel trains them all at once."""
         if self._batched is None:
             for vector, device in starts:
-                with _located(round_index, edge_iteration, device):
+                with _error_position(round_index, edge_iteration, device):
                     yield self._fit(vector, device, round_index, edge_iteration)
             return
         batches = []
         for _, device in starts:
-            with _located(round_index, edge_iteration, device):
+            with _error_position(round_index, edge_iteration, device):
                 index = self._index(device)
                 batches.append([index[batch] for batch in self._order(device, round_index, edge_iteration)])
-        with _located(round_index, edge_iteration, *(device for _, device in starts)):
+        with _error_position(round_index, edge_iteration, *(device for _, device in starts)):
             yield from self._batched.fit([vector for vector, _ in starts], batches)
 
     def evaluate(self, vector: FloatVector, shards: Sequence[int]) -> list[tuple[int, float]]:
-        """Evaluate on shards of the test set; return (correct, summed loss) of each.
+        """Evaluate on shards of the test set; return (correct, summed loss) of each shard.
 
-        Shard k is the k-th `EVALUATION_BATCH` test samples.
+        Shard k consists of the k-th `EVALUATION_BATCH` test samples.
         """
         scorer = self._batched or self._kernel
         assert scorer is not None
         scorer.load(vector)
         results = []
-        with torch.no_grad(), _threads(self._job.threads):
+        with torch.no_grad(), _torch_threads(self._job.threads):
             for shard in shards:
                 part = slice(shard * EVALUATION_BATCH, (shard + 1) * EVALUATION_BATCH)
                 labels = torch.from_numpy(np.array(self._data.y_test[part]))
@@ -181,7 +192,7 @@ class DeviceHost:
         return results
 
     def _normalise(self, images: NDArray[np.uint8] | NDArray[np.float32]) -> torch.Tensor:
-        # Arrays from Ray's object store are read-only; what was picked by index is a copy already.
+        # Arrays from Ray's object store are read-only and must be copied; images picked by index are copies already.
         tensor = torch.from_numpy(images if images.flags.writeable else images.copy())
         return tensor if tensor.dtype == torch.float32 else tensor.float().mul_(self._scale).add_(self._shift)
 
@@ -196,12 +207,16 @@ class DeviceHost:
         return kernel.vector()
 
     def _samples(self, device: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """A device's normalised images and its labels."""
+        """Return a device's normalised images and its labels."""
         index = self._index(device)
         return self._normalise(self._data.x[index]), torch.from_numpy(self._data.y[index])
 
     def _index(self, device: int) -> NDArray[np.int64]:
-        """A device's samples, looked at: a GPU would not say whose label has no class, and be lost to the process."""
+        """Return the indices of a device's samples after a check of its labels.
+
+        A GPU would not name the device with an invalid label, and the failed assertion would make the GPU unusable
+        for the process.
+        """
         index, classes = self._data.samples_of(device), self._job.num_classes
         if not len(index):
             raise HflrayError("the device holds no samples; schedule devices that have data")
@@ -214,7 +229,7 @@ class DeviceHost:
         return index
 
     def _order(self, device: int, round_index: int, edge_iteration: int) -> list[NDArray[np.int64]]:
-        """The sample positions of every gradient step of a device."""
+        """Return the sample positions of every gradient step of a device."""
         job = self._job
         if not job.local_iterations:
             return []
@@ -240,8 +255,8 @@ def _batches(samples: int, job: LocalJob, rng: np.random.Generator) -> Iterator[
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """Run with `count` torch threads: their number changes the order of sums, hence the bits."""
+def _torch_threads(count: int) -> Iterator[None]:
+    """Run the block with `count` torch threads. Their number changes the order of sums, hence the bits."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -251,8 +266,8 @@ def _threads(count: int) -> Iterator[None]:
 
 
 @contextmanager
-def _located(round_index: int, edge_iteration: int, *devices: int) -> Iterator[None]:
-    """Put round, edge iteration and device in front of whatever goes wrong."""
+def _error_position(round_index: int, edge_iteration: int, *devices: int) -> Iterator[None]:
+    """Prefix the message of any error in the block with round, edge iteration and device."""
     who = f"device {devices[0]}" if len(devices) == 1 else f"devices {', '.join(map(str, devices))}"
     where = f"round {round_index}, edge iteration {edge_iteration}, {who}"
     try:
@@ -261,5 +276,5 @@ def _located(round_index: int, edge_iteration: int, *devices: int) -> Iterator[N
         raise DivergedError(f"{where}: {error}") from error
     except HflrayError as error:
         raise HflrayError(f"{where}: {error}") from error
-    except Exception as error:  # of a model's forward it may be any
+    except Exception as error:  # a model's forward may raise any type
         raise HflrayError(f"{where}: {type(error).__name__}: {error}") from error

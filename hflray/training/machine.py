@@ -1,4 +1,4 @@
-"""What training asks of the machine: a cache folder, the CPU's name, a quiet heap, a CPU of its own."""
+"""What training uses of the machine: a cache folder, the CPU's name, a heap that keeps freed memory, claimed CPUs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ MMAP_FROM_BYTES = 64 * 2**20
 
 
 def cache_folder(name: str) -> Path:
-    """``$XDG_CACHE_HOME/hflray/<name>`` or ``~/.cache/hflray/<name>``, made; a temporary folder if it cannot be."""
+    """Make and return ``$XDG_CACHE_HOME/hflray/<name>`` or ``~/.cache/hflray/<name>``.
+
+    If it cannot be made or written, a temporary folder takes its place.
+    """
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(base) / "hflray" / name
     try:
@@ -30,7 +33,7 @@ def cache_folder(name: str) -> Path:
 
 
 def cpu_model() -> str:
-    """Name and instruction set of the CPU; code built for one is right for all of the same text."""
+    """Return the name and instruction set of the CPU. Compiled code runs on every CPU with the same text."""
     lines = {platform.machine(), platform.processor()}
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
         lines |= {line.strip() for line in file if line.startswith(("model name", "flags", "Features", "CPU part"))}
@@ -38,15 +41,18 @@ def cpu_model() -> str:
 
 
 def available_cpus() -> tuple[int, ...]:
-    """The CPUs this process may run on."""
+    """Return the CPUs that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(os.cpu_count() or 1))
 
 
 def quiet_heap() -> None:
-    """Let glibc keep freed memory. A step frees and takes some MB; giving them back and faulting them in again costs
-    a fifth of it. Elsewhere than glibc this does nothing; results are not touched."""
+    """Let glibc keep freed memory.
+
+    A step frees and allocates some MB; returning them to the system and faulting them in again costs a fifth of the
+    step. Without glibc this does nothing. Results do not change.
+    """
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
         libc.mallopt(M_MMAP_THRESHOLD, MMAP_FROM_BYTES)
@@ -54,10 +60,10 @@ def quiet_heap() -> None:
 
 
 class CpuClaim:
-    """A CPU that this process keeps for itself among hflray's processes of this machine, until it ends.
+    """A CPU that this process keeps for itself, among all hflray processes of the machine, until it ends.
 
-    A lock file for each CPU decides, so that actors of several trials, which know nothing of each other, never share
-    one while another is free. With none free, or on a platform without affinities, the process stays where it is.
+    A lock file for each CPU grants the claim, so that independent actors of several trials never share a CPU while
+    another is free. If none is free, or the platform has no affinities, the process keeps its affinity.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,9 @@
-/* The passes of a small convolutional network that a general library does badly: half the time of a local SGD step.
- * Built by native.py with the machine's C compiler (GCC or Clang: their vector extensions, no intrinsics).
+/* The passes of a small convolutional network that are slow in a general library: half the time of a local SGD step.
+ * native.py builds them with the machine's C compiler. They use vector extensions of GCC and Clang, and no intrinsics.
  *
- * Layout: images (n, cin, h, w); features channels-last, (n, h, w, c); the first layer has LANES output channels, the
- * model's own padded with zeros. `where` says which of the 2×2 window won, 0..3 row by row, 4: none was positive. */
+ * Layout: images are (n, cin, h, w); features are channels-last, (n, h, w, c); the first layer has LANES output
+ * channels, which are the model's channels padded with zeros. `where` holds the index of the largest value in a 2×2
+ * window, 0..3 row by row, or 4 if no value is positive. */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -18,7 +19,7 @@ INLINE ivec iload(const int32_t *p) { ivec v; memcpy(&v, p, sizeof v); return v;
 INLINE vec keep(ivec mask, vec v) { return (vec)(mask & (ivec)v); } /* v where the mask is set, else 0 */
 INLINE void istore(int32_t *p, ivec v) { memcpy(p, &v, sizeof v); }
 
-/* relu(max) of the four values of a pooling window, and which it was. */
+/* relu(max) of the four values of a pooling window, and the index of the largest. */
 INLINE void pool_vectors(vec a, vec b, vec c, vec d, float *out, int32_t *where) {
     const vec zero = {0};
     vec top = zero;
@@ -31,7 +32,7 @@ INLINE void pool_vectors(vec a, vec b, vec c, vec d, float *out, int32_t *where)
     istore(where, won);
 }
 
-/* `wide` (1 or 2) neighbouring windows of a row: 8 sums under way at once hide the latency of a multiply-add. */
+/* Compute `wide` (1 or 2) neighbouring windows of a row. 8 concurrent sums hide the latency of a multiply-add. */
 INLINE void windows(const float *image, const float *weight, vec start, float *out, int32_t *where, int cin, int h,
                     int w, const int k, const int wide) {
     vec sum[4 * 2];
@@ -58,7 +59,7 @@ INLINE void windows(const float *image, const float *weight, vec start, float *o
         pool_vectors(sum[4 * v], sum[4 * v + 1], sum[4 * v + 2], sum[4 * v + 3], out + v * LANES, where + v * LANES);
 }
 
-/* relu(max_pool2(conv(x) + bias)) in one pass; the full-size convolution is never written. */
+/* Compute relu(max_pool2(conv(x) + bias)) in one pass, without writing the full-size convolution. */
 INLINE void first_forward(const float *x, const int64_t *batch, const float *weight, const float *bias, float *out,
                           int32_t *where, int n, int cin, int h, int w, const int k) {
     const int ph = (h - k + 1) / 2, pw = (w - k + 1) / 2;
@@ -76,7 +77,7 @@ INLINE void first_forward(const float *x, const int64_t *batch, const float *wei
     }
 }
 
-/* Gradient of the first layer's weights from the gradient of the pooled output; there is no gradient of the images. */
+/* Compute the gradient of the first layer's weights from that of the pooled output. The images need no gradient. */
 INLINE void first_backward(const float *x, const int64_t *batch, const float *grad, const int32_t *where,
                            float *gweight, float *gbias, int n, int cin, int h, int w, const int k) {
     const int ph = (h - k + 1) / 2, pw = (w - k + 1) / 2;
@@ -123,8 +124,8 @@ INLINE void first_backward(const float *x, const int64_t *batch, const float *gr
 FIRST(2)
 FIRST(5)
 
-/* relu(max_pool2(x)) of features (n, h, w, c). The last vector of a pixel overlaps the one before: the same values
- * again, instead of up to 15 one by one. */
+/* Compute relu(max_pool2(x)) of features (n, h, w, c). The last vector of a pixel overlaps the previous one and repeats
+ * some values, which is faster than up to 15 scalar operations. */
 void pool_forward(const float *restrict x, float *restrict out, int32_t *restrict where, int n, int h, int w, int c) {
     for (int i = 0; i < n; i++)
         for (int r = 0; r < h / 2; r++)
@@ -151,10 +152,10 @@ void pool_forward(const float *restrict x, float *restrict out, int32_t *restric
             }
 }
 
-/* Its gradient with respect to x. */
+/* Compute the gradient of pool_forward with respect to x. */
 void pool_backward(const float *restrict grad, const int32_t *restrict where, float *restrict gx, int n, int h, int w,
                    int c) {
-    if (h % 2 || w % 2) memset(gx, 0, (size_t)n * h * w * c * sizeof(float)); /* the row or column nobody pooled */
+    if (h % 2 || w % 2) memset(gx, 0, (size_t)n * h * w * c * sizeof(float)); /* an odd last row or column is in no window */
     for (int i = 0; i < n; i++)
         for (int r = 0; r < h / 2; r++)
             for (int s = 0; s < w / 2; s++) {
@@ -183,7 +184,7 @@ void pool_backward(const float *restrict grad, const int32_t *restrict where, fl
             }
 }
 
-/* Logits (n, classes) to the gradient of the mean cross-entropy, in place. */
+/* Replace the logits (n, classes) by the gradient of the mean cross-entropy. */
 void cross_entropy_backward(float *restrict logits, const int64_t *labels, const int64_t *batch, int n, int classes) {
     const float scale = 1.0f / n;
     for (int i = 0; i < n; i++) {
@@ -195,7 +196,7 @@ void cross_entropy_backward(float *restrict logits, const int64_t *labels, const
     }
 }
 
-/* grad = 0 where the activation is 0. */
+/* Set grad to 0 where the activation is 0. */
 void relu_backward(float *restrict grad, const float *restrict activation, int64_t count) {
     for (int64_t i = 0; i < count; i++) grad[i] = activation[i] > 0 ? grad[i] : 0;
 }

@@ -1,10 +1,11 @@
-"""One SGD step of the paper's models, written out: C for what torch does badly, torch for the rest. No autograd.
+"""One SGD step of the paper's models without autograd: C where torch is slow, torch elsewhere.
 
-Of a step through torch (channels-last, Zen 4, batch 64) a third goes into the first layer, its pooling and its ReLU:
-one input channel fills no vector, the full-size convolution is written and read again, and its gradient is mostly
-zeros. `native.c` does these in one pass each; the second convolution and the linear layers stay torch's (oneDNN),
-which runs them near the machine's matmul speed. The layers' weights are kept in the layout that the step wants, the
-first layer's channels padded to a vector with zeros (which stay zero: their activations are 0, hence their gradients).
+A step through torch (channels-last, Zen 4, batch 64) spends a third of its time in the first layer, its pooling and
+its ReLU: one input channel fills no vector, the full-size convolution is written and read again, and its gradient is
+mostly zeros. `native.c` does each of these in one pass. Torch (oneDNN) computes the second convolution and the linear
+layers, which it runs near the machine's matmul speed. The weights are kept in the layout that the step needs. The
+first layer's channels are padded to a vector with zeros, and the padding stays zero because its activations are 0, and
+hence its gradients.
 """
 
 from __future__ import annotations
@@ -32,58 +33,58 @@ from hflray.training.machine import cache_folder, cpu_model
 SOURCE = Path(__file__).with_name("native.c")
 OPTIONS = ("-O3", "-march=native", "-fno-math-errno", "-shared", "-fPIC")
 LANES = 16  # as in native.c
-FIRST_KERNELS = (2, 5)  # sizes of the first convolution that native.c is built for
+FIRST_KERNELS = (2, 5)  # the first convolution's kernel sizes that native.c supports
 CHANNELS_LAST = torch.channels_last
 
 
 def compiler() -> str | None:
-    """The C compiler: ``$CC``, else cc, gcc or clang; None if there is none."""
+    """Return the path of the C compiler: ``$CC``, else cc, gcc or clang; None if there is none."""
     names = [os.environ["CC"]] if os.environ.get("CC") else ["cc", "gcc", "clang"]
     return next((path for name in names if (path := shutil.which(name))), None)
 
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """Build native.c for this CPU, or take the one built before (in the cache folder), and load it.
+    """Build native.c for this CPU, unless the cache folder has the library already, and load it.
 
     Raises:
-        HflrayError: no compiler, or it fails.
+        HflrayError: there is no compiler, or it fails.
     """
-    found = compiler()
-    if found is None:
+    compiler_path = compiler()
+    if compiler_path is None:
         raise HflrayError(
             "training.kernel: 'native' needs a C compiler (cc, gcc or clang) on every machine that trains, and this "
             "one has none; install gcc, or set training.kernel to channels_last"
         )
-    version = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout
+    version = subprocess.run([compiler_path, "--version"], capture_output=True, text=True, check=False).stdout
     name = hashlib.sha256("\0".join([SOURCE.read_text(), version, cpu_model(), *OPTIONS]).encode()).hexdigest()[:16]
     target = cache_folder("native") / f"{name}.so"
     if not target.exists():
         with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-            made = Path(scratch) / "native.so"
-            command = [found, *OPTIONS, "-o", str(made), str(SOURCE), "-lm"]
+            output = Path(scratch) / "native.so"
+            command = [compiler_path, *OPTIONS, "-o", str(output), str(SOURCE), "-lm"]
             result = subprocess.run(command, capture_output=True, text=True, check=False)
             if result.returncode:
                 raise HflrayError(
                     f"training.kernel: {' '.join(command)} failed: {result.stderr.strip()[:300]}; "
                     "set training.kernel to channels_last"
                 )
-            made.replace(target)  # in one step: several actors may build at once
+            output.replace(target)  # atomically, because several actors may build at once
     return ctypes.CDLL(str(target))
 
 
-def _at(tensor: Tensor) -> ctypes.c_void_p:
+def _pointer(tensor: Tensor) -> ctypes.c_void_p:
     return ctypes.c_void_p(tensor.data_ptr())
 
 
 class NativeKernel:
-    """See `hflray.training.kernels.Kernel`. `bf16`: the second and further convolutions in bfloat16.
+    """The native kernel; see `hflray.training.kernels.Kernel`.
 
     Args:
-        module: an `HflCnn` or `MiniCnn`; read for its layers' sizes, not kept.
-        image_shape: (C, H, W) of what it is given.
+        module: an `HflCnn` or `MiniCnn`; only the sizes of its layers are read.
+        image_shape: (C, H, W) of the input images.
         learning_rate: β.
-        bf16: see above; weights stay float32.
+        bf16: whether the second and further convolutions compute in bfloat16; weights stay float32.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class NativeKernel:
         self._pooled = ((image_shape[1] - size + 1) // 2, (image_shape[2] - size + 1) // 2)
 
         self._shapes = [parameter.shape for parameter in module.parameters()]
-        # Resident weights, and of each the view that shows it in the module's own shape.
+        # The resident weights, and for each a view in the shape of the module's parameter.
         self._first = torch.zeros(image_shape[0], size, size, LANES)
         self._first_bias = torch.zeros(LANES)
         self._views = [self._first.permute(3, 0, 1, 2)[: self._channels], self._first_bias[: self._channels]]
@@ -123,7 +124,7 @@ class NativeKernel:
             inputs = height * width * channels if index == 0 else linear.in_features
             weight, bias = torch.zeros(linear.out_features, inputs), torch.zeros(linear.out_features)
             self._linears.append((weight, bias))
-            # Torch flattens (c, h, w); the features lie as (h, w, c) here.
+            # Torch flattens features as (c, h, w), while they are stored as (h, w, c) here.
             in_order = weight.view(-1, height, width, channels).permute(0, 3, 1, 2)[:, :real] if index == 0 else weight
             self._views += [in_order, bias]
         self._classes = linears[-1].out_features
@@ -131,7 +132,7 @@ class NativeKernel:
 
     def load(self, vector: FloatVector) -> None:
         """See `Kernel.load`."""
-        self._flat.numpy()[:] = vector  # arrays from Ray's object store are read-only, of which torch warns
+        self._flat.numpy()[:] = vector  # torch would warn of arrays from Ray's object store, which are read-only
         for view, part in self._parts(self._flat):
             view.copy_(part.view(view.shape))
 
@@ -149,7 +150,7 @@ class NativeKernel:
 
     def hold(self, x: Tensor, y: Tensor) -> None:
         """See `Kernel.hold`."""
-        # The C code trusts these; torch would notice by itself.
+        # The C code does not check these; torch would.
         if tuple(x.shape[1:]) != self._input or len(x) != len(y):
             raise HflrayError(f"images of {tuple(x.shape)} with {len(y)} labels; the model takes {self._input}")
         if int(y.min()) < 0 or int(y.max()) >= self._classes:
@@ -158,25 +159,25 @@ class NativeKernel:
 
     def step(self, batch: NDArray[np.int64]) -> None:
         """See `Kernel.step`."""
-        chosen = torch.from_numpy(batch)
-        features, winners, inputs, activations = self._run(self._x, chosen)
+        positions = torch.from_numpy(batch)
+        features, winners, inputs, activations = self._run(self._x, positions)
         gradient = activations.pop()  # the logits
         count, classes = gradient.shape
-        self._c.cross_entropy_backward(_at(gradient), _at(self._y), _at(chosen), count, classes)
+        self._c.cross_entropy_backward(_pointer(gradient), _pointer(self._y), _pointer(positions), count, classes)
         for (weight, bias), activation in zip(self._linears[::-1], activations[::-1], strict=True):
             below = gradient @ weight
             weight.addmm_(gradient.t(), activation, alpha=-self._rate)
             bias.add_(gradient.sum(0), alpha=-self._rate)
             gradient = below
-            # After the last turn these are the features: their ReLU is in `winners` already, so this changes nothing.
-            self._c.relu_backward(_at(gradient), _at(activation), ctypes.c_int64(gradient.numel()))
+            # In the last turn these are the features. Their ReLU is in `winners` already, so this changes nothing.
+            self._c.relu_backward(_pointer(gradient), _pointer(activation), ctypes.c_int64(gradient.numel()))
         gradient = gradient.view(count, *features).permute(0, 3, 1, 2)
         mask = [True, True, True]
-        for (weight, bias), x, won, shape in zip(
+        for (weight, bias), x, winner, shape in zip(
             self._convs[::-1], inputs[::-1], winners[:0:-1], self._full[::-1], strict=True
         ):
             full = torch.empty(count, *shape)
-            self._c.pool_backward(_at(gradient), _at(won), _at(full), count, *shape)
+            self._c.pool_backward(_pointer(gradient), _pointer(winner), _pointer(full), count, *shape)
             gradient, of_weight, of_bias = torch.ops.aten.convolution_backward(
                 full.permute(0, 3, 1, 2).to(self._type), x, weight.to(self._type), [len(bias)],
                 [1, 1], [0, 0], [1, 1], False, [0, 0], 1, mask,
@@ -186,7 +187,14 @@ class NativeKernel:
             bias.add_(of_bias, alpha=-self._rate)
         of_first, of_bias = torch.empty_like(self._first), torch.empty_like(self._first_bias)
         self._backward(
-            _at(self._x), _at(chosen), _at(gradient), _at(winners[0]), _at(of_first), _at(of_bias), count, *self._input
+            _pointer(self._x),
+            _pointer(positions),
+            _pointer(gradient),
+            _pointer(winners[0]),
+            _pointer(of_first),
+            _pointer(of_bias),
+            count,
+            *self._input,
         )
         self._first.add_(of_first, alpha=-self._rate)
         self._first_bias.add_(of_bias, alpha=-self._rate)
@@ -198,16 +206,30 @@ class NativeKernel:
         return self._run(x.contiguous(), torch.arange(len(x)))[3][-1]
 
     def _run(
-        self, images: Tensor, chosen: Tensor
+        self, images: Tensor, positions: Tensor
     ) -> tuple[tuple[int, int, int], list[Tensor], list[Tensor], list[Tensor]]:
-        """Forward: the last features' shape (h, w, c), who won in the poolings, the convolutions' inputs, and the
-        linear layers' inputs followed by the logits."""
-        count, (height, width) = len(chosen), self._pooled
-        x, won = torch.empty(count, height, width, LANES), torch.empty(count, height, width, LANES, dtype=torch.int32)
-        self._forward(
-            _at(images), _at(chosen), _at(self._first), _at(self._first_bias), _at(x), _at(won), count, *self._input
+        """Run the forward pass.
+
+        Returns:
+            The last features' shape (h, w, c), the winners of each pooling, the inputs of the convolutions, and the
+            inputs of the linear layers followed by the logits.
+        """
+        count, (height, width) = len(positions), self._pooled
+        x, winner = (
+            torch.empty(count, height, width, LANES),
+            torch.empty(count, height, width, LANES, dtype=torch.int32),
         )
-        winners, inputs = [won], []
+        self._forward(
+            _pointer(images),
+            _pointer(positions),
+            _pointer(self._first),
+            _pointer(self._first_bias),
+            _pointer(x),
+            _pointer(winner),
+            count,
+            *self._input,
+        )
+        winners, inputs = [winner], []
         self._full: list[tuple[int, int, int]] = []
         for weight, bias in self._convs:
             inputs.append(x.permute(0, 3, 1, 2).to(self._type))
@@ -215,9 +237,11 @@ class NativeKernel:
             full = full.float().permute(0, 2, 3, 1).contiguous()
             _, height, width, channels = shape = full.shape
             self._full.append((height, width, channels))
-            x, won = (torch.empty(count, height // 2, width // 2, channels, dtype=t) for t in (x.dtype, won.dtype))
-            self._c.pool_forward(_at(full), _at(x), _at(won), *shape)
-            winners.append(won)
+            x, winner = (
+                torch.empty(count, height // 2, width // 2, channels, dtype=t) for t in (x.dtype, winner.dtype)
+            )
+            self._c.pool_forward(_pointer(full), _pointer(x), _pointer(winner), *shape)
+            winners.append(winner)
         activations = [x.view(count, -1)]
         for index, (weight, bias) in enumerate(self._linears):
             activations.append(torch.addmm(bias, activations[-1], weight.t()))

@@ -1,9 +1,9 @@
-"""The actors of an experiment and where they are: spread over the nodes, edges among them, one adder on each node.
+"""The actors of an experiment and their nodes: actors spread over the nodes, and one adder on each node.
 
-On one node there is nothing to know and nothing is asked. On several, the partial sums of a node's actors for an edge
-are added on that node before they leave it, so that what crosses the network in a round grows with nodes × edges and
-not with actors (models below Ray's 100 kB limit travel inside the calls, and are not worth it). Which actor is where
-changes nothing in a result.
+On a single node, no actor is asked for its node. On several nodes, the partial sums of a node's actors for an edge are
+added on that node before they leave it. The traffic of a round therefore grows with nodes × edges and not with actors.
+(Models below Ray's 100 kB limit travel inside the calls, where adding first would not pay.) The placement of actors
+does not change results.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from hflray.training.processes import Load, useful_gpu_processes
 
 log = logging.getLogger(__name__)
 
-PIN = os.environ.get("HFLRAY_PIN", "1") != "0"  # HFLRAY_PIN=0: actors wander over the CPUs
-SETTLE_S = 20.0  # how long the others are waited for once an actor is up; who comes later joins a later round
-GIVE_UP_S = 900.0  # how long the first is waited for: a machine that an autoscaler starts takes minutes
+PIN = os.environ.get("HFLRAY_PIN", "1") != "0"  # HFLRAY_PIN=0 lets actors move between CPUs
+SETTLE_S = 20.0  # how long to wait for each further actor after the first; late actors join a later round
+GIVE_UP_S = 900.0  # how long to wait for the first actor; a machine that an autoscaler starts takes minutes
 
 
 class ActorPool:
@@ -31,16 +31,16 @@ class ActorPool:
 
     Args:
         job: how devices train.
-        data_ref: everybody's samples in the object store; a node that hosts an actor gets one copy.
-        num_actors: device actors wanted.
-        cpus_per_actor: CPUs that each reserves.
-        num_edges: edge actors.
-        gpus_per_actor: what part of a GPU each device actor reserves; without any an actor does not see one.
+        data_ref: the samples of all devices in the object store; each node that hosts an actor gets one copy.
+        num_actors: the number of device actors to start.
+        cpus_per_actor: CPUs that each device actor reserves.
+        num_edges: the number of edge actors.
+        gpus_per_actor: the part of a GPU that each device actor reserves; at 0 an actor sees no GPU.
 
     Attributes:
-        devices: the device actors that are up (on one node: all, up or not).
+        devices: the device actors that have started; on a single node, all device actors.
         edges: the edge actors.
-        nodes: the node of each of `devices`; empty on one node.
+        nodes: the node of each of `devices`; empty on a single node.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class ActorPool:
         self.devices: list[Any] = []
         self.edges: list[Any] = []
         self.nodes: list[str] = []
-        self._late: dict[Any, Any] = {}  # actors that have not said where they are, by the call that asks
+        self._pending: dict[Any, Any] = {}  # actors that have not reported their node, by the reference to their report
         self._adders: dict[str, Any] = {}
         self._homes: list[str] = []  # the node of each edge actor
-        self._labels: dict[str, str] = {}  # of the live metrics, once somebody watches
+        self._labels: dict[str, str] = {}  # labels of the live metrics, after `watch`
         self._restarts: Any = None
         self.start()
 
@@ -70,80 +70,81 @@ class ActorPool:
 
         from hflray.training.actors import DeviceActor, EdgeActor
 
-        several = sum(node["Alive"] for node in ray.nodes()) > 1
+        multi_node = sum(node["Alive"] for node in ray.nodes()) > 1
         options: dict[str, Any] = {"num_cpus": self._cpus_per_actor, "num_gpus": self._gpus_per_actor}
-        if several and ray.util.get_current_placement_group() is None:  # a Tune trial's actors go where its bundles are
+        # In a Tune trial, the trial's placement group decides the nodes.
+        if multi_node and ray.util.get_current_placement_group() is None:
             options["scheduling_strategy"] = "SPREAD"
-        make = DeviceActor.options(**options)
-        # Shares of a CPU must be free to wander, and so must what feeds a GPU: its driver has threads of its own.
+        actor_class = DeviceActor.options(**options)
+        # An actor with a share of a CPU is not pinned, and neither is one that feeds a GPU, whose driver has threads.
         pin = PIN and self._cpus_per_actor == 1 == self._job.threads and self._job.device == "cpu"
-        expected = release() if several else None
-        actors = [make.remote(self._job, self._data_ref, pin, expected) for _ in range(self._num_actors)]
-        if several:
-            self._late = {actor.where.remote(): actor for actor in actors}
+        expected = release() if multi_node else None
+        actors = [actor_class.remote(self._job, self._data_ref, pin, expected) for _ in range(self._num_actors)]
+        if multi_node:
+            self._pending = {actor.where.remote(): actor for actor in actors}
         else:
             self.devices = actors
             self.edges = [EdgeActor.remote() for _ in range(self._num_edges)]
         if self._restarts is not None:
             self._restarts.inc(len(actors))
-            self._tell(actors)
+            self._watch_actors(actors)
 
     def watch(self, labels: dict[str, str]) -> None:
-        """From now on export, under these labels, the samples each device actor trains and how many are replaced."""
+        """Export from now on the samples that each device actor trains, and the number of replaced actors."""
         from hflray.training.actors import instrument
 
         self._labels, self._restarts = labels, instrument(LIVE_RESTARTS, labels)
-        self._tell([*self.devices, *self._late.values()])
+        self._watch_actors([*self.devices, *self._pending.values()])
 
-    def _tell(self, actors: list[Any]) -> None:
+    def _watch_actors(self, actors: list[Any]) -> None:
         for number, actor in enumerate(actors):
             actor.watch.remote(self._labels | {"actor": str(number)})
 
     def refresh(self) -> None:
-        """Take in the actors that have come up; the first time, wait for them. On one node: nothing.
+        """Add the actors that have started to `devices`. The first call waits for them. A single node needs no refresh.
 
-        An actor that finds no room yet (its node was lost and the next is still booting) stays asked for, and joins
-        the round that begins after it came up.
+        An actor whose resources are not available yet (for example because its node was lost and a new one is booting)
+        stays pending, and joins the first round after its start.
 
         Raises:
-            WorkerLostError: no device actor came up in `GIVE_UP_S`.
+            WorkerLostError: no device actor started within `GIVE_UP_S`.
             RayActorError: an actor could not start.
         """
-        if not self._late:
+        if not self._pending:
             return
         import ray
 
         first = not self.devices
-        patience = GIVE_UP_S if first else 0.0
-        while self._late:
-            up, _ = ray.wait(list(self._late), num_returns=1, timeout=patience)
-            if not up:
+        timeout_s = GIVE_UP_S if first else 0.0
+        while self._pending:
+            ready, _ = ray.wait(list(self._pending), num_returns=1, timeout=timeout_s)
+            if not ready:
                 break
-            node = ray.get(up[0])
-            self.devices.append(self._late.pop(up[0]))
+            node = ray.get(ready[0])
+            self.devices.append(self._pending.pop(ready[0]))
             self.nodes.append(node)
-            patience = SETTLE_S if first else 0.0
+            timeout_s = SETTLE_S if first else 0.0
         if not self.devices:
-            there = ray.cluster_resources()
+            totals = ray.cluster_resources()
             raise WorkerLostError(
-                f"no device actor could be started in {GIVE_UP_S:.0f} s: the cluster has {there.get('CPU', 0):g} CPUs "
-                f"and {there.get('GPU', 0):g} GPUs, in use or not; add machines (ray status says what is asked for), "
+                f"no device actor could be started in {GIVE_UP_S:.0f} s: the cluster has {totals.get('CPU', 0):g} CPUs "
+                f"and {totals.get('GPU', 0):g} GPUs, in use or not; add machines (ray status shows the demand), "
                 "or lower tune.cpus_per_trial or tune.gpus_per_trial"
             )
         if first:
-            if self._late:
+            if self._pending:
                 log.warning("going on with %d of %d device actors; the others join later",
                             len(self.devices), self._num_actors)  # fmt: skip
-            places = list(dict.fromkeys(self.nodes))
-            self._homes = [places[i % len(places)] for i in range(self._num_edges)]
-            self.edges = [_on(node) for node in self._homes]
+            node_ids = list(dict.fromkeys(self.nodes))
+            self._homes = [node_ids[i % len(node_ids)] for i in range(self._num_edges)]
+            self.edges = [_adder_on(node) for node in self._homes]
 
     def gather(self, edge: int, parts: list[tuple[int, Any]]) -> list[Any]:
-        """Return what edge actor number `edge` is to add up, at most one partial sum from each node but its own.
+        """Return the references that an edge actor adds up: at most one from each node other than its own.
 
         Args:
-            edge: index in `edges`.
-            parts: (index in `devices`, reference to its partial sum).
+            edge: the edge actor's index in `edges`.
+            parts: pairs of a device actor's index in `devices` and the reference to its partial sum.
         """
         if not self.nodes:
             return [ref for _, ref in parts]
@@ -156,7 +157,7 @@ class ActorPool:
                 gathered += refs
                 continue
             if node not in self._adders:
-                self._adders[node] = _on(node)
+                self._adders[node] = _adder_on(node)
             gathered.append(self._adders[node].total.remote(*refs))
         return gathered
 
@@ -164,15 +165,16 @@ class ActorPool:
         """End the actors."""
         import ray
 
-        for actor in (*self.devices, *self._late.values(), *self.edges, *self._adders.values()):
+        for actor in (*self.devices, *self._pending.values(), *self.edges, *self._adders.values()):
             ray.kill(actor)
-        self.devices, self.edges, self.nodes, self._late, self._adders = [], [], [], {}, {}
+        self.devices, self.edges, self.nodes, self._pending, self._adders = [], [], [], {}, {}
 
 
-def _on(node: str) -> Any:
-    """An actor that adds, on this node and no other; if the node has gone in the meantime, its first call says so.
+def _adder_on(node: str) -> Any:
+    """Start an actor that adds partial sums on this node only. If the node is lost, the actor's first call fails.
 
-    A soft affinity was seen to end up elsewhere on a busy cluster, and sums would then cross the network twice.
+    The affinity is hard because a soft one was seen to place the actor on another node of a busy cluster, and sums
+    would then cross the network twice.
     """
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -183,10 +185,10 @@ def _on(node: str) -> Any:
 
 @functools.cache
 def processes_per_gpu(load: Load, share: float = 1.0) -> int:
-    """`useful_gpu_processes`, measured where there is a GPU, in a task that reserves `share` of one meanwhile.
+    """Return `useful_gpu_processes`, measured on a node with a GPU by a task that reserves `share` of one.
 
     Raises:
-        HflrayError: it cannot be measured.
+        HflrayError: the measurement fails.
     """
     import ray
     from ray.exceptions import RayTaskError

@@ -1,7 +1,8 @@
-"""How many processes to train in: measured with processes, because what they share decides it.
+"""The number of training processes, measured with real processes, because their shared resources decide it.
 
-On CPUs that is cores, clock rates and memory bandwidth; on a GPU it is the card, which one process may leave idle
-while it prepares the next step. The measurements are kept as those of `hflray.training.autotune` are.
+Processes on CPUs share cores, clock rates and memory bandwidth. Processes on a GPU share the card, which a single
+process may leave idle while it prepares the next step. The measurements are saved like those of
+`hflray.training.autotune`.
 """
 
 from __future__ import annotations
@@ -33,15 +34,18 @@ from hflray.training.machine import CpuClaim, available_cpus
 
 log = logging.getLogger(__name__)
 
-SECONDS, REPEATS = 0.25, 6  # of each measurement of each number of processes
-GPU_COUNTS = (1, 2, 4)  # processes tried on one card
-GPU_SAMPLES = 1024  # in the data set of the measurement; which ones does not matter for the speed
-GPU_STEPS = 40  # of a call: about an epoch and a half of the paper's devices, five times over is an edge iteration
+SECONDS, REPEATS = 0.25, 6  # the duration and number of measurements for each number of processes
+GPU_COUNTS = (1, 2, 4)  # the numbers of processes that are tried on one card
+GPU_SAMPLES = 1024  # samples in the measurement's data set; their values do not affect the speed
+GPU_STEPS = 40  # steps of a call; an edge iteration of the paper's devices has about 45: 5 passes over 9 batches
 
 
 @dataclass(frozen=True)
 class Load:
-    """What a measuring process trains. `devices` at once over all processes; 0: one device, with a CPU kernel."""
+    """The workload of a measuring process.
+
+    `devices` is the number of devices that all processes train at once; 0 means one device with a CPU kernel.
+    """
 
     kernel: KernelName
     image_shape: tuple[int, int, int]
@@ -57,9 +61,10 @@ class Load:
 def useful_cpus(
     config: TrainingConfig, image_shape: tuple[int, int, int], num_classes: int, passes_per_round: int, cpus: int
 ) -> int:
-    """Return on how many of `cpus` CPUs to put actors: all of them, or half where those share cores or memory.
+    """Return how many of `cpus` CPUs get an actor: all of them, or half if the other half adds no speed.
 
-    Without `autotune`, for small rounds, with several threads, and for CPUs of more than this machine: all of them.
+    Nothing is measured, and all CPUs are used, without `autotune`, for small rounds, with several threads, and if
+    `cpus` exceeds this machine's CPUs.
     """
     small = passes_per_round < WORTH_MEASURING or cpus < 2 or cpus > len(available_cpus())
     if small or not config.autotune or config.threads != 1 or config.kernel in ("compiled", "batched"):
@@ -67,16 +72,16 @@ def useful_cpus(
     assert config.kernel != "auto"
     load = Load(config.kernel, image_shape, num_classes, min(config.batch_size, MAX_BATCH), config.precision)
     counts = sorted({max(1, cpus // 2), cpus})
-    what = {
+    key = {
         "measured": "pool",
         "counts": counts,
         "model": [*image_shape, num_classes, load.batch_size, config.precision, config.kernel],
     }
-    return _smallest(remembered(what, lambda: measured(load, counts)))
+    return _smallest_sufficient(remembered(key, lambda: measure_rates(load, counts)))
 
 
 def gpu_load(config: TrainingConfig, image_shape: tuple[int, int, int], num_classes: int, devices: int) -> Load:
-    """What is measured for a GPU that trains `devices` devices at once."""
+    """Return the workload that is measured for a GPU that trains `devices` devices at once."""
     batch = min(config.batch_size, MAX_BATCH)
     return Load(
         "batched", image_shape, num_classes, batch, config.precision, "cuda", devices, cuda_graph=config.cuda_graph
@@ -84,13 +89,13 @@ def gpu_load(config: TrainingConfig, image_shape: tuple[int, int, int], num_clas
 
 
 def useful_gpu_processes(load: Load) -> int:
-    """Return how many processes to put on one GPU so that together they train fastest: 1, 2 or 4.
+    """Return the number of processes on one GPU that together train fastest: 1, 2 or 4.
 
-    Each has its share of the devices, and trains them with the batched kernel. Measured on the first GPU that this
-    process sees (on CPU tensors if the load says so).
+    Each process trains its share of the devices with the batched kernel. The measurement uses the first GPU that this
+    process sees, or CPU tensors if the load says so.
 
     Raises:
-        HflrayError: torch finds no GPU here, or the memory does not hold the measurement.
+        HflrayError: torch finds no GPU on this node, or the memory does not hold the measurement.
     """
     if load.device == "cuda" and not torch.cuda.is_available():
         raise HflrayError(
@@ -98,27 +103,27 @@ def useful_gpu_processes(load: Load) -> int:
             "Ray says has one; install torch with CUDA there, or set training.device to cpu"
         )
     counts = [count for count in GPU_COUNTS if count <= load.devices]
-    what = {
+    key = {
         "measured": "processes on a GPU",
         "gpu": torch.cuda.get_device_name() if load.device == "cuda" else load.device,
         "counts": counts,
         "load": asdict(load),
     }
-    return _smallest(remembered(what, lambda: measured(load, counts)))
+    return _smallest_sufficient(remembered(key, lambda: measure_rates(load, counts)))
 
 
-def measured(load: Load, counts: Sequence[int]) -> dict[str, float]:
-    """Samples per second of each number of processes, all together; 0 for a number that the memory does not hold."""
+def measure_rates(load: Load, counts: Sequence[int]) -> dict[str, float]:
+    """Return the total samples per second for each number of processes; 0 where the memory does not suffice."""
     rates = dict.fromkeys(map(str, counts), 0.0)
-    with _started(load, max(counts)) as workers:
+    with _measuring_processes(load, max(counts)) as workers:
         possible = [count for count in counts if count <= len(workers)]
         for _ in range(REPEATS):
             for count in possible:
                 for worker in workers[:count]:
                     _write(worker, count)
-                each = [float(_read(worker)) for worker in workers[:count]]
-                # The best of all: the question is what the machine can do, not who else used it just now.
-                rates[str(count)] = max(rates[str(count)], sum(each) if all(each) else 0.0)
+                worker_rates = [float(_read(worker)) for worker in workers[:count]]
+                # The best repetition counts, because other programs may have used the machine during the others.
+                rates[str(count)] = max(rates[str(count)], sum(worker_rates) if all(worker_rates) else 0.0)
     if not any(rates.values()):
         raise HflrayError(
             f"training.num_actors: the memory of {load.device} does not hold the measurement of the pool; set "
@@ -127,16 +132,19 @@ def measured(load: Load, counts: Sequence[int]) -> dict[str, float]:
     return rates
 
 
-def _smallest(rates: dict[str, float]) -> int:
-    """The smallest number that is as good as the best."""
+def _smallest_sufficient(rates: dict[str, float]) -> int:
+    """Return the smallest number of processes whose rate is at least `ENOUGH` times the best."""
     return min(int(count) for count, rate in rates.items() if rate >= ENOUGH * max(rates.values()))
 
 
 @contextmanager
-def _started(load: Load, count: int) -> Iterator[list[subprocess.Popen[str]]]:
-    """So many measuring processes, ready; fewer where not all can be (a GPU may be set to serve one process only)."""
+def _measuring_processes(load: Load, count: int) -> Iterator[list[subprocess.Popen[str]]]:
+    """Run `count` measuring processes; yield those that are ready.
+
+    Some may fail to start, for example on a GPU that serves one process only.
+    """
     command, pipe = [sys.executable, "-m", "hflray.training.processes", json.dumps(asdict(load))], subprocess.PIPE
-    # The package may lie where only this process looks.
+    # The package may be on this process's path only.
     env = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
     workers = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=env) for _ in range(count)]
     try:
@@ -166,7 +174,7 @@ def _write(worker: subprocess.Popen[str], count: int) -> None:
 
 
 class _Batched:
-    """Trains a share of the devices at once, as an actor does in an edge iteration."""
+    """Trains a share of the devices at once, like an actor in an edge iteration."""
 
     def __init__(self, load: Load) -> None:
         self._load, rng = load, np.random.default_rng(0)
@@ -180,16 +188,16 @@ class _Batched:
             torch.zeros(1, 1, 1, 1),
         )
         self._order = rng.integers(0, GPU_SAMPLES, (load.devices, load.steps, load.batch_size))
-        self._known: set[int] = set()
+        self._warmed_up: set[int] = set()
 
     def rate(self, count: int) -> float:
-        """Samples per second with the share of one of `count` processes; 0 if the memory does not hold it."""
+        """Return the samples per second of one of `count` processes; 0 if the memory does not hold its share."""
         share = math.ceil(self._load.devices / count)
-        batches = [list(own) for own in self._order[:share]]
+        batches = [list(device_order) for device_order in self._order[:share]]
         starts = [self._start] * share
         try:
-            if share not in self._known:  # the first call captures a graph, and libraries choose their algorithms
-                self._known.add(share)
+            if share not in self._warmed_up:  # the first call captures a graph, and libraries choose their algorithms
+                self._warmed_up.add(share)
                 self._trainer.fit(starts, batches)
             calls, begin = 0, time.perf_counter()
             while (elapsed := time.perf_counter() - begin) < SECONDS or not calls:
@@ -201,7 +209,7 @@ class _Batched:
 
 
 def _worker(spec: dict[str, Any]) -> None:
-    """A measuring process: says that it is ready, then measures once for every line ``number of processes``."""
+    """Run a measuring process: print "ready", then measure once for each input line, a number of processes."""
     load = Load(**spec | {"image_shape": tuple(spec["image_shape"])})
     torch.set_num_threads(1)
     if load.devices:

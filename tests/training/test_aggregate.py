@@ -1,4 +1,4 @@
-"""hflray.training.aggregate: exact sums, their mean, and what they refuse."""
+"""hflray.training.aggregate: exact sums, their mean, and the weights that are refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_mean_of_two_models_by_hand() -> None:
 
 
 def test_fraction_bits_leave_room_for_the_largest_sum() -> None:
-    # 27,500 samples need 15 bits and weights up to 2^10 need 10: 62 - 10 - 15 = 37 places are left.
+    # 27,500 samples need 15 bits and weights up to 2^10 need 10 bits, which leaves 62 - 10 - 15 = 37 places.
     assert fraction_bits(27_500) == 37
     for samples in (1, 2, 27_500, 2**31):
         top = weighted(np.float32([MAX_WEIGHT, -MAX_WEIGHT]), samples, fraction_bits(samples))

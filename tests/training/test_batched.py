@@ -1,4 +1,7 @@
-"""hflray.training.batched: many devices at once are each trained as alone. On CPU tensors, with the code of the GPU."""
+"""hflray.training.batched: devices that train together get the models of separate training.
+
+Unless marked `gpu`, the tests run the code of the GPU on CPU tensors.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +34,13 @@ def start() -> np.ndarray:
     return init_vector(build_model("hfl", SHAPE, 3), stream(0, "model"))
 
 
-def relative(found: np.ndarray, expected: np.ndarray, start: np.ndarray) -> float:
-    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected - start))
+def relative(vector: np.ndarray, expected: np.ndarray, start: np.ndarray) -> float:
+    return float(np.linalg.norm(vector - expected) / np.linalg.norm(expected - start))
 
 
 @pytest.mark.parametrize("kind", ["epoch", "full_batch", "step"])
-def test_devices_trained_together_are_trained_as_alone(kind, start) -> None:
-    """Unequal D_n, a device with one sample, and another start at each edge."""
+def test_devices_trained_together_get_the_models_of_separate_training(kind, start) -> None:
+    """The D_n are unequal, one device has a single sample, and each edge starts from a different model."""
     data, task = make_data(SIZES), EdgeTask(3, 1, fraction_bits(27), ((0, 1), (2, 3)))
     other = (start * 1.1).astype(np.float32)
     results = {}
@@ -45,8 +48,8 @@ def test_devices_trained_together_are_trained_as_alone(kind, start) -> None:
         job = make_job(kernel=kernel, local_iteration=kind, learning_rate=0.05)
         results[kernel] = DeviceHost(job, data).train(task, start, other)
     for samples, begin, alone, together in zip((10, 17), (start, other), *results.values(), strict=True):
-        expected, found = mean(alone, samples, task.fraction_bits), mean(together, samples, task.fraction_bits)
-        assert relative(found, expected, begin) < 1e-5
+        expected, model = mean(alone, samples, task.fraction_bits), mean(together, samples, task.fraction_bits)
+        assert relative(model, expected, begin) < 1e-5
 
 
 def test_rounds_clustering_and_evaluation_agree_with_the_serial_kernels(start) -> None:
@@ -64,7 +67,7 @@ def test_rounds_clustering_and_evaluation_agree_with_the_serial_kernels(start) -
 
 
 class Small:
-    """A memory that holds the training of so many devices."""
+    """A memory that holds the training of at most `holds` devices."""
 
     def __init__(self, host: DeviceHost, holds: int) -> None:
         self._fit, self._holds = host._batched._fit, holds
@@ -84,12 +87,12 @@ def test_out_of_memory_splits_the_devices_with_one_warning(start, caplog) -> Non
     host = DeviceHost(make_job(kernel="batched"), data)
     small = Small(host, holds=2)
     with caplog.at_level(logging.WARNING):
-        found = host.train(task, start)
+        sums = host.train(task, start)
         again = host.train(task, start)
     assert small.tried == [7, 3, 1, *[1] * 6, *[1] * 7]
     assert len(caplog.records) == 1
-    assert relative(mean(found[0], 21, 30), mean(expected[0], 21, 30), start) < 1e-5
-    np.testing.assert_array_equal(found[0], again[0])
+    assert relative(mean(sums[0], 21, 30), mean(expected[0], 21, 30), start) < 1e-5
+    np.testing.assert_array_equal(sums[0], again[0])
 
 
 def test_a_device_that_does_not_fit_is_refused_with_its_place(start) -> None:
@@ -111,19 +114,19 @@ def test_shapes_that_need_no_rounding() -> None:
 
 
 def recorded(step: Callable[[], None]) -> Callable[[], None]:
-    """A CUDA graph's double on CPU tensors: the operations of one step, recorded, and done again on the same tensors.
+    """Return a stand-in for a CUDA graph: the recorded operations of one step, repeated on the same CPU tensors.
 
-    Whatever Python does in a step is done once, and whatever is not an operation on the group's tensors is a constant.
+    As in a CUDA graph, a step's Python code runs once, and all but operations on the group's tensors is constant.
     """
     assert isinstance(step, partial)
     group: Group = step.args[0]
     pick, parameters = group.pick, dict(group.parameters)
 
     def traced(pick: torch.Tensor, *values: torch.Tensor) -> None:
-        kept = group.pick, group.parameters
+        original = group.pick, group.parameters
         group.pick, group.parameters = pick, dict(zip(parameters, values, strict=True))
         step()
-        group.pick, group.parameters = kept
+        group.pick, group.parameters = original
 
     graph = make_fx(traced)(pick.clone(), *(value.clone() for value in parameters.values()))
     captured.append(tuple(pick.shape))
@@ -135,7 +138,7 @@ captured: list[tuple[int, int]] = []
 
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Let steps be recorded as on a GPU; return the shapes they were recorded for."""
+    """Record steps as on a GPU; return the list of recorded shapes."""
     captured.clear()
     monkeypatch.setattr(batched, "capture", recorded)
     return captured
@@ -143,33 +146,33 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 def replaying(data, **changes) -> DeviceHost:
     host = DeviceHost(make_job(kernel="batched", learning_rate=0.05, **changes), data)
-    assert host._batched._graph is False  # on a CPU it never is by itself
+    assert host._batched._graph is False  # a CPU does not use graphs by default
     host._batched._graph = True
     return host
 
 
 def test_replayed_steps_are_the_steps_bit_for_bit(graphs, start) -> None:
-    """Groups of several sizes in turn, and again: what a graph was recorded with must not stick."""
+    """Groups of several sizes alternate, so that values from a graph's recording would show in later replays."""
     data = make_data((9, 1, 5, 12, *(3,) * 16))
     host, plain = replaying(data), DeviceHost(make_job(kernel="batched", learning_rate=0.05), data)
     for index, devices in enumerate([(0, 1, 2), (3,), (2, 0, 1), tuple(range(17)), tuple(range(2, 20))]):
         task = EdgeTask(index, 0, fraction_bits(100), (devices,))
-        (found,), (expected,) = host.train(task, start), plain.train(task, start)
-        np.testing.assert_array_equal(found, expected)
+        (sums,), (expected,) = host.train(task, start), plain.train(task, start)
+        np.testing.assert_array_equal(sums, expected)
         alone = DeviceHost(make_job(learning_rate=0.05), data).train(task, start)
         count = sum(len(data.samples_of(d)) for d in devices)
-        found, alone = (mean(total, count, task.fraction_bits) for total in (found, *alone))
-        assert relative(found, alone, start) < 1e-5
-    assert graphs == [(3, 4), (1, 4), (18, 4)]  # 17 and 18 devices share one, and so do the first and the third
+        sums, alone = (mean(total, count, task.fraction_bits) for total in (sums, *alone))
+        assert relative(sums, alone, start) < 1e-5
+    assert graphs == [(3, 4), (1, 4), (18, 4)]  # 17 and 18 devices share a graph; so do the first and third groups
 
 
-def test_few_shapes_are_kept(graphs, start, monkeypatch) -> None:
+def test_only_the_most_recent_shapes_stay_in_memory(graphs, start, monkeypatch) -> None:
     monkeypatch.setattr(batched, "KEPT_GROUPS", 2)
     host = replaying(make_data((3,) * 6))
     for count in (1, 2, 1, 3, 1, 2):
         host.train_each(start, range(count))
         assert len(host._batched._groups) <= 2
-    assert [shape[0] for shape in graphs] == [1, 2, 3, 2]  # the one used least recently goes
+    assert [shape[0] for shape in graphs] == [1, 2, 3, 2]  # the least recently used shape is dropped
 
 
 @pytest.mark.parametrize("faster", [True, False])
@@ -224,31 +227,31 @@ def test_a_graph_that_does_not_fit_splits_the_devices(start, monkeypatch, caplog
         start, range(5)
     )
     with caplog.at_level(logging.WARNING):
-        found = host.train_each(start, range(5))
-    assert relative(found, expected, start) < 1e-5
+        models = host.train_each(start, range(5))
+    assert relative(models, expected, start) < 1e-5
     assert len(caplog.records) == 1
 
 
-def test_memory_kept_for_other_shapes_goes_before_devices_are_split(graphs, start, caplog) -> None:
+def test_memory_of_other_shapes_is_released_before_devices_are_split(graphs, start, caplog) -> None:
     data = make_data((3,) * 6)
     host = replaying(data)
-    trainer, held = host._batched, []
+    trainer, group_counts = host._batched, []
     group = trainer._group
 
     def full(count: int, width: int) -> Group:
-        made = group(count, width)
-        held.append(len(trainer._groups))
+        new_group = group(count, width)
+        group_counts.append(len(trainer._groups))
         if len(trainer._groups) > 2:
             raise torch.OutOfMemoryError("CUDA out of memory.")
-        return made
+        return new_group
 
     trainer._group = full
     with caplog.at_level(logging.WARNING):
         for count in (1, 2, 3):
             host.train_each(start, range(count))
-    assert held == [1, 2, 3, 1]
+    assert group_counts == [1, 2, 3, 1]
     assert caplog.records == []
-    assert trainer._most is None
+    assert trainer._max_group is None
 
 
 def needs_gpu() -> None:
@@ -260,17 +263,17 @@ def needs_gpu() -> None:
 @pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])
 def test_a_graph_on_a_gpu_gives_the_bits_of_plain_steps(start, precision) -> None:
     needs_gpu()
-    data, found = make_data(SIZES), []
+    data, models = make_data(SIZES), []
     for graph in (True, False):
         host = DeviceHost(make_job(kernel="batched", device="cuda", cuda_graph=graph, precision=precision), data)
-        found.append(host.train_each(start, range(4)))
+        models.append(host.train_each(start, range(4)))
         assert bool(host._batched._graph) is graph
         assert all((group.replay is not None) is graph for group in host._batched._groups.values())
-    np.testing.assert_array_equal(*found)
+    np.testing.assert_array_equal(*models)
 
 
 @pytest.mark.gpu
-def test_the_faster_of_graph_and_plain_is_found_on_a_gpu(start) -> None:
+def test_a_gpu_chooses_between_graph_and_plain_steps(start) -> None:
     needs_gpu()
     host = DeviceHost(make_job(kernel="batched", device="cuda"), make_data(SIZES))
     host.train_each(start, range(4))

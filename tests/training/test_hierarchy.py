@@ -1,4 +1,4 @@
-"""hflray.training.hierarchy: equation (16), the same bits from every backend, and lost actors."""
+"""hflray.training.hierarchy: equation (16), equal bits from every backend, and lost actors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def start() -> np.ndarray:
 
 
 def test_cloud_aggregation_is_the_weighted_mean_of_the_last_local_models(start) -> None:
-    """Equation (16): edges then cloud equal one weighted mean over the last edge iteration's local models."""
+    """By equation (16), edge and cloud aggregation equal one weighted mean of the last edge iteration's models."""
     data, job = make_data(SIZES), make_job(learning_rate=0.1)
     model = SerialHierarchy(job, data, edge_iterations=2).train_round(1, start, DEVICES, EDGES)
 
@@ -155,14 +155,14 @@ def test_three_rounds_have_the_same_hashes_at_any_number_of_actors(ray_session, 
     data, job = make_data(SIZES), make_job(kernel=kernel)
 
     def hashes(backend) -> list[str]:
-        model, found = start, []
+        model, digests = start, []
         try:
             for index in (1, 2, 3):
                 model = backend.train_round(index, model, DEVICES, EDGES)
-                found.append(hashlib.sha256(model.tobytes()).hexdigest())
+                digests.append(hashlib.sha256(model.tobytes()).hexdigest())
         finally:
             backend.close()
-        return found
+        return digests
 
     expected = hashes(SerialHierarchy(job, data, edge_iterations=2))
     assert len(set(expected)) == 3
@@ -171,7 +171,7 @@ def test_three_rounds_have_the_same_hashes_at_any_number_of_actors(ray_session, 
 
 
 class Counting:
-    """Stands before an actor and counts the calls of its methods."""
+    """Wraps an actor and records the calls of its methods."""
 
     def __init__(self, actor, calls: list[str]) -> None:
         self._actor, self._calls = actor, calls
@@ -208,7 +208,7 @@ def test_calls_of_a_round_grow_with_actors_and_edges_not_with_devices(ray_sessio
     finally:
         pool.pool.devices, pool.pool.edges = plain_devices, plain_edges
         pool.close()
-    # Q · actors calls to devices, Q · edges to edges; M partial sums from each actor in an edge iteration.
+    # There are Q · actors calls to device actors and Q · edges calls to edge actors.
     assert counts == [Counter(train=2 * 2, aggregate=3, total=3)] * 2
 
 
@@ -219,7 +219,7 @@ def resident_mb(pid: int) -> float:
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
 @pytest.mark.parametrize("rounds", [20, pytest.param(200, marks=pytest.mark.slow)])
 def test_memory_is_flat_over_many_rounds(ray_session, start, rounds) -> None:
-    """Resident memory of the driver and of the actors, and what the object store holds."""
+    """This checks the resident memory of the driver and the actors, and the use of the object store."""
     import ray
 
     pool = RayHierarchy(make_job(), make_data(SIZES), 2, num_edges=3, num_actors=2, cpus_per_actor=0.5)
@@ -239,7 +239,7 @@ def test_memory_is_flat_over_many_rounds(ray_session, start, rounds) -> None:
         after, free_after = measure()
     finally:
         pool.close()
-    # A round moves 15 models of 0.3 MB: kept, 20 rounds would be 90 MB.
+    # A round moves 15 models of 0.3 MB, so a leak of all of them would take 90 MB in 20 rounds.
     assert max(b - a for a, b in zip(before, after, strict=True)) < 30
     assert free_before - free_after < 20
     assert max(after[1:]) < 600
@@ -275,7 +275,7 @@ def test_ray_is_started_with_two_heaps_for_each_process(monkeypatch: pytest.Monk
 
 @pytest.mark.slow
 def test_processes_started_here_share_two_heaps() -> None:
-    """Or a process that serves trial after trial keeps a heap for each: 50 MB more with every one of Fashion-MNIST."""
+    """Otherwise a process keeps a heap for each trial that it serves: 50 MB more per trial of Fashion-MNIST."""
     code = (
         "import os, ray\n"
         "from hflray.training.hierarchy import start_ray\n"
@@ -283,7 +283,7 @@ def test_processes_started_here_share_two_heaps() -> None:
         "print(ray.get(ray.remote(lambda: os.environ.get('MALLOC_ARENA_MAX')).remote()))\n"
     )
     env = {name: value for name, value in os.environ.items() if name not in ("MALLOC_ARENA_MAX", "RAY_ADDRESS")}
-    env["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="h", dir="/tmp")  # sockets want a short path
+    env["RAY_TMPDIR"] = tempfile.mkdtemp(prefix="h", dir="/tmp")  # the path of a socket must be short
     try:
         run = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     finally:

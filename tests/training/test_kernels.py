@@ -14,7 +14,7 @@ KERNELS = ["eager", "channels_last", "native"]
 SHAPES = [
     ("hfl", (1, 28, 28)),  # Fashion-MNIST
     ("hfl", (3, 32, 32)),  # CIFAR-10
-    ("hfl", (2, 18, 19)),  # odd features: the last row and column are in no pooling window
+    ("hfl", (2, 18, 19)),  # odd sizes: the last row and column are in no pooling window
     ("mini", (1, 10, 10)),
 ]
 
@@ -25,7 +25,7 @@ def needs_compiler(name: str) -> None:
 
 
 def reference(kind: str, shape: tuple[int, int, int], vector: np.ndarray, x, y, batches, rate: float) -> np.ndarray:
-    """SGD as every tutorial has it, ReLU before pooling included."""
+    """Train with textbook SGD, with ReLU before pooling; return the parameters."""
     model = build_model(kind, shape, 10)
     load_vector(model, vector)
     optimiser = torch.optim.SGD(model.parameters(), lr=rate)
@@ -53,7 +53,7 @@ def test_a_kernel_makes_the_steps_of_plain_torch(name: str, kind: str, shape: tu
     kernel.hold(x, y)
     for batch in batches:
         kernel.step(batch)
-    # Relative to what was learned, not to the weights: of these a step changes little.
+    # The error is relative to the change of the weights, because a step changes them little.
     error = np.linalg.norm(kernel.vector() - expected) / np.linalg.norm(expected - start)
     assert error < 1e-4
     plain = build_model(kind, shape, 10)
@@ -63,18 +63,18 @@ def test_a_kernel_makes_the_steps_of_plain_torch(name: str, kind: str, shape: tu
 
 
 @pytest.mark.parametrize("name", KERNELS)
-def test_a_kernel_keeps_nothing_of_the_device_before(name: str) -> None:
+def test_a_kernel_keeps_no_state_of_the_previous_device(name: str) -> None:
     needs_compiler(name)
     rng = np.random.default_rng(1)
     start = init_vector(build_model("hfl", (1, 16, 16), 3), rng)
     kernel = build_kernel(name, build_model("hfl", (1, 16, 16), 3), (1, 16, 16), 0.1, 8, "float32")
 
     def fit(seed: int) -> np.ndarray:
-        own = np.random.default_rng(seed)
+        device_rng = np.random.default_rng(seed)
         kernel.load(start)
         kernel.hold(
-            torch.from_numpy(own.standard_normal((8, 1, 16, 16), dtype=np.float32)),
-            torch.from_numpy(own.integers(0, 3, 8)),
+            torch.from_numpy(device_rng.standard_normal((8, 1, 16, 16), dtype=np.float32)),
+            torch.from_numpy(device_rng.integers(0, 3, 8)),
         )
         kernel.step(np.arange(8))
         return kernel.vector()
@@ -86,8 +86,8 @@ def test_a_kernel_keeps_nothing_of_the_device_before(name: str) -> None:
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", KERNELS)
-def test_a_vector_may_be_read_only_and_what_is_returned_is_a_copy(name: str) -> None:
-    """As it comes from Ray's object store; torch would warn of it once per process."""
+def test_a_vector_may_be_read_only_and_the_returned_vector_is_a_copy(name: str) -> None:
+    """Vectors from Ray's object store are read-only, and torch would warn of that once per process."""
     needs_compiler(name)
     start = init_vector(build_model("mini", (1, 10, 10), 3), np.random.default_rng(1))
     start.flags.writeable = False
@@ -118,7 +118,7 @@ def test_bf16_is_near_float32_and_not_the_same(name: str) -> None:
 
 @pytest.mark.slow
 def test_the_compiled_kernel_makes_the_same_steps() -> None:
-    """A minute or more of compiling; whole batches run compiled, the rest of an epoch does not."""
+    """Compiling takes a minute or more. Whole batches run compiled, and the last batch of an epoch does not."""
     if compiler() is None:
         pytest.skip("no C compiler")
     rng = np.random.default_rng(1)

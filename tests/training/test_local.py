@@ -1,4 +1,4 @@
-"""hflray.training.local: equation (1) against plain torch, the mini-batches, and where an error happened."""
+"""hflray.training.local: equation (1) against plain torch, the mini-batches, and the place named in errors."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def start() -> np.ndarray:
 
 
 def reference_sgd(vector: np.ndarray, data: DeviceData, device: int, batches, rate: float) -> np.ndarray:
-    """The same training in a dozen lines of ordinary PyTorch."""
+    """Do the same training in a dozen lines of ordinary PyTorch; return the parameters."""
     model = build_model("hfl", SHAPE, 3)
     load_vector(model, vector)
     optimiser = torch.optim.SGD(model.parameters(), lr=rate)
-    own = data.samples_of(device)
-    x = (torch.tensor(data.x[own]).float() / 255 - 0.5) / 0.25
-    y = torch.tensor(data.y[own])
+    index = data.samples_of(device)
+    x = (torch.tensor(data.x[index]).float() / 255 - 0.5) / 0.25
+    y = torch.tensor(data.y[index])
     for batch in batches:
         optimiser.zero_grad()
         torch.nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
@@ -75,7 +75,7 @@ def test_batches_of_each_kind_of_local_iteration() -> None:
     assert sizes("epoch", 10) == [4, 4, 2, 4, 4, 2]
     assert sizes("full_batch", 10) == [10, 10]
     assert sizes("step", 10) == [4, 4]
-    assert sizes("step", 3) == [3, 3]  # a batch larger than the device's data is all of its data
+    assert sizes("step", 3) == [3, 3]  # if a batch exceeds the device's data, it holds all of them
     assert sizes("epoch", 1) == [1, 1]
     epoch = list(_batches(10, make_job(local_iterations=1), np.random.default_rng(0)))
     assert sorted(np.concatenate(epoch)) == list(range(10))
@@ -144,7 +144,7 @@ def test_the_callers_thread_count_is_left_as_it_was(start) -> None:
 
 @pytest.mark.parametrize("kernel", ["eager", "channels_last", "native", "batched"])
 def test_awkward_devices_are_trained(kernel, start) -> None:
-    """One sample; a batch larger than the data; a last batch of one."""
+    """The devices have one sample, fewer samples than a batch, and a last batch of one sample."""
     if kernel == "native" and compiler() is None:
         pytest.skip("no C compiler")
     data, job = make_data(sizes=(1, 3, 5)), make_job(kernel=kernel)
@@ -157,7 +157,7 @@ def test_awkward_devices_are_trained(kernel, start) -> None:
 
 @pytest.mark.parametrize("kernel", ["eager", "channels_last", "native", "batched"])
 @pytest.mark.parametrize("bad", ["images of another shape", "labels beyond the classes", "an empty device"])
-def test_what_cannot_be_trained_names_its_place(kernel, bad, start) -> None:
+def test_an_error_in_training_names_its_place(kernel, bad, start) -> None:
     if kernel == "native" and compiler() is None:
         pytest.skip("no C compiler")
     data = make_data(sizes=(4, 0)) if bad == "an empty device" else make_data(sizes=(4, 4))
@@ -184,7 +184,7 @@ def test_a_model_whose_forward_fails_names_its_place(kernel, error, start, monke
 
 
 def test_labels_that_have_no_class_are_refused_before_a_step(start) -> None:
-    """A GPU would only say that an assertion failed, and no longer be of use to the process."""
+    """A GPU would only report a failed assertion, and the process could no longer use it."""
     data = make_data()
     data = dataclasses.replace(data, y=data.y - 1)
     with pytest.raises(HflrayError, match=r"device 0: the device's labels go from -1 to 1; accepted: 0 to 2"):

@@ -24,7 +24,7 @@ def test_a_cache_folder_that_cannot_be_made_is_replaced(monkeypatch, tmp_path) -
     assert cache_folder("x").is_dir()
 
 
-def test_the_cpu_has_a_name_and_the_heap_can_be_told() -> None:
+def test_the_cpu_has_a_name_and_the_heap_can_be_configured() -> None:
     assert cpu_model()
     quiet_heap()
 
@@ -41,7 +41,7 @@ sys.stdin.read()
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinities on this platform")
 def test_processes_never_share_a_claimed_cpu_and_give_it_back(monkeypatch, tmp_path) -> None:
     env = os.environ | {"TMPDIR": str(tmp_path)}
-    mine = available_cpus()
+    cpus = available_cpus()
 
     def start() -> tuple[subprocess.Popen[str], list[str]]:
         pipe = subprocess.PIPE
@@ -49,16 +49,16 @@ def test_processes_never_share_a_claimed_cpu_and_give_it_back(monkeypatch, tmp_p
         assert process.stdout is not None
         return process, process.stdout.readline().split()
 
-    started = [start() for _ in range(min(2, len(mine)))]
+    started = [start() for _ in range(min(2, len(cpus)))]
     claimed = [answer[0] for _, answer in started]
     assert len(set(claimed)) == len(claimed)
     assert all(answer == [answer[0], answer[0]] for _, answer in started)
-    if len(mine) == len(started):  # all are taken: the next one is left to wander
+    if len(cpus) == len(started):  # all CPUs are claimed, so the next process is not pinned
         process, answer = start()
-        assert answer == ["None", *map(str, mine)]
+        assert answer == ["None", *map(str, cpus)]
         process.communicate()
     started[0][0].communicate()
     process, answer = start()
     assert answer[0] == claimed[0]
-    for each in (process, started[-1][0]):
-        each.communicate() if each.poll() is None else None
+    for remaining in (process, started[-1][0]):
+        remaining.communicate() if remaining.poll() is None else None

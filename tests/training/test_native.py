@@ -1,4 +1,4 @@
-"""hflray.training.native: building the C code, and what it refuses. Its arithmetic: test_kernels.py."""
+"""hflray.training.native: building the C code, and the models that it refuses. test_kernels.py tests its arithmetic."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hflray.training import native
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path):
-    """No library built or loaded yet."""
+    """Start with no library built or loaded."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     native.library.cache_clear()
     yield tmp_path

@@ -19,7 +19,7 @@ EDGES = np.array([2, 0, 2, 0, 2])  # edge 1 stays empty
 @given(st.lists(st.integers(1, 1000), min_size=1, max_size=60), st.integers(1, 9))
 def test_longest_first_is_within_four_thirds_of_the_best(load, hosts) -> None:
     total = np.bincount(balance(np.array(load), hosts), np.array(load), minlength=hosts)
-    # Graham's bound, against the two lower bounds of any schedule.
+    # This is Graham's bound relative to the lower bounds of any schedule.
     lower = max(max(load), sum(load) / hosts, sum(sorted(load)[-hosts - 1 :][:2]) if len(load) > hosts else 0)
     assert total.sum() == sum(load)
     assert total.max() <= lower * (4 / 3) + max(load) / 3
@@ -32,8 +32,8 @@ def test_balance_by_hand() -> None:
 
 def test_a_plan_holds_each_device_once_at_its_edge() -> None:
     plan = plan_round(np.array(SIZES), DEVICES, EDGES, hosts=2)
-    seen = sorted((device, edge) for share in plan.shares for edge, devices in share.items() for device in devices)
-    assert seen == sorted(zip(DEVICES.tolist(), EDGES.tolist(), strict=True))
+    pairs = sorted((device, edge) for share in plan.shares for edge, devices in share.items() for device in devices)
+    assert pairs == sorted(zip(DEVICES.tolist(), EDGES.tolist(), strict=True))
     assert plan.edge_samples == {0: 7 + 3, 2: 9 + 5 + 2}
     assert plan.fraction_bits == fraction_bits(26)
 
@@ -67,7 +67,7 @@ def test_a_pool_on_gpus() -> None:
     assert size() == (1, 1.0, 1.0)
     assert size(per_gpu=4) == (4, 0.5, 0.25)
     assert size(gpus=2, per_gpu=2) == (4, 0.5, 0.5)
-    assert size(gpus=0.5) == (1, 1.0, 0.5)  # another trial has the other half
+    assert size(gpus=0.5) == (1, 1.0, 0.5)  # another trial uses the other half
     assert size(gpus=0.5, per_gpu=4) == (2, 1.0, 0.25)
     assert size(gpus=0.25, per_gpu=2) == (1, 1.0, 0.25)
     assert size("training.num_actors=3") == (3, 0.6666, 0.3333)

@@ -1,4 +1,4 @@
-"""hflray.training.pool on one node: nothing is asked, nothing is added twice. Several nodes: tests/cluster/."""
+"""hflray.training.pool on one node, where no actor is asked for its node. tests/cluster/ tests several nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hflray.training.processes import Load
 from tests.training.test_local import make_data, make_job
 
 
-def test_one_node_is_asked_nothing(ray_session) -> None:
+def test_actors_on_a_single_node_are_not_asked_for_it(ray_session) -> None:
     pool = ActorPool(make_job(), ray.put(make_data()), num_actors=2, cpus_per_actor=0.5, num_edges=2)
     try:
         assert (len(pool.devices), len(pool.edges), pool.nodes) == (2, 2, [])
@@ -23,7 +23,7 @@ def test_one_node_is_asked_nothing(ray_session) -> None:
         pool.close()
 
 
-def test_sums_of_a_node_are_added_there_unless_the_edge_is_there_too(ray_session) -> None:
+def test_sums_are_added_on_their_node_unless_the_edge_is_on_it(ray_session) -> None:
     pool = ActorPool(make_job(), ray.put(make_data()), num_actors=1, cpus_per_actor=0.5, num_edges=1)
     try:
         pool.nodes, pool._homes = ["near", "far", "far", "alone"], ["near"]
@@ -43,7 +43,7 @@ def test_sums_of_a_node_are_added_there_unless_the_edge_is_there_too(ray_session
         pool.close()
 
 
-def test_closing_twice_is_closing(ray_session) -> None:
+def test_a_pool_can_be_closed_twice(ray_session) -> None:
     pool = ActorPool(make_job(), ray.put(make_data()), num_actors=1, cpus_per_actor=0.5, num_edges=1)
     pool.close()
     pool.close()
@@ -58,8 +58,8 @@ def fresh_answers() -> None:
     processes_per_gpu.cache_clear()
 
 
-def test_the_pool_of_a_gpu_is_measured_where_there_is_one(ray_session, fresh_answers, monkeypatch) -> None:
-    """In a task that holds the GPU (here one that is not there), once for each load."""
+def test_the_pool_of_a_gpu_is_measured_in_a_task_that_holds_it(ray_session, fresh_answers, monkeypatch) -> None:
+    """The measurement runs once per load, in a task that holds the GPU. The GPU of this test does not exist."""
 
     def measure(load: Load) -> int:
         return 100 * len(ray.get_gpu_ids()) + load.devices
@@ -70,7 +70,7 @@ def test_the_pool_of_a_gpu_is_measured_where_there_is_one(ray_session, fresh_ans
     assert processes_per_gpu(LOAD, 0.5) == 103
 
 
-def test_what_goes_wrong_there_arrives_as_itself(ray_session, fresh_answers, monkeypatch) -> None:
+def test_an_error_of_the_measurement_keeps_its_type_and_message(ray_session, fresh_answers, monkeypatch) -> None:
     def measure(load: Load) -> int:
         raise HflrayError("training.num_actors: no memory")
 
@@ -79,11 +79,11 @@ def test_what_goes_wrong_there_arrives_as_itself(ray_session, fresh_answers, mon
         processes_per_gpu(LOAD)
 
 
-def test_actors_reserve_the_part_of_a_gpu_they_are_given(ray_session) -> None:
+def test_actors_reserve_their_part_of_a_gpu(ray_session) -> None:
     pool = ActorPool(make_job(), ray.put(make_data()), 2, 0.5, num_edges=1, gpus_per_actor=0.5)
     try:
         ray.get([actor.about.remote() for actor in pool.devices])
-        look = lambda _: ray.get_runtime_context().get_assigned_resources()["GPU"]  # noqa: E731
-        assert ray.get([actor.__ray_call__.remote(look) for actor in pool.devices]) == [0.5, 0.5]
+        assigned_gpus = lambda _: ray.get_runtime_context().get_assigned_resources()["GPU"]  # noqa: E731
+        assert ray.get([actor.__ray_call__.remote(assigned_gpus) for actor in pool.devices]) == [0.5, 0.5]
     finally:
         pool.close()

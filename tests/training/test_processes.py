@@ -1,4 +1,4 @@
-"""hflray.training.processes: how many processes, measured on CPUs, and on a GPU with CPU tensors in its place."""
+"""hflray.training.processes: the measured number of processes on CPUs, and on a GPU that CPU tensors replace."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hflray.config import TrainingConfig
 from hflray.errors import HflrayError
 from hflray.training import processes
 from hflray.training.autotune import WORTH_MEASURING, available_cpus
-from hflray.training.processes import Load, gpu_load, measured, useful_cpus, useful_gpu_processes
+from hflray.training.processes import Load, gpu_load, measure_rates, useful_cpus, useful_gpu_processes
 from tests.training.test_autotune import rates
 
 SHAPE = (1, 16, 16)
@@ -31,15 +31,15 @@ def test_half_the_cpus_are_used_where_the_others_add_nothing(monkeypatch) -> Non
     def useful(changes: dict, passes: int = WORTH_MEASURING, cpus: int = 8) -> int:
         return useful_cpus(config.model_copy(update=changes), SHAPE, 3, passes, cpus)
 
-    asked = rates(monkeypatch, {"4": 100.0, "8": 102.0}, processes)
+    measurements = rates(monkeypatch, {"4": 100.0, "8": 102.0}, processes)
     assert useful({}) == 4
     rates(monkeypatch, {"4": 100.0, "8": 150.0}, processes)
     assert useful({}) == 8
-    asked.clear()
+    measurements.clear()
     assert useful({}, passes=1) == useful({"autotune": False}) == useful({"threads": 2}) == 8
     assert useful({}, cpus=1) == 1
-    assert useful({}, cpus=64) == 64  # a cluster's: this machine cannot tell
-    assert asked == []
+    assert useful({}, cpus=64) == 64  # these belong to a cluster, which this machine cannot measure
+    assert measurements == []
 
 
 def test_the_pool_is_measured_with_processes() -> None:
@@ -47,9 +47,9 @@ def test_the_pool_is_measured_with_processes() -> None:
     assert useful_cpus(config, SHAPE, 3, WORTH_MEASURING, min(2, len(available_cpus()))) in (1, 2)
 
 
-def test_the_fewest_processes_on_a_gpu_that_are_as_good_as_any(monkeypatch) -> None:
-    def useful(known: dict[str, float], load: Load = TINY) -> int:
-        rates(monkeypatch, known, processes)
+def test_a_gpu_gets_the_fewest_processes_with_nearly_the_best_rate(monkeypatch) -> None:
+    def useful(rate_by_count: dict[str, float], load: Load = TINY) -> int:
+        rates(monkeypatch, rate_by_count, processes)
         return useful_gpu_processes(load)
 
     assert useful({"1": 100.0, "2": 102.0, "4": 101.0}) == 1
@@ -58,33 +58,33 @@ def test_the_fewest_processes_on_a_gpu_that_are_as_good_as_any(monkeypatch) -> N
     assert useful({"1": 100.0, "2": 150.0, "4": 0.0}) == 2  # the memory does not hold four
 
 
-def test_what_is_measured_for_a_gpu() -> None:
+def test_the_load_for_a_gpu_holds_the_settings_that_decide_its_speed() -> None:
     config = TrainingConfig(device="cuda", batch_size=4096, precision="tf32", cuda_graph=False)
     load = gpu_load(config, SHAPE, 3, 25)
     assert (load.device, load.devices, load.batch_size) == ("cuda", 25, 256)
     assert (load.precision, load.cuda_graph) == ("tf32", False)
-    # Settings that do not matter for the speed make no other measurement.
+    # Settings that do not affect the speed cause no further measurement.
     assert gpu_load(config.model_copy(update={"learning_rate": 0.5}), SHAPE, 3, 25) == load
 
 
-def test_processes_with_the_batched_kernel_are_measured_and_it_is_kept(monkeypatch, tmp_path) -> None:
-    """The code of the GPU on CPU tensors: two processes, each with its share of the devices."""
+def test_a_measurement_with_the_batched_kernel_is_saved(monkeypatch, tmp_path) -> None:
+    """Two processes run the code of the GPU on CPU tensors, each with its share of the devices."""
     monkeypatch.setattr(processes, "GPU_COUNTS", (1, 2))
     count = useful_gpu_processes(TINY)
     (path,) = (tmp_path / "hflray" / "autotune").iterdir()
-    kept = json.loads(path.read_text())
-    assert kept["of"]["gpu"] == "cpu"
-    assert kept["of"]["load"]["devices"] == 3
-    assert set(kept["rates"]) == {"1", "2"}
-    assert min(kept["rates"].values()) > 0
+    saved = json.loads(path.read_text())
+    assert saved["of"]["gpu"] == "cpu"
+    assert saved["of"]["load"]["devices"] == 3
+    assert set(saved["rates"]) == {"1", "2"}
+    assert min(saved["rates"].values()) > 0
     assert count in (1, 2)
-    monkeypatch.setattr(processes, "measured", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr(processes, "measure_rates", lambda *_: pytest.fail("measured again"))
     assert useful_gpu_processes(TINY) == count
 
 
 def test_processes_that_cannot_start_are_an_error() -> None:
     with pytest.raises(HflrayError, match=r"training.num_actors: measuring the pool failed"):
-        measured(dataclasses.replace(TINY, image_shape=(1, 2, 2)), [1])
+        measure_rates(dataclasses.replace(TINY, image_shape=(1, 2, 2)), [1])
 
 
 def test_a_gpu_that_torch_does_not_find_is_named(monkeypatch) -> None:
