@@ -1,11 +1,12 @@
-"""What is logged where: trackers for comparing, a local journal so that nothing depends on them.
+"""Logging: trackers for comparing runs, and a local journal so that a sweep does not depend on a tracker.
 
-One flat run per trial (nested runs hide their curves), one batch per round with the round as the step, parameters
-under the configuration's own dotted names. The journal, one JSON line per round in ``<sweep>/journal/<trial>.jsonl``,
-is written first and holds all that a run needs; a thread per tracker sends it on. A tracker that is away, slow or full
-costs warnings, never a trial: what it missed follows when it is back, or with ``python -m hflray.tracking sync``.
+Each trial is one flat run (nested runs hide their curves). Each round is logged as one batch with the round as the
+step, and parameters have the configuration's dotted names. The journal, one JSON line per round in
+``<sweep>/journal/<trial>.jsonl``, is written first and holds all that a run needs. One thread per tracker sends it on.
+A tracker that is unreachable, slow or full causes warnings and never fails a trial. The missed rounds are sent when it
+answers again, or by ``python -m hflray.tracking sync``.
 
-`tracker` is the public face, `sink` what a tracker has to offer, `mlflow` and `csv` are trackers, `history`
+`tracker` is the public interface, `sink` is the protocol of a tracker, `mlflow` and `csv` are trackers, and `history`
 reads finished runs.
 """
 

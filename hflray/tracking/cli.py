@@ -11,14 +11,14 @@ from hflray.tracking.tracker import sync
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Send what MLflow, or another tracker of the sweep, has missed; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m hflray.tracking", description="Send what MLflow has missed.")
+    """Send the rounds that MLflow or another tracker of the sweep has missed; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m hflray.tracking", description="Send missed rounds to MLflow.")
     parser.add_argument("command", choices=["sync"])
     parser.add_argument("folder", type=Path, help="the sweep's results, hflray_results/NAME-…")
     parser.add_argument("--tracking-uri", help="the MLflow server; default: the one of the sweep")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        complete = sync(given.folder, given.tracking_uri)
+        complete = sync(options.folder, options.tracking_uri)
     except HflrayError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -1,13 +1,13 @@
 """CSV files as a tracker: ``<sweep>/csv/<trial>.csv``, for a spreadsheet or ``pandas.read_csv``.
 
-A file has a row per round. Its columns are ``round`` and the metrics of the README's glossary, under their names there,
-in the order in which they first come up; a cell is empty where a round has no finite value. Numbers are written so that
-they read back as the same numbers.
+A file has a row per round. Its columns are ``round`` and the metrics under their names in the README's glossary, in
+the order of their first appearance. A cell is empty if the round has no finite value. Numbers are written so that they
+read back as the same numbers.
 
-A row is added in one write. The file is never without its heading: it is made, and made wider when a new metric comes
-up (those of the end do), under another name and put in place in one step. A row that a kill or a full disk cut off is
-taken away before the next is added. A file that is lost is made again from the journal, when the sweep is resumed or by
-``python -m hflray.tracking sync``.
+A row is added in one write. The file always has its heading: when it is created, and when a new metric adds a column
+(such as the metrics of a run's end), it is written under another name and moved into place atomically. A row that a
+kill or a full disk truncated is removed before the next row is added. A lost file is written again from the journal,
+when the sweep is resumed or by ``python -m hflray.tracking sync``.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class CSVSink(Sink):
     def __init__(self, place: Place) -> None:
         self._folder = place.folder / FOLDER
         self.where = str(self._folder)
-        self._columns: dict[str, list[str]] = {}  # of the runs that are open, by key
+        self._columns: dict[str, list[str]] = {}  # the columns of each open run, by key
 
     def connect(self) -> None:
-        """Make the folder. Raises OSError: that cannot be done."""
+        """Make the folder. Raises OSError: the folder cannot be made."""
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def open(self, run: Run) -> int:
-        """Look for the run's file; return its last round."""
+        """Open the run's file; return its last round, or -1 if it has none."""
         path = self._path(run)
         self._columns[run.key] = []
         if not path.exists():
@@ -52,12 +52,12 @@ class CSVSink(Sink):
         _cut_torn_row(path)
         with path.open(encoding="utf-8", newline="") as file:
             rows = csv.reader(file)
-            self._columns[run.key] = next(rows, [])  # none: the machine went down before the disk had the file
+            self._columns[run.key] = next(rows, [])  # empty if the machine went down before the disk had the file
             return max((int(row[0]) for row in rows), default=-1)
 
     def rounds(self, run: Run, rounds: Sequence[Round]) -> None:
-        """Add a row for each round; the rows of a call are written at once."""
-        if run.key not in self._columns:  # it had ended
+        """Add a row for each round. The rows of a call are written at once."""
+        if run.key not in self._columns:  # the run had ended and continues
             self.open(run)
         path, columns = self._path(run), self._columns[run.key]
         rows = [{ROUND: round.number, **round.values} for round in rounds]
@@ -70,11 +70,11 @@ class CSVSink(Sink):
             _append(path, _text(columns, rows))
 
     def end(self, run: Run, ending: Ending) -> None:
-        """Nothing is left to be done: the last row has the values of the end."""
+        """Forget the run's columns. The last row has the final values already."""
         self._columns.pop(run.key, None)
 
     def seen_at(self) -> str:
-        """Where the files are."""
+        """Return a line that names the folder of the files."""
         return f"Rounds as CSV files: {self._folder}"
 
     def _path(self, run: Run) -> Path:
@@ -96,7 +96,7 @@ def _read(path: Path) -> list[Row]:
 
 
 def _replace(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> None:
-    """Write a whole file in one step."""
+    """Write the file anew and move it into place atomically."""
     scratch = path.with_name(f".{path.name}")
     heading = dict(zip(columns, columns, strict=True))
     scratch.write_text(_text(columns, [heading, *rows]), encoding="utf-8")
@@ -104,7 +104,7 @@ def _replace(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> None:
 
 
 def _append(path: Path, text: str) -> None:
-    """Add whole rows, all or none of them. Raises OSError: the file is gone, or the disk full."""
+    """Add either all rows or none. Raises OSError: the file is missing, or the disk is full."""
     with path.open("rb+", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         try:
@@ -117,7 +117,7 @@ def _append(path: Path, text: str) -> None:
 
 
 def _cut_torn_row(path: Path) -> None:
-    """Take away what comes after the last end of a line."""
+    """Remove the text after the last newline."""
     with path.open("rb+") as file:
         content = file.read()
         file.truncate(content.rfind(b"\n") + 1)

@@ -1,4 +1,4 @@
-"""Finished runs, read again: from MLflow, or from the journal where MLflow is away."""
+"""Read finished runs from MLflow, or from the journal if MLflow is unreachable."""
 
 from __future__ import annotations
 
@@ -18,7 +18,15 @@ from hflray.tracking.sink import reason
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """A run as MLflow has it: its last metrics, its last round, and why it failed or was stopped early, if it was."""
+    """A run in MLflow.
+
+    Attributes:
+        run_id, name, status: MLflow's.
+        rounds: the number of the last round.
+        values: the last value of each metric.
+        error: why the run failed, or None.
+        stopped: why the run was stopped early, or None.
+    """
 
     run_id: str
     name: str
@@ -30,35 +38,35 @@ class LoggedRun:
 
 
 def read_runs(uri: str, experiment: str, sweep: str) -> tuple[str, list[LoggedRun]]:
-    """The MLflow experiment's id and the runs of a sweep, in the order they were begun.
+    """Return the id of the MLflow experiment, and the runs of a sweep in the order of their start.
 
     Raises:
-        ConfigError: the store does not answer, or knows no runs of the sweep.
+        ConfigError: the store does not answer, or has no runs of the sweep.
     """
-    client, experiment_id, found = _runs_of(uri, experiment, sweep)
+    client, experiment_id, mlflow_runs = _runs_of(uri, experiment, sweep)
     runs = []
-    for run in found:
-        every = sorted(run.data.metrics, key=lambda name: name != ROUND_OBJECTIVE)[:1]
-        rounds = max((m.step for name in every for m in client.get_metric_history(run.info.run_id, name)), default=0)
-        info, why, stopped = run.info, run.data.tags.get("hflray.error"), run.data.tags.get("hflray.stopped")
-        runs.append(LoggedRun(info.run_id, info.run_name, info.status, rounds, dict(run.data.metrics), why, stopped))
+    for run in mlflow_runs:
+        first = sorted(run.data.metrics, key=lambda name: name != ROUND_OBJECTIVE)[:1]
+        rounds = max((m.step for name in first for m in client.get_metric_history(run.info.run_id, name)), default=0)
+        info, error, stopped = run.info, run.data.tags.get("hflray.error"), run.data.tags.get("hflray.stopped")
+        runs.append(LoggedRun(info.run_id, info.run_name, info.status, rounds, dict(run.data.metrics), error, stopped))
     return experiment_id, runs
 
 
 def _runs_of(uri: str, experiment: str, sweep: str) -> tuple[Any, str, list[Any]]:
-    """Client, experiment id and MLflow's runs of a sweep; raises as `read_runs`."""
+    """Return the client, the experiment's id and MLflow's runs of a sweep. It raises the errors of `read_runs`."""
     try:
         client = client_of(uri)
-        known = client.get_experiment_by_name(experiment)
+        stored = client.get_experiment_by_name(experiment)
         query = f"tags.`hflray.sweep` = '{sweep}'"
-        found = client.search_runs([known.experiment_id], query, order_by=["start_time"]) if known else []
+        runs = client.search_runs([stored.experiment_id], query, order_by=["start_time"]) if stored else []
     except Exception as error:
         raise ConfigError(f"MLflow at {uri} does not answer ({reason(error)}); start that server") from error
-    if known is None or not found:
+    if stored is None or not runs:
         raise ConfigError(
             f"MLflow at {uri} has no runs of {sweep}; send them with python -m hflray.tracking sync FOLDER"
         )
-    return client, str(known.experiment_id), list(found)
+    return client, str(stored.experiment_id), list(runs)
 
 
 @dataclass(frozen=True)
@@ -66,13 +74,13 @@ class History:
     """A run with all its rounds.
 
     Attributes:
-        name, status: MLflow's; ``RUNNING`` also where a run was broken off.
-        error: why it failed, or None.
-        config: its resolved configuration, YAML.
+        name, status: MLflow's; the status is ``RUNNING`` also for a run that was killed.
+        error: why the run failed, or None.
+        config: the resolved configuration as YAML.
         environment: see `hflray.provenance.environment`.
-        values: its last metrics, those known at the end included.
-        tables: its rounds and devices.
-        started_ms, ended_ms: the clock when it was begun, and when it ended or was last heard of.
+        values: the last value of each metric, including metrics of the run's end.
+        tables: the tables of rounds and devices.
+        started_ms, ended_ms: the time of the run's start, and of its end or its last sign of life, in ms since 1970.
     """
 
     name: str
@@ -87,23 +95,27 @@ class History:
 
 
 def read_histories(
-    uri: str, experiment: str, sweep: str, told: Callable[[int, int], None] = lambda done, of: None
+    uri: str, experiment: str, sweep: str, on_progress: Callable[[int, int], None] = lambda done, total: None
 ) -> list[History]:
-    """The runs of a sweep as MLflow has them, in the order they were begun; `told` after each of them.
+    """Return the runs of a sweep in MLflow, in the order of their start.
 
-    A run that has not ended has no tables yet: its rounds are put together from its metrics.
+    A run that has not ended has no tables yet, so its rounds are assembled from its metrics.
+
+    Args:
+        uri, experiment, sweep: where MLflow has the runs.
+        on_progress: called after each run with the number of runs read and their total.
 
     Raises:
-        ConfigError: the store does not answer, or knows no runs of the sweep.
+        ConfigError: the store does not answer, or has no runs of the sweep.
     """
-    client, _, found = _runs_of(uri, experiment, sweep)
+    client, _, runs = _runs_of(uri, experiment, sweep)
     histories = []
-    for number, run in enumerate(found, 1):
+    for number, run in enumerate(runs, 1):
         try:
             histories.append(_history(client, run))
         except Exception as error:
             raise ConfigError(f"MLflow at {uri} does not answer ({reason(error)}); start that server") from error
-        told(number, len(found))
+        on_progress(number, len(runs))
     return histories
 
 
@@ -118,7 +130,7 @@ def _history(client: Any, run: Any) -> History:
             return Path(client.download_artifacts(run_id, name, folder))
 
         config = fetch("config.yaml").read_text(encoding="utf-8") if "config.yaml" in names else ""
-        around = json.loads(fetch("environment.json").read_text()) if "environment.json" in names else {}
+        environment = json.loads(fetch("environment.json").read_text()) if "environment.json" in names else {}
         if "rounds.parquet" in names:
             devices = pd.read_parquet(fetch("devices.parquet")) if "devices.parquet" in names else None
             tables = Tables(pd.read_parquet(fetch("rounds.parquet")), devices)
@@ -128,44 +140,44 @@ def _history(client: Any, run: Any) -> History:
                 for metric in client.get_metric_history(run_id, name):
                     rows.setdefault(metric.step, {"round": metric.step})[name] = metric.value
             tables = Tables(pd.DataFrame([rows[step] for step in sorted(rows)]))
-    why, end = run.data.tags.get("hflray.error"), info.end_time or info.start_time
+    error, end = run.data.tags.get("hflray.error"), info.end_time or info.start_time
     values = dict(run.data.metrics)
-    return History(info.run_name, info.status, why, config, around, values, tables, info.start_time, end)
+    return History(info.run_name, info.status, error, config, environment, values, tables, info.start_time, end)
 
 
 def read_journal(folder: Path, damaged: list[str] | None = None) -> list[History]:
-    """The runs of a sweep as its journal has them, in the order they were begun.
+    """Return the runs of a sweep in its journal, in the order of their start.
 
     Args:
-        folder: of the sweep's results.
-        damaged: is given a line for each run whose journal cannot be read, or not all of it.
+        folder: the sweep's results folder.
+        damaged: a list that receives a line for each run whose journal cannot be read in full.
 
     Raises:
-        ConfigError: there is none, or none that can be read.
+        ConfigError: the journal has no run, or none that can be read.
     """
     journal = Journal(folder)
-    histories, said = [], [] if damaged is None else damaged
+    histories, problems = [], [] if damaged is None else damaged
     for key in journal.run_keys():
         path = journal.path(key)
         try:
             lost = journal.lost_lines(key)
             histories.append(_journalled(journal.entries(key)))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            said.append(f"{key}: its journal {path} cannot be read ({reason(error)})")
+            problems.append(f"{key}: its journal {path} cannot be read ({reason(error)})")
             continue
         if lost:
-            said.append(
+            problems.append(
                 f"{key}: {lost} of the lines in its journal {path} cannot be read; their rounds are missing here "
                 "unless they were run again or MLflow has them"
             )
     if not histories:
-        why = f"holds no run that can be read ({'; '.join(said)})" if said else "holds no run"
-        raise ConfigError(f"{journal.folder}: {why}; give the folder of a sweep's results")
+        defect = f"holds no run that can be read ({'; '.join(problems)})" if problems else "holds no run"
+        raise ConfigError(f"{journal.folder}: {defect}; give the folder of a sweep's results")
     return sorted(histories, key=lambda history: history.started_ms)
 
 
 def _journalled(entries: list[dict[str, Any]]) -> History:
-    """The run of these journal entries. Raises ValueError, KeyError, TypeError: they are not as they were written."""
+    """Return the run of these journal entries. Raises ValueError, KeyError, TypeError: the entries are damaged."""
     starts = [number for number, entry in enumerate(entries) if "start" in entry]
     if not starts:
         raise ValueError("no line of it says which run it is")

@@ -1,6 +1,6 @@
-"""The journal: one JSON line per event in ``<sweep>/journal/<trial>.jsonl``, written before anything else.
+"""The journal: one JSON line per event in ``<sweep>/journal/<trial>.jsonl``, written before any tracker is called.
 
-It holds all that a run needs, so that nothing depends on a tracker that is away. A run's lines are ``start`` (name,
+It holds all that a run needs, so that a run does not depend on a tracker. A run's lines are ``start`` (name,
 parameters, tags, texts), ``round`` (metrics, schedule), ``devices`` and ``end`` (status, error, tags).
 """
 
@@ -26,20 +26,20 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Tables:
-    """A run's rounds, and its devices if they are known.
+    """The tables of a run's rounds and devices.
 
     Attributes:
-        rounds: a row per round: ``round``, the glossary's metrics by name, and of small fleets (H,) lists: ``devices``
-            (indices), ``edges``, ``bandwidth_hz``, ``cpu_hz``.
-        devices: a row per device: ``device``, ``samples``, ``cluster`` (if there are any), ``class/<c>``: its samples
-            of class c. None where the run kept none.
+        rounds: a row per round with ``round`` and the glossary's metrics by name. Small fleets also have (H,) lists:
+            ``devices`` (indices), ``edges``, ``bandwidth_hz``, ``cpu_hz``.
+        devices: a row per device with ``device``, ``samples``, ``cluster`` (if the run clustered) and ``class/<c>``,
+            the number of samples of class c. None if the run recorded no devices.
     """
 
     rounds: pd.DataFrame
     devices: pd.DataFrame | None = None
 
     def write(self, folder: Path) -> list[Path]:
-        """Write ``rounds.parquet`` and, if there are any, ``devices.parquet``; return their paths."""
+        """Write ``rounds.parquet`` and, if the run recorded devices, ``devices.parquet``; return their paths."""
         named = {"rounds.parquet": self.rounds, "devices.parquet": self.devices}
         paths = []
         for name, table in named.items():
@@ -50,17 +50,17 @@ class Tables:
 
     @classmethod
     def of(cls, entries: list[dict[str, Any]]) -> Tables:
-        """The tables of a run with these journal entries."""
+        """Return the tables of a run with these journal entries."""
         import pandas as pd
 
         rows = {
             e["round"]: {"round": e["round"], **e["metrics"], **e.get("schedule", {})} for e in entries if "round" in e
         }
         rounds = pd.DataFrame([rows[index] for index in sorted(rows)])
-        known = [entry["devices"] for entry in entries if "devices" in entry]
-        if not known:
+        records = [entry["devices"] for entry in entries if "devices" in entry]
+        if not records:
             return cls(rounds)
-        last = known[-1]
+        last = records[-1]
         devices = pd.DataFrame({"device": range(len(last["samples"])), "samples": last["samples"]})
         if "clusters" in last:
             devices["cluster"] = last["clusters"]
@@ -73,7 +73,7 @@ class Journal:
     """A sweep's journal.
 
     Args:
-        folder: of the sweep's results.
+        folder: the sweep's results folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -81,21 +81,21 @@ class Journal:
         self._broken = False
 
     def path(self, key: str) -> Path:
-        """The file of a run."""
+        """Return the path of a run's file."""
         return self.folder / f"{key}.jsonl"
 
     def run_keys(self) -> list[str]:
-        """The runs that have a file, sorted."""
+        """Return the keys of the runs that have a file, sorted."""
         return sorted(path.stem for path in self.folder.glob("*.jsonl"))
 
     def write(self, key: str, entry: Mapping[str, Any]) -> bool:
-        """Append a line to a run's file; False if that cannot be written."""
+        """Append a line to a run's file; return False if the file cannot be written."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with self.path(key).open("ab+") as file:
                 text = json.dumps(entry, ensure_ascii=False) + "\n"
                 if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
-                    text = "\n" + text  # a line that a kill or a full disk cut off takes no other with it
+                    text = "\n" + text  # start a new line, so that a truncated entry cannot corrupt this one
                 file.write(text.encode())
             return True
         except OSError as error:
@@ -105,24 +105,24 @@ class Journal:
             return False
 
     def begin(self, run: Run, time_ms: int) -> None:
-        """Write that a run begins."""
-        about = {name: getattr(run, name) for name in ("params", "tags", "artifacts", "dataset")}
-        self.write(run.key, {"start": time_ms, "name": run.name, **about})
+        """Record the start of a run."""
+        description = {name: getattr(run, name) for name in ("params", "tags", "artifacts", "dataset")}
+        self.write(run.key, {"start": time_ms, "name": run.name, **description})
 
     def end(self, key: str, ending: Ending) -> None:
-        """Write that a run has ended."""
+        """Record the end of a run."""
         self.write(key, {"end": ending.status, "error": ending.error, "tags": ending.tags})
 
     def run(self, key: str) -> Run | None:
-        """A run as it was last begun; None if it never was."""
+        """Return the run of the last ``start`` line; None if there is none."""
         starts = [entry for entry in self.entries(key) if "start" in entry]
         if not starts:
             return None
-        about = {name: starts[-1][name] for name in ("name", "params", "tags", "artifacts", "dataset")}
-        return Run(key, **about)
+        description = {name: starts[-1][name] for name in ("name", "params", "tags", "artifacts", "dataset")}
+        return Run(key, **description)
 
     def ending(self, key: str) -> Ending | None:
-        """How a run ended; None if it goes on."""
+        """Return how a run ended; None if it has not ended."""
         for entry in reversed(self.entries(key)):
             if "end" in entry:
                 return Ending("FAILED" if entry["error"] else "FINISHED", entry["error"], dict(entry.get("tags", {})))
@@ -131,7 +131,7 @@ class Journal:
         return None
 
     def entries(self, key: str, size: int = -1) -> list[dict[str, Any]]:
-        """A run's whole lines, or those of its first `size` bytes; a line cut off by a kill is left out."""
+        """Return a run's entries, or those in the first `size` bytes of its file. Truncated lines are skipped."""
         entries: list[dict[str, Any]] = []
         if not self.path(key).exists():
             return entries
@@ -145,7 +145,10 @@ class Journal:
         return entries
 
     def lost_lines(self, key: str) -> int:
-        """How many of a run's lines are no JSON. A last line without an end is not counted: it may be being written."""
+        """Return how many lines of a run are not JSON.
+
+        A last line without a newline does not count, because it may still be being written.
+        """
         lost = 0
         for line in self.path(key).read_text(encoding="utf-8", errors="replace").split("\n")[:-1]:
             try:
@@ -156,6 +159,6 @@ class Journal:
 
 
 def rounds_of(entries: list[dict[str, Any]]) -> list[Round]:
-    """The rounds among journal entries, each once, in order."""
+    """Return the rounds among journal entries, each once, in ascending order."""
     rounds = {e["round"]: Round(e["round"], e["time"], e["metrics"]) for e in entries if "round" in e}
     return [rounds[number] for number in sorted(rounds)]

@@ -1,10 +1,10 @@
 """MLflow as a tracker: one flat run per trial, the round as the step, the final model with signature and example.
 
-MLflow is imported here only, and only once it is needed: that takes seconds. The final model is MLflow's own
-(`mlflow.pytorch.save_model`, without pickle), made once for all trials alike and then written again with other weights.
-`mlflow.pytorch.log_model` for each would leave every file to MLflow. On Fashion-MNIST's model, beside other work, it
-took 5.5 s a trial on a local server instead of 0.4 s, 0.26 s of CPU on SQLite instead of 0.03 s, and left 260 kB in the
-driver's memory instead of 15.
+MLflow is imported in this file only, and only when it is needed, because the import takes seconds. The final model has
+MLflow's own format (`mlflow.pytorch.save_model`, without pickle). Its files are made once for all trials of an
+architecture and data set, and then written again with other weights. Calling `mlflow.pytorch.log_model` for each trial
+would be simpler. On Fashion-MNIST's model, beside other work, it took 5.5 s a trial on a local server instead of 0.4 s,
+0.26 s of CPU on SQLite instead of 0.03 s, and left 260 kB in the driver's memory instead of 15.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from hflray.tracking.sink import Artifact, Ending, Place, Round, Run, Sink
 
 log = logging.getLogger(__name__)
 
-TAG_LENGTH = 5000  # of a tag's text, MLflow's limit
+TAG_LENGTH = 5000  # MLflow's limit on the length of a tag's value
 
-# Set before mlflow is imported: its own five retries with backoff take minutes.
+# These are set before mlflow is imported, because its default of five retries with backoff takes minutes.
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
-os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # a bar for every small file it fetches
+os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # else every small download shows a bar
 
 
 def client_of(uri: str) -> Any:
-    """MLflow's client for a tracking URI."""
+    """Return MLflow's client for a tracking URI."""
     from mlflow import MlflowClient
 
-    for chatty in ("mlflow", "alembic", "urllib3"):  # after the import, which sets their levels itself
-        logging.getLogger(chatty).setLevel(logging.ERROR)
+    for name in ("mlflow", "alembic", "urllib3"):  # after the import, which sets their levels itself
+        logging.getLogger(name).setLevel(logging.ERROR)
     return MlflowClient(tracking_uri=uri)
 
 
 class MLflowSink(Sink):
-    """MLflow.
+    """Sends runs to MLflow.
 
     Attributes:
-        experiment_id: MLflow's; None until it was reached.
+        experiment_id: MLflow's id of the experiment; None before the first connection.
         run_ids: MLflow's ids of the runs, by key.
     """
 
@@ -67,58 +67,63 @@ class MLflowSink(Sink):
         self._client: Any = None
 
     def connect(self) -> None:
-        """Find the experiment, or make it. Raises ConfigError: it was deleted in MLflow; and whatever MLflow raises."""
+        """Find or create the experiment.
+
+        Raises:
+            ConfigError: the experiment was deleted in MLflow.
+            Exception: any error of MLflow, for example of a server that does not answer.
+        """
         uri, experiment = self._place.uri, self._place.experiment
         client = client_of(uri)
-        known = client.get_experiment_by_name(experiment)
-        if known is None:
-            # Beside the database, not in whatever folder the command happened to run.
-            beside = str((self._place.folder.parent / "artifacts").resolve()) if uri.startswith("sqlite") else None
+        stored = client.get_experiment_by_name(experiment)
+        if stored is None:
+            # With SQLite, artifacts lie beside the database and not in the current folder.
+            location = str((self._place.folder.parent / "artifacts").resolve()) if uri.startswith("sqlite") else None
             try:
-                client.create_experiment(experiment, artifact_location=beside)
-            except Exception:  # somebody made it in the meantime, or the answer was lost: look again
+                client.create_experiment(experiment, artifact_location=location)
+            except Exception:  # another process may have created it, or the answer was lost, so look it up again
                 log.debug("create_experiment failed", exc_info=True)
-            known = client.get_experiment_by_name(experiment)
-            if known is None:
+            stored = client.get_experiment_by_name(experiment)
+            if stored is None:
                 raise HflrayError(f"experiment '{experiment}' cannot be created")
-        if known.lifecycle_stage != "active":
+        if stored.lifecycle_stage != "active":
             raise ConfigError(
                 f"tracking.experiment: '{experiment}' was deleted in MLflow; restore it, or use another name"
             )
-        self._client, self.experiment_id = client, str(known.experiment_id)
+        self._client, self.experiment_id = client, str(stored.experiment_id)
 
     def open(self, run: Run) -> int:
-        """Find the run by its tags, or make it; return the last round that it has."""
+        """Find the run by its tags, or create it; return its last round, or -1 if it has none."""
         from mlflow.entities import Param
 
         client, tags, last = self._client, run.tags, -1
         query = f"tags.`hflray.sweep` = '{tags['hflray.sweep']}' and tags.`hflray.trial` = '{tags['hflray.trial']}'"
-        found = client.search_runs([self.experiment_id], query)
-        if found:
-            run_id = found[0].info.run_id
+        runs = client.search_runs([self.experiment_id], query)
+        if runs:
+            run_id = runs[0].info.run_id
             client.update_run(run_id, status="RUNNING")
-            every = sorted(found[0].data.metrics, key=lambda name: name != ROUND_OBJECTIVE)[:1]
-            last = max((m.step for name in every for m in client.get_metric_history(run_id, name)), default=-1)
+            first = sorted(runs[0].data.metrics, key=lambda name: name != ROUND_OBJECTIVE)[:1]
+            last = max((m.step for name in first for m in client.get_metric_history(run_id, name)), default=-1)
         else:
             run_id = client.create_run(self.experiment_id, run_name=run.name, tags=dict(tags)).info.run_id
         if "config.yaml" not in {artifact.path for artifact in client.list_artifacts(run_id)}:
             client.log_batch(run_id, params=[Param(name, str(value)) for name, value in run.params.items()])
             if run.dataset is not None:
                 _log_input(client, run_id, run.dataset)
-            for name in sorted(run.artifacts, reverse=True):  # config.yaml last: it says that all this is done
+            for name in sorted(run.artifacts, reverse=True):  # config.yaml comes last and marks completion
                 client.log_text(run_id, run.artifacts[name], name)
         self.run_ids[run.key] = run_id
         return int(last)
 
     def rounds(self, run: Run, rounds: Sequence[Round]) -> None:
-        """Log rounds in one request."""
+        """Log the rounds in one request."""
         from mlflow.entities import Metric
 
         metrics = [Metric(name, v, r.time_ms, r.number) for r in rounds for name, v in r.values.items()]
         self._client.log_batch(self.run_ids[run.key], metrics=metrics)
 
     def artifact(self, run: Run, artifact: Artifact) -> None:
-        """Log files as artifacts, the final model as an MLflow model ``model``."""
+        """Log files as artifacts, and the final model as the MLflow model ``model``."""
         run_id = self.run_ids[run.key]
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
@@ -130,7 +135,7 @@ class MLflowSink(Sink):
                 self._client.log_artifact(run_id, str(path))
 
     def end(self, run: Run, ending: Ending) -> None:
-        """Set the tags of the end and the status."""
+        """Set the final tags and the status."""
         run_id = self.run_ids[run.key]
         for name, value in ending.tags.items():
             self._client.set_tag(run_id, name, value[:TAG_LENGTH])
@@ -152,10 +157,14 @@ def _log_input(client: Any, run_id: str, dataset: Mapping[str, str]) -> None:
 
 @dataclass
 class _ModelFiles:
-    """An MLflow model of one architecture and data set, to be written again with other weights.
+    """The files of an MLflow model of one architecture and data set, which can be written with any weights.
 
-    Made once for all trials alike: tracing a model takes MLflow 0.2 s of CPU, and torch some memory that it never gives
-    back. `program` is the trace, `folder` holds what MLflow made of the first.
+    They are made once for all trials with this architecture and data set. Tracing a model costs MLflow 0.2 s of CPU,
+    and torch some memory that it never releases.
+
+    Attributes:
+        program: the trace.
+        folder: MLflow's files of the first model.
     """
 
     program: Any
@@ -168,14 +177,14 @@ class _ModelFiles:
         from mlflow.models import infer_signature
 
         with torch.no_grad():
-            answer = module(torch.from_numpy(example)).numpy()
+            scores = module(torch.from_numpy(example)).numpy()
         folder = tempfile.TemporaryDirectory(prefix="hflray-model-")
         mlflow.pytorch.save_model(
             module,
             str(Path(folder.name) / "model"),
-            signature=infer_signature(example, answer),
+            signature=infer_signature(example, scores),
             input_example=example,
-            serialization_format="pt2",  # whatever MLflow's default is: no pickle
+            serialization_format="pt2",  # contains no pickle, whatever MLflow's default is
             pip_requirements=[f"torch=={torch.__version__.partition('+')[0]}", f"hflray=={__version__}"],
         )
         return cls(torch.export.load(cls._trace(Path(folder.name) / "model")), folder)
@@ -196,16 +205,16 @@ class _ModelFiles:
             for name, value in self.program.state_dict.items():
                 value.copy_(weights[name])
         torch.export.save(self.program, self._trace(folder))
-        about = Model.load(str(folder))
-        about.model_uuid, about.utc_time_created = uuid.uuid4().hex, str(datetime.now(UTC).replace(tzinfo=None))
-        about.save(str(folder / "MLmodel"))
+        metadata = Model.load(str(folder))
+        metadata.model_uuid, metadata.utc_time_created = uuid.uuid4().hex, str(datetime.now(UTC).replace(tzinfo=None))
+        metadata.save(str(folder / "MLmodel"))
 
 
 _model_files: dict[tuple[Any, ...], _ModelFiles] = {}
 
 
 def _write_model(model: FinalModel, folder: Path) -> None:
-    """Write an MLflow model into `folder`, which is made."""
+    """Write an MLflow model into the new folder `folder`."""
     module, example = model.module(), model.example()
     key = (model.dataset.image_shape, model.dataset.num_classes, example.tobytes())
     if key not in _model_files:

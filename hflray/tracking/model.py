@@ -1,4 +1,4 @@
-"""The model that a run ends with, as its trackers are given it."""
+"""The final model of a run, as its trackers receive it."""
 
 from __future__ import annotations
 
@@ -23,32 +23,32 @@ if TYPE_CHECKING:
 class FinalModel:
     """The global model of a checkpoint.
 
-    It takes images as the trained network saw them: float32, scaled to [0, 1] and normalised by channel.
+    Its input is the trained network's input: float32 images, scaled to [0, 1] and normalised by channel.
 
     Attributes:
-        saved: opens the checkpoint's folder, which holds `state`; called when the model is sent, as it may have to be
-            fetched from a storage first.
-        dataset: what it was trained on.
+        saved: opens the checkpoint's folder, which holds `state`. It is called when the model is sent, because the
+            checkpoint may have to be fetched from a storage first.
+        dataset: the training data.
     """
 
     saved: Callable[[], AbstractContextManager[str | Path]]
     dataset: Dataset
 
     def module(self) -> torch.nn.Module:
-        """The network with the checkpoint's weights, ready to infer."""
+        """Return the network with the checkpoint's weights, in evaluation mode."""
         module = build_model("hfl", self.dataset.image_shape, self.dataset.num_classes)
         with self.saved() as folder:
             load_vector(module, checkpoint.load(Path(folder) / "state")["global_model"])
         return module.eval()
 
     def example(self) -> NDArray[np.float32]:
-        """Two test images as the network takes them, (2, channels, height, width)."""
+        """Return two test images as inputs of the network, (2, channels, height, width)."""
         data = self.dataset
         mean, std = (v.reshape(1, -1, 1, 1) for v in (data.channel_mean, data.channel_std))
         return np.asarray(((data.x_test[:2] / np.float32(255)) - mean) / std, dtype=np.float32)
 
     def write(self, folder: Path) -> list[Path]:
-        """Write the network's weights by name as ``model.safetensors``."""
+        """Write the network's weights by name to ``model.safetensors``; return its path in a list."""
         from safetensors.torch import save_file
 
         path = folder / "model.safetensors"

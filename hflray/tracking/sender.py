@@ -1,4 +1,4 @@
-"""A thread per tracker that sends on what the journal has: a tracker that is away, slow or full costs warnings only.
+"""One thread per tracker sends it the journal's runs. A tracker that is unreachable, slow or full only causes warnings.
 
 Rounds that a tracker has missed wait in the journal, not in the driver's memory, and are read again from there.
 """
@@ -16,43 +16,46 @@ from hflray.tracking.sink import Artifact, Ending, Round, Run, Sink, reason
 
 log = logging.getLogger(__name__)
 
-RETRY_AFTER_S = 5.0  # how long a failing tracker is left alone
+RETRY_AFTER_S = 5.0  # the pause before a failing tracker is tried again
 CLOSE_WITHIN_S = 20.0  # how long the end of a sweep waits for a tracker that does not answer
 ARTIFACT_ATTEMPTS = 3
 
 
 @dataclass
 class _Outbox:
-    """A run, and what the tracker has not got of it yet.
+    """A run and its data that the tracker does not have yet.
 
     Attributes:
-        opened: the tracker knows the run.
-        pending: rounds to be sent.
-        behind: rounds to be sent are in the journal, those after `sent`; of them not all need be in `pending`.
-        sent: the last round that the tracker has; -1: none.
-        made: how many rounds were given to this process.
+        run: the run.
+        has_backlog: whether rounds after `sent` must be read from the journal, because `pending` may lack some.
+        ending: how the run ended; None before its end and after the end has been sent.
+        opened: whether the tracker has opened the run.
+        pending: rounds to send.
+        sent: the tracker's last round; -1 if it has none.
+        num_rounds: the number of rounds that this process has made.
         values: the last value of every metric that was sent.
-        failures: how often the first of `artifacts` has failed.
+        artifacts: artifacts to send.
+        failures: the number of failed attempts to send the first of `artifacts`.
     """
 
     run: Run
-    behind: bool
+    has_backlog: bool
     ending: Ending | None = None
     opened: bool = False
     pending: list[Round] = field(default_factory=list)
     sent: int = -1
-    made: int = 0
+    num_rounds: int = 0
     values: dict[str, float] = field(default_factory=dict)
     artifacts: list[Artifact] = field(default_factory=list)
     failures: int = 0
 
     @property
     def waiting(self) -> bool:
-        unsent = bool(self.pending or self.behind or self.artifacts)
+        unsent = bool(self.pending or self.has_backlog or self.artifacts)
         return not self.opened or unsent or self.ending is not None
 
     def settle(self) -> None:
-        """It has ended and all of it has arrived: a sweep of thousands of trials must not fill the driver's memory."""
+        """Drop the data of a run that has arrived completely, so that thousands of trials do not fill the memory."""
         self.run, self.values = Run(self.run.key, self.run.name), {}
 
 
@@ -62,7 +65,7 @@ class Sender:
     Args:
         sink: the tracker.
         journal: the sweep's journal.
-        lock: held by whoever writes a round to the journal and tells the senders, so that the two agree.
+        lock: held while a round is written to the journal and passed to the senders, so that both agree.
     """
 
     def __init__(self, sink: Sink, journal: Journal, lock: threading.Lock) -> None:
@@ -74,45 +77,49 @@ class Sender:
         self._thread = threading.Thread(target=self._work, name=f"hflray-{sink.title}", daemon=True)
 
     def begin(self, required: bool) -> None:
-        """Reach the tracker and start the thread. Raises ConfigError: it must be reached (`required`) and cannot be."""
+        """Connect to the tracker and start the thread.
+
+        Raises:
+            ConfigError: the tracker is `required` and cannot be reached, or its setting is wrong.
+        """
         sink = self.sink
         try:
             self._connect()
         except ConfigError:
             raise
-        except Exception as error:  # whatever a server, a proxy, a driver or a full disk raises
+        except Exception as error:  # a server, a proxy, a driver or a full disk may raise any type
             if required:
                 raise ConfigError(
                     f"{sink.setting}: cannot open '{sink.where}' ({reason(error)}); {sink.repair}, "
                     "or leave --require-tracking out"
                 ) from error
-            self._complain(error)
+            self._warn_once(error)
         self._thread.start()
 
-    def open(self, run: Run, behind: bool, ending: Ending | None = None) -> None:
-        """Take on a run; `behind`: rounds of it may be in the journal that the tracker does not have."""
+    def open(self, run: Run, has_backlog: bool, ending: Ending | None = None) -> None:
+        """Add a run. `has_backlog` says that the journal may hold rounds that the tracker lacks."""
         with self._lock:
-            self._outboxes[run.key] = _Outbox(run, behind, ending)
+            self._outboxes[run.key] = _Outbox(run, has_backlog, ending)
         self._wake.set()
 
     def round(self, key: str, round: Round, written: bool) -> None:
-        """Send a round; `written`: it is in the journal. Called with the lock held."""
+        """Send a round. `written` says that the journal holds it. The caller holds the lock."""
         box = self._outboxes[key]
-        box.made += 1
-        if written and (self._warned or box.behind):
-            box.behind = True  # it may be away for long: the journal remembers, the driver's memory does not
+        box.num_rounds += 1
+        if written and (self._warned or box.has_backlog):
+            box.has_backlog = True  # a long outage must not fill the driver's memory, so the journal keeps the round
         else:
             box.pending.append(round)
         self._wake.set()
 
     def artifact(self, key: str, artifact: Artifact) -> None:
-        """Send an artifact once the run is there. It is tried three times."""
+        """Send an artifact once the tracker has opened the run. There are three attempts."""
         with self._lock:
             self._outboxes[key].artifacts.append(artifact)
         self._wake.set()
 
     def end(self, key: str, ending: Ending) -> None:
-        """Close a run when all else of it has arrived."""
+        """Close a run once its rounds and artifacts have arrived."""
         with self._lock:
             box = self._outboxes.get(key)
             if box is not None:
@@ -120,17 +127,17 @@ class Sender:
         self._wake.set()
 
     def close_soon(self) -> None:
-        """End the thread once it has sent what is left, or has tried for long enough."""
+        """Let the thread end once it has sent everything or has retried for `CLOSE_WITHIN_S`."""
         self._closing = True
         self._wake.set()
 
     def wait(self, deadline: float) -> None:
-        """Wait for the thread's end: a tracker that answers is given the time it needs, another until `deadline`."""
+        """Wait for the thread's end. A tracker that answers has unlimited time, any other has until `deadline`."""
         while self._thread.is_alive() and (not self._warned or time.monotonic() < deadline):
             self._thread.join(timeout=0.2)
 
     def unsent(self) -> list[str]:
-        """Names of the runs of which not everything has arrived."""
+        """Return the names of the runs that have not arrived completely."""
         with self._lock:
             return [box.run.name for box in self._outboxes.values() if box.waiting]
 
@@ -144,14 +151,14 @@ class Sender:
                 waiting = [(key, box) for key, box in self._outboxes.items() if box.waiting]
             try:
                 if not self._connected or (self._warned and waiting):
-                    self._connect()  # or asks whether it is back, before anything is gathered for it
+                    self._connect()  # after a failure, test the connection before collecting the backlog
                 for key, box in waiting:
                     self._send(key, box)
                 if self._warned and waiting:
                     log.warning("%s at %s %s", self.sink.title, self.sink.where, self.sink.back)
                     self._warned = False
             except Exception as error:
-                self._complain(error)
+                self._warn_once(error)
                 if self._closing and not self._retry_at_close():
                     return
                 threading.Event().wait(min(RETRY_AFTER_S, 1.0) if self._closing else RETRY_AFTER_S)
@@ -172,7 +179,7 @@ class Sender:
         self._attempts_at_close += 1
         return self._attempts_at_close <= CLOSE_WITHIN_S
 
-    def _complain(self, error: Exception) -> None:
+    def _warn_once(self, error: Exception) -> None:
         if not self._warned:
             log.warning(
                 "%s at %s %s; keeping the rounds for later: %s",
@@ -201,15 +208,15 @@ class Sender:
     def _send_rounds(self, key: str, box: _Outbox) -> None:
         path = self._journal.path(key)
         with self._lock:
-            batch, behind, made = list(box.pending), box.behind, box.made
-            size = path.stat().st_size if behind else 0
-        if behind:
+            batch, has_backlog, num_rounds = list(box.pending), box.has_backlog, box.num_rounds
+            size = path.stat().st_size if has_backlog else 0
+        if has_backlog:
             missed = {round.number: round for round in [*rounds_of(self._journal.entries(key, size)), *batch]}
             batch = [missed[number] for number in sorted(missed)]
             for round in batch:
                 box.values |= round.values
             batch = [round for round in batch if round.number > box.sent]
-        while batch:  # whole rounds only: what arrived of a run is then known by its last round
+        while batch:  # only whole rounds are sent, so that the last round tells what has arrived
             count = size = 0
             while count < len(batch) and (not count or size + len(batch[count].values) <= self.sink.batch):
                 size += len(batch[count].values)
@@ -222,9 +229,9 @@ class Sender:
                 box.sent = max(box.sent, *numbers)
             for round in part:
                 box.values |= round.values
-        if behind:
+        if has_backlog:
             with self._lock:
-                box.behind = box.made > made
+                box.has_backlog = box.num_rounds > num_rounds
 
     def _send_artifact(self, box: _Outbox) -> None:
         try:

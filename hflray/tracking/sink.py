@@ -1,9 +1,10 @@
-"""What a tracker has to offer: the protocol `Sink`, and what it is given.
+"""The protocol `Sink` of a tracker, and the data that a tracker receives.
 
-A tracker is one file: a class that inherits `Sink` and has `open`, `rounds` and `end`, registered under a name (in
-`hflray.registry`, or through the entry point group ``hflray.sinks``) that ``tracking.sinks`` then accepts. It is built
-with one argument, a `Place`, and called by one thread of its own (`hflray.tracking.sender`), so that it may take its
-time. Whatever it raises costs one warning: the call is made again later, and the rounds wait in the journal.
+A tracker is one file with a class that inherits `Sink` and has `open`, `rounds` and `end`. It is registered under a
+name (in `hflray.registry`, or through the entry point group ``hflray.sinks``) that ``tracking.sinks`` then accepts. It
+is built with one argument, a `Place`, and called by a thread of its own (`hflray.tracking.sender`), so that a slow
+tracker delays nothing else. Any exception causes one warning. The call is repeated later, and the rounds wait in the
+journal.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ Status = Literal["FINISHED", "FAILED"]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a sweep is tracked.
+    """The place where a sweep is tracked.
 
     Attributes:
-        uri, experiment: ``tracking.uri`` and ``tracking.experiment``; both are MLflow's.
-        sweep: name of the sweep's folder, the tag ``hflray.sweep`` of all its runs.
-        folder: of this sweep's results.
+        uri, experiment: ``tracking.uri`` and ``tracking.experiment``, the settings for MLflow.
+        sweep: the name of the sweep's folder, which is the tag ``hflray.sweep`` of all its runs.
+        folder: the sweep's results folder.
     """
 
     uri: str
@@ -36,15 +37,15 @@ class Place:
 
 @dataclass(frozen=True)
 class Run:
-    """What a run is, known when it begins.
+    """The description of a run at its start.
 
     Attributes:
-        key: what the run is called in the journal and by `hflray.tracking.Tracker`; unique within the sweep.
-        name: for people.
+        key: the run's name in the journal and in `hflray.tracking.Tracker`; unique within the sweep.
+        name: the run's display name.
         params: the configuration, dotted key to value.
         tags: ``hflray.sweep``, ``hflray.trial`` (the key), ``hflray.task`` and others.
-        artifacts: texts to keep with the run, file name to content: ``config.yaml``, ``environment.json``.
-        dataset: ``name``, ``digest``, ``source`` and ``profile`` of its data, or None.
+        artifacts: texts to store with the run, file name to content: ``config.yaml``, ``environment.json``.
+        dataset: ``name``, ``digest``, ``source`` and ``profile`` of the run's data, or None.
     """
 
     key: str
@@ -56,7 +57,7 @@ class Run:
 
 
 class Round(NamedTuple):
-    """One round: its number, the clock in ms since 1970 when it was done, and its finite metrics by glossary name."""
+    """One round: its number, the time of its end in ms since 1970, and its finite metrics by glossary name."""
 
     number: int
     time_ms: int
@@ -68,10 +69,10 @@ class Ending:
     """How a run ended.
 
     Attributes:
-        status: ``FINISHED``, or ``FAILED``.
-        error: why it failed.
-        tags: tags that are known at the end only; ``hflray.error`` among them.
-        values: the last value of every metric, those known at the end included.
+        status: ``FINISHED`` or ``FAILED``.
+        error: why the run failed, or None.
+        tags: the tags that are set at the end, such as ``hflray.error``.
+        values: the last value of every metric, including metrics of the run's end.
     """
 
     status: Status
@@ -81,15 +82,15 @@ class Ending:
 
 
 class Artifact(Protocol):
-    """Something to keep with a run once it is done: files, or the final model (`hflray.tracking.model.FinalModel`)."""
+    """Files, or the final model (`hflray.tracking.model.FinalModel`), that are stored with a run when it is done."""
 
     def write(self, folder: Path) -> Sequence[Path]:
-        """Return the paths of its files, of which those that have to be made first are made in `folder`."""
+        """Return the paths of the artifact's files. Files that do not exist yet are written into `folder`."""
 
 
 @dataclass(frozen=True)
 class Files:
-    """Files that `make` returns when they are sent; it may write them into the folder that it is given."""
+    """Files whose paths `make` returns when they are sent. `make` may write them into the folder that it receives."""
 
     make: Callable[[Path], Sequence[Path]]
 
@@ -99,14 +100,16 @@ class Files:
 
 
 class Sink(Protocol):
-    """A tracker. Its class attributes are how messages speak of it.
+    """A tracker. Messages about it are composed of its class attributes.
 
     Attributes:
-        title: its name.
-        where: what people find it under: an address, a folder.
-        setting, repair: the setting that names it, and what to do if it cannot be opened.
-        away, back, later: what it does when calls fail, what when they succeed again, and when to send the rest.
-        batch: metrics (rounds × names) that `rounds` is given at most in one call, but always at least one round.
+        title: the tracker's name.
+        where: its address or folder.
+        setting, repair: the setting that names it, and what the user should do if it cannot be opened.
+        away, back, later: the predicates for failing calls and for calls that succeed again, and the time to send the
+            missed rounds.
+        batch: the largest number of metrics (rounds × names) in a call of `rounds`, except that a call has at least one
+            round.
     """
 
     title: str
@@ -119,35 +122,35 @@ class Sink(Protocol):
     batch: int = 1000
 
     def connect(self) -> None:
-        """Reach the tracker, or raise. It is called first of all, and again after a failure before anything else."""
+        """Connect to the tracker, or raise. This is the first call, and the first one after a failure."""
         return
 
     @abstractmethod
     def open(self, run: Run) -> int:
-        """Make the run, or find it again after a restart (by its key and sweep); return its last round, -1: none."""
+        """Create the run, or find it by its key and sweep after a restart; return its last round, or -1 for none."""
 
     @abstractmethod
     def rounds(self, run: Run, rounds: Sequence[Round]) -> None:
-        """Log rounds: each later than those before, none that the run already has."""
+        """Log rounds in ascending order. The run has none of them yet."""
 
     def artifact(self, run: Run, artifact: Artifact) -> None:
-        """Keep an artifact with the run. It is given up, with a warning, when it has failed three times."""
+        """Store an artifact with the run. After three failures the artifact is dropped with a warning."""
         return
 
     @abstractmethod
     def end(self, run: Run, ending: Ending) -> None:
-        """Close the run; all its rounds and artifacts have arrived. Should it go on, rounds and another end follow."""
+        """Close the run, whose rounds and artifacts have all arrived. If the run resumes, rounds and an end follow."""
 
     def seen_at(self) -> str | None:
-        """One line for the end of a sweep that says where its runs can be seen."""
+        """Return a line for the end of a sweep that says where its runs can be seen, or None."""
         return None
 
 
 def reason(error: Exception) -> str:
-    """What went wrong, in a line; of what a connection raises, which is long, the end."""
+    """Return the reason of an error in one line; long messages of connection errors are reduced to their cause."""
     text = str(error).strip() or type(error).__name__
-    if known := re.search(r"\[Errno -?\d+\] ([\w ]+)", text):
-        return known[1].strip().lower()
+    if match := re.search(r"\[Errno -?\d+\] ([\w ]+)", text):
+        return match[1].strip().lower()
     if "timed out" in text:
         return "no answer in time"
     return text.splitlines()[0][:200]

@@ -1,4 +1,4 @@
-"""The public face: a sweep's runs go to the journal, and from there to every tracker of ``tracking.sinks``."""
+"""The public interface: a sweep's runs go to the journal, and from there to every tracker of ``tracking.sinks``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hflray.tracking.sink import Artifact, Ending, Place, Round, Run, reason
 
 log = logging.getLogger(__name__)
 
-SINKS = TrackingConfig().sinks  # of a sweep that says nothing, and of those from before there was a choice
+SINKS = TrackingConfig().sinks  # the default, which also holds for sweeps from before the setting existed
 
 
 @cache
@@ -33,12 +33,12 @@ def _environment_text() -> str:
 
 
 def default_uri(results: Path) -> str:
-    """SQLite in the results folder: one file, no server."""
+    """Return the URI of a SQLite file in the results folder, which needs no server."""
     return f"sqlite:///{results.resolve() / 'mlflow.db'}"
 
 
 def titles(sinks: Sequence[str]) -> str:
-    """What the trackers with these names are called in messages. Raises ConfigError: one of them cannot be loaded."""
+    """Return the titles of the trackers with these names. Raises ConfigError: a tracker cannot be loaded."""
     return ", ".join(registry.resolve("sink", name).title for name in sinks) or "no tracker"
 
 
@@ -46,15 +46,15 @@ class Tracker:
     """Writes a sweep's runs to the journal, and from there to each tracker in a thread of its own.
 
     Args:
-        uri: MLflow tracking URI.
-        experiment: name of the MLflow experiment; made if it is new.
-        sweep: tag ``hflray.sweep`` of all runs.
-        folder: of this sweep's results.
-        required: raise if a tracker cannot be opened now; else warn and keep trying.
-        sinks: names of the trackers, see `hflray.tracking.sink`.
+        uri: MLflow's tracking URI.
+        experiment: the name of the MLflow experiment, which is created if it does not exist.
+        sweep: the tag ``hflray.sweep`` of all runs.
+        folder: the sweep's results folder.
+        required: whether to raise if a tracker cannot be opened now, instead of warning and retrying.
+        sinks: the names of the trackers, see `hflray.tracking.sink`.
 
     Raises:
-        ConfigError: `required`, and a tracker cannot be opened; or a name that is not known.
+        ConfigError: a tracker cannot be opened although `required`, or a name is unknown.
     """
 
     def __init__(
@@ -70,15 +70,15 @@ class Tracker:
         self.journal = Journal(folder)
         self._lock, self._keys = threading.Lock(), dict[str, None]()
         place = Place(uri, experiment, sweep, folder)
-        made = [registry.resolve("sink", name)(place) for name in sinks]
-        self._mlflow = next((sink for sink in made if isinstance(sink, MLflowSink)), None)
-        self._senders = [Sender(sink, self.journal, self._lock) for sink in made]
+        opened = [registry.resolve("sink", name)(place) for name in sinks]
+        self._mlflow = next((sink for sink in opened if isinstance(sink, MLflowSink)), None)
+        self._senders = [Sender(sink, self.journal, self._lock) for sink in opened]
         for sender in self._senders:
             sender.begin(required)
 
     @property
     def experiment_id(self) -> str | None:
-        """MLflow's id of the experiment; None if it was never reached."""
+        """MLflow's id of the experiment; None if MLflow was never reached."""
         return self._mlflow.experiment_id if self._mlflow else None
 
     def start(
@@ -111,9 +111,9 @@ class Tracker:
             artifacts={"config.yaml": to_yaml(config), "environment.json": _environment_text()},
             dataset=dict(dataset) if dataset else None,
         )
-        behind = self.journal.path(key).exists()  # rounds of an earlier process may not have reached every tracker
+        has_backlog = self.journal.path(key).exists()  # trackers may lack rounds of an earlier process
         self.journal.begin(run, _now_ms())
-        self._open(run, behind)
+        self._open(run, has_backlog)
 
     def round(
         self,
@@ -125,25 +125,27 @@ class Tracker:
     ) -> None:
         """Log one round's metrics with the round as the step; values that are not finite are left out.
 
-        `schedule` (who took part and what each was given) and `devices` (what is true of all rounds) go to the journal,
-        and from there into the run's tables, see `tables`.
+        `schedule` (the devices of the round with their edges and resources) and `devices` (the properties of all
+        devices, which hold for all rounds) go to the journal, and from there into the run's `tables`.
         """
-        made = Round(step, _now_ms(), {name: float(value) for name, value in values.items() if math.isfinite(value)})
+        completed = Round(
+            step, _now_ms(), {name: float(value) for name, value in values.items() if math.isfinite(value)}
+        )
         if devices is not None:
             self.journal.write(key, {"devices": devices})
-        entry = {"round": step, "time": made.time_ms, "metrics": made.values}
+        entry = {"round": step, "time": completed.time_ms, "metrics": completed.values}
         with self._lock:
             written = self.journal.write(key, entry if schedule is None else entry | {"schedule": schedule})
             for sender in self._senders:
-                sender.round(key, made, written)
+                sender.round(key, completed, written)
 
     def artifact(self, key: str, artifact: Artifact) -> None:
-        """Keep something with a run: `Files`, or the `FinalModel`. Each tracker tries it three times."""
+        """Store `Files` or the `FinalModel` with a run. Each tracker makes three attempts."""
         for sender in self._senders:
             sender.artifact(key, artifact)
 
     def finish(self, key: str, error: str | None = None, tags: Mapping[str, str] | None = None) -> None:
-        """Close a run: FINISHED, or FAILED with the reason as the tag ``hflray.error``; `tags` are set as well."""
+        """Close a run as FINISHED, or as FAILED with the reason as the tag ``hflray.error``, and set `tags`."""
         if key not in self._keys:
             return
         all_tags = {**(tags or {}), **({"hflray.error": error} if error else {})}
@@ -153,36 +155,36 @@ class Tracker:
             sender.end(key, ending)
 
     def history(self, key: str) -> list[tuple[int, dict[str, float]]]:
-        """The journal's rounds of a run, each once, in order."""
+        """Return the journal's rounds of a run as (number, metrics), each once, in ascending order."""
         return [(round.number, round.values) for round in rounds_of(self.journal.entries(key))]
 
     def tables(self, key: str) -> Tables:
-        """The journal of a run as tables."""
+        """Return the journal of a run as tables."""
         return Tables.of(self.journal.entries(key))
 
     def ended(self, key: str) -> tuple[bool, str | None]:
-        """Whether the journal says that a run ended, and why if it failed."""
+        """Return whether a run has ended according to the journal, and the reason if it failed."""
         ending = self.journal.ending(key)
         return ending is not None, ending.error if ending else None
 
     def end_tags(self, key: str) -> dict[str, str]:
-        """The tags that an ended run was closed with; empty of one that has not ended."""
+        """Return the tags with which a run was closed; they are empty if it has not ended."""
         ending = self.journal.ending(key)
         return dict(ending.tags) if ending else {}
 
     def run_ids(self, keys: Iterable[str] | None = None) -> list[str]:
-        """MLflow's ids of the runs, in the order of `keys`, or else as they were opened; those it knows of."""
-        known = dict(self._mlflow.run_ids) if self._mlflow else {}
-        return [known[key] for key in (self._keys if keys is None else keys) if key in known]
+        """Return MLflow's ids of the runs in the order of `keys`, or of their start. Runs without an id are skipped."""
+        run_ids = dict(self._mlflow.run_ids) if self._mlflow else {}
+        return [run_ids[key] for key in (self._keys if keys is None else keys) if key in run_ids]
 
     def seen_at(self) -> list[str]:
-        """Where the runs can be seen, a line for each tracker that says so."""
+        """Return a line for each tracker that says where its runs can be seen."""
         return [line for sender in self._senders if (line := sender.sink.seen_at())]
 
     def close(self, within_s: float = CLOSE_WITHIN_S) -> bool:
-        """Send what is left; True if everything arrived.
+        """Send the remaining data; return True if everything arrived.
 
-        A tracker that answers is given the time it needs, one that does not at most `within_s`. Ctrl-C ends the wait.
+        A tracker that answers has unlimited time, any other has `within_s` seconds. Ctrl-C ends the wait.
         """
         for sender in self._senders:
             sender.close_soon()
@@ -192,29 +194,29 @@ class Tracker:
                 sender.wait(deadline)
         complete = True
         for sender in self._senders:
-            if lost := sender.unsent():
+            if incomplete := sender.unsent():
                 complete = False
                 log.warning(
                     "%s has not received everything of %s. It is all in %s; %s: python -m hflray.tracking sync %s",
-                    sender.sink.title, ", ".join(lost), self.journal.folder, sender.sink.later, self.folder,
+                    sender.sink.title, ", ".join(incomplete), self.journal.folder, sender.sink.later, self.folder,
                 )  # fmt: skip
         return complete
 
     def adopt(self, key: str) -> None:
-        """Take over a run from the journal, to send what the trackers do not have of it."""
+        """Take over a run from the journal, to send the data that the trackers lack."""
         run = self.journal.run(key)
         if run is not None:
-            self._open(run, behind=True, ending=self.journal.ending(key))
+            self._open(run, has_backlog=True, ending=self.journal.ending(key))
 
     def adopt_all(self) -> None:
         """Take over every run of the journal."""
         for key in self.journal.run_keys():
             self.adopt(key)
 
-    def _open(self, run: Run, behind: bool, ending: Ending | None = None) -> None:
+    def _open(self, run: Run, has_backlog: bool, ending: Ending | None = None) -> None:
         self._keys[run.key] = None
         for sender in self._senders:
-            sender.open(run, behind, ending)
+            sender.open(run, has_backlog, ending)
 
 
 def _now_ms() -> int:
@@ -222,22 +224,22 @@ def _now_ms() -> int:
 
 
 def sync(folder: Path, uri: str | None = None) -> bool:
-    """Send to MLflow, and to the sweep's other trackers, what they lack of its journal; True if all of it arrived.
+    """Send the journal's missing data to MLflow and the sweep's other trackers; return True if everything arrived.
 
     Args:
-        folder: of the sweep's results.
-        uri: None: the URI the sweep was logged to.
+        folder: the sweep's results folder.
+        uri: MLflow's tracking URI; None stands for the URI to which the sweep was logged.
 
     Raises:
-        ConfigError: the folder holds no journal, or a tracker cannot be opened.
+        ConfigError: the folder holds no sweep, or a tracker cannot be opened.
     """
     try:
-        about = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))
+        sweep = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"{folder}: holds no sweep ({reason(error)}); give the folder of a sweep's results"
         ) from error
-    sinks = dict.fromkeys([*SINKS, *about.get("sinks", ())])
-    tracker = Tracker(uri or about["uri"], about["experiment"], folder.name, folder, required=True, sinks=list(sinks))
+    sinks = dict.fromkeys([*SINKS, *sweep.get("sinks", ())])
+    tracker = Tracker(uri or sweep["uri"], sweep["experiment"], folder.name, folder, required=True, sinks=list(sinks))
     tracker.adopt_all()
     return tracker.close()

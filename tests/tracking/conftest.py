@@ -1,4 +1,4 @@
-"""What the tests of the trackers share: one database, and a second tracker."""
+"""Fixtures of the tracking tests: one database, and a second tracker."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ Opener = Callable[..., Tracker]
 
 @pytest.fixture(scope="session")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One database for all tests: making it takes MLflow seconds. Each test has a sweep of its own."""
+    """Return the folder of one database for all tests, because MLflow takes seconds to create one.
+
+    Each test has a sweep of its own.
+    """
     return tmp_path_factory.mktemp("results")
 
 
 @pytest.fixture(scope="session")
 def open_tracker(results: Path) -> Opener:
-    """Opens a sweep's tracker on that database."""
+    """Return a function that opens a sweep's tracker with that database."""
 
     def opened(sweep: str, **options: object) -> Tracker:
         return Tracker(default_uri(results), "tests", sweep, results / sweep, **options)  # type: ignore[arg-type]
@@ -32,7 +35,7 @@ def open_tracker(results: Path) -> Opener:
 
 @pytest.fixture
 def diary(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Diary]]:
-    """The diaries made; ``diary`` is a name that ``tracking.sinks`` accepts."""
+    """Make ``diary`` a name that ``tracking.sinks`` accepts; yield the list of all diaries that are made."""
     monkeypatch.setitem(registry.BUILTIN["sink"], "diary", "tests.tracking.diary:Diary")
     registry._table.cache_clear()
     Diary.made.clear()

@@ -10,7 +10,7 @@ from hflray.tracking import Tracker, default_uri, main, sender
 from tests.conftest import small_config
 
 
-def test_a_server_away_for_the_whole_sweep_is_made_up_for_by_sync(tmp_path, monkeypatch, capsys, caplog) -> None:
+def test_sync_sends_a_sweep_whose_server_never_answered(tmp_path, monkeypatch, capsys, caplog) -> None:
     monkeypatch.setattr(sender, "RETRY_AFTER_S", 0.05)
     monkeypatch.setattr(sender, "CLOSE_WITHIN_S", 0.5)
     folder = tmp_path / "sweep"
@@ -20,15 +20,15 @@ def test_a_server_away_for_the_whole_sweep_is_made_up_for_by_sync(tmp_path, monk
     tracker.round("t1", 2, {"round/objective": 2.0})
     tracker.finish("t1")
     assert not tracker.close(within_s=0.5)
-    # One line when it went away, one at the end, and none for each try in between.
-    away, lost = [record.message for record in caplog.records if record.levelname == "WARNING"]
-    assert away.endswith("http://127.0.0.1:9 does not answer; keeping the rounds for later: connection refused")
-    assert "python -m hflray.tracking sync" in lost
+    # There is one warning at the first failure, one at the end, and none for the attempts in between.
+    failure, summary = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert failure.endswith("http://127.0.0.1:9 does not answer; keeping the rounds for later: connection refused")
+    assert "python -m hflray.tracking sync" in summary
     with (folder / "journal" / "t1.jsonl").open("a") as file:
-        file.write('{"round": 3, "metr')  # a line cut off by a kill
+        file.write('{"round": 3, "metr')  # a line that a kill truncated
     uri = default_uri(tmp_path)
     (folder / "sweep.json").write_text(json.dumps({"uri": uri, "experiment": "tests"}))
-    for _ in range(2):  # the second time there is nothing left to send
+    for _ in range(2):  # the second call has nothing to send
         assert main(["sync", str(folder)]) == 0
         assert "everything is in MLflow" in capsys.readouterr().out
     client = MlflowClient(uri)
@@ -39,6 +39,6 @@ def test_a_server_away_for_the_whole_sweep_is_made_up_for_by_sync(tmp_path, monk
     assert run.data.params["scheduling.num_scheduled"] == "6"
 
 
-def test_sync_of_something_else_is_one_line(tmp_path, capsys) -> None:
+def test_sync_of_another_folder_fails_in_one_line(tmp_path, capsys) -> None:
     assert main(["sync", str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -1,4 +1,4 @@
-"""hflray.tracking.csv: a row per round, none twice, none torn."""
+"""hflray.tracking.csv: each round has one whole row."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_sweep_s_run_is_a_file_of_glossary_metrics(tmp_path) -> None:
     assert sorted(path.name for path in (tmp_path / "csv").iterdir()) == ["t1.csv"]
 
 
-def test_a_row_cut_off_by_a_kill_is_written_again(tmp_path) -> None:
+def test_a_truncated_row_is_written_again(tmp_path) -> None:
     sink, last = opened(tmp_path)
     assert last == -1
     sink.rounds(RUN, [round_of(1), round_of(2)])
@@ -70,7 +70,7 @@ def test_a_row_cut_off_by_a_kill_is_written_again(tmp_path) -> None:
         assert path.read_bytes() in (whole, whole + b"3,0.3\n")
 
 
-def test_a_file_that_the_disk_never_got_is_made_again(tmp_path) -> None:
+def test_an_empty_file_is_written_again(tmp_path) -> None:
     opened(tmp_path)
     (tmp_path / "csv" / "t1.csv").write_bytes(b"")
     sink, last = opened(tmp_path)
@@ -98,12 +98,12 @@ def test_a_new_metric_widens_the_file_in_one_step(tmp_path, monkeypatch) -> None
     again.rounds(RUN, [round_of(2, rounds_to_target=2.0)])
     assert path.read_bytes() == b"round,accuracy,rounds_to_target\n1,0.1,\n2,0.2,2.0\n"
     again.end(RUN, None)  # type: ignore[arg-type]
-    again.rounds(RUN, [round_of(3)])  # it went on after all
+    again.rounds(RUN, [round_of(3)])  # the run continues after its end
     assert path.read_bytes().endswith(b"2,0.2,2.0\n3,0.3,\n")
 
 
 def test_a_full_disk_leaves_whole_rows(tmp_path) -> None:
-    """A tmpfs of two pages, one of them taken."""
+    """The disk is a tmpfs of two pages, and the CSV file takes one of them."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", disk], capture_output=True, check=False)
@@ -115,20 +115,20 @@ def test_a_full_disk_leaves_whole_rows(tmp_path) -> None:
         with (disk / "ballast").open("wb", buffering=0) as ballast, suppress(OSError):
             while True:
                 ballast.write(bytes(4096))
-        done, error = 1, None
+        last, error = 1, None
         while error is None:
             try:
-                sink.rounds(RUN, [round_of(number) for number in range(done + 1, done + 51)])
-                done += 50
-            except OSError as failed:
-                error = failed
+                sink.rounds(RUN, [round_of(number) for number in range(last + 1, last + 51)])
+                last += 50
+            except OSError as full_disk:
+                error = full_disk
         assert error.errno == 28
         path = disk / "csv" / "t1.csv"
-        assert pd.read_csv(path)["round"].tolist() == list(range(1, done + 1))
+        assert pd.read_csv(path)["round"].tolist() == list(range(1, last + 1))
         assert path.read_bytes().endswith(b"\n")
         (disk / "ballast").unlink()
-        sink.rounds(RUN, [round_of(number) for number in range(done + 1, done + 51)])
-        assert pd.read_csv(path)["round"].tolist() == list(range(1, done + 51))
+        sink.rounds(RUN, [round_of(number) for number in range(last + 1, last + 51)])
+        assert pd.read_csv(path)["round"].tolist() == list(range(1, last + 51))
     finally:
         subprocess.run(["umount", "--lazy", disk], check=False)
 
@@ -142,8 +142,8 @@ folder = Path(sys.argv[1])
 tracker = Tracker("http://127.0.0.1:9", "tests", folder.name, folder, sinks=("csv",))
 first = max((step for step, _ in tracker.history("t1")), default=0)
 tracker.start("t1", "x", small_config(), {})
-for step in range(max(1, first), int(sys.argv[2]) + 1):  # the last round is done again, as after a lost checkpoint
-    more = {"edge/%d/delay_s" % (step // 100): 1.0}  # now and then a metric that was not there before
+for step in range(max(1, first), int(sys.argv[2]) + 1):  # repeat the last round, as after a lost checkpoint
+    more = {"edge/%d/delay_s" % (step // 100): 1.0}  # a new metric every 100 rounds
     tracker.round("t1", step, {"accuracy": step / 7, **more})
 tracker.finish("t1")
 sys.exit(not tracker.close())
@@ -171,7 +171,7 @@ def test_killed_and_resumed_it_has_every_round_once(tmp_path, kills: Sequence[in
     assert table["edge/7/delay_s"].sum() == 100
 
 
-def test_a_file_that_is_lost_comes_back_with_sync(tmp_path) -> None:
+def test_sync_writes_a_lost_file_again(tmp_path) -> None:
     folder = tmp_path / "s"
     tracker = Tracker("http://127.0.0.1:9", "tests", "s", folder, sinks=("csv",))
     tracker.start("t1", "x", small_config(), {})
@@ -181,7 +181,7 @@ def test_a_file_that_is_lost_comes_back_with_sync(tmp_path) -> None:
     assert tracker.close()
     whole = (folder / "csv" / "t1.csv").read_bytes()
     (folder / "csv" / "t1.csv").unlink()
-    about = {"uri": f"sqlite:///{tmp_path}/mlflow.db", "experiment": "tests", "sinks": ["csv"]}
-    (folder / "sweep.json").write_text(json.dumps(about))
+    sweep = {"uri": f"sqlite:///{tmp_path}/mlflow.db", "experiment": "tests", "sinks": ["csv"]}
+    (folder / "sweep.json").write_text(json.dumps(sweep))
     assert main(["sync", str(folder)]) == 0
     assert (folder / "csv" / "t1.csv").read_bytes() == whole

@@ -1,4 +1,4 @@
-"""hflray.tracking.history: runs are read again as they were logged, from MLflow and from the journal."""
+"""hflray.tracking.history: reading logged runs from MLflow and from the journal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def test_tables_are_the_same_from_the_journal_and_from_mlflow(open_tracker, resu
     devices = {"samples": [3, 2], "class_counts": [[3, 0], [1, 1]], "clusters": [0, 1]}
     for key in ("done", "half"):
         tracker.start(key, key, small_config(), {})
-        for step in (2, 1, 2):  # a round that is done again is one round
+        for step in (2, 1, 2):  # a repeated round counts once
             schedule = {"devices": [0, 1], "edges": [step, 0], "bandwidth_hz": [1.0, 2.0], "cpu_hz": [3.0, 4.0]}
             tracker.round(key, step, {"accuracy": step / 10}, schedule, devices)
     tables = tracker.tables("done")
@@ -31,12 +31,12 @@ def test_tables_are_the_same_from_the_journal_and_from_mlflow(open_tracker, resu
     journal = {history.name: history for history in read_journal(results / "tables")}
     assert (done.status, half.status) == ("FINISHED", "RUNNING")
     assert [list(row) for row in done.tables.rounds["edges"]] == [[1, 0], [2, 0]]
-    assert half.tables.devices is None  # only the journal has it yet
+    assert half.tables.devices is None  # before the end of a run, only the journal has its devices
     assert journal["half"].tables.devices is not None
-    for mine, logged in ((journal["done"], done), (journal["half"], half)):
-        assert mine.status == logged.status
-        assert mine.config == logged.config
-        assert mine.tables.rounds["accuracy"].tolist() == logged.tables.rounds["accuracy"].tolist() == [0.1, 0.2]
+    for journalled, logged in ((journal["done"], done), (journal["half"], half)):
+        assert journalled.status == logged.status
+        assert journalled.config == logged.config
+        assert journalled.tables.rounds["accuracy"].tolist() == logged.tables.rounds["accuracy"].tolist() == [0.1, 0.2]
     with pytest.raises(ConfigError, match="holds no run"):
         read_journal(results)
 

@@ -1,4 +1,4 @@
-"""hflray.tracking.journal: what is written once is read again, whatever cut it off."""
+"""hflray.tracking.journal: entries are read again, even beside truncated ones."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from mlflow import MlflowClient
 from hflray.tracking import Ending, Journal, Tracker, default_uri, read_journal
 from tests.conftest import small_config
 
-OLD = Path(__file__).parent / "from_6c93c38"  # a sweep's journal as commit 6c93c38 wrote it
+OLD = Path(__file__).parent / "from_6c93c38"  # a sweep's journal, written by commit 6c93c38
 
 
-def test_a_line_cut_off_takes_no_other_with_it(open_tracker, results) -> None:
+def test_a_truncated_line_does_not_corrupt_the_next_one(open_tracker, results) -> None:
     (results / "torn" / "journal").mkdir(parents=True)
     path = results / "torn" / "journal" / "t1.jsonl"
     path.write_text('{"round": 1, "time": 1, "metrics": {"round/objective": 1.0}}\n{"round": 2, "ti')
@@ -56,7 +56,7 @@ def test_a_journal_of_an_earlier_version_is_read(open_tracker, results) -> None:
     assert runs[0].inputs.dataset_inputs[0].dataset.name == "digits"
 
 
-def test_a_run_is_what_it_was_last_begun_as(tmp_path) -> None:
+def test_the_last_start_defines_a_run(tmp_path) -> None:
     journal = Journal(tmp_path)
     assert (journal.run_keys(), journal.run("t1"), journal.ending("t1")) == ([], None, None)
     tracker = Tracker("http://127.0.0.1:9", "tests", "twice", tmp_path, sinks=())

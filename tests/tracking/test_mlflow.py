@@ -1,4 +1,4 @@
-"""hflray.tracking.mlflow: runs in MLflow as the design names them."""
+"""hflray.tracking.mlflow: runs in MLflow, with the names of docs/design.md, "Contracts"."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def test_a_run_holds_params_metrics_tags_and_artifacts(open_tracker, results, tm
     assert run.data.params["cost.delay_weight"] == "0.5"
     assert run.data.params["scheduling.num_scheduled"] == "6"
     assert run.data.params["fleet.power_dbm"] == "[0.0, 23.0]"
-    assert not [name for name in run.data.params if name.startswith("learning.")]  # of another task
+    assert not [
+        name for name in run.data.params if name.startswith("learning.")
+    ]  # these settings belong to another task
     assert run.data.tags["hflray.sweep"] == "one"
     assert run.data.tags["hflray.scheduler"] == "ikc"
     assert run.data.tags["hflray.trial"] == "t1"
@@ -63,12 +65,12 @@ def test_a_run_holds_params_metrics_tags_and_artifacts(open_tracker, results, tm
     assert {"git_commit", "python", "cpu", "torch", "ray", "numpy"} <= set(saved)
 
 
-def test_each_run_has_its_own_model_and_the_tracing_is_done_once(tmp_path, monkeypatch) -> None:
+def test_each_run_has_its_own_model_and_the_network_is_traced_once(tmp_path, monkeypatch) -> None:
     dataset = load_dataset("digits")
     traced = []
     make = module._ModelFiles.make
     monkeypatch.setattr(module, "_model_files", {})
-    monkeypatch.setattr(module._ModelFiles, "make", lambda *given: traced.append(1) or make(*given))
+    monkeypatch.setattr(module._ModelFiles, "make", lambda *arguments: traced.append(1) or make(*arguments))
     identities = set()
     for seed in (1, 2):
         network = build_model("hfl", dataset.image_shape, dataset.num_classes)
@@ -77,19 +79,19 @@ def test_each_run_has_its_own_model_and_the_tracing_is_done_once(tmp_path, monke
         checkpoint.save(tmp_path / f"saved{seed}" / "state", {"global_model": vector})
         logged: list[Path] = []
 
-        def keep(run_id: str, folder: str, name: str, kept: list[Path] = logged, seed: int = seed) -> None:
-            kept.append(Path(shutil.copytree(folder, tmp_path / f"{name}{seed}")))
+        def log_artifacts(run_id: str, folder: str, name: str, log: list[Path] = logged, seed: int = seed) -> None:
+            log.append(Path(shutil.copytree(folder, tmp_path / f"{name}{seed}")))
 
         sink = module.MLflowSink(Place("http://127.0.0.1:9", "tests", "models", tmp_path))
-        sink._client, sink.run_ids = SimpleNamespace(log_artifacts=keep), {"t1": "r"}
+        sink._client, sink.run_ids = SimpleNamespace(log_artifacts=log_artifacts), {"t1": "r"}
         saved = partial(contextlib.nullcontext, tmp_path / f"saved{seed}")
         sink.artifact(Run("t1", "t1"), FinalModel(saved, dataset))
         images = torch.rand(3, *dataset.image_shape)
         assert torch.equal(mlflow.pytorch.load_model(str(logged[0]))(images), network(images))
-        about = mlflow.models.Model.load(str(logged[0]))
-        assert about.signature.inputs.inputs[0].shape == (-1, *dataset.image_shape)
+        metadata = mlflow.models.Model.load(str(logged[0]))
+        assert metadata.signature.inputs.inputs[0].shape == (-1, *dataset.image_shape)
         assert [path.suffix for path in (logged[0] / "data").iterdir()] == [".pt2"]  # no pickle
-        identities.add((about.model_uuid, about.utc_time_created))
+        identities.add((metadata.model_uuid, metadata.utc_time_created))
     assert len(traced) == 1
     assert len(identities) == 2
 
@@ -109,12 +111,12 @@ def test_the_data_set_is_an_input_and_artifacts_are_sent(open_tracker, results, 
     tracker = open_tracker("inputs")
     dataset = {"name": "digits", "digest": "abc", "source": "embedded", "profile": "{}"}
     tracker.start("t1", "x", small_config(), {}, dataset=dataset)
-    kept = tmp_path / "kept.txt"
-    kept.write_text("there already")
+    existing = tmp_path / "kept.txt"
+    existing.write_text("there already")
 
     def make(folder: Path) -> list[Path]:
         (folder / "made.txt").write_text("made when it is sent")
-        return [kept, folder / "made.txt"]
+        return [existing, folder / "made.txt"]
 
     tracker.artifact("t1", Files(make))
     assert tracker.close()
@@ -127,7 +129,7 @@ def test_the_data_set_is_an_input_and_artifacts_are_sent(open_tracker, results, 
 
 
 def test_a_run_is_found_again_after_a_restart(open_tracker, results) -> None:
-    for steps in ((1, 2), (2, 3)):  # round 2 is done again after a kill
+    for steps in ((1, 2), (2, 3)):  # round 2 is repeated after a kill
         tracker = open_tracker("again")
         tracker.start("t1", "twice", small_config(), {})
         for step in steps:
@@ -145,8 +147,8 @@ def test_a_run_is_found_again_after_a_restart(open_tracker, results) -> None:
     assert sorted(m.step for m in history) == [1, 2, 3]
 
 
-def test_a_full_disk_of_the_store_loses_nothing_and_doubles_nothing(tmp_path, monkeypatch, caplog) -> None:
-    """A tmpfs that is full from round 2 to round 4; the sweep's own folder is on another disk."""
+def test_a_full_disk_of_the_store_neither_loses_nor_repeats_a_round(tmp_path, monkeypatch, caplog) -> None:
+    """The disk is a tmpfs that is full from round 2 to round 4. The sweep's folder is on another disk."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", disk], capture_output=True, check=False)

@@ -1,4 +1,4 @@
-"""hflray.tracking.model: the model that a run ends with."""
+"""hflray.tracking.model: the final model of a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hflray.models import build_model, init_vector, load_vector
 from hflray.tracking import FinalModel
 
 
-def test_any_tracker_can_keep_its_weights_by_name(tmp_path) -> None:
+def test_any_tracker_can_store_the_weights_by_name(tmp_path) -> None:
     dataset = load_dataset("digits")
     network = build_model("hfl", dataset.image_shape, dataset.num_classes)
     vector = init_vector(network, np.random.default_rng(3))

@@ -1,4 +1,4 @@
-"""hflray.tracking.sender: a tracker that is away costs warnings, and gets everything once."""
+"""hflray.tracking.sender: an unreachable tracker causes warnings, and receives everything once later."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_a_server_that_fails_costs_a_warning_and_nothing_is_lost(open_tracker, r
     tracker.start("t1", "patient", small_config(), {})
     while not tracker.run_ids():
         threading.Event().wait(0.02)
-    sent = tracker._mlflow._client.log_batch
+    log_batch = tracker._mlflow._client.log_batch
 
     def down(*_: object, **__: object) -> None:
         raise ConnectionError("nobody there")
@@ -35,7 +35,7 @@ def test_a_server_that_fails_costs_a_warning_and_nothing_is_lost(open_tracker, r
         threading.Event().wait(0.02)
     threading.Event().wait(0.3)
     assert caplog.text.count("does not answer") == 1
-    monkeypatch.setattr(tracker._mlflow._client, "log_batch", sent)
+    monkeypatch.setattr(tracker._mlflow._client, "log_batch", log_batch)
     tracker.finish("t1")
     assert tracker.close()
     client = MlflowClient(default_uri(results))
@@ -48,27 +48,27 @@ def test_a_server_that_fails_costs_a_warning_and_nothing_is_lost(open_tracker, r
 
 
 def test_rounds_made_while_the_server_is_away_are_kept_in_the_journal_only(open_tracker, results, monkeypatch) -> None:
-    """A server that is away all night must not fill the driver's memory; what it missed is read again, once."""
+    """A long outage must not fill the driver's memory. The missed rounds are read from the journal, once."""
     monkeypatch.setattr(sender, "RETRY_AFTER_S", 0.05)
     tracker = open_tracker("away")
     tracker.start("t1", "far-ahead", small_config(), {})
     tracker.round("t1", 1, {"round/objective": 0.1})
-    (sending,) = tracker._senders
-    until(lambda: not sending.unsent())
+    (thread_sender,) = tracker._senders
+    until(lambda: not thread_sender.unsent())
     tries = []
 
     def refuse(*_: object) -> None:
         tries.append(1)
         raise ConnectionError("nobody there")
 
-    monkeypatch.setattr(sending, "_send", refuse)
+    monkeypatch.setattr(thread_sender, "_send", refuse)
     for step in range(2, 102):
         tracker.round("t1", step, {"round/objective": step / 10})
-        until(lambda: sending._warned)
+        until(lambda: thread_sender._warned)
     while len(tries) < 4:
         threading.Event().wait(0.02)
-    assert len(sending._outboxes["t1"].pending) == 1
-    assert sending._outboxes["t1"].behind
+    assert len(thread_sender._outboxes["t1"].pending) == 1
+    assert thread_sender._outboxes["t1"].has_backlog
     monkeypatch.undo()
     tracker.round("t1", 102, {"round/objective": 10.2})
     tracker.finish("t1")
@@ -77,15 +77,15 @@ def test_rounds_made_while_the_server_is_away_are_kept_in_the_journal_only(open_
     assert [(m.step, m.value) for m in history] == [(step, step / 10) for step in range(1, 103)]
 
 
-def test_what_has_arrived_is_let_go_of(open_tracker, results) -> None:
+def test_data_that_have_arrived_are_dropped(open_tracker, results) -> None:
     tracker = open_tracker("gone")
     for key in ("t1", "t2"):
         tracker.start(key, key, small_config(), {})
         tracker.round(key, 1, {"round/objective": 1.0})
     tracker.finish("t1")
     assert tracker.close()
-    (sending,) = tracker._senders
-    done, running = sending._outboxes["t1"], sending._outboxes["t2"]
+    (thread_sender,) = tracker._senders
+    done, running = thread_sender._outboxes["t1"], thread_sender._outboxes["t2"]
     assert (done.run.params, done.run.tags, done.run.artifacts, done.pending, done.values) == ({}, {}, {}, [], {})
     assert running.run.params
     assert len(tracker.run_ids(["t1", "t2"])) == 2
@@ -106,7 +106,7 @@ def test_an_interrupt_ends_the_wait_for_the_server(open_tracker, results, monkey
     blocked.set()
 
 
-def test_a_tracker_that_is_away_holds_up_no_other(open_tracker, results, monkeypatch, caplog, diary) -> None:
+def test_an_unreachable_tracker_delays_no_other(open_tracker, results, monkeypatch, caplog, diary) -> None:
     monkeypatch.setattr(sender, "RETRY_AFTER_S", 0.05)
     tracker = open_tracker("two", sinks=("mlflow", "diary"))
     (away,) = diary
@@ -128,7 +128,7 @@ def test_a_tracker_that_is_away_holds_up_no_other(open_tracker, results, monkeyp
     assert [m.step for m in client.get_metric_history(tracker.run_ids()[0], "round/objective")] == list(range(1, 11))
 
 
-def test_what_fails_is_asked_again_before_anything_is_sent(open_tracker, monkeypatch, diary) -> None:
+def test_after_a_failure_the_connection_is_tested_before_anything_is_sent(open_tracker, monkeypatch, diary) -> None:
     monkeypatch.setattr(sender, "RETRY_AFTER_S", 0.01)
     tracker = open_tracker("asked", sinks=("diary",))
     (away,) = diary
@@ -143,7 +143,7 @@ def test_what_fails_is_asked_again_before_anything_is_sent(open_tracker, monkeyp
     assert tracker.close()
 
 
-def test_an_artifact_that_fails_three_times_is_given_up_and_the_run_ends(
+def test_an_artifact_that_fails_three_times_is_dropped_and_the_run_ends(
     open_tracker, monkeypatch, caplog, diary
 ) -> None:
     monkeypatch.setattr(sender, "RETRY_AFTER_S", 0.01)
@@ -178,7 +178,7 @@ def test_a_call_takes_whole_rounds_up_to_the_tracker_s_batch(open_tracker, diary
     assert all(sum(len(r.values) for r in rounds) <= 5 or len(rounds) == 1 for _, rounds in other.of("rounds"))
 
 
-def test_one_that_must_be_there_and_is_not_is_refused(open_tracker, monkeypatch, diary) -> None:
+def test_a_required_tracker_that_cannot_be_reached_is_refused(open_tracker, monkeypatch, diary) -> None:
     monkeypatch.setattr(Diary, "connect", lambda self: (_ for _ in ()).throw(ConnectionError("nobody there")))
     with pytest.raises(ConfigError, match=r"tracking.sinks: cannot open 'my desk' \(nobody there\); start that server"):
         open_tracker("needed", sinks=("diary",), required=True)

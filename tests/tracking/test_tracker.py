@@ -1,4 +1,4 @@
-"""hflray.tracking.tracker: one face for the journal and all trackers."""
+"""hflray.tracking.tracker: one interface to the journal and all trackers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_required_store_that_cannot_be_opened_is_refused_at_once(tmp_path) -> 
     assert not (tmp_path / "x").exists()
 
 
-def test_a_second_tracker_is_told_all_there_is_to_tell(open_tracker, diary) -> None:
+def test_a_second_tracker_receives_everything(open_tracker, diary) -> None:
     config = small_config("cost.delay_weight=0.5")
     tracker = open_tracker("told", sinks=("diary",))
     (other,) = diary
@@ -54,7 +54,7 @@ def test_a_second_tracker_is_told_all_there_is_to_tell(open_tracker, diary) -> N
     assert tracker.seen_at() == ["Read the diary on my desk"]
 
 
-def test_after_a_restart_a_tracker_gets_what_it_lacks_and_all_last_values(open_tracker, diary) -> None:
+def test_after_a_restart_a_tracker_receives_missing_rounds_and_all_last_values(open_tracker, diary) -> None:
     tracker = open_tracker("restarted", sinks=("diary",))
     tracker.start("t1", "x", small_config(), {})
     for step in (1, 2, 3):
@@ -62,9 +62,9 @@ def test_after_a_restart_a_tracker_gets_what_it_lacks_and_all_last_values(open_t
     assert tracker.close()
     again = open_tracker("restarted", sinks=("diary",))
     other = diary[-1]
-    other.known["t1"] = 2  # what the tracker itself says it has
+    other.last_rounds["t1"] = 2  # the tracker reports that it has two rounds
     again.start("t1", "x", small_config(), {})
-    for step in (3, 4):  # a round that is done again
+    for step in (3, 4):  # round 3 is repeated
         again.round("t1", step, {"accuracy": step / 10})
     again.finish("t1", error="it diverged")
     assert again.close()
@@ -75,7 +75,7 @@ def test_after_a_restart_a_tracker_gets_what_it_lacks_and_all_last_values(open_t
     )
 
 
-def test_without_any_tracker_the_journal_is_kept(tmp_path) -> None:
+def test_the_journal_is_written_without_any_tracker(tmp_path) -> None:
     tracker = Tracker("http://127.0.0.1:9", "tests", "alone", tmp_path / "alone", required=True, sinks=())
     tracker.start("t1", "x", small_config(), {})
     tracker.round("t1", 1, {"accuracy": 0.25})
@@ -86,7 +86,7 @@ def test_without_any_tracker_the_journal_is_kept(tmp_path) -> None:
     assert (tracker.experiment_id, tracker.run_ids(), tracker.seen_at()) == (None, [], [])
 
 
-def test_trackers_are_called_by_their_names(diary) -> None:
+def test_messages_name_trackers_by_their_titles(diary) -> None:
     assert titles(("mlflow", "csv", "diary")) == "MLflow, CSV, the diary"
     assert titles(()) == "no tracker"
     with pytest.raises(ConfigError, match="sink: unknown sink 'wandb'; known: csv, diary, mlflow"):
