@@ -1,9 +1,10 @@
-"""Is everything there for `ray up`? Asked of AWS before a machine is started; every answer says the fix.
+"""Check whether `ray up` has everything it needs. No machine is started, and every message names the fix.
 
     python cluster/check.py cluster/aws.yaml
 
-Checked: the file against Ray's schema and EC2's own parameters, the token, credentials, region and zones, machine
-types, instance profiles, security group, bucket and image. Of cluster/local.yaml only the first two are asked.
+The checks compare the file with Ray's schema and EC2's parameters, and look for the token, credentials, region and
+zones, machine types, instance profiles, security group, bucket and image. cluster/local.yaml needs only the checks of
+the file and the token.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ TEMPLATE = "deploy cluster/aws-account.yaml (cluster/README.md, step 1)"
 
 
 def file_problems(path: Path) -> Iterator[str]:
-    """What is wrong with the file itself."""
+    """Yield the problems of the file itself."""
     from ray.autoscaler._private.util import prepare_config, validate_config
 
     cluster = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -32,14 +33,14 @@ def file_problems(path: Path) -> Iterator[str]:
         kind.setdefault("resources", {})
     try:
         validate_config(prepared)
-    except Exception as error:  # jsonschema's, or a plain one
+    except Exception as error:  # the types are jsonschema's and others
         yield f"{path}: {str(error).splitlines()[0]}; the keys are those of Ray's cluster YAML reference"
         return
     if cluster["provider"]["type"] == "aws":
         import botocore.session
         import botocore.validate
 
-        # Ray passes node_config on unseen; EC2's description of RunInstances knows every key of it.
+        # Ray passes node_config on unchecked, so its keys are compared with EC2's description of RunInstances.
         model = botocore.session.get_session().get_service_model("ec2").operation_model("RunInstances").input_shape
         for name, kind in cluster["available_node_types"].items():
             request = {**kind["node_config"], "MinCount": 1, "MaxCount": 1}
@@ -53,7 +54,7 @@ def file_problems(path: Path) -> Iterator[str]:
 
 
 def token_problems(token: Path) -> Iterator[str]:
-    """What is wrong with the cluster's token."""
+    """Yield the problems of the cluster's token."""
     if not token.is_file() or not token.stat().st_size:
         yield f"{token} is missing; make it with: ray get-auth-token --generate && chmod 600 {token}"
     elif token.stat().st_mode & 0o077:
@@ -61,16 +62,16 @@ def token_problems(token: Path) -> Iterator[str]:
 
 
 def account_problems(cluster: dict[str, Any]) -> Iterator[str]:
-    """What is missing in the AWS account."""
+    """Yield what is missing in the AWS account."""
     import boto3
     from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
 
     provider = cluster["provider"]
     region, zones = provider["region"], provider.get("availability_zone", "").split(",")
     session = boto3.Session(region_name=region)
-    known = session.get_available_regions("ec2")
-    if region not in known:
-        yield f"provider.region: '{region}' is no region of AWS; accepted: {', '.join(known)}"
+    regions = session.get_available_regions("ec2")
+    if region not in regions:
+        yield f"provider.region: '{region}' is no region of AWS; accepted: {', '.join(regions)}"
         return
     try:
         session.client("sts").get_caller_identity()
@@ -81,7 +82,7 @@ def account_problems(cluster: dict[str, Any]) -> Iterator[str]:
         yield f"AWS does not accept the credentials here ({error}); run `aws configure` or `aws sso login` again"
         return
 
-    def refused(call: Any, **arguments: Any) -> ClientError | None:
+    def error_of(call: Any, **arguments: Any) -> ClientError | None:
         try:
             call(**arguments)
         except ClientError as error:
@@ -89,30 +90,30 @@ def account_problems(cluster: dict[str, Any]) -> Iterator[str]:
         return None
 
     ec2, iam = session.client("ec2"), session.client("iam")
-    there = {zone["ZoneName"] for zone in ec2.describe_availability_zones()["AvailabilityZones"]}
+    offered = {zone["ZoneName"] for zone in ec2.describe_availability_zones()["AvailabilityZones"]}
     for zone in filter(None, zones):
-        if zone not in there:
-            yield f"provider.availability_zone: '{zone}' is not in {region}; accepted: {', '.join(sorted(there))}"
+        if zone not in offered:
+            yield f"provider.availability_zone: '{zone}' is not in {region}; accepted: {', '.join(sorted(offered))}"
     for name, kind in cluster["available_node_types"].items():
-        node, where = kind["node_config"], f"available_node_types.{name}.node_config"
+        node, setting = kind["node_config"], f"available_node_types.{name}.node_config"
         machine, profile, image = node["InstanceType"], node.get("IamInstanceProfile", {}).get("Name"), node["ImageId"]
-        if refused(ec2.describe_instance_types, InstanceTypes=[machine]):
-            yield f"{where}.InstanceType: {region} has no '{machine}'; give another, or another region"
-        if profile and refused(iam.get_instance_profile, InstanceProfileName=profile):
-            yield f"{where}.IamInstanceProfile: there is no '{profile}'; {TEMPLATE}"
+        if error_of(ec2.describe_instance_types, InstanceTypes=[machine]):
+            yield f"{setting}.InstanceType: {region} has no '{machine}'; give another, or another region"
+        if profile and error_of(iam.get_instance_profile, InstanceProfileName=profile):
+            yield f"{setting}.IamInstanceProfile: there is no '{profile}'; {TEMPLATE}"
         parameter = image.partition("resolve:ssm:")[2]
         if parameter:
             try:
                 value = session.client("ssm").get_parameter(Name=parameter)["Parameter"]["Value"]
                 print(f"{name}: the image is {value} now; to pin it, put this as ImageId")
             except ClientError:
-                yield f"{where}.ImageId: {region} does not know '{parameter}'; give an ami-… of Debian 12"
+                yield f"{setting}.ImageId: {region} does not know '{parameter}'; give an ami-… of Debian 12"
     group = provider.get("security_group", {}).get("GroupName")
-    found = ec2.describe_security_groups(Filters=[{"Name": "group-name", "Values": [group or ""]}])["SecurityGroups"]
-    if not found:
+    groups = ec2.describe_security_groups(Filters=[{"Name": "group-name", "Values": [group or ""]}])["SecurityGroups"]
+    if not groups:
         yield f"provider.security_group: there is no '{group}', and Ray would make one open to the world; {TEMPLATE}"
     for bucket in sorted(set(re.findall(r"s3://([^/\s]+)", str(cluster.get("setup_commands", ""))))):
-        error = refused(session.client("s3").head_bucket, Bucket=bucket)
+        error = error_of(session.client("s3").head_bucket, Bucket=bucket)
         if error and bucket != PLACEHOLDER:
             yield f"setup_commands: bucket '{bucket}' cannot be reached ({error.response['Error']['Code']}); {TEMPLATE}"
 

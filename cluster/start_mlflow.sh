@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# MLflow's server on the head, on loopback: reached with `ray attach CLUSTER -p 5000`. It has no passwords.
-#   HFLRAY_MLFLOW_STORE=URI  postgresql://user@host/db, say; default: SQLite in ~/hflray_results, enough for one sweep at a
-#                            time. Its password goes to ~/.pgpass (mode 600), not into a file of the repository.
+# Start MLflow's server on the head's loopback, where `ray attach CLUSTER -p 5000` reaches it. It has no passwords.
+#   HFLRAY_MLFLOW_STORE=URI  for example postgresql://user@host/db. The default is SQLite in ~/hflray_results, which is enough
+#                            for one sweep at a time. The database's password belongs in ~/.pgpass (mode 600), and not in a
+#                            file of the repository.
 set -euo pipefail
 if [[ -f ~/.hflray_env ]]; then . ~/.hflray_env; fi
 answers() { (exec 3<>/dev/tcp/127.0.0.1/5000) 2>/dev/null; }

@@ -1,10 +1,11 @@
-"""A sweep on the cluster this machine is the head of.
+"""Run a sweep on the cluster whose head is this machine.
 
     ray submit cluster/aws.yaml cluster/sweep.py tune_configs/sweep_h_lambda_data.yaml [--set KEY=VALUE]
     ray submit cluster/aws.yaml cluster/sweep.py --resume sweep_h_lambda_data
 
-`ray submit` copies this one file to the head and runs it there. What follows is for `python -m hflray.tune`, which runs
-in a session of its own: it goes on when the connection drops, and the last lines here say how to see it again.
+`ray submit` copies this file to the head and runs it there. All arguments are passed on to `python -m hflray.tune`,
+which runs in a session of its own. The sweep therefore continues when the connection drops, and the last lines of the
+output say how to watch it again.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ def fail(message: str) -> int:
     return 2
 
 
-def given(arguments: list[str], option: str) -> str | None:
-    """The value of an option, in either form; None if it is not there."""
+def option_value(arguments: list[str], option: str) -> str | None:
+    """Return the value of an option in the form ``--option VALUE`` or ``--option=VALUE``; None if it is absent."""
     for index, argument in enumerate(arguments):
         if argument.startswith(f"{option}="):
             return argument.partition("=")[2]
@@ -39,21 +40,21 @@ def given(arguments: list[str], option: str) -> str | None:
     return None
 
 
-def completed(arguments: list[str]) -> list[str]:
-    """The arguments, and where this cluster keeps things unless they say otherwise."""
-    more = ["--address", "auto"] if given(arguments, "--address") is None else []
-    if given(arguments, "--results") is None:
-        more += ["--results", str(RESULTS)]
+def with_defaults(arguments: list[str]) -> list[str]:
+    """Return the arguments with the cluster's address, results folder, storage and MLflow server as defaults."""
+    defaults = ["--address", "auto"] if option_value(arguments, "--address") is None else []
+    if option_value(arguments, "--results") is None:
+        defaults += ["--results", str(RESULTS)]
     storage = os.environ.get("HFLRAY_STORAGE")
-    if storage and given(arguments, "--storage") is None:
-        more += ["--storage", storage]
-    resuming = given(arguments, "--resume") is not None
-    if not resuming and given(arguments, "--tracking-uri") is None and answers(MLFLOW):
-        more += ["--tracking-uri", f"http://{MLFLOW[0]}:{MLFLOW[1]}"]
-    return [*arguments, *more]
+    if storage and option_value(arguments, "--storage") is None:
+        defaults += ["--storage", storage]
+    resuming = option_value(arguments, "--resume") is not None
+    if not resuming and option_value(arguments, "--tracking-uri") is None and is_listening(MLFLOW):
+        defaults += ["--tracking-uri", f"http://{MLFLOW[0]}:{MLFLOW[1]}"]
+    return [*arguments, *defaults]
 
 
-def answers(address: tuple[str, int]) -> bool:
+def is_listening(address: tuple[str, int]) -> bool:
     try:
         with socket.create_connection(address, timeout=2):
             return True
@@ -62,29 +63,29 @@ def answers(address: tuple[str, int]) -> bool:
 
 
 def follow(process: subprocess.Popen[bytes], log: Path) -> int | None:
-    """Print the log until the sweep ends; return its exit code, or None if somebody here wants to leave."""
-    left: list[int] = []
+    """Print the log until the sweep ends; return its exit code, or None if the user leaves before."""
+    received: list[int] = []
     leave = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, lambda which, _: left.append(which)) for number in leave}
+    before = {number: signal.signal(number, lambda which, _: received.append(which)) for number in leave}
     try:
-        return _tail(process, log, left)
+        return _tail(process, log, received)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _tail(process: subprocess.Popen[bytes], log: Path, left: list[int]) -> int | None:
+def _tail(process: subprocess.Popen[bytes], log: Path, received: list[int]) -> int | None:
     with log.open(encoding="utf-8", errors="replace") as file:
         while True:
-            code = process.poll()  # asked before reading: what was written until then is printed
+            code = process.poll()  # poll before reading, so that the last output is printed
             text = file.read()
             try:
                 print(text, end="", flush=True)
-            except OSError:  # nobody is listening any more
+            except OSError:  # the connection is closed
                 return None
             if code is not None:
                 return code
-            if left:
+            if received:
                 return None
             time.sleep(0.5)
 
@@ -102,10 +103,10 @@ def main(arguments: list[str]) -> int:
     except ImportError as error:
         return fail(f"hflray is not installed here ({error}); `ray up` does it with cluster/setup_node.sh")
     if CHECKOUT.is_dir():
-        os.chdir(CHECKOUT)  # tune_configs/… is meant as it is in the repository
+        os.chdir(CHECKOUT)  # so that tune_configs/… is a path in the repository
     elif not (Path(hflray.__file__).parents[1] / "tune_configs").is_dir():
         return fail(f"{CHECKOUT} is missing; `ray up` copies the repository there")
-    if given(arguments, "--storage") is None and not os.environ.get("HFLRAY_STORAGE"):
+    if option_value(arguments, "--storage") is None and not os.environ.get("HFLRAY_STORAGE"):
         return fail(
             "--storage: not given, and HFLRAY_STORAGE is not set; trials on other nodes could not save. Give "
             "--storage s3://bucket/folder or a folder that all nodes share, or set it in the cluster's file"
@@ -114,10 +115,10 @@ def main(arguments: list[str]) -> int:
     logs = RESULTS / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     log = logs / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
-    command = [sys.executable, "-m", "hflray.tune", *completed(arguments)]
+    command = [sys.executable, "-m", "hflray.tune", *with_defaults(arguments)]
     print(f"+ {' '.join(command)}\n  log: {log}", flush=True)
     with log.open("wb") as file:
-        # A session of its own: the end of the SSH connection ends what is in this one.
+        # The sweep gets a session of its own, because the end of the SSH connection ends the processes of this one.
         process = subprocess.Popen(
             command, stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
             env=os.environ | {"PYTHONUNBUFFERED": "1", "COLUMNS": os.environ.get("COLUMNS", "120")},
@@ -131,7 +132,7 @@ def main(arguments: list[str]) -> int:
                 flush=True,
             )
         return 0
-    storage = given(arguments, "--storage") or os.environ.get("HFLRAY_STORAGE")
+    storage = option_value(arguments, "--storage") or os.environ.get("HFLRAY_STORAGE")
     print(
         f"\nresults: {RESULTS} on the head; trials and checkpoints: {storage}\n"
         "charts: `ray attach CLUSTER -p 5000`, then http://127.0.0.1:5000 in a browser\n"

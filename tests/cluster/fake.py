@@ -1,4 +1,4 @@
-"""Machines for the tests of cluster/: namespace hosts, and an EC2 whose machines are such hosts."""
+"""Machines for the tests of cluster/: namespace hosts, and a fake EC2 whose machines are such hosts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CREDENTIALS = {
 
 
 def why_not() -> str | None:
-    """Why there can be no namespace hosts here; None if there can."""
+    """Return why this machine cannot run namespace hosts; None if it can."""
     if os.geteuid():
         return "namespace hosts need root"
     missing = [name for name in ("ip", "unshare", "ssh", "ssh-keygen", "rsync") if shutil.which(name) is None]
@@ -38,11 +38,11 @@ def why_not() -> str | None:
 
 
 class Hosts:
-    """Namespace hosts in a folder, and the person who sits before them: a home with a token and a key.
+    """Namespace hosts, and the home of the user who starts them, with a token and a key.
 
     Args:
-        folder: everything goes there.
-        environment: of every host's shells.
+        folder: the parent of all files.
+        environment: the environment variables of every host's shells.
     """
 
     def __init__(self, folder: Path, environment: dict[str, str] | None = None) -> None:
@@ -50,14 +50,14 @@ class Hosts:
         (self.home / ".ray").mkdir(parents=True)
         (self.home / ".ssh").mkdir(mode=0o700)
         self.folder.mkdir()
-        copied = shutil.ignore_patterns(".git", "__pycache__", ".venv", "*.egg-info", "hflray_results", ".*_cache")
-        shutil.copytree(ROOT, self.repository, ignore=copied)
+        ignore = shutil.ignore_patterns(".git", "__pycache__", ".venv", "*.egg-info", "hflray_results", ".*_cache")
+        shutil.copytree(ROOT, self.repository, ignore=ignore)
         self.key = self.home / ".ssh" / "id_ed25519"
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.key)], check=True)
-        quick = "RAY_health_check_period_ms=1000 RAY_health_check_failure_threshold=5"
+        timing = "RAY_health_check_period_ms=1000 RAY_health_check_failure_threshold=5"
         lines = [f"export {name}={value}" for name, value in (environment or {}).items()]
         (self.folder / "environment").write_text(
-            "\n".join([*lines, f"export {quick} RAY_DISABLE_MEMORY_MONITOR=1", ""])
+            "\n".join([*lines, f"export {timing} RAY_DISABLE_MEMORY_MONITOR=1", ""])
         )
         self._env = os.environ | {
             "HOSTS": str(self.folder),
@@ -89,21 +89,21 @@ class Hosts:
         self.script("all-down")
 
     def ray(self, *arguments: str, timeout: float = 600, **env: str) -> subprocess.CompletedProcess[str]:
-        """Run ``ray …`` in the repository, as the person does."""
+        """Run ``ray …`` in the repository as the user."""
         return subprocess.run(
             ["ray", *arguments], cwd=self.repository, env=self._env | env, timeout=timeout, check=False,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
 
     def spawn(self, *command: str, **env: str) -> subprocess.Popen[str]:
-        """Start a command in the repository, as the person does."""
+        """Start a command in the repository as the user."""
         return subprocess.Popen(
             command, cwd=self.repository, env=self._env | env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, start_new_session=True,
         )  # fmt: skip
 
     def inside(self, name: str, code: str, timeout: float = 120, **env: str) -> subprocess.CompletedProcess[str]:
-        """Run Python in a host's network, with this machine's files."""
+        """Run Python in a host's network with this machine's files."""
         command = ["ip", "netns", "exec", f"hfl-{name}", sys.executable, "-c", code]
         return subprocess.run(
             command,
@@ -117,11 +117,11 @@ class Hosts:
 
 
 class FakeEc2:
-    """Moto's EC2, S3 and IAM at `ENDPOINT`; a machine that runs there is a namespace host."""
+    """Moto's EC2, S3 and IAM at `ENDPOINT`. Every running machine is a namespace host."""
 
     def __init__(self, hosts: Hosts) -> None:
         self._hosts, self._log = hosts, (hosts.folder / "moto.log").open("w")
-        self.machines: dict[str, dict[str, Any]] = {}  # by id: as EC2 describes them, with "host" and "up_at"
+        self.machines: dict[str, dict[str, Any]] = {}  # EC2's descriptions by id, with "host", "tags" and "running"
         env = os.environ | {"MOTO_IAM_LOAD_MANAGED_POLICIES": "true"} | CREDENTIALS
         command = [f"{sys.prefix}/bin/moto_server", "-H", GATEWAY, "-p", str(PORT)]
         self._moto = subprocess.Popen(command, env=env, stdout=self._log, stderr=self._log)
@@ -145,13 +145,13 @@ class FakeEc2:
         )
 
     def running(self, kind: str | None = None) -> list[dict[str, Any]]:
-        """The machines that run, of a node type or of all."""
+        """Return the running machines of a node type, or of all types."""
         return [
             m for m in self.machines.values() if m["running"] and kind in (None, m["tags"].get("ray-user-node-type"))
         ]
 
     def lose(self, machine: dict[str, Any]) -> None:
-        """What a spot machine's end is: the host is gone, and EC2 says so."""
+        """Terminate a machine as AWS reclaims a spot machine: EC2 reports the end, and the host disappears."""
         self.client("ec2").terminate_instances(InstanceIds=[machine["InstanceId"]])
 
     def _watch(self) -> None:
@@ -189,7 +189,7 @@ class FakeEc2:
 
 
 def need_hosts() -> None:
-    """Skip where there can be no hosts."""
+    """Skip the test if this machine cannot run hosts."""
     reason = why_not()
     if reason:
         pytest.skip(reason)

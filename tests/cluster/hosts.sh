@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Hosts for the tests of cluster/: each is a network, process and mount namespace with its own /root, /tmp and sshd, on a
-# bridge of this machine. Needs root, Linux, iproute2, util-linux, openssh-server and rsync.
-#   hosts.sh bridge-up                     the bridge, 10.77.0.1
-#   hosts.sh up NAME IP[,IP...] KEY.pub    a host; the key may log in as root, which is also called admin there
-#   hosts.sh down NAME                     end it and every process in it, as pulling the plug does
-#   hosts.sh all-down                      end all, and the bridge
-# HOSTS: a folder for them (made). PYTHON_ENV: the virtual environment they all use; REPOSITORY: what it stands for.
+# Hosts for the tests of cluster/. Each is a network, process and mount namespace with its own /root, /tmp and sshd, on a
+# bridge of this machine. Root, Linux, iproute2, util-linux, openssh-server and rsync are required.
+#   hosts.sh bridge-up                     make the bridge, 10.77.0.1
+#   hosts.sh up NAME IP[,IP...] KEY.pub    start a host; the key may log in as root, whose alias is admin
+#   hosts.sh down NAME                     end the host and all its processes, as a power cut does
+#   hosts.sh all-down                      end all hosts and the bridge
+# HOSTS is the hosts' folder, PYTHON_ENV the virtual environment of all hosts, REPOSITORY the checkout that it belongs to.
 set -euo pipefail
 [[ $(id -u) == 0 ]] || { echo "error: hosts.sh makes namespaces and a bridge: it needs root" >&2; exit 1; }
 bridge=hflbr0
@@ -14,7 +14,7 @@ mkdir -p "$hosts"
 
 down() {
   local name=$1 dir=$hosts/$1 ip
-  # The first process of the process namespace: with it, all of them go.
+  # Killing the first process of the process namespace ends all its processes.
   [[ -f $dir/pid ]] && kill -9 "$(cat "$dir/pid")" 2>/dev/null || true
   for ip in $(cat "$dir/ips" 2>/dev/null); do ip route del "$ip/32" dev $bridge 2>/dev/null || true; done
   ip link del "v-$name" 2>/dev/null || true
@@ -32,7 +32,7 @@ up)
   rm -rf "$dir"; mkdir -p "$dir"/{root/.ssh,tmp}; chmod 700 "$dir"/root "$dir"/root/.ssh; chmod 1777 "$dir"/tmp
   install -m 600 "$key" "$dir/root/.ssh/authorized_keys"
   ssh-keygen -q -t ed25519 -N '' -f "$dir/tmp/hostkey"
-  # cluster/setup_node.sh finds its work done: installing anew on every host would take minutes and gigabytes.
+  # These files tell cluster/setup_node.sh that its work is done. Installing on every host would take minutes and gigabytes.
   ln -s "$venv" "$dir/root/hflray-venv"
   echo "$(cat "$REPOSITORY/cluster/requirements.lock" "$REPOSITORY/pyproject.toml" | sha256sum | cut -c1-16) cpu" >"$dir/root/hflray-venv.ready"
   cp "$hosts/environment" "$dir/root/.bashrc" 2>/dev/null || : >"$dir/root/.bashrc"
@@ -51,9 +51,9 @@ up)
   done
   echo "$ips" >"$dir/ips"
   ip -n "hfl-$name" link set e0 up
-  # Everything is on the link. Without a default route Ray takes 127.0.0.1 for its address.
+  # All addresses are on the link. The default route is there because Ray would take 127.0.0.1 for its address without it.
   ip -n "hfl-$name" route add default dev e0 src "${ips%% *}"
-  ip -n "hfl-$name" route add unreachable 169.254.0.0/16  # the metadata service of a cloud this may run in
+  ip -n "hfl-$name" route add unreachable 169.254.0.0/16  # hides the metadata service, if this machine is in a cloud
 
   cat >"$dir/init.sh" <<INIT
 #!/bin/bash

@@ -1,4 +1,4 @@
-"""The files of cluster/ by themselves: Ray's schema, EC2's parameters, a launch at moto, the checks. No root."""
+"""The files of cluster/ without machines: Ray's schema, EC2's parameters, a launch in moto, the checks. No root."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ CLUSTER = Path(__file__).parents[2] / "cluster"
 
 def module(name: str) -> Any:
     spec = importlib.util.spec_from_file_location(f"cluster_{name}", CLUSTER / f"{name}.py")
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    return loaded
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    return script
 
 
 check, sweep = module("check"), module("sweep")
@@ -43,7 +43,7 @@ def written(folder: Path, cluster: dict[str, Any]) -> Path:
 
 
 @pytest.mark.parametrize("name", ["aws.yaml", "local.yaml"])
-def test_the_shipped_file_is_what_ray_and_ec2_accept(tmp_path, name) -> None:
+def test_ray_and_ec2_accept_the_shipped_file(tmp_path, name) -> None:
     assert list(check.file_problems(written(tmp_path, shipped(name)))) == []
 
 
@@ -57,7 +57,7 @@ def test_the_shipped_file_is_what_ray_and_ec2_accept(tmp_path, name) -> None:
         (("setup_commands",), ["X=s3://EDIT-HERE"], None),
     ],
 )
-def test_a_misspelt_key_is_found(tmp_path, path, value, message) -> None:
+def test_a_misspelt_key_is_reported(tmp_path, path, value, message) -> None:
     cluster = copy.deepcopy(shipped())
     place = cluster
     for key in path[:-1]:
@@ -67,7 +67,7 @@ def test_a_misspelt_key_is_found(tmp_path, path, value, message) -> None:
     assert ([message in problem for problem in problems] == [True]) if message else problems == []
 
 
-def test_the_bucket_must_be_put_in(tmp_path) -> None:
+def test_a_placeholder_for_the_bucket_is_reported(tmp_path) -> None:
     path = tmp_path / "aws.yaml"
     path.write_text((CLUSTER / "aws.yaml").read_text())
     (problem,) = check.file_problems(path)
@@ -76,7 +76,7 @@ def test_the_bucket_must_be_put_in(tmp_path) -> None:
 
 @pytest.fixture
 def account(monkeypatch, tmp_path) -> Iterator[Any]:
-    """An AWS account at moto, with our stack in it; no sleeping in Ray's code."""
+    """Yield boto3 for an AWS account in moto with our stack. Ray's code does not sleep."""
     moto = pytest.importorskip("moto", reason="pip install '.[cluster-test]'")
     import boto3
 
@@ -111,10 +111,12 @@ def test_head_and_spot_workers_are_launched_as_written(account) -> None:
         TAG_RAY_USER_NODE_TYPE,
     )
 
-    made = commands._bootstrap_config(shipped(), no_config_cache=True)
-    provider = _get_node_provider(made["provider"], made["cluster_name"])
+    config = commands._bootstrap_config(shipped(), no_config_cache=True)
+    provider = _get_node_provider(config["provider"], config["cluster_name"])
     for name, kind, count in (("head", "head", 1), *[("worker_spot", "worker", 1)] * 2):
-        node = dict(made["available_node_types"][name]["node_config"]) | (made["head_node"] if kind == "head" else {})
+        node = dict(config["available_node_types"][name]["node_config"]) | (
+            config["head_node"] if kind == "head" else {}
+        )
         tags = {
             TAG_RAY_NODE_KIND: kind,
             TAG_RAY_NODE_NAME: name,
@@ -129,15 +131,15 @@ def test_head_and_spot_workers_are_launched_as_written(account) -> None:
     assert kinds == [("m7a.4xlarge", "spot"), ("m7a.4xlarge", "spot"), ("m7a.xlarge", None)]
     profiles = {m["InstanceType"]: m["IamInstanceProfile"]["Arn"].rpartition("/")[2] for m in machines}
     assert profiles == {"m7a.xlarge": "hflray-head", "m7a.4xlarge": "hflray-worker"}
-    assert made["available_node_types"]["worker_spot"]["resources"]["CPU"] == 16
-    # The group of the stack, as the stack made it: Ray adds nothing to it.
+    assert config["available_node_types"]["worker_spot"]["resources"]["CPU"] == 16
+    # Ray adds nothing to the security group that the stack made.
     (group,) = {g["GroupId"] for m in machines for g in m["SecurityGroups"]}
     rules = ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"][0]["IpPermissions"]
     assert [r["CidrIp"] for rule in rules for r in rule["IpRanges"]] == ["203.0.113.7/32"]
 
 
-def ready(account: Any) -> dict[str, Any]:
-    """The shipped file for this account; moto does not know Debian's images."""
+def ready_cluster(account: Any) -> dict[str, Any]:
+    """Return the shipped file with this account's bucket, and an image that moto has instead of Debian's."""
     cluster = shipped()
     bucket = account.client("s3").list_buckets()["Buckets"][0]["Name"]
     cluster["setup_commands"] = [line.replace("EDIT-ME", bucket) for line in cluster["setup_commands"]]
@@ -146,8 +148,8 @@ def ready(account: Any) -> dict[str, Any]:
     return cluster
 
 
-def test_an_account_that_is_ready(account) -> None:
-    assert list(check.account_problems(ready(account))) == []
+def test_a_ready_account_has_no_problems(account) -> None:
+    assert list(check.account_problems(ready_cluster(account))) == []
 
 
 @pytest.mark.parametrize(
@@ -178,8 +180,8 @@ def test_an_account_that_is_ready(account) -> None:
         ),
     ],
 )
-def test_what_the_account_lacks_is_named(account, path, value, message) -> None:
-    cluster = ready(account)
+def test_a_missing_part_of_the_account_is_named(account, path, value, message) -> None:
+    cluster = ready_cluster(account)
     place = cluster
     for key in path[:-1]:
         place = place[key]
@@ -188,7 +190,7 @@ def test_what_the_account_lacks_is_named(account, path, value, message) -> None:
     assert [message in problem for problem in problems] == [True], problems
 
 
-def test_no_credentials(tmp_path) -> None:
+def test_missing_credentials_and_token_are_named(tmp_path) -> None:
     env = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     env |= {"HOME": str(tmp_path), "AWS_EC2_METADATA_DISABLED": "true"}
     path = written(tmp_path, shipped())
@@ -203,14 +205,14 @@ def test_no_credentials(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("name", ["nothing.yaml", "broken.yaml"])
-def test_a_file_that_cannot_be_read(tmp_path, name, capsys) -> None:
+def test_a_file_that_cannot_be_read_is_an_error(tmp_path, name, capsys) -> None:
     (tmp_path / "broken.yaml").write_text("a: [")
     assert check.main([str(tmp_path / name)]) == 2
     assert "not a cluster file that can be read" in capsys.readouterr().err
 
 
 class TestSweep:
-    """cluster/sweep.py before it hands over."""
+    """cluster/sweep.py before it starts `hflray.tune`."""
 
     @pytest.fixture(autouse=True)
     def _home(self, tmp_path, monkeypatch) -> None:
@@ -224,35 +226,35 @@ class TestSweep:
         monkeypatch.setattr(sweep, "MLFLOW", ("127.0.0.1", 1))
         monkeypatch.delenv("HFLRAY_STORAGE", raising=False)
 
-    def test_a_missing_token(self, capsys) -> None:
+    def test_a_missing_token_is_an_error(self, capsys) -> None:
         sweep.TOKEN.unlink()
         assert sweep.main(["x.yaml"]) == 2
         assert "auth_token is missing" in capsys.readouterr().err
 
-    def test_a_token_that_others_can_read(self, capsys) -> None:
+    def test_a_token_that_others_can_read_is_an_error(self, capsys) -> None:
         sweep.TOKEN.chmod(0o644)
         assert sweep.main(["x.yaml"]) == 2
         assert "chmod 600" in capsys.readouterr().err
 
-    def test_no_storage(self, capsys) -> None:
+    def test_a_missing_storage_is_an_error(self, capsys) -> None:
         assert sweep.main(["x.yaml"]) == 2
         assert "HFLRAY_STORAGE is not set" in capsys.readouterr().err
 
-    def test_what_it_adds(self, monkeypatch) -> None:
+    def test_defaults_are_added_to_the_arguments(self, monkeypatch) -> None:
         monkeypatch.setenv("HFLRAY_STORAGE", "s3://b/x")
         added = ["--address", "auto", "--results", str(sweep.RESULTS), "--storage", "s3://b/x"]
-        assert sweep.completed(["x.yaml"]) == ["x.yaml", *added]
-        own = ["x.yaml", "--address=a:1", "--results", "r", "--storage=/s"]
-        assert sweep.completed(own) == own
+        assert sweep.with_defaults(["x.yaml"]) == ["x.yaml", *added]
+        explicit = ["x.yaml", "--address=a:1", "--results", "r", "--storage=/s"]
+        assert sweep.with_defaults(explicit) == explicit
 
-    def test_a_cluster_that_is_not_up(self, tmp_path, monkeypatch, capsys) -> None:
-        """What hflray.tune says arrives here, with its exit code."""
+    def test_a_missing_cluster_is_an_error(self, tmp_path, monkeypatch, capsys) -> None:
+        """The message of hflray.tune and its exit code are passed on."""
         monkeypatch.setenv("PYTHONPATH", str(CLUSTER.parent))
         monkeypatch.setenv("HOME", str(tmp_path))
-        address = "127.0.0.1:6399"  # not auto: another Ray may well run on this machine
+        address = "127.0.0.1:6399"  # not "auto", because another Ray may run on this machine
         smoke = ["--smoke", "--address", address, "--storage", str(tmp_path / "shared")]
         assert sweep.main(smoke) == 2
-        said = capsys.readouterr().out
-        assert f"error: RAY_ADDRESS: cannot join a cluster at '{address}'" in said
-        assert "Traceback" not in said
+        output = capsys.readouterr().out
+        assert f"error: RAY_ADDRESS: cannot join a cluster at '{address}'" in output
+        assert "Traceback" not in output
         assert not list((tmp_path / "results").glob("smoke*/sweep.json"))

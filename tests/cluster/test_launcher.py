@@ -1,4 +1,4 @@
-"""cluster/*.yaml and sweep.py as they are shipped, driven by Ray's own launcher over namespace hosts. Needs root."""
+"""Ray's launcher runs the shipped cluster/*.yaml and sweep.py on namespace hosts. The tests need root."""
 
 from __future__ import annotations
 
@@ -33,51 +33,54 @@ sweep:
   scheduling.name: {{grid: [ikc, fedavg]}}
 """
 FILE = "tune_configs/clustered.yaml"
-# Every host sees this machine's memory and CPUs as its own.
+# The object store is small because every host sees this machine's memory as its own.
 SMALL = "--object-store-memory=150000000"
 
 
 def shipped(name: str) -> dict[str, Any]:
-    """A cluster file of ours, with a small object store."""
+    """Return a shipped cluster file with a small object store."""
     text = (Path(__file__).parents[2] / "cluster" / name).read_text(encoding="utf-8")
     return yaml.safe_load(text.replace("ray start ", f"ray start {SMALL} "))
 
 
-def wait_for(what: Callable[[], Any], seconds: float, why: str, process: Any = None) -> Any:
+def wait_for(condition: Callable[[], Any], seconds: float, event: str, process: Any = None) -> Any:
     deadline = time.monotonic() + seconds
-    while not (found := what()):
-        assert time.monotonic() < deadline, f"{seconds:.0f} s without {why}"
-        assert process is None or process.poll() is None, f"ended before {why}:\n{process.communicate()[0]}"
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"{seconds:.0f} s without {event}"
+        assert process is None or process.poll() is None, f"ended before {event}:\n{process.communicate()[0]}"
         time.sleep(0.3)
-    return found
+    return value
 
 
-def measured(capsys: Any, text: str) -> None:
+def print_measurement(capsys: Any, text: str) -> None:
     with capsys.disabled():
         print(f"\n[measured] {text} (load {os.getloadavg()[0]:.1f})", flush=True)
 
 
 def runs_on(hosts: Hosts, head: str) -> dict[str, Any]:
-    """The runs as MLflow on the head has them: name to status and (step, value) of two metrics."""
+    """Return the runs of MLflow on the head: from name to status and to the (step, value) pairs of two metrics."""
     code = f"""
 import json
 from mlflow import MlflowClient
 client = MlflowClient("http://127.0.0.1:5000")
 experiment = client.get_experiment_by_name("hflray")
-found = {{}}
+runs = {{}}
 for run in client.search_runs([experiment.experiment_id]) if experiment else []:
     names = ("{metrics.ACCURACY}", "{metrics.TOTAL_OBJECTIVE}")
     history = {{n: [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, n)] for n in names}}
-    found.setdefault(run.info.run_name, []).append([run.info.status, history])
-print(json.dumps(found))
+    runs.setdefault(run.info.run_name, []).append([run.info.status, history])
+print(json.dumps(runs))
 """
-    done = hosts.inside(head, code)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    process = hosts.inside(head, code)
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout.splitlines()[-1])
 
 
 def check_complete(runs: dict[str, Any], results: dict[str, list[dict[str, Any]]], trials: list[Any]) -> None:
-    """One finished run a trial, every round once, and the values and models of the unbroken run on one machine."""
+    """Assert that each trial is one finished run with each round once.
+
+    The values and models must be those of an uninterrupted run on one machine.
+    """
     assert set(runs) == {trial.name for trial in trials}
     for trial in trials:
         records = list(Experiment(trial.config.model_copy(update={"training": serial(trial.config.training)})))
@@ -107,8 +110,8 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Hosts, FakeE
         hosts.close()
 
 
-def test_aws_from_nothing_to_results_with_a_spot_machine_lost(aws, capsys) -> None:
-    """README's steps: the account, `ray up`, a sweep that starts its worker and loses it, `ray down`."""
+def test_a_sweep_on_aws_completes_although_a_spot_machine_is_lost(aws, capsys) -> None:
+    """The steps are the README's: account, `ray up`, a sweep that starts and loses its worker, `ray down`."""
     from pyarrow import fs
 
     hosts, ec2 = aws
@@ -124,17 +127,19 @@ def test_aws_from_nothing_to_results_with_a_spot_machine_lost(aws, capsys) -> No
             {"ParameterKey": "MyAddress", "ParameterValue": "10.77.0.1/32"},
         ],
     )
-    (bucket,) = (found["Name"] for found in ec2.client("s3").list_buckets()["Buckets"])
+    (bucket,) = (entry["Name"] for entry in ec2.client("s3").list_buckets()["Buckets"])
     cluster = shipped("aws.yaml")
     cluster["setup_commands"] = [line.replace("EDIT-ME", bucket) for line in cluster["setup_commands"]]
-    cluster["available_node_types"]["worker_spot"]["node_config"]["InstanceType"] = "m7a.large"  # two CPUs, as here
+    cluster["available_node_types"]["worker_spot"]["node_config"]["InstanceType"] = (
+        "m7a.large"  # two CPUs, like this machine
+    )
     cluster["idle_timeout_minutes"] = 2
     (hosts.repository / "cluster/aws.yaml").write_text(yaml.safe_dump(cluster))
 
     begin = time.monotonic()
     up = hosts.ray("up", "-y", "--no-config-cache", "cluster/aws.yaml")
     assert up.returncode == 0, up.stdout
-    measured(capsys, f"aws: ray up {time.monotonic() - begin:.0f} s")
+    print_measurement(capsys, f"aws: ray up {time.monotonic() - begin:.0f} s")
     (head,) = ec2.running("head")
     assert head["IamInstanceProfile"]["Arn"].endswith("hflray-head")
     assert not ec2.running("worker_spot")
@@ -149,25 +154,28 @@ def test_aws_from_nothing_to_results_with_a_spot_machine_lost(aws, capsys) -> No
     sweep = hosts.spawn("ray", "submit", "--no-config-cache", "cluster/aws.yaml", "cluster/sweep.py", FILE)
     (worker,) = wait_for(lambda: ec2.running("worker_spot"), 300, "a worker", sweep)
     assert worker["InstanceLifecycle"] == "spot"
-    measured(capsys, f"aws: worker launched {time.monotonic() - begin:.0f} s after submit")
+    print_measurement(capsys, f"aws: worker launched {time.monotonic() - begin:.0f} s after submit")
 
     def rounds() -> int:
         runs = runs_on(hosts, head["host"])
         return max((len(history[metrics.ACCURACY]) for ((_, history),) in runs.values()), default=0)
 
     wait_for(lambda: rounds() >= 3, 400, "three rounds", sweep)
-    measured(capsys, f"aws: three rounds of a trial {time.monotonic() - begin:.0f} s after submit")
-    done = rounds()
-    assert done < ROUNDS
-    lost = time.monotonic()
+    print_measurement(capsys, f"aws: three rounds of a trial {time.monotonic() - begin:.0f} s after submit")
+    last_round = rounds()
+    assert last_round < ROUNDS
+    lost_at = time.monotonic()
     ec2.lose(worker)
     wait_for(lambda: [m for m in ec2.running("worker_spot") if m is not worker], 300, "a new worker", sweep)
-    measured(capsys, f"aws: spot machine lost after round {done}; the next one {time.monotonic() - lost:.0f} s later")
-    wait_for(lambda: rounds() > done + 1, 300, "another round", sweep)
-    measured(capsys, f"aws: rounds go on {time.monotonic() - lost:.0f} s after the loss")
+    print_measurement(
+        capsys,
+        f"aws: spot machine lost after round {last_round}; the next one {time.monotonic() - lost_at:.0f} s later",
+    )
+    wait_for(lambda: rounds() > last_round + 1, 300, "another round", sweep)
+    print_measurement(capsys, f"aws: rounds go on {time.monotonic() - lost_at:.0f} s after the loss")
     output, _ = sweep.communicate(timeout=400)
     assert sweep.returncode == 0, output
-    measured(capsys, f"aws: ray submit, loss included, {time.monotonic() - begin:.0f} s")
+    print_measurement(capsys, f"aws: ray submit, loss included, {time.monotonic() - begin:.0f} s")
     assert f"s3://{bucket}/hflray" in output
 
     s3 = fs.S3FileSystem(access_key="t", secret_key="t", endpoint_override=ENDPOINT, region="us-west-2")
@@ -186,7 +194,7 @@ def test_aws_from_nothing_to_results_with_a_spot_machine_lost(aws, capsys) -> No
     down = hosts.ray("down", "-y", "cluster/aws.yaml")
     assert down.returncode == 0, down.stdout
     wait_for(lambda: not ec2.running(), 60, "the end of all machines")
-    measured(capsys, f"aws: ray down {time.monotonic() - begin:.0f} s")
+    print_measurement(capsys, f"aws: ray down {time.monotonic() - begin:.0f} s")
 
 
 LOCAL = {"RAY_UP_enable_autoscaler_v2": "0"}
@@ -194,10 +202,10 @@ LOCAL = {"RAY_UP_enable_autoscaler_v2": "0"}
 
 @pytest.fixture
 def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    """A head and a worker by cluster/local.yaml, up; and a third host that is no part of it."""
+    """Yield hosts: a head and a worker for cluster/local.yaml, and a third host outside the cluster."""
     need_hosts()
     folder = tmp_path_factory.mktemp("local")
-    shared = Path("/var/tmp") / f"hflray-{os.getpid()}"  # seen by all hosts, as an NFS mount is
+    shared = Path("/var/tmp") / f"hflray-{os.getpid()}"  # all hosts see this folder, like an NFS mount
     hosts = Hosts(folder)
     try:
         for name, address in (("head", "10.77.0.2"), ("worker", "10.77.0.3"), ("stranger", "10.77.0.4")):
@@ -209,7 +217,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
         cluster["setup_commands"] = [
             line.replace("/mnt/shared/hflray", str(shared)) for line in cluster["setup_commands"]
         ]
-        # Else each host takes this machine's CPUs, all of them, for its own.
+        # Otherwise each host would use all CPUs of this machine.
         for key in ("head_start_ray_commands", "worker_start_ray_commands"):
             cluster[key] = [line.replace("ray start ", "ray start --num-cpus=1 ") for line in cluster[key]]
         (hosts.repository / "cluster/local.yaml").write_text(yaml.safe_dump(cluster))
@@ -230,24 +238,24 @@ print("nodes", sum(node["Alive"] for node in ray.nodes()))
 """
 
 
-def test_local_over_two_hosts(local, capsys) -> None:
+def test_a_sweep_on_two_local_hosts_survives_a_lost_connection(local, capsys) -> None:
     hosts = local
     trials = expand(load_sweep(hosts.repository / FILE))
     begin = time.monotonic()
     up = hosts.ray("up", "-y", "--no-config-cache", "cluster/local.yaml", **LOCAL)
     assert up.returncode == 0, up.stdout
-    measured(capsys, f"local: ray up {time.monotonic() - begin:.0f} s")
+    print_measurement(capsys, f"local: ray up {time.monotonic() - begin:.0f} s")
 
     def nodes() -> bool:
-        """Its workers come one by one; what each runs is compared on the way."""
-        told = hosts.ray("exec", "--no-config-cache", "cluster/local.yaml", "python -m hflray.tune.nodes", **LOCAL)
-        assert told.returncode == 0, told.stdout
-        return told.stdout.count(" CPUs") == 2
+        """Return whether both nodes have joined; the command also compares what they run."""
+        answer = hosts.ray("exec", "--no-config-cache", "cluster/local.yaml", "python -m hflray.tune.nodes", **LOCAL)
+        assert answer.returncode == 0, answer.stdout
+        return answer.stdout.count(" CPUs") == 2
 
     wait_for(nodes, 300, "the worker")
-    measured(capsys, f"local: worker joined {time.monotonic() - begin:.0f} s after ray up began")
+    print_measurement(capsys, f"local: worker joined {time.monotonic() - begin:.0f} s after ray up began")
 
-    # The connection that submits is cut in the middle; the sweep goes on.
+    # The connection of `ray submit` is cut, and the sweep continues.
     begin = time.monotonic()
     sweep = hosts.spawn("ray", "submit", "--no-config-cache", "cluster/local.yaml", "cluster/sweep.py", FILE, **LOCAL)
 
@@ -263,8 +271,10 @@ def test_local_over_two_hosts(local, capsys) -> None:
 
     check_strangers(hosts)
 
-    wait_for(lambda: finished(runs_on(hosts, "head"), len(trials)), 300, "the end of a sweep nobody watches")
-    measured(capsys, f"local: sweep with its connection cut after round {cut}: {time.monotonic() - begin:.0f} s")
+    wait_for(lambda: finished(runs_on(hosts, "head"), len(trials)), 300, "the end of the unwatched sweep")
+    print_measurement(
+        capsys, f"local: sweep with its connection cut after round {cut}: {time.monotonic() - begin:.0f} s"
+    )
     results = {
         trial.name: [json.loads(line) for line in path.read_text().splitlines()]
         for trial in trials
@@ -272,7 +282,7 @@ def test_local_over_two_hosts(local, capsys) -> None:
     }
     check_complete(runs_on(hosts, "head"), results, trials)
 
-    # What is wrong is said before any trial starts, by ray submit's exit code too.
+    # An error is reported before any trial starts, and by the exit code of ray submit.
     wrong = ["cluster/sweep.py", FILE, "--fresh", "--set", "tune.cpus_per_trial=64"]
     refused = hosts.ray("submit", "--no-config-cache", "cluster/local.yaml", *wrong, **LOCAL)
     assert refused.returncode != 0
@@ -280,7 +290,7 @@ def test_local_over_two_hosts(local, capsys) -> None:
     begin = time.monotonic()
     down = hosts.ray("down", "-y", "cluster/local.yaml", **LOCAL)
     assert down.returncode == 0, down.stdout
-    measured(capsys, f"local: ray down {time.monotonic() - begin:.0f} s")
+    print_measurement(capsys, f"local: ray down {time.monotonic() - begin:.0f} s")
 
 
 def finished(runs: dict[str, Any], count: int) -> bool:
@@ -288,7 +298,7 @@ def finished(runs: dict[str, Any], count: int) -> bool:
 
 
 def check_strangers(hosts: Hosts) -> None:
-    """From another host, without the token: nothing that Ray or MLflow answers lets it in."""
+    """Assert that neither Ray nor MLflow gives access to another host without the token."""
     closed = """
 import socket
 for port in (8265, 5000):
@@ -302,19 +312,21 @@ for port in (8265, 5000):
     assert answer.stdout.split() == ["closed", "8265", "closed", "5000"], answer.stdout + answer.stderr
     nobody = {"HOME": str(hosts.folder), "RAY_ADDRESS": ""}
     join = NODES.replace("print(", "print('LET IN', ")
-    client = "import ray; ray.init('ray://10.77.0.2:10001'); print('LET IN')"  # open to all, and wants the token
+    client = (
+        "import ray; ray.init('ray://10.77.0.2:10001'); print('LET IN')"  # this port is open, but requires the token
+    )
     for code, mode in ((join, "token"), (join, "disabled"), (client, "token"), (client, "disabled")):
-        if mode == "token":  # a token of its own making
+        if mode == "token":  # a wrong token
             (hosts.folder / ".ray").mkdir(exist_ok=True)
             (hosts.folder / ".ray" / "auth_token").write_text("0" * 64)
         answer = hosts.inside("stranger", code, RAY_AUTH_MODE=mode, **nobody)
         assert answer.returncode != 0, answer.stdout
         assert "LET IN" not in answer.stdout
-        if code is join:  # the client only says that its connection timed out
+        if code is join:  # the client reports only that its connection timed out
             assert "uthenticat" in answer.stderr or "token" in answer.stderr, answer.stderr[-2000:]
-    answer = hosts.inside("stranger", client, RAY_AUTH_MODE="token")  # the token is what makes the difference
+    answer = hosts.inside("stranger", client, RAY_AUTH_MODE="token")  # with the token, access is given
     assert "LET IN" in answer.stdout, answer.stderr[-2000:]
-    # On the head itself, another user who lacks the token gets past the loopback, and no further.
+    # Another user on the head reaches the loopback, but has no access without the token.
     jobs = """
 import urllib.request, urllib.error
 for path in ("/api/jobs/", "/api/v0/actors", "/nodes?view=summary"):
@@ -325,9 +337,9 @@ for path in ("/api/jobs/", "/api/v0/actors", "/nodes?view=summary"):
 """
     answer = hosts.inside("head", jobs, **nobody)
     assert answer.stdout.split() == ["401", "401", "401"], answer.stdout + answer.stderr
-    # hflray's own words for it.
-    ours = "from hflray.tune.nodes import main; raise SystemExit(main(['--address', '10.77.0.2:6379']))"
-    answer = hosts.inside("stranger", ours, RAY_AUTH_MODE="disabled", **nobody)
+    # hflray's command reports the missing token in one line.
+    nodes = "from hflray.tune.nodes import main; raise SystemExit(main(['--address', '10.77.0.2:6379']))"
+    answer = hosts.inside("stranger", nodes, RAY_AUTH_MODE="disabled", **nobody)
     assert answer.returncode == 2, answer.stdout + answer.stderr
     assert "it wants its token" in answer.stderr
     assert "Traceback" not in answer.stderr

@@ -1,4 +1,4 @@
-"""Three Ray nodes on this machine: the bits of one, whatever dies when; what crosses the network; what is refused."""
+"""Three Ray nodes on this machine: their results after losses, their traffic, and the configurations they refuse."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SIZES = (9, 7, 5, 4, 3, 2, 6, 8, 5, 4, 7, 3)
 DEVICES = np.arange(12)
 EDGES = DEVICES % 3
 STORE = 150 * 2**20
-# Ray notices a lost node after some 15 s; this is its patience shortened, so that the tests take less.
+# Ray notices a lost node after some 15 s. These settings shorten that time for the tests.
 QUICK = {
     "health_check_initial_delay_ms": 1000,
     "health_check_period_ms": 1000,
@@ -34,20 +34,20 @@ QUICK = {
 
 @pytest.fixture
 def cluster() -> Iterator[Any]:
-    """A head that does not compute and two workers with two CPUs each."""
+    """Yield a cluster of a head that does not compute and two workers with two CPUs each."""
     import ray
     from ray.cluster_utils import Cluster
 
     head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": STORE, "_system_config": QUICK}
-    made = Cluster(initialize_head=True, head_node_args=head)
+    ray_cluster = Cluster(initialize_head=True, head_node_args=head)
     try:
-        made.workers = [made.add_node(num_cpus=2, object_store_memory=STORE) for _ in range(2)]
-        made.wait_for_nodes()
-        ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
-        yield made
+        ray_cluster.workers = [ray_cluster.add_node(num_cpus=2, object_store_memory=STORE) for _ in range(2)]
+        ray_cluster.wait_for_nodes()
+        ray.init(address=ray_cluster.address, log_to_driver=False, logging_level="ERROR")
+        yield ray_cluster
     finally:
         ray.shutdown()
-        made.shutdown()
+        ray_cluster.shutdown()
 
 
 @pytest.fixture
@@ -56,11 +56,11 @@ def start() -> np.ndarray:
 
 
 def hashes(backend: Any, start: np.ndarray, rounds: int = 3) -> list[str]:
-    model, found = start, []
+    model, digests = start, []
     for index in range(1, rounds + 1):
         model = backend.train_round(index, model, DEVICES, EDGES)
-        found.append(hashlib.sha256(model.tobytes()).hexdigest())
-    return found
+        digests.append(hashlib.sha256(model.tobytes()).hexdigest())
+    return digests
 
 
 def expected(start: np.ndarray, rounds: int = 3, edge_iterations: int = 2, **changes: Any) -> list[str]:
@@ -69,19 +69,19 @@ def expected(start: np.ndarray, rounds: int = 3, edge_iterations: int = 2, **cha
 
 @contextlib.contextmanager
 def hierarchy(num_actors: int = 4, edge_iterations: int = 2, **changes: Any) -> Iterator[RayHierarchy]:
-    made = RayHierarchy(make_job(**changes), make_data(SIZES), edge_iterations, num_edges=3, num_actors=num_actors)
+    backend = RayHierarchy(make_job(**changes), make_data(SIZES), edge_iterations, num_edges=3, num_actors=num_actors)
     try:
-        yield made
+        yield backend
     finally:
-        made.close()
+        backend.close()
 
 
-def test_three_nodes_give_the_bits_of_one(cluster, start) -> None:
+def test_three_nodes_give_the_bits_of_the_serial_backend(cluster, start) -> None:
     with hierarchy() as pool:
         assert hashes(pool, start) == expected(start)
         workers = {node.node_id for node in cluster.workers}
         assert set(pool.pool.nodes) == workers
-        assert all(pool.pool.nodes.count(node) == 2 for node in workers)  # spread, and none on the head
+        assert all(pool.pool.nodes.count(node) == 2 for node in workers)  # actors are spread over the workers
         data, job = make_data(SIZES), make_job()
         serial = SerialHierarchy(job, data, 2)
         assert pool.evaluate(start) == serial.evaluate(start)
@@ -90,7 +90,7 @@ def test_three_nodes_give_the_bits_of_one(cluster, start) -> None:
 
 def test_a_worker_that_joins_is_used_and_a_late_actor_joins_the_next_round(cluster, start, monkeypatch) -> None:
     monkeypatch.setattr("hflray.training.pool.SETTLE_S", 5.0)
-    with hierarchy(num_actors=6) as pool:  # two more than there are CPUs for
+    with hierarchy(num_actors=6) as pool:  # the cluster has CPUs for four
         assert hashes(pool, start, 1) == expected(start, 1)
         assert len(pool.pool.devices) == 4
         third = cluster.add_node(num_cpus=2, object_store_memory=STORE)
@@ -101,8 +101,8 @@ def test_a_worker_that_joins_is_used_and_a_late_actor_joins_the_next_round(clust
         assert pool.pool.nodes.count(third.node_id) == 2
 
 
-class Seen:
-    """Stands before an actor and keeps what its calls return, with the method's name."""
+class ReturnRecorder:
+    """Wraps an actor and records the name and the returned references of each call."""
 
     def __init__(self, actor: Any, calls: list[tuple[str, Any]]) -> None:
         self._actor, self._calls = actor, calls
@@ -125,49 +125,50 @@ class Seen:
         return Bound(method)
 
 
-def crossing(num_actors: int, start: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int, int]:
-    """Bytes that left a node in a round, by Ray's own record of where each object is; those of one model; the nodes.
+def bytes_between_nodes(num_actors: int, start: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int, int]:
+    """Measure the traffic of a round; return the bytes between nodes, the bytes of a model, and the number of nodes.
 
-    A copy on another node than the first has crossed the network once; copies of one node are shared.
+    Ray's directory of objects tells the nodes of each object. Every node after the first has received a copy over the
+    network, and all processes of a node share one copy.
     """
     import ray
     from ray.experimental import get_object_locations
 
     calls: list[tuple[str, Any]] = []
     put = ray.put
-    # CPUs in tenths, so that there can be more actors than CPUs.
-    made = RayHierarchy(
+    # Actors reserve parts of a CPU, so that there can be more actors than CPUs.
+    backend = RayHierarchy(
         make_job(), make_data(SIZES), 2, num_edges=3, num_actors=num_actors, cpus_per_actor=4 / num_actors
     )
     try:
-        made.train_round(1, start, DEVICES, EDGES)  # starts and places everything
-        pool = made.pool
-        pool.devices = [Seen(actor, calls) for actor in pool.devices]
-        pool.edges = [Seen(actor, calls) for actor in pool.edges]
-        pool._adders = {node: Seen(actor, calls) for node, actor in pool._adders.items()}
+        backend.train_round(1, start, DEVICES, EDGES)  # starts all actors
+        pool = backend.pool
+        pool.devices = [ReturnRecorder(actor, calls) for actor in pool.devices]
+        pool.edges = [ReturnRecorder(actor, calls) for actor in pool.edges]
+        pool._adders = {node: ReturnRecorder(actor, calls) for node, actor in pool._adders.items()}
         monkeypatch.setattr(ray, "put", lambda value: (calls.append(("put", ref := put(value))), ref)[1])
-        made.train_round(2, start, DEVICES, EDGES)
+        backend.train_round(2, start, DEVICES, EDGES)
         monkeypatch.undo()
-        time.sleep(1.0)  # the directory of objects is told of a copy a little later
-        places = get_object_locations([ref for _, ref in calls])
-        copied = sum((len(place["node_ids"]) - 1) * place["object_size"] for place in places.values())
+        time.sleep(1.0)  # Ray's directory of objects learns of copies with a delay
+        locations = get_object_locations([ref for _, ref in calls])
+        copied = sum((len(location["node_ids"]) - 1) * location["object_size"] for location in locations.values())
         nodes = len(set(pool.nodes))
     finally:
         monkeypatch.undo()
         calls.clear()
-        made.pool.devices = [getattr(actor, "_actor", actor) for actor in made.pool.devices]
-        made.pool.edges = [getattr(actor, "_actor", actor) for actor in made.pool.edges]
-        made.pool._adders = {node: getattr(actor, "_actor", actor) for node, actor in made.pool._adders.items()}
-        made.close()
+        backend.pool.devices = [getattr(actor, "_actor", actor) for actor in backend.pool.devices]
+        backend.pool.edges = [getattr(actor, "_actor", actor) for actor in backend.pool.edges]
+        backend.pool._adders = {node: getattr(actor, "_actor", actor) for node, actor in backend.pool._adders.items()}
+        backend.close()
     return copied, start.nbytes, nodes
 
 
 def test_bytes_between_nodes_grow_with_nodes_and_edges_not_with_actors(cluster, start, monkeypatch) -> None:
-    (few, model, nodes), (many, _, _) = (crossing(count, start, monkeypatch) for count in (4, 12))
+    (few, model, nodes), (many, _, _) = (bytes_between_nodes(count, start, monkeypatch) for count in (4, 12))
     assert nodes == 2
     q, edges = 2, 3
-    # The global model to each node, each edge's next model to the other nodes, sums (int64) from other nodes to each
-    # edge, and one sum of each edge to the driver's node.
+    # The bound counts the global model to each node, each edge's next model to the other nodes, int64 sums from other
+    # nodes to each edge, and one sum of each edge to the driver's node.
     bound = (
         nodes * model + (q - 1) * edges * (nodes - 1) * model + q * edges * (nodes - 1) * 2 * model + edges * 2 * model
     )
@@ -175,21 +176,21 @@ def test_bytes_between_nodes_grow_with_nodes_and_edges_not_with_actors(cluster, 
     assert many <= few * 1.02
 
 
-def test_data_are_once_on_each_node(cluster, start) -> None:
+def test_each_node_holds_the_data_once(cluster, start) -> None:
     from ray.experimental import get_object_locations
 
     with hierarchy() as pool:
         hashes(pool, start, 1)
-        (place,) = get_object_locations([pool.pool._data_ref]).values()
-        assert sorted(place["node_ids"]) == sorted({cluster.head_node.node_id, *pool.pool.nodes})
+        (location,) = get_object_locations([pool.pool._data_ref]).values()
+        assert sorted(location["node_ids"]) == sorted({cluster.head_node.node_id, *pool.pool.nodes})
 
 
-LONG = {"local_iterations": 60}  # a round of some seconds, to lose something in
+LONG = {"local_iterations": 60}  # a round of some seconds, in which a node or an actor is lost
 _long: list[np.ndarray] = []
 
 
 def long_round(start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The models after rounds 1 and 2 of the unbroken run, in this process."""
+    """Return the models after rounds 1 and 2 of an uninterrupted run in this process."""
     if not _long:
         serial = SerialHierarchy(make_job(**LONG), make_data(SIZES), 2)
         _long.append(serial.train_round(1, start, DEVICES, EDGES))
@@ -214,9 +215,9 @@ def in_the_background(work: Any) -> tuple[threading.Thread, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("victim", ["devices", "an edge"])
-def test_a_node_lost_in_a_round_is_replaced_and_the_round_redone(cluster, start, monkeypatch, victim, capsys) -> None:
+def test_a_node_lost_in_a_round_is_replaced_and_the_round_repeated(cluster, start, monkeypatch, victim, capsys) -> None:
     monkeypatch.setattr("hflray.training.pool.SETTLE_S", 5.0)
-    model, wanted = long_round(start)
+    model, expected_model = long_round(start)
     with hierarchy(**LONG) as pool:
         pool.train_round(1, start, DEVICES, EDGES)
         node = pool.pool.nodes[0] if victim == "devices" else pool.pool._homes[2]
@@ -228,14 +229,14 @@ def test_a_node_lost_in_a_round_is_replaced_and_the_round_redone(cluster, start,
         thread.join(200)
         assert not thread.is_alive()
         assert "value" in result, result
-        np.testing.assert_array_equal(result["value"], wanted)
+        np.testing.assert_array_equal(result["value"], expected_model)
         assert node not in pool.pool.nodes
     with capsys.disabled():
         print(f"\n[measured] node of {victim} lost mid-round: the round took {result['seconds']:.1f} s")
 
 
-class Deadly:
-    """Stands before an actor and kills it in its n-th call of a method: before it is made, or while it runs."""
+class ActorKiller:
+    """Wraps an actor and kills it in every call of a method: before the call, or during it."""
 
     def __init__(self, actor: Any, method: str, during: bool) -> None:
         self._actor, self._method, self._during = actor, method, during
@@ -273,13 +274,13 @@ class Deadly:
         ("cloud aggregation", "edges", "total", False),
     ],
 )
-def test_an_actor_killed_in_each_phase(cluster, start, phase, kind, method, during, capsys) -> None:
-    model, wanted = long_round(start)
+def test_a_round_survives_an_actor_killed_in_each_phase(cluster, start, phase, kind, method, during, capsys) -> None:
+    model, expected_model = long_round(start)
     with hierarchy(**LONG) as pool:
         np.testing.assert_array_equal(pool.train_round(1, start, DEVICES, EDGES), model)
         actors = getattr(pool.pool, kind)
         victim = actors[0]
-        actors[0] = Deadly(victim, method, during)
+        actors[0] = ActorKiller(victim, method, during)
         close = pool.pool.close
 
         def unwrapped() -> None:
@@ -288,12 +289,12 @@ def test_an_actor_killed_in_each_phase(cluster, start, phase, kind, method, duri
 
         pool.pool.close = unwrapped
         starts: list[float] = []
-        begin_again = pool.pool.start
-        pool.pool.start = lambda: (starts.append(time.monotonic()), begin_again())[1]
+        restart = pool.pool.start
+        pool.pool.start = lambda: (starts.append(time.monotonic()), restart())[1]
         begin = time.monotonic()
-        redone = pool.train_round(2, model, DEVICES, EDGES)
+        repeated = pool.train_round(2, model, DEVICES, EDGES)
         seconds = time.monotonic() - begin
-        np.testing.assert_array_equal(redone, wanted)
+        np.testing.assert_array_equal(repeated, expected_model)
         assert starts, "nobody died"
     with capsys.disabled():
         print(f"\n[measured] actor killed in {phase}: the round took {seconds:.1f} s")
@@ -312,7 +313,7 @@ def test_a_node_with_other_code_is_named(cluster, monkeypatch) -> None:
 def test_results_that_nodes_do_not_share_are_refused(cluster, tmp_path, monkeypatch) -> None:
     from hflray.tune import nodes
 
-    nodes.check_nodes(tmp_path)  # one machine: all see it
+    nodes.check_nodes(tmp_path)  # all nodes are on one machine and see the folder
     monkeypatch.setattr(
         nodes, "_ask", lambda live, probe: [{"release": nodes.release(), "sees": n == 0} for n in range(3)]
     )
@@ -321,7 +322,7 @@ def test_results_that_nodes_do_not_share_are_refused(cluster, tmp_path, monkeypa
     assert not list(tmp_path.iterdir())
 
 
-def test_more_than_the_cluster_has_is_refused(cluster) -> None:
+def test_a_trial_that_exceeds_the_cluster_is_refused(cluster) -> None:
     from hflray.training.hierarchy import start_ray
     from hflray.tune.nodes import check_resources
 

@@ -1,4 +1,4 @@
-"""What cluster/ promises, as it can be read in its files; needs no launcher and no moto, so it is an ordinary test."""
+"""The promises of cluster/ that its files show by themselves, without a launcher or moto."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ def shipped(name: str) -> dict:
     return yaml.safe_load((CLUSTER / name).read_text(encoding="utf-8"))
 
 
-def test_what_the_files_promise() -> None:
-    """Spot workers from none, no work on the head, IMDSv2, loopback, no secret, an image and a setup of our choice."""
+def test_the_files_keep_their_promises() -> None:
+    """The workers are spot machines and may be none. The head runs no trials. IMDSv2, an image and our setup are set.
+
+    The dashboard listens on loopback, and no file holds a secret.
+    """
     aws, local = shipped("aws.yaml"), shipped("local.yaml")
     head, worker = aws["available_node_types"]["head"], aws["available_node_types"]["worker_spot"]
     assert head["resources"] == {"CPU": 0}
@@ -44,12 +47,12 @@ def test_the_lock_has_a_hash_for_every_requirement_and_all_we_depend_on() -> Non
     assert all("==" in pin and "--hash=sha256:" in pin for pin in pins)
     project = tomllib.loads((CLUSTER.parent / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    for wanted in (*project["dependencies"], *extras["search"], *extras["cluster"]):
-        assert re.match(r"[a-z0-9-]+", wanted)[0] in names, f"{wanted} is not in requirements.lock: make lock"
+    for requirement in (*project["dependencies"], *extras["search"], *extras["cluster"]):
+        assert re.match(r"[a-z0-9-]+", requirement)[0] in names, f"{requirement} is not in requirements.lock: make lock"
 
 
 def test_the_account_template_closes_the_bucket_and_opens_one_port() -> None:
     text = (CLUSTER / "aws-account.yaml").read_text()
     block = "{BlockPublicAcls: true, BlockPublicPolicy: true, IgnorePublicAcls: true, RestrictPublicBuckets: true}"
-    assert block in text  # moto knows nothing of it, so it is read here
+    assert block in text  # moto does not support this property, so the text is compared
     assert re.findall(r"FromPort: (\d+), ToPort: (\d+), CidrIp: (\S+) ", text) == [("22", "22", "!Ref")]

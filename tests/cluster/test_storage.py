@@ -1,4 +1,4 @@
-"""A sweep whose trials are saved in S3 (moto's), killed on one machine and resumed on another."""
+"""A sweep that saves its trials in moto's S3 is killed on one machine and resumed on another."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 @pytest.fixture
 def s3(monkeypatch) -> Iterator[str]:
-    """The address of an S3 with a bucket called `results`."""
+    """Yield the address of an S3 server with a bucket `results`."""
     server = pytest.importorskip("moto.server", reason="pip install '.[cluster-test]'")
     import boto3
 
@@ -39,7 +39,7 @@ def s3(monkeypatch) -> Iterator[str]:
     place = {"LocationConstraint": "us-west-2"}
     boto3.client("s3", endpoint_url=endpoint).create_bucket(Bucket="results", CreateBucketConfiguration=place)
     yield endpoint
-    urlopen(Request(f"{endpoint}/moto-api/reset", method="POST")).close()  # its state outlives the server
+    urlopen(Request(f"{endpoint}/moto-api/reset", method="POST")).close()  # moto's state would outlive the server
     running.stop()
 
 
@@ -49,7 +49,7 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def test_another_machine_goes_on_with_a_sweep(s3, tmp_path) -> None:
+def test_another_machine_continues_a_sweep(s3, tmp_path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()
     second.mkdir()
