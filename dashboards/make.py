@@ -1,6 +1,6 @@
-"""Write grafana/hflray.json: ``python dashboards/make.py``; a test compares the two.
+"""Write grafana/hflray.json: ``python dashboards/make.py``. A test checks that the file is current.
 
-The names of the metrics are those of `hflray.metrics.LIVE`; only the object store's are Ray's own.
+The names of the metrics come from `hflray.metrics.LIVE`. Only those of the object store are Ray's own.
 """
 
 from __future__ import annotations
@@ -15,21 +15,24 @@ from hflray.metrics import LiveMetric
 TARGET = Path(__file__).parent / "grafana" / "hflray.json"
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 CHOSEN = '{sweep=~"$sweep", trial=~"$trial"}'
-WIDTH, HEIGHT = 12, 8  # of a panel; Grafana's grid is 24 wide
+WIDTH, HEIGHT = 12, 8  # the size of a panel in cells of Grafana's grid, which is 24 cells wide
 
 
-def held(metric: LiveMetric, *by: str) -> str:
-    """A gauge. Ray forgets one after 20 s, and rounds may be further apart: the last value within $window."""
+def last_value(metric: LiveMetric, *by: str) -> str:
+    """Return the query of a gauge's last value within $window.
+
+    Ray forgets a gauge after 20 s, and rounds may be further apart.
+    """
     return f"max by (sweep, trial{''.join(f', {label}' for label in by)}) (last_over_time({metric.exported}{CHOSEN}[$window]))"  # noqa: E501
 
 
 def rate(metric: LiveMetric, *by: str) -> str:
-    """A counter's increase per second, over $window."""
+    """Return the query of a counter's increase per second over $window."""
     return f"sum by (sweep, trial{''.join(f', {label}' for label in by)}) (rate({metric.exported}{CHOSEN}[$window]))"
 
 
 def store(selector: str) -> str:
-    """A gauge of Ray's object store, of the Ray sessions that the chosen sweeps run in."""
+    """Return the query of a gauge of Ray's object store, in the Ray sessions of the chosen sweeps."""
     return f"sum by (NodeAddress) ({selector} and on (SessionName) {metrics.LIVE_ROUNDS.exported}{CHOSEN})"
 
 
@@ -40,14 +43,14 @@ def panel(
     *queries: tuple[str, str],
     lowest: float | None = 0,
     highest: float | None = None,
-    nothing: str | None = None,
+    no_data: str | None = None,
 ) -> dict[str, Any]:
-    """A time series. `queries`: (PromQL, legend); `nothing`: shown where there is no data."""
+    """Return a time-series panel. `queries` are pairs of PromQL and legend; `nothing` is shown if there are no data."""
     defaults: dict[str, Any] = {
         "unit": unit,
         "custom": {"drawStyle": "line", "lineWidth": 2, "fillOpacity": 5, "showPoints": "never", "spanNulls": False},
     }
-    limits = {"min": lowest, "max": highest, "noValue": nothing}
+    limits = {"min": lowest, "max": highest, "noValue": no_data}
     defaults |= {key: value for key, value in limits.items() if value is not None}
     return {
         "type": "timeseries",
@@ -75,47 +78,49 @@ PANELS = (
     ),
     panel(
         "Accuracy",
-        "Of the global model on the test set after the last round.",
+        "Accuracy of the global model on the test set after the last round.",
         "percentunit",
-        (held(metrics.LIVE_ACCURACY), "{{trial}}"),
+        (last_value(metrics.LIVE_ACCURACY), "{{trial}}"),
         highest=1,
     ),
     panel(
         "Objective of a round",
-        "E + λT of the last round, simulated: what scheduler and assigner are to make small.",
+        "Simulated E + λT of the last round, which scheduler and assigner minimise.",
         "none",
-        (held(metrics.LIVE_OBJECTIVE), "{{trial}}"),
+        (last_value(metrics.LIVE_OBJECTIVE), "{{trial}}"),
         lowest=None,
     ),
     panel(
         "Samples per second and actor",
-        "Samples through local training per second of wall clock. Actors far apart: the work is dealt unevenly, "
-        "or a machine is slower. Actor 0 alone: the serial backend.",
+        "Samples through local training per second of wall clock. If actors differ much, the work is dealt unevenly "
+        "or a machine is slower. The serial backend has only actor 0.",
         "suffix: /s",
         (rate(metrics.LIVE_SAMPLES, "actor"), "{{trial}} actor {{actor}}"),
     ),
     panel(
         "Delay of each edge",
-        "Simulated seconds of the last round; the highest line is the round's straggler. The first 100 edges.",
+        "Simulated seconds of the last round; the highest line is the round's straggler. Only the first 100 edges "
+        "are shown.",
         "s",
-        (held(metrics.LIVE_EDGE_DELAY, "edge"), "{{trial}} edge {{edge}}"),
+        (last_value(metrics.LIVE_EDGE_DELAY, "edge"), "{{trial}} edge {{edge}}"),
     ),
     panel(
         "Energy of each edge",
-        "Simulated joules of the last round. The first 100 edges.",
+        "Simulated joules of the last round. Only the first 100 edges are shown.",
         "joule",
-        (held(metrics.LIVE_EDGE_ENERGY, "edge"), "{{trial}} edge {{edge}}"),
+        (last_value(metrics.LIVE_EDGE_ENERGY, "edge"), "{{trial}} edge {{edge}}"),
     ),
     panel(
         "Device actors replaced",
-        "Since the sweep began. If one is lost, all of its trial are replaced and the round is done again.",
+        "Number since the start of the sweep. If an actor is lost, all actors of its trial are replaced and the round "
+        "is repeated.",
         "none",
         (f"sum by (sweep, trial) ({metrics.LIVE_RESTARTS.exported}{CHOSEN})", "{{trial}}"),
-        nothing="none",
+        no_data="none",
     ),
     panel(
         "Object store",
-        "Ray's shared memory on each node: in use, free, and spilled to disk because it was full.",
+        "Ray's shared memory on each node: in use, free, and spilled to disk because the memory was full.",
         "bytes",
         (store("ray_object_store_used_memory"), "{{NodeAddress}} in use"),
         (store("ray_object_store_available_memory"), "{{NodeAddress}} free"),
@@ -124,8 +129,8 @@ PANELS = (
 )
 
 
-def choice(name: str, selector: str) -> dict[str, Any]:
-    """A variable that offers the values of a label."""
+def selection_variable(name: str, selector: str) -> dict[str, Any]:
+    """Return a variable that offers the values of a label."""
     query = f"label_values({selector}, {name})"
     return {
         "type": "query",
@@ -144,13 +149,13 @@ def choice(name: str, selector: str) -> dict[str, Any]:
 
 
 def variables() -> list[dict[str, Any]]:
-    """What can be chosen above the panels."""
+    """Return the variables that are chosen above the panels."""
     rounds = metrics.LIVE_ROUNDS.exported
     windows = ("1m", "5m", "15m", "1h")
     return [
         {"type": "datasource", "name": "datasource", "label": "Prometheus", "query": "prometheus", "refresh": 1},
-        choice("sweep", rounds),
-        choice("trial", f'{rounds}{{sweep=~"$sweep"}}'),
+        selection_variable("sweep", rounds),
+        selection_variable("trial", f'{rounds}{{sweep=~"$sweep"}}'),
         {
             "type": "custom",
             "name": "window",
@@ -163,10 +168,10 @@ def variables() -> list[dict[str, Any]]:
 
 
 def dashboard() -> dict[str, Any]:
-    """The dashboard as Grafana reads it."""
-    placed = [
-        {"id": i + 1, "gridPos": {"x": i % 2 * WIDTH, "y": i // 2 * HEIGHT, "w": WIDTH, "h": HEIGHT}} | made
-        for i, made in enumerate(PANELS)
+    """Return the dashboard in Grafana's format."""
+    panels = [
+        {"id": i + 1, "gridPos": {"x": i % 2 * WIDTH, "y": i // 2 * HEIGHT, "w": WIDTH, "h": HEIGHT}} | definition
+        for i, definition in enumerate(PANELS)
     ]
     return {
         "uid": "hflray",
@@ -181,12 +186,12 @@ def dashboard() -> dict[str, Any]:
         "timezone": "browser",
         "templating": {"list": variables()},
         "annotations": {"list": []},
-        "panels": placed,
+        "panels": panels,
     }
 
 
 def text() -> str:
-    """The contents of the file."""
+    """Return the contents of grafana/hflray.json."""
     return json.dumps(dashboard(), indent=2, ensure_ascii=False) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""dashboards/: the files agree with hflray's metrics, and Prometheus answers every panel's query on a real sweep."""
+"""dashboards/: the files match hflray's metrics, and Prometheus answers every panel's query about a real sweep."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def load() -> dict[str, Any]:
 
 
 def queries(dashboard: dict[str, Any]) -> list[tuple[str, str]]:
-    """Panel's title and PromQL of every query, with the variables filled in as Grafana does for "All"."""
+    """Return the panel's title and the PromQL of every query, with the variables' values for "All"."""
     filled = []
     for panel in dashboard["panels"]:
         for target in panel["targets"]:
@@ -64,7 +64,7 @@ def metric_names(dashboard: dict[str, Any]) -> set[str]:
     return set(re.findall(r"\bray_\w+", " ".join(texts)))
 
 
-def test_the_json_is_what_make_writes() -> None:
+def test_the_json_file_is_current() -> None:
     spec = importlib.util.spec_from_file_location("make", DASHBOARDS / "make.py")
     assert spec is not None
     assert spec.loader is not None
@@ -73,19 +73,19 @@ def test_the_json_is_what_make_writes() -> None:
     assert make.TARGET.read_text(encoding="utf-8") == make.text(), "run: python dashboards/make.py"
 
 
-def test_every_live_metric_is_shown_and_nothing_else() -> None:
+def test_exactly_the_live_metrics_are_shown() -> None:
     assert metric_names(load()) == {metric.exported for metric in metrics.LIVE} | RAYS_OWN
     renamed = json.loads(json.dumps(load()).replace("hflray_accuracy", "hflray_acc"))
     assert metric_names(renamed) != {metric.exported for metric in metrics.LIVE} | RAYS_OWN
 
 
-def test_labels_in_queries_and_legends_are_exported_ones() -> None:
-    known = {label for metric in metrics.LIVE for label in metric.labels} | {"NodeAddress"}
+def test_labels_in_queries_and_legends_are_exported() -> None:
+    exported = {label for metric in metrics.LIVE for label in metric.labels} | {"NodeAddress"}
     for panel in load()["panels"]:
         for target in panel["targets"]:
             shown = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
             (by,) = re.findall(r"^(?:sum|max) by \(([\w, ]+)\)", target["expr"])
-            assert shown <= set(by.split(", ")) <= known
+            assert shown <= set(by.split(", ")) <= exported
 
 
 def test_panels_do_not_overlap_and_have_descriptions() -> None:
@@ -116,7 +116,7 @@ def test_every_panel_is_explained_in_the_readme() -> None:
     assert [panel["title"] for panel in load()["panels"] if f"| {panel['title']} |" not in readme] == []
 
 
-# With a real Prometheus and a real sweep: half a minute, but minutes on a machine that does much else.
+# The following tests use a real Prometheus and a real sweep. They take half a minute, or minutes on a busy machine.
 
 pytestmark = pytest.mark.timeout(480)
 
@@ -143,34 +143,34 @@ class Api:
         return self.get("query", query=expression)["result"]
 
     def empty(self, dashboard: dict[str, Any]) -> list[str]:
-        """Panels of which a query returns nothing."""
+        """Return the titles of panels with a query that returns nothing."""
         return [title for title, expression in queries(dashboard) if not self.query(expression)]
 
 
-def wait_for(what: Callable[[], Any], seconds: float, *processes: subprocess.Popen[Any]) -> Any:
-    """Return the first true answer; a process that ended meanwhile, or no answer in time, is a failure."""
+def wait_for(condition: Callable[[], Any], seconds: float, *processes: subprocess.Popen[Any]) -> Any:
+    """Return the condition's first true value; fail if a process ends before, or after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
         for process in processes:
             assert process.poll() is None, f"{process.args} ended"
         try:
-            if answer := what():
+            if answer := condition():
                 return answer
         except OSError:
-            pass  # not listening yet
-        assert time.monotonic() < deadline, f"not in {seconds:.0f} s: {what}"
+            pass  # Prometheus does not listen yet
+        assert time.monotonic() < deadline, f"not in {seconds:.0f} s: {condition}"
         time.sleep(0.5)
 
 
 def stop(process: subprocess.Popen[Any]) -> None:
-    """End a process, and what it started if that outlives it."""
-    family = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+    """End a process and its descendants."""
+    descendants = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
     process.terminate()
     try:
         process.wait(timeout=30)
     except subprocess.TimeoutExpired:
         process.kill()
-    _, alive = psutil.wait_procs(family, timeout=10)
+    _, alive = psutil.wait_procs(descendants, timeout=10)
     for child in alive:
         child.kill()
 
@@ -183,7 +183,7 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def short_folder() -> Iterator[Path]:
-    """Ray's sockets allow only short paths."""
+    """Yield a folder with a short path, because paths of Ray's sockets must be short."""
     folder = Path(tempfile.mkdtemp(prefix="hf"))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
@@ -191,7 +191,7 @@ def short_folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def sweep(short_folder: Path) -> Iterator[subprocess.Popen[Any]]:
-    """A running ``python -m hflray.tune`` with a Ray of its own that reports every second."""
+    """Yield a running ``python -m hflray.tune`` with a Ray of its own that reports every second."""
     (short_folder / "watched.yaml").write_text(SWEEP)
     env = os.environ | {
         "PYTHONPATH": str(ROOT),
@@ -208,7 +208,7 @@ def sweep(short_folder: Path) -> Iterator[subprocess.Popen[Any]]:
 
 @pytest.fixture(scope="module")
 def api(short_folder: Path, sweep: subprocess.Popen[Any]) -> Iterator[Api]:
-    """Prometheus with the shipped configuration, but for Ray's folder and the pace."""
+    """Yield a Prometheus with the shipped configuration, except for Ray's folder and the intervals."""
     config = (DASHBOARDS / "prometheus.yml").read_text()
     assert config.count("/tmp/ray/") == config.count("scrape_interval: 5s") == config.count("refresh_interval: 5s") == 1
     config = config.replace("/tmp/ray/", f"{short_folder}/ray/").replace("interval: 5s", "interval: 1s")
@@ -222,28 +222,31 @@ def api(short_folder: Path, sweep: subprocess.Popen[Any]) -> Iterator[Api]:
     ]
     with (short_folder / "prometheus.log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-        made = Api(f"http://{address}")
+        client = Api(f"http://{address}")
         try:
-            wait_for(lambda: made.get("status/runtimeinfo"), 30, process, sweep)
-            yield made
+            wait_for(lambda: client.get("status/runtimeinfo"), 30, process, sweep)
+            yield client
         finally:
             stop(process)
 
 
 def device_actors(driver: int) -> list[psutil.Process]:
-    found = []
+    actors = []
     for process in psutil.Process(driver).children(recursive=True):
         try:
             if process.cmdline()[:1] and process.cmdline()[0].startswith("ray::DeviceWorker"):
-                found.append(process)
+                actors.append(process)
         except psutil.Error:
             continue
-    return found
+    return actors
 
 
 @pytest.fixture(scope="module")
 def watched(api: Api, sweep: subprocess.Popen[Any], short_folder: Path) -> Api:
-    """Prometheus once every panel has data: after two rounds one of the two device actors is killed, to be counted."""
+    """Return Prometheus once every panel has data.
+
+    One of the two device actors is killed after two rounds, so that the count of replaced actors has data.
+    """
     try:
         wait_for(lambda: api.query(f"{metrics.LIVE_ROUNDS.exported} >= 2"), 240, sweep)
         actors = device_actors(sweep.pid)
@@ -266,11 +269,11 @@ def test_every_panel_has_data_from_a_running_sweep(watched: Api) -> None:
     assert [float(row["value"][1]) for row in shown["Device actors replaced"]] == [2.0]
     (accuracy,) = shown["Accuracy"]
     assert 0 < float(accuracy["value"][1]) <= 1
-    # λ cannot be in a label.
+    # A label cannot contain λ.
     assert accuracy["metric"]["trial"] == "synthetic-H6-lambda1-fedavg-geographic-s0"
     assert re.fullmatch(r"watched-\d{8}-\d{6}", accuracy["metric"]["sweep"])
 
-    # What is chosen above the panels is offered, and chooses.
+    # The variables above the panels offer values, and a chosen value selects its trial.
     for variable in dashboard["templating"]["list"]:
         if variable["type"] == "query":
             assert watched.get(f"label/{variable['name']}/values", **{"match[]": rounds})
@@ -285,12 +288,12 @@ def test_every_panel_has_data_from_a_running_sweep(watched: Api) -> None:
 def test_a_renamed_metric_is_noticed(watched: Api, name: str) -> None:
     dashboard = load()
     assert watched.empty(dashboard) == []
-    shows = {title for title, expression in queries(dashboard) if re.search(rf"\b{name}\b", expression)}
-    assert shows
+    titles = {title for title, expression in queries(dashboard) if re.search(rf"\b{name}\b", expression)}
+    assert titles
     for panel in dashboard["panels"]:
         for target in panel["targets"]:
             target["expr"] = re.sub(rf"\b{name}\b", f"{name}_renamed", target["expr"])
-    assert set(watched.empty(dashboard)) == shows
+    assert set(watched.empty(dashboard)) == titles
 
 
 @needs_prometheus
