@@ -1,4 +1,4 @@
-"""Headless Chromium over its DevTools protocol: open a page, wait until it says something, look at it."""
+"""Headless Chromium, driven over its DevTools protocol: open a page, wait for a condition, take a screenshot."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FLAGS = (
 
 
 class Page:
-    """A page of a Chromium of its own; ``with Page() as page``. Everything is in real time."""
+    """A page in its own Chromium, used as ``with Page() as page``. Time in the page is real time."""
 
     def __init__(self, width: int = 1600, height: int = 1200) -> None:
         self._profile = tempfile.TemporaryDirectory(prefix="hflray-chromium-", ignore_cleanup_errors=True)
@@ -58,32 +58,32 @@ class Page:
         self._profile.cleanup()
 
     def open(self, url: str) -> None:
-        """Go to an address; a change of the part after # alone loads the page anew as well."""
+        """Load an address. The page is loaded anew even if only the part after # differs."""
         self.call("Page.navigate", url="about:blank")
         self.call("Page.navigate", url=url)
 
     def evaluate(self, expression: str) -> Any:
-        """The value of a JavaScript expression, as JSON has it."""
+        """Return the value of a JavaScript expression, converted through JSON."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         return answer["result"].get("value")
 
     def wait_for(self, expression: str, within_s: float = 60.0) -> Any:
-        """Wait until a JavaScript expression is true; return its value, or the last one when the time is over."""
+        """Wait until a JavaScript expression is true or the time is over; return its last value."""
         deadline = time.monotonic() + within_s
         while not (value := self.evaluate(expression)) and time.monotonic() < deadline:
             time.sleep(0.25)
         return value
 
     def screenshot(self, path: Path) -> None:
-        """Write what is to be seen as a PNG."""
+        """Write a PNG of the visible page."""
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Call a method of the protocol."""
+        """Call a method of the protocol and return its result."""
         return self._run(self._call(method, parameters))
 
-    def _run(self, what: Any) -> Any:
-        return self._loop.run_until_complete(what)
+    def _run(self, coroutine: Any) -> Any:
+        return self._loop.run_until_complete(coroutine)
 
     async def _connect(self) -> None:
         self._session = aiohttp.ClientSession()

@@ -1,4 +1,4 @@
-"""What tests share: small experiments, and one Ray for all tests that need it."""
+"""Shared fixtures: small experiments, and one Ray for all tests that need it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import settings
 
 from hflray.config import ExperimentConfig, load_config
 
-# On a busy machine a draw may take longer than Hypothesis's 200 ms without anything being wrong.
+# On a busy machine a draw may take longer than Hypothesis's limit of 200 ms.
 settings.register_profile("hflray", deadline=None)
 settings.load_profile("hflray")
 
@@ -32,23 +32,23 @@ SMALL = (
 
 @pytest.fixture(autouse=True)
 def _no_ambient_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A tracking server or cluster named in the caller's environment must not receive the tests' runs."""
+    """Keep the tests' runs away from a tracking server or cluster in the caller's environment."""
     for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "RAY_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
 
 
 def small_config(*overrides: str) -> ExperimentConfig:
-    """A small experiment on digits, in this process."""
+    """Return the configuration of a small experiment on digits in this process."""
     return load_config(None, [*SMALL, *overrides])
 
 
 @pytest.fixture(scope="session")
 def ray_session() -> Iterator[None]:
-    """One Ray for the whole test session: 2 CPUs, and a GPU that is not there, to test what is reserved of it."""
+    """Run one Ray for the whole test session, with 2 CPUs and a fictitious GPU for tests of its reservation."""
     import ray
 
     ray.init(
-        address="local",  # not a cluster that somebody has started on this machine
+        address="local",  # do not join a cluster that runs on this machine
         num_cpus=2,
         num_gpus=1,
         include_dashboard=False,
@@ -62,7 +62,7 @@ def ray_session() -> Iterator[None]:
 
 @pytest.fixture
 def real_data() -> Path:
-    """The folder of the real data sets; skips where there is none."""
+    """Return the folder of the real data sets, or skip the test if there is none."""
     root = os.environ.get("HFLRAY_DATA")
     if not root or not (Path(root) / "fashion_mnist.npz").exists():
         pytest.skip("$HFLRAY_DATA holds no fashion_mnist.npz")

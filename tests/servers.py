@@ -1,4 +1,4 @@
-"""An MLflow server of its own for a test, which can be stopped and started again."""
+"""An MLflow server for a test, which can be stopped and started again."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pathlib import Path
 
 
 class MlflowServer:
-    """``mlflow server`` with SQLite and artifacts in a folder, on a port that stays the same.
+    """``mlflow server`` with SQLite and artifacts in a folder, on the same port after each start.
 
     Args:
-        folder: of its log, and by default of everything.
-        store: folder of the database and the artifacts.
+        folder: the folder of the log.
+        store: the folder of the database and the artifacts; None stands for `folder`.
     """
 
     def __init__(self, folder: Path, store: Path | None = None) -> None:
@@ -30,14 +30,14 @@ class MlflowServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it; return once it answers."""
+        """Start the server and wait until it answers."""
         command = [
             sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self._port),
             "--workers", "1",
             "--backend-store-uri", f"sqlite:///{self._store / 'server.db'}",
             "--artifacts-destination", str(self._store / "server-artifacts"),
         ]  # fmt: skip
-        # Its job runner is a dozen processes that no test needs.
+        # The server's job runner has a dozen processes that no test needs.
         env = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
         with (self._folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(command, cwd=self._folder, env=env, stdout=log, stderr=log)
@@ -52,7 +52,7 @@ class MlflowServer:
                 time.sleep(0.2)
 
     def stop(self) -> None:
-        """Kill it, with its workers."""
+        """Kill the server and its workers."""
         import psutil
 
         if self._process is None:
@@ -65,7 +65,7 @@ class MlflowServer:
 
 @contextmanager
 def mlflow_server(folder: Path, store: Path | None = None) -> Iterator[MlflowServer]:
-    """A server that runs inside the ``with``."""
+    """Run a server inside the ``with`` block."""
     server = MlflowServer(folder, store)
     try:
         server.start()
