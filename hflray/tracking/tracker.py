@@ -92,8 +92,8 @@ class Tracker:
     ) -> None:
         """Open a run, or find it again after a restart by its tags ``hflray.sweep`` and ``hflray.trial``.
 
-        The settings ``learning`` are logged only of a run that `learns` or that sets one of them: no comparison of
-        others needs these forty.
+        The forty settings of ``learning`` are logged only for a run that `learns` or sets one of them, because no
+        comparison of other runs needs them.
         """
         unused = ("tracking.",) if learns or config.learning.model_fields_set else ("tracking.", "learning.")
         run = Run(

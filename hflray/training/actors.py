@@ -73,7 +73,7 @@ class DeviceWorker:
         """Export from now on the number of samples that this actor trains, under these labels."""
         self._trained = instrument(LIVE_SAMPLES, labels)
 
-    def where(self) -> str:
+    def node_id(self) -> str:
         """Return the id of this actor's node."""
         return str(ray.get_runtime_context().get_node_id())
 

@@ -268,13 +268,13 @@ def _torch_threads(count: int) -> Iterator[None]:
 @contextmanager
 def _error_position(round_index: int, edge_iteration: int, *devices: int) -> Iterator[None]:
     """Prefix the message of any error in the block with round, edge iteration and device."""
-    who = f"device {devices[0]}" if len(devices) == 1 else f"devices {', '.join(map(str, devices))}"
-    where = f"round {round_index}, edge iteration {edge_iteration}, {who}"
+    device_text = f"device {devices[0]}" if len(devices) == 1 else f"devices {', '.join(map(str, devices))}"
+    position = f"round {round_index}, edge iteration {edge_iteration}, {device_text}"
     try:
         yield
     except DivergedError as error:
-        raise DivergedError(f"{where}: {error}") from error
+        raise DivergedError(f"{position}: {error}") from error
     except HflrayError as error:
-        raise HflrayError(f"{where}: {error}") from error
+        raise HflrayError(f"{position}: {error}") from error
     except Exception as error:  # a model's forward may raise any type
-        raise HflrayError(f"{where}: {type(error).__name__}: {error}") from error
+        raise HflrayError(f"{position}: {type(error).__name__}: {error}") from error

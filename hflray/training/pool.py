@@ -81,7 +81,7 @@ class ActorPool:
         expected = release() if multi_node else None
         actors = [actor_class.remote(self._job, self._data_ref, pin, expected) for _ in range(self._num_actors)]
         if multi_node:
-            self._pending = {actor.where.remote(): actor for actor in actors}
+            self._pending = {actor.node_id.remote(): actor for actor in actors}
         else:
             self.devices = actors
             self.edges = [EdgeActor.remote() for _ in range(self._num_edges)]

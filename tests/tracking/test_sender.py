@@ -148,34 +148,34 @@ def test_an_artifact_that_fails_three_times_is_dropped_and_the_run_ends(
 ) -> None:
     monkeypatch.setattr(sender, "RETRY_AFTER_S", 0.01)
     tracker = open_tracker("artifacts", sinks=("diary",))
-    (other,) = diary
-    other.fail_in = {"artifact"}
+    (second_tracker,) = diary
+    second_tracker.fail_in = {"artifact"}
     tracker.start("t1", "bulky", small_config(), {})
     tracker.artifact("t1", Files(lambda folder: []))
-    until(lambda: len(other.of("artifact failed")) == 3)
-    other.fail_in = set()
+    until(lambda: len(second_tracker.of("artifact failed")) == 3)
+    second_tracker.fail_in = set()
     second = Files(lambda folder: [])
     tracker.artifact("t1", second)
     tracker.finish("t1")
     assert tracker.close()
     assert "bulky: an artifact could not be logged: nobody there" in caplog.text
-    assert other.of("artifact") == [("t1", second)]
-    assert [ending.status for _, ending in other.of("end")] == ["FINISHED"]
+    assert second_tracker.of("artifact") == [("t1", second)]
+    assert [ending.status for _, ending in second_tracker.of("end")] == ["FINISHED"]
 
 
 def test_a_call_takes_whole_rounds_up_to_the_tracker_s_batch(open_tracker, diary) -> None:
     tracker = open_tracker("batches", sinks=("diary",))
-    (other,) = diary
-    other.batch, other.hold = 5, threading.Event()
+    (second_tracker,) = diary
+    second_tracker.batch, second_tracker.hold = 5, threading.Event()
     tracker.start("t1", "x", small_config(), {})
     for step in range(1, 6):
         tracker.round("t1", step, {f"m{i}": 1.0 for i in range(9 if step == 3 else 2)})
-    other.hold.set()
+    second_tracker.hold.set()
     assert tracker.close()
-    sizes = [[round.number for round in rounds] for _, rounds in other.of("rounds")]
+    sizes = [[round.number for round in rounds] for _, rounds in second_tracker.of("rounds")]
     assert [number for part in sizes for number in part] == [1, 2, 3, 4, 5]
     assert len(sizes) >= 3
-    assert all(sum(len(r.values) for r in rounds) <= 5 or len(rounds) == 1 for _, rounds in other.of("rounds"))
+    assert all(sum(len(r.values) for r in rounds) <= 5 or len(rounds) == 1 for _, rounds in second_tracker.of("rounds"))
 
 
 def test_a_required_tracker_that_cannot_be_reached_is_refused(open_tracker, monkeypatch, diary) -> None:

@@ -22,8 +22,8 @@ def test_a_required_store_that_cannot_be_opened_is_refused_at_once(tmp_path) -> 
 def test_a_second_tracker_receives_everything(open_tracker, diary) -> None:
     config = small_config("cost.delay_weight=0.5")
     tracker = open_tracker("told", sinks=("diary",))
-    (other,) = diary
-    assert other.place.sweep == "told"
+    (second_tracker,) = diary
+    assert second_tracker.place.sweep == "told"
     data = {"name": "digits", "digest": "abc", "source": "embedded", "profile": "{}"}
     tracker.start("t1", "a-readable-name", config, {"hflray.task": "experiment"}, dataset=data)
     tracker.round("t1", 1, {"accuracy": 0.25, "round/delay_s": 3.0})
@@ -33,7 +33,7 @@ def test_a_second_tracker_receives_everything(open_tracker, diary) -> None:
     tracker.finish("t1", tags={"hflray.stopped": "asha after round 2"})
     assert tracker.close()
 
-    ((run,),) = other.of("open")
+    ((run,),) = second_tracker.of("open")
     assert isinstance(run, Run)
     assert (run.key, run.name, run.dataset) == ("t1", "a-readable-name", data)
     assert run.params["cost.delay_weight"] == 0.5
@@ -41,16 +41,16 @@ def test_a_second_tracker_receives_everything(open_tracker, diary) -> None:
     assert run.tags["hflray.trial"] == "t1"
     assert run.tags["hflray.task"] == "experiment"
     assert run.artifacts["config.yaml"] == to_yaml(config)
-    rounds = [round for _, rounds in other.of("rounds") for round in rounds]
+    rounds = [round for _, rounds in second_tracker.of("rounds") for round in rounds]
     assert [(round.number, round.values) for round in rounds] == [
         (1, {"accuracy": 0.25, "round/delay_s": 3.0}), (2, {"accuracy": 0.5, "rounds_to_target": 2.0}),
     ]  # fmt: skip
-    assert other.of("artifact") == [("t1", files)]
+    assert second_tracker.of("artifact") == [("t1", files)]
     last = {"accuracy": 0.5, "round/delay_s": 3.0, "rounds_to_target": 2.0}
     stopped = {"hflray.stopped": "asha after round 2"}
-    assert other.of("end") == [("t1", Ending("FINISHED", None, stopped, last))]
-    assert other.calls[0] == ("connect",)
-    assert [call[0] for call in other.calls][-2:] == ["artifact", "end"]
+    assert second_tracker.of("end") == [("t1", Ending("FINISHED", None, stopped, last))]
+    assert second_tracker.calls[0] == ("connect",)
+    assert [call[0] for call in second_tracker.calls][-2:] == ["artifact", "end"]
     assert tracker.seen_at() == ["Read the diary on my desk"]
 
 
@@ -61,15 +61,15 @@ def test_after_a_restart_a_tracker_receives_missing_rounds_and_all_last_values(o
         tracker.round("t1", step, {"accuracy": step / 10, **({"clustering/ari": 1.0} if step == 1 else {})})
     assert tracker.close()
     again = open_tracker("restarted", sinks=("diary",))
-    other = diary[-1]
-    other.last_rounds["t1"] = 2  # the tracker reports that it has two rounds
+    second_tracker = diary[-1]
+    second_tracker.last_rounds["t1"] = 2  # the tracker reports that it has two rounds
     again.start("t1", "x", small_config(), {})
     for step in (3, 4):  # round 3 is repeated
         again.round("t1", step, {"accuracy": step / 10})
     again.finish("t1", error="it diverged")
     assert again.close()
-    assert other.numbers("t1") == [3, 4]
-    ((_, ending),) = other.of("end")
+    assert second_tracker.numbers("t1") == [3, 4]
+    ((_, ending),) = second_tracker.of("end")
     assert ending == Ending(
         "FAILED", "it diverged", {"hflray.error": "it diverged"}, {"accuracy": 0.4, "clustering/ari": 1.0}
     )

@@ -1,4 +1,4 @@
-"""hflray.training.autotune: what is measured, what is kept, and what is left alone."""
+"""hflray.training.autotune: what is measured, what is saved, and which settings stay."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     monkeypatch.setattr(autotune, "REPEATS", 1)
 
 
-def rates(monkeypatch: pytest.MonkeyPatch, known: dict[str, float], module: ModuleType = autotune) -> list[str]:
-    """Let `known` be the rates that `module` measures; return the list that the measured things are added to."""
-    asked: list[str] = []
+def rates(monkeypatch: pytest.MonkeyPatch, by_choice: dict[str, float], module: ModuleType = autotune) -> list[str]:
+    """Replace the measurements of `module` by these rates; return the list that receives each measurement's name."""
+    measurements: list[str] = []
 
-    def remembered(what, measure):
-        asked.append(what["measured"])
-        return known
+    def remembered(key, measure):
+        measurements.append(key["measured"])
+        return by_choice
 
     monkeypatch.setattr(module, "remembered", remembered)
-    return asked
+    return measurements
 
 
-def test_what_is_named_stays_and_nothing_is_measured(monkeypatch) -> None:
-    asked = rates(monkeypatch, {})
+def test_named_settings_stay_and_nothing_is_measured(monkeypatch) -> None:
+    measurements = rates(monkeypatch, {})
     named = TrainingConfig(kernel="eager", threads=3)
     assert autotune.resolve(named, SHAPE, 3, BIG) == named
-    assert asked == []
+    assert measurements == []
 
 
 @pytest.mark.parametrize("changes, passes", [({}, BIG - 1), ({"autotune": False}, BIG)])
@@ -51,28 +51,28 @@ def test_small_rounds_and_no_autotune_take_the_fixed_choice(monkeypatch, changes
 
 def test_the_fastest_kernel_is_taken_and_more_threads_only_if_they_pay(monkeypatch) -> None:
     monkeypatch.setattr(autotune, "available_cpus", lambda: (0, 1))
-    known = {"eager/1": 5.0, "channels_last/1": 8.0, "native/1": 11.0, "native/2": 11.1}
-    rates(monkeypatch, known)
+    by_choice = {"eager/1": 5.0, "channels_last/1": 8.0, "native/1": 11.0, "native/2": 11.1}
+    rates(monkeypatch, by_choice)
     resolved = autotune.resolve(TrainingConfig(), SHAPE, 3, BIG)
     assert (resolved.kernel, resolved.threads) == ("native", 1)
-    rates(monkeypatch, known | {"native/2": 15.0})
+    rates(monkeypatch, by_choice | {"native/2": 15.0})
     resolved = autotune.resolve(TrainingConfig(), SHAPE, 3, BIG)
     assert (resolved.kernel, resolved.threads) == ("native", 2)
 
 
-def test_a_measurement_is_made_once_and_kept_whole(tmp_path, monkeypatch) -> None:
+def test_a_measurement_is_made_once_and_saved(tmp_path, monkeypatch) -> None:
     config = TrainingConfig(batch_size=4, threads=1)
     first = autotune.resolve(config, SHAPE, 3, BIG)
     (path,) = (tmp_path / "hflray" / "autotune").iterdir()
-    kept = json.loads(path.read_text())
-    assert {"eager/1", "channels_last/1"} <= set(kept["rates"])
-    assert kept["of"]["model"] == [*SHAPE, 3, 4, "float32"]
+    saved = json.loads(path.read_text())
+    assert {"eager/1", "channels_last/1"} <= set(saved["rates"])
+    assert saved["of"]["model"] == [*SHAPE, 3, 4, "float32"]
 
     monkeypatch.setattr(autotune, "sample_kernel", lambda *_: pytest.fail("measured again"))
     assert autotune.resolve(config, SHAPE, 3, BIG) == first
 
 
-def test_a_spoilt_file_is_measured_anew(tmp_path) -> None:
+def test_a_damaged_file_is_replaced_by_a_new_measurement(tmp_path) -> None:
     config = TrainingConfig(batch_size=4, threads=1)
     autotune.resolve(config, SHAPE, 3, BIG)
     (path,) = (tmp_path / "hflray" / "autotune").iterdir()
@@ -81,7 +81,7 @@ def test_a_spoilt_file_is_measured_anew(tmp_path) -> None:
     assert json.loads(path.read_text())["rates"]
 
 
-def test_without_a_compiler_native_is_no_candidate_and_by_name_an_error(monkeypatch) -> None:
+def test_without_a_compiler_native_is_no_candidate_and_naming_it_is_an_error(monkeypatch) -> None:
     monkeypatch.setenv("CC", "no-such-compiler")
     autotune.library.cache_clear()
     try:
@@ -92,7 +92,7 @@ def test_without_a_compiler_native_is_no_candidate_and_by_name_an_error(monkeypa
         autotune.library.cache_clear()
 
 
-def test_where_devices_train_is_settled_by_the_gpus_there_are() -> None:
+def test_the_available_gpus_settle_where_devices_train() -> None:
     def settled(gpus: float | None, **changes) -> tuple[str, str]:
         resolved = autotune.resolve(TrainingConfig(autotune=False, **changes), SHAPE, 3, 1, gpus)
         return resolved.device, resolved.kernel

@@ -1,4 +1,4 @@
-"""hflray.training.backend: what is measured is settled once, and the pool is sized by what is there."""
+"""hflray.training.backend: measured settings are settled once, and the available GPUs and CPUs size the pool."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ SHAPE, CLASSES = (1, 28, 28), 10
 
 
 def made(*overrides: str, **options: object) -> Backend:
-    """A backend of 12 devices with 1 to 12 samples."""
+    """Return a backend of 12 devices with 1 to 12 samples."""
     return Backend(small_config(*overrides), SHAPE, CLASSES, np.arange(1, 13), **options)  # type: ignore[arg-type]
 
 
-def test_a_pool_on_gpus_is_sized_by_those_that_ray_has(ray_session, monkeypatch) -> None:
-    """Ray's GPU is not there (tests/conftest.py); nothing is trained."""
-    asked = []
-    monkeypatch.setattr(module, "processes_per_gpu", lambda *what: (asked.append(what), 2)[1])
+def test_rays_gpus_size_the_pool(ray_session, monkeypatch) -> None:
+    """Ray's GPU is fictitious (tests/conftest.py), so nothing is trained."""
+    measurements = []
+    monkeypatch.setattr(module, "processes_per_gpu", lambda *what: (measurements.append(what), 2)[1])
     on_gpu = ("training.backend=ray", "training.device=auto")
     experiment = Experiment(small_config(*on_gpu))
     assert (experiment.resolve().training.device, experiment.config.training.kernel) == ("cuda", "batched")
     assert experiment.backend.pool(2) == (2, 1.0, 0.5)
-    ((load, share),) = asked
+    ((load, share),) = measurements
     assert (load.devices, share) == (6, 1.0)
     assert Experiment(small_config(*on_gpu, "training.autotune=false")).backend.gpus_there() == 1.0
     for part, pool in ((0.5, (1, 1.0, 0.5)), (2.0, (4, 0.5, 0.5))):
         experiment = Experiment(small_config(*on_gpu), gpus=part)
         experiment.resolve()
         assert experiment.backend.pool(2) == pool
-    assert asked[-1][0].devices == 3  # on each of the two
+    assert measurements[-1][0].devices == 3  # on each of the two GPUs
     alone = Experiment(small_config(*on_gpu), gpus=0.0)
     assert alone.resolve().training.device == "cpu"
-    assert len(asked) == 3
+    assert len(measurements) == 3
 
 
-def test_what_is_named_or_settled_elsewhere_stays() -> None:
+def test_settings_that_are_named_or_settled_elsewhere_stay() -> None:
     assert made().settle().kernel == autotune.FIXED_KERNEL
     assert made("training.kernel=eager").settle().kernel == "eager"
     elsewhere = made(settled={"kernel": "eager", "threads": 2})
@@ -50,16 +50,17 @@ def test_what_is_named_or_settled_elsewhere_stays() -> None:
         made().job("hfl")  # nothing is trained before everything is settled
 
 
-def test_a_saved_run_decides_what_was_left_open_and_nothing_else() -> None:
-    theirs = made("training.kernel=eager", "training.threads=3").settle()
+def test_a_saved_run_decides_only_the_settings_that_were_left_open() -> None:
+    saved = made("training.kernel=eager", "training.threads=3").settle()
     opened, named = made(), made("training.kernel=channels_last")
-    assert (opened.take_over(theirs).kernel, opened.settle().threads) == ("eager", 3)
-    assert (named.take_over(theirs).kernel, named.settle().threads) == ("channels_last", 3)
-    settled = made(settled={"kernel": "channels_last"})  # measured, not asked for: the saved run decides here too
-    assert settled.take_over(theirs).kernel == "eager"
+    assert (opened.take_over(saved).kernel, opened.settle().threads) == ("eager", 3)
+    assert (named.take_over(saved).kernel, named.settle().threads) == ("channels_last", 3)
+    # A setting that was measured had been left open, so the saved run decides it.
+    settled = made(settled={"kernel": "channels_last"})
+    assert settled.take_over(saved).kernel == "eager"
 
 
-def test_it_starts_on_first_use_and_again_after_its_end() -> None:
+def test_a_backend_starts_on_first_use_and_again_after_its_end() -> None:
     experiment = Experiment(small_config())
     calls: list[int] = []
 

@@ -256,21 +256,21 @@ def test_an_actor_that_cannot_start_says_why(ray_session, start) -> None:
 
 
 def test_ray_is_started_with_two_heaps_for_each_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What its processes then have, the slow test below asks one of them."""
+    """The slow test below checks the setting in one of Ray's processes."""
     import ray
 
-    seen = []
+    calls = []
     monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", lambda **options: seen.append((os.environ["MALLOC_ARENA_MAX"], options)))
+    monkeypatch.setattr(ray, "init", lambda **options: calls.append((os.environ["MALLOC_ARENA_MAX"], options)))
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 3.0})
     assert start_ray(3) == 3
-    ((heaps, options),) = seen
+    ((heaps, options),) = calls
     assert heaps == "2"
     assert (options["address"], options["num_cpus"]) == ("local", 3)
-    monkeypatch.setenv("MALLOC_ARENA_MAX", "7")  # somebody's own choice stays
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "7")  # the user's setting stays
     start_ray(3)
-    assert seen[1][0] == "7"
+    assert calls[1][0] == "7"
 
 
 @pytest.mark.slow
