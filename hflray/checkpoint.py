@@ -1,7 +1,7 @@
-"""Atomic save and load of an experiment's state: arrays in safetensors, the rest in JSON, never pickle.
+"""Atomic save and load of an experiment's state: arrays in safetensors, all other values in JSON, never pickle.
 
-A checkpoint is a folder. It is written under another name and renamed when it is complete, so that a folder of the
-right name is always a whole checkpoint, whatever was killed when.
+A checkpoint is a folder. It is written under another name and renamed when it is complete. A folder with the right name
+is therefore always a whole checkpoint, even if a process was killed.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ ARRAYS, REST = "arrays.safetensors", "state.json"
 
 @contextmanager
 def replacing(folder: str | Path) -> Iterator[Path]:
-    """A new folder to write to, that takes `folder`'s place in one step at the end; after an error nothing changes.
+    """Yield a new folder that replaces `folder` atomically at the end; after an error nothing changes.
 
     Args:
-        folder: its parents are made.
+        folder: the folder to replace; its parents are made.
     """
     target = Path(folder)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -38,7 +38,7 @@ def replacing(folder: str | Path) -> Iterator[Path]:
         yield scratch
         old = Path(tempfile.mkdtemp(prefix=f".{target.name}-old-", dir=target.parent))
         if target.exists():
-            target.replace(old)  # a folder can only be renamed over an empty one
+            target.replace(old)  # a folder can be renamed only over an empty one
         scratch.replace(target)
         shutil.rmtree(old, ignore_errors=True)
     except BaseException:
@@ -47,17 +47,17 @@ def replacing(folder: str | Path) -> Iterator[Path]:
 
 
 def save(folder: str | Path, state: Mapping[str, Any]) -> Path:
-    """Write `state` to `folder`, replacing what is there in one step.
+    """Write `state` to `folder` and replace its former contents atomically; return the folder.
 
     Args:
-        folder: where; its parents are made.
+        folder: the checkpoint's folder; its parents are made.
         state: JSON-ready values and, at the top level, NumPy arrays.
     """
     with replacing(folder) as scratch:
         arrays = {name: value for name, value in state.items() if isinstance(value, np.ndarray)}
         save_file(arrays, scratch / ARRAYS)
-        rest = {name: value for name, value in state.items() if name not in arrays}
-        (scratch / REST).write_text(json.dumps(rest, indent=1), encoding="utf-8")
+        values = {name: value for name, value in state.items() if name not in arrays}
+        (scratch / REST).write_text(json.dumps(values, indent=1), encoding="utf-8")
         for name in (ARRAYS, REST):
             with (scratch / name).open("rb") as file:
                 os.fsync(file.fileno())
@@ -72,10 +72,10 @@ def load(folder: str | Path) -> dict[str, Any]:
     """
     source = Path(folder)
     try:
-        rest = json.loads((source / REST).read_text(encoding="utf-8"))
+        values = json.loads((source / REST).read_text(encoding="utf-8"))
         arrays = load_file(source / ARRAYS)
     except (OSError, ValueError, SafetensorError) as error:
         raise ConfigError(
             f"checkpoint {source}: not a whole checkpoint ({error}); remove it, or give another"
         ) from error
-    return {**rest, **arrays}
+    return {**values, **arrays}

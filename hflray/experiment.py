@@ -1,7 +1,7 @@
 """Algorithm 6 of the paper: schedule, assign, allocate, train, evaluate, until the target accuracy.
 
-One object, one loop, one serialisable state. Simulated seconds and joules come from
-`hflray.cost`; what this machine took is kept apart, under ``wall``.
+An experiment is one object with one loop and one serialisable state. Simulated seconds and joules come from
+`hflray.cost`. Measured seconds of this machine are separate, under ``wall``.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from hflray.training.local import LocalJob
 log = logging.getLogger(__name__)
 
 STATE_VERSION = 1
-# Settings that may differ when a state is taken over: they say when to stop and where to run, not what is computed.
+# Settings that may differ from a loaded state's. They decide when to stop and where to run, and do not change results.
 MAY_CHANGE = ("max_rounds", "target_accuracy", "tracking", "checkpoint", "data.root", "training.backend",
               "training.num_actors", "training.devices_per_actor", "training.autotune",
               "training.cuda_graph")  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
-class _Planned:
-    """A round up to its training, and what it was planned with.
+class _PlannedRound:
+    """The plan of a round before its training, and the inputs of the plan.
 
-    `scheduler` is as it will be once the round is run: a copy, so that the experiment's own stays as the round before
-    left it, for `state_dict`.
+    `scheduler` has the state after the round. A round that is planned ahead has a copy of the scheduler, so that
+    `state_dict` still sees the scheduler's state after the previous round.
     """
 
     round: int
@@ -63,7 +63,7 @@ class _Planned:
 
 
 class Experiment:
-    """One experiment; iterate over it to run it.
+    """One experiment. Iterating over it runs it.
 
     ::
 
@@ -73,10 +73,11 @@ class Experiment:
 
     Args:
         config: the validated configuration.
-        scenario: None builds it from the configuration; a caller that has it already saves the time.
-        cpus: CPUs this experiment may use (a Tune trial's); None: all that Ray knows.
-        gpus: GPUs its actors may use, or a part of one; None: all that Ray knows, or torch where there is no Ray.
-        settled: settings of ``training`` that have been measured elsewhere, such as in a sweep's driver.
+        scenario: the scenario of the configuration, if the caller has it already; None builds it.
+        cpus: the number of CPUs that the experiment may use, such as a Tune trial's; None stands for all of Ray's.
+        gpus: the number of GPUs that the actors may use, or a part of one; None stands for all of Ray's, or for
+            torch's if there is no Ray.
+        settled: settings of ``training`` that were measured elsewhere, such as in a sweep's driver.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class Experiment:
         self.changes: list[dict[str, Any]] = []  # {"after_round": i, "changed": {dotted key: [before, now]}}
         self._scheduler: Scheduler | None = None
         self._scheduler_class: type[Scheduler] = registry.resolve("scheduler", config.scheduling.name)
-        self._next: _Planned | None = None
+        self._next: _PlannedRound | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -114,12 +115,12 @@ class Experiment:
         self.close()
 
     def close(self) -> None:
-        """End the actors. The experiment can still be iterated: new ones start."""
+        """End the actors. Iterating again starts new actors."""
         self.backend.close()
 
     @property
     def config(self) -> ExperimentConfig:
-        """The configuration, with what has been settled on this machine so far (`resolve` settles the rest)."""
+        """The configuration with the settings that are settled on this machine so far; `resolve` settles all."""
         return self._config
 
     @property
@@ -140,9 +141,9 @@ class Experiment:
             WorkerLostError: actors kept dying.
         """
         config, index = self.config, self.round + 1
-        scheduler, hierarchy = self.scheduler, self.hierarchy  # clusters and starts actors, once, off the round's clock
+        scheduler, hierarchy = self.scheduler, self.hierarchy  # the first use clusters and starts actors, off the clock
         plan, self._next = self._next, None
-        if plan is None or plan.round != index or not _same(plan.inputs, self._inputs):
+        if plan is None or plan.round != index or not _identical(plan.inputs, self._inputs):
             plan = self._plan(index, scheduler)
         self._scheduler = plan.scheduler
         devices, assignment, cost = plan.devices, plan.assignment, plan.cost
@@ -179,11 +180,11 @@ class Experiment:
 
     @property
     def _inputs(self) -> tuple[object, ...]:
-        """What a round's plan depends on besides its number: a plan made with others is made again."""
+        """The inputs of a round's plan besides its number. A plan with other inputs is made again."""
         return self._scheduler, self.assigner, self.allocate, self.scenario, self.work, self.config.seed
 
-    def _plan(self, index: int, scheduler: Scheduler) -> _Planned:
-        """Schedule, assign and allocate a round, moving `scheduler` on."""
+    def _plan(self, index: int, scheduler: Scheduler) -> _PlannedRound:
+        """Schedule, assign and allocate a round. This advances `scheduler`."""
         fleet, seed, inputs = self.scenario.fleet, self.config.seed, self._inputs
         clock = _Clock()
         devices = scheduler.schedule(stream(seed, "schedule", index))
@@ -193,35 +194,36 @@ class Experiment:
         allocation = self.allocate(fleet, self.work, devices, assignment)
         cost = round_cost(fleet, self.work, devices, assignment, allocation)
         clock.lap("allocate_s")
-        return _Planned(index, devices, assignment, allocation, cost, clock.laps, scheduler, inputs)
+        return _PlannedRound(index, devices, assignment, allocation, cost, clock.laps, scheduler, inputs)
 
     def _may_look_ahead(self, index: int) -> bool:
-        """Whether a next round is sure enough, and the assigner may work while actors do.
+        """Return whether a next round is likely, and whether the assigner may run while actors evaluate.
 
-        One that is given milliseconds answers worse when it shares the CPUs.
+        An assigner with a time budget in milliseconds would give worse answers when it shares the CPUs.
         """
         section = self.config.assignment
-        timed = section.budget_ms is not None or isinstance(section.polish_ms, float | int) or section.options
-        return index < self.config.max_rounds and not timed
+        has_time_budget = section.budget_ms is not None or isinstance(section.polish_ms, float | int) or section.options
+        return index < self.config.max_rounds and not has_time_budget
 
     def _look_ahead(self) -> None:
-        """Plan the round after the one that is being evaluated, on a copy of the scheduler."""
+        """Plan the round after the one that is being evaluated, with a copy of the scheduler."""
         try:
             self._next = self._plan(self.round + 2, copy.deepcopy(self.scheduler))
-        except Exception as error:  # it belongs to that round, which will meet it again
+        except Exception as error:  # the next round will plan again and raise the error itself
             log.debug("round %d is not planned ahead: %s", self.round + 2, error)
 
     def devices(self) -> dict[str, list[Any]]:
-        """What the data and Algorithm 2 made of the devices, lists of N ready for JSON; the rest of the fleet is drawn.
+        """Return the devices' properties that follow from the data and Algorithm 2, as lists ready for JSON.
 
-        ``samples``, ``class_counts`` (N of C each), and ``clusters`` if there are any.
+        The lists are ``samples`` (N,), ``class_counts`` (N, C) and, after clustering, ``clusters`` (N,). The seed
+        determines all other properties of the fleet.
         """
-        scenario = self.scenario
-        known = {"samples": scenario.class_counts.sum(axis=1).tolist(), "class_counts": scenario.class_counts.tolist()}
-        return known if self.clusters is None else known | {"clusters": self.clusters.tolist()}
+        counts = self.scenario.class_counts
+        columns = {"samples": counts.sum(axis=1).tolist(), "class_counts": counts.tolist()}
+        return columns if self.clusters is None else columns | {"clusters": self.clusters.tolist()}
 
     def summary(self) -> dict[str, float]:
-        """The entries of the glossary known at the end; the target's only if it was reached."""
+        """Return the glossary's metrics of a run's end. Those of the target are present only if it was reached."""
         values = {}
         if self.clustering:
             values[metrics.CLUSTERING_ARI] = self.clustering["ari"]
@@ -233,23 +235,23 @@ class Experiment:
         return values
 
     def resolve(self) -> ExperimentConfig:
-        """Settle what is measured on this machine (``training.kernel``, ``training.threads``); return `config` with it.
+        """Settle the measured settings (``training.kernel``, ``training.threads``); return `config` with them.
 
-        Done before anything is trained or saved; calling it earlier lets the resolved configuration be logged.
+        This happens before anything is trained or saved. Call it earlier to log the resolved configuration.
         """
         self._config = self._config.model_copy(update={"training": self.backend.settle()})
         return self._config
 
     @property
     def hierarchy(self) -> Hierarchy:
-        """The backend that trains; started on first use."""
+        """The training backend, which starts on first use."""
         if not self.backend.started:
             self.resolve()
         return self.backend.hierarchy(self.scenario.device_data)
 
     @property
     def scheduler(self) -> Scheduler:
-        """The scheduler; made on first use, because the clustering (Algorithm 2) it may need trains models."""
+        """The scheduler. It is made on first use, because it may need the clustering (Algorithm 2), which trains."""
         if self._scheduler is None:
             if self._scheduler_class.auxiliary is not None and self.clusters is None:
                 self.cluster()
@@ -263,26 +265,27 @@ class Experiment:
         return self._scheduler
 
     def cluster(self) -> NDArray[np.intp]:
-        """Run Algorithm 2: train the scheduler's auxiliary model on every device, K-means on the weights, and the bill.
+        """Run Algorithm 2: train the scheduler's auxiliary model on every device, and run K-means on the weights.
 
         Returns:
-            The cluster of each device, (N,). Its ARI (against the true majority classes), delay and energy go to
-            `clustering`.
+            The cluster of each device, (N,). `clustering` receives the ARI (compared with the true majority classes),
+            the delay and the energy.
         """
-        found = group_devices(
+        grouping = group_devices(
             self.config,
             self.scenario,
             self.work,
             self._scheduler_class.auxiliary,
             lambda model, data, vector: self.hierarchy.train_each(self.job(model, "clustering"), data, vector),
         )
-        self.clusters, self.clustering = found.clusters, found.bill
+        self.clusters, self.clustering = grouping.clusters, grouping.bill
         return self.clusters
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the rest of the run depends on: one NumPy array (``global_model``), the rest ready for JSON.
+        """Return the state on which all further rounds depend.
 
-        There is no generator state in it: every random stream is a function of the seed and the round.
+        ``global_model`` is a NumPy array, and all other values are ready for JSON. Random generators have no state
+        here, because every random stream is a function of the seed and the round.
         """
         return {
             "version": STATE_VERSION,
@@ -298,23 +301,23 @@ class Experiment:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], may_change: Collection[str] = ()) -> None:
-        """Take over a state made by `state_dict`: the run goes on bit for bit as the other would have.
+        """Load a state of `state_dict`. The run then continues with the same bits as the saved run would have.
 
         Args:
             state: the state.
-            may_change: settings, among `hflray.config.MUTABLE`, that may differ: the run goes on from that state with
-                its own. What differed is kept in `changes`, in later states, and in the next round's record.
+            may_change: settings, among `hflray.config.MUTABLE`, that may differ from the saved run's. The run then
+                continues with its own values. `changes`, later states and the next round's record hold the differences.
 
         Raises:
-            ConfigError: another version, or a configuration that would have computed something else.
+            ConfigError: the state has another version, or another setting that affects results differs.
         """
         if refused := [key for key in may_change if key not in MUTABLE]:
             raise ConfigError(f"{refused[0]}: cannot change between rounds; accepted: {', '.join(MUTABLE)}")
         if state.get("version") != STATE_VERSION:
             raise ConfigError(f"state: version {state.get('version')}; this hflray reads version {STATE_VERSION}")
-        theirs = ExperimentConfig.model_validate(state["config"])
-        self._config = self._config.model_copy(update={"training": self.backend.take_over(theirs.training)})
-        changed = _check_same_run(self.config, theirs, may_change)
+        saved = ExperimentConfig.model_validate(state["config"])
+        self._config = self._config.model_copy(update={"training": self.backend.take_over(saved.training)})
+        changed = _check_same_run(self.config, saved, may_change)
         model = np.array(state["global_model"], dtype=np.float32)
         if model.shape != self.global_model.shape:
             raise ConfigError(f"state: a model of {model.size} weights; this one has {self.global_model.size}")
@@ -330,14 +333,14 @@ class Experiment:
             self.scheduler.load_state_dict(state["scheduler"])
 
     def job(self, model: ModelKind, stream_name: str = "batches") -> LocalJob:
-        """How devices train `model`, with kernel and threads settled (see `resolve`)."""
+        """Return the job that trains `model` on devices, with kernel and threads settled (see `resolve`)."""
         self.resolve()
         return self.backend.job(model, stream_name)
 
 
-def _same(some: tuple[object, ...], others: tuple[object, ...]) -> bool:
-    """Whether they are the same objects."""
-    return all(a is b for a, b in zip(some, others, strict=True))
+def _identical(first: tuple[object, ...], second: tuple[object, ...]) -> bool:
+    """Return whether both tuples hold the same objects."""
+    return all(a is b for a, b in zip(first, second, strict=True))
 
 
 class _Clock:
@@ -353,18 +356,22 @@ class _Clock:
 
 
 def _check_same_run(
-    mine: ExperimentConfig, other: ExperimentConfig, may_change: Collection[str]
+    config: ExperimentConfig, saved: ExperimentConfig, may_change: Collection[str]
 ) -> dict[str, list[Any]]:
-    """Settings among `may_change` that differ, {key: [theirs, ours]}; ConfigError if any other differs."""
-    ours, theirs = flatten(mine.model_dump(mode="json")), flatten(other.model_dump(mode="json"))
+    """Return the settings among `may_change` that differ, {key: [saved value, new value]}.
+
+    Raises:
+        ConfigError: another setting that affects results differs.
+    """
+    new, old = flatten(config.model_dump(mode="json")), flatten(saved.model_dump(mode="json"))
     changed = {}
-    for key in ours:
-        if ours[key] == theirs.get(key) or any(key == free or key.startswith(f"{free}.") for free in MAY_CHANGE):
+    for key in new:
+        if new[key] == old.get(key) or any(key == free or key.startswith(f"{free}.") for free in MAY_CHANGE):
             continue
         if key not in may_change:
             raise ConfigError(
-                f"{key}: the saved state was made with {theirs.get(key)!r}, this configuration has {ours[key]!r}; "
+                f"{key}: the saved state was made with {old.get(key)!r}, this configuration has {new[key]!r}; "
                 "resume with the same configuration, or start anew"
             )
-        changed[key] = [theirs.get(key), ours[key]]
+        changed[key] = [old.get(key), new[key]]
     return changed

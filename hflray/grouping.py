@@ -1,4 +1,4 @@
-"""Algorithm 2 of the paper, whole: train an auxiliary model on every device, K-means on the weights, the bill.
+"""Algorithm 2 of the paper: train an auxiliary model on every device, run K-means on the weights, and bill both.
 
 The K-means step and the bill's arithmetic are in `hflray.scheduling.clustering`.
 """
@@ -24,17 +24,17 @@ from hflray.scheduling import cluster_devices, clustering_cost
 from hflray.seeding import stream
 from hflray.training.local import DeviceData
 
-# Trains a model on every device from one vector of weights, (P,); returns the weights of each, (N, P).
+# A function that trains a model on every device from one vector of weights, (P,), and returns all weights, (N, P).
 TrainEach = Callable[[ModelKind, DeviceData, NDArray[np.float32]], NDArray[np.float32]]
 
 
 @dataclass(frozen=True, eq=False)
 class Grouping:
-    """What Algorithm 2 found.
+    """The result of Algorithm 2.
 
     Attributes:
         clusters: the cluster of each device, (N,).
-        bill: ``ari`` (against the true majority classes), ``delay_s`` and ``energy_j``.
+        bill: ``ari`` (compared with the true majority classes), ``delay_s`` and ``energy_j``.
     """
 
     clusters: NDArray[np.intp]
@@ -47,12 +47,12 @@ def group_devices(
     """Run Algorithm 2.
 
     Args:
-        config: the experiment's.
-        scenario: its data and fleet.
-        work: its rounds' workload.
-        auxiliary: which model is trained: ``mini``, or else the global model's architecture and initial weights
-            (Algorithm 3, line 2).
-        train_each: see `TrainEach`.
+        config: the experiment's configuration.
+        scenario: the experiment's data and fleet.
+        work: the workload of the experiment's rounds.
+        auxiliary: the model to train. ``mini`` is the mini model; any other value stands for the global model's
+            architecture and initial weights (Algorithm 3, line 2).
+        train_each: trains the model, see `TrainEach`.
     """
     dataset = scenario.dataset
     if auxiliary == "mini":

@@ -1,4 +1,4 @@
-"""What a person sees while a sweep runs: one live display on a terminal, plain lines anywhere else."""
+"""The output of a running sweep: one live display on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 
 class SweepProgress:
-    """Progress of the trials of a sweep: how many are done, running and failed, each one's round, the time left.
+    """Shows how many trials of a sweep are done, running and failed, each trial's round, and the remaining time.
 
     Args:
-        console: where to; not a terminal: plain lines.
-        trials: number of trials.
-        quiet: show nothing.
+        console: the output; plain lines are printed if it is not a terminal.
+        trials: the number of trials.
+        quiet: whether to show failures only.
     """
 
     def __init__(self, console: Console, trials: int, quiet: bool = False) -> None:
@@ -36,11 +36,12 @@ class SweepProgress:
         self._total = self._progress.add_task("[bold]trials", total=trials, note="")
         self._tasks: dict[str, TaskID] = {}
         self._done = self._failed = 0
-        # For the time left: rounds of each trial seen, how many are behind it, and those done by this process.
+        # For the remaining time: the total and the completed rounds of each started trial, the number of rounds that
+        # this process has made, and the time of its first trial.
         self._rounds: dict[str, int] = {}
-        self._behind: dict[str, int] = {}
-        self._made = 0
-        self._begun: float | None = None
+        self._completed: dict[str, int] = {}
+        self._rounds_made = 0
+        self._started_at: float | None = None
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -51,7 +52,7 @@ class SweepProgress:
 
     @contextmanager
     def phase(self, text: str) -> Iterator[None]:
-        """Say what is going on before the trials start."""
+        """Show `text` during a phase outside the trials."""
         if not self._live:
             self.line(f"{text} …")
         self._progress.update(self._total, note=text)
@@ -61,35 +62,35 @@ class SweepProgress:
             self._progress.update(self._total, note="")
 
     def started(self, key: str, name: str, rounds: int) -> None:
-        """A trial began, or goes on."""
-        self._begun = self._begun or time.monotonic()
+        """Show that a trial has started, or has resumed."""
+        self._started_at = self._started_at or time.monotonic()
         new = key not in self._rounds
         self._rounds[key] = rounds
         if key not in self._tasks:
             self._tasks[key] = self._progress.add_task(name, total=rounds, note="starting")
-            self._progress.update(self._tasks[key], completed=self._behind.get(key, 0))
+            self._progress.update(self._tasks[key], completed=self._completed.get(key, 0))
         if new:
             self._plain(f"{name}: started")
         self._summarise()
 
     def round(self, key: str, name: str, index: int, rounds: int, text: str, unit: str = "round") -> None:
-        """A trial finished a round, or has come so far in another unit."""
-        self._made += max(0, index - self._behind.get(key, 0))
-        self._behind[key] = index
+        """Show that a trial has finished a round, or has progressed to `index` in another unit."""
+        self._rounds_made += max(0, index - self._completed.get(key, 0))
+        self._completed[key] = index
         if key in self._tasks:
             self._progress.update(self._tasks[key], completed=index, note=text)
         self._plain(f"{name}: {unit} {index}/{rounds}, {text}")
         self._summarise()
 
     def resumed(self, key: str, index: int) -> None:
-        """An earlier process made the trial's rounds up to this one."""
-        self._behind[key] = index
+        """Record that an earlier process made the trial's rounds up to `index`."""
+        self._completed[key] = index
 
     def ended(self, key: str, name: str, error: str | None = None, stopped: str | None = None) -> None:
-        """A trial ended, or was stopped early; a failure stays on the screen."""
+        """Show that a trial has ended or was stopped early. The line of a failure stays on the screen."""
         if key in self._tasks:
             self._progress.remove_task(self._tasks.pop(key))
-        self._rounds[key] = self._behind.get(key, 0)  # nothing is left of it
+        self._rounds[key] = self._completed.get(key, 0)  # the trial has no further rounds
         self._done += 1
         self._failed += error is not None
         self._progress.update(self._total, advance=1)
@@ -100,25 +101,28 @@ class SweepProgress:
         self._plain(self._summarise())
 
     def line(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays on the screen."""
         if not self._quiet:
             self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def remaining_s(self) -> float | None:
-        """Seconds left, if the rounds to come take as long as those of this process did; None before the first."""
-        if self._made <= 0 or self._begun is None or not self._rounds:
+        """Return the remaining seconds if further rounds take as long as this process's rounds; None before the first.
+
+        A trial that has not started counts with the mean number of rounds of the started trials.
+        """
+        if self._rounds_made <= 0 or self._started_at is None or not self._rounds:
             return None
-        seen = sum(self._rounds.values())
-        unseen = max(0, self._trials - len(self._rounds)) * seen / len(self._rounds)
-        to_come = sum(max(0, self._rounds[key] - self._behind.get(key, 0)) for key in self._rounds) + unseen
-        return (time.monotonic() - self._begun) / self._made * to_come
+        started = sum(self._rounds.values())
+        unstarted = max(0, self._trials - len(self._rounds)) * started / len(self._rounds)
+        remaining = sum(max(0, self._rounds[key] - self._completed.get(key, 0)) for key in self._rounds) + unstarted
+        return (time.monotonic() - self._started_at) / self._rounds_made * remaining
 
     def _summarise(self) -> str:
-        """The line about all trials; on the display as well."""
-        left = self.remaining_s()
+        """Return the line about all trials, and show it on the display."""
+        remaining_s = self.remaining_s()
         parts = [f"{self._done - self._failed} of {self._trials} done", f"{len(self._tasks)} running"]
         parts += [f"{self._failed} failed"] if self._failed else []
-        parts += [f"about {duration(left)} left"] if left and self._done < self._trials else []
+        parts += [f"about {duration(remaining_s)} left"] if remaining_s and self._done < self._trials else []
         self._progress.update(self._total, note=", ".join(parts[1:]))
         return ", ".join(parts)
 
@@ -128,7 +132,7 @@ class SweepProgress:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as a person says it: 42 s, 3 min, 2.5 h."""
+    """Return seconds in a readable unit: 42 s, 3 min, 2.5 h."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,8 +1,8 @@
-"""Where a result comes from: the commit, the versions of the libraries, Python and the CPU.
+"""The provenance of a result: the commit, the versions of the libraries, Python and the CPU.
 
-`environment` is what a run keeps on record. `release` is the part that must be equal on all nodes of a cluster. The
-package's version does not change while it is worked on, so `release` holds a digest of its source files instead: a
-node with a checkout of yesterday is found out.
+Every run records its `environment`. `release` is the part that must be equal on all nodes of a cluster. The package's
+version does not change during development, so `release` also holds a digest of the source files. It reveals a node with
+an outdated checkout.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from hflray import __version__
 
-# Ray, or processes cannot talk to each other; the others, because they decide the low bits of a result.
+# Processes with different versions of Ray cannot communicate. The other libraries decide the low bits of a result.
 EQUAL_ON_ALL_NODES = ("ray", "numpy", "scipy", "torch")
 ON_RECORD = (
     "hflray",
@@ -39,26 +39,26 @@ SOURCES = ("*.py", "*.c")
 
 @cache
 def release() -> dict[str, str]:
-    """Name and version of what must be equal: ``{"python": "3.11.2", "ray": "2.60.0", "hflray": "0.1.0 (3f…)", …}``."""
-    mine = {"python": platform.python_version(), "hflray": f"{__version__} ({source_digest(PACKAGE)})"}
-    return mine | _versions(EQUAL_ON_ALL_NODES)
+    """Return the versions that must be equal: ``{"python": "3.11.2", "ray": "2.60.0", "hflray": "0.1.0 (3f…)", …}``."""
+    versions = {"python": platform.python_version(), "hflray": f"{__version__} ({source_digest(PACKAGE)})"}
+    return versions | _versions(EQUAL_ON_ALL_NODES)
 
 
 @cache
 def environment() -> dict[str, str]:
-    """Git commit of the working tree, Python, the CPU, and the versions of the libraries that decide results."""
-    mine = {"git_commit": git_commit(), "python": platform.python_version(), "cpu": _cpu()}
-    return mine | _versions(ON_RECORD)
+    """Return the git commit, Python, the CPU, and the versions of the libraries that decide results."""
+    facts = {"git_commit": git_commit(), "python": platform.python_version(), "cpu": _cpu()}
+    return facts | _versions(ON_RECORD)
 
 
 def _versions(names: Iterable[str]) -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in names:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+            versions[name] = "not installed"
+    return versions
 
 
 def _cpu() -> str:
@@ -71,7 +71,7 @@ def _cpu() -> str:
 
 
 def source_digest(package: Path) -> str:
-    """Twelve hex digits of the SHA-256 over names and contents of a package's source files."""
+    """Return twelve hex digits of the SHA-256 over names and contents of a package's source files."""
     digest = hashlib.sha256()
     for path in sorted(path for pattern in SOURCES for path in package.rglob(pattern)):
         digest.update(path.relative_to(package).as_posix().encode() + b"\0")
@@ -79,14 +79,14 @@ def source_digest(package: Path) -> str:
     return digest.hexdigest()[:12]
 
 
-def differences(mine: dict[str, str], theirs: dict[str, str]) -> str:
-    """What differs, in words; an empty string if nothing does."""
-    names = [name for name in mine if theirs.get(name) != mine[name]]
-    return ", ".join(f"{name} {theirs.get(name, 'not installed')} instead of {mine[name]}" for name in names)
+def differences(expected: dict[str, str], actual: dict[str, str]) -> str:
+    """Return a text that names the differing versions; it is empty if none differs."""
+    names = [name for name in expected if actual.get(name) != expected[name]]
+    return ", ".join(f"{name} {actual.get(name, 'not installed')} instead of {expected[name]}" for name in names)
 
 
 def git_commit(folder: Path | None = None) -> str:
-    """The commit hflray runs from, with ``-dirty`` if there are changes; ``unknown`` outside a checkout."""
+    """Return the commit of the checkout, with ``-dirty`` if there are changes; ``unknown`` outside a checkout."""
     command = ["git", "-C", str(folder or PACKAGE), "describe", "--always", "--dirty", "--abbrev=40"]
     try:
         done = subprocess.run([*command, "--exclude=*"], capture_output=True, text=True, timeout=10, check=False)

@@ -1,4 +1,4 @@
-"""What is kept of a round, and what of it is logged under which name of the glossary."""
+"""The record of a round, and its metrics under the glossary's names."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ from hflray.cost import RoundCost
 
 @dataclass(frozen=True, eq=False)
 class RoundRecord:
-    """What happened in one round.
+    """The record of one round.
 
     Attributes:
         round: i, from 1.
-        accuracy, test_loss: of the global model after the round.
-        devices, assignment: who was scheduled, sorted, and the edge of each, (H,).
-        allocation: bandwidth and CPU frequency of each.
-        cost: simulated delay and energy of this round.
+        accuracy, test_loss: accuracy and mean loss of the global model on the test set, after the round.
+        devices, assignment: the scheduled devices, sorted, and the edge of each, (H,).
+        allocation: bandwidth and CPU frequency of each scheduled device.
+        cost: the simulated delay and energy of this round.
         totals: ``delay_s``, ``energy_j``, ``objective``, ``message_bits`` summed from round 1.
         class_balance: see `hflray.metrics.class_balance`.
-        samples_trained: samples passed through local training, over all edge and local iterations.
+        samples_trained: samples through local training, over all edge and local iterations.
         model_hash: SHA-256 of the global model's float32 bytes.
-        wall: seconds of this machine by phase: schedule_s, assign_s, allocate_s, train_s, evaluate_s. While actors
-            evaluate, the next round may be scheduled, assigned and allocated here; that counts for the round it is
-            for, and evaluate_s is what the evaluation took beyond it: all phases of all rounds add up to the time
-            that passed.
-        changed: settings that differ from the round before, ``{dotted key: [before, now]}``; see
+        wall: measured seconds by phase: schedule_s, assign_s, allocate_s, train_s, evaluate_s. While actors evaluate,
+            the driver may schedule, assign and allocate the next round. That time counts for the next round only, and
+            evaluate_s excludes it, so that all phases of all rounds add up to the elapsed time.
+        changed: settings that differ from the previous round, ``{dotted key: [before, now]}``; see
             `hflray.experiment.Experiment.load_state_dict`.
     """
 
@@ -50,7 +49,7 @@ class RoundRecord:
     changed: dict[str, list[Any]] = field(default_factory=dict)
 
     def metrics(self) -> dict[str, float]:
-        """The round's entries of the glossary, by name."""
+        """Return the round's metrics by their names in the glossary."""
         cost = self.cost
         values = {
             metrics.ACCURACY: self.accuracy,
@@ -77,7 +76,10 @@ class RoundRecord:
         return values
 
     def schedule(self) -> dict[str, list[Any]]:
-        """Who took part and what each was given, (H,) lists ready for JSON; all that the round's bill follows from."""
+        """Return the scheduled devices, their edges and their allocation, as (H,) lists ready for JSON.
+
+        The round's bill follows from these values.
+        """
         return {
             "devices": self.devices.tolist(),
             "edges": self.assignment.tolist(),

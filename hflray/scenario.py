@@ -1,4 +1,4 @@
-"""What an experiment starts from: data, who holds which samples, and the fleet; a function of the configuration."""
+"""The scenario of an experiment: data, partition and fleet. It is a function of the configuration."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ PARTITION_OPTIONS: dict[str, Callable[[ExperimentConfig], dict[str, Any]]] = {
 
 @dataclass(frozen=True, eq=False)
 class Scenario:
-    """Data, who holds which samples, and the fleet.
+    """The data, the partition over devices, and the fleet.
 
     Attributes:
-        dataset: the images.
-        parts: sample indices of each device, N arrays.
-        class_counts: samples of each class at each device, (N, C).
-        fleet: its `samples` are the partition's sizes.
-        notes: what a user should know, such as a scaled-down range of D_n.
-        share: makes the samples of `device_data` travel by reference to a data set that Ray holds already; None: as
-            they are.
+        dataset: the data set.
+        parts: the sample indices of each device, N arrays.
+        class_counts: the number of samples of each class at each device, (N, C).
+        fleet: the devices and edges; `samples` are the partition's sizes (docs/design.md, D11).
+        notes: remarks for the user, such as a scaled-down range of D_n.
+        share: makes the samples of `device_data` travel by reference to a data set that Ray holds already; None leaves
+            them as they are.
     """
 
     dataset: Dataset
@@ -45,7 +45,11 @@ class Scenario:
 
     @classmethod
     def build(cls, config: ExperimentConfig, dataset: Dataset | None = None) -> Self:
-        """Load the data (unless given), deal them to the devices and draw the fleet. Raises ConfigError, DataError."""
+        """Load the data unless `dataset` is passed, deal them to the devices and draw the fleet.
+
+        Raises:
+            ConfigError, DataError: a setting, the data set or the partition is wrong.
+        """
         data, count = config.data, config.fleet.num_devices
         dataset = dataset or load_dataset(data.name, root=data.root)
         sizes, note = device_sizes(
@@ -71,16 +75,19 @@ class Scenario:
         )
 
     def device_data(self, x: NDArray[Any] | None = None) -> DeviceData:
-        """The samples as the training hosts take them; `x` replaces the images (and then there is no test set)."""
+        """Return the samples in the format of the training hosts.
+
+        Images `x` replace those of the data set, and the test set is then empty.
+        """
         dataset = self.dataset
-        tested = slice(None) if x is None else slice(0)
+        test_part = slice(None) if x is None else slice(0)
         data = DeviceData(
             x=dataset.x_train if x is None else x,
             y=dataset.y_train,
             index=np.concatenate(self.parts),
             offsets=np.concatenate([[0], np.cumsum([len(part) for part in self.parts])]).astype(np.int64),
-            x_test=dataset.x_test[tested],
-            y_test=dataset.y_test[tested],
+            x_test=dataset.x_test[test_part],
+            y_test=dataset.y_test[test_part],
             channel_mean=dataset.channel_mean,
             channel_std=dataset.channel_std,
         )

@@ -1,7 +1,7 @@
-"""The assignment study: one assigner on many random fleets, what its assignments cost and how long it took to decide.
+"""The assignment study: the costs and the latency of one assigner on many random fleets.
 
-The paper's Figure 6: each of 100 times a fleet is drawn under Table I, H of its devices are scheduled uniformly, and
-the round is billed; there is no training. The fleets depend on the seed alone, so every assigner gets the same ones.
+This is the paper's Figure 6. 100 times, a fleet is drawn under Table I, H of its devices are scheduled uniformly, and
+the round is billed without training. The fleets depend on the seed only, so every assigner gets the same fleets.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from hflray.errors import ConfigError
 from hflray.fleet import sample_fleet
 from hflray.seeding import stream
 
-MODEL_KB = 448.0  # z of a study whose configuration has none: Table I, Fashion-MNIST
-# z in KB and the range of D_n by data set, Table I.
+MODEL_KB = 448.0  # z if the configuration has none: Table I, Fashion-MNIST
+# z in KB and the range of D_n by data set, from Table I.
 OF_DATA = {"fashion_mnist": (MODEL_KB, FASHION_RANGE), "cifar10": (882.0, CIFAR_RANGE)}
 
 
 def sized_by_data(config: ExperimentConfig) -> ExperimentConfig:
-    """The configuration of a task that loads no data, with z and D_n of the data set that it names (Table I).
+    """Return the configuration of a task that loads no data, with z and D_n of its data set (Table I).
 
-    What the configuration gives itself, ``cost.model_kb`` and ``fleet.samples``, stays. The default of ``data.name``
-    counts as not given, because a configuration that was written out whole names it too: then nothing is changed. A
-    configuration made by this function comes back as it is, also after it was written out and read again.
+    Explicit values of ``cost.model_kb`` and ``fleet.samples`` stay. Nothing changes if ``data.name`` is the default,
+    because a configuration that was written out in full names the default too. A configuration that this function
+    returned stays the same when it is passed again, also after it was written out and read.
 
     Raises:
-        ConfigError: the data set is another one, and z and D_n are not both given.
+        ConfigError: the paper does not have the data set, and z and D_n are not both set.
     """
     name = config.data.name
     kb_is_given, samples_are_given = config.cost.model_kb is not None, "samples" in config.fleet.model_fields_set
@@ -58,7 +58,16 @@ def sized_by_data(config: ExperimentConfig) -> ExperimentConfig:
 
 @dataclass(frozen=True)
 class FleetRecord:
-    """One fleet: its number from 1, delay (s), energy (J), objective (J), gap to the lower bound, and latency (s)."""
+    """The results of one fleet.
+
+    Attributes:
+        fleet: the fleet's number, from 1.
+        delay_s: the simulated delay of the round in s.
+        energy_j: the simulated energy of the round in J.
+        objective: E + λT in J.
+        gap: 1 − lower bound / objective.
+        latency_s: the measured seconds of the assignment.
+    """
 
     fleet: int
     delay_s: float
@@ -68,7 +77,7 @@ class FleetRecord:
     latency_s: float
 
     def metrics(self) -> dict[str, float]:
-        """The entries of the glossary, by name; the fleet's number is the step."""
+        """Return the glossary's entries by name. The fleet's number is their step."""
         return {
             metrics.ROUND_DELAY_S: self.delay_s,
             metrics.ROUND_ENERGY_J: self.energy_j,
@@ -79,7 +88,7 @@ class FleetRecord:
 
 
 def run_study(config: ExperimentConfig) -> Iterator[FleetRecord]:
-    """Yield a record for each of ``max_rounds`` fleets; z and D_n are those of `sized_by_data`.
+    """Yield a record for each of ``max_rounds`` fleets, with z and D_n of `sized_by_data`.
 
     Raises:
         ConfigError: see `sized_by_data`.
@@ -88,7 +97,7 @@ def run_study(config: ExperimentConfig) -> Iterator[FleetRecord]:
     config = sized_by_data(config)
     work = Workload.of(config, MODEL_KB * BITS_PER_KB)
     assigner = configured_assigner(config)
-    for index in range(config.max_rounds + 1):  # number 0 warms up: what is compiled or loaded once is not latency
+    for index in range(config.max_rounds + 1):  # fleet 0 is a warm-up, because compiling and loading are not latency
         rng = stream(config.seed, "study", index)
         fleet = sample_fleet(config.fleet, rng)
         devices = np.sort(rng.choice(fleet.num_devices, config.scheduling.num_scheduled, replace=False))

@@ -1,4 +1,4 @@
-"""hflray.checkpoint: whole or not at all, and never a pickle."""
+"""hflray.checkpoint: a checkpoint is whole or absent, and never a pickle."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.conftest import small_config
 STATE = {"global_model": np.float32([1.5, -2.0, 0.1]), "round": 3, "totals": {"delay_s": 0.1}, "clusters": None}
 
 
-def test_a_state_comes_back_as_it_was(tmp_path) -> None:
+def test_a_saved_state_is_loaded_unchanged(tmp_path) -> None:
     checkpoint.save(tmp_path / "a" / "state", STATE)
     loaded = checkpoint.load(tmp_path / "a" / "state")
     np.testing.assert_array_equal(loaded.pop("global_model"), STATE["global_model"])
@@ -25,14 +25,14 @@ def test_a_state_comes_back_as_it_was(tmp_path) -> None:
     json.loads((tmp_path / "a" / "state" / "state.json").read_text())
 
 
-def test_saving_again_replaces_and_leaves_nothing_behind(tmp_path) -> None:
+def test_saving_again_replaces_the_checkpoint_and_leaves_no_other_file(tmp_path) -> None:
     checkpoint.save(tmp_path / "state", STATE)
     checkpoint.save(tmp_path / "state", STATE | {"round": 4})
     assert checkpoint.load(tmp_path / "state")["round"] == 4
     assert os.listdir(tmp_path) == ["state"]
 
 
-def test_a_failed_save_leaves_the_old_one(tmp_path) -> None:
+def test_a_failed_save_keeps_the_old_checkpoint(tmp_path) -> None:
     checkpoint.save(tmp_path / "state", STATE)
     with pytest.raises(TypeError):
         checkpoint.save(tmp_path / "state", STATE | {"round": object()})

@@ -1,4 +1,4 @@
-"""hflray.experiment: Algorithm 6, its records, its state, and the same bits from every backend."""
+"""hflray.experiment: Algorithm 6, its records, its state, and equal bits from every backend."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def hashes(*overrides: str) -> list[str]:
         return [record.model_hash for record in experiment]
 
 
-def test_same_bits_in_every_backend(ray_session) -> None:
-    """One hash per round: the serial backend, 1 actor, 2 actors, and an actor for every device."""
+def test_every_backend_gives_the_same_bits(ray_session) -> None:
+    """The hashes of all rounds are those of the serial backend for 1 actor, 2 actors, and one actor per device."""
     expected = hashes()
     assert len(set(expected)) == 3
     assert hashes("training.backend=ray", "training.num_actors=1") == expected
@@ -37,7 +37,7 @@ def test_another_seed_gives_other_bits() -> None:
     assert set(hashes("max_rounds=1")).isdisjoint(hashes("max_rounds=1", "seed=1"))
 
 
-def test_a_record_says_what_happened() -> None:
+def test_a_record_holds_the_results_of_its_round() -> None:
     experiment = Experiment(small_config("fleet.num_edges=2"))
     first, second = experiment.run_round(), experiment.run_round()
     assert (first.round, second.round) == (1, 2)
@@ -52,7 +52,7 @@ def test_a_record_says_what_happened() -> None:
 
     values = second.metrics()
     assert set(metrics.PER_ROUND) <= set(values)
-    edges = {metrics.edge_metric(m, what) for m in (0, 1) for what in ("delay_s", "energy_j", "devices")}
+    edges = {metrics.edge_metric(m, quantity) for m in (0, 1) for quantity in ("delay_s", "energy_j", "devices")}
     assert set(values) == set(metrics.PER_ROUND) | edges
     assert values[metrics.ROUND_DELAY_S] == max(values["edge/0/delay_s"], values["edge/1/delay_s"])
     assert values["edge/0/devices"] + values["edge/1/devices"] == 6
@@ -65,7 +65,7 @@ def test_training_learns() -> None:
     assert records[-1].test_loss < records[0].test_loss
 
 
-def test_it_stops_at_the_target_accuracy() -> None:
+def test_an_experiment_stops_at_the_target_accuracy() -> None:
     experiment = Experiment(small_config("target_accuracy=0.05", "scheduling.name=fedavg"))
     records = list(experiment)
     assert len(records) == 1
@@ -97,9 +97,9 @@ def test_clustering_is_done_once_and_billed(scheduler: str) -> None:
 
 
 def test_the_mini_model_makes_clustering_cheaper() -> None:
-    """447.9 KB against 9.7 KB on the air: 42.4 times the delay and 28.7 times the energy as measured on this fleet.
+    """Uploading 447.9 KB instead of 9.7 KB takes 42.4 times the delay and 28.7 times the energy on this fleet.
 
-    The paper's Table II has 41 and 29; what our runs of it have is in tests/scheduling/test_clustering.py.
+    The paper's Table II has 41 and 29. tests/scheduling/test_clustering.py tests our runs of that table.
     """
     bills = {}
     for scheduler in ("ikc", "vkc"):
@@ -117,12 +117,12 @@ def test_the_mini_model_makes_clustering_cheaper() -> None:
         ("vkc", ("training.local_iterations=10", "data.majority_fraction=0.9")),
     ],
 )
-def test_trained_weights_tell_the_majority_classes(scheduler: str, training: tuple[str, ...]) -> None:
-    """Ten classes, two devices each: 1.0 on seeds 0, 1 and 2, of the mini model and of the global model.
+def test_trained_weights_reveal_the_majority_classes(scheduler: str, training: tuple[str, ...]) -> None:
+    """With two devices for each of ten classes, the ARI is 1.0 on seeds 0, 1 and 2 for both models.
 
-    Where every device has all classes alike there is nothing to be found: from -0.1 to 0.23 on these seeds.
+    If every device has all classes equally, there are no clusters: the ARI is from -0.1 to 0.23 on these seeds.
     """
-    found = {}
+    ari = {}
     for partition in ("majority", "iid"):
         experiment = Experiment(
             small_config(
@@ -135,24 +135,24 @@ def test_trained_weights_tell_the_majority_classes(scheduler: str, training: tup
             )
         )
         experiment.cluster()
-        found[partition] = experiment.clustering["ari"]
-    assert found["majority"] > 0.8
-    assert found["iid"] < 0.4
+        ari[partition] = experiment.clustering["ari"]
+    assert ari["majority"] > 0.8
+    assert ari["iid"] < 0.4
 
 
-def test_clustering_is_billed_as_the_configuration_says() -> None:
+def test_the_configuration_decides_the_bill_of_clustering() -> None:
     def bill(*settings: str) -> dict[str, float]:
         overrides = [f"scheduling.clustering_bill.{setting}" for setting in settings]
         experiment = Experiment(small_config("scheduling.name=ikc", "training.edge_iterations=3", *overrides))
         experiment.cluster()
         return experiment.clustering
 
-    usual, three, fast = bill(), bill("edge_iterations=Q"), bill("cpu=max")
+    default, three, fast = bill(), bill("edge_iterations=Q"), bill("cpu=max")
     for name in ("delay_s", "energy_j"):
-        assert three[name] == pytest.approx(3 * usual[name], rel=1e-9)
-    assert fast["delay_s"] < usual["delay_s"]
-    assert fast["energy_j"] > usual["energy_j"]
-    assert usual["ari"] == three["ari"] == fast["ari"]
+        assert three[name] == pytest.approx(3 * default[name], rel=1e-9)
+    assert fast["delay_s"] < default["delay_s"]
+    assert fast["energy_j"] > default["energy_j"]
+    assert default["ari"] == three["ari"] == fast["ari"]
 
 
 def test_clustering_is_billed_with_the_coupling_of_the_rounds() -> None:
@@ -166,7 +166,7 @@ def test_clustering_is_billed_with_the_coupling_of_the_rounds() -> None:
 
 @pytest.mark.parametrize("scheduler", ["ikc", "vkc", "fedavg"])
 @pytest.mark.parametrize("at", [0, 1, 2])
-def test_a_state_carries_on_bit_for_bit(scheduler: str, at: int) -> None:
+def test_a_loaded_state_continues_bit_for_bit(scheduler: str, at: int) -> None:
     config = small_config(f"scheduling.name={scheduler}", "assignment.name=hfel", "scheduling.num_scheduled=5")
     unbroken = list(Experiment(config))
     first = Experiment(config)
@@ -174,14 +174,14 @@ def test_a_state_carries_on_bit_for_bit(scheduler: str, at: int) -> None:
         first.run_round()
     resumed = Experiment(config)
     resumed.load_state_dict(first.state_dict())
-    rest = list(resumed)
-    assert [record.round for record in rest] == [1, 2, 3][at:]
-    for mine, theirs in zip(rest, unbroken[at:], strict=True):
-        assert mine.model_hash == theirs.model_hash
-        assert mine.totals == theirs.totals
-        assert mine.accuracy == theirs.accuracy
-        np.testing.assert_array_equal(mine.devices, theirs.devices)
-        np.testing.assert_array_equal(mine.assignment, theirs.assignment)
+    records = list(resumed)
+    assert [record.round for record in records] == [1, 2, 3][at:]
+    for record, expected in zip(records, unbroken[at:], strict=True):
+        assert record.model_hash == expected.model_hash
+        assert record.totals == expected.totals
+        assert record.accuracy == expected.accuracy
+        np.testing.assert_array_equal(record.devices, expected.devices)
+        np.testing.assert_array_equal(record.assignment, expected.assignment)
 
 
 def test_a_state_of_another_run_is_refused() -> None:
@@ -193,7 +193,7 @@ def test_a_state_of_another_run_is_refused() -> None:
     Experiment(small_config("max_rounds=9", "training.num_actors=2")).load_state_dict(state)
 
 
-def test_a_state_goes_on_with_other_settings_where_that_is_allowed() -> None:
+def test_a_state_continues_with_other_settings_that_may_change() -> None:
     state = Experiment(small_config("scheduling.name=fedavg"))
     state.run_round()
     state = state.state_dict()
@@ -201,16 +201,16 @@ def test_a_state_goes_on_with_other_settings_where_that_is_allowed() -> None:
     allowed = ("training.learning_rate", "training.local_iterations", "training.batch_size")
     experiment = Experiment(changed)
     experiment.load_state_dict(state, may_change=allowed)
-    what = {"training.local_iterations": [1, 2], "training.learning_rate": [0.01, 0.02]}
-    assert experiment.changes == [{"after_round": 1, "changed": what}]
+    changes = {"training.local_iterations": [1, 2], "training.learning_rate": [0.01, 0.02]}
+    assert experiment.changes == [{"after_round": 1, "changed": changes}]
     second, third = experiment
-    assert (second.round, second.changed, third.changed) == (2, what, {})
+    assert (second.round, second.changed, third.changed) == (2, changes, {})
     assert second.samples_trained == experiment.scenario.fleet.samples[second.devices].sum() * 2 * 2  # L = 2, Q = 2
-    # The change is part of the state, and nothing changes when it is taken over again.
+    # The change is part of the state, and loading that state makes no further change.
     again = Experiment(changed)
     again.load_state_dict(experiment.state_dict(), may_change=allowed)
     assert again.changes == experiment.changes
-    # The bits are those of the new settings: not those of the run it came from.
+    # The bits differ from those of the saved run, because the settings do.
     first = Experiment(small_config("scheduling.name=fedavg"))
     first.load_state_dict(state)
     assert first.run_round().model_hash != second.model_hash
@@ -221,7 +221,7 @@ def test_a_state_goes_on_with_other_settings_where_that_is_allowed() -> None:
         Experiment(changed).load_state_dict(state, may_change=("seed",))
 
 
-def test_divergence_stops_the_run_and_leaves_the_state_as_it_was() -> None:
+def test_divergence_stops_the_run_and_keeps_the_state() -> None:
     experiment = Experiment(small_config("training.learning_rate=1e20", "scheduling.name=fedavg"))
     before = experiment.state_dict()
     with pytest.raises(DivergedError, match="round 1, edge iteration 0, device"):
@@ -237,8 +237,8 @@ def test_fedavg_needs_no_clustering() -> None:
     assert dataclasses.asdict(record)["round"] == 1
 
 
-def test_what_is_measured_is_settled_before_anything_is_saved(monkeypatch) -> None:
-    """The kernel is part of the state: a run that goes on elsewhere, or another day, uses the same."""
+def test_measured_settings_are_settled_before_a_state_is_saved(monkeypatch) -> None:
+    """The kernel is part of the state, so a run that is resumed on another machine uses the same kernel."""
     from hflray.training import autotune
 
     config = small_config("scheduling.name=fedavg")
@@ -258,8 +258,8 @@ def test_what_is_measured_is_settled_before_anything_is_saved(monkeypatch) -> No
         Experiment(small_config("scheduling.name=fedavg", "training.kernel=eager")).load_state_dict(state)
 
 
-class Beside(SerialHierarchy):
-    """Evaluates as actors do: the driver may do something else meanwhile."""
+class OverlappingHierarchy(SerialHierarchy):
+    """Calls `meanwhile` during an evaluation, as the backend with actors does."""
 
     def evaluate(self, model, meanwhile=None):
         if meanwhile is not None:
@@ -267,63 +267,67 @@ class Beside(SerialHierarchy):
         return super().evaluate(model)
 
 
-def beside(*overrides: str) -> Experiment:
+def overlapping_experiment(*overrides: str) -> Experiment:
     experiment = Experiment(small_config(*overrides))
     data = experiment.scenario.device_data()
-    experiment.backend._hierarchy = Beside(experiment.job("hfl"), data, experiment.config.training.edge_iterations)
+    experiment.backend._hierarchy = OverlappingHierarchy(
+        experiment.job("hfl"), data, experiment.config.training.edge_iterations
+    )
     return experiment
 
 
-def watched(experiment: Experiment) -> list[tuple[int, int]]:
-    """Which rounds are planned, each with the round that the experiment is after at that time."""
+def record_plans(experiment: Experiment) -> list[tuple[int, int]]:
+    """Record each planned round with the number of the last finished round; return the list of records."""
     planned, plan = [], experiment._plan
 
-    def seen(index, scheduler):
+    def recording(index, scheduler):
         planned.append((index, experiment.round))
         return plan(index, scheduler)
 
-    experiment._plan = seen
+    experiment._plan = recording
     return planned
 
 
 @pytest.mark.parametrize("scheduler", ["ikc", "fedavg"])
-def test_the_next_round_is_planned_while_others_evaluate(scheduler: str) -> None:
-    """With the same results, and after every round with the same state."""
+def test_the_next_round_is_planned_while_actors_evaluate(scheduler: str) -> None:
+    """The results are the same, and so is the state after every round."""
     overrides = (f"scheduling.name={scheduler}", "assignment.name=hfel", "scheduling.num_scheduled=5")
-    plain, ahead = Experiment(small_config(*overrides)), beside(*overrides)
-    usual, early = watched(plain), watched(ahead)
-    for mine, theirs in zip(ahead, plain, strict=True):
-        assert mine.model_hash == theirs.model_hash
-        np.testing.assert_array_equal(mine.devices, theirs.devices)
-        np.testing.assert_array_equal(mine.assignment, theirs.assignment)
-        assert mine.totals == theirs.totals
+    plain, ahead = Experiment(small_config(*overrides)), overlapping_experiment(*overrides)
+    usual, early = record_plans(plain), record_plans(ahead)
+    for record, expected_record in zip(ahead, plain, strict=True):
+        assert record.model_hash == expected_record.model_hash
+        np.testing.assert_array_equal(record.devices, expected_record.devices)
+        np.testing.assert_array_equal(record.assignment, expected_record.assignment)
+        assert record.totals == expected_record.totals
         state, expected = ahead.state_dict(), plain.state_dict()
         np.testing.assert_array_equal(state.pop("global_model"), expected.pop("global_model"))
         assert state == expected
-        assert list(mine.wall) == list(theirs.wall)
-        assert min(mine.wall.values()) >= 0
+        assert list(record.wall) == list(expected_record.wall)
+        assert min(record.wall.values()) >= 0
     assert usual == [(1, 0), (2, 1), (3, 2)]
-    assert early == [(1, 0), (2, 0), (3, 1)]  # in the round before; and no fourth
+    assert early == [(1, 0), (2, 0), (3, 1)]  # each in the previous round, and no fourth
 
 
-def test_a_state_taken_over_is_planned_from_itself() -> None:
+def test_a_loaded_state_discards_the_plan_of_another_state() -> None:
     overrides = ("scheduling.name=ikc", "scheduling.num_scheduled=5", "max_rounds=4")
     unbroken = [record.model_hash for record in Experiment(small_config(*overrides))]
-    first = beside(*overrides)
+    first = overlapping_experiment(*overrides)
     states = [first.state_dict()]
     for _ in range(3):
         first.run_round()
         states.append(first.state_dict())
-    resumed = beside(*overrides)
+    resumed = overlapping_experiment(*overrides)
     resumed.run_round()
-    for at in (2, 3, 1):  # the one that was planned ahead is for another state
+    for at in (2, 3, 1):  # the existing plan belongs to another state
         resumed.load_state_dict(states[at])
-        resumed.backend._hierarchy = beside(*overrides).backend._hierarchy  # taking over a state ends the actors
+        resumed.backend._hierarchy = overlapping_experiment(
+            *overrides
+        ).backend._hierarchy  # loading a state ends the actors
         assert resumed.run_round().model_hash == unbroken[at]
 
 
-def test_what_fails_ahead_fails_in_its_own_round() -> None:
-    experiment = beside("scheduling.name=ikc")
+def test_an_error_in_a_plan_ahead_is_raised_in_its_own_round() -> None:
+    experiment = overlapping_experiment("scheduling.name=ikc")
     assign = experiment.assigner.assign
 
     class Failing:
@@ -350,9 +354,9 @@ def _after_one(*overrides: str) -> Experiment:
     return experiment
 
 
-def test_a_plan_made_with_another_assigner_is_made_again() -> None:
-    experiment = beside("scheduling.name=fedavg")
-    planned = watched(experiment)
+def test_a_plan_of_another_assigner_is_replaced() -> None:
+    experiment = overlapping_experiment("scheduling.name=fedavg")
+    planned = record_plans(experiment)
     experiment.run_round()
     experiment.assigner = build_assigner("best_gain")
     record = experiment.run_round()
@@ -370,24 +374,24 @@ def test_a_plan_made_with_another_assigner_is_made_again() -> None:
         ("assignment.name=hfel", "assignment.options={exchanges: 5}"),  # an option may be a budget
     ],
 )
-def test_an_assigner_that_is_given_milliseconds_is_not_disturbed(overrides) -> None:
-    experiment = beside("scheduling.name=fedavg", "max_rounds=2", *overrides)
-    planned = watched(experiment)
+def test_an_assigner_with_a_time_budget_does_not_plan_ahead(overrides) -> None:
+    experiment = overlapping_experiment("scheduling.name=fedavg", "max_rounds=2", *overrides)
+    planned = record_plans(experiment)
     list(experiment)
     assert planned == [(1, 0), (2, 1)]
 
 
-def test_after_the_target_nothing_of_the_next_round_is_left() -> None:
+def test_a_plan_ahead_does_not_change_the_state_after_the_target() -> None:
     overrides = ("target_accuracy=0.05", "scheduling.name=ikc")
-    experiment, plain = beside(*overrides), Experiment(small_config(*overrides))
+    experiment, plain = overlapping_experiment(*overrides), Experiment(small_config(*overrides))
     assert len(list(experiment)) == len(list(plain)) == 1
     assert experiment.finished
     assert experiment.state_dict()["scheduler"] == plain.state_dict()["scheduler"]
 
 
-def test_phases_add_up_to_the_time_that_passed() -> None:
-    """What is done for a round while the one before is evaluated counts for it alone."""
-    experiment = beside("scheduling.name=fedavg", "max_rounds=4")
+def test_phases_add_up_to_the_elapsed_time() -> None:
+    """The time of planning a round during the previous evaluation counts for the planned round only."""
+    experiment = overlapping_experiment("scheduling.name=fedavg", "max_rounds=4")
     experiment.scheduler, experiment.hierarchy  # noqa: B018 (their start is off the clock)
     assign = experiment.assigner.assign
 
@@ -399,13 +403,13 @@ def test_phases_add_up_to_the_time_that_passed() -> None:
     experiment.assigner = Slow()
     begin = time.perf_counter()
     records = list(experiment)
-    passed = time.perf_counter() - begin
-    assert 0.7 * passed < sum(sum(record.wall.values()) for record in records) <= passed
+    elapsed = time.perf_counter() - begin
+    assert 0.7 * elapsed < sum(sum(record.wall.values()) for record in records) <= elapsed
     assert all(record.wall["assign_s"] >= 0.05 for record in records)
 
 
-def test_bf16_learns_digits_as_float32_does() -> None:
-    """Within 0.05 after three short rounds; the 10 rounds on Fashion-MNIST of the issue are a slow test."""
+def test_bf16_learns_digits_like_float32() -> None:
+    """The accuracies differ by less than 0.05 after three short rounds. A slow test runs 10 rounds of Fashion-MNIST."""
     overrides = ("scheduling.name=fedavg", "training.local_iterations=5", "training.edge_iterations=5")
     accuracy = {
         precision: list(Experiment(small_config(*overrides, f"training.precision={precision}")))[-1].accuracy
@@ -418,7 +422,7 @@ def test_bf16_learns_digits_as_float32_does() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_bf16_is_within_half_a_point_of_float32_over_ten_rounds(real_data) -> None:
-    """The paper's setting on Fashion-MNIST, M = 5, with Q = 1: some five minutes; with its Q = 5 it would be 25."""
+    """The setting is the paper's on Fashion-MNIST with M = 5, but Q = 1 takes five minutes and Q = 5 would take 25."""
     accuracy = {}
     for precision in ("float32", "bf16"):
         config = load_config(

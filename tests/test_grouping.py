@@ -1,4 +1,4 @@
-"""hflray.grouping: Algorithm 2 as the experiment runs it."""
+"""hflray.grouping: Algorithm 2 in an experiment."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ from tests.conftest import small_config
 
 
 @pytest.mark.parametrize("auxiliary, shape", [("mini", (1, 10, 10)), ("full", None)])
-def test_which_model_is_trained_and_billed(auxiliary: str, shape: tuple[int, int, int] | None) -> None:
+def test_the_auxiliary_model_is_trained_and_billed(auxiliary: str, shape: tuple[int, int, int] | None) -> None:
     config = small_config()
     scenario = Experiment(config).scenario
     dataset = scenario.dataset
     truth = majority_classes(scenario.parts, dataset.y_train, dataset.num_classes)
-    asked = []
+    calls = []
 
     def train_each(model, data, vector):  # type: ignore[no-untyped-def]
-        """As if each device's weights told its majority class."""
-        asked.append((model, data.x.shape[1:], vector))
+        """Return weights that reveal each device's majority class."""
+        calls.append((model, data.x.shape[1:], vector))
         trained = np.tile(vector, (len(truth), 1))
         trained[:, 0] += 10 * truth
         return trained
 
     work = Workload.of(config, 1e6)
-    found = group_devices(config, scenario, work, auxiliary, train_each)
-    ((model, images, vector),) = asked
+    grouping = group_devices(config, scenario, work, auxiliary, train_each)
+    ((model, images, vector),) = calls
     module = build_model("mini" if shape else "hfl", shape or dataset.image_shape, dataset.num_classes)
     name = "mini-model" if shape else "model"
     assert model == ("mini" if shape else "hfl")
     assert images == (shape or dataset.image_shape)
     np.testing.assert_array_equal(vector, init_vector(module, stream(config.seed, name)))
-    assert found.bill["ari"] == metrics.adjusted_rand_index(found.clusters, truth)
-    assert len(np.unique(found.clusters)) == config.scheduling.num_clusters
-    other = group_devices(config, scenario, Workload.of(config, 2e6), auxiliary, train_each)
-    assert (other.bill["delay_s"] > found.bill["delay_s"]) == (shape is None)  # only the whole model's z is the round's
+    assert grouping.bill["ari"] == metrics.adjusted_rand_index(grouping.clusters, truth)
+    assert len(np.unique(grouping.clusters)) == config.scheduling.num_clusters
+    larger = group_devices(config, scenario, Workload.of(config, 2e6), auxiliary, train_each)
+    assert (larger.bill["delay_s"] > grouping.bill["delay_s"]) == (shape is None)  # the mini model has its own z
     assert size_bits(module) > 0

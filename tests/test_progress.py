@@ -1,4 +1,4 @@
-"""hflray.progress: plain lines where there is no terminal, one live display where there is, silence when asked."""
+"""hflray.progress: one live display on a terminal, plain lines elsewhere, and failures only if quiet."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run(**options: object) -> str:
     return output.getvalue()
 
 
-def test_plain_lines() -> None:
+def test_without_a_terminal_plain_lines_are_printed() -> None:
     lines = [re.sub(r"about .* left", "about T left", line) for line in run(force_terminal=False).splitlines()]
     assert lines == [
         "starting Ray …",
@@ -69,13 +69,13 @@ def test_the_time_left_follows_from_the_rounds_of_this_process(monkeypatch) -> N
     now = 120.0
     progress.round("1", "1", 5, 10, "")
     progress.started("2", "2", rounds=10)
-    # 20 s for a round; 5 rounds of the first, 10 of the second, and 10 of one not begun.
+    # A round takes 20 s. The first trial has 5 rounds left, the second 10, and one that has not started 10.
     assert progress.remaining_s() == pytest.approx(20 * 25)
     progress.ended("2", "2", stopped="asha")
     assert progress.remaining_s() == pytest.approx(20 * (5 + 20 / 3))
 
 
-def test_the_time_left_counts_what_was_made_not_how_often_it_was_said(monkeypatch) -> None:
+def test_the_time_left_depends_on_progress_and_not_on_the_number_of_reports(monkeypatch) -> None:
     now = 100.0
     monkeypatch.setattr(module.time, "monotonic", lambda: now)
     progress = SweepProgress(Console(file=io.StringIO(), force_terminal=False), trials=2)
@@ -85,7 +85,7 @@ def test_the_time_left_counts_what_was_made_not_how_often_it_was_said(monkeypatc
     assert progress.remaining_s() == pytest.approx(30 / 20 * (100 + 120))
 
 
-def test_a_trial_that_goes_on_is_announced_once() -> None:
+def test_a_resumed_trial_is_announced_once() -> None:
     console = Console(file=io.StringIO(), force_terminal=False)
     with SweepProgress(console, trials=1) as progress:
         for _ in range(2):
@@ -93,5 +93,5 @@ def test_a_trial_that_goes_on_is_announced_once() -> None:
     assert console.file.getvalue().count("started") == 1  # type: ignore[attr-defined]
 
 
-def test_durations() -> None:
+def test_durations_have_readable_units() -> None:
     assert [duration(s) for s in (41.6, 600, 9000)] == ["42 s", "10 min", "2.5 h"]

@@ -1,4 +1,4 @@
-"""hflray.scenario: data, partition and fleet from the configuration alone."""
+"""hflray.scenario: the configuration determines data, partition and fleet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hflray.scenario import Scenario
 from tests.conftest import small_config
 
 
-def test_the_fleet_holds_what_the_partition_dealt() -> None:
+def test_the_fleets_samples_are_the_partitions_sizes() -> None:
     scenario = Scenario.build(small_config())
     sizes = [len(part) for part in scenario.parts]
     np.testing.assert_array_equal(scenario.fleet.samples, sizes)
@@ -21,29 +21,29 @@ def test_the_fleet_holds_what_the_partition_dealt() -> None:
     assert "scaled" in scenario.notes[0]
 
 
-def test_it_is_a_function_of_the_configuration() -> None:
+def test_a_scenario_is_a_function_of_the_configuration() -> None:
     one, two, other = (Scenario.build(small_config(f"seed={seed}")) for seed in (3, 3, 4))
     np.testing.assert_array_equal(one.fleet.gain, two.fleet.gain)
     assert all(np.array_equal(a, b) for a, b in zip(one.parts, two.parts, strict=True))
     assert not np.array_equal(one.fleet.gain, other.fleet.gain)
-    # How many are scheduled or how a round is weighed must not move the devices: sweeps compare like with like.
+    # The devices must not depend on H and λ, so that a sweep over these compares the same fleets.
     swept = Scenario.build(small_config("seed=3", "scheduling.num_scheduled=2", "cost.delay_weight=9"))
     np.testing.assert_array_equal(one.fleet.gain, swept.fleet.gain)
 
 
 @pytest.mark.parametrize("partition", ["majority", "dirichlet", "iid"])
-def test_every_partition_and_explicit_sizes(partition: str) -> None:
+def test_every_partition_respects_explicit_sizes(partition: str) -> None:
     scenario = Scenario.build(small_config(f"data.partition={partition}", "data.samples_per_device=[20, 30]"))
     assert {len(part) for part in scenario.parts} <= set(range(20, 31))
     assert scenario.notes == []
 
 
-def test_a_partition_that_cannot_be_made_is_refused() -> None:
+def test_an_impossible_partition_is_refused() -> None:
     with pytest.raises(DataError, match=r"samples"):
         Scenario.build(small_config("data.samples_per_device=1000"))
 
 
-def test_device_data_is_what_the_hosts_take() -> None:
+def test_device_data_hold_the_partition_and_the_test_set() -> None:
     dataset = load_dataset("digits")
     scenario = Scenario.build(small_config(), dataset=dataset)
     data = scenario.device_data()

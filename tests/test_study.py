@@ -1,4 +1,4 @@
-"""hflray.study: the same fleets for every assigner, billed as a round is."""
+"""hflray.study: every assigner gets the same fleets, and the bill is that of a round."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_joint_deadline_costs_less_for_the_same_assignment() -> None:
     assert sum(r.objective for r in joint) < sum(r.objective for r in per_edge)
 
 
-def test_it_repeats_and_depends_on_the_seed() -> None:
+def test_a_study_repeats_and_depends_on_the_seed() -> None:
     def objectives(*overrides: str) -> list[float]:
         return [record.objective for record in run_study(config("assignment.name=hfel", "max_rounds=2", *overrides))]
 
@@ -49,16 +49,16 @@ def bills(*overrides: str) -> list[tuple[float, float]]:
     return [(record.delay_s, record.energy_j) for record in records]
 
 
-def test_a_data_set_says_how_large_models_and_devices_are() -> None:
-    usual = bills()
-    assert usual == bills("data.name=digits") == bills("data.name=fashion_mnist")
-    assert usual == bills("cost.model_kb=448", "fleet.samples=[400, 700]")
+def test_the_data_set_decides_the_sizes_of_models_and_devices() -> None:
+    default = bills()
+    assert default == bills("data.name=digits") == bills("data.name=fashion_mnist")
+    assert default == bills("cost.model_kb=448", "fleet.samples=[400, 700]")
     assert bills("data.name=cifar10") == bills("cost.model_kb=882", "fleet.samples=[300, 600]")
-    assert bills("data.name=cifar10") != usual
+    assert bills("data.name=cifar10") != default
 
 
 @pytest.mark.parametrize(
-    "given, model_kb, samples",
+    "overrides, model_kb, samples",
     [
         ([], None, (400, 700)),
         (["data.name=fashion_mnist"], 448.0, (400, 700)),
@@ -69,8 +69,8 @@ def test_a_data_set_says_how_large_models_and_devices_are() -> None:
         (["data.name=mine.npz", "cost.model_kb=5", "fleet.samples=[1, 2]"], 5.0, (1, 2)),
     ],
 )
-def test_what_is_given_stays_and_is_read_again_as_it_was(given, model_kb, samples, tmp_path) -> None:
-    sized = sized_by_data(config(*given))
+def test_explicit_sizes_stay_also_after_writing_and_reading(overrides, model_kb, samples, tmp_path) -> None:
+    sized = sized_by_data(config(*overrides))
     assert (sized.cost.model_kb, sized.fleet.samples) == (model_kb, samples)
     assert sized_by_data(sized) is sized
     path = tmp_path / "whole.yaml"
@@ -78,19 +78,19 @@ def test_what_is_given_stays_and_is_read_again_as_it_was(given, model_kb, sample
     assert sized_by_data(load_config(path)) == sized
 
 
-@pytest.mark.parametrize("given", [[], ["cost.model_kb=5"], ["fleet.samples=[1, 2]"]])
-def test_another_data_set_is_refused_with_what_to_set(given) -> None:
-    says = r"data\.name: got 'synthetic' .*accepted: fashion_mnist, cifar10.*set cost\.model_kb and fleet\.samples"
-    with pytest.raises(ConfigError, match=says):
-        next(run_study(config("data.name=synthetic", *given)))
+@pytest.mark.parametrize("overrides", [[], ["cost.model_kb=5"], ["fleet.samples=[1, 2]"]])
+def test_another_data_set_is_refused_and_the_message_names_the_settings(overrides) -> None:
+    message = r"data\.name: got 'synthetic' .*accepted: fashion_mnist, cifar10.*set cost\.model_kb and fleet\.samples"
+    with pytest.raises(ConfigError, match=message):
+        next(run_study(config("data.name=synthetic", *overrides)))
 
 
-def test_a_study_on_one_deployment(monkeypatch) -> None:
-    seen = []
-    monkeypatch.setattr(study, "lower_bound", lambda fleet, *_: seen.append(fleet) or 0.0)
+def test_a_study_on_one_deployment_redraws_devices_only(monkeypatch) -> None:
+    fleets = []
+    monkeypatch.setattr(study, "lower_bound", lambda fleet, *_: fleets.append(fleet) or 0.0)
     list(run_study(config("assignment.name=random", "fleet.deployment_seed=4")))
-    assert len({fleet.edge_bandwidth_hz.tobytes() + fleet.cloud_gain.tobytes() for fleet in seen}) == 1
-    assert len({fleet.position_m.tobytes() for fleet in seen}) == len(seen) == 4
+    assert len({fleet.edge_bandwidth_hz.tobytes() + fleet.cloud_gain.tobytes() for fleet in fleets}) == 1
+    assert len({fleet.position_m.tobytes() for fleet in fleets}) == len(fleets) == 4
 
 
 def test_the_metrics_are_the_glossarys() -> None:
