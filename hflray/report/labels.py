@@ -99,7 +99,7 @@ def describe(run: Run, keys: Sequence[str]) -> str:
             continue
         if key in ("assignment.exchanges", "assignment.transfers"):
             if assigner == "hfel" and key == "assignment.exchanges":
-                parts[-1:] = [hfel(value)] if parts and parts[-1] == pretty("hfel") else [*parts[-1:], f"k = {value}"]
+                parts[-1:] = [hfel(int(value))] if parts and parts[-1] == pretty("hfel") else [*parts[-1:], f"k = {value}"]
             continue
         if key == "assignment.polish_ms":  # of D3QN: milliseconds, or a word where it has no limit
             if value:
