@@ -45,10 +45,7 @@ class Hierarchy(Protocol):
         """Train `vector` on every device separately (Algorithm 2); return the models, (N, P)."""
 
     def evaluate(self, model: FloatVector, meanwhile: Callable[[], None] | None = None) -> tuple[float, float]:
-        """Return accuracy and mean loss on the test set.
-
-        If other processes evaluate, `meanwhile` is called once while they do.
-        """
+        """Return accuracy and mean loss on the test set; call `meanwhile` once while other processes evaluate."""
 
     def close(self) -> None:
         """Release the backend's resources."""
@@ -226,9 +223,8 @@ class RayHierarchy:
                 failure = error
             if "creation task" in str(failure):  # the actor failed to start, and a new one would fail too
                 raise WorkerLostError(f"{activity}: a worker could not start: {_last_line(failure)}") from failure
-            log.warning(
-                "%s: a worker was lost (%s); starting new ones and doing it again", activity, type(failure).__name__
-            )
+            reason = type(failure).__name__
+            log.warning("%s: a worker was lost (%s); starting new ones and doing it again", activity, reason)
             if number < ATTEMPTS:
                 self.pool.close()
                 self.pool.start()
@@ -249,13 +245,7 @@ def _last_line(error: Exception) -> str:
 
 
 def _is_reachable(address: str | None) -> bool:
-    """Return whether `address` is a ``host:port`` with a listening server.
-
-    This is asked first because Ray itself would try to connect for minutes.
-
-    Raises:
-        OSError: no server listens at that host and port.
-    """
+    """Return whether `address` is ``host:port``; raise OSError if no server listens there. Ray tries for minutes."""
     host, _, port = (address or "").rpartition(":")
     if not host or not port.isdigit():
         return False

@@ -73,7 +73,7 @@ def library() -> ctypes.CDLL:
     return ctypes.CDLL(str(target))
 
 
-def _pointer(tensor: Tensor) -> ctypes.c_void_p:
+def _ptr(tensor: Tensor) -> ctypes.c_void_p:
     return ctypes.c_void_p(tensor.data_ptr())
 
 
@@ -163,21 +163,21 @@ class NativeKernel:
         features, winners, inputs, activations = self._run(self._x, positions)
         gradient = activations.pop()  # the logits
         count, classes = gradient.shape
-        self._c.cross_entropy_backward(_pointer(gradient), _pointer(self._y), _pointer(positions), count, classes)
+        self._c.cross_entropy_backward(_ptr(gradient), _ptr(self._y), _ptr(positions), count, classes)
         for (weight, bias), activation in zip(self._linears[::-1], activations[::-1], strict=True):
             below = gradient @ weight
             weight.addmm_(gradient.t(), activation, alpha=-self._rate)
             bias.add_(gradient.sum(0), alpha=-self._rate)
             gradient = below
             # In the last turn these are the features. Their ReLU is in `winners` already, so this changes nothing.
-            self._c.relu_backward(_pointer(gradient), _pointer(activation), ctypes.c_int64(gradient.numel()))
+            self._c.relu_backward(_ptr(gradient), _ptr(activation), ctypes.c_int64(gradient.numel()))
         gradient = gradient.view(count, *features).permute(0, 3, 1, 2)
         mask = [True, True, True]
         for (weight, bias), x, winner, shape in zip(
             self._convs[::-1], inputs[::-1], winners[:0:-1], self._full[::-1], strict=True
         ):
             full = torch.empty(count, *shape)
-            self._c.pool_backward(_pointer(gradient), _pointer(winner), _pointer(full), count, *shape)
+            self._c.pool_backward(_ptr(gradient), _ptr(winner), _ptr(full), count, *shape)
             gradient, of_weight, of_bias = torch.ops.aten.convolution_backward(
                 full.permute(0, 3, 1, 2).to(self._type), x, weight.to(self._type), [len(bias)],
                 [1, 1], [0, 0], [1, 1], False, [0, 0], 1, mask,
@@ -187,15 +187,9 @@ class NativeKernel:
             bias.add_(of_bias, alpha=-self._rate)
         of_first, of_bias = torch.empty_like(self._first), torch.empty_like(self._first_bias)
         self._backward(
-            _pointer(self._x),
-            _pointer(positions),
-            _pointer(gradient),
-            _pointer(winners[0]),
-            _pointer(of_first),
-            _pointer(of_bias),
-            count,
+            _ptr(self._x), _ptr(positions), _ptr(gradient), _ptr(winners[0]), _ptr(of_first), _ptr(of_bias), count,
             *self._input,
-        )
+        )  # fmt: skip
         self._first.add_(of_first, alpha=-self._rate)
         self._first_bias.add_(of_bias, alpha=-self._rate)
 
@@ -215,20 +209,12 @@ class NativeKernel:
             inputs of the linear layers followed by the logits.
         """
         count, (height, width) = len(positions), self._pooled
-        x, winner = (
-            torch.empty(count, height, width, LANES),
-            torch.empty(count, height, width, LANES, dtype=torch.int32),
-        )
+        x = torch.empty(count, height, width, LANES)
+        winner = torch.empty(count, height, width, LANES, dtype=torch.int32)
         self._forward(
-            _pointer(images),
-            _pointer(positions),
-            _pointer(self._first),
-            _pointer(self._first_bias),
-            _pointer(x),
-            _pointer(winner),
-            count,
+            _ptr(images), _ptr(positions), _ptr(self._first), _ptr(self._first_bias), _ptr(x), _ptr(winner), count,
             *self._input,
-        )
+        )  # fmt: skip
         winners, inputs = [winner], []
         self._full: list[tuple[int, int, int]] = []
         for weight, bias in self._convs:
@@ -240,7 +226,7 @@ class NativeKernel:
             x, winner = (
                 torch.empty(count, height // 2, width // 2, channels, dtype=t) for t in (x.dtype, winner.dtype)
             )
-            self._c.pool_forward(_pointer(full), _pointer(x), _pointer(winner), *shape)
+            self._c.pool_forward(_ptr(full), _ptr(x), _ptr(winner), *shape)
             winners.append(winner)
         activations = [x.view(count, -1)]
         for index, (weight, bias) in enumerate(self._linears):
