@@ -32,7 +32,7 @@ from hflray.rl.fleets import FleetSpec, network_spec
 from hflray.rl.module import LENGTHS, shifted
 from hflray.rl.pool import FleetPool, prepare
 from hflray.rl.runner import batch_of
-from hflray.rl.session import own_ray, quiet
+from hflray.rl.session import ensure_ray, quiet_ray
 from tests.benchmarks._report import Table, arguments, publish
 
 TURN_S = 5.0
@@ -158,10 +158,10 @@ def turn(advance: Callable[[], int], total: dict[str, float]) -> None:
 def table(seconds: float, fleets: int = 1000, overrides: Sequence[str] = ()) -> Table:
     """Measure for so many seconds. `fleets`: how many are cached; `overrides`: settings."""
     torch.set_num_threads(1)
-    quiet()
+    quiet_ray()
     config = load_config(None, [f"learning.fleets={fleets}", "learning.epsilon_steps=1", *overrides])
     pool = prepare(FleetSpec.of(config), config.learning.fleets, config.learning.cache)
-    own_ray()
+    ensure_ray()
     algorithm = algorithm_config(config, pool).build_algo()
     plain = Plain(config, pool)
     done = [0]
