@@ -10,6 +10,7 @@ import pytest
 from hypothesis import settings
 
 from hflray.config import ExperimentConfig, load_config
+from hflray.training.machine import available_cpus
 
 # On a busy machine a draw may take longer than Hypothesis's limit of 200 ms.
 settings.register_profile("hflray", deadline=None)
@@ -28,6 +29,14 @@ SMALL = (
     "training.batch_size=16",
     "training.backend=serial",
 )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """For `-n auto`: two processes for the whole ordinary suite, none for chosen files and for tests that measure."""
+    whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.option.keyword
+    ordinary = config.option.markexpr == "not slow and not cluster and not gpu"
+    return 2 if whole and ordinary and len(available_cpus()) > 1 else 0
 
 
 @pytest.fixture(autouse=True)
