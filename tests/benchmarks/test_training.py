@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from hflray.models import build_model, init_vector
-from hflray.training.local import DeviceHost, _threads
+from hflray.training.local import DeviceHost, _torch_threads
 from tests.benchmarks import training
 from tests.training.test_local import make_data, make_job
 
@@ -100,7 +100,7 @@ def test_the_peers_kernel_in_a_host_is_their_own_step(peers) -> None:
     net, orders = common.Net(), iter(host._order(0, 0, 0))
     common.load(net, start)
     optimiser = torch.optim.SGD(net.parameters(), lr=common.LEARNING_RATE)
-    with _threads(1):
+    with _torch_threads(1):
         for batch in orders:
             common.step(net, optimiser, torch.from_numpy(x[batch]), torch.from_numpy(y[batch]))
     np.testing.assert_array_equal(trained, common.flat(net))
@@ -158,3 +158,35 @@ def test_the_loss_of_a_model_without_opinions_is_that_of_a_guess(tmp_path: Path)
     with np.load(work) as file:
         assert len(file["y"]) == samples
         assert training.training_loss(0 * file["start"], work) == pytest.approx(np.log(10), rel=1e-5)
+
+
+def test_ratios_are_hflrays_own_against_the_bare_loops() -> None:
+    """What `make bench-check` compares: medians of the turns' ratios, none of a peer."""
+    running = []
+    for name, seconds in (
+        ("bare1 (a)", [4.0, 4.0]), ("bare2 (b)", [2.0, 2.0]), ("serial (c)", [2.0, 2.0]),
+        ("actors (d)", [0.5, 1.0]), ("flower (e)", [2.0, 2.0]),
+    ):  # fmt: skip
+        one = training.Contestant(name, [], kernel="native")
+        one.seconds, one.cpu_seconds = seconds, [1.0, 1.0]
+        one.processes = [None, None]  # type: ignore[list-item]
+        running.append(one)
+    table = training.report(running, 1000, 5, 1e11, dict.fromkeys((one.name for one in running), 0.5))
+    assert table.key == "L = 5"
+    assert table.ratios == {
+        "serial (c), of bare2 (b)": 1.0,
+        "actors (d), of bare2 (b)": 3.0,
+        "speed-up kept, of two bare loops": 1.5,  # 4 and 2 times as fast as serial, where bare loops are 2 times
+    }
+    alone = training.report(running[:1] + running[2:3], 1000, 5, 1e11, {"bare1 (a)": 0.5, "serial (c)": 0.5})
+    assert alone.ratios == {"serial (c), of bare1 (a)": 2.0}
+
+
+def test_a_peer_without_an_environment_is_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    missing: dict[str, str] = {}
+    names = ["bare1", "flower", "pfl"]
+    found = training.contestants(tmp_path / "work.npz", (0, 1), "native", names, missing, make=False)
+    assert [one.name for one in found] == ["bare1 (a)"]
+    assert set(missing) == {"flower (e)", "pfl (f)"}
+    assert missing["flower (e)"].startswith("no environment: there is none in ")
