@@ -25,7 +25,7 @@ from hflray.tracking import Tracker, titles
 from hflray.training.hierarchy import start_ray
 from hflray.tune.callback import ResultFile, SweepCallback, current_callback
 from hflray.tune.live import discoverable
-from hflray.tune.mending import put_back
+from hflray.tune.mending import put_back, salvage, set_aside
 from hflray.tune.nodes import check_nodes, check_resources
 from hflray.tune.placement import Placement
 from hflray.tune.population import Population
@@ -55,6 +55,7 @@ def run_sweep(
     file = folder.file
     count = file.tune.samples if file.tune.search else len(trials)
     with claimed(folder.path), SweepProgress(console, count, quiet) as progress:
+        whole = resume and _mended(folder, progress)
         with progress.phase("starting Ray"):
             cpus = start_ray()
             check_nodes(None if folder.storage else folder.path.parent)
@@ -80,7 +81,7 @@ def run_sweep(
             for trial in trials:
                 callback.take_over(trial)
         with stop, discoverable():
-            _fit(folder, trials, checked, callback, placement, resume)
+            _fit(folder, trials, checked, callback, placement, whole)
         known = [callback.outcomes.setdefault(t.name, Outcome(t.name)) for t in trials] if not file.tune.search else []
         outcomes = known or list(callback.outcomes.values())
         folder.finished = len(outcomes) >= count and all(outcome.ended for outcome in outcomes)
@@ -92,15 +93,43 @@ def run_sweep(
     return outcomes, tracker
 
 
+def _mended(folder: SweepFolder, progress: SweepProgress) -> bool:
+    """Mend Tune's state of a sweep that goes on; return whether Tune can go on from it.
+
+    Raises:
+        ConfigError: it is damaged, and the sweep cannot do without.
+    """
+    place, name = _place(folder), folder.path.name
+    damaged, whole = set_aside(place, name)
+    if damaged:
+        what = f"Ray Tune's state ({', '.join(damaged)} in {place}/{name}) is damaged and set aside"
+        chosen = "search" if folder.file.tune.search else "population" if folder.file.tune.population else None
+        if not whole and chosen:
+            raise ConfigError(
+                f"{what}, and there is none before it, without which a {chosen} cannot go on; its rounds are kept, see "
+                f"python -m hflray.report {name}; begin anew with --fresh"
+            )
+        after = "the one before" if whole else "the trials' own checkpoints"
+        progress.line(f"{what}; going on from {after}")
+    return whole
+
+
+def _place(folder: SweepFolder) -> str:
+    return folder.storage or str(folder.path.parent)
+
+
 def _fit(
     folder: SweepFolder,
     trials: Sequence[Trial],
     checked: Checked,
     callback: SweepCallback,
     placement: Placement,
-    resume: bool,
+    whole: bool,
 ) -> None:
-    """Hand the trials to Tune. Its own reporters and log lines are off: the progress display says it all."""
+    """Hand the trials to Tune, or have it go on from its `whole` state; without one, ended trials are left out.
+
+    Its own reporters and log lines are off: the progress display says it all.
+    """
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # the new reporter prints its banner at any verbosity
     # A trial that diverged reports no metrics; without this, that would end the whole sweep.
     os.environ["TUNE_DISABLE_STRICT_METRIC_CHECKING"] = "1"
@@ -112,7 +141,7 @@ def _fit(
     for name in ("ray.tune", "ray.train", "ray.air", "ray"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     file = folder.file
-    place = folder.storage or str(folder.path.parent)
+    place = _place(folder)
     # Every trial takes the kernel measured here, on whatever node it runs. On a cluster, nodes that join later must run
     # the same code; on one machine somebody may well be editing it.
     settled = {
@@ -129,16 +158,22 @@ def _fit(
 
     trainable = tune.with_resources(function, placement)
     try:
-        if resume and tune.Tuner.can_restore(f"{place}/{folder.path.name}"):
+        if whole:
             put_back(place, folder.path.name)
             tuner = tune.Tuner.restore(
                 f"{place}/{folder.path.name}", trainable=trainable, resume_unfinished=True, resume_errored=True
             )
         else:
+            known = callback.outcomes  # empty, unless the sweep goes on without a state of Tune's
+            left = [t for t in trials if t.name not in known or not known[t.name].ended or known[t.name].error]
+            if not left:
+                return
+            if file.tune.population is None:  # whose members may have taken over another's state
+                salvage(place, folder.path.name, [trial.name for trial in left if trial.name in known])
             tuner = tune.Tuner(
                 trainable,
-                param_space=_space(file, trials),
-                tune_config=_tune_config(file, trials),
+                param_space=_space(file, left),
+                tune_config=_tune_config(file, left),
                 run_config=tune.RunConfig(
                     name=folder.path.name,
                     storage_path=place,

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pyarrow.fs import FileSelector
+from pyarrow.fs import FileSelector, FileType
 
 from hflray.config import ExperimentConfig
 from hflray.errors import HflrayError, WorkerLostError
@@ -23,6 +23,7 @@ from hflray.scenario import Scenario
 from hflray.sweep import SweepFile, make_trial
 from hflray.tasks import Job, Result, Saved, find_task
 from hflray.tune.live import LiveTrial
+from hflray.tune.mending import SALVAGED
 from hflray.tune.population import score
 from hflray.tune.shared import share
 from hflray.tune.stopping import asked
@@ -124,18 +125,21 @@ def trial_id() -> str:
 
 
 def _saved() -> Iterator[Saved]:
-    """The checkpoint that Tune gives this trial, if there is one, then those before it, newest first."""
+    """The checkpoint that Tune gives this trial, then those before it, newest first, then what a mended sweep kept."""
     from ray import tune
 
     latest = tune.get_checkpoint()
-    if latest is None:
-        return
-    system, (parent, _, newest) = latest.filesystem, str(latest.path).rpartition("/")
-    trial = parent.rpartition("/")[2]
-    yield Saved(trial, latest.as_directory)  # fetched, if it is not on this disk
-    names = [info.base_name for info in system.get_file_info(FileSelector(parent, allow_not_found=True))]
-    for name in sorted((name for name in names if name.startswith("checkpoint_") and name < newest), reverse=True):
-        yield Saved(trial, tune.Checkpoint(f"{parent}/{name}", system).as_directory)
+    if latest is not None:
+        system, (parent, _, newest) = latest.filesystem, str(latest.path).rpartition("/")
+        trial = parent.rpartition("/")[2]
+        yield Saved(trial, latest.as_directory)  # fetched, if it is not on this disk
+        names = [info.base_name for info in system.get_file_info(FileSelector(parent, allow_not_found=True))]
+        for name in sorted((name for name in names if name.startswith("checkpoint_") and name < newest), reverse=True):
+            yield Saved(trial, tune.Checkpoint(f"{parent}/{name}", system).as_directory)
+    storage = tune.get_context().get_storage()
+    kept = tune.Checkpoint(f"{storage.trial_fs_path}/{SALVAGED}", storage.storage_filesystem)
+    if kept.filesystem.get_file_info(kept.path).type == FileType.Directory:
+        yield Saved(storage.trial_dir_name, kept.as_directory)
 
 
 def _report(result: Result, sweep: SweepFile, saves: bool) -> None:

@@ -91,3 +91,17 @@ def test_messages_name_trackers_by_their_titles(diary) -> None:
     assert titles(()) == "no tracker"
     with pytest.raises(ConfigError, match="sink: unknown sink 'wandb'; known: csv, diary, mlflow"):
         titles(("wandb",))
+
+
+def test_the_settings_of_learning_are_logged_of_runs_that_learn_or_set_one(open_tracker, diary) -> None:
+    tracker = open_tracker("learns", sinks=("diary",))
+    tracker.start("plain", "x", small_config(), {})
+    tracker.start("learns", "x", small_config(), {}, learns=True)
+    tracker.start("sets", "x", small_config("learning.features=paper"), {})
+    assert tracker.close()
+    (other,) = diary
+    runs = {run.key: run.params for run, *_ in other.of("open")}
+    assert {key: any(name.startswith("learning.") for name in params) for key, params in runs.items()} == {
+        "plain": False, "learns": True, "sets": True,
+    }  # fmt: skip
+    assert not any(name.startswith("tracking.") for params in runs.values() for name in params)

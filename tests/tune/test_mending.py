@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from hflray import checkpoint
-from hflray.tune.mending import put_back
+from hflray.tune.mending import DAMAGED, SALVAGED, put_back, salvage, set_aside
 
 
 def rounds(config: dict[str, int]) -> None:
@@ -31,20 +32,91 @@ def finished(ray_session, tmp_path_factory) -> Path:
     return place
 
 
-def test_the_newest_whole_checkpoint_takes_the_place_of_one_that_is_gone(finished) -> None:
-    assert put_back(str(finished), "sweep") == []  # all is there
-    (last,) = finished.glob("sweep/*/checkpoint_000002")
+@pytest.fixture
+def place(finished, tmp_path) -> Path:
+    """A copy of what a real run of Tune left, with the state of an earlier start beside that of the last."""
+    shutil.copytree(finished / "sweep", tmp_path / "sweep")
+    for path in [*tmp_path.glob("sweep/*state-*.json")]:
+        stem, start = path.name.split("-2", 1)
+        shutil.copy(path, path.with_name(f"{stem}-1{start}"))
+    return tmp_path
+
+
+def test_the_newest_whole_checkpoint_takes_the_place_of_one_that_is_gone(place) -> None:
+    assert put_back(str(place), "sweep") == []  # all is there
+    (last,) = place.glob("sweep/*/checkpoint_000002")
     trial = last.parent
     # As when the driver was killed two rounds after Tune saved its state, while the last checkpoint was being written.
     for old, new in (("000002", "000004"), ("000001", "000003"), ("000000", "000005")):
         (trial / f"checkpoint_{old}").rename(trial / f"checkpoint_{new}")
     (trial / "checkpoint_000005" / "state" / "state.json").write_text("{")
     assert not last.exists()
-    assert put_back(str(finished), "sweep") == [trial.name]
+    assert put_back(str(place), "sweep") == [trial.name]
     assert checkpoint.load(last / "state")["round"] == 2
-    assert put_back(str(finished), "sweep") == []
+    assert put_back(str(place), "sweep") == []
 
 
 def test_nothing_to_mend(tmp_path) -> None:
     (tmp_path / "sweep").mkdir()
     assert put_back(str(tmp_path), "sweep") == []
+    assert set_aside(str(tmp_path), "none") == ([], False)
+
+
+def damage(path: Path, how: str) -> None:
+    content = path.read_bytes()
+    path.write_bytes({"emptied": b"", "cut": content[: len(content) // 2], "cut at its end": content[:-1]}[how])
+
+
+def test_what_is_whole_stays(place) -> None:
+    before = sorted(path.name for path in (place / "sweep").iterdir())
+    assert set_aside(str(place), "sweep") == ([], True)
+    assert sorted(path.name for path in (place / "sweep").iterdir()) == before
+
+
+@pytest.mark.parametrize("how", ["emptied", "cut", "cut at its end"])
+@pytest.mark.parametrize("which", ["experiment_state-2", "basic-variant-state-2"])
+def test_a_damaged_state_is_set_aside_with_all_of_its_start_and_the_one_before_is_used(place, how, which) -> None:
+    (path,) = place.glob(f"sweep/{which}*")
+    damage(path, how)
+    assert set_aside(str(place), "sweep") == ([path.name], True)
+    left = sorted(path.name[:22] for path in (place / "sweep").glob("*state-*.json"))
+    assert left == [
+        "basic-variant-state-10",
+        "damaged-basic-variant-",
+        "damaged-experiment_sta",
+        "experiment_state-1026-",
+    ]
+    assert set_aside(str(place), "sweep") == ([], True)  # and again: nothing is left to do
+
+
+def test_without_a_whole_state_it_says_so_also_the_second_time(place) -> None:
+    for path in place.glob("sweep/experiment_state-*"):
+        damage(path, "cut")
+    damaged, whole = set_aside(str(place), "sweep")
+    assert [name[:18] for name in damaged] == ["experiment_state-2", "experiment_state-1"]
+    assert not whole
+    again, whole = set_aside(str(place), "sweep")
+    assert len(again) == 4
+    assert all(name.startswith(DAMAGED) for name in again)
+    assert not whole
+
+
+def test_a_cut_pickle_of_the_tuner_is_damaged_too(place) -> None:
+    damage(place / "sweep" / "tuner.pkl", "cut")
+    assert set_aside(str(place), "sweep") == (["tuner.pkl"], False)
+    assert (place / "sweep" / f"{DAMAGED}tuner.pkl").exists()
+
+
+def test_the_newest_whole_checkpoint_is_salvaged_and_numbers_begin_anew(place) -> None:
+    (last,) = place.glob("sweep/*/checkpoint_000002")
+    trial = last.parent
+    (last / "state" / "state.json").write_text("{")
+    salvage(str(place), "sweep", [trial.name, "one that never began"])
+    assert checkpoint.load(trial / SALVAGED / "state")["round"] == 1
+    assert not list(trial.glob("checkpoint_*"))
+    salvage(str(place), "sweep", [trial.name])  # a resume that was killed at once
+    assert checkpoint.load(trial / SALVAGED / "state")["round"] == 1
+    shutil.copytree(trial / SALVAGED, trial / "checkpoint_000000")
+    (trial / "checkpoint_000000" / "state" / "state.json").write_text("{")
+    salvage(str(place), "sweep", [trial.name])  # a damaged one does not take a whole one's place
+    assert checkpoint.load(trial / SALVAGED / "state")["round"] == 1
