@@ -71,6 +71,7 @@ NOT_MIRRORS = {
     "test_readme.py",
     "test_golden.py",
     "test_public.py",
+    "test_seams.py",
     "dashboards/test_dashboards.py",
 }  # of the whole, not of one module
 

@@ -1,0 +1,100 @@
+"""docs/seams.md is kept true: each of its examples runs where the page says that it belongs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hflray import metrics, registry, tasks
+from hflray.compare import Outcome, closing_table
+from hflray.config import FleetConfig, load_config
+from hflray.cost import Workload
+from hflray.fleet import sample_fleet
+from hflray.tasks import Job
+from hflray.tracking.sink import Ending, Place, Round, Run
+from tests.report import fabricated
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "docs" / "seams.md").read_text(encoding="utf-8")
+
+
+def example(title: str) -> dict[str, Any]:
+    """Run the block of Python of a section; return its names."""
+    section = TEXT.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    (block,) = re.findall(r"^```python\n(.*?)^```$", section, flags=re.M | re.S)
+    names: dict[str, Any] = {"__name__": "seams"}
+    exec(block, names)
+    return names
+
+
+def test_every_section_has_an_example() -> None:
+    titles = re.findall(r"^## (.*)$", TEXT, flags=re.M)
+    assert titles == ["A scheduler", "An assigner", "A task", "A sink", "A metric", "A figure"]
+
+
+def test_every_file_that_is_named_exists() -> None:
+    new = {"round_robin", "widest_edge", "nearest_edge", "line"}
+    paths = re.findall(r"`((?:hflray|tests)/[\w/]+\.py)`", TEXT)
+    assert len(paths) > 15
+    for path in paths:
+        assert (ROOT / path).exists() or Path(path).stem.removeprefix("test_") in new, path
+
+
+def test_the_scheduler_takes_turns_and_keeps_its_state(monkeypatch) -> None:
+    found = example("A scheduler")
+    monkeypatch.setattr(registry, "resolve", lambda kind, name: found["RoundRobin"])
+    scheduler = registry.build("scheduler", "round_robin", num_devices=5, num_scheduled=3, clusters=None)
+    rng = np.random.default_rng(0)
+    assert [scheduler.schedule(rng).tolist() for _ in range(2)] == [[0, 1, 2], [0, 3, 4]]
+    other = registry.build("scheduler", "round_robin", num_devices=5, num_scheduled=3, clusters=None)
+    other.load_state_dict(scheduler.state_dict())
+    assert other.schedule(rng).tolist() == [1, 2, 3]
+
+
+def test_the_assigner_takes_the_widest_edge() -> None:
+    fleet = sample_fleet(
+        FleetConfig(num_devices=6, num_edges=3, edge_bandwidths_mhz=(1.0, 3.0, 2.0)), np.random.default_rng(0)
+    )
+    work = Workload(model_bits=1e6, local_iterations=1, edge_iterations=1, delay_weight=1.0)
+    assigner = example("An assigner")["WidestEdge"]()
+    assert assigner.assign(fleet, work, [0, 4, 5], np.random.default_rng(0)).tolist() == [1, 1, 1]
+
+
+def test_the_task_bills_the_nearest_edges() -> None:
+    task, study = example("A task")["NearestEdgeTask"](), tasks.find_task("assignment")
+    size = ["max_rounds=2", "fleet.num_devices=12", "scheduling.num_scheduled=4"]
+    config, geographic = load_config(None, size), load_config(None, [*size, "assignment.name=geographic"])
+    bills = [
+        [result.metrics[metrics.ROUND_OBJECTIVE] for result in each.run(Job(each.complete(settings)))]
+        for each, settings in ((task, config), (study, geographic))
+    ]
+    assert bills[0] == bills[1]
+    assert len(bills[0]) == 2
+
+
+def test_the_sink_has_each_round_once(tmp_path) -> None:
+    sink = example("A sink")["LineSink"](Place("", "hflray", "mine", tmp_path))
+    run = Run("trial", "trial")
+    assert sink.open(run) == -1
+    sink.rounds(run, [Round(1, 0, {metrics.ACCURACY: 0.5}), Round(2, 0, {metrics.ACCURACY: 0.6})])
+    sink.end(run, Ending("FINISHED"))
+    assert sink.open(run) == 2
+    assert len((tmp_path / "lines.txt").read_text().splitlines()) == 2
+
+
+def test_the_metric_gets_its_column(monkeypatch) -> None:
+    monkeypatch.setattr(metrics, "METRICS", dict(metrics.METRICS))
+    name = example("A metric")["EDGES_USED"]
+    outcome = Outcome("trial", round=1, values={metrics.ACCURACY: 0.5, name: 3.0}, ended=True)
+    headings = [str(column.header) for column in closing_table("mine", [outcome]).columns]
+    assert "edges" in headings
+
+
+def test_the_figure_draws_the_runs() -> None:
+    draw = example("A figure")["round_delays"]
+    run = fabricated.run({metrics.ROUND_DELAY_S: [3.0, 2.0, 1.0]}, "max_rounds=3")
+    (axes,) = draw(fabricated.sweep("mine", [run])).axes
+    assert axes.lines[0].get_ydata().tolist() == [3.0, 2.0, 1.0]
