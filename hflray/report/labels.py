@@ -99,7 +99,8 @@ def describe(run: Run, keys: Sequence[str]) -> str:
             continue
         if key in ("assignment.exchanges", "assignment.transfers"):
             if assigner == "hfel" and key == "assignment.exchanges":
-                parts[-1:] = [hfel(int(value))] if parts and parts[-1] == pretty("hfel") else [*parts[-1:], f"k = {value}"]
+                named = parts[-1:] == [pretty("hfel")]
+                parts[-1:] = [hfel(run.config.assignment.exchanges)] if named else [*parts[-1:], f"k = {value}"]
             continue
         if key == "assignment.polish_ms":  # of D3QN: milliseconds, or a word where it has no limit
             if value:
