@@ -10,14 +10,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from hflray.arrays import FloatArray, IntArray
 from hflray.config import ExperimentConfig
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.intp]
 
 
 @dataclass(frozen=True)

@@ -18,14 +18,13 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.spatial import cKDTree
 from scipy.special import ndtri
 
+from hflray.arrays import FloatArray, IntArray
 from hflray.config import FleetConfig
 from hflray.errors import ConfigError
 from hflray.seeding import stream
 
 __all__ = ["Fleet", "FleetConfig", "LinkArray", "Links", "path_gain", "sample_fleet"]
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.intp]
 
 DENSE_LINKS = 5_000_000  # largest N·M for which a fleet holds the two matrices, of 40 MB each
 AT_ONCE = 200_000  # links per step when all edges of many devices are computed, so that a step fits in the CPU's cache

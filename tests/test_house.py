@@ -27,7 +27,7 @@ ROWS = (
     ("cost",),
     ("fleet", "models", "data"),
     ("config",),
-    ("registry", "seeding", "metrics", "provenance", "errors"),
+    ("registry", "seeding", "metrics", "provenance", "errors", "arrays"),
 )
 ROW = {unit: row for row, units in enumerate(ROWS) for unit in units}
 # Arrows within a row. They must not make a circle.

@@ -14,10 +14,11 @@ from itertools import pairwise
 
 import numpy as np
 
-from hflray.allocation.certificate import certify, certify_edges
-from hflray.allocation.jit import FloatArray, IntArray, kernel
-from hflray.allocation.kernel import solve_edge
-from hflray.allocation.lanes import scratch_for_edges
+from hflray.allocation.kernels.certificate import certify, certify_edges
+from hflray.allocation.kernels.edge import solve_edge
+from hflray.allocation.kernels.jit import kernel
+from hflray.allocation.kernels.lanes import scratch_for_edges
+from hflray.arrays import FloatArray, IntArray
 
 TOL = 1e-10  # KKT residual asked for; Newton's last step mostly lands near 1e-14
 THREADED = 4096  # devices in a batch above which threads pay for themselves
@@ -50,7 +51,7 @@ def solve_edges(
     delay: FloatArray,
     bound: FloatArray,
 ) -> None:
-    """Solve the edges `first` to `last` (`kernel.solve_edge`), and certify each while its numbers are at hand
+    """Solve the edges `first` to `last` (`kernels.edge.solve_edge`), and certify each while its numbers are at hand
     (`certificate.certify`); edge e has the devices ``offsets[e]:offsets[e + 1]``."""
     scratch = scratch_for_edges(offsets, first, last)
     for e in range(first, last):

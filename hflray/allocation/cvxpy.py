@@ -16,7 +16,8 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 
-from hflray.allocation.problem import Allocation, EdgeProblem, FloatArray, IntArray, edge_problems
+from hflray.allocation.problem import Allocation, EdgeProblem, edge_problems
+from hflray.arrays import FloatArray, IntArray
 from hflray.cost import Workload
 from hflray.errors import ConfigError, InfeasibleError
 from hflray.fleet import Fleet

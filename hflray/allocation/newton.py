@@ -1,7 +1,7 @@
 """Exact bandwidth and CPU frequencies in microseconds: the public side of the Newton kernels.
 
-``per_edge`` is problem (27) of the paper for each edge, as in design, section 6; `hflray.allocation.kernel` has the
-equations. ``joint`` is one deadline for all edges; see `hflray.allocation.joint`. Every answer carries its own proof:
+``per_edge`` is problem (27) of the paper for each edge, as in design, section 6; `kernels.edge` has the
+equations. ``joint`` is one deadline for all edges; see `kernels.joint`. Every answer carries its own proof:
 the prices, the KKT residual and the duality gap.
 """
 
@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hflray.allocation.batch import THREADED, TOL, BatchSolution, finish, solve_batch
-from hflray.allocation.joint import solve_joint
-from hflray.allocation.onecall import allocate_in_one_call
-from hflray.allocation.problem import Allocation, FloatArray, IntArray, Ragged, ragged
+from hflray.allocation.kernels.joint import solve_joint
+from hflray.allocation.kernels.onecall import allocate_in_one_call
+from hflray.allocation.problem import Allocation, Ragged, ragged
+from hflray.arrays import FloatArray, IntArray
 from hflray.cost import Workload, cloud_hop
 from hflray.errors import InfeasibleError
 from hflray.fleet import Fleet

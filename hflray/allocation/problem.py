@@ -12,14 +12,11 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
+from hflray.arrays import FloatArray, IntArray
 from hflray.cost import Workload
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.intp]
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,8 +26,9 @@ from numpy.typing import ArrayLike
 from scipy.optimize import minimize
 
 from hflray.allocation import Coupling, allocate_round
-from hflray.allocation.jit import FloatArray, IntArray, kernel
-from hflray.allocation.terms import LN2, invert_slope
+from hflray.allocation.kernels.jit import kernel
+from hflray.allocation.kernels.terms import LN2, invert_slope
+from hflray.arrays import FloatArray, IntArray
 from hflray.assignment.objective import RoundProblem, edge_cost, round_problem
 from hflray.cost import Workload, check_assignment, round_cost
 from hflray.errors import ConfigError

@@ -22,10 +22,11 @@ import time
 
 import numpy as np
 
-from hflray.allocation.jit import IntArray, kernel
-from hflray.allocation.lanes import ROWS, columns
+from hflray.allocation.kernels.jit import kernel
+from hflray.allocation.kernels.lanes import ROWS, columns
+from hflray.allocation.kernels.terms import LN2
 from hflray.allocation.problem import check_values, refuse_gain
-from hflray.allocation.terms import LN2
+from hflray.arrays import IntArray
 from hflray.assignment.objective import Start, slowest_three, starting_assignment
 from hflray.assignment.transfers import (
     Candidates,

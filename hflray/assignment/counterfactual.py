@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from hflray.allocation.jit import FloatArray, IntArray, kernel
-from hflray.allocation.lanes import ROWS, columns
+from hflray.allocation.kernels.jit import kernel
+from hflray.allocation.kernels.lanes import ROWS, columns
+from hflray.arrays import FloatArray, IntArray
 from hflray.assignment.objective import RoundProblem, others_delay, slowest_three
 from hflray.assignment.state import State, cost_of, new_state
 

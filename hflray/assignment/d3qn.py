@@ -21,7 +21,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from hflray.allocation import Coupling
-from hflray.allocation.jit import IntArray
+from hflray.arrays import IntArray
 from hflray.assignment.features import rows_of
 from hflray.assignment.local_search import search_for
 from hflray.assignment.objective import check_coupling, round_problem

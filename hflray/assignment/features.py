@@ -19,8 +19,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hflray.allocation.jit import IntArray
-from hflray.allocation.terms import LN2
+from hflray.allocation.kernels.terms import LN2
+from hflray.arrays import IntArray
 from hflray.assignment.objective import RoundProblem, round_problem
 from hflray.cost import Workload
 from hflray.errors import ConfigError

@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hflray.allocation import Coupling
-from hflray.allocation.jit import FloatArray, IntArray, kernel
+from hflray.allocation.kernels.jit import kernel
+from hflray.arrays import FloatArray, IntArray
 from hflray.assignment.joint_round import TIGHT, begin_joint, try_move
 from hflray.assignment.objective import (
     RoundProblem,

@@ -18,15 +18,13 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hflray.allocation.jit import FloatArray, IntArray, kernel
-from hflray.allocation.lanes import ROWS, columns
+from hflray.allocation.kernels.jit import kernel
+from hflray.allocation.kernels.lanes import ROWS, columns
+from hflray.arrays import BoolArray, FloatArray, IntArray
 from hflray.assignment.joint_round import STIFF, elasticity, log_deadline, price_alone
 from hflray.assignment.objective import RoundProblem
 from hflray.assignment.state import WEIGHT, State, cost_of
-
-BoolArray = NDArray[np.bool_]
 
 TOL = 1e-6  # KKT residual of a candidate
 NEAR = 1.3  # a price that is this many times another at most is near it

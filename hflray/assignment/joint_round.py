@@ -8,7 +8,7 @@ devices; no deadline is shorter), let each edge solve its problem (27) with weig
 
 The left side is weak duality; the right side is the cost of what the edges do. A change of the assignment is refused as
 soon as L is no lower than what it has to beat, and made as soon as U is lower: both are certain. In between the prices
-are moved (`move_prices`) until one of the two holds. `hflray.allocation.joint` finds the same optimum from nothing.
+are moved (`move_prices`) until one of the two holds. `kernels.joint` finds the same optimum from nothing.
 
 The prices move as Newton's method would in logarithms: each delay is taken as the power ``T_m(w) = T_m (w/w_m)^ε_m``
 of the edge's price, with the elasticity ε_m known from its solution, and all prices follow from the one T at which they
@@ -21,15 +21,16 @@ import math
 
 import numpy as np
 
-from hflray.allocation.jit import FloatArray, IntArray, kernel
-from hflray.allocation.joint import find_weight, solve_joint
-from hflray.allocation.lanes import scratch_for
+from hflray.allocation.kernels.jit import kernel
+from hflray.allocation.kernels.joint import find_weight, solve_joint
+from hflray.allocation.kernels.lanes import scratch_for
+from hflray.arrays import FloatArray, IntArray
 from hflray.assignment.objective import RoundProblem
 from hflray.assignment.state import SLOPE, WEIGHT, State, list_members, solve_members
 
 TOL = 1e-10  # KKT residual that every edge is solved to
 TIGHT = 1e-10  # U - L of an assignment that is kept, of U
-ROUNDS = 15  # price moves before the bracketed search of `hflray.allocation.joint` takes over
+ROUNDS = 15  # price moves before the bracketed search of `kernels.joint` takes over
 STIFF = -1e-4  # an edge at all its caps answers to no price; it is taken to answer this little
 
 
@@ -160,7 +161,7 @@ def meet(problem: RoundProblem, state: State, enough: float) -> tuple[float, flo
 
 @kernel
 def solve_from_nothing(problem: RoundProblem, state: State) -> None:
-    """The joint optimum by the bracketed search of `hflray.allocation.joint`, then each edge at the prices found."""
+    """The joint optimum by the bracketed search of `kernels.joint`, then each edge at the prices found."""
     count, edges = len(state.assignment), np.flatnonzero(state.size > 0)
     offsets, order = np.zeros(len(edges) + 1, dtype=np.intp), np.empty(count, dtype=np.intp)
     snr = np.empty(count)

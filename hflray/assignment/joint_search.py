@@ -13,7 +13,8 @@ import time
 
 import numpy as np
 
-from hflray.allocation.jit import IntArray, kernel
+from hflray.allocation.kernels.jit import kernel
+from hflray.arrays import IntArray
 from hflray.assignment.joint_moves import (
     Optimum,
     optimum_of,

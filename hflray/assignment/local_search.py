@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hflray.allocation import Coupling
-from hflray.allocation.jit import IntArray
+from hflray.arrays import IntArray
 from hflray.assignment.candidates import search_candidates
 from hflray.assignment.joint_search import JointSearch
 from hflray.assignment.neighbours import AT_ONCE, GAIN, SHORTLIST, best_exchange, best_transfer, near_links

@@ -9,14 +9,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hflray.allocation.jit import FloatArray, kernel
-from hflray.allocation.lanes import ROWS, columns
+from hflray.allocation.kernels.jit import kernel
+from hflray.allocation.kernels.lanes import ROWS, columns
+from hflray.arrays import BoolArray, FloatArray
 from hflray.assignment.objective import RoundProblem, others_delay, slowest_three
 from hflray.assignment.state import State, cost_of
-
-BoolArray = NDArray[np.bool_]
 
 TOL = 1e-6  # KKT residual of a candidate: its objective is right to about that, the moves made are solved to 1e-9
 GAIN = 1e-6  # a move must lower the objective by this much, relatively: candidates are solved to about as much

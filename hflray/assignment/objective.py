@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hflray.allocation import Coupling
-from hflray.allocation.blocks import cost_edge
-from hflray.allocation.jit import FloatArray, IntArray, kernel
-from hflray.allocation.kernel import solve_edge
-from hflray.allocation.lanes import scratch_for
+from hflray.allocation.kernels.blocks import cost_edge
+from hflray.allocation.kernels.edge import solve_edge
+from hflray.allocation.kernels.jit import kernel
+from hflray.allocation.kernels.lanes import scratch_for
 from hflray.allocation.problem import check_links
+from hflray.arrays import FloatArray, IntArray
 from hflray.cost import Workload, check_assignment, cloud_hop
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet

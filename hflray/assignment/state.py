@@ -13,10 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hflray.allocation.blocks import cost_edge
-from hflray.allocation.jit import FloatArray, IntArray, kernel
-from hflray.allocation.kernel import solve_edge
-from hflray.allocation.lanes import ROWS, columns
+from hflray.allocation.kernels.blocks import cost_edge
+from hflray.allocation.kernels.edge import solve_edge
+from hflray.allocation.kernels.jit import kernel
+from hflray.allocation.kernels.lanes import ROWS, columns
+from hflray.arrays import FloatArray, IntArray
 from hflray.assignment.objective import RoundProblem
 
 PRICE, DEADLINE, WEIGHT, SLOPE = range(4)  # rows of `State.edge`; Numba hands over one array faster than four

@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hflray.allocation.blocks import cost_edge
-from hflray.allocation.jit import FloatArray, IntArray, kernel
-from hflray.allocation.kernel import solve_edge
-from hflray.allocation.lanes import ROWS, columns
-from hflray.allocation.terms import LN2, delay_at, log_1p
+from hflray.allocation.kernels.blocks import cost_edge
+from hflray.allocation.kernels.edge import solve_edge
+from hflray.allocation.kernels.jit import kernel
+from hflray.allocation.kernels.lanes import ROWS, columns
+from hflray.allocation.kernels.terms import LN2, delay_at, log_1p
+from hflray.arrays import FloatArray, IntArray
 from hflray.assignment.objective import others_delay
 
 TOL = 1e-7  # KKT residual that an edge is solved to

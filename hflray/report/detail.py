@@ -14,7 +14,8 @@ import pandas as pd
 
 from hflray import metrics
 from hflray.allocation import Allocation
-from hflray.cost import FloatArray, IntArray, RoundCost, Workload, cloud_hop, round_cost
+from hflray.arrays import FloatArray, IntArray
+from hflray.cost import RoundCost, Workload, cloud_hop, round_cost
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet, sample_fleet
 from hflray.report.runs import Run

@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from hflray.arrays import IntArray
 from hflray.errors import ConfigError
-
-IntArray = NDArray[np.intp]
 
 
 class Scheduler(ABC):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hflray.scheduling.base import IntArray, Scheduler
+from hflray.arrays import IntArray
+from hflray.scheduling.base import Scheduler
 
 
 class FedAvg(Scheduler):

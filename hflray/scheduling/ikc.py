@@ -13,8 +13,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from hflray.arrays import IntArray
 from hflray.errors import ConfigError
-from hflray.scheduling.base import ClusterScheduler, IntArray, draw
+from hflray.scheduling.base import ClusterScheduler, draw
 
 
 class IKC(ClusterScheduler):

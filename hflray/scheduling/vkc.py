@@ -10,7 +10,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from hflray.scheduling.base import ClusterScheduler, IntArray, draw
+from hflray.arrays import IntArray
+from hflray.scheduling.base import ClusterScheduler, draw
 
 
 class VKC(ClusterScheduler):

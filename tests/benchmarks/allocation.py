@@ -35,8 +35,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file, for tests.a
 
 from hflray.allocation import allocate_round, edge_problems
 from hflray.allocation.batch import TOL, BatchSolution, solve_batch
-from hflray.allocation.kernel import BISECTED, solve_edge
-from hflray.allocation.lanes import scratch_for
+from hflray.allocation.kernels.edge import BISECTED, solve_edge
+from hflray.allocation.kernels.lanes import scratch_for
 from hflray.allocation.problem import EdgeProblem
 from hflray.cost import Workload
 from hflray.errors import InfeasibleError

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
-from hflray.allocation.blocks import bounds, cost_edge, locate
-from hflray.allocation.jit import FloatArray, IntArray, kernel
-from hflray.allocation.lanes import BLOCK, LANES, PI, X_0, X_M, Y_M, blocks_of, fill, scratch_for_edges
-from hflray.allocation.terms import LN2
+from hflray.allocation.kernels.blocks import bounds, cost_edge, locate
+from hflray.allocation.kernels.jit import kernel
+from hflray.allocation.kernels.lanes import BLOCK, LANES, PI, X_0, X_M, Y_M, blocks_of, fill, scratch_for_edges
+from hflray.allocation.kernels.terms import LN2
+from hflray.arrays import FloatArray, IntArray
 
 
 @kernel

@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from hflray.allocation.bisection import bisect_edge
-from hflray.allocation.kernel import newton
-from hflray.allocation.lanes import fill, scratch_for
-from hflray.allocation.terms import invert_slope, log_1p, slack
+from hflray.allocation.kernels.bisection import bisect_edge
+from hflray.allocation.kernels.edge import newton
+from hflray.allocation.kernels.lanes import fill, scratch_for
+from hflray.allocation.kernels.terms import invert_slope, log_1p, slack
 from tests.allocation.instances import ALPHA, BITS, random_edge, solve_all
 
 

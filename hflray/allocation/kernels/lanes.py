@@ -19,7 +19,8 @@ from llvmlite import ir
 from numba.core import types
 from numba.core.extending import intrinsic
 
-from hflray.allocation.jit import FloatArray, IntArray, kernel, vector_kernel
+from hflray.allocation.kernels.jit import kernel, vector_kernel
+from hflray.arrays import FloatArray, IntArray
 
 LANES = 8
 # Given; unknowns; of an evaluation: b, f before its cap, π, the larger of |R1| and |R2|; the directions that Newton

@@ -19,9 +19,10 @@ from __future__ import annotations
 
 import math
 
-from hflray.allocation.jit import FloatArray, IntArray, kernel
-from hflray.allocation.kernel import solve_edge
-from hflray.allocation.lanes import scratch_for_edges
+from hflray.allocation.kernels.edge import solve_edge
+from hflray.allocation.kernels.jit import kernel
+from hflray.allocation.kernels.lanes import scratch_for_edges
+from hflray.arrays import FloatArray, IntArray
 
 
 @kernel

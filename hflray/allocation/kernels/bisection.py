@@ -10,15 +10,16 @@ slope of the concave dual). Each search has a bracket known beforehand:
   is at least B/n.
 
 Newton steps or secants shorten the searches where they stay inside the bracket. About a hundred times slower than
-`hflray.allocation.kernel`, and used only where that does not converge.
+`kernels.edge`, and used only where that does not converge.
 """
 
 from __future__ import annotations
 
 import math
 
-from hflray.allocation.jit import FloatArray, kernel
-from hflray.allocation.terms import LN2, delay_at, slack
+from hflray.allocation.kernels.jit import kernel
+from hflray.allocation.kernels.terms import LN2, delay_at, slack
+from hflray.arrays import FloatArray
 
 
 @kernel
@@ -139,7 +140,7 @@ def bisect_edge(
     x: FloatArray,
     y: FloatArray,
 ) -> tuple[float, float]:
-    """Fill x = ln b and y = ln π at the optimum; return ln μ and ln τ. Arguments as in `hflray.allocation.kernel`."""
+    """Fill x = ln b and y = ln π at the optimum; return ln μ and ln τ. Arguments as in `kernels.edge`."""
     n = len(snr)
     low = high = -math.inf
     for i in range(n):

@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from hflray.allocation.batch import TOL, solve_edges
-from hflray.allocation.jit import FloatArray, IntArray, kernel
+from hflray.allocation.kernels.jit import kernel
+from hflray.arrays import FloatArray, IntArray
 
 
 @kernel

@@ -1,6 +1,6 @@
-"""What the kernels compute of each device by itself, a block of `LANES` devices at a time (`hflray.allocation.lanes`).
+"""What the kernels compute of each device by itself, a block of `LANES` devices at a time (`kernels.lanes`).
 
-Symbols as in `hflray.allocation.kernel`; ``block`` is one block of the work array. Each function is one loop without
+Symbols as in `kernels.edge`; ``block`` is one block of the work array. Each function is one loop without
 branches: both sides of a choice are computed and one is kept.
 """
 
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 
-from hflray.allocation.jit import FloatArray, kernel, vector_kernel
-from hflray.allocation.lanes import (
+from hflray.allocation.kernels.jit import kernel, vector_kernel
+from hflray.allocation.kernels.lanes import (
     BLOCK,
     CAP,
     CYCLES,
@@ -33,12 +33,13 @@ from hflray.allocation.lanes import (
     log,
     log1p,
 )
-from hflray.allocation.terms import LN2
+from hflray.allocation.kernels.terms import LN2
+from hflray.arrays import FloatArray
 
 
 @vector_kernel
 def slack(ratio: float, lg: float, q: float) -> float:
-    """d = l - q without cancellation; as `hflray.allocation.terms.slack`, without its branch."""
+    """d = l - q without cancellation; as `kernels.terms.slack`, without its branch."""
     x = ratio
     series = (
         x * x * (1 / 2 - x * (2 / 3 - x * (3 / 4 - x * (4 / 5 - x * (5 / 6 - x * (6 / 7 - x * (7 / 8 - x * 8 / 9)))))))
@@ -152,7 +153,7 @@ def cost_edge(
 ) -> tuple[float, float]:
     """Energy J and slowest delay s of one edge iteration, b scaled to use up B exactly, f times `fit_f`.
 
-    `work`: as `kernel.solve_edge` leaves it, or with B and F filled. b, f, energy and delay of each device are left in
+    `work`: as `edge.solve_edge` leaves it, or with B and F filled. b, f, energy and delay of each device are left in
     rows X_0, X_M, X_H and Y_0.
     """
     sum_b = energy = delay = 0.0
@@ -171,7 +172,7 @@ def cost_edge(
 def bounds(
     block: FloatArray, price: float, mu: float, fit_pi: float, bandwidth: float, kappa: float, log_kappa: float
 ) -> None:
-    """After `costs`: each device's part of Lagrange's bound to Y_M (see `hflray.allocation.certificate`)."""
+    """After `costs`: each device's part of Lagrange's bound to Y_M (see `kernels.certificate`)."""
     for i in range(LANES):
         pi = block[PI + i] * fit_pi
         paid = block[POWER + i] + pi

@@ -1,10 +1,10 @@
-"""The few scalar formulas that the kernels share; symbols as in `hflray.allocation.kernel`."""
+"""The few scalar formulas that the kernels share; symbols as in `kernels.edge`."""
 
 from __future__ import annotations
 
 import math
 
-from hflray.allocation.jit import kernel
+from hflray.allocation.kernels.jit import kernel
 
 LN2 = math.log(2.0)
 

@@ -12,12 +12,12 @@ each device, bandwidth price ``ln μ`` and deadline ``ln τ`` of the edge. With 
 
 The Jacobian is an arrow: a 2×2 block per device and a 2×2 Schur complement. Both determinants are positive wherever
 they are evaluated (each block is ``A1 B2 - B1 A2`` with A1 < 0, B2 ≤ 0, B1 > 0, A2 < 0), so a step always exists. The
-residual need not fall along it (there is no line search); where it does not get there, `hflray.allocation.bisection`
+residual need not fall along it (there is no line search); where it does not get there, `kernels.bisection`
 takes over, which cannot fail.
 
 Arguments shared by the functions: ``snr`` Y (n,) Hz; ``cycles`` c (n,); ``power`` p (n,) W; ``cap`` f_max (n,) Hz;
 ``bandwidth`` B Hz; ``weight`` λ J/s; ``bits`` z; ``alpha`` the capacitance α; ``work`` the devices as blocks of lanes
-(`hflray.allocation.lanes`), in which the iterations run; ``scratch`` its memory, at least (`lanes.ROWS`,
+(`kernels.lanes`), in which the iterations run; ``scratch`` its memory, at least (`lanes.ROWS`,
 `lanes.columns` of n).
 """
 
@@ -25,10 +25,10 @@ from __future__ import annotations
 
 import math
 
-from hflray.allocation.bisection import bisect_edge
-from hflray.allocation.blocks import advance, evaluate, locate, start_logarithms, start_prices, start_shares
-from hflray.allocation.jit import FloatArray, kernel
-from hflray.allocation.lanes import (
+from hflray.allocation.kernels.bisection import bisect_edge
+from hflray.allocation.kernels.blocks import advance, evaluate, locate, start_logarithms, start_prices, start_shares
+from hflray.allocation.kernels.jit import kernel
+from hflray.allocation.kernels.lanes import (
     BLOCK,
     CAP,
     CYCLES,
@@ -47,7 +47,8 @@ from hflray.allocation.lanes import (
     fill,
     take_back,
 )
-from hflray.allocation.terms import LN2, log_1p, slack
+from hflray.allocation.kernels.terms import LN2, log_1p, slack
+from hflray.arrays import FloatArray
 
 # (longest step in any logarithm, evaluations) of the attempts before bisection takes over. The bold one has converged
 # on every instance of the stress test (100,000, harder than any fleet) within 30; the rest is there in case one does

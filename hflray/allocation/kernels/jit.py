@@ -14,16 +14,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
-import numpy as np
 from numba.core import event
-from numpy.typing import NDArray
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.intp]
-
-PACKAGE = Path(__file__).parents[1]
+PACKAGE = Path(__file__).parents[2]
+FOLDERS = ("allocation", "allocation/kernels", "assignment")  # kernels are written nowhere else (a test looks)
 logger = logging.getLogger("hflray")
 
 
@@ -52,12 +48,15 @@ def _compiled(function: Function, fastmath: Any) -> Function:
 def _sources() -> str:
     """A hash of every file that holds kernels."""
     digest = hashlib.sha256()
-    for folder in ("allocation", "assignment"):
-        for path in sorted((PACKAGE / folder).glob("*.py")):
-            text = path.read_bytes()
-            if b"import" in text and b"kernel" in text:
-                digest.update(text)
+    for path in kernel_files():
+        digest.update(path.read_bytes())
     return digest.hexdigest()
+
+
+def kernel_files() -> list[Path]:
+    """The files whose change makes every cached kernel out of date: those of `FOLDERS` that speak of kernels."""
+    paths = [path for folder in FOLDERS for path in sorted((PACKAGE / folder).glob("*.py"))]
+    return [path for path in paths if b"kernel" in path.read_bytes()]
 
 
 class _Announcer(event.Listener):  # type: ignore[misc]

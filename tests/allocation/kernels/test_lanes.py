@@ -9,10 +9,10 @@ import numba
 import numpy as np
 import pytest
 
-from hflray.allocation import blocks, lanes
-from hflray.allocation.lanes import BLOCK, LANES, columns, fill, scratch_for, take_back
-from hflray.allocation.terms import LN2
-from hflray.allocation.terms import slack as branching_slack
+from hflray.allocation.kernels import blocks, lanes
+from hflray.allocation.kernels.lanes import BLOCK, LANES, columns, fill, scratch_for, take_back
+from hflray.allocation.kernels.terms import LN2
+from hflray.allocation.kernels.terms import slack as branching_slack
 
 EPS = np.finfo(np.float64).eps
 
