@@ -29,7 +29,7 @@ from hflray.allocation import Coupling, allocate_round
 from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.terms import LN2, invert_slope
 from hflray.arrays import FloatArray, IntArray
-from hflray.assignment.objective import RoundProblem, edge_cost, round_problem
+from hflray.assignment.objective import RoundProblem, assigned_edge_cost, round_problem
 from hflray.cost import Workload, check_assignment, round_cost
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
@@ -168,7 +168,7 @@ def _search_all(problem: RoundProblem) -> tuple[IntArray, float]:
         for n in range(h_count):
             inside[n] = (chosen >> n) & 1
         for m in range(m_count):
-            energy[m, chosen], delay[m, chosen] = edge_cost(problem, np.where(inside == 1, m, -1), m)
+            energy[m, chosen], delay[m, chosen] = assigned_edge_cost(problem, np.where(inside == 1, m, -1), m)
     assignment, answer, best = np.zeros(h_count, dtype=np.intp), np.zeros(h_count, dtype=np.intp), math.inf
     sets = np.empty(m_count, dtype=np.intp)
     for number in range(m_count**h_count):

@@ -32,8 +32,8 @@ from hflray.assignment.transfers import (
     Candidates,
     Place,
     added_cost,
-    objective_of,
     own_cost,
+    place_objective,
     settle_all,
     try_transfer,
     value_of,
@@ -88,7 +88,7 @@ def search_candidates(
         clock=np.zeros(1, dtype=np.intp),
     )
     settle_all(problem, place)
-    value = objective_of(problem, place)
+    value = place_objective(problem, place)
     while time.perf_counter() < stop:
         order = rng.permutation(h)
         for i in range(0, h, AT_ONCE):
@@ -97,7 +97,7 @@ def search_candidates(
                 break
         while time.perf_counter() < stop and relieve(problem, place) > RELIEF * value:
             pass
-        before, value = value, objective_of(problem, place)
+        before, value = value, place_objective(problem, place)
         if value >= before * (1.0 - PASS):
             break
     return np.asarray(problem.edge[np.arange(h), place.slot], dtype=np.intp)

@@ -11,7 +11,7 @@ from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.lanes import ROWS, columns
 from hflray.arrays import FloatArray, IntArray
 from hflray.assignment.objective import RoundProblem, others_delay, slowest_three
-from hflray.assignment.state import State, cost_of, new_state
+from hflray.assignment.state import State, changed_edge_cost, new_state
 
 TOL = 1e-4  # KKT residual of a transfer: a table for learning and looking, not for deciding between near ties
 
@@ -34,12 +34,12 @@ def _fill(problem: RoundProblem, state: State, table: FloatArray) -> float:
     now = base + problem.weight * state.delay.max()
     for h in range(len(state.assignment)):
         m = state.assignment[h]
-        out_energy, out_delay = cost_of(problem, state, m, h, -1, True, TOL, scratch)
+        out_energy, out_delay = changed_edge_cost(problem, state, m, h, -1, True, TOL, scratch)
         for k in range(len(state.size)):
             if k == m:
                 table[h, k] = now
                 continue
-            in_energy, in_delay = cost_of(problem, state, k, -1, h, True, TOL, scratch)
+            in_energy, in_delay = changed_edge_cost(problem, state, k, -1, h, True, TOL, scratch)
             energy = base - state.energy[m] - state.energy[k] + out_energy + in_energy
             delay = max(out_delay, in_delay, others_delay(slowest, m, k))
             table[h, k] = energy + problem.weight * delay

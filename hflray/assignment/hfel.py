@@ -27,9 +27,9 @@ from hflray.assignment.objective import (
     RoundProblem,
     Start,
     all_costs,
+    assigned_edge_cost,
     check_coupling,
     check_start,
-    edge_cost,
     round_problem,
     starting_assignment,
 )
@@ -171,8 +171,8 @@ def search(
             continue
         candidate, first, second = changed
         old = energy[first], delay[first], energy[second], delay[second]
-        energy[first], delay[first] = edge_cost(problem, candidate, first)
-        energy[second], delay[second] = edge_cost(problem, candidate, second)
+        energy[first], delay[first] = assigned_edge_cost(problem, candidate, first)
+        energy[second], delay[second] = assigned_edge_cost(problem, candidate, second)
         value = energy.sum() + problem.weight * delay.max()
         if value < best:
             best = value

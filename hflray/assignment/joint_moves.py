@@ -24,7 +24,7 @@ from hflray.allocation.kernels.lanes import ROWS, columns
 from hflray.arrays import BoolArray, FloatArray, IntArray
 from hflray.assignment.joint_round import STIFF, elasticity, log_deadline, price_alone
 from hflray.assignment.objective import RoundProblem
-from hflray.assignment.state import WEIGHT, State, cost_of
+from hflray.assignment.state import WEIGHT, State, changed_edge_cost
 
 TOL = 1e-6  # KKT residual of a candidate
 NEAR = 1.3  # a price that is this many times another at most is near it
@@ -73,7 +73,7 @@ def fill_entry(
     problem: RoundProblem, state: State, m: int, without: int, extra: int, entry: FloatArray, scratch: FloatArray
 ) -> None:
     """Solve edge m as changed at its present price, for `entry`, (4,)."""
-    entry[0], entry[1] = cost_of(problem, state, m, without, extra, True, TOL, scratch)
+    entry[0], entry[1] = changed_edge_cost(problem, state, m, without, extra, True, TOL, scratch)
     n = state.size[m] - (without >= 0) + (extra >= 0)
     entry[2], entry[3] = -1.0, 0.0
     if n > 0:

@@ -36,7 +36,7 @@ from hflray.assignment.objective import (
     round_problem,
     starting_assignment,
 )
-from hflray.assignment.state import State, new_state, objective_of, restart, settle
+from hflray.assignment.state import State, new_state, restart, settle, state_objective
 from hflray.cost import Workload, check_assignment
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
@@ -161,7 +161,7 @@ def descend(
     """
     # Transfers to weaker links are looked at when those to the strongest are used up.
     everywhere, near = np.ones(problem.snr.T.shape, dtype=np.bool_), near_links(problem)
-    value = objective_of(problem, state)
+    value = state_objective(problem, state)
     while time.perf_counter() < stop:
         enough = value * (1.0 - GAIN)
         found, device, edge = best_transfer(problem, state, near)
@@ -182,5 +182,5 @@ def descend(
             break
         for m in changed:
             settle(problem, state, m)
-        value = objective_of(problem, state)
+        value = state_objective(problem, state)
     return value

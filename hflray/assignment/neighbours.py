@@ -14,7 +14,7 @@ from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.lanes import ROWS, columns
 from hflray.arrays import BoolArray, FloatArray
 from hflray.assignment.objective import RoundProblem, others_delay, slowest_three
-from hflray.assignment.state import State, cost_of
+from hflray.assignment.state import State, changed_edge_cost
 
 TOL = 1e-6  # KKT residual of a candidate: its objective is right to about that, the moves made are solved to 1e-9
 GAIN = 1e-6  # a move must lower the objective by this much, relatively: candidates are solved to about as much
@@ -41,13 +41,15 @@ def best_transfer(problem: RoundProblem, state: State, allowed: BoolArray) -> tu
     for h in range(len(state.assignment)):
         m = state.assignment[h]
         if state.out_stamp[h] != state.stamp[m]:
-            state.out_cost[h, 0], state.out_cost[h, 1] = cost_of(problem, state, m, h, -1, True, TOL, scratch)
+            state.out_cost[h, 0], state.out_cost[h, 1] = changed_edge_cost(problem, state, m, h, -1, True, TOL, scratch)
             state.out_stamp[h] = state.stamp[m]
         for k in range(len(state.size)):
             if k == m or not allowed[h, k]:
                 continue
             if state.in_stamp[h, k] != state.stamp[k]:
-                state.in_cost[h, k, 0], state.in_cost[h, k, 1] = cost_of(problem, state, k, -1, h, True, TOL, scratch)
+                state.in_cost[h, k, 0], state.in_cost[h, k, 1] = changed_edge_cost(
+                    problem, state, k, -1, h, True, TOL, scratch
+                )
                 state.in_stamp[h, k] = state.stamp[k]
             energy = base - state.energy[m] - state.energy[k] + state.out_cost[h, 0] + state.in_cost[h, k, 0]
             delay = max(state.out_cost[h, 1], state.in_cost[h, k, 1], others_delay(slowest, m, k))
@@ -69,10 +71,14 @@ def swap_value(
     """The objective after exchanging devices a and b."""
     m, k = state.assignment[a], state.assignment[b]
     if state.swap_stamp[a, b] != state.stamp[m]:
-        state.swap_cost[a, b, 0], state.swap_cost[a, b, 1] = cost_of(problem, state, m, a, b, True, TOL, scratch)
+        state.swap_cost[a, b, 0], state.swap_cost[a, b, 1] = changed_edge_cost(
+            problem, state, m, a, b, True, TOL, scratch
+        )
         state.swap_stamp[a, b] = state.stamp[m]
     if state.swap_stamp[b, a] != state.stamp[k]:
-        state.swap_cost[b, a, 0], state.swap_cost[b, a, 1] = cost_of(problem, state, k, b, a, True, TOL, scratch)
+        state.swap_cost[b, a, 0], state.swap_cost[b, a, 1] = changed_edge_cost(
+            problem, state, k, b, a, True, TOL, scratch
+        )
         state.swap_stamp[b, a] = state.stamp[k]
     energy = base - state.energy[m] - state.energy[k] + state.swap_cost[a, b, 0] + state.swap_cost[b, a, 0]
     delay = max(state.swap_cost[a, b, 1], state.swap_cost[b, a, 1], others_delay(slowest, m, k))

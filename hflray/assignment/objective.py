@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hflray.allocation import Coupling
-from hflray.allocation.kernels.blocks import cost_edge
+from hflray.allocation.kernels.blocks import iteration_cost
 from hflray.allocation.kernels.edge import solve_edge
 from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.lanes import scratch_for
@@ -103,7 +103,7 @@ def starting_assignment(start: Start, fleet: Fleet, devices: IntArray, rng: np.r
 
 
 @kernel
-def edge_cost(problem: RoundProblem, assignment: IntArray, edge: int) -> tuple[float, float]:
+def assigned_edge_cost(problem: RoundProblem, assignment: IntArray, edge: int) -> tuple[float, float]:
     """E_m J and T_m s of one edge for the round, cloud hop included, with its devices as `assignment` (H,) has them."""
     members = np.flatnonzero(assignment == edge)
     n = len(members)
@@ -120,7 +120,7 @@ def edge_cost(problem: RoundProblem, assignment: IntArray, edge: int) -> tuple[f
     solve_edge(
         snr, cycles, power, cap, bandwidth, problem.weight, bits, alpha, x, y, 0.0, 0.0, False, TOL, scratch
     )  # fmt: skip
-    energy, delay = cost_edge(n, scratch.reshape(-1), bandwidth, bits, alpha, 1.0)
+    energy, delay = iteration_cost(n, scratch.reshape(-1), bandwidth, bits, alpha, 1.0)
     return (
         problem.iterations * energy + problem.hop_energy[edge],
         problem.iterations * delay + problem.hop_delay[edge],
@@ -131,7 +131,7 @@ def edge_cost(problem: RoundProblem, assignment: IntArray, edge: int) -> tuple[f
 def all_costs(problem: RoundProblem, assignment: IntArray, energy: FloatArray, delay: FloatArray) -> float:
     """Fill E_m and T_m (M,) of every edge; return the objective."""
     for edge in range(len(problem.bandwidth)):
-        energy[edge], delay[edge] = edge_cost(problem, assignment, edge)
+        energy[edge], delay[edge] = assigned_edge_cost(problem, assignment, edge)
     return float(energy.sum() + problem.weight * delay.max())
 
 

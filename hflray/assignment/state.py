@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hflray.allocation.kernels.blocks import cost_edge
+from hflray.allocation.kernels.blocks import iteration_cost
 from hflray.allocation.kernels.edge import solve_edge
 from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.lanes import ROWS, columns
@@ -133,7 +133,7 @@ def solve_members(problem: RoundProblem, state: State, m: int, warm: bool, tol: 
     """Solve edge m with the devices listed, to a KKT residual of `tol`, from its last solution if `warm`."""
     n = state.size[m]
     scratch = np.empty((ROWS + 6, columns(n + 1)))
-    state.energy[m], state.delay[m] = cost_of(problem, state, m, -1, -1, warm, tol, scratch)
+    state.energy[m], state.delay[m] = changed_edge_cost(problem, state, m, -1, -1, warm, tol, scratch)
     for k in range(n):
         h = state.members[m, k]
         state.x[h], state.y[h] = scratch[ROWS + 4, k], scratch[ROWS + 5, k]
@@ -141,7 +141,7 @@ def solve_members(problem: RoundProblem, state: State, m: int, warm: bool, tol: 
 
 
 @kernel
-def cost_of(
+def changed_edge_cost(
     problem: RoundProblem, state: State, m: int, without: int, extra: int, warm: bool, tol: float, scratch: FloatArray
 ) -> tuple[float, float]:
     """E_m and T_m of edge m without one of its devices and with one more; -1 for neither.
@@ -174,12 +174,12 @@ def cost_of(
         snr[:n], cycles[:n], power[:n], cap[:n], bandwidth, state.edge[WEIGHT, m], problem.bits, alpha, x[:n], y[:n],
         price, deadline, warm and n > 1, tol, scratch,
     )  # fmt: skip
-    energy, delay = cost_edge(n, scratch.reshape(-1), bandwidth, problem.bits, alpha, 1.0)
+    energy, delay = iteration_cost(n, scratch.reshape(-1), bandwidth, problem.bits, alpha, 1.0)
     scratch[0, n], scratch[1, n], scratch[2, n] = price, deadline, slope
     return problem.iterations * energy + problem.hop_energy[m], problem.iterations * delay + problem.hop_delay[m]
 
 
 @kernel
-def objective_of(problem: RoundProblem, state: State) -> float:
+def state_objective(problem: RoundProblem, state: State) -> float:
     """Σ E_m + λ max T_m."""
     return float(state.energy.sum() + problem.weight * state.delay.max())

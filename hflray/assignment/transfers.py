@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hflray.allocation.kernels.blocks import cost_edge
+from hflray.allocation.kernels.blocks import iteration_cost
 from hflray.allocation.kernels.edge import solve_edge
 from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.lanes import ROWS, columns
@@ -113,7 +113,7 @@ def solve_with(
         snr[:n], cycles[:n], power[:n], cap[:n], bandwidth, problem.weight, problem.bits, alpha, x[:n], y[:n],
         place.price[m], place.deadline[m], warm and n > 1, TOL, scratch,
     )  # fmt: skip
-    energy, delay = cost_edge(n, scratch.reshape(-1), bandwidth, problem.bits, alpha, 1.0)
+    energy, delay = iteration_cost(n, scratch.reshape(-1), bandwidth, problem.bits, alpha, 1.0)
     scratch[0, n], scratch[1, n] = price, deadline
     return problem.iterations * energy + problem.hop_energy[m], problem.iterations * delay + problem.hop_delay[m]
 
@@ -175,7 +175,7 @@ def settle_all(problem: Candidates, place: Place) -> None:
 
 
 @kernel
-def objective_of(problem: Candidates, place: Place) -> float:
+def place_objective(problem: Candidates, place: Place) -> float:
     """Σ E_m + λ max T_m, J."""
     return float(place.energy.sum() + problem.weight * place.delay.max())
 

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hflray.assignment.features import WIDTHS, FeatureSet, Rows
-from hflray.assignment.objective import edge_cost
+from hflray.assignment.objective import assigned_edge_cost
 from hflray.errors import ConfigError
 from hflray.rl.fleets import FleetSpec, SolvedFleet
 from hflray.rl.pool import FleetPool
@@ -154,7 +154,7 @@ class DeviceAssignmentEnv(gym.Env[NDArray[np.float32], np.int64]):
     def _cost_reward(self, device: int, edge: int) -> float:
         """Return the cost reward of assigning `device`; the first device's includes the cloud hops of empty edges."""
         self._assignment[device] = edge
-        self._energy[edge], self._delay[edge] = edge_cost(self._problem, self._assignment, edge)
+        self._energy[edge], self._delay[edge] = assigned_edge_cost(self._problem, self._assignment, edge)
         before, self._objective = (
             self._objective,
             float(self._energy.sum() + self._problem.weight * self._delay.max()),

@@ -22,7 +22,7 @@ from hflray.assignment.bounds import lower_bound
 from hflray.assignment.features import FeatureSet
 from hflray.assignment.network import QNetwork, padded_batch
 from hflray.errors import DivergedError
-from hflray.rl.fleets import FleetSpec, objective_of
+from hflray.rl.fleets import FleetSpec, assignment_objective
 from hflray.rl.pool import FleetPool, write_file
 from hflray.seeding import stream
 
@@ -96,7 +96,7 @@ class Evaluation:
             fleet_matches = int((assignment == solved.labels).sum())
             matches, devices = matches + fleet_matches, devices + len(assignment)
             returns.append(2 * fleet_matches - len(assignment))
-            objectives.append(objective_of(solved.problem, assignment))
+            objectives.append(assignment_objective(solved.problem, assignment))
         mean = float(np.mean(objectives))
         ratio = {name: mean / float(values.mean()) for name, values in self.references.items()}
         return Quality(float(np.mean(returns)), matches / devices, mean, ratio, np.array(objectives))
@@ -144,5 +144,7 @@ def _solve(spec: FleetSpec, index: int) -> dict[str, float]:
     objectives = {}
     for name, (assigner, options) in REFERENCES.items():
         rng = stream(spec.seed, f"assigner/reference/{name}", index)
-        objectives[name] = objective_of(problem, build_assigner(assigner, **options).assign(fleet, work, devices, rng))
+        objectives[name] = assignment_objective(
+            problem, build_assigner(assigner, **options).assign(fleet, work, devices, rng)
+        )
     return objectives | {BOUND: lower_bound(fleet, work, devices)}

@@ -30,7 +30,7 @@ from hflray.assignment.policy import load_policy, save_policy
 from hflray.config import load_config
 from hflray.errors import ConfigError, HflrayError
 from hflray.provenance import git_commit
-from hflray.rl.fleets import FleetSpec, SolvedFleet, held_out, objective_of, reporting
+from hflray.rl.fleets import FleetSpec, SolvedFleet, assignment_objective, held_out, reporting
 from hflray.rl.gradient import AT_ONCE, CostGradient, batch_of
 from hflray.rl.pool import prepare
 
@@ -51,7 +51,7 @@ def evaluate(network: QNetwork, fleets: Sequence[SolvedFleet]) -> dict[str, floa
     """
     assignments = [greedy(network, fleet) for fleet in fleets]
     objectives = np.array(
-        [objective_of(fleet.problem, edges) for fleet, edges in zip(fleets, assignments, strict=True)]
+        [assignment_objective(fleet.problem, edges) for fleet, edges in zip(fleets, assignments, strict=True)]
     )
     teacher_objectives = np.array([fleet.objective for fleet in fleets])
     agreement = [float((edges == fleet.labels).mean()) for fleet, edges in zip(fleets, assignments, strict=True)]

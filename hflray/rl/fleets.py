@@ -196,7 +196,11 @@ class FleetSpec:
         labels = teacher.assign(fleet, work, devices, stream(self.seed, f"{self._stream}/teacher", index))
         problem = self.problem(fleet, work)
         return SolvedFleet(
-            problem, labels.astype(np.int8), objective_of(problem, labels), fleet.cycles_per_sample, fleet.samples
+            problem,
+            labels.astype(np.int8),
+            assignment_objective(problem, labels),
+            fleet.cycles_per_sample,
+            fleet.samples,
         )
 
 
@@ -241,7 +245,7 @@ def check_rows(rows: Rows) -> None:
         raise DataError(f"features[{index}]: got {rows[tuple(bad[0])]}; finite numbers are needed; correct the fleet")
 
 
-def objective_of(problem: RoundProblem, assignment: NDArray[Any]) -> float:
+def assignment_objective(problem: RoundProblem, assignment: NDArray[Any]) -> float:
     """Compute the objective ``Σ E_m + λ max T_m`` of an assignment (H,), J."""
     energy, delay = np.empty((2, len(problem.bandwidth)))
     return float(all_costs(problem, np.asarray(assignment, dtype=np.intp), energy, delay))

@@ -12,7 +12,7 @@ import pytest
 from hflray.allocation import allocate_round
 from hflray.assignment import build_assigner, local_search
 from hflray.assignment.candidates import candidates, greedy, improve, relieve
-from hflray.assignment.transfers import Place, added_cost, objective_of, own_cost, settle_all, value_of
+from hflray.assignment.transfers import Place, added_cost, own_cost, place_objective, settle_all, value_of
 from hflray.cost import Workload, round_cost
 from hflray.errors import ConfigError
 from hflray.fleet import FleetConfig, sample_fleet
@@ -80,12 +80,12 @@ def test_moves_are_billed_exactly_and_never_raise_the_objective(weight):
     work = dataclasses.replace(WORK, delay_weight=weight)
     fleet, devices = scene(1)
     problem, place = settled(fleet, work, devices, passes=0)
-    before = objective_of(problem, place)
+    before = place_objective(problem, place)
     for _ in range(4):
         improve(problem, place, np.arange(100))
         won = relieve(problem, place)
         assert won >= 0
-        value = objective_of(problem, place)
+        value = place_objective(problem, place)
         assert value <= before
         assert value == pytest.approx(objective(fleet, work, devices, edges_of(problem, place)), rel=1e-6)
         before = value

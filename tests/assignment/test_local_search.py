@@ -13,7 +13,7 @@ from hflray.assignment.bounds import brute_force
 from hflray.assignment.local_search import descend
 from hflray.assignment.neighbours import best_exchange, best_transfer
 from hflray.assignment.objective import round_problem
-from hflray.assignment.state import new_state, objective_of
+from hflray.assignment.state import new_state, state_objective
 from hflray.cost import Workload, round_cost
 from hflray.errors import ConfigError
 from hflray.fleet import FleetConfig, sample_fleet
@@ -76,7 +76,7 @@ def test_the_tables_say_what_a_move_costs_even_after_many_moves():
                 swaps.append(objective(fleet, WORK, devices, swapped))
         assert value == pytest.approx(min(swaps), rel=1e-5)
         descend_one_step(problem, state, device, edge)
-        assert objective_of(problem, state) == pytest.approx(objective(fleet, WORK, devices, moved), rel=1e-8)
+        assert state_objective(problem, state) == pytest.approx(objective(fleet, WORK, devices, moved), rel=1e-8)
 
 
 def descend_one_step(problem, state, device, edge):

@@ -10,7 +10,7 @@ import torch
 
 from hflray.assignment.network import NetworkSpec, QNetwork, build_network
 from hflray.config import ExperimentConfig, FleetConfig, load_config
-from hflray.rl.fleets import FORMAT, FleetSpec, SolvedFleet, objective_of
+from hflray.rl.fleets import FORMAT, FleetSpec, SolvedFleet, assignment_objective
 from hflray.rl.pool import SPEC, FleetPool, write_shard
 
 SMALL = (
@@ -66,7 +66,7 @@ def identity_pool(folder: Path, count: int, spec: FleetSpec) -> FleetPool:
             SolvedFleet(
                 problem,
                 strongest.astype(np.int8),
-                objective_of(problem, strongest),
+                assignment_objective(problem, strongest),
                 solved.cycles_per_sample,
                 solved.samples,
             )

@@ -15,7 +15,7 @@ from hflray import ConfigError
 from hflray.assignment.network import padded_batch
 from hflray.config import ExperimentConfig, load_config
 from hflray.rl.algorithm import D3QN, EXTRA, algorithm_config
-from hflray.rl.fleets import FleetSpec, SolvedFleet, held_out, objective_of
+from hflray.rl.fleets import FleetSpec, SolvedFleet, assignment_objective, held_out
 from hflray.rl.learner import TEACHER
 from hflray.rl.module import LENGTHS
 from hflray.rl.pool import FleetPool, prepare
@@ -282,7 +282,7 @@ def greedy(algorithm: D3QN, fleets: list[SolvedFleet], features: str, alone: boo
 
 def cost_of(fleets: list[SolvedFleet], assignments: list[np.ndarray]) -> float:
     """Return the mean objective divided by the teacher's mean objective."""
-    values = [objective_of(fleet.problem, edges) for fleet, edges in zip(fleets, assignments, strict=True)]
+    values = [assignment_objective(fleet.problem, edges) for fleet, edges in zip(fleets, assignments, strict=True)]
     return float(np.mean(values) / np.mean([fleet.objective for fleet in fleets]))
 
 

@@ -13,7 +13,7 @@ from hflray.provenance import git_commit
 from hflray.rl import card as module
 from hflray.rl.card import as_markdown
 from hflray.rl.finetune import greedy
-from hflray.rl.fleets import objective_of, reporting
+from hflray.rl.fleets import assignment_objective, reporting
 from tests.rl.small import TINY, tiny_network
 
 
@@ -61,7 +61,7 @@ def test_measuring_uses_the_reporting_fleets(tmp_path, monkeypatch):
         torch.equal(a, b) for a, b in zip(loaded.state_dict().values(), network.state_dict().values(), strict=True)
     )
     solved = [reporting(TINY).solve(index) for index in range(4)]
-    objectives = [objective_of(fleet.problem, greedy(loaded, fleet)) for fleet in solved]
+    objectives = [assignment_objective(fleet.problem, greedy(loaded, fleet)) for fleet in solved]
     assert measured["reported"]["objective"] == round(float(np.mean(objectives)), 3)
     assert measured["reported"]["reporting_fleets"] == 4
     assert {key: value for key, value in measured.items() if key != "reported"} == card

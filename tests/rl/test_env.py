@@ -9,7 +9,7 @@ from gymnasium.utils.env_checker import check_env
 
 from hflray import ConfigError
 from hflray.rl.env import ENV_ID, DeviceAssignmentEnv, open_pool
-from hflray.rl.fleets import FleetSpec, objective_of
+from hflray.rl.fleets import FleetSpec, assignment_objective
 from hflray.rl.pool import FleetPool, prepare
 
 SPEC = FleetSpec(num_scheduled=(3, 6), num_edges=(2, 4))
@@ -76,7 +76,9 @@ def test_the_cost_reward_adds_up_to_the_objective(pool) -> None:
         order = [int(np.flatnonzero((solved.rows("db", env.num_edges) == row).all(axis=1))[0]) for row in info["rows"]]
         assignment = np.empty(h, dtype=int)
         assignment[order] = actions
-        assert -total * solved.objective / h == pytest.approx(objective_of(solved.problem, assignment), rel=1e-6)
+        assert -total * solved.objective / h == pytest.approx(
+            assignment_objective(solved.problem, assignment), rel=1e-6
+        )
     _, _, rewards = play(env)
     assert rewards.sum() == pytest.approx(-len(rewards), rel=1e-6)  # for the teacher's assignment
 

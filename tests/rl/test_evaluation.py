@@ -11,7 +11,7 @@ from hflray.assignment import build_assigner
 from hflray.assignment.network import NetworkSpec, QNetwork, build_network
 from hflray.rl import evaluation
 from hflray.rl.evaluation import Evaluation, references
-from hflray.rl.fleets import FleetSpec, held_out, objective_of
+from hflray.rl.fleets import FleetSpec, assignment_objective, held_out
 from hflray.rl.pool import prepare
 
 SPEC = held_out(FleetSpec(num_scheduled=(3, 7), num_edges=(3, 3)))
@@ -54,7 +54,7 @@ def test_references_are_solved_once_and_grow_with_the_pool(tmp_path, monkeypatch
     fleet, work = SPEC.draw(1)
     devices = np.arange(fleet.num_devices)
     search = build_assigner("local_search").assign(fleet, work, devices, np.random.default_rng(0))
-    assert first["local_search"][1] == pytest.approx(objective_of(pool[1].problem, search))
+    assert first["local_search"][1] == pytest.approx(assignment_objective(pool[1].problem, search))
     for name in ("teacher", "hfel-100", "hfel-300", "local_search"):
         assert (first["lower_bound"] <= first[name]).all()
     grown = references(prepare(SPEC, 5, tmp_path))

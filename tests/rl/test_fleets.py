@@ -13,7 +13,7 @@ from hflray.assignment.d3qn import SHIPPED, load_policy
 from hflray.assignment.features import feature_rows
 from hflray.config import FleetConfig, load_config
 from hflray.cost import round_cost
-from hflray.rl.fleets import FleetSpec, check_rows, held_out, network_spec, objective_of, reporting
+from hflray.rl.fleets import FleetSpec, assignment_objective, check_rows, held_out, network_spec, reporting
 
 SPEC = FleetSpec(num_scheduled=(4, 9), num_edges=(2, 4), delay_weight=(0.1, 10.0), model_kb=(10.0, 882.0))
 
@@ -55,7 +55,7 @@ def test_the_objective_is_that_of_the_cost_model() -> None:
     labels = solved.labels.astype(int)
     cost = round_cost(fleet, work, devices, labels, allocate_round(fleet, work, devices, labels))
     assert solved.objective == pytest.approx(cost.objective, rel=1e-6)
-    assert objective_of(solved.problem, labels) == solved.objective
+    assert assignment_objective(solved.problem, labels) == solved.objective
 
 
 @pytest.mark.parametrize("features", ["paper", "db"])

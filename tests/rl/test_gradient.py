@@ -10,7 +10,7 @@ import torch
 
 from hflray import checkpoint
 from hflray.config import FleetConfig
-from hflray.rl.fleets import FleetSpec, objective_of
+from hflray.rl.fleets import FleetSpec, assignment_objective
 from hflray.rl.gradient import CostGradient, batch_of
 from tests.rl.small import tiny_network
 
@@ -32,7 +32,7 @@ def test_the_gradient_is_that_of_the_expected_objective():
     share = net(rows, lengths)[0].softmax(-1)
     expected = sum(
         torch.stack([share[h, m] for h, m in enumerate(choice)]).prod()
-        * np.log(objective_of(fleet.problem, np.array(choice)))
+        * np.log(assignment_objective(fleet.problem, np.array(choice)))
         for choice in itertools.product(range(2), repeat=3)
     )
     exact = torch.autograd.grad(expected, net.advantage[-1].weight)[0]

@@ -148,7 +148,7 @@ def costs(block: FloatArray, fit_b: float, fit_f: float, kappa: float, alpha: fl
 
 
 @kernel
-def cost_edge(
+def iteration_cost(
     n: int, work: FloatArray, bandwidth: float, bits: float, alpha: float, fit_f: float
 ) -> tuple[float, float]:
     """Energy J and slowest delay s of one edge iteration, b scaled to use up B exactly, f times `fit_f`.

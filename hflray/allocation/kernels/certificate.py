@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hflray.allocation.kernels.blocks import bounds, cost_edge, locate
+from hflray.allocation.kernels.blocks import bounds, iteration_cost, locate
 from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.lanes import BLOCK, LANES, PI, X_0, X_M, Y_M, blocks_of, fill, scratch_for_edges
 from hflray.allocation.kernels.terms import LN2
@@ -36,7 +36,7 @@ def certify(
     sum_pi = 0.0
     for i in range(n):
         sum_pi += work[i // LANES * BLOCK + i % LANES + PI]
-    energy, delay = cost_edge(n, work, bandwidth, bits, alpha, (weight / sum_pi) ** (1.0 / 3.0))
+    energy, delay = iteration_cost(n, work, bandwidth, bits, alpha, (weight / sum_pi) ** (1.0 / 3.0))
     mu, kappa = math.exp(price), bits * LN2
     bound = -mu * bandwidth
     for k in range(blocks_of(n)):

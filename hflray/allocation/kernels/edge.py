@@ -181,8 +181,8 @@ def solve_edge(
 ) -> tuple[float, float, float, int, float]:
     """Solve one edge: from (x, y, price, deadline) if `warm`, else from equal shares; then, if need be, by bisection.
 
-    x and y are overwritten with ln b and ln π; ``scratch.reshape(-1)`` is left as `blocks.cost_edge` wants it. Returns
-    as `newton`; the count is 0 for the closed form of one device and at least `BISECTED` where bisection was needed.
+    x and y are overwritten with ln b and ln π, and ``scratch.reshape(-1)`` is left as `blocks.iteration_cost` wants it.
+    Returns as `newton`; the count is 0 for the closed form of one device and at least `BISECTED` after bisection.
     """
     n, work = len(snr), scratch.reshape(-1)
     if n == 1:  # all the bandwidth, all the weight

@@ -78,7 +78,7 @@ def test_cost_of_an_edge_by_hand():
     work = scratch_for(n).reshape(-1)
     fill(np.full(n, 2.0), np.array([4.0, 8.0]), np.array([1.0, 3.0]), np.array([9.0, 2.0]), *np.zeros((2, n)), work)
     work[lanes.B : lanes.B + LANES], work[lanes.F : lanes.F + LANES] = 1.0, 4.0
-    energy, delay = blocks.cost_edge(n, work, 4.0, bits, alpha, 1.0)
+    energy, delay = blocks.iteration_cost(n, work, 4.0, bits, alpha, 1.0)
     assert (energy, delay) == pytest.approx((1 * 3 + 0.25 * 4 * 16 + 3 * 3 + 0.25 * 8 * 4, max(3 + 1, 3 + 4)))
 
 
