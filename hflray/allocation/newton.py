@@ -10,8 +10,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hflray.allocation.batch import THREADED, TOL, BatchSolution, finish, solve_batch
-from hflray.allocation.kernels.joint import solve_joint
+from hflray.allocation.batch import THREADED, TOL, finish, solve_batch
+from hflray.allocation.kernels.bundles import Solution
+from hflray.allocation.kernels.joint import new_joint_solution, solve_joint
 from hflray.allocation.kernels.onecall import allocate_in_one_call
 from hflray.allocation.problem import Allocation, Ragged, ragged
 from hflray.arrays import FloatArray, IntArray
@@ -52,13 +53,15 @@ def allocate_small(fleet: Fleet, work: Workload, devices: ArrayLike, assignment:
     )
     if not (well and residual <= MAX_RESIDUAL):
         return None
+    bandwidth_hz, cpu_hz, delay_price = per_device
+    bandwidth_price, deadline_s = per_edge
     return Allocation(
-        bandwidth_hz=per_device[0],
-        cpu_hz=per_device[1],
-        delay_price=per_device[2],
-        bandwidth_price=per_edge[0],
-        deadline_s=per_edge[1],
-        edge_price=np.full(len(per_edge[0]), work.delay_weight),
+        bandwidth_hz=bandwidth_hz,
+        cpu_hz=cpu_hz,
+        delay_price=delay_price,
+        bandwidth_price=bandwidth_price,
+        deadline_s=deadline_s,
+        edge_price=np.full(fleet.num_edges, work.delay_weight),
         kkt_residual=residual,
         duality_gap=gap,
     )
@@ -74,73 +77,63 @@ def allocate(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray, c
     problem = ragged(fleet, work, devices, edges)
     if coupling == "joint":
         return _allocate_joint(fleet, work, devices, problem)
-    weight = np.full(len(problem.edges), work.delay_weight)
-    solution = solve_batch(*_given(problem), weight, work.model_bits, fleet.capacitance)
+    weight = np.full(len(problem.present), work.delay_weight)
+    solution = solve_batch(problem.edges, weight)
     check_solution(problem, solution, devices)
-    objective = solution.energy_j + weight * solution.delay_s
-    gap = float(((objective - solution.bound_j) / objective).max())
+    feasible = solution.feasible
+    objective = feasible.energy_j + weight * feasible.delay_s
+    gap = float(((objective - feasible.bound_j) / objective).max())
     return _to_allocation(problem, solution, weight, fleet.num_edges, float(solution.residual.max()), gap)
-
-
-def _given(problem: Ragged) -> tuple[IntArray, FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
-    return (
-        problem.offsets,
-        problem.snr_hz,
-        problem.cycles,
-        problem.power_w,
-        problem.max_cpu_hz,
-        problem.bandwidth_hz,
-    )
 
 
 def _allocate_joint(fleet: Fleet, work: Workload, devices: IntArray, problem: Ragged) -> Allocation:
     hop_delay, hop_energy = cloud_hop(fleet, work.model_bits) if work.cloud_hop else np.zeros((2, fleet.num_edges))
-    empty = np.setdiff1d(np.arange(fleet.num_edges), problem.edges)
+    empty = np.setdiff1d(np.arange(fleet.num_edges), problem.present)
     floor = float(hop_delay[empty].max()) if empty.size and work.cloud_hop else -np.inf
-    hop = hop_delay[problem.edges]
-    n, e, q = len(problem.order), len(problem.edges), float(work.edge_iterations)
-    x, y, state = np.empty(n), np.empty(n), np.zeros((e, 6))
-    weight_bits_alpha = float(work.delay_weight), q, float(work.model_bits), float(fleet.capacitance)
-    solve_joint(*_given(problem), hop, floor, *weight_bits_alpha, x, y, state, TOL)
-    weight = np.exp(state[:, 0])
-    solution = finish(*_given(problem), weight, work.model_bits, fleet.capacitance, x, y, state[:, 1:])
+    hop, q = hop_delay[problem.present], float(work.edge_iterations)
+    found = new_joint_solution(len(problem.order), len(problem.present))
+    solve_joint(problem.edges, hop, floor, float(work.delay_weight), q, found, TOL)
+    solution, weight = finish(problem.edges, found), np.exp(found.log_weight)
     check_solution(problem, solution, devices)
+    feasible = solution.feasible
     # The proof is of the round as a whole: weak duality in the deadline too, with what is left of λ at the empty edge.
-    delay = q * solution.delay_s + hop
+    delay = q * feasible.delay_s + hop
     slowest = max(float(delay.max()), floor)
-    objective = q * solution.energy_j.sum() + work.delay_weight * slowest + hop_energy.sum()
+    objective = q * feasible.energy_j.sum() + work.delay_weight * slowest + hop_energy.sum()
     left = work.delay_weight - weight.sum()
-    bound = q * solution.bound_j.sum() + weight @ hop + (left * floor if np.isfinite(floor) else 0.0) + hop_energy.sum()
+    bound = q * feasible.bound_j.sum() + weight @ hop + (left * floor if np.isfinite(floor) else 0.0) + hop_energy.sum()
     residual = max(float(solution.residual.max()), float(np.abs(delay / slowest - 1.0).max()))
     if not residual <= MAX_RESIDUAL:
         raise InfeasibleError(
-            f"allocation of edge {problem.edges[np.abs(delay - slowest).argmax()]}: the shared deadline of "
+            f"allocation of edge {problem.present[np.abs(delay - slowest).argmax()]}: the shared deadline of "
             f"{slowest:.6g} s is missed by {residual:.1g} of it; use allocation.coupling 'per_edge', or leave out the "
             "device with the weakest link"
         )
     return _to_allocation(problem, solution, weight, fleet.num_edges, residual, float((objective - bound) / objective))
 
 
-def check_solution(problem: Ragged, solution: BatchSolution, devices: IntArray) -> None:
+def check_solution(problem: Ragged, solution: Solution, devices: IntArray) -> None:
     """Refuse an answer that is not finite or not converged. Raises InfeasibleError naming the edge and the device."""
-    bad = np.flatnonzero(~(np.isfinite(solution.bound_j) & (solution.residual <= MAX_RESIDUAL)))
+    bad = np.flatnonzero(~(np.isfinite(solution.feasible.bound_j) & (solution.residual <= MAX_RESIDUAL)))
     if bad.size:
-        inside = slice(problem.offsets[bad[0]], problem.offsets[bad[0] + 1])
-        worst = problem.order[inside][np.argmin(problem.snr_hz[inside])]
+        inside = slice(problem.edges.offsets[bad[0]], problem.edges.offsets[bad[0] + 1])
+        snr_hz = problem.edges.devices.snr[inside]
+        worst = problem.order[inside][np.argmin(snr_hz)]
         raise InfeasibleError(
-            f"allocation of edge {problem.edges[bad[0]]}: no deadline that its devices meet is a finite number; device "
-            f"{devices[worst]} has the weakest link (gain·power/noise = {problem.snr_hz[inside].min():.3g} Hz); "
+            f"allocation of edge {problem.present[bad[0]]}: no deadline that its devices meet is a finite number; "
+            f"device {devices[worst]} has the weakest link (gain·power/noise = {snr_hz.min():.3g} Hz); "
             "leave it out of the schedule, or assign it to another edge"
         )
 
 
 def _to_allocation(
-    problem: Ragged, solution: BatchSolution, weight: FloatArray, num_edges: int, residual: float, gap: float
+    problem: Ragged, solution: Solution, weight: FloatArray, num_edges: int, residual: float, gap: float
 ) -> Allocation:
     """Put a batch's solution back into the order of the schedule and of the fleet's edges."""
     devices, filled = np.empty((3, len(problem.order))), np.zeros((3, num_edges))
-    devices[:, problem.order] = solution.bandwidth_hz, solution.cpu_hz, np.exp(solution.log_delay_price)
-    filled[:, problem.edges] = np.exp(solution.log_bandwidth_price), solution.delay_s, weight
+    feasible, unknowns = solution.feasible, solution.unknowns
+    devices[:, problem.order] = feasible.bandwidth_hz, feasible.cpu_hz, np.exp(unknowns.log_delay_price)
+    filled[:, problem.present] = np.exp(unknowns.log_bandwidth_price), feasible.delay_s, weight
     return Allocation(
         bandwidth_hz=devices[0],
         cpu_hz=devices[1],

@@ -13,6 +13,8 @@ from typing import NoReturn
 
 import numpy as np
 
+from hflray.allocation.kernels.bundles import Devices, Edges
+from hflray.allocation.link import compute_cycles, received_snr_hz
 from hflray.arrays import FloatArray, IntArray
 from hflray.cost import Workload
 from hflray.errors import ConfigError
@@ -52,20 +54,13 @@ class Ragged:
 
     Attributes:
         order: positions within the schedule, (H,).
-        edges: the edges that have devices, ascending, (e,).
-        offsets: devices of the e-th of them are ``offsets[e]:offsets[e + 1]``, (e + 1,).
-        snr_hz, cycles, power_w, max_cpu_hz: as in `EdgeProblem`, (H,).
-        bandwidth_hz: B_m, (e,), Hz.
+        present: the edges that have devices, ascending, (e,).
+        edges: their problems, in that order.
     """
 
     order: IntArray
-    edges: IntArray
-    offsets: IntArray
-    snr_hz: FloatArray
-    cycles: FloatArray
-    power_w: FloatArray
-    max_cpu_hz: FloatArray
-    bandwidth_hz: FloatArray
+    present: IntArray
+    edges: Edges
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,19 +162,29 @@ def edge_problems(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArr
     check_fleet(fleet, devices, edges)
     for edge in np.unique(edges):
         members = np.flatnonzero(edges == edge)
-        own = devices[members]
+        own = lay_out(fleet, work, devices[members], np.full(len(members), edge, dtype=np.intp))
         yield EdgeProblem(
             edge=int(edge),
             members=members,
-            snr_hz=fleet.gain_of(own, edge) * fleet.power_w[own] / fleet.noise_w_per_hz,
-            cycles=work.local_iterations * fleet.cycles_per_sample[own] * fleet.samples[own],
-            power_w=fleet.power_w[own],
-            max_cpu_hz=fleet.max_cpu_hz[own],
+            snr_hz=own.snr,
+            cycles=own.cycles,
+            power_w=own.power,
+            max_cpu_hz=own.cap,
             bandwidth_hz=float(fleet.edge_bandwidth_hz[edge]),
             model_bits=work.model_bits,
             delay_weight=work.delay_weight,
             capacitance=fleet.capacitance,
         )
+
+
+def lay_out(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray) -> Devices:
+    """What the kernels know of `devices`, (n,), each at its edge of `edges`, (n,)."""
+    return Devices(
+        snr=received_snr_hz(fleet.gain_of(devices, edges), fleet.power_w[devices], fleet.noise_w_per_hz),
+        cycles=compute_cycles(work.local_iterations, fleet.cycles_per_sample[devices], fleet.samples[devices]),
+        power=fleet.power_w[devices],
+        cap=fleet.max_cpu_hz[devices],
+    )
 
 
 def ragged(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray) -> Ragged:
@@ -188,13 +193,11 @@ def ragged(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray) -> 
     order = np.argsort(edges, kind="stable")
     own, at = devices[order], edges[order]
     present, first = np.unique(at, return_index=True)
-    return Ragged(
-        order=order,
-        edges=present,
+    problem = Edges(
         offsets=np.append(first, len(at)).astype(np.intp),
-        snr_hz=fleet.gain_of(own, at) * fleet.power_w[own] / fleet.noise_w_per_hz,
-        cycles=work.local_iterations * fleet.cycles_per_sample[own] * fleet.samples[own],
-        power_w=fleet.power_w[own],
-        max_cpu_hz=fleet.max_cpu_hz[own],
-        bandwidth_hz=fleet.edge_bandwidth_hz[present],
+        devices=lay_out(fleet, work, own, at),
+        bandwidth=fleet.edge_bandwidth_hz[present],
+        bits=float(work.model_bits),
+        alpha=float(fleet.capacitance),
     )
+    return Ragged(order, present, problem)

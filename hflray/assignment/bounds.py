@@ -112,8 +112,8 @@ def bound_at(problem: RoundProblem, point: FloatArray, width: float) -> tuple[fl
     weights = np.exp(point[: h_count + 1] - point[: h_count + 1].max())
     weights *= problem.weight / weights.sum()
     mu = np.exp(point[h_count + 1 :])
-    hop = problem.hop_delay.max()
-    value = problem.hop_energy.sum() + weights[h_count] * hop - (mu * problem.bandwidth).sum()
+    hop = problem.hop.delay.max()
+    value = problem.hop.energy.sum() + weights[h_count] * hop - (mu * problem.bandwidth).sum()
     slope_pi, slope_mu = np.empty(h_count + 1), -problem.bandwidth
     slope_pi[h_count] = hop
     kappa, q = problem.bits * LN2, problem.iterations
@@ -127,7 +127,7 @@ def bound_at(problem: RoundProblem, point: FloatArray, width: float) -> tuple[fl
             ratio = math.exp(invert_slope(math.log(mu[m]) + 2.0 * math.log(snr) - math.log(kappa * dear)))
             used[m] = snr / ratio
             s = kappa / (used[m] * math.log1p(ratio))
-            late[m] = q * (s + c / f) + problem.hop_delay[m]
+            late[m] = q * (s + c / f) + problem.hop.delay[m]
             term[m] = q * (problem.alpha / 2.0 * c * f * f + p * s) + pi * late[m] + mu[m] * used[m]
         least = term.min()
         share = np.exp(-(term - least) / width) if width > 0.0 else (term == least) * 1.0

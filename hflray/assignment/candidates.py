@@ -23,14 +23,15 @@ import time
 import numpy as np
 
 from hflray.allocation.kernels.jit import kernel
-from hflray.allocation.kernels.lanes import ROWS, columns
+from hflray.allocation.kernels.lanes import scratch_with_list
 from hflray.allocation.kernels.terms import LN2
+from hflray.allocation.link import received_snr_of_links_hz
 from hflray.allocation.problem import check_values, refuse_gain
 from hflray.arrays import IntArray
-from hflray.assignment.objective import Start, slowest_three, starting_assignment
+from hflray.assignment.objective import Start, all_but_links, slowest_three, starting_assignment
+from hflray.assignment.place import Candidates, Links, Place, blank_place
 from hflray.assignment.transfers import (
-    Candidates,
-    Place,
+    Guest,
     added_cost,
     own_cost,
     place_objective,
@@ -38,7 +39,7 @@ from hflray.assignment.transfers import (
     try_transfer,
     value_of,
 )
-from hflray.cost import Workload, cloud_hop
+from hflray.cost import Workload
 from hflray.fleet import Fleet
 
 WIN = 1e-7  # a move must win this much of the energy of its two edges
@@ -68,25 +69,10 @@ def search_candidates(
     # Looking at all links is a good part of the time: the best gain is known here.
     begin = strongest[:, 0] if start == "best_gain" else starting_assignment(start, fleet, devices, rng)
     problem = candidates(fleet, work, devices, np.column_stack([strongest, begin]))
-    h, m = len(devices), fleet.num_edges
-    slot = np.full(h, problem.edge.shape[1] - 1, dtype=np.intp)
+    h = len(devices)
+    slot = np.full(h, problem.links.edge.shape[1] - 1, dtype=np.intp)
     greedy(problem, slot, GREEDY_PASSES)
-    place = Place(
-        slot=slot,
-        head=np.full(m, -1, dtype=np.intp),
-        after=np.full(h, -1, dtype=np.intp),
-        before=np.full(h, -1, dtype=np.intp),
-        size=np.zeros(m, dtype=np.intp),
-        x=np.zeros(h),
-        y=np.zeros(h),
-        price=np.zeros(m),
-        deadline=np.zeros(m),
-        energy=np.zeros(m),
-        delay=np.zeros(m),
-        stamp=np.zeros(m, dtype=np.intp),
-        seen=np.full(h, -1, dtype=np.intp),
-        clock=np.zeros(1, dtype=np.intp),
-    )
+    place = blank_place(slot, fleet.num_edges)
     settle_all(problem, place)
     value = place_objective(problem, place)
     while time.perf_counter() < stop:
@@ -100,7 +86,7 @@ def search_candidates(
         before, value = value, place_objective(problem, place)
         if value >= before * (1.0 - PASS):
             break
-    return np.asarray(problem.edge[np.arange(h), place.slot], dtype=np.intp)
+    return np.asarray(problem.links.edge[np.arange(h), place.slot], dtype=np.intp)
 
 
 def candidates(fleet: Fleet, work: Workload, devices: IntArray, edge: IntArray) -> Candidates:
@@ -111,73 +97,60 @@ def candidates(fleet: Fleet, work: Workload, devices: IntArray, edge: IntArray) 
     if bad.size:
         i, j = bad[0]
         refuse_gain(int(devices[i]), int(edge[i, j]), float(gain[i, j]))
-    hop_delay, hop_energy = cloud_hop(fleet, work.model_bits) if work.cloud_hop else np.zeros((2, fleet.num_edges))
-    return Candidates(
-        edge=edge,
-        snr=gain * (fleet.power_w[devices] / fleet.noise_w_per_hz)[:, None],
-        cycles=work.local_iterations * fleet.cycles_per_sample[devices] * fleet.samples[devices],
-        power=fleet.power_w[devices],
-        cap=fleet.max_cpu_hz[devices],
-        bandwidth=fleet.edge_bandwidth_hz.copy(),
-        hop_delay=hop_delay,
-        hop_energy=hop_energy,
-        iterations=float(work.edge_iterations),
-        weight=float(work.delay_weight),
-        bits=float(work.model_bits),
-        alpha=float(fleet.capacitance),
-    )
+    snr = received_snr_of_links_hz(gain, fleet.power_w[devices], fleet.noise_w_per_hz)
+    return Candidates(links=Links(edge, snr), **all_but_links(fleet, work, devices))
 
 
 @kernel
 def greedy(problem: Candidates, slot: IntArray, passes: int) -> None:
     """Move each device in turn to the candidate where it adds least to ``Σ A²/B``; changes `slot`."""
-    h_count, k_count = problem.edge.shape
+    h_count, k_count = problem.links.edge.shape
     fair = len(problem.bandwidth) / h_count
     load = np.empty((h_count, k_count))
     total = np.zeros(len(problem.bandwidth))
     for h in range(h_count):
         for j in range(k_count):
-            share = problem.bandwidth[problem.edge[h, j]] * min(fair, 1.0)
+            share = problem.bandwidth[problem.links.edge[h, j]] * min(fair, 1.0)
             paid = problem.power[h] + problem.weight * min(fair, 1.0)
-            load[h, j] = math.sqrt(paid * problem.bits * LN2 / math.log1p(problem.snr[h, j] / share))
-        total[problem.edge[h, slot[h]]] += load[h, slot[h]]
+            load[h, j] = math.sqrt(paid * problem.bits * LN2 / math.log1p(problem.links.snr[h, j] / share))
+        total[problem.links.edge[h, slot[h]]] += load[h, slot[h]]
     for _ in range(passes):
         for h in range(h_count):
-            total[problem.edge[h, slot[h]]] -= load[h, slot[h]]
+            total[problem.links.edge[h, slot[h]]] -= load[h, slot[h]]
             least = math.inf
             for j in range(k_count):
-                k = problem.edge[h, j]
+                k = problem.links.edge[h, j]
                 more = load[h, j] * (2.0 * total[k] + load[h, j]) / problem.bandwidth[k]
                 if more < least:
                     least = more
                     slot[h] = j
-            total[problem.edge[h, slot[h]]] += load[h, slot[h]]
+            total[problem.links.edge[h, slot[h]]] += load[h, slot[h]]
 
 
 @kernel
 def improve(problem: Candidates, place: Place, order: IntArray) -> int:
     """Look at devices in this order, and move each to its best candidate if that wins; return how many moved."""
     moved = 0
-    room = columns(place.size.max() + 64)
-    first, second = np.zeros((ROWS + 6, room)), np.zeros((ROWS + 6, room))
+    room = place.lists.size.max() + 64
+    first, second = scratch_with_list(room), scratch_with_list(room)
     slowest = slowest_three(place.delay)
     for h in order:
-        m = problem.edge[h, place.slot[h]]
-        newest = place.stamp[m]
-        for j in range(problem.edge.shape[1]):
-            newest = max(newest, place.stamp[problem.edge[h, j]])
-        if newest <= place.seen[h]:
+        m = problem.links.edge[h, place.slot[h]]
+        newest = place.visits.stamp[m]
+        for j in range(problem.links.edge.shape[1]):
+            newest = max(newest, place.visits.stamp[problem.links.edge[h, j]])
+        if newest <= place.visits.seen[h]:
             continue
-        place.seen[h] = place.clock[0]
+        place.visits.seen[h] = place.visits.clock[0]
         own = own_cost(problem, place, h)
         # The second order: (A + a)² - A² - 2Aa = (2Aa)²/(4A²), with A² the cost of the whole edge.
         own -= own * own / (4.0 * value_of(problem, place, m))
         best, to, x, y = own, -1, 0.0, 0.0
-        for j in range(problem.edge.shape[1]):
-            k = problem.edge[h, j]
+        for j in range(problem.links.edge.shape[1]):
+            k = problem.links.edge[h, j]
             if k == m:
                 continue
-            if place.size[k] == 0:
+            if place.lists.size[k] == 0:
                 to = j
                 break
             more, x_j, y_j = added_cost(problem, place, h, j, best)
@@ -187,13 +160,12 @@ def improve(problem: Candidates, place: Place, order: IntArray) -> int:
                     best, to, x, y = more, j, x_j, y_j
         if to < 0:
             continue
-        k = problem.edge[h, to]
-        if place.size[k] + 4 >= room:
-            room = columns(2 * place.size[k] + 64)
-            first, second = np.zeros((ROWS + 6, room)), np.zeros((ROWS + 6, room))
-        second[ROWS + 4, room - 1], second[ROWS + 5, room - 1] = x, y
+        k = problem.links.edge[h, to]
+        if place.lists.size[k] + 4 >= room:
+            room = 2 * place.lists.size[k] + 64
+            first, second = scratch_with_list(room), scratch_with_list(room)
         least = WIN * (place.energy[m] + place.energy[k])
-        if try_transfer(problem, place, h, to, slowest, least, first, second) > 0.0:
+        if try_transfer(problem, place, Guest(h, to, x, y), slowest, least, first, second) > 0.0:
             moved += 1
             slowest = slowest_three(place.delay)
     return moved
@@ -205,30 +177,33 @@ def relieve(problem: Candidates, place: Place) -> float:
     it did.
     """
     m = place.delay.argmax()
-    room = columns(place.size.max() + 64)
-    first, second = np.zeros((ROWS + 6, room)), np.zeros((ROWS + 6, room))
+    room = place.lists.size.max() + 64
+    first, second = scratch_with_list(room), scratch_with_list(room)
     slowest = slowest_three(place.delay)
-    count, k_count = place.size[m], problem.edge.shape[1]
+    count, k_count = place.lists.size[m], problem.links.edge.shape[1]
     members, guess = np.empty(count, dtype=np.intp), np.full(count * k_count, math.inf)
-    h = place.head[m]
+    h = place.lists.head[m]
     for i in range(count):
         members[i] = h
         own = own_cost(problem, place, h)
         for j in range(k_count):
-            k = problem.edge[h, j]
+            k = problem.links.edge[h, j]
             if k != m:
                 guess[i * k_count + j] = (
-                    added_cost(problem, place, h, j, math.inf)[0] if place.size[k] > 0 else 0.0
+                    added_cost(problem, place, h, j, math.inf)[0] if place.lists.size[k] > 0 else 0.0
                 ) - own
-        h = place.after[h]
+        h = place.lists.after[h]
     least = WIN * place.energy[m]
     for at in np.argsort(guess)[:RELIEVE]:
         if guess[at] == math.inf:
             break
         h, j = members[at // k_count], at % k_count
-        _, x, y = added_cost(problem, place, h, j, math.inf) if place.size[problem.edge[h, j]] > 0 else (0.0, 0.0, 0.0)
-        second[ROWS + 4, room - 1], second[ROWS + 5, room - 1] = x, y
-        won = try_transfer(problem, place, h, j, slowest, least, first, second)
+        _, x, y = (
+            added_cost(problem, place, h, j, math.inf)
+            if place.lists.size[problem.links.edge[h, j]] > 0
+            else (0.0, 0.0, 0.0)
+        )
+        won = try_transfer(problem, place, Guest(h, j, x, y), slowest, least, first, second)
         if won > 0.0:
             return won
     return 0.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from hflray.allocation.kernels.jit import kernel
-from hflray.allocation.kernels.lanes import ROWS, columns
+from hflray.allocation.kernels.lanes import scratch_with_list
 from hflray.arrays import FloatArray, IntArray
 from hflray.assignment.objective import RoundProblem, others_delay, slowest_three
 from hflray.assignment.state import State, changed_edge_cost, new_state
@@ -28,19 +28,19 @@ def transfer_objectives(problem: RoundProblem, assignment: IntArray) -> tuple[fl
 
 @kernel
 def _fill(problem: RoundProblem, state: State, table: FloatArray) -> float:
-    scratch = np.empty((ROWS + 6, columns(state.size.max() + 2)))
+    scratch = scratch_with_list(state.solved.size.max() + 2)
     slowest = slowest_three(state.delay)
     base = state.energy.sum()
     now = base + problem.weight * state.delay.max()
     for h in range(len(state.assignment)):
         m = state.assignment[h]
-        out_energy, out_delay = changed_edge_cost(problem, state, m, h, -1, True, TOL, scratch)
-        for k in range(len(state.size)):
+        less = changed_edge_cost(problem, state.solved, m, h, -1, True, TOL, scratch)
+        for k in range(len(state.solved.size)):
             if k == m:
                 table[h, k] = now
                 continue
-            in_energy, in_delay = changed_edge_cost(problem, state, k, -1, h, True, TOL, scratch)
-            energy = base - state.energy[m] - state.energy[k] + out_energy + in_energy
-            delay = max(out_delay, in_delay, others_delay(slowest, m, k))
+            more = changed_edge_cost(problem, state.solved, k, -1, h, True, TOL, scratch)
+            energy = base - state.energy[m] - state.energy[k] + less.energy + more.energy
+            delay = max(less.delay, more.delay, others_delay(slowest, m, k))
             table[h, k] = energy + problem.weight * delay
     return float(now)

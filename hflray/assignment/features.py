@@ -114,7 +114,7 @@ def db_rows(problem: RoundProblem) -> Rows:
     links[..., 5] = np.log(upload_s(np.full((1, m), fair))) / 2.0
     links[..., 6] = np.log(upload_s(bandwidth / crowd)) / 2.0
     links[..., 7] = np.log(upload_s(bandwidth)) / 2.0
-    links[..., 8] = problem.hop_delay[None] / 10.0
+    links[..., 8] = problem.hop.delay[None] / 10.0
     own = np.empty((h, WIDTHS["db"].device))
     own[:, 0] = np.log(cycles / 1.5e8)
     own[:, 1] = power_db[:, 0] / 10.0 + 2.0

@@ -13,7 +13,6 @@ changes something, about a quarter more of them at M = 5: a stronger search of t
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -37,8 +36,6 @@ from hflray.assignment.state import State, blank_state
 from hflray.cost import Workload, cloud_hop
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
-
-EdgeCost = Callable[[IntArray, int], tuple[float, float]]
 
 
 class HFEL:
@@ -199,7 +196,7 @@ def search_joint(
     """
     best = begin_joint(problem, state, assignment)
     for i in range(len(draws)):
-        changed = propose(state.assignment, len(state.size), i < transfers, draws[i, 0], draws[i, 1], redraw)
+        changed = propose(state.assignment, len(state.solved.size), i < transfers, draws[i, 0], draws[i, 1], redraw)
         if changed is None:
             continue
         candidate, _, second = changed

@@ -20,11 +20,11 @@ from typing import NamedTuple
 import numpy as np
 
 from hflray.allocation.kernels.jit import kernel
-from hflray.allocation.kernels.lanes import ROWS, columns
+from hflray.allocation.kernels.lanes import scratch_with_list
 from hflray.arrays import BoolArray, FloatArray, IntArray
 from hflray.assignment.joint_round import STIFF, elasticity, log_deadline, price_alone
 from hflray.assignment.objective import RoundProblem
-from hflray.assignment.state import WEIGHT, State, changed_edge_cost
+from hflray.assignment.state import DELAY, ELASTICITY, ENERGY, PAID, WEIGHT, State, changed_edge_cost
 
 TOL = 1e-6  # KKT residual of a candidate
 NEAR = 1.3  # a price that is this many times another at most is near it
@@ -53,18 +53,19 @@ class Optimum(NamedTuple):
 @kernel
 def optimum_of(problem: RoundProblem, state: State, objective: float) -> Optimum:
     """Gather what a solved state says."""
+    edge = state.solved.edge
     total = stiffness = 0.0
     deadline = floor = next_floor = -math.inf
     floor_edge = -1
-    for m in range(len(state.size)):
-        if state.size[m] > 0:
-            total += state.edge[WEIGHT, m]
-            stiffness += state.edge[WEIGHT, m] / elasticity(problem, state, m)
+    for m in range(len(state.solved.size)):
+        if state.solved.size[m] > 0:
+            total += edge[WEIGHT, m]
+            stiffness += edge[WEIGHT, m] / elasticity(problem, state, m)
             deadline = max(deadline, state.delay[m])
-        elif problem.hop_delay[m] > floor:
-            floor, floor_edge, next_floor = problem.hop_delay[m], m, floor
+        elif problem.hop.delay[m] > floor:
+            floor, floor_edge, next_floor = problem.hop.delay[m], m, floor
         else:
-            next_floor = max(next_floor, problem.hop_delay[m])
+            next_floor = max(next_floor, problem.hop.delay[m])
     return Optimum(objective, deadline, total, stiffness, floor, floor_edge, next_floor)
 
 
@@ -73,20 +74,22 @@ def fill_entry(
     problem: RoundProblem, state: State, m: int, without: int, extra: int, entry: FloatArray, scratch: FloatArray
 ) -> None:
     """Solve edge m as changed at its present price, for `entry`, (4,)."""
-    entry[0], entry[1] = changed_edge_cost(problem, state, m, without, extra, True, TOL, scratch)
-    n = state.size[m] - (without >= 0) + (extra >= 0)
-    entry[2], entry[3] = -1.0, 0.0
+    edge = state.solved.edge
+    cost = changed_edge_cost(problem, state.solved, m, without, extra, True, TOL, scratch)
+    entry[ENERGY], entry[DELAY] = cost.energy, cost.delay
+    n = state.solved.size[m] - (without >= 0) + (extra >= 0)
+    entry[ELASTICITY], entry[PAID] = -1.0, 0.0
     if n > 0:
-        entry[2] = min(STIFF, scratch[2, n] * (1.0 - problem.hop_delay[m] / entry[1]))
-        entry[3] = state.edge[WEIGHT, m]
+        entry[ELASTICITY] = min(STIFF, cost.slope * (1.0 - problem.hop.delay[m] / entry[DELAY]))
+        entry[PAID] = edge[WEIGHT, m]
 
 
 @kernel
 def worn(entry: FloatArray, weight: float, exact: bool) -> bool:
     """Whether an entry's price is not near the present `weight`; with `exact`, not the same."""
     if exact:
-        return bool(entry[3] != weight)
-    return bool(entry[3] > NEAR * weight or weight > NEAR * entry[3])
+        return bool(entry[PAID] != weight)
+    return bool(entry[PAID] > NEAR * weight or weight > NEAR * entry[PAID])
 
 
 @kernel
@@ -97,30 +100,31 @@ def value_of_move(
 
     The bound is -inf where there is none.
     """
+    edge = state.solved.edge
     floor = now.next_floor if now.floor_edge == k else now.floor
-    if first[3] == 0.0:  # edge m has lost its last device
-        floor = max(floor, first[1])
+    if first[PAID] == 0.0:  # edge m has lost its last device
+        floor = max(floor, first[DELAY])
     weight, delay, slope = np.zeros(3), np.ones(3), np.full(3, -1.0)
-    weight[0], delay[0] = now.total - state.edge[WEIGHT, m], now.deadline
-    stiffness = now.stiffness - state.edge[WEIGHT, m] / elasticity(problem, state, m)
+    weight[0], delay[0] = now.total - edge[WEIGHT, m], now.deadline
+    stiffness = now.stiffness - edge[WEIGHT, m] / elasticity(problem, state, m)
     # L, without ρF: what it was, less the old terms of the two edges, plus the new ones.
     lower = now.objective - (problem.weight - now.total) * max(now.floor, 0.0)
-    lower += first[0] + first[3] * first[1] - state.energy[m] - state.edge[WEIGHT, m] * state.delay[m]
-    lower += second[0] + second[3] * second[1] - state.energy[k]
-    known = first[3] in (state.edge[WEIGHT, m], 0.0)
-    if state.size[k] > 0:
-        weight[0] -= state.edge[WEIGHT, k]
-        stiffness -= state.edge[WEIGHT, k] / elasticity(problem, state, k)
-        lower -= state.edge[WEIGHT, k] * state.delay[k]
-        known &= second[3] == state.edge[WEIGHT, k]
+    lower += first[ENERGY] + first[PAID] * first[DELAY] - state.energy[m] - edge[WEIGHT, m] * state.delay[m]
+    lower += second[ENERGY] + second[PAID] * second[DELAY] - state.energy[k]
+    known = first[PAID] in (edge[WEIGHT, m], 0.0)
+    if state.solved.size[k] > 0:
+        weight[0] -= edge[WEIGHT, k]
+        stiffness -= edge[WEIGHT, k] / elasticity(problem, state, k)
+        lower -= edge[WEIGHT, k] * state.delay[k]
+        known &= second[PAID] == edge[WEIGHT, k]
     else:
         known = False
     if weight[0] > 1e-12 * problem.weight:
         slope[0] = min(STIFF, weight[0] / stiffness)
     else:
         weight[0] = 0.0
-    weight[1], delay[1], slope[1] = first[3], first[1], first[2]
-    weight[2], delay[2], slope[2] = second[3], second[1], second[2]
+    weight[1], delay[1], slope[1] = first[PAID], first[DELAY], first[ELASTICITY]
+    weight[2], delay[2], slope[2] = second[PAID], second[DELAY], second[ELASTICITY]
     u = log_deadline(weight, delay, slope, problem.weight)
     if floor > 0.0:
         u = max(u, math.log(floor))
@@ -142,23 +146,24 @@ def fill_transfers(problem: RoundProblem, state: State, now: Optimum, allowed: B
 
     Those that were solved at a price that is not near the present one, or with `exact` at any other, are solved again.
     """
-    scratch = np.empty((ROWS + 6, columns(state.size.max() + 2)))
+    edge, tables = state.solved.edge, state.tables
+    scratch = scratch_with_list(state.solved.size.max() + 2)
     for h in range(len(state.assignment)):
         m = state.assignment[h]
-        entry = state.out_cost[h]
-        if state.out_stamp[h] != state.stamp[m] or (state.size[m] > 1 and worn(entry, state.edge[WEIGHT, m], exact)):
+        entry = tables.out_cost[h]
+        if tables.out_stamp[h] != tables.stamp[m] or (state.solved.size[m] > 1 and worn(entry, edge[WEIGHT, m], exact)):
             fill_entry(problem, state, m, h, -1, entry, scratch)
-            state.out_stamp[h] = state.stamp[m]
-        for k in range(len(state.size)):
+            tables.out_stamp[h] = tables.stamp[m]
+        for k in range(len(state.solved.size)):
             if k == m or not allowed[h, k]:
                 continue
-            entry, known = state.in_cost[h, k], state.in_stamp[h, k] == state.stamp[k]
-            if state.size[k] == 0 and (exact or not known):
-                state.edge[WEIGHT, k] = price_alone(problem, k, h, now.deadline)
+            entry, known = tables.in_cost[h, k], tables.in_stamp[h, k] == tables.stamp[k]
+            if state.solved.size[k] == 0 and (exact or not known):
+                edge[WEIGHT, k] = price_alone(problem, k, h, now.deadline)
                 fill_entry(problem, state, k, -1, h, entry, scratch)
-            elif state.size[k] > 0 and (not known or worn(entry, state.edge[WEIGHT, k], exact)):
+            elif state.solved.size[k] > 0 and (not known or worn(entry, edge[WEIGHT, k], exact)):
                 fill_entry(problem, state, k, -1, h, entry, scratch)
-            state.in_stamp[h, k] = state.stamp[k]
+            tables.in_stamp[h, k] = tables.stamp[k]
 
 
 @kernel
@@ -169,13 +174,14 @@ def rank_transfers(
 
     Not `exact`: those with an estimate below it. `exact`: those that the bound does not rule out; no other gets there.
     """
+    tables = state.tables
     fill_transfers(problem, state, now, allowed, exact)
     values, moves = [], []
     for h in range(len(state.assignment)):
         m = state.assignment[h]
-        for k in range(len(state.size)):
+        for k in range(len(state.solved.size)):
             if k != m and allowed[h, k]:
-                estimate, bound = value_of_move(problem, state, now, m, k, state.out_cost[h], state.in_cost[h, k])
+                estimate, bound = value_of_move(problem, state, now, m, k, tables.out_cost[h], tables.in_cost[h, k])
                 if (bound if exact else estimate) < enough:
                     values.append(estimate)
                     moves.append((h, k))
@@ -198,6 +204,7 @@ def rank_exchanges(problem: RoundProblem, state: State, now: Optimum, shortlist:
 
     `fill_transfers` must have filled the tables. Promised is the sum of what the two transfers do to each edge.
     """
+    tables = state.tables
     count = len(state.assignment)
     first, second = np.empty(4), np.empty(4)
     guess = np.full((count, count), math.inf)
@@ -206,8 +213,8 @@ def rank_exchanges(problem: RoundProblem, state: State, now: Optimum, shortlist:
         for b in range(a + 1, count):
             k = state.assignment[b]
             if m != k:
-                combine(state, m, state.out_cost[a], state.in_cost[b, m], first)
-                combine(state, k, state.out_cost[b], state.in_cost[a, k], second)
+                combine(state, m, tables.out_cost[a], tables.in_cost[b, m], first)
+                combine(state, k, tables.out_cost[b], tables.in_cost[a, k], second)
                 guess[a, b] = value_of_move(problem, state, now, m, k, first, second)[0]
     flat = guess.ravel()
     order = np.argsort(flat)[: min(shortlist, np.count_nonzero(flat < math.inf))]
@@ -220,12 +227,12 @@ def rank_exchanges(problem: RoundProblem, state: State, now: Optimum, shortlist:
 @kernel
 def combine(state: State, m: int, without: FloatArray, extra: FloatArray, entry: FloatArray) -> None:
     """A guess of edge m's entry, (4,), with one device less and another more: what each does, added up."""
-    if without[3] == 0.0:
+    if without[PAID] == 0.0:
         entry[:] = extra
         return
-    entry[0] = without[0] + extra[0] - state.energy[m]
-    entry[1] = max(without[1] + extra[1] - state.delay[m], 0.5 * state.delay[m])
-    entry[2], entry[3] = extra[2], extra[3]
+    entry[ENERGY] = without[ENERGY] + extra[ENERGY] - state.energy[m]
+    entry[DELAY] = max(without[DELAY] + extra[DELAY] - state.delay[m], 0.5 * state.delay[m])
+    entry[ELASTICITY], entry[PAID] = extra[ELASTICITY], extra[PAID]
 
 
 @kernel
@@ -233,17 +240,24 @@ def solve_exchanges(
     problem: RoundProblem, state: State, now: Optimum, moves: IntArray, exact: bool, enough: float
 ) -> IntArray:
     """Of the exchanges `moves` (n, 2), those that may bring the joint objective below `enough`; as `rank_transfers`."""
-    scratch = np.empty((ROWS + 6, columns(state.size.max() + 2)))
+    edge, tables = state.solved.edge, state.tables
+    scratch = scratch_with_list(state.solved.size.max() + 2)
     values, kept = [], []
     for i in range(len(moves)):
         for a, b in ((moves[i, 0], moves[i, 1]), (moves[i, 1], moves[i, 0])):
-            m, entry = state.assignment[a], state.swap_cost[a, b]
-            if state.swap_stamp[a, b] != state.stamp[m] or worn(entry, state.edge[WEIGHT, m], exact):
+            m, entry = state.assignment[a], tables.swap_cost[a, b]
+            if tables.swap_stamp[a, b] != tables.stamp[m] or worn(entry, edge[WEIGHT, m], exact):
                 fill_entry(problem, state, m, a, b, entry, scratch)
-                state.swap_stamp[a, b] = state.stamp[m]
+                tables.swap_stamp[a, b] = tables.stamp[m]
         a, b = moves[i, 0], moves[i, 1]
         estimate, bound = value_of_move(
-            problem, state, now, state.assignment[a], state.assignment[b], state.swap_cost[a, b], state.swap_cost[b, a]
+            problem,
+            state,
+            now,
+            state.assignment[a],
+            state.assignment[b],
+            tables.swap_cost[a, b],
+            tables.swap_cost[b, a],
         )
         if (bound if exact else estimate) < enough:
             values.append(estimate)

@@ -21,8 +21,9 @@ import math
 
 import numpy as np
 
+from hflray.allocation.kernels.bundles import Devices, Edges, Priced, Setting
 from hflray.allocation.kernels.jit import kernel
-from hflray.allocation.kernels.joint import find_weight, solve_joint
+from hflray.allocation.kernels.joint import find_weight, new_joint_solution, solve_joint
 from hflray.allocation.kernels.lanes import scratch_for
 from hflray.arrays import FloatArray, IntArray
 from hflray.assignment.objective import RoundProblem
@@ -37,16 +38,16 @@ STIFF = -1e-4  # an edge at all its caps answers to no price; it is taken to ans
 @kernel
 def elasticity(problem: RoundProblem, state: State, m: int) -> float:
     """ε_m = d ln T_m / d ln w_m of the round's delay, hop included."""
-    return float(min(STIFF, state.edge[SLOPE, m] * (1.0 - problem.hop_delay[m] / state.delay[m])))
+    return float(min(STIFF, state.solved.edge[SLOPE, m] * (1.0 - problem.hop.delay[m] / state.delay[m])))
 
 
 @kernel
 def floor_of(problem: RoundProblem, state: State) -> float:
     """F: the longest hop of an edge without devices, s; -inf where every edge has some."""
     floor = -math.inf
-    for m in range(len(state.size)):
-        if state.size[m] == 0:
-            floor = max(floor, problem.hop_delay[m])
+    for m in range(len(state.solved.size)):
+        if state.solved.size[m] == 0:
+            floor = max(floor, problem.hop.delay[m])
     return floor
 
 
@@ -78,11 +79,11 @@ def log_deadline(weight: FloatArray, delay: FloatArray, slope: FloatArray, total
 @kernel
 def move_prices(problem: RoundProblem, state: State) -> None:
     """Give every edge with devices the price that the power laws ask for; Σ w_m is λ, or less where the floor binds."""
-    edges = len(state.size)
+    edges = len(state.solved.size)
     weight, slope = np.zeros(edges), np.full(edges, -1.0)
     for m in range(edges):
-        if state.size[m] > 0:
-            weight[m], slope[m] = state.edge[WEIGHT, m], elasticity(problem, state, m)
+        if state.solved.size[m] > 0:
+            weight[m], slope[m] = state.solved.edge[WEIGHT, m], elasticity(problem, state, m)
     floor, u = floor_of(problem, state), log_deadline(weight, state.delay, slope, problem.weight)
     bound = floor > 0.0 and u < math.log(floor)
     if bound:
@@ -104,21 +105,21 @@ def least_price(problem: RoundProblem, state: State, m: int, deadline: float) ->
 
     A power law that was found where all frequencies are at their caps would let the price fall to nothing.
     """
-    tau, total = (deadline - problem.hop_delay[m]) / problem.iterations, 0.0
+    tau, total = (deadline - problem.hop.delay[m]) / problem.iterations, 0.0
     if tau <= 0.0:
         return 0.0
-    for k in range(state.size[m]):
-        total += problem.alpha * (problem.cycles[state.members[m, k]] / tau) ** 3
+    for k in range(state.solved.size[m]):
+        total += problem.alpha * (problem.cycles[state.solved.members[m, k]] / tau) ** 3
     return total
 
 
 @kernel
 def set_price(state: State, m: int, weight: float) -> None:
     """Change w_m; the π of the edge's devices go along, so that its last solution stays a good start."""
-    move = math.log(weight / state.edge[WEIGHT, m])
-    for k in range(state.size[m]):
-        state.y[state.members[m, k]] += move
-    state.edge[WEIGHT, m] = weight
+    move = math.log(weight / state.solved.edge[WEIGHT, m])
+    for k in range(state.solved.size[m]):
+        state.solved.y[state.solved.members[m, k]] += move
+    state.solved.edge[WEIGHT, m] = weight
 
 
 @kernel
@@ -127,11 +128,11 @@ def between(problem: RoundProblem, state: State) -> tuple[float, float]:
     floor = floor_of(problem, state)
     lower = energy = total = 0.0
     slowest = floor
-    for m in range(len(state.size)):
+    for m in range(len(state.solved.size)):
         energy += state.energy[m]
-        if state.size[m] > 0:
-            total += state.edge[WEIGHT, m]
-            lower += state.edge[WEIGHT, m] * state.delay[m]
+        if state.solved.size[m] > 0:
+            total += state.solved.edge[WEIGHT, m]
+            lower += state.solved.edge[WEIGHT, m] * state.delay[m]
             slowest = max(slowest, state.delay[m])
     if total > problem.weight * (1.0 + 1e-12):
         lower = -math.inf
@@ -151,8 +152,8 @@ def meet(problem: RoundProblem, state: State, enough: float) -> tuple[float, flo
         if (sought and (lower >= enough or upper < enough)) or upper - lower <= TIGHT * upper:
             return lower, upper
         move_prices(problem, state)
-        for m in range(len(state.size)):
-            if state.size[m] > 0:
+        for m in range(len(state.solved.size)):
+            if state.solved.size[m] > 0:
                 solve_members(problem, state, m, True, TOL)
         lower, upper = between(problem, state)
     solve_from_nothing(problem, state)
@@ -162,23 +163,21 @@ def meet(problem: RoundProblem, state: State, enough: float) -> tuple[float, flo
 @kernel
 def solve_from_nothing(problem: RoundProblem, state: State) -> None:
     """The joint optimum by the bracketed search of `kernels.joint`, then each edge at the prices found."""
-    count, edges = len(state.assignment), np.flatnonzero(state.size > 0)
+    count, edges = len(state.assignment), np.flatnonzero(state.solved.size > 0)
     offsets, order = np.zeros(len(edges) + 1, dtype=np.intp), np.empty(count, dtype=np.intp)
     snr = np.empty(count)
     for e in range(len(edges)):
         m, i = edges[e], offsets[e]
-        offsets[e + 1] = i + state.size[m]
-        for k in range(state.size[m]):
-            order[i + k] = state.members[m, k]
-            snr[i + k] = problem.snr[m, state.members[m, k]]
-    found = np.zeros((len(edges), 6))
-    solve_joint(
-        offsets, snr, problem.cycles[order], problem.power[order], problem.cap[order], problem.bandwidth[edges],
-        problem.hop_delay[edges], floor_of(problem, state), problem.weight, problem.iterations, problem.bits,
-        problem.alpha, np.zeros(count), np.zeros(count), found, TOL,
-    )  # fmt: skip
+        offsets[e + 1] = i + state.solved.size[m]
+        for k in range(state.solved.size[m]):
+            order[i + k] = state.solved.members[m, k]
+            snr[i + k] = problem.snr[m, state.solved.members[m, k]]
+    devices = Devices(snr, problem.cycles[order], problem.power[order], problem.cap[order])
+    joint = Edges(offsets, devices, problem.bandwidth[edges], problem.bits, problem.alpha)
+    found, floor = new_joint_solution(count, len(edges)), floor_of(problem, state)
+    solve_joint(joint, problem.hop.delay[edges], floor, problem.weight, problem.iterations, found, TOL)
     for e in range(len(edges)):
-        state.edge[WEIGHT, edges[e]] = math.exp(found[e, 0])
+        state.solved.edge[WEIGHT, edges[e]] = math.exp(found.log_weight[e])
         solve_members(problem, state, edges[e], False, TOL)
 
 
@@ -186,10 +185,10 @@ def solve_from_nothing(problem: RoundProblem, state: State) -> None:
 def begin_joint(problem: RoundProblem, state: State, assignment: IntArray) -> float:
     """Take over an assignment (H,) and solve it; return its joint objective, J."""
     state.assignment[:] = assignment
-    for m in range(len(state.size)):
+    for m in range(len(state.solved.size)):
         list_members(state, m)
-    state.edge[WEIGHT] = problem.weight / np.count_nonzero(state.size)
-    for m in range(len(state.size)):
+    state.solved.edge[WEIGHT] = problem.weight / np.count_nonzero(state.solved.size)
+    for m in range(len(state.solved.size)):
         solve_members(problem, state, m, False, TOL)
     return meet(problem, state, -math.inf)[1]
 
@@ -197,31 +196,30 @@ def begin_joint(problem: RoundProblem, state: State, assignment: IntArray) -> fl
 @kernel
 def copy_state(source: State, target: State) -> None:
     """Copy the assignment and its solution; the tables and stamps of `target` stay its own."""
-    target.assignment[:], target.size[:], target.x[:], target.y[:] = (
+    target.assignment[:], target.solved.size[:], target.solved.x[:], target.solved.y[:] = (
         source.assignment,
-        source.size,
-        source.x,
-        source.y,
+        source.solved.size,
+        source.solved.x,
+        source.solved.y,
     )
-    target.edge[:], target.energy[:], target.delay[:] = source.edge, source.energy, source.delay
-    for m in range(len(source.size)):
-        for k in range(source.size[m]):
-            target.members[m, k] = source.members[m, k]
+    target.solved.edge[:], target.energy[:], target.delay[:] = source.solved.edge, source.energy, source.delay
+    for m in range(len(source.solved.size)):
+        for k in range(source.solved.size[m]):
+            target.solved.members[m, k] = source.solved.members[m, k]
 
 
 @kernel
 def price_alone(problem: RoundProblem, m: int, h: int, deadline: float) -> float:
     """The w_m at which edge m with device h alone takes `deadline` s for the round, at most λ."""
-    found, x, y, late = np.zeros(6), np.zeros(1), np.zeros(1), deadline - problem.hop_delay[m]
+    late = deadline - problem.hop.delay[m]
     if late <= 0.0:
         return problem.weight
-    at = slice(h, h + 1)
-    find_weight(
-        math.log(late / problem.iterations), math.log(problem.weight), problem.snr[m][at], problem.cycles[at],
-        problem.power[at], problem.cap[at], problem.bandwidth[m], problem.bits, problem.alpha, x, y, found, 1e-9,
-        scratch_for(1),
-    )  # fmt: skip
-    return math.exp(found[0])
+    at, target = slice(h, h + 1), math.log(late / problem.iterations)
+    devices = Devices(problem.snr[m][at], problem.cycles[at], problem.power[at], problem.cap[at])
+    setting, blank = Setting(problem.bandwidth[m], 0.0, problem.bits, problem.alpha), Priced(0.0, 0.0, 0.0, 0.0, 0.0, 0)
+    top, x, y = math.log(problem.weight), np.zeros(1), np.zeros(1)
+    found = find_weight(devices, setting, x, y, blank, target, top, 1e-9, scratch_for(1))
+    return math.exp(found.log_weight)
 
 
 @kernel
@@ -239,12 +237,13 @@ def try_move(problem: RoundProblem, state: State, trial: State, a: int, b: int, 
     trial.assignment[a] = k
     if exchange:
         trial.assignment[b] = m
-        trial.x[a], trial.y[a], trial.x[b], trial.y[b] = state.x[b], state.y[b], state.x[a], state.y[a]
-    elif state.size[k] == 0:
-        trial.edge[WEIGHT, k] = price_alone(problem, k, a, state.delay[m])
+        for one, other in ((a, b), (b, a)):  # each starts from what the other had
+            trial.solved.x[one], trial.solved.y[one] = state.solved.x[other], state.solved.y[other]
+    elif state.solved.size[k] == 0:
+        trial.solved.edge[WEIGHT, k] = price_alone(problem, k, a, state.delay[m])
     else:
-        trial.x[a] = math.log(problem.bandwidth[k] / (state.size[k] + 1))
-        trial.y[a] = math.log(state.edge[WEIGHT, k] / (state.size[k] + 1))
+        trial.solved.x[a] = math.log(problem.bandwidth[k] / (state.solved.size[k] + 1))
+        trial.solved.y[a] = math.log(state.solved.edge[WEIGHT, k] / (state.solved.size[k] + 1))
     for edge in (m, k):
         list_members(trial, edge)
         solve_members(problem, trial, edge, True, TOL)

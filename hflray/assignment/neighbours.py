@@ -11,10 +11,10 @@ import math
 import numpy as np
 
 from hflray.allocation.kernels.jit import kernel
-from hflray.allocation.kernels.lanes import ROWS, columns
+from hflray.allocation.kernels.lanes import scratch_with_list
 from hflray.arrays import BoolArray, FloatArray
-from hflray.assignment.objective import RoundProblem, others_delay, slowest_three
-from hflray.assignment.state import State, changed_edge_cost
+from hflray.assignment.objective import RoundProblem, Slowest, others_delay, slowest_three
+from hflray.assignment.state import DELAY, ENERGY, State, changed_edge_cost
 
 TOL = 1e-6  # KKT residual of a candidate: its objective is right to about that, the moves made are solved to 1e-9
 GAIN = 1e-6  # a move must lower the objective by this much, relatively: candidates are solved to about as much
@@ -34,25 +34,27 @@ def best_transfer(problem: RoundProblem, state: State, allowed: BoolArray) -> tu
 
     Only transfers of a device h to an edge k with ``allowed[h, k]``, (H, M), are looked at.
     """
-    scratch = np.empty((ROWS + 6, columns(state.size.max() + 2)))
+    scratch = scratch_with_list(state.solved.size.max() + 2)
     slowest = slowest_three(state.delay)
     base = state.energy.sum()
-    best, device, edge = math.inf, -1, -1
+    best, device, edge, tables = math.inf, -1, -1, state.tables
     for h in range(len(state.assignment)):
         m = state.assignment[h]
-        if state.out_stamp[h] != state.stamp[m]:
-            state.out_cost[h, 0], state.out_cost[h, 1] = changed_edge_cost(problem, state, m, h, -1, True, TOL, scratch)
-            state.out_stamp[h] = state.stamp[m]
-        for k in range(len(state.size)):
+        if tables.out_stamp[h] != tables.stamp[m]:
+            cost = changed_edge_cost(problem, state.solved, m, h, -1, True, TOL, scratch)
+            tables.out_cost[h, ENERGY], tables.out_cost[h, DELAY] = cost.energy, cost.delay
+            tables.out_stamp[h] = tables.stamp[m]
+        for k in range(len(state.solved.size)):
             if k == m or not allowed[h, k]:
                 continue
-            if state.in_stamp[h, k] != state.stamp[k]:
-                state.in_cost[h, k, 0], state.in_cost[h, k, 1] = changed_edge_cost(
-                    problem, state, k, -1, h, True, TOL, scratch
-                )
-                state.in_stamp[h, k] = state.stamp[k]
-            energy = base - state.energy[m] - state.energy[k] + state.out_cost[h, 0] + state.in_cost[h, k, 0]
-            delay = max(state.out_cost[h, 1], state.in_cost[h, k, 1], others_delay(slowest, m, k))
+            if tables.in_stamp[h, k] != tables.stamp[k]:
+                cost = changed_edge_cost(problem, state.solved, k, -1, h, True, TOL, scratch)
+                tables.in_cost[h, k, ENERGY], tables.in_cost[h, k, DELAY] = cost.energy, cost.delay
+                tables.in_stamp[h, k] = tables.stamp[k]
+            energy = (
+                base - state.energy[m] - state.energy[k] + tables.out_cost[h, ENERGY] + tables.in_cost[h, k, ENERGY]
+            )
+            delay = max(tables.out_cost[h, DELAY], tables.in_cost[h, k, DELAY], others_delay(slowest, m, k))
             if energy + problem.weight * delay < best:
                 best, device, edge = energy + problem.weight * delay, h, k
     return best, device, edge
@@ -65,23 +67,21 @@ def swap_value(
     a: int,
     b: int,
     base: float,
-    slowest: tuple[float, int, float, int, float],
+    slowest: Slowest,
     scratch: FloatArray,
 ) -> float:
     """The objective after exchanging devices a and b."""
-    m, k = state.assignment[a], state.assignment[b]
-    if state.swap_stamp[a, b] != state.stamp[m]:
-        state.swap_cost[a, b, 0], state.swap_cost[a, b, 1] = changed_edge_cost(
-            problem, state, m, a, b, True, TOL, scratch
-        )
-        state.swap_stamp[a, b] = state.stamp[m]
-    if state.swap_stamp[b, a] != state.stamp[k]:
-        state.swap_cost[b, a, 0], state.swap_cost[b, a, 1] = changed_edge_cost(
-            problem, state, k, b, a, True, TOL, scratch
-        )
-        state.swap_stamp[b, a] = state.stamp[k]
-    energy = base - state.energy[m] - state.energy[k] + state.swap_cost[a, b, 0] + state.swap_cost[b, a, 0]
-    delay = max(state.swap_cost[a, b, 1], state.swap_cost[b, a, 1], others_delay(slowest, m, k))
+    m, k, tables = state.assignment[a], state.assignment[b], state.tables
+    if tables.swap_stamp[a, b] != tables.stamp[m]:
+        cost = changed_edge_cost(problem, state.solved, m, a, b, True, TOL, scratch)
+        tables.swap_cost[a, b, ENERGY], tables.swap_cost[a, b, DELAY] = cost.energy, cost.delay
+        tables.swap_stamp[a, b] = tables.stamp[m]
+    if tables.swap_stamp[b, a] != tables.stamp[k]:
+        cost = changed_edge_cost(problem, state.solved, k, b, a, True, TOL, scratch)
+        tables.swap_cost[b, a, ENERGY], tables.swap_cost[b, a, DELAY] = cost.energy, cost.delay
+        tables.swap_stamp[b, a] = tables.stamp[k]
+    energy = base - state.energy[m] - state.energy[k] + tables.swap_cost[a, b, ENERGY] + tables.swap_cost[b, a, ENERGY]
+    delay = max(tables.swap_cost[a, b, DELAY], tables.swap_cost[b, a, DELAY], others_delay(slowest, m, k))
     return float(energy + problem.weight * delay)
 
 
@@ -97,21 +97,27 @@ def best_exchange(
     in one call.
     """
     count = len(state.assignment)
-    scratch = np.empty((ROWS + 6, columns(state.size.max() + 2)))
+    scratch = scratch_with_list(state.solved.size.max() + 2)
     slowest = slowest_three(state.delay)
     base = state.energy.sum()
-    energy, delay = state.energy, state.delay
+    energy, delay, tables = state.energy, state.delay, state.tables
     guess = np.full((count, count), math.inf)
     for a in range(count):
         m = state.assignment[a]
         for b in range(a + 1, count):
             k = state.assignment[b]
             if m != k:
-                here, there = state.in_cost[b, m], state.in_cost[a, k]
-                e = state.out_cost[a, 0] + here[0] + state.out_cost[b, 0] + there[0] - 2.0 * (energy[m] + energy[k])
+                here, there = tables.in_cost[b, m], tables.in_cost[a, k]
+                e = (
+                    tables.out_cost[a, ENERGY]
+                    + here[ENERGY]
+                    + tables.out_cost[b, ENERGY]
+                    + there[ENERGY]
+                    - 2.0 * (energy[m] + energy[k])
+                )
                 t = max(
-                    state.out_cost[a, 1] + here[1] - delay[m],
-                    state.out_cost[b, 1] + there[1] - delay[k],
+                    tables.out_cost[a, DELAY] + here[DELAY] - delay[m],
+                    tables.out_cost[b, DELAY] + there[DELAY] - delay[k],
                     others_delay(slowest, m, k),
                 )
                 guess[a, b] = base + e + problem.weight * t
@@ -125,8 +131,8 @@ def best_exchange(
             for b in range(a + 1, count):
                 # Infinite: the same edge. Ties at the limit are taken in the first pass.
                 if guess[a, b] < math.inf and (guess[a, b] > limit) == late:
-                    known = state.swap_stamp[a, b] == state.stamp[state.assignment[a]]
-                    known &= state.swap_stamp[b, a] == state.stamp[state.assignment[b]]
+                    known = tables.swap_stamp[a, b] == tables.stamp[state.assignment[a]]
+                    known &= tables.swap_stamp[b, a] == tables.stamp[state.assignment[b]]
                     if late and not known:
                         most -= 1
                         if most < 0:

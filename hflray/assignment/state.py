@@ -14,41 +14,58 @@ from typing import NamedTuple
 import numpy as np
 
 from hflray.allocation.kernels.blocks import iteration_cost
+from hflray.allocation.kernels.bundles import Devices, Guess, Setting
 from hflray.allocation.kernels.edge import solve_edge
 from hflray.allocation.kernels.jit import kernel
-from hflray.allocation.kernels.lanes import ROWS, columns
+from hflray.allocation.kernels.lanes import ROWS, listed, scratch_with_list
 from hflray.arrays import FloatArray, IntArray
-from hflray.assignment.objective import RoundProblem
+from hflray.assignment.objective import EdgeCost, RoundProblem
 
-PRICE, DEADLINE, WEIGHT, SLOPE = range(4)  # rows of `State.edge`; Numba hands over one array faster than four
+PRICE, DEADLINE, WEIGHT, SLOPE = range(4)  # rows of `SolvedEdges.edge`
+ENERGY, DELAY, ELASTICITY, PAID = range(4)  # columns of an entry of `Tables`
 EXACT = 1e-9  # KKT residual that the edges of the assignment itself are solved to
 
 
-class State(NamedTuple):
-    """An assignment and what is known about its neighbours. H devices, M edges.
+class SolvedEdges(NamedTuple):
+    """The devices of each edge and the edge's last solution. H devices, M edges.
 
-    Attributes:
-        assignment: edge of each device, (H,).
-        members, size: devices of each edge, (M, H) of which the first (M,) are in use.
-        x, y: ln b and ln π of each device, (H,).
-        edge: rows PRICE, DEADLINE, WEIGHT and SLOPE, (4, M): ln μ; ln τ; what a second of the edge's delay costs, J/s:
-            λ, or λ_m where the edges share one deadline; and the elasticity d ln τ / d ln weight.
-        energy, delay: E_m and T_m, (M,), cloud hop included.
-        stamp: the state of each edge, (M,), never used twice; `clock` (1,) holds the last one given.
-        out_cost, out_stamp: (H, 2), (H,): E and T of a device's edge without it.
-        in_cost, in_stamp: (H, M, 2), (H, M): E and T of an edge with the device as well.
-        swap_cost, swap_stamp: (H, H, 2), (H, H): E and T of the first device's edge with the second in its place.
-            With one deadline for all edges, an entry has four numbers (`hflray.assignment.joint_moves`).
+    It is a part of `State` by itself because Numba passes a NamedTuple as all the numbers that its arrays consist of:
+    handing the tables over to `changed_edge_cost` as well took a fifth of its time.
+
+    | field | symbol | unit | shape |
+    |---|---|---|---|
+    | ``members`` | devices of each edge; the first `size` of a row are in use | | (M, H) |
+    | ``size`` | devices of each edge | | (M,) |
+    | ``x`` | ln b | of Hz | (H,) |
+    | ``y`` | ln π | of J/s | (H,) |
+    | ``edge`` | rows PRICE, DEADLINE, WEIGHT and SLOPE, see below | | (4, M) |
+
+    PRICE is ln μ, DEADLINE ln τ, WEIGHT what a second of the edge's delay costs, J/s: λ, or λ_m where the edges share
+    one deadline; SLOPE the elasticity d ln τ / d ln WEIGHT. Numba hands one array over faster than four.
     """
 
-    assignment: IntArray
     members: IntArray
     size: IntArray
     x: FloatArray
     y: FloatArray
     edge: FloatArray
-    energy: FloatArray
-    delay: FloatArray
+
+
+class Tables(NamedTuple):
+    """What the neighbours of an assignment cost, and for which state of the edge each entry was computed.
+
+    An entry is a row of ENERGY, E_m in J, and DELAY, T_m in s; where the edges share one deadline also of ELASTICITY
+    and PAID (`hflray.assignment.joint_moves`). It holds while its stamp is that of the edge. H devices, M edges.
+
+    | field | what | shape |
+    |---|---|---|
+    | ``stamp`` | the state of each edge, never used twice | (M,) |
+    | ``clock`` | the last stamp given | (1,) |
+    | ``out_cost``, ``out_stamp`` | a device's edge without it | (H, entry), (H,) |
+    | ``in_cost``, ``in_stamp`` | an edge with the device as well | (H, M, entry), (H, M) |
+    | ``swap_cost``, ``swap_stamp`` | the first device's edge with the second in its place | (H, H, entry), (H, H) |
+    """
+
     stamp: IntArray
     clock: IntArray
     out_cost: FloatArray
@@ -57,6 +74,25 @@ class State(NamedTuple):
     in_stamp: IntArray
     swap_cost: FloatArray
     swap_stamp: IntArray
+
+
+class State(NamedTuple):
+    """An assignment and what is known about it and its neighbours. H devices, M edges.
+
+    | field | symbol | unit | shape |
+    |---|---|---|---|
+    | ``assignment`` | edge of each device | | (H,) |
+    | ``solved`` | see `SolvedEdges` | | |
+    | ``energy`` | E_m, cloud hop included | J | (M,) |
+    | ``delay`` | T_m, cloud hop included | s | (M,) |
+    | ``tables`` | see `Tables` | | |
+    """
+
+    assignment: IntArray
+    solved: SolvedEdges
+    energy: FloatArray
+    delay: FloatArray
+    tables: Tables
 
 
 def new_state(problem: RoundProblem, assignment: IntArray, exchanges: bool) -> State:
@@ -70,15 +106,14 @@ def blank_state(problem: RoundProblem, assignment: IntArray, exchanges: bool, en
     """A state of this assignment (copied), not solved yet, whose tables are empty and hold `entry` numbers each."""
     h, m = len(assignment), len(problem.bandwidth)
     k = h if exchanges else 0
-    state = State(
-        assignment=assignment.copy(),
+    solved = SolvedEdges(
         members=np.zeros((m, h), dtype=np.intp),
         size=np.zeros(m, dtype=np.intp),
         x=np.zeros(h),
         y=np.zeros(h),
         edge=np.zeros((4, m)),
-        energy=np.zeros(m),
-        delay=np.zeros(m),
+    )
+    tables = Tables(
         stamp=np.zeros(m, dtype=np.intp),
         clock=np.zeros(1, dtype=np.intp),
         out_cost=np.zeros((h, entry)),
@@ -88,22 +123,23 @@ def blank_state(problem: RoundProblem, assignment: IntArray, exchanges: bool, en
         swap_cost=np.zeros((k, k, entry)),
         swap_stamp=np.zeros((k, k), dtype=np.intp),
     )
-    state.edge[WEIGHT] = problem.weight
+    state = State(assignment.copy(), solved, np.zeros(m), np.zeros(m), tables)
+    state.solved.edge[WEIGHT] = problem.weight
     return state
 
 
 @kernel
 def restart(problem: RoundProblem, state: State, assignment: IntArray) -> None:
     """Take over another assignment; edges whose devices stay the same keep their entries."""
-    changed = np.zeros(len(state.size), dtype=np.bool_)
+    changed = np.zeros(len(state.solved.size), dtype=np.bool_)
     for h in range(len(assignment)):
-        if state.clock[0] == 0:
+        if state.tables.clock[0] == 0:
             changed[:] = True
         elif assignment[h] != state.assignment[h]:
             changed[assignment[h]] = True
             changed[state.assignment[h]] = True
     state.assignment[:] = assignment
-    for m in range(len(state.size)):
+    for m in range(len(state.solved.size)):
         if changed[m]:
             settle(problem, state, m)
 
@@ -121,62 +157,71 @@ def list_members(state: State, m: int) -> None:
     n = 0
     for h in range(len(state.assignment)):
         if state.assignment[h] == m:
-            state.members[m, n] = h
+            state.solved.members[m, n] = h
             n += 1
-    state.size[m] = n
-    state.clock[0] += 1
-    state.stamp[m] = state.clock[0]
+    state.solved.size[m] = n
+    state.tables.clock[0] += 1
+    state.tables.stamp[m] = state.tables.clock[0]
 
 
 @kernel
 def solve_members(problem: RoundProblem, state: State, m: int, warm: bool, tol: float) -> None:
     """Solve edge m with the devices listed, to a KKT residual of `tol`, from its last solution if `warm`."""
-    n = state.size[m]
-    scratch = np.empty((ROWS + 6, columns(n + 1)))
-    state.energy[m], state.delay[m] = changed_edge_cost(problem, state, m, -1, -1, warm, tol, scratch)
+    n = state.solved.size[m]
+    scratch = scratch_with_list(n + 1)
+    cost = changed_edge_cost(problem, state.solved, m, -1, -1, warm, tol, scratch)
+    _, x, y = listed(scratch)
     for k in range(n):
-        h = state.members[m, k]
-        state.x[h], state.y[h] = scratch[ROWS + 4, k], scratch[ROWS + 5, k]
-    state.edge[PRICE, m], state.edge[DEADLINE, m], state.edge[SLOPE, m] = scratch[0, n], scratch[1, n], scratch[2, n]
+        h = state.solved.members[m, k]
+        state.solved.x[h], state.solved.y[h] = x[k], y[k]
+    state.energy[m], state.delay[m] = cost.energy, cost.delay
+    edge = state.solved.edge
+    edge[PRICE, m], edge[DEADLINE, m], edge[SLOPE, m] = cost.price, cost.deadline, cost.slope
 
 
 @kernel
 def changed_edge_cost(
-    problem: RoundProblem, state: State, m: int, without: int, extra: int, warm: bool, tol: float, scratch: FloatArray
-) -> tuple[float, float]:
-    """E_m and T_m of edge m without one of its devices and with one more; -1 for neither.
+    problem: RoundProblem,
+    solved: SolvedEdges,
+    m: int,
+    without: int,
+    extra: int,
+    warm: bool,
+    tol: float,
+    scratch: FloatArray,
+) -> EdgeCost:
+    """What edge m costs without its device `without` and with the device `extra`; -1 for none.
 
-    From the edge's own solution if `warm`, else from scratch. Rows ROWS + 4 and ROWS + 5 of `scratch` (ROWS + 6, at
-    least n + 1) get ln b and ln π, its column n ln μ, ln τ and d ln τ / d ln weight.
+    It is solved from the edge's own solution if `warm`, else from equal shares, to a KKT residual of `tol`. `scratch`
+    is a `lanes.scratch_with_list` with room for the edge's devices and one more; its list gets ln b and ln π, in the
+    order of the edge's devices, the extra one last.
     """
     n = 0
-    bandwidth, alpha = problem.bandwidth[m], problem.alpha
     snr, cycles, power, cap = scratch[ROWS], scratch[ROWS + 1], scratch[ROWS + 2], scratch[ROWS + 3]
     x, y = scratch[ROWS + 4], scratch[ROWS + 5]
-    for k in range(state.size[m]):
-        h = state.members[m, k]
+    for k in range(solved.size[m]):
+        h = solved.members[m, k]
         if h != without:
             snr[n], cycles[n], power[n], cap[n] = problem.snr[m, h], problem.cycles[h], problem.power[h], problem.cap[h]
-            x[n], y[n] = state.x[h], state.y[h]
+            x[n], y[n] = solved.x[h], solved.y[h]
             n += 1
-    price, deadline = state.edge[PRICE, m], state.edge[DEADLINE, m]
+    setting = Setting(problem.bandwidth[m], solved.edge[WEIGHT, m], problem.bits, problem.alpha)
     if extra >= 0:
         snr[n], cycles[n] = problem.snr[m, extra], problem.cycles[extra]
         power[n], cap[n] = problem.power[extra], problem.cap[extra]
         if without >= 0:
-            x[n], y[n] = state.x[without], state.y[without]
+            x[n], y[n] = solved.x[without], solved.y[without]
         else:
-            x[n], y[n] = math.log(bandwidth / (n + 1)), math.log(state.edge[WEIGHT, m] / (n + 1))
+            x[n], y[n] = math.log(setting.bandwidth / (n + 1)), math.log(setting.weight / (n + 1))
         n += 1
     if n == 0:
-        return problem.hop_energy[m], problem.hop_delay[m]
-    price, deadline, _, _, slope = solve_edge(
-        snr[:n], cycles[:n], power[:n], cap[:n], bandwidth, state.edge[WEIGHT, m], problem.bits, alpha, x[:n], y[:n],
-        price, deadline, warm and n > 1, tol, scratch,
-    )  # fmt: skip
-    energy, delay = iteration_cost(n, scratch.reshape(-1), bandwidth, problem.bits, alpha, 1.0)
-    scratch[0, n], scratch[1, n], scratch[2, n] = price, deadline, slope
-    return problem.iterations * energy + problem.hop_energy[m], problem.iterations * delay + problem.hop_delay[m]
+        return EdgeCost(problem.hop.energy[m], problem.hop.delay[m], 0.0, 0.0, 0.0)
+    start = Guess(solved.edge[PRICE, m], solved.edge[DEADLINE, m], warm and n > 1)
+    found = solve_edge(Devices(snr[:n], cycles[:n], power[:n], cap[:n]), setting, x[:n], y[:n], start, tol, scratch)
+    energy, delay = iteration_cost(n, scratch.reshape(-1), setting, 1.0)
+    energy = problem.iterations * energy + problem.hop.energy[m]
+    delay = problem.iterations * delay + problem.hop.delay[m]
+    return EdgeCost(energy, delay, found.price, found.deadline, found.slope)
 
 
 @kernel

@@ -148,7 +148,7 @@ class DeviceAssignmentEnv(gym.Env[NDArray[np.float32], np.int64]):
             snr=np.ascontiguousarray(p.snr[:, order]), cycles=p.cycles[order], power=p.power[order], cap=p.cap[order]
         )
         self._assignment = np.full(len(order), -1, dtype=np.intp)
-        self._energy, self._delay = p.hop_energy.copy(), p.hop_delay.copy()
+        self._energy, self._delay = p.hop.energy.copy(), p.hop.delay.copy()
         self._objective, self._unit = 0.0, solved.objective / len(order)
 
     def _cost_reward(self, device: int, edge: int) -> float:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from hflray.assignment import build_assigner
-from hflray.assignment.objective import RoundProblem
+from hflray.assignment.objective import Hop, RoundProblem
 from hflray.config import load_config
 from hflray.errors import ConfigError, HflrayError
 from hflray.rl.fleets import FORMAT, FleetSpec, SolvedFleet
@@ -194,7 +194,6 @@ def _solve_with_ray(spec: FleetSpec, first: int, end: int, workers: int) -> list
 
 
 _PER_DEVICE = ("cycles", "power", "cap")
-_PER_EDGE = ("bandwidth", "hop_delay", "hop_energy")
 _SCALARS = ("iterations", "weight", "bits", "alpha")
 
 
@@ -210,7 +209,8 @@ def write_shard(path: Path, fleets: list[SolvedFleet], solve_s: float) -> None:
         "samples": np.concatenate([fleet.samples for fleet in fleets]),
         "solve_s": np.array(solve_s),
     }
-    arrays |= {name: np.concatenate([getattr(p, name) for p in problems]) for name in (*_PER_DEVICE, *_PER_EDGE)}
+    arrays |= {name: np.concatenate([getattr(p, name) for p in problems]) for name in (*_PER_DEVICE, "bandwidth")}
+    arrays |= {f"hop_{name}": np.concatenate([getattr(p.hop, name) for p in problems]) for name in Hop._fields}
     arrays |= {name: np.array([getattr(p, name) for p in problems]) for name in _SCALARS}
     write_file(path, lambda scratch: np.savez(scratch, **arrays))
 
@@ -225,7 +225,7 @@ def _read_shard(path: Path) -> tuple[list[SolvedFleet], float]:
         for i in range(len(a["h"])):
             device, edge = slice(h[i], h[i + 1]), slice(m[i], m[i + 1])
             values: dict[str, Any] = {name: a[name][device] for name in _PER_DEVICE}
-            values |= {name: a[name][edge] for name in _PER_EDGE}
+            values |= {"bandwidth": a["bandwidth"][edge], "hop": Hop(a["hop_delay"][edge], a["hop_energy"][edge])}
             values |= {name: float(a[name][i]) for name in _SCALARS}
             snr = a["snr"][links[i] : links[i + 1]].reshape(a["m"][i], a["h"][i])
             problem = RoundProblem(snr=snr, **values)

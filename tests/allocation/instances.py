@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from hflray.allocation.batch import BatchSolution, solve_batch
+from hflray.allocation.batch import solve_batch
+from hflray.allocation.kernels.bundles import Devices, Edges, Solution
 from hflray.allocation.problem import EdgeProblem
 
 NOISE = 10.0**-17.4 * 1e-3  # -174 dBm/Hz in W/Hz
@@ -37,19 +38,18 @@ def random_edge(rng: np.random.Generator, most: int = 200) -> EdgeProblem:
     return edge(gain * power / NOISE, cycles, power, cap, 10 ** rng.uniform(5.7, 6.5), 10 ** rng.uniform(-4, 4))
 
 
-def solve_all(problems: list[EdgeProblem], **options: Any) -> tuple[BatchSolution, np.ndarray]:
+def solve_all(problems: list[EdgeProblem], **options: Any) -> tuple[Solution, np.ndarray]:
     """Solve edges as one ragged batch, all with the z and α of the first; also return the offsets."""
-    offsets = np.cumsum([0] + [len(p.members) for p in problems]).astype(np.intp)
-    solution = solve_batch(
-        offsets,
-        np.concatenate([p.snr_hz for p in problems]),
-        np.concatenate([p.cycles for p in problems]),
-        np.concatenate([p.power_w for p in problems]),
-        np.concatenate([p.max_cpu_hz for p in problems]),
-        np.array([p.bandwidth_hz for p in problems]),
-        np.array([p.delay_weight for p in problems]),
-        problems[0].model_bits,
-        problems[0].capacitance,
-        **options,
+    edges = Edges(
+        offsets=np.cumsum([0] + [len(p.members) for p in problems]).astype(np.intp),
+        devices=Devices(
+            np.concatenate([p.snr_hz for p in problems]),
+            np.concatenate([p.cycles for p in problems]),
+            np.concatenate([p.power_w for p in problems]),
+            np.concatenate([p.max_cpu_hz for p in problems]),
+        ),
+        bandwidth=np.array([p.bandwidth_hz for p in problems]),
+        bits=problems[0].model_bits,
+        alpha=problems[0].capacitance,
     )
-    return solution, offsets
+    return solve_batch(edges, np.array([p.delay_weight for p in problems]), **options), edges.offsets

@@ -12,7 +12,8 @@ import pytest
 from hflray.allocation import allocate_round
 from hflray.assignment import build_assigner, local_search
 from hflray.assignment.candidates import candidates, greedy, improve, relieve
-from hflray.assignment.transfers import Place, added_cost, own_cost, place_objective, settle_all, value_of
+from hflray.assignment.place import blank_place
+from hflray.assignment.transfers import added_cost, own_cost, place_objective, settle_all, value_of
 from hflray.cost import Workload, round_cost
 from hflray.errors import ConfigError
 from hflray.fleet import FleetConfig, sample_fleet
@@ -32,21 +33,15 @@ def objective(fleet, work, devices, assignment):
 
 def settled(fleet, work, devices, count=4, passes=2):
     problem = candidates(fleet, work, devices, fleet.strongest_edges(devices, count))
-    h, m = len(devices), fleet.num_edges
-    slot = np.zeros(h, dtype=np.intp)
+    slot = np.zeros(len(devices), dtype=np.intp)
     greedy(problem, slot, passes)
-    lists = {name: np.full(m if name == "head" else h, -1, dtype=np.intp) for name in ("head", "after", "before")}
-    real = {name: np.zeros(h if name in "xy" else m) for name in ("x", "y", "price", "deadline", "energy", "delay")}
-    whole = {name: np.zeros(m, dtype=np.intp) for name in ("size", "stamp")}
-    place = Place(
-        slot=slot, **lists, **real, **whole, seen=np.full(h, -1, dtype=np.intp), clock=np.zeros(1, dtype=np.intp)
-    )
+    place = blank_place(slot, fleet.num_edges)
     settle_all(problem, place)
     return problem, place
 
 
 def edges_of(problem, place):
-    return problem.edge[np.arange(len(place.slot)), place.slot]
+    return problem.links.edge[np.arange(len(place.slot)), place.slot]
 
 
 @pytest.mark.parametrize("weight", [1e-2, 1.0, 1e2])
@@ -59,7 +54,7 @@ def test_estimates_are_right_to_first_order(weight):
         m = edges_of(problem, place)[h]
         own = own_cost(problem, place, h)
         for j in range(4):
-            k = problem.edge[h, j]
+            k = problem.links.edge[h, j]
             if k == m:
                 continue
             edges = edges_of(problem, place).copy()
@@ -90,12 +85,12 @@ def test_moves_are_billed_exactly_and_never_raise_the_objective(weight):
         assert value == pytest.approx(objective(fleet, work, devices, edges_of(problem, place)), rel=1e-6)
         before = value
         for m in range(fleet.num_edges):  # the lists are those of the slots
-            members, h = [], place.head[m]
+            members, h = [], place.lists.head[m]
             while h >= 0:
                 members.append(int(h))
-                h = place.after[h]
+                h = place.lists.after[h]
             assert sorted(members) == np.flatnonzero(edges_of(problem, place) == m).tolist()
-            assert place.size[m] == len(members)
+            assert place.lists.size[m] == len(members)
 
 
 def test_close_to_the_search_over_everything():

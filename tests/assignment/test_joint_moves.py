@@ -16,7 +16,7 @@ from hflray.assignment.joint_moves import (
 )
 from hflray.assignment.joint_round import begin_joint, try_move
 from hflray.assignment.objective import round_problem
-from hflray.assignment.state import WEIGHT, blank_state
+from hflray.assignment.state import PAID, WEIGHT, blank_state
 from hflray.cost import Workload, round_cost
 from hflray.fleet import FleetConfig, sample_fleet
 
@@ -66,10 +66,12 @@ def test_bounds_of_transfers_hold_and_estimates_are_close(hop):
         fill_transfers(problem, state, now, np.ones(sizes[::-1], dtype=bool), True)
         for h, k, moved in transfers(state, sizes[0]):
             m = int(state.assignment[h])
-            estimate, bound = value_of_move(problem, state, now, m, k, state.out_cost[h], state.in_cost[h, k])
+            estimate, bound = value_of_move(
+                problem, state, now, m, k, state.tables.out_cost[h], state.tables.in_cost[h, k]
+            )
             true = exact(moved)
             assert bound <= true * (1 + 1e-6)
-            assert (bound == -np.inf) == (state.size[k] == 0)
+            assert (bound == -np.inf) == (state.solved.size[k] == 0)
             unbounded += bound == -np.inf
             moved_far += abs(true / value - 1) > 0.05
             errors.append((abs(estimate / true - 1), true / value))
@@ -88,7 +90,9 @@ def test_bounds_of_exchanges_hold_and_estimates_are_close():
         assert len(solve_exchanges(problem, state, now, pairs, True, np.inf)) == len(pairs)
         for a, b in pairs.tolist():
             m, k = state.assignment[[a, b]].tolist()
-            estimate, bound = value_of_move(problem, state, now, m, k, state.swap_cost[a, b], state.swap_cost[b, a])
+            estimate, bound = value_of_move(
+                problem, state, now, m, k, state.tables.swap_cost[a, b], state.tables.swap_cost[b, a]
+            )
             moved = state.assignment.copy()
             moved[[a, b]] = k, m
             true = exact(moved)
@@ -150,11 +154,11 @@ def test_entries_of_other_prices_are_good_for_estimates_and_are_not_taken_for_bo
                 fill_transfers(problem, state, now, everywhere, True)
             for device, k, moved in transfers(state, 4):
                 m = int(state.assignment[device])
-                if state.size[m] == 1 or state.size[k] == 0:
+                if state.solved.size[m] == 1 or state.solved.size[k] == 0:
                     continue
-                here, there = state.out_cost[device], state.in_cost[device, k]
+                here, there = state.tables.out_cost[device], state.tables.in_cost[device, k]
                 estimate, bound = value_of_move(problem, state, now, m, k, here, there)
-                new = here[3] == state.edge[WEIGHT, m] and there[3] == state.edge[WEIGHT, k]
+                new = here[PAID] == state.solved.edge[WEIGHT, m] and there[PAID] == state.solved.edge[WEIGHT, k]
                 assert new or not all_new
                 assert (bound > -np.inf) == new
                 errors[bool(new)].append(abs(estimate / exact(moved) - 1))

@@ -51,7 +51,9 @@ def test_the_objective_is_that_of_the_joint_allocation(sizes, hop):
         assert found == pytest.approx(objective(fleet, work, devices, assignment), rel=1e-9)
         prices = allocate_round(fleet, work, devices, assignment, coupling="joint").edge_price
         used = np.unique(assignment)
-        np.testing.assert_allclose(state.edge[WEIGHT, used], prices[used], rtol=1e-3, atol=1e-6 * work.delay_weight)
+        np.testing.assert_allclose(
+            state.solved.edge[WEIGHT, used], prices[used], rtol=1e-3, atol=1e-6 * work.delay_weight
+        )
 
 
 def test_any_prices_give_a_bound_on_either_side():
@@ -67,13 +69,13 @@ def test_any_prices_give_a_bound_on_either_side():
         for _ in range(5):
             share = rng.dirichlet(np.ones(4))  # the fourth part is left over
             for m in range(3):
-                state.edge[WEIGHT, m] = work.delay_weight * max(share[m], 1e-6) / 1.00001
+                state.solved.edge[WEIGHT, m] = work.delay_weight * max(share[m], 1e-6) / 1.00001
                 solve_members(problem, state, m, False, 1e-10)
             lower, upper = between(problem, state)
             assert lower <= exact * (1 + 1e-9)
             assert upper >= exact * (1 - 1e-9)
             assert lower < exact * (1 - 1e-6) < upper  # far from the optimum, neither is it
-        state.edge[WEIGHT][:3] *= 1.1 * work.delay_weight / state.edge[WEIGHT][:3].sum()
+        state.solved.edge[WEIGHT][:3] *= 1.1 * work.delay_weight / state.solved.edge[WEIGHT][:3].sum()
         assert between(problem, state)[0] == -np.inf  # prices of more than λ bound nothing
 
 
@@ -125,7 +127,7 @@ def test_the_hop_of_an_empty_edge_can_be_the_deadline():
     state, trial = states(problem, 9)
     value = begin_joint(problem, state, assignment)
     assert value == pytest.approx(cost.objective, rel=1e-9)
-    assert state.edge[WEIGHT][:2].sum() < work.delay_weight
+    assert state.solved.edge[WEIGHT][:2].sum() < work.delay_weight
     for a, b in ((0, 1), (1, 0), (2, 1)):  # with prices that leave a part of λ to the empty edge
         after = state.assignment.copy()
         after[a] = b
@@ -144,7 +146,7 @@ def test_where_the_prices_run_in_circles_the_bracketed_search_answers():
     assignment = rng.integers(5, size=50)
     problem, _ = round_problem(fleet, work, devices)
     state, _ = states(problem, 50)
-    state.assignment[:], state.edge[WEIGHT] = assignment, work.delay_weight / 5
+    state.assignment[:], state.solved.edge[WEIGHT] = assignment, work.delay_weight / 5
     for m in range(5):
         list_members(state, m)
         solve_members(problem, state, m, False, 1e-10)

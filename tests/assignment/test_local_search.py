@@ -149,10 +149,10 @@ class MoveClock:
         return best_transfer(problem, state, allowed)
 
     def exchange(self, problem, state, *limits):
-        before = state.swap_stamp.copy()
+        before = state.tables.swap_stamp.copy()
         found = best_exchange(problem, state, *limits)
         # What was known already is solved no second time.
-        self.moves += int(np.triu((state.swap_stamp != before) | (state.swap_stamp != before).T).sum())
+        self.moves += int(np.triu((state.tables.swap_stamp != before) | (state.tables.swap_stamp != before).T).sum())
         self.answers.append("exchange")
         return found
 

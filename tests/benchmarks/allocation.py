@@ -27,14 +27,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file, for tests.allocation.instances
 
 from hflray.allocation import allocate_round, edge_problems
-from hflray.allocation.batch import TOL, BatchSolution, solve_batch
+from hflray.allocation.batch import TOL, solve_batch
+from hflray.allocation.kernels.bundles import Devices, Edges, Guess, Setting, Solution
 from hflray.allocation.kernels.edge import BISECTED, solve_edge
 from hflray.allocation.kernels.lanes import scratch_for
 from hflray.allocation.problem import EdgeProblem
@@ -85,21 +85,21 @@ def moved(problems: Sequence[EdgeProblem], rng: np.random.Generator, step_db: fl
     ]
 
 
-def flat(problems: Sequence[EdgeProblem]) -> tuple[Any, ...]:
+def flat(problems: Sequence[EdgeProblem]) -> tuple[Edges, np.ndarray]:
     """The arguments of `solve_batch` for these edges."""
-    return (
+    edges = Edges(
         np.cumsum([0] + [len(p.members) for p in problems]).astype(np.intp),
-        *(np.concatenate([getattr(p, name) for p in problems]) for name in PER_DEVICE),
+        Devices(*(np.concatenate([getattr(p, name) for p in problems]) for name in PER_DEVICE)),
         np.array([p.bandwidth_hz for p in problems]),
-        np.array([p.delay_weight for p in problems]),
         BITS,
         ALPHA,
     )
+    return edges, np.array([p.delay_weight for p in problems])
 
 
-def objectives(solution: BatchSolution) -> np.ndarray:
+def objectives(solution: Solution) -> np.ndarray:
     """Σ energy + λ · delay of each edge, (e,); λ is 1 here."""
-    return solution.energy_j + solution.delay_s
+    return solution.feasible.energy_j + solution.feasible.delay_s
 
 
 def serve(pipe: Connection, sets: list[list[EdgeProblem]]) -> None:
@@ -225,11 +225,12 @@ def rows(fleets: list[Fleet], problems: list[EdgeProblem], threads: int, batch: 
 
     def bare() -> None:
         for p in problems:
+            given, setting = (
+                Devices(p.snr_hz, p.cycles, p.power_w, p.max_cpu_hz),
+                Setting(p.bandwidth_hz, 1.0, BITS, ALPHA),
+            )
             for _ in range(20):
-                solve_edge(
-                    p.snr_hz, p.cycles, p.power_w, p.max_cpu_hz, p.bandwidth_hz, 1.0, BITS, ALPHA,
-                    x, y, 0.0, 0.0, False, TOL, scratch,
-                )  # fmt: skip
+                solve_edge(given, setting, x, y, Guess(0.0, 0.0, False), TOL, scratch)
 
     def public() -> None:
         for fleet in fleets:
@@ -338,8 +339,10 @@ def stress(instances: int) -> Table:
         spent += time.perf_counter() - start
         worst = max(worst, float(answer.residual.max()))
         for e, p in enumerate(hard):
-            over = max(over, float(answer.bandwidth_hz[bounds[e] : bounds[e + 1]].sum() / p.bandwidth_hz - 1.0))
-        counts.append(answer.count)
+            over = max(
+                over, float(answer.feasible.bandwidth_hz[bounds[e] : bounds[e + 1]].sum() / p.bandwidth_hz - 1.0)
+            )
+        counts.append(answer.evaluations)
         done += len(hard)
     count = np.concatenate(counts)
     facts = {

@@ -37,7 +37,7 @@ def test_a_batch_that_does_not_move_is_not_timed_as_one_that_does(monkeypatch: p
 
 def test_a_flat_batch_is_that_of_the_tests() -> None:
     mine, theirs = allocation.solve_batch(*allocation.flat(problems())), solve_all(problems())[0]
-    np.testing.assert_array_equal(mine.bandwidth_hz, theirs.bandwidth_hz)
+    np.testing.assert_array_equal(mine.feasible.bandwidth_hz, theirs.feasible.bandwidth_hz)
 
 
 @pytest.mark.parametrize("threads", [1, 2])

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 
+from hflray.allocation.kernels.bundles import Device, Devices, Setting
 from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.terms import LN2, delay_at, slack
 from hflray.arrays import FloatArray
@@ -33,23 +34,19 @@ def log_price_of(y: float, b: float, snr: float, power: float, bits: float) -> f
 
 @kernel
 def find_delay_price(
-    deadline: float,
-    price: float,
-    snr: float,
-    cycles: float,
-    power: float,
-    cap: float,
-    bits: float,
-    alpha: float,
-    top: float,
+    deadline: float, price: float, device: Device, bits: float, alpha: float, top: float
 ) -> tuple[float, float, float]:
-    """Return ln π (at most `top`), ln b and d ln τ / d ln π of one device whose delay is the deadline, at price μ."""
+    """The delay price at which one device's ln delay is `deadline`, when ln μ is `price`.
+
+    Returns:
+        ln π (at most `top`), ln b and d ln τ / d ln π.
+    """
     high = top
-    low = min(top, math.log(alpha) + 3.0 * (math.log(cycles) - deadline))
+    low = min(top, math.log(alpha) + 3.0 * (math.log(device.cycles) - deadline))
     y = 0.5 * (low + high)
     x = slope = 0.0
     for _ in range(200):
-        x, delay, slope = delay_at(y, price, snr, cycles, power, cap, bits, alpha)
+        x, delay, slope = delay_at(y, price, device, bits, alpha)
         error = delay - deadline
         if error > 0.0:
             low = y
@@ -66,23 +63,20 @@ def find_delay_price(
 
 
 @kernel
+def device_at(devices: Devices, i: int) -> Device:
+    """The i-th of some devices."""
+    return Device(devices.snr[i], devices.cycles[i], devices.power[i], devices.cap[i])
+
+
+@kernel
 def prices_at(
-    deadline: float,
-    price: float,
-    snr: FloatArray,
-    cycles: FloatArray,
-    power: FloatArray,
-    cap: FloatArray,
-    bits: float,
-    alpha: float,
-    top: float,
-    x: FloatArray,
-    y: FloatArray,
+    deadline: float, price: float, devices: Devices, setting: Setting, x: FloatArray, y: FloatArray
 ) -> tuple[float, float]:
-    """Fill x = ln b and y = ln π of all devices at (ln τ, ln μ); return ln Σ π and its slope in ln τ."""
+    """Fill x = ln b and y = ln π of all devices, (n,), at (ln τ, ln μ); return ln Σ π and its slope in ln τ."""
+    top = math.log(setting.weight)
     total = rise = 0.0
-    for i in range(len(snr)):
-        y[i], x[i], slope = find_delay_price(deadline, price, snr[i], cycles[i], power[i], cap[i], bits, alpha, top)
+    for i in range(len(devices.snr)):
+        y[i], x[i], slope = find_delay_price(deadline, price, device_at(devices, i), setting.bits, setting.alpha, top)
         total += math.exp(y[i])
         rise += math.exp(y[i]) / slope
     return math.log(total), rise / total
@@ -90,27 +84,19 @@ def prices_at(
 
 @kernel
 def find_deadline(
-    price: float,
-    snr: FloatArray,
-    cycles: FloatArray,
-    power: FloatArray,
-    cap: FloatArray,
-    weight: float,
-    bits: float,
-    alpha: float,
-    x: FloatArray,
-    y: FloatArray,
+    price: float, devices: Devices, setting: Setting, x: FloatArray, y: FloatArray
 ) -> tuple[float, float]:
-    """At ln μ = `price`, return ln τ with Σ π = λ, and ln Σ b; fills x and y."""
-    n = len(snr)
-    top = math.log(weight)
+    """At ln μ = `price`, return ln τ with Σ π = λ, and ln Σ b; fills x = ln b and y = ln π, (n,)."""
+    n = len(devices.snr)
+    top = math.log(setting.weight)
     low = high = -math.inf
     for i in range(n):
-        low = max(low, delay_at(top, price, snr[i], cycles[i], power[i], cap[i], bits, alpha)[1])
-        high = max(high, delay_at(top - math.log(n), price, snr[i], cycles[i], power[i], cap[i], bits, alpha)[1])
+        device = device_at(devices, i)
+        low = max(low, delay_at(top, price, device, setting.bits, setting.alpha)[1])
+        high = max(high, delay_at(top - math.log(n), price, device, setting.bits, setting.alpha)[1])
     deadline = 0.5 * (low + high)
     for _ in range(200):
-        total, slope = prices_at(deadline, price, snr, cycles, power, cap, bits, alpha, top, x, y)
+        total, slope = prices_at(deadline, price, devices, setting, x, y)
         error = total - top
         if error > 0.0:
             low = deadline
@@ -128,25 +114,14 @@ def find_deadline(
 
 
 @kernel
-def bisect_edge(
-    snr: FloatArray,
-    cycles: FloatArray,
-    power: FloatArray,
-    cap: FloatArray,
-    bandwidth: float,
-    weight: float,
-    bits: float,
-    alpha: float,
-    x: FloatArray,
-    y: FloatArray,
-) -> tuple[float, float]:
-    """Fill x = ln b and y = ln π at the optimum; return ln μ and ln τ. Arguments as in `kernels.edge`."""
-    n = len(snr)
+def bisect_edge(devices: Devices, setting: Setting, x: FloatArray, y: FloatArray) -> tuple[float, float]:
+    """Fill x = ln b and y = ln π, (n,), at the optimum of an edge's problem; return ln μ and ln τ."""
+    n, snr, power = len(devices.snr), devices.snr, devices.power
     low = high = -math.inf
     for i in range(n):
-        low = max(low, log_price_of(-math.inf, bandwidth, snr[i], power[i], bits))
-        high = max(high, log_price_of(math.log(weight), bandwidth / n, snr[i], power[i], bits))
-    target = math.log(bandwidth)
+        low = max(low, log_price_of(-math.inf, setting.bandwidth, snr[i], power[i], setting.bits))
+        high = max(high, log_price_of(math.log(setting.weight), setting.bandwidth / n, snr[i], power[i], setting.bits))
+    target = math.log(setting.bandwidth)
     price = deadline = 0.0
     under = over = math.nan  # ln(Σ b / B) at the ends of the bracket
     for trial in range(200):
@@ -154,7 +129,7 @@ def bisect_edge(
         # Two halvings, then a secant, and so on: fast where the sum is smooth, and never slower than bisection by much.
         if trial % 3 == 2 and not math.isnan(under + over):
             price = low + (high - low) * over / (over - under)
-        deadline, total = find_deadline(price, snr, cycles, power, cap, weight, bits, alpha, x, y)
+        deadline, total = find_deadline(price, devices, setting, x, y)
         if total > target:
             low, over = price, total - target
         else:

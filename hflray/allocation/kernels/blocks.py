@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+from hflray.allocation.kernels.bundles import Setting
 from hflray.allocation.kernels.jit import kernel, vector_kernel
 from hflray.allocation.kernels.lanes import (
     BLOCK,
@@ -148,9 +149,7 @@ def costs(block: FloatArray, fit_b: float, fit_f: float, kappa: float, alpha: fl
 
 
 @kernel
-def iteration_cost(
-    n: int, work: FloatArray, bandwidth: float, bits: float, alpha: float, fit_f: float
-) -> tuple[float, float]:
+def iteration_cost(n: int, work: FloatArray, setting: Setting, fit_f: float) -> tuple[float, float]:
     """Energy J and slowest delay s of one edge iteration, b scaled to use up B exactly, f times `fit_f`.
 
     `work`: as `edge.solve_edge` leaves it, or with B and F filled. b, f, energy and delay of each device are left in
@@ -161,7 +160,7 @@ def iteration_cost(
         sum_b += work[i // LANES * BLOCK + i % LANES + B]
     for k in range(blocks_of(n)):
         block = work[k * BLOCK : (k + 1) * BLOCK]
-        costs(block, bandwidth / sum_b, fit_f, bits * LN2, alpha)
+        costs(block, setting.bandwidth / sum_b, fit_f, setting.bits * LN2, setting.alpha)
         for i in range(min(LANES, n - k * LANES)):
             energy += block[X_H + i]
             delay = max(delay, block[Y_0 + i])

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import math
 
-from hflray.allocation.kernels.blocks import bounds, iteration_cost, locate
+from hflray.allocation.kernels.blocks import bounds, iteration_cost
+from hflray.allocation.kernels.bundles import Setting
 from hflray.allocation.kernels.jit import kernel
-from hflray.allocation.kernels.lanes import BLOCK, LANES, PI, X_0, X_M, Y_M, blocks_of, fill, scratch_for_edges
+from hflray.allocation.kernels.lanes import BLOCK, LANES, PI, X_0, X_M, Y_M, blocks_of
 from hflray.allocation.kernels.terms import LN2
-from hflray.arrays import FloatArray, IntArray
+from hflray.arrays import FloatArray
 
 
 @kernel
 def certify(
     n: int,
     work: FloatArray,
-    bandwidth: float,
-    weight: float,
-    bits: float,
-    alpha: float,
+    setting: Setting,
     price: float,
     b_out: FloatArray,
     f_out: FloatArray,
 ) -> tuple[float, float, float]:
     """Make one edge's feasible allocation from B, F and PI in `work`, and a bound on what any allocation could do.
 
-    Writes bandwidth (n,) Hz and frequency (n,) Hz. The bound is Lagrange's: for any μ ≥ 0 and π ≥ 0 with Σ π = λ,
+    Bandwidth is written to `b_out`, (n,) Hz, and frequency to `f_out`, (n,) Hz; `price` is ln μ. The bound is
+    Lagrange's: for any μ ≥ 0 and π ≥ 0 with Σ π = λ,
     ``Σ min_{b ≤ B} [(p + π) s(b) + μ b] + Σ min_{f ≤ f_max} [α/2 c f² + π c/f] - μ B`` is at most the optimum. The
     bracket φ(b) is convex, so that it is nowhere in [0, B] below ``φ(b') - |φ'(b')| B``, whatever b' there: b' is one
     Newton step from the b at hand, where φ' is ``μ (1 - e^R1)``, next to nothing.
@@ -33,11 +32,12 @@ def certify(
     Returns:
         energy J and slowest delay s of one edge iteration, and the bound J on ``energy + λ·delay``.
     """
+    bandwidth, weight = setting.bandwidth, setting.weight
     sum_pi = 0.0
     for i in range(n):
         sum_pi += work[i // LANES * BLOCK + i % LANES + PI]
-    energy, delay = iteration_cost(n, work, bandwidth, bits, alpha, (weight / sum_pi) ** (1.0 / 3.0))
-    mu, kappa = math.exp(price), bits * LN2
+    energy, delay = iteration_cost(n, work, setting, (weight / sum_pi) ** (1.0 / 3.0))
+    mu, kappa = math.exp(price), setting.bits * LN2
     bound = -mu * bandwidth
     for k in range(blocks_of(n)):
         block = work[k * BLOCK : (k + 1) * BLOCK]
@@ -46,37 +46,3 @@ def certify(
             bound += block[Y_M + i]
             b_out[k * LANES + i], f_out[k * LANES + i] = block[X_0 + i], block[X_M + i]
     return energy, delay, bound
-
-
-@kernel
-def certify_edges(
-    offsets: IntArray,
-    first: int,
-    last: int,
-    snr: FloatArray,
-    cycles: FloatArray,
-    power: FloatArray,
-    cap: FloatArray,
-    bandwidth: FloatArray,
-    weight: FloatArray,
-    bits: float,
-    alpha: float,
-    x: FloatArray,
-    y: FloatArray,
-    price: FloatArray,
-    b_out: FloatArray,
-    f_out: FloatArray,
-    energy: FloatArray,
-    delay: FloatArray,
-    bound: FloatArray,
-) -> None:
-    """`certify` for the edges `first` to `last`, solved elsewhere; an edge without devices has zeros."""
-    work = scratch_for_edges(offsets, first, last).reshape(-1)
-    for e in range(first, last):
-        i, j = offsets[e], offsets[e + 1]
-        if j > i:
-            fill(snr[i:j], cycles[i:j], power[i:j], cap[i:j], x[i:j], y[i:j], work)
-            locate(j - i, work, alpha)
-            energy[e], delay[e], bound[e] = certify(
-                j - i, work, bandwidth[e], weight[e], bits, alpha, price[e], b_out[i:j], f_out[i:j]
-            )

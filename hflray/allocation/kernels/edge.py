@@ -15,10 +15,9 @@ they are evaluated (each block is ``A1 B2 - B1 A2`` with A1 < 0, B2 ≤ 0, B1 > 
 residual need not fall along it (there is no line search); where it does not get there, `kernels.bisection`
 takes over, which cannot fail.
 
-Arguments shared by the functions: ``snr`` Y (n,) Hz; ``cycles`` c (n,); ``power`` p (n,) W; ``cap`` f_max (n,) Hz;
-``bandwidth`` B Hz; ``weight`` λ J/s; ``bits`` z; ``alpha`` the capacitance α; ``work`` the devices as blocks of lanes
-(`kernels.lanes`), in which the iterations run; ``scratch`` its memory, at least (`lanes.ROWS`,
-`lanes.columns` of n).
+Arguments shared by the functions: ``devices`` and ``setting`` are the problem (`kernels.bundles`); ``work`` is the
+devices as blocks of lanes (`kernels.lanes`), in which the iterations run; ``scratch`` is its memory, at least
+(`lanes.ROWS`, `lanes.columns` of n).
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ import math
 
 from hflray.allocation.kernels.bisection import bisect_edge
 from hflray.allocation.kernels.blocks import advance, evaluate, locate, start_logarithms, start_prices, start_shares
+from hflray.allocation.kernels.bundles import Devices, Guess, Setting, Solved
 from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.lanes import (
     BLOCK,
@@ -64,23 +64,28 @@ BISECTED = 1000  # added to the count of evaluations when bisection was needed
 def newton(
     n: int,
     work: FloatArray,
-    bandwidth: float,
-    weight: float,
-    bits: float,
-    alpha: float,
+    setting: Setting,
     price: float,
     deadline: float,
     tol: float,
     move: float,
     trials: int,
-) -> tuple[float, float, float, int, float]:
+) -> Solved:
     """Newton from the unknowns in `work` and price = ln μ, deadline = ln τ; `work` is left as the last evaluation was.
 
+    Args:
+        n: devices in `work`.
+        work, setting: see the module.
+        price, deadline: where to start.
+        tol: the residual at which to stop: the largest of |R1|, |R2| and the two sums.
+        move: the longest step in any logarithm.
+        trials: the most evaluations.
+
     Returns:
-        ln μ, ln τ, the residual (largest of |R1|, |R2| and the two sums) there, the number of evaluations (at most
-        `trials`), and the elasticity ``d ln τ / d ln λ`` (at most 0) at the solution.
+        The last point; its residual is infinite where an evaluation was not finite.
     """
-    kappa = bits * LN2
+    bandwidth, weight, alpha = setting.bandwidth, setting.weight, setting.alpha
+    kappa = setting.bits * LN2
     log_kappa, log_alpha = math.log(kappa), math.log(alpha)
     blocks = blocks_of(n)
     # What holds at the solution holds on the way: no b above B, no π above λ, no deadline below a computation at full
@@ -110,10 +115,10 @@ def newton(
         r_b, r_pi = math.log(sum_b / bandwidth), math.log(sum_pi / weight)
         worst = max(worst, abs(r_b), abs(r_pi))
         if not math.isfinite(worst + a_0 + c_0):  # a maximum may have passed a NaN over; the sums have not
-            return price, deadline, math.inf, trial, 0.0
+            return Solved(price, deadline, math.inf, trial, 0.0)
         schur = a_m * c_h - a_h * c_m
         if worst <= tol or trial == trials:
-            return price, deadline, worst, trial, a_m * sum_pi / schur
+            return Solved(price, deadline, worst, trial, a_m * sum_pi / schur)
         e_1, e_2 = -r_b * sum_b - a_0, -r_pi * sum_pi - c_0
         d_price = (e_1 * c_h - a_h * e_2) / schur
         d_deadline = (a_m * e_2 - c_m * e_1) / schur
@@ -125,20 +130,19 @@ def newton(
         deadline = max(deadline + d_deadline, floor)
         for k in range(blocks):
             advance(work[k * BLOCK : (k + 1) * BLOCK], d_price, d_deadline, move, most_x, most_y)
-    return price, deadline, math.inf, trials, 0.0
+    return Solved(price, deadline, math.inf, trials, 0.0)
 
 
 @kernel
-def cold_start(
-    n: int, work: FloatArray, bandwidth: float, weight: float, bits: float, alpha: float
-) -> tuple[float, float]:
+def cold_start(n: int, work: FloatArray, setting: Setting) -> tuple[float, float]:
     """Fill the unknowns in `work` with a first guess; return ln μ and ln τ to go with it.
 
     Bandwidth in inverse proportion to the spectral efficiency at the fair share; the slowest device at π = λ/n sets τ;
     then the larger of the π that meets τ and the π that the average bandwidth price asks for: Newton on the convex
     ``ln(p + π)`` comes down from above without overshooting, and flies off from below.
     """
-    blocks, kappa, total = blocks_of(n), bits * LN2, 0.0
+    bandwidth, weight, alpha = setting.bandwidth, setting.weight, setting.alpha
+    blocks, kappa, total = blocks_of(n), setting.bits * LN2, 0.0
     for k in range(blocks):
         block = work[k * BLOCK : (k + 1) * BLOCK]
         start_shares(block, n / bandwidth)
@@ -163,69 +167,63 @@ def cold_start(
 
 @kernel
 def solve_edge(
-    snr: FloatArray,
-    cycles: FloatArray,
-    power: FloatArray,
-    cap: FloatArray,
-    bandwidth: float,
-    weight: float,
-    bits: float,
-    alpha: float,
-    x: FloatArray,
-    y: FloatArray,
-    price: float,
-    deadline: float,
-    warm: bool,
-    tol: float,
-    scratch: FloatArray,
-) -> tuple[float, float, float, int, float]:
-    """Solve one edge: from (x, y, price, deadline) if `warm`, else from equal shares; then, if need be, by bisection.
+    devices: Devices, setting: Setting, x: FloatArray, y: FloatArray, start: Guess, tol: float, scratch: FloatArray
+) -> Solved:
+    """Solve one edge: from (x, y, start) if it is warm, else from equal shares; then, if need be, by bisection.
 
-    x and y are overwritten with ln b and ln π, and ``scratch.reshape(-1)`` is left as `blocks.iteration_cost` wants it.
-    Returns as `newton`; the count is 0 for the closed form of one device and at least `BISECTED` after bisection.
+    Args:
+        devices, setting, scratch: see the module.
+        x, y: (n,), overwritten with ln b and ln π.
+        start: where to begin; see `bundles.Guess`.
+        tol: the residual asked for.
+
+    Returns:
+        The solution; its `evaluations` are 0 for the closed form of one device and at least `BISECTED` after bisection.
+        ``scratch.reshape(-1)`` is left as `blocks.iteration_cost` wants it.
     """
-    n, work = len(snr), scratch.reshape(-1)
-    if n == 1:  # all the bandwidth, all the weight
-        x[0], y[0] = math.log(bandwidth), math.log(weight)
-        fill(snr, cycles, power, cap, x, y, work)
-        locate(n, work, alpha)
-        lg = log_1p(snr[0] / bandwidth)
-        ratio = snr[0] / bandwidth
-        s = bits * LN2 / (bandwidth * lg)
-        d = slack(ratio, lg, ratio / (1.0 + ratio))
-        f = (weight / alpha) ** (1.0 / 3.0)
-        slope = 0.0 if f >= cap[0] else -cycles[0] / f / (s + cycles[0] / f) / 3.0
-        price = math.log((power[0] + weight) * s * d / (bandwidth * lg))
-        return price, math.log(s + cycles[0] / min(cap[0], f)), 0.0, 0, slope
-    fill(snr, cycles, power, cap, x, y, work)
+    n, work = len(devices.snr), scratch.reshape(-1)
+    if n == 1:
+        return solve_alone(devices, setting, x, y, work)
+    fill(devices, x, y, work)
     count = 0
-    if warm:
-        price, deadline, worst, count, slope = newton(
-            n, work, bandwidth, weight, bits, alpha, price, deadline, tol, BOLD, WARM
-        )
-        if worst <= tol:
+    if start.warm:
+        found = newton(n, work, setting, start.price, start.deadline, tol, BOLD, WARM)
+        count = found.evaluations
+        if found.residual <= tol:
             take_back(work, x, y)
-            return price, deadline, worst, count, slope
+            return found
     for attempt in range(2):
         move, trials = (BOLD, BOLD_TRIALS) if attempt == 0 else (CAUTIOUS, CAUTIOUS_TRIALS)
-        price, deadline = cold_start(n, work, bandwidth, weight, bits, alpha)
-        price, deadline, worst, more, slope = newton(
-            n, work, bandwidth, weight, bits, alpha, price, deadline, tol, move, trials
-        )
-        count += more
-        if worst <= tol:
+        price, deadline = cold_start(n, work, setting)
+        found = newton(n, work, setting, price, deadline, tol, move, trials)
+        count += found.evaluations
+        if found.residual <= tol:
             take_back(work, x, y)
-            return price, deadline, worst, count, slope
-    start_price, start_deadline = bisect_edge(snr, cycles, power, cap, bandwidth, weight, bits, alpha, x, y)
-    fill(snr, cycles, power, cap, x, y, work)
-    price, deadline, worst, more, slope = newton(
-        n, work, bandwidth, weight, bits, alpha, start_price, start_deadline, tol, CAUTIOUS, POLISH
-    )
-    count += more
-    if not worst <= tol:  # then where bisection ended, with the residual there
-        fill(snr, cycles, power, cap, x, y, work)
-        price, deadline, worst, more, slope = newton(
-            n, work, bandwidth, weight, bits, alpha, start_price, start_deadline, tol, CAUTIOUS, 1
-        )
+            return Solved(found.price, found.deadline, found.residual, count, found.slope)
+    price, deadline = bisect_edge(devices, setting, x, y)
+    fill(devices, x, y, work)
+    found = newton(n, work, setting, price, deadline, tol, CAUTIOUS, POLISH)
+    count += found.evaluations
+    if not found.residual <= tol:  # then where bisection ended, with the residual there
+        fill(devices, x, y, work)
+        found = newton(n, work, setting, price, deadline, tol, CAUTIOUS, 1)
     take_back(work, x, y)
-    return price, deadline, worst, BISECTED + count, slope
+    return Solved(found.price, found.deadline, found.residual, BISECTED + count, found.slope)
+
+
+@kernel
+def solve_alone(devices: Devices, setting: Setting, x: FloatArray, y: FloatArray, work: FloatArray) -> Solved:
+    """The closed form of an edge with one device, which gets all the bandwidth and all the weight."""
+    bandwidth, weight, alpha = setting.bandwidth, setting.weight, setting.alpha
+    power, cycles, cap = devices.power[0], devices.cycles[0], devices.cap[0]
+    x[0], y[0] = math.log(bandwidth), math.log(weight)
+    fill(devices, x, y, work)
+    locate(1, work, alpha)
+    lg = log_1p(devices.snr[0] / bandwidth)
+    ratio = devices.snr[0] / bandwidth
+    s = setting.bits * LN2 / (bandwidth * lg)
+    d = slack(ratio, lg, ratio / (1.0 + ratio))
+    f = (weight / alpha) ** (1.0 / 3.0)
+    slope = 0.0 if f >= cap else -cycles / f / (s + cycles / f) / 3.0
+    price = math.log((power + weight) * s * d / (bandwidth * lg))
+    return Solved(price, math.log(s + cycles / min(cap, f)), 0.0, 0, slope)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import numba
 from numba.core import event
+from numba.extending import register_jitable
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -31,6 +32,12 @@ def kernel(function: Function) -> Function:
 def vector_kernel(function: Function) -> Function:
     """The same for what is to become vector code: a multiplication and an addition may be one instruction."""
     return _compiled(function, fastmath={"contract"})
+
+
+def shared(function: Function) -> Function:
+    """Leave a function as it is for Python, and let kernels call it: there it is compiled as part of them."""
+    result: Function = register_jitable(error_model="numpy")(function)
+    return result
 
 
 def _compiled(function: Function, fastmath: Any) -> Function:

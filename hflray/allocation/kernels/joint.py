@@ -19,109 +19,146 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
+from hflray.allocation.kernels.bundles import Devices, Edges, Guess, JointSolution, Priced, Setting, Unknowns
 from hflray.allocation.kernels.edge import solve_edge
-from hflray.allocation.kernels.jit import kernel
+from hflray.allocation.kernels.edges import devices_at
+from hflray.allocation.kernels.jit import kernel, shared
 from hflray.allocation.kernels.lanes import scratch_for_edges
-from hflray.arrays import FloatArray, IntArray
+from hflray.arrays import FloatArray
+
+
+@shared
+def new_joint_solution(devices: int, edges: int) -> JointSolution:
+    """Zeros for a solution of so many devices at so many edges."""
+    unknowns = Unknowns(np.zeros(devices), np.zeros(devices), np.zeros(edges), np.zeros(edges))
+    evaluations = np.zeros(edges, dtype=np.intp)
+    return JointSolution(unknowns, np.zeros(edges), np.zeros(edges), np.zeros(edges), evaluations)
+
+
+@kernel
+def solve_at(
+    devices: Devices, setting: Setting, x: FloatArray, y: FloatArray, last: Priced, tol: float, scratch: FloatArray
+) -> Priced:
+    """Solve one edge with the weight e^`last.log_weight`, from the solution `last` and x and y, (n,), which it changes.
+
+    The weight of `setting` is not read.
+    """
+    given = Setting(setting.bandwidth, math.exp(last.log_weight), setting.bits, setting.alpha)
+    solved = solve_edge(devices, given, x, y, Guess(last.price, last.deadline, True), tol, scratch)
+    evaluations = last.evaluations + solved.evaluations
+    return Priced(last.log_weight, solved.price, solved.deadline, solved.slope, solved.residual, evaluations)
 
 
 @kernel
 def find_weight(
-    target: float,
-    top: float,
-    snr: FloatArray,
-    cycles: FloatArray,
-    power: FloatArray,
-    cap: FloatArray,
-    bandwidth: float,
-    bits: float,
-    alpha: float,
+    devices: Devices,
+    setting: Setting,
     x: FloatArray,
     y: FloatArray,
-    state: FloatArray,
+    last: Priced,
+    target: float,
+    top: float,
     tol: float,
     scratch: FloatArray,
-) -> None:
-    """Find the weight at which one edge's ln τ is `target`, at most e^top.
+) -> Priced:
+    """Find the weight at which one edge's ln deadline is `target`; its logarithm is at most `top`.
 
-    `state` is read and written: ln weight, ln μ, ln τ, the elasticity d ln τ / d ln weight, residual, evaluations.
-    x and y hold the solution that goes with it.
+    Args:
+        devices, setting: the edge's problem; the weight of `setting` is not read.
+        x, y: ln b and ln π of the solution `last`, (n,); overwritten with those found.
+        last: the solution at another weight, to start from.
+        target, top: see above.
+        tol, scratch: see `edge.solve_edge`.
     """
     high, low = top, math.inf
-    for i in range(len(snr)):
-        low = min(low, -3.0 * (math.log(cycles[i]) - target))
-    low = min(top, math.log(alpha) - low)
-    u = min(max(state[0], low), high)
+    for i in range(len(x)):
+        low = min(low, -3.0 * (math.log(devices.cycles[i]) - target))
+    low = min(top, math.log(setting.alpha) - low)
+    u = min(max(last.log_weight, low), high)
     for _ in range(100):
-        state[1], state[2], state[4], more, state[3] = solve_edge(
-            snr, cycles, power, cap, bandwidth, math.exp(u), bits, alpha, x, y, state[1], state[2], True, tol, scratch
-        )
-        state[0] = u
-        state[5] += more
-        error = state[2] - target
+        last = solve_at(devices, setting, x, y, reweighted(last, u), tol, scratch)
+        error = last.deadline - target
         if error > 0.0:
             low = u
         else:
             high = u
         if abs(error) <= 1e-13 or high - low <= 1e-15 * max(1.0, abs(u)):
             break
-        guess = u - error / state[3] if state[3] < 0.0 else math.inf
+        guess = u - error / last.slope if last.slope < 0.0 else math.inf
         if guess == u:
             break
         # A point that belongs to another u is no good start: shift the prices along.
         new = guess if low < guess < high else 0.5 * (low + high)
-        for i in range(len(snr)):
+        for i in range(len(x)):
             y[i] += new - u
         u = new
+    return last
+
+
+@kernel
+def reweighted(last: Priced, log_weight: float) -> Priced:
+    """The same solution, said to be of another weight: where a solution at that weight starts."""
+    return Priced(log_weight, last.price, last.deadline, last.slope, last.residual, last.evaluations)
+
+
+@kernel
+def priced_at(found: JointSolution, e: int) -> Priced:
+    """The solution of edge e."""
+    price, deadline = found.unknowns.log_bandwidth_price[e], found.unknowns.log_deadline[e]
+    return Priced(found.log_weight[e], price, deadline, found.slope[e], found.residual[e], found.evaluations[e])
+
+
+@kernel
+def keep_priced(found: JointSolution, e: int, priced: Priced) -> None:
+    """Write edge e's solution."""
+    found.log_weight[e], found.slope[e], found.residual[e] = priced.log_weight, priced.slope, priced.residual
+    found.unknowns.log_bandwidth_price[e], found.unknowns.log_deadline[e] = priced.price, priced.deadline
+    found.evaluations[e] = priced.evaluations
+
+
+@kernel
+def meet_deadline(
+    edges: Edges, e: int, target: float, top: float, found: JointSolution, tol: float, scratch: FloatArray
+) -> None:
+    """`find_weight` of edge e, from what `found` holds and into it."""
+    i, j = edges.offsets[e], edges.offsets[e + 1]
+    x, y = found.unknowns.log_bandwidth[i:j], found.unknowns.log_delay_price[i:j]
+    setting, last = Setting(edges.bandwidth[e], 0.0, edges.bits, edges.alpha), priced_at(found, e)
+    keep_priced(found, e, find_weight(devices_at(edges, e), setting, x, y, last, target, top, tol, scratch))
 
 
 @kernel
 def solve_joint(
-    offsets: IntArray,
-    snr: FloatArray,
-    cycles: FloatArray,
-    power: FloatArray,
-    cap: FloatArray,
-    bandwidth: FloatArray,
-    hop: FloatArray,
-    floor: float,
-    weight: float,
-    iterations: float,
-    bits: float,
-    alpha: float,
-    x: FloatArray,
-    y: FloatArray,
-    state: FloatArray,
-    tol: float,
+    edges: Edges, hop: FloatArray, floor: float, weight: float, iterations: float, found: JointSolution, tol: float
 ) -> float:
-    """Solve all edges (e of them, each with devices ``offsets[e]:offsets[e + 1]``) under one deadline.
+    """Solve edges that all have devices under one deadline.
 
     Args:
-        offsets, snr, cycles, power, cap, bandwidth, bits, alpha: as in `batch.solve_edges`.
+        edges: the problems.
         hop: h_m, (e,), s; zeros without a cloud hop.
         floor: the longest hop of an edge without devices, s; -inf without one.
-        weight, iterations: λ and Q.
-        x, y: (n,), filled with ln b and ln π.
-        state: (e, 6), filled as in `find_weight`; ``exp(state[:, 0])`` are the λ_m, Σ λ_m = λ unless `floor` binds.
+        weight, iterations: λ, J/s, and Q.
+        found: overwritten; Σ λ_m = λ unless `floor` binds.
         tol: KKT residual asked for.
 
     Returns:
         The deadline T, s.
     """
-    edges = len(bandwidth)
-    scratch = scratch_for_edges(offsets, 0, edges)
+    count, log_weight, slopes = len(edges.bandwidth), found.log_weight, found.slope
+    log_deadline, x, y = found.unknowns.log_deadline, found.unknowns.log_bandwidth, found.unknowns.log_delay_price
+    scratch = scratch_for_edges(edges.offsets, 0, count)
     top = math.log(weight)
     low = high = -math.inf
-    for e in range(edges):
-        i, j = offsets[e], offsets[e + 1]
-        for share in (top, top - math.log(edges)):
-            state[e, 0] = share
-            state[e, 1], state[e, 2], state[e, 4], more, state[e, 3] = solve_edge(
-                snr[i:j], cycles[i:j], power[i:j], cap[i:j], bandwidth[e], math.exp(share), bits, alpha,
-                x[i:j], y[i:j], 0.0, 0.0, False, tol, scratch,
-            )  # fmt: skip
-            state[e, 5] = more
-            at = iterations * math.exp(state[e, 2]) + hop[e]
+    for e in range(count):
+        i, j = edges.offsets[e], edges.offsets[e + 1]
+        for share in (top, top - math.log(count)):
+            setting = Setting(edges.bandwidth[e], math.exp(share), edges.bits, edges.alpha)
+            solved = solve_edge(devices_at(edges, e), setting, x[i:j], y[i:j], Guess(0.0, 0.0, False), tol, scratch)
+            values = Priced(share, solved.price, solved.deadline, solved.slope, solved.residual, solved.evaluations)
+            keep_priced(found, e, values)
+            at = iterations * math.exp(log_deadline[e]) + hop[e]
             if share == top:
                 low = max(low, at)
             high = max(high, at)
@@ -130,14 +167,10 @@ def solve_joint(
     total = 0.0
     for trial in range(100):
         total = slope = 0.0
-        for e in range(edges):
-            i, j = offsets[e], offsets[e + 1]
-            find_weight(
-                math.log((deadline - hop[e]) / iterations), top, snr[i:j], cycles[i:j], power[i:j], cap[i:j],
-                bandwidth[e], bits, alpha, x[i:j], y[i:j], state[e], tol, scratch,
-            )  # fmt: skip
-            total += math.exp(state[e, 0])
-            slope += math.exp(state[e, 0]) / (deadline - hop[e]) / state[e, 3]
+        for e in range(count):
+            meet_deadline(edges, e, math.log((deadline - hop[e]) / iterations), top, found, tol, scratch)
+            total += math.exp(log_weight[e])
+            slope += math.exp(log_weight[e]) / (deadline - hop[e]) / slopes[e]
         error = math.log(total) - top
         if trial == 0 and pinned:
             if error <= 0.0:
@@ -155,30 +188,24 @@ def solve_joint(
     # whose delay its price moves least (at its floor, with every frequency at its cap, not at all), so that this
     # settles at once.
     last, most = 0, -1.0
-    for e in range(edges):
-        ease = math.exp(state[e, 0]) / max(-state[e, 3], 1e-300)
+    for e in range(count):
+        ease = math.exp(log_weight[e]) / max(-slopes[e], 1e-300)
         if ease > most:
             last, most = e, ease
     for _ in range(20):
-        others = -math.exp(state[last, 0])
-        for e in range(edges):
-            others += math.exp(state[e, 0])
-        i, j = offsets[last], offsets[last + 1]
-        state[last, 0] = math.log(max(weight - others, 1e-3 * weight))
-        state[last, 1], state[last, 2], state[last, 4], more, state[last, 3] = solve_edge(
-            snr[i:j], cycles[i:j], power[i:j], cap[i:j], bandwidth[last], math.exp(state[last, 0]), bits, alpha,
-            x[i:j], y[i:j], state[last, 1], state[last, 2], True, tol, scratch,
-        )  # fmt: skip
-        before, deadline = deadline, iterations * math.exp(state[last, 2]) + hop[last]
+        others = -math.exp(log_weight[last])
+        for e in range(count):
+            others += math.exp(log_weight[e])
+        i, j = edges.offsets[last], edges.offsets[last + 1]
+        setting = Setting(edges.bandwidth[last], 0.0, edges.bits, edges.alpha)
+        start = reweighted(priced_at(found, last), math.log(max(weight - others, 1e-3 * weight)))
+        priced = solve_at(devices_at(edges, last), setting, x[i:j], y[i:j], start, tol, scratch)
+        keep_priced(found, last, priced)
+        before, deadline = deadline, iterations * math.exp(log_deadline[last]) + hop[last]
         worst = abs(deadline - before) / deadline
-        for e in range(edges):
-            if e == last:
-                continue
-            i, j = offsets[e], offsets[e + 1]
-            find_weight(
-                math.log((deadline - hop[e]) / iterations), top, snr[i:j], cycles[i:j], power[i:j], cap[i:j],
-                bandwidth[e], bits, alpha, x[i:j], y[i:j], state[e], tol, scratch,
-            )  # fmt: skip
+        for e in range(count):
+            if e != last:
+                meet_deadline(edges, e, math.log((deadline - hop[e]) / iterations), top, found, tol, scratch)
         if worst <= 1e-13:
             break
     return deadline

@@ -19,12 +19,25 @@ from llvmlite import ir
 from numba.core import types
 from numba.core.extending import intrinsic
 
+from hflray.allocation.kernels.bundles import Devices
 from hflray.allocation.kernels.jit import kernel, vector_kernel
 from hflray.arrays import FloatArray, IntArray
 
 LANES = 8
-# Given; unknowns; of an evaluation: b, f before its cap, π, the larger of |R1| and |R2|; the directions that Newton
-# combines: the residual's part of (dx, dy), and per unit of d ln μ and d ln τ. Others use the last six as they like.
+# Where each quantity begins in a block. Symbols are those of `kernels.edge`.
+#
+# | name | symbol | unit | written by |
+# |---|---|---|---|
+# | SNR, CYCLES, POWER, CAP | Y, c, p, f_max | Hz, cycles, W, Hz | `fill` |
+# | X, Y | x = ln b, y = ln π | | `fill`, the cold start, `blocks.advance` |
+# | B, F, PI | b, f before its cap, π | Hz, Hz, J/s | `blocks.evaluate`, `blocks.locate` |
+# | WORST | the larger of abs(R1) and abs(R2) | | `blocks.evaluate` |
+# | X_0, Y_0 | what R1 and R2 add to Newton's dx and dy | | `blocks.evaluate` |
+# | X_M, Y_M | change of dx and dy per unit of d ln μ | | `blocks.evaluate` |
+# | X_H, Y_H | change of dx and dy per unit of d ln τ | | `blocks.evaluate` |
+#
+# After the last evaluation the six rows from X_0 on are free; the cold start, `blocks.costs` and `blocks.bounds` write
+# there what their docstrings say.
 SNR, CYCLES, POWER, CAP, X, Y, B, F, PI, WORST, X_0, X_M, X_H, Y_0, Y_M, Y_H = (LANES * k for k in range(16))
 ROWS = 16  # rows of scratch that the kernels need, of `columns` columns
 BLOCK = ROWS * LANES
@@ -132,21 +145,33 @@ def scratch_for_edges(offsets: IntArray, first: int, last: int) -> FloatArray:
 
 
 @kernel
-def fill(
-    snr: FloatArray,
-    cycles: FloatArray,
-    power: FloatArray,
-    cap: FloatArray,
-    x: FloatArray,
-    y: FloatArray,
-    work: FloatArray,
-) -> None:
-    """Lay out an edge's devices, (n,) each, in `work`."""
-    n = len(snr)
+def scratch_with_list(n: int) -> FloatArray:
+    """Scratch for edges of up to n devices, with rows for a list of devices and their unknowns (`listed`)."""
+    return np.empty((ROWS + 6, columns(n)))
+
+
+@kernel
+def listed(scratch: FloatArray) -> tuple[Devices, FloatArray, FloatArray]:
+    """The rows of `scratch_with_list` for a list of devices: `Devices`, ln b and ln π, as long as there is room."""
+    devices = Devices(scratch[ROWS], scratch[ROWS + 1], scratch[ROWS + 2], scratch[ROWS + 3])
+    return devices, scratch[ROWS + 4], scratch[ROWS + 5]
+
+
+@kernel
+def first_devices(devices: Devices, n: int) -> Devices:
+    """The first n of some devices, as views."""
+    return Devices(devices.snr[:n], devices.cycles[:n], devices.power[:n], devices.cap[:n])
+
+
+@kernel
+def fill(devices: Devices, x: FloatArray, y: FloatArray, work: FloatArray) -> None:
+    """Lay out an edge's devices and their unknowns ln b and ln π, (n,) each, in `work`."""
+    n = len(devices.snr)
     for k in range(columns(n)):
         i = k if k < n else 0
         at = k // LANES * BLOCK + k % LANES
-        work[at + SNR], work[at + CYCLES], work[at + POWER], work[at + CAP] = snr[i], cycles[i], power[i], cap[i]
+        work[at + SNR], work[at + CYCLES] = devices.snr[i], devices.cycles[i]
+        work[at + POWER], work[at + CAP] = devices.power[i], devices.cap[i]
         work[at + X], work[at + Y] = x[i], y[i]
 
 

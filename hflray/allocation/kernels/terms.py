@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from hflray.allocation.kernels.bundles import Device
 from hflray.allocation.kernels.jit import kernel
 
 LN2 = math.log(2.0)
@@ -47,29 +48,27 @@ def invert_slope(target: float) -> float:
 
 
 @kernel
-def delay_at(
-    y: float, price: float, snr: float, cycles: float, power: float, cap: float, bits: float, alpha: float
-) -> tuple[float, float, float]:
-    """Given ln π and ln μ, the best bandwidth and frequency of one device.
+def delay_at(y: float, price: float, device: Device, bits: float, alpha: float) -> tuple[float, float, float]:
+    """What one device does at best when ln π is `y` and ln μ is `price`; z and α are `bits` and `alpha`.
 
     Returns:
         ln b, ln(s + c/f), and the slope of the latter in ln π (negative).
     """
     kappa = bits * LN2
     pi = math.exp(y)
-    w = invert_slope(price + 2.0 * math.log(snr) - math.log(kappa) - math.log(power + pi))
+    w = invert_slope(price + 2.0 * math.log(device.snr) - math.log(kappa) - math.log(device.power + pi))
     ratio = math.exp(w)
-    b = snr / ratio
+    b = device.snr / ratio
     lg = math.log1p(ratio)
     q = ratio / (1.0 + ratio)
     d = slack(ratio, lg, q)
     s = kappa / (b * lg)
     f = (pi / alpha) ** (1.0 / 3.0)
     fall = -1.0 / 3.0
-    if f >= cap:
-        f = cap
+    if f >= device.cap:
+        f = device.cap
         fall = 0.0
-    v = cycles / f
+    v = device.cycles / f
     a1 = 2.0 * q / lg - 2.0 - q * q / d
-    slope = fall * v / (s + v) + (pi / (power + pi)) * (s / (s + v)) * (d / lg) / a1
-    return math.log(snr) - w, math.log(s + v), slope
+    slope = fall * v / (s + v) + (pi / (device.power + pi)) * (s / (s + v)) * (d / lg) / a1
+    return math.log(device.snr) - w, math.log(s + v), slope

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from hflray.allocation.kernels.bisection import bisect_edge
+from hflray.allocation.kernels.bundles import Devices, Setting
 from hflray.allocation.kernels.edge import newton
 from hflray.allocation.kernels.lanes import fill, scratch_for
 from hflray.allocation.kernels.terms import invert_slope, log_1p, slack
@@ -22,19 +23,19 @@ def test_finds_the_same_optimum_without_newton():
         if n == 1:
             continue
         x, y = np.empty(n), np.empty(n)
-        given = (problem.snr_hz, problem.cycles, problem.power_w, problem.max_cpu_hz)
-        given = (*given, problem.bandwidth_hz, problem.delay_weight, BITS, ALPHA, x, y)
-        price, deadline = bisect_edge(*given)
+        devices = Devices(problem.snr_hz, problem.cycles, problem.power_w, problem.max_cpu_hz)
+        setting = Setting(problem.bandwidth_hz, problem.delay_weight, BITS, ALPHA)
+        price, deadline = bisect_edge(devices, setting, x, y)
         solution, _ = solve_all([problem])
-        assert price == pytest.approx(solution.log_bandwidth_price[0], abs=1e-6)
-        assert math.exp(deadline) == pytest.approx(solution.delay_s[0], rel=1e-8)
+        assert price == pytest.approx(solution.unknowns.log_bandwidth_price[0], abs=1e-6)
+        assert math.exp(deadline) == pytest.approx(solution.feasible.delay_s[0], rel=1e-8)
         assert np.exp(x).sum() == pytest.approx(problem.bandwidth_hz, rel=1e-8)
         # Where it ends, the optimality conditions hold: Newton has next to nothing left to do.
         work = scratch_for(n).reshape(-1)
-        fill(*given[:4], x, y, work)
-        _, _, residual, evaluations, _ = newton(n, work, *given[4:8], price, deadline, 1e-9, 2.0, 8)
-        assert residual <= 1e-9
-        assert evaluations <= 4
+        fill(devices, x, y, work)
+        found = newton(n, work, setting, price, deadline, 1e-9, 2.0, 8)
+        assert found.residual <= 1e-9
+        assert found.evaluations <= 4
 
 
 def test_series_and_logarithms_meet():

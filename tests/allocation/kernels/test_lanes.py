@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from hflray.allocation.kernels import blocks, lanes
+from hflray.allocation.kernels.bundles import Devices, Setting
 from hflray.allocation.kernels.lanes import BLOCK, LANES, columns, fill, scratch_for, take_back
 from hflray.allocation.kernels.terms import LN2
 from hflray.allocation.kernels.terms import slack as branching_slack
@@ -62,7 +63,7 @@ def test_devices_go_into_blocks_and_come_back(n):
     rng = np.random.default_rng(n)
     given = rng.uniform(1, 2, (6, n))
     work = scratch_for(n).reshape(-1)
-    fill(*given, work)
+    fill(Devices(*given[:4]), given[4], given[5], work)
     whole = work[: columns(n) // LANES * BLOCK].reshape(-1, BLOCK)[:, : 6 * LANES].reshape(-1, 6, LANES)
     laid_out = np.concatenate(list(whole), axis=1)
     np.testing.assert_array_equal(laid_out[:, :n], given)
@@ -76,9 +77,10 @@ def test_cost_of_an_edge_by_hand():
     # Y/b = 1: s = z ln 2 / (b ln 2) = z / b. Bandwidth is scaled to fit: 2 and 2 of 1 and 1.
     n, bits, alpha = 2, 6.0, 0.5
     work = scratch_for(n).reshape(-1)
-    fill(np.full(n, 2.0), np.array([4.0, 8.0]), np.array([1.0, 3.0]), np.array([9.0, 2.0]), *np.zeros((2, n)), work)
+    devices = Devices(np.full(n, 2.0), np.array([4.0, 8.0]), np.array([1.0, 3.0]), np.array([9.0, 2.0]))
+    fill(devices, *np.zeros((2, n)), work)
     work[lanes.B : lanes.B + LANES], work[lanes.F : lanes.F + LANES] = 1.0, 4.0
-    energy, delay = blocks.iteration_cost(n, work, 4.0, bits, alpha, 1.0)
+    energy, delay = blocks.iteration_cost(n, work, Setting(4.0, 1.0, bits, alpha), 1.0)
     assert (energy, delay) == pytest.approx((1 * 3 + 0.25 * 4 * 16 + 3 * 3 + 0.25 * 8 * 4, max(3 + 1, 3 + 4)))
 
 

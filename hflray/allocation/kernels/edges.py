@@ -1,0 +1,75 @@
+"""Many edges in one call: each is solved by itself, and certified while its numbers are at hand."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hflray.allocation.kernels.blocks import locate
+from hflray.allocation.kernels.bundles import Devices, Edges, Feasible, Guess, Setting, Solution, Unknowns
+from hflray.allocation.kernels.certificate import certify
+from hflray.allocation.kernels.edge import solve_edge
+from hflray.allocation.kernels.jit import kernel, shared
+from hflray.allocation.kernels.lanes import fill, scratch_for_edges
+from hflray.arrays import FloatArray
+
+
+@kernel
+def devices_at(edges: Edges, e: int) -> Devices:
+    """The devices of edge e, as views."""
+    i, j = edges.offsets[e], edges.offsets[e + 1]
+    devices = edges.devices
+    return Devices(devices.snr[i:j], devices.cycles[i:j], devices.power[i:j], devices.cap[i:j])
+
+
+@shared
+def new_solution(devices: int, edges: int) -> Solution:
+    """Arrays for a solution of so many devices at so many edges; zeros, so that edges without devices have those."""
+    x, y, b, f = np.zeros(devices), np.zeros(devices), np.zeros(devices), np.zeros(devices)
+    price, deadline, residual = np.zeros(edges), np.zeros(edges), np.zeros(edges)
+    feasible = Feasible(b, f, np.zeros(edges), np.zeros(edges), np.zeros(edges))
+    return Solution(Unknowns(x, y, price, deadline), residual, np.zeros(edges, dtype=np.intp), feasible)
+
+
+@kernel
+def solve_edges(
+    edges: Edges, weight: FloatArray, first: int, last: int, warm: bool, tol: float, solution: Solution
+) -> None:
+    """Solve the edges `first` to `last` (`edge.solve_edge`), and certify each (`certificate.certify`).
+
+    Args:
+        edges: the problems.
+        weight: λ of each edge, (e,), J/s.
+        first, last: the edges that are solved; the others are left alone, so that threads may share the work.
+        warm: whether to start from the unknowns that `solution` holds.
+        tol: KKT residual asked for.
+        solution: overwritten where edges have devices.
+    """
+    scratch = scratch_for_edges(edges.offsets, first, last)
+    unknowns, feasible = solution.unknowns, solution.feasible
+    for e in range(first, last):
+        i, j = edges.offsets[e], edges.offsets[e + 1]
+        if j > i:
+            setting = Setting(edges.bandwidth[e], weight[e], edges.bits, edges.alpha)
+            start = Guess(unknowns.log_bandwidth_price[e], unknowns.log_deadline[e], warm)
+            x, y = unknowns.log_bandwidth[i:j], unknowns.log_delay_price[i:j]
+            solved = solve_edge(devices_at(edges, e), setting, x, y, start, tol, scratch)
+            unknowns.log_bandwidth_price[e], unknowns.log_deadline[e] = solved.price, solved.deadline
+            solution.residual[e], solution.evaluations[e] = solved.residual, solved.evaluations
+            feasible.energy_j[e], feasible.delay_s[e], feasible.bound_j[e] = certify(
+                j - i, scratch.reshape(-1), setting, solved.price, feasible.bandwidth_hz[i:j], feasible.cpu_hz[i:j]
+            )
+
+
+@kernel
+def certify_edges(edges: Edges, weight: FloatArray, unknowns: Unknowns, feasible: Feasible) -> None:
+    """`certify` for all edges, solved elsewhere with λ as in `weight`, (e,); `feasible` is overwritten."""
+    work = scratch_for_edges(edges.offsets, 0, len(edges.bandwidth)).reshape(-1)
+    for e in range(len(edges.bandwidth)):
+        i, j = edges.offsets[e], edges.offsets[e + 1]
+        if j > i:
+            setting = Setting(edges.bandwidth[e], weight[e], edges.bits, edges.alpha)
+            fill(devices_at(edges, e), unknowns.log_bandwidth[i:j], unknowns.log_delay_price[i:j], work)
+            locate(j - i, work, edges.alpha)
+            feasible.energy_j[e], feasible.delay_s[e], feasible.bound_j[e] = certify(
+                j - i, work, setting, unknowns.log_bandwidth_price[e], feasible.bandwidth_hz[i:j], feasible.cpu_hz[i:j]
+            )
