@@ -63,6 +63,11 @@ OTHER_WORDS = {
     **{("report/tables.py", name): "a kind of table" for name in ("assignment", "clustering")},
 }
 
+
+MAX_PARAMETERS = 13
+# The options of a command line are the parameters of the function that Typer reads them from.
+COMMAND_LINES = {"tune/cli.py: command"}
+
 ALGORITHMS = ("allocation", "scheduling", "assignment", "rl", "training")
 MAX_LINES = 300
 LOOKUPS = ("get", "pop", "setdefault")
@@ -155,6 +160,26 @@ def long_files(files: dict[str, str]) -> list[str]:
     return [f"{path}: {size} lines, at most {MAX_LINES}" for path, size in sorted(sizes.items()) if size > MAX_LINES]
 
 
+def long_signatures(files: dict[str, str]) -> list[str]:
+    """Functions that take too many parameters to be called without looking them up; ``self`` and ``cls`` do not count.
+
+    ``*args`` and ``**options`` count as one each.
+    """
+    found = []
+    for path, source in sorted(files.items()):
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                given = node.args
+                names = [
+                    a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg) if a
+                ]
+                count = len([name for name in names if name not in ("self", "cls")])
+                name = f"{path}: {getattr(node, 'name', 'lambda')}"
+                if count > MAX_PARAMETERS and name not in COMMAND_LINES:
+                    found.append(f"{name}: {count} parameters, at most {MAX_PARAMETERS}")
+    return found
+
+
 def orphans(tests: list[str], modules: list[str]) -> list[str]:
     """Test files (paths below tests/) that mirror no module or package (paths below hflray/)."""
     known = {path.removesuffix(".py") for path in modules} | {path.rpartition("/")[0] for path in modules}
@@ -184,6 +209,20 @@ def test_no_task_is_decided_on_by_its_name():
 
 def test_algorithm_files_are_short():
     assert long_files(sources("hflray")) == []
+
+
+def test_signatures_are_short():
+    assert long_signatures(sources("hflray")) == []
+
+
+def test_a_long_signature_is_found():
+    many = ", ".join(f"a{i}" for i in range(MAX_PARAMETERS))
+    assert long_signatures({"x.py": f"def f({many}): ...\nclass A:\n    def g(self, {many}): ..."}) == []
+    too_many = f"def f({many}, b): ...\nasync def g({many}, *, b): ...\ndef h({many}, **b): ...\nlambda a, /, {many}: 0"
+    assert long_signatures({"x.py": too_many}) == [
+        f"x.py: {name}: 14 parameters, at most 13" for name in ("f", "g", "h", "lambda")
+    ]
+    assert {path for path, _ in (name.split(": ") for name in COMMAND_LINES)} <= set(sources("hflray"))
 
 
 def test_tests_mirror_the_tree():

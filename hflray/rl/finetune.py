@@ -16,7 +16,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,22 @@ def evaluate(network: QNetwork, fleets: Sequence[SolvedFleet]) -> dict[str, floa
     }
 
 
+@dataclass(frozen=True)
+class Steps:
+    """How the updates of a fine-tuning are made.
+
+    Attributes:
+        learning_rate, final_learning_rate: of Adam, falling linearly over whichever limit is nearer.
+        temperature, batch, seed: see `CostGradient`.
+    """
+
+    learning_rate: float = 3e-4
+    final_learning_rate: float = 3e-5
+    temperature: float = 1.0
+    batch: int = 16
+    seed: int = 0
+
+
 def finetune(
     network: QNetwork,
     fleets: Sequence[SolvedFleet],
@@ -71,11 +87,7 @@ def finetune(
     *,
     updates: int | None = None,
     minutes: float | None = None,
-    learning_rate: float = 3e-4,
-    final_learning_rate: float = 3e-5,
-    temperature: float = 1.0,
-    batch: int = 16,
-    seed: int = 0,
+    steps: Steps | None = None,
     folder: Path | None = None,
     resume: bool = False,
     report: Callable[[int, float, dict[str, float]], None] | None = None,
@@ -89,8 +101,7 @@ def finetune(
         choosing: solved fleets on which the best snapshot is chosen.
         unseen: solved fleets for the returned figures, evaluated only before and after training.
         updates, minutes: limits; training stops at whichever it reaches first, and at least one is needed.
-        learning_rate, final_learning_rate: Adam's learning rate, which falls linearly towards the nearer limit.
-        temperature, batch, seed: see `CostGradient`.
+        steps: how the updates are made; None: the defaults of `Steps`.
         folder: folder of the saved state; None: the state is not saved.
         resume: continue from the state in `folder`, bit for bit if `minutes` is not used.
         report: called with updates, seconds and the figures of each evaluation on `choosing`.
@@ -104,7 +115,11 @@ def finetune(
     """
     if updates is None and minutes is None:
         raise ConfigError("finetune: neither updates nor minutes is set; set at least one of them")
-    learner = CostGradient(network, learning_rate=learning_rate, temperature=temperature, batch=batch, seed=seed)
+    steps = steps or Steps()
+    first, final = steps.learning_rate, steps.final_learning_rate
+    learner = CostGradient(
+        network, learning_rate=first, temperature=steps.temperature, batch=steps.batch, seed=steps.seed
+    )
     spent_s, before = 0.0, {}
     state_path = folder / "state" if folder else None
     if resume:
@@ -130,7 +145,7 @@ def finetune(
         for fleet_batch in learner.draw(fleets):
             progress = max((time.monotonic() - began) / limit_s, learner.updates / updates if updates else 0.0)
             for group in learner.optimizer.param_groups:
-                group["lr"] = learning_rate + min(progress, 1.0) * (final_learning_rate - learning_rate)
+                group["lr"] = first + min(progress, 1.0) * (final - first)
             learner.update(fleet_batch)
             done = progress >= 1.0 or learner.updates == updates
             is_due = (
@@ -156,10 +171,10 @@ def finetune(
     return {
         "updates": learner.updates,
         "seconds": round(spent_s),
-        "batch": batch,
-        "seed": seed,
-        "temperature": temperature,
-        "learning_rate": [learning_rate, final_learning_rate],
+        "batch": steps.batch,
+        "seed": steps.seed,
+        "temperature": steps.temperature,
+        "learning_rate": [first, final],
         "before": before,
         "after": evaluate(network, unseen),
         "fleets_reported_on": len(unseen),
@@ -211,7 +226,7 @@ def main(arguments: list[str] | None = None) -> int:
         summary = finetune(
             network, fleets, choosing, unseen,
             updates=options.updates, minutes=None if options.updates else options.minutes,
-            learning_rate=options.learning_rate, batch=options.batch, seed=options.seed,
+            steps=Steps(learning_rate=options.learning_rate, batch=options.batch, seed=options.seed),
             folder=options.out.with_suffix(".state"), resume=options.resume, report=report,
         )  # fmt: skip
         tuned = summary | {"fleets": [s.to_dict() for s in specs], "count": len(fleets), "git_commit": git_commit()}
