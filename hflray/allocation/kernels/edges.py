@@ -24,9 +24,10 @@ def devices_at(edges: Edges, e: int) -> Devices:
 @shared
 def new_solution(devices: int, edges: int) -> Solution:
     """Arrays for a solution of so many devices at so many edges; zeros, so that edges without devices have those."""
-    x, y, b, f = np.zeros(devices), np.zeros(devices), np.zeros(devices), np.zeros(devices)
-    price, deadline, residual = np.zeros(edges), np.zeros(edges), np.zeros(edges)
-    feasible = Feasible(b, f, np.zeros(edges), np.zeros(edges), np.zeros(edges))
+    # Two blocks of memory, not ten: a call for one small edge notices.
+    x, y, b, f = np.zeros((4, devices))
+    price, deadline, residual, energy, delay, bound = np.zeros((6, edges))
+    feasible = Feasible(b, f, energy, delay, bound)
     return Solution(Unknowns(x, y, price, deadline), residual, np.zeros(edges, dtype=np.intp), feasible)
 
 
