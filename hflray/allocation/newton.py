@@ -53,15 +53,13 @@ def allocate_small(fleet: Fleet, work: Workload, devices: ArrayLike, assignment:
     )
     if not (well and residual <= MAX_RESIDUAL):
         return None
-    bandwidth_hz, cpu_hz, delay_price = per_device
-    bandwidth_price, deadline_s = per_edge
     return Allocation(
-        bandwidth_hz=bandwidth_hz,
-        cpu_hz=cpu_hz,
-        delay_price=delay_price,
-        bandwidth_price=bandwidth_price,
-        deadline_s=deadline_s,
-        edge_price=np.full(fleet.num_edges, work.delay_weight),
+        bandwidth_hz=per_device[0],
+        cpu_hz=per_device[1],
+        delay_price=per_device[2],
+        bandwidth_price=per_edge[0],
+        deadline_s=per_edge[1],
+        edge_price=np.full(len(per_edge[0]), work.delay_weight),
         kkt_residual=residual,
         duality_gap=gap,
     )
