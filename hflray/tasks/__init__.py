@@ -1,4 +1,4 @@
-"""The tasks, by name. A new one is a file with a subclass of `Task`, its test, and a line here."""
+"""The table of tasks by name. A new task is a file with a subclass of `Task`, a test, and an entry in `TASKS`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hflray.tasks.clustering import ClusteringTask
 from hflray.tasks.experiment import ExperimentTask
 from hflray.tasks.train_assigner import TrainAssignerTask
 
-__all__ = ["DEFAULT", "TASKS", "Job", "Progress", "Result", "Saved", "Shown", "Task", "find_task", "that"]
+__all__ = ["DEFAULT", "TASKS", "Job", "Progress", "Result", "Saved", "Shown", "Task", "find_task", "tasks_where"]
 
 TASKS: dict[str, Task] = {
     task.name: task for task in (ExperimentTask(), TrainAssignerTask(), AssignmentTask(), ClusteringTask())
@@ -20,12 +20,12 @@ DEFAULT = ExperimentTask.name
 
 
 def find_task(name: str) -> Task:
-    """The task of this name. Raises ConfigError: there is none."""
+    """Return the task called `name`. Raises ConfigError: no task has this name."""
     if name not in TASKS:
         raise ConfigError(f"task: got '{name}'; accepted: {', '.join(TASKS)}{nearest(name, TASKS)}; correct it")
     return TASKS[name]
 
 
-def that(holds: Callable[[Task], bool]) -> str:
-    """The tasks of which something holds, as a message names them."""
-    return " or ".join(f"'{task.name}'" for task in TASKS.values() if holds(task))
+def tasks_where(predicate: Callable[[Task], bool]) -> str:
+    """Return the quoted names of the tasks for which `predicate` is true, joined by "or" for use in a message."""
+    return " or ".join(f"'{task.name}'" for task in TASKS.values() if predicate(task))

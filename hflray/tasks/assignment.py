@@ -1,4 +1,4 @@
-"""Task ``assignment``: the study of the paper's Figure 6, one assigner on many fleets; a result for each fleet."""
+"""Task ``assignment``: the study of the paper's Figure 6. One assigner runs on many fleets, with a result for each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class AssignmentTask(Task):
-    """Bills the assignments of ``max_rounds`` random fleets, without training, see `hflray.study`."""
+    """Compute the bills of the assignments of ``max_rounds`` random fleets without training, see `hflray.study`."""
 
     name = "assignment"
     needs_data = False
@@ -25,20 +25,20 @@ class AssignmentTask(Task):
     )  # fmt: skip
 
     def check(self, config: ExperimentConfig, scenario: Scenario | None = None, measure: bool = False) -> None:
-        """Make the assigner, which reads a policy if it has one."""
+        """Build the assigner, which reads its policy file if it has one."""
         from hflray.assignment import configured_assigner
 
         configured_assigner(config)
 
     def run(self, job: Job) -> Results:
-        """Yield a result for each fleet, its number being the step."""
+        """Yield a result for each fleet. The step is the number of the fleet."""
         from hflray.study import run_study
 
         for fleet in run_study(job.config):
             yield Result(fleet.fleet, fleet.metrics(), last=fleet.fleet == job.config.max_rounds)
 
     def label(self, config: ExperimentConfig) -> dict[str, str]:
-        """No data and no scheduler, but every assigner by its full name."""
+        """Return the parts of a trial's name: neither data nor scheduler, but the full name of the assigner."""
         parts = super().label(config)
         del parts["data.name"]
         return parts | {
@@ -48,9 +48,9 @@ class AssignmentTask(Task):
 
 
 def assigner_label(config: ExperimentConfig) -> str:
-    """An assigner as the paper calls it, such as ``hfel-300``; `joint` where all edges share one deadline.
+    """Return the assigner's name as in the paper, such as ``hfel-300``, with `joint` if all edges share one deadline.
 
-    A d3qn of another policy than the default is named by that.
+    The name of a d3qn includes its policy, unless that is the default one.
     """
     name = config.assignment.name
     name = f"{name}-{config.assignment.exchanges}" if name == "hfel" else name

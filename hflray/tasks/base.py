@@ -1,18 +1,18 @@
-"""What a task is: the kind of work that each trial of a sweep does, and all that the rest of hflray asks about it.
+"""The interface of tasks. A task is the kind of work that each trial of a sweep does.
 
 A new task is one file with a subclass of `Task`, its test, and one line in `hflray.tasks`. The class says what its
-sweep files may hold, how a trial is checked and run, what it reserves and saves, and how its results are named, counted
-and shown. `hflray.tune`, `hflray.sweep`, `hflray.preflight`, `hflray.tracking` and `hflray.report` know tasks only
-through this class; no name of a task is compared anywhere else.
+sweep files may hold, how a trial is checked and run, what a trial reserves and saves, and how its results are named,
+counted and shown. `hflray.tune`, `hflray.sweep`, `hflray.preflight`, `hflray.tracking` and `hflray.report` know tasks
+only through this class. No other code compares the names of tasks.
 
-A task imports neither Ray nor Ray Tune: `Task.run` yields results, and `hflray.tune.trial` hands them to Tune. So a
-task runs in a notebook as well::
+A task imports neither Ray nor Ray Tune: `Task.run` yields results, and `hflray.tune.trial` hands them to Tune. A task
+therefore runs in a notebook as well::
 
     for result in find_task("assignment").run(Job(load_config())):
         print(result.step, result.metrics)
 
-Libraries that take seconds to import, such as RLlib, are imported inside of methods: `python -m hflray.tune --help` and
-every process that only asks for names loads this package.
+Libraries that take seconds to import, such as RLlib, are imported inside methods, because `python -m hflray.tune
+--help` and every process that only needs the names of tasks import this package.
 """
 
 from __future__ import annotations
@@ -32,68 +32,71 @@ if TYPE_CHECKING:
     from hflray.record import RoundRecord
     from hflray.scenario import Scenario
 
-ONE_BY_ONE = ("stop", "early_stopping", "search", "population")  # keys of `tune` that compare trials round by round
+ONE_BY_ONE = ("stop", "early_stopping", "search", "population")  # keys of `tune` that compare trials at each round
 
 
 class Saved(NamedTuple):
-    """A checkpoint that a trial may go on from.
+    """A checkpoint that a trial may continue from.
 
     Attributes:
-        trial: the folder's name of the trial that made it; in a population it may be another one's.
-        open: a context manager with the folder into which `Result.save` wrote. OSError: it cannot be read.
+        trial: name of the folder of the trial that made the checkpoint. In a population this may be another trial.
+        open: returns a context manager that gives the folder into which `Result.save` wrote. It raises OSError if the
+            checkpoint cannot be read.
     """
 
     trial: str
     open: Callable[[], AbstractContextManager[str | Path]]
 
 
-def _experiment(config: ExperimentConfig) -> Experiment:
+def _make_experiment(config: ExperimentConfig) -> Experiment:
     from hflray.experiment import Experiment
 
     return Experiment(config)
 
 
-def _unwatched(experiment: Experiment) -> Callable[[RoundRecord], None]:
+def _watch_nothing(experiment: Experiment) -> Callable[[RoundRecord], None]:
     return lambda record: None
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a task's run is given. Only the configuration is needed; the defaults run it alone, without Ray Tune.
+    """The input of `Task.run`. Only the configuration is required; the defaults run the task without Ray Tune.
 
     Attributes:
-        config: of the trial.
-        cpus: how many the trial may use.
-        saved: its checkpoints, newest first; none of a trial that begins.
-        mutable: dotted keys that may differ from those of the checkpoint.
-        make: makes the trial's experiment; in a sweep with data that the driver has loaded.
-        watch: makes what is called with each finished round of an experiment, to show it live.
+        config: the trial's configuration.
+        cpus: the number of CPUs that the trial may use.
+        saved: the trial's checkpoints, newest first. It is empty for a trial that begins.
+        mutable: dotted keys whose values may differ from those in the checkpoint.
+        make: returns the trial's experiment. In a sweep it uses the data that the driver has loaded.
+        watch: takes the experiment and returns a function that is called with each finished round to show it live.
     """
 
     config: ExperimentConfig
     cpus: int = 1
     saved: Iterable[Saved] = ()
     mutable: tuple[str, ...] = ()
-    make: Callable[[ExperimentConfig], Experiment] = _experiment
-    watch: Callable[[Experiment], Callable[[RoundRecord], None]] = _unwatched
+    make: Callable[[ExperimentConfig], Experiment] = _make_experiment
+    watch: Callable[[Experiment], Callable[[RoundRecord], None]] = _watch_nothing
 
 
 @dataclass(frozen=True)
 class Result:
-    """One step of a trial: a round, a fleet, a point of a learning curve.
+    """The result of one step of a trial: a round, a fleet, or a point of a learning curve.
 
     Attributes:
-        step: its number; it grows, and the metrics are logged under it.
-        metrics: entries of the glossary (`hflray.metrics`), by name.
-        last: whether the trial ends here.
-        note: a line for whoever watches, such as that it goes on from a checkpoint.
-        model_hash: of the global model after a round.
-        schedule: who took part in a round and what each was given, see `RoundRecord.schedule`.
-        devices: what is true of all rounds, see `Experiment.devices`; once, with the first result.
+        step: the number of the step. It increases, and the metrics are logged under it.
+        metrics: values by name; the names are those of the glossary (`hflray.metrics`).
+        last: whether the trial ends with this step.
+        note: a line for the user, for example that the trial continues from a checkpoint.
+        model_hash: the hash of the global model after a round.
+        schedule: the devices of a round and what was allocated to each, see `RoundRecord.schedule`.
+        devices: facts about the devices that hold for all rounds, see `Experiment.devices`. Only the first result has
+            them.
         changes: settings that a population changed between rounds.
-        save: writes the state of the trial after this step into a folder; None: a task that saves nothing. It may be
-            called only until the next result is asked for.
-        due: whether the configuration (``checkpoint.every``) or the task wants the state saved here.
+        save: writes the state of the trial after this step into a folder; None if the task saves nothing. It may be
+            called only before the next result is requested.
+        due: whether the configuration (``checkpoint.every``) or the task requires that the state is saved after this
+            step.
     """
 
     step: int
@@ -112,7 +115,7 @@ Results = Generator[Result, None, None]  # an iterator that can be closed
 
 
 class Progress(NamedTuple):
-    """How far a trial is: `done` of `total` of some `unit` (0: nobody knows the total), and a line of `text`."""
+    """The progress of a trial: `done` of `total`, both in `unit`, and a line of `text`. A total of 0 is unknown."""
 
     done: int
     total: int
@@ -121,35 +124,35 @@ class Progress(NamedTuple):
 
 
 class Product(NamedTuple):
-    """A file of a trial's last checkpoint that the sweep's folder keeps and the trackers get.
+    """A file of a trial's last checkpoint that is copied into the sweep's folder and sent to the trackers.
 
     Attributes:
-        file: its name in the checkpoint.
-        folder: the folder of the sweep's folder where it is kept, under the trial's name.
-        what: what it is called.
+        file: the name of the file in the checkpoint.
+        folder: the subfolder of the sweep's folder that holds the copy, which is named after the trial.
+        label: a noun for the file in messages.
     """
 
     file: str
     folder: str
-    what: str
+    label: str
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What a report wants to know of a task's results.
+    """How a report shows the results of a task.
 
     Attributes:
-        step_label: label of an axis of steps.
-        counted: what steps are, in the plural; None: they are not counted.
-        repetitions: what runs differ in that are otherwise alike, in the plural.
-        per: to what a cost belongs: "in total" (of all rounds up to the step) or "a round".
+        step_label: the label of an axis of steps.
+        counted: a plural noun for the steps; None if they are not counted.
+        repetitions: a plural noun for what distinguishes runs that are otherwise alike.
+        per: what a cost refers to: "in total" (all rounds up to the step) or "a round".
         averaged: whether a run's figure is the mean over its steps (fleets) instead of its last value.
         curves: whether metrics are drawn over steps.
         front: whether energy is drawn against delay.
-        until: a sentence that says up to which step costs are counted; may be empty.
-        explorable: whether each round can be looked into: who took part and what it cost them.
-        table: its summary and closing tables and its bars: the rows of `hflray.metrics` that name it.
-        figures: names of its figures in `hflray.report.figures`, in order.
+        until: a sentence that says up to which step costs are counted. It may be empty.
+        explorable: whether the report offers a view of each round with its devices and their costs.
+        table: the table of `hflray.metrics` whose rows make the summary, the closing table and the bars.
+        figures: the names of the task's figures in `hflray.report.figures`, in order.
     """
 
     step_label: str = "Round"
@@ -166,20 +169,20 @@ class Shown:
 
 
 class Task(ABC):
-    """A kind of work. The class attributes are facts, the methods answer for one trial's configuration.
+    """A kind of work. The class attributes hold for the task; the methods depend on one trial's configuration.
 
     Attributes:
-        name: ``task:`` of a sweep file, and the tag ``hflray.task`` of its runs.
-        needs_data: whether a trial loads its data set. If not, ``data.name`` only says z and D_n (Table I).
-        refuses: keys of ``tune`` that its sweep files may not set.
+        name: the value of ``task:`` in a sweep file and of the tag ``hflray.task`` of the task's runs.
+        needs_data: whether a trial loads its data set. If not, ``data.name`` only determines z and D_n (Table I).
+        refuses: keys of ``tune`` that the task's sweep files must not set.
         trains_devices: whether a trial has device actors, which reserve CPUs and GPUs.
-        trains_model: whether a trial trains the global model to its last round: that takes long enough for an estimate,
+        trains_model: whether a trial trains the global model to its last round. If so, the driver estimates its time,
             the trackers get the final model, and the queue's ``experiments`` apply.
-        saves: whether a trial saves states to go on from.
-        product: what else is kept of the last state; None: nothing.
+        saves: whether a trial saves states to continue from.
+        product: a file of the last state that is kept in the sweep's folder; None if there is no such file.
         keeps_history: whether the closing table needs the metrics of every step. The driver then keeps them in memory.
-        learns: whether the settings ``learning`` belong to every run of it, so that they are logged.
-        shown: what a report wants to know.
+        learns: whether the settings ``learning`` apply to the task, so that they are logged with every run.
+        shown: how a report shows the results.
     """
 
     name: ClassVar[str]
@@ -194,7 +197,7 @@ class Task(ABC):
     shown: ClassVar[Shown] = Shown()
 
     def complete(self, config: ExperimentConfig) -> ExperimentConfig:
-        """Add what follows from the task to a trial's configuration. Raises ConfigError: it does not fit the task."""
+        """Return a trial's configuration with the settings that the task implies. Raises ConfigError: they clash."""
         if self.needs_data:
             return config
         from hflray.study import sized_by_data
@@ -204,18 +207,19 @@ class Task(ABC):
     def check(
         self, config: ExperimentConfig, scenario: Scenario | None = None, measure: bool = False
     ) -> ExperimentConfig | None:
-        """Make what a trial will use, before anything starts.
+        """Build what a trial will use before the sweep starts, so that mistakes show at once.
 
         Args:
-            config: of the trial.
-            scenario: its data, partition and fleet; None for a task that needs no data.
-            measure: also measure on this machine what the configuration leaves open, such as the kernel.
+            config: the trial's configuration.
+            scenario: the trial's data, partition and fleet; None for a task that needs no data.
+            measure: whether to measure on this machine the settings that the configuration leaves open, such as the
+                kernel.
 
         Returns:
-            The configuration with what was measured; None if nothing was.
+            The configuration with the measured settings; None if nothing was measured.
 
         Raises:
-            ConfigError: what only the data or the assigner can tell, such as images too small for the model.
+            ConfigError: a mistake that only the data or the assigner reveal, such as images too small for the model.
         """
         from hflray.experiment import Experiment
 
@@ -226,31 +230,31 @@ class Task(ABC):
     def run(self, job: Job) -> Results:
         """Do the work of one trial and yield a result for each step.
 
-        Whoever stops asking closes the iterator, which ends actors and processes.
+        A caller that stops early must close the iterator, which ends actors and processes.
 
         Raises:
-            HflrayError: a mistake, or a model that diverged: trying again would end the same way.
-            WorkerLostError: a process was lost; another try may go on from the last saved state.
+            HflrayError: a mistake was made or the model diverged. Another attempt would fail in the same way.
+            WorkerLostError: a process was lost. Another attempt may continue from the last saved state.
         """
 
     def steps(self, config: ExperimentConfig) -> int:
-        """The last step that a trial can reach, 0 if nobody knows."""
+        """Return the last step that a trial can reach, or 0 if it is unknown."""
         return config.max_rounds
 
     def total(self, config: ExperimentConfig) -> int:
-        """What `progress` counts up to, 0 if nobody knows."""
+        """Return the final count of `progress`, or 0 if it is unknown."""
         return self.steps(config)
 
     def progress(self, config: ExperimentConfig, step: int, values: Mapping[str, float]) -> Progress:
-        """How far a trial is after a result with these metrics."""
+        """Return the progress of a trial after a result with the metrics `values`."""
         accuracy = f"accuracy {values[metrics.ACCURACY]:.1%}, " if metrics.ACCURACY in values else ""
         text = f"{accuracy}objective {values[metrics.ROUND_OBJECTIVE]:,.1f}"
         return Progress(step, self.total(config), "round", text)
 
     def label(self, config: ExperimentConfig) -> dict[str, str]:
-        """The parts of a trial's name, in order, by the dotted key of the setting that each part tells.
+        """Return the parts of a trial's name, in order, by the dotted key of the setting that each part shows.
 
-        The name joins them and adds whatever else is swept. A key whose part is empty is told by another part.
+        The name joins the parts and appends the other swept settings. If a part is empty, another part shows its key.
         """
         return {
             "data.name": Path(config.data.name).stem.removesuffix("_mnist"),
@@ -262,7 +266,7 @@ class Task(ABC):
         }
 
     def shrink(self, config: ExperimentConfig) -> dict[str, Any]:
-        """Settings, by dotted key, that make a trial as small as possible with all of its parts (``--smoke``)."""
+        """Return settings by dotted key that make a trial as small as possible with all of its parts (``--smoke``)."""
         devices = min(config.fleet.num_devices, 20)
         data = {"data.name": "synthetic", "data.root": None, "data.samples_per_device": [20, 40]}
         return {

@@ -1,4 +1,4 @@
-"""Task ``experiment``: Algorithm 6 to its last round or its target; a result for each round."""
+"""Task ``experiment``: Algorithm 6 up to its last round or its target, with a result for each round."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from hflray.tasks.base import Job, Result, Results, Shown, Task
 if TYPE_CHECKING:
     from hflray.experiment import Experiment
 
-STATE = "state"  # folder of the state in a checkpoint
-DETAILED_DEVICES = 10_000  # fleets up to which every round's schedule is kept: a line of the journal stays under 1 MB
+STATE = "state"  # the folder of the state in a checkpoint
+DETAILED_DEVICES = 10_000  # larger fleets log no schedules, so that a line of the journal stays under 1 MB
 
 
 class ExperimentTask(Task):
-    """Schedules, assigns, allocates, trains and bills, round by round."""
+    """Schedule, assign, allocate, train and compute the bill, round by round."""
 
     name = "experiment"
     refuses = ()
@@ -29,11 +29,11 @@ class ExperimentTask(Task):
     )  # fmt: skip
 
     def run(self, job: Job) -> Results:
-        """Yield a result for each round that is left."""
+        """Yield a result for each remaining round."""
         with job.make(job.config) as experiment:
             note = go_on(experiment, job)
             watch, every = job.watch(experiment), experiment.config.checkpoint.every
-            told = False
+            devices_sent = False
             for record in experiment:
                 watch(record)
                 last = experiment.finished
@@ -45,12 +45,12 @@ class ExperimentTask(Task):
                     note=note,
                     model_hash=record.model_hash,
                     schedule=record.schedule() if detailed else None,
-                    devices=experiment.devices() if detailed and not told else None,
+                    devices=experiment.devices() if detailed and not devices_sent else None,
                     changes=experiment.changes,
                     save=lambda folder: save(experiment, folder),
                     due=bool(every) and (not record.round % every or last),
                 )
-                note, told = None, True
+                note, devices_sent = None, True
 
 
 def save(experiment: Experiment, folder: Path) -> None:
@@ -61,28 +61,28 @@ def save(experiment: Experiment, folder: Path) -> None:
 
 
 def go_on(experiment: Experiment, job: Job) -> str | None:
-    """Go on from the newest checkpoint, if there is one; a damaged one is passed over for the one before.
+    """Load the newest checkpoint that can be read, if there is one; skip damaged ones.
 
     Returns:
-        A note if that is not plainly the trial's own last round: what is damaged, or, in a population, which trial's
-        state was taken over with which settings.
+        A note for the user, or None if the trial simply continues after its own last round. The note names damaged
+        checkpoints, or, in a population, the trial whose state was adopted and the settings that changed.
     """
     from hflray import checkpoint
 
-    said: list[str] = []
-    found = False
+    notes: list[str] = []
+    has_checkpoints = False
     for saved in job.saved:
-        found = True
+        has_checkpoints = True
         try:
             with saved.open() as folder:
                 experiment.load_state_dict(checkpoint.load(Path(folder) / STATE), may_change=job.mutable)
             if experiment.changes and experiment.changes[-1]["after_round"] == experiment.round:
                 change = experiment.changes[-1]
                 change["from"] = saved.trial
-                what = ", ".join(f"{key} {old:g} → {new:g}" for key, (old, new) in change["changed"].items())
-                said.append(f"takes over {saved.trial} after round {experiment.round}, with {what}")
-                return "; ".join(said)
-            return "; ".join([*said, f"going on after round {experiment.round}"]) if said else None
+                settings = ", ".join(f"{key} {old:g} → {new:g}" for key, (old, new) in change["changed"].items())
+                notes.append(f"adopts the state of {saved.trial} after round {experiment.round}, with {settings}")
+                return "; ".join(notes)
+            return "; ".join([*notes, f"going on after round {experiment.round}"]) if notes else None
         except (ConfigError, OSError) as error:
-            said.append(str(error))
-    return "; ".join([*said, "starting from round 1"]) if found else None
+            notes.append(str(error))
+    return "; ".join([*notes, "starting from round 1"]) if has_checkpoints else None

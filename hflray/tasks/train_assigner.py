@@ -1,4 +1,4 @@
-"""Task ``train_assigner``: Algorithm 5, learning to assign; a result for each evaluation."""
+"""Task ``train_assigner``: Algorithm 5, which learns to assign, with a result for each evaluation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hflray.rl.session import AssignerTraining
     from hflray.scenario import Scenario
 
-STATE = "training"  # folder of the state in a checkpoint, beside the policy
+STATE = "training"  # the folder of the state in a checkpoint, beside the policy
 SMALL = {
     "fleets": 10, "evaluation_fleets": 2, "hidden": 16, "minutes": None, "env_steps": 2000, "evaluate_every": 1000,
     "num_scheduled": None, "learning_starts": 500,
@@ -23,7 +23,7 @@ SMALL = {
 
 
 class TrainAssignerTask(Task):
-    """Trains the policy of the assigner ``d3qn`` in the trial's process; its steps are devices assigned so far."""
+    """Train the policy of the assigner ``d3qn`` in the trial's process. A step counts one assigned device."""
 
     name = "train_assigner"
     needs_data = False
@@ -34,7 +34,7 @@ class TrainAssignerTask(Task):
     shown = Shown(step_label="Environment steps", counted="environment steps", table="learning", figures=("learning",))
 
     def check(self, config: ExperimentConfig, scenario: Scenario | None = None, measure: bool = False) -> None:
-        """Make the teacher and the network."""
+        """Build the teacher and the network's specification."""
         from hflray.assignment import build_assigner
         from hflray.rl.fleets import FleetSpec, network_spec
 
@@ -43,8 +43,8 @@ class TrainAssignerTask(Task):
         network_spec(config)
 
     def run(self, job: Job) -> Results:
-        """Train to the limits of ``learning``; the end is saved whatever ``checkpoint.every`` says."""
-        from hflray.rl.session import AssignerTraining  # with RLlib, which takes seconds to import
+        """Train up to the limits of ``learning``. The final state is saved whatever ``checkpoint.every`` is."""
+        from hflray.rl.session import AssignerTraining  # this imports RLlib, which takes seconds
 
         with AssignerTraining(job.config, workers=job.cpus) as training:
             note: str | None = f"{len(training.pool)} fleets solved in {training.pool.solve_s:.0f} s, now or earlier"
@@ -67,16 +67,16 @@ class TrainAssignerTask(Task):
                 note = None
 
     def steps(self, config: ExperimentConfig) -> int:
-        """Steps of the environment, unless it is ended by time."""
+        """Return the steps of the environment, or 0 if a time limit ends the training."""
         return config.learning.env_steps or 0 if config.learning.minutes is None else 0
 
     def total(self, config: ExperimentConfig) -> int:
-        """Seconds, if it is ended by time, or else steps."""
+        """Return the seconds of the time limit, or the steps if there is none."""
         minutes = config.learning.minutes
         return self.steps(config) if minutes is None else int(60 * minutes)
 
     def progress(self, config: ExperimentConfig, step: int, values: Mapping[str, float]) -> Progress:
-        """So many seconds or steps, and how good the policy is on held-out fleets."""
+        """Return the seconds or steps so far, and the policy's quality on held-out fleets."""
         text = (
             f"return {values[metrics.ASSIGNER_RETURN]:.1f}, held-out {values[metrics.ASSIGNER_GREEDY_RETURN]:.1f}, "
             f"objective {values[metrics.assigner_ratio('local_search')]:.3f} × local search"
@@ -86,25 +86,25 @@ class TrainAssignerTask(Task):
         return Progress(int(values[metrics.WALL_LEARN_S]), self.total(config), "second", text)
 
     def label(self, config: ExperimentConfig) -> dict[str, str]:
-        """No data, no scheduler and no assigner, but the features and the teacher."""
-        known, teacher = super().label(config), config.learning.teacher
+        """Return the parts of a trial's name: features and teacher in place of data, scheduler and assigner."""
+        base, teacher = super().label(config), config.learning.teacher
         return {
-            "scheduling.num_scheduled": known["scheduling.num_scheduled"],
-            "cost.delay_weight": known["cost.delay_weight"],
+            "scheduling.num_scheduled": base["scheduling.num_scheduled"],
+            "cost.delay_weight": base["cost.delay_weight"],
             "learning.features": config.learning.features,
             "learning.teacher.name": f"{teacher.name}-{teacher.exchanges}" if teacher.name == "hfel" else teacher.name,
             "learning.teacher.exchanges": "",
             "scheduling.name": "",
             "assignment.name": "",
-            "seed": known["seed"],
+            "seed": base["seed"],
         }
 
     def shrink(self, config: ExperimentConfig) -> dict[str, Any]:
-        """Few fleets and a small network as well."""
+        """Return the settings of a small trial, with few fleets and a small network."""
         return super().shrink(config) | {f"learning.{key}": value for key, value in SMALL.items()}
 
 
 def save(training: AssignerTraining, folder: Path) -> None:
-    """Write the training's state, and the policy beside it, into a checkpoint's folder."""
+    """Write the training's state and the policy into a checkpoint's folder."""
     training.save_policy(folder / POLICY)
     training.save(folder / STATE)

@@ -121,7 +121,7 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
             saved, dataset = trial.checkpoint, self._checked.datasets.get(data_key(mine.config))
             if saved and self._task.product is not None:
                 path = keep(self._task.product, saved, self._folder, mine.name)
-                self._progress.line(f"{mine.name}: {self._task.product.what} in {path}")
+                self._progress.line(f"{mine.name}: {self._task.product.label} in {path}")
                 self._tracker.artifact(mine.name, Files(lambda folder: [path]))
             if saved and self._task.trains_model and dataset is not None:
                 self._tracker.artifact(mine.name, FinalModel(saved.as_directory, dataset))

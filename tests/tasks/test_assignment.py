@@ -1,4 +1,4 @@
-"""Task ``assignment``: a result for each fleet, no data; names that tell assigners apart."""
+"""Task ``assignment`` yields a result for each fleet, needs no data, and gives assigners distinct names."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from hflray.tasks.assignment import AssignmentTask, assigner_label
 TASK = AssignmentTask()
 
 
-def test_it_yields_what_the_study_finds() -> None:
+def test_it_yields_the_results_of_the_study() -> None:
     config = load_config(None, ["max_rounds=3", "assignment.name=geographic"])
     results = list(TASK.run(Job(config)))
     assert [result.step for result in results] == [1, 2, 3]
     assert [result.last for result in results] == [False, False, True]
-    found = [{**result.metrics, "wall/assign_s": 0.0} for result in results]
-    assert found == [{**fleet.metrics(), "wall/assign_s": 0.0} for fleet in run_study(config)]
+    bills = [{**result.metrics, "wall/assign_s": 0.0} for result in results]
+    assert bills == [{**fleet.metrics(), "wall/assign_s": 0.0} for fleet in run_study(config)]
 
 
-def test_it_bills_the_data_set_that_is_named_and_checks_the_assigner() -> None:
+def test_it_bills_the_named_data_set_and_checks_the_assigner() -> None:
     cifar = TASK.complete(load_config(None, ["data.name=cifar10"]))
     assert cifar.cost.model_kb == 882.0
     with pytest.raises(ConfigError, match="for a task that loads no data"):
@@ -41,7 +41,7 @@ def test_it_bills_the_data_set_that_is_named_and_checks_the_assigner() -> None:
         (["assignment.name=d3qn", "assignment.polish_ms=optimum"], "d3qn optimum"),
     ],
 )
-def test_an_assigner_is_called_by_all_that_tells_it_apart(settings: list[str], label: str) -> None:
+def test_an_assigners_label_shows_every_setting_that_distinguishes_it(settings: list[str], label: str) -> None:
     config = load_config(None, settings)
     assert assigner_label(config) == label
     parts = [part for part in TASK.label(config).values() if part]

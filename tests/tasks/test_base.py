@@ -1,4 +1,4 @@
-"""hflray.tasks: the table of tasks, and what all tasks owe to those who ask."""
+"""`hflray.tasks`: the table of tasks, and what holds for every task."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hflray import tasks
 from hflray.config import load_config
 from hflray.errors import ConfigError
 from hflray.sweep import SweepFile, TuneConfig, load_sweep, run_name
-from hflray.tasks import DEFAULT, TASKS, Job, Result, Task, find_task, that
+from hflray.tasks import DEFAULT, TASKS, Job, Result, Task, find_task, tasks_where
 from hflray.tasks.base import ONE_BY_ONE, Results
 from tests.conftest import small_config
 
 
-def test_every_task_is_found_by_its_own_name() -> None:
+def test_find_task_returns_every_task_by_its_name() -> None:
     assert list(TASKS) == ["experiment", "train_assigner", "assignment", "clustering"]
     assert all(find_task(name).name == name for name in TASKS)
     assert SweepFile().task == DEFAULT == "experiment"
@@ -23,13 +23,13 @@ def test_every_task_is_found_by_its_own_name() -> None:
         find_task("clusterin")
 
 
-def test_an_unknown_task_of_a_sweep_file_is_told_what_is_accepted() -> None:
+def test_the_error_for_an_unknown_task_lists_the_accepted_ones() -> None:
     with pytest.raises(ConfigError, match="accepted: 'experiment' or 'train_assigner' or 'assignment' or 'clustering'"):
         load_sweep(None, ["task=fly"])
 
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)
-def test_what_a_task_says_holds_together(task: Task) -> None:
+def test_the_facts_of_a_task_are_consistent(task: Task) -> None:
     assert set(task.refuses) <= set(TuneConfig.model_fields)
     assert task.saves or task.product is None
     assert task.needs_data or not task.trains_model
@@ -41,24 +41,24 @@ def test_what_a_task_says_holds_together(task: Task) -> None:
     assert run_name(config, {}, task.name) == "-".join(part for part in task.label(config).values() if part)
 
 
-def test_tasks_are_named_as_a_message_lists_them() -> None:
-    assert that(lambda task: task.trains_model) == "'experiment'"
-    assert that(lambda task: not task.needs_data) == "'train_assigner' or 'assignment'"
+def test_tasks_where_joins_the_names_for_a_message() -> None:
+    assert tasks_where(lambda task: task.trains_model) == "'experiment'"
+    assert tasks_where(lambda task: not task.needs_data) == "'train_assigner' or 'assignment'"
 
 
 class Counting(Task):
-    """As small as a task can be."""
+    """A minimal task."""
 
     name = "counting"
     refuses = ONE_BY_ONE[:1]
-    asked: ClassVar[list[int]] = []
+    closed: ClassVar[list[int]] = []
 
     def run(self, job: Job) -> Results:
         try:
             for step in range(1, job.config.max_rounds + 1):
                 yield Result(step, {"accuracy": step / 10, "round/objective": 1234.5}, last=step == 3)
         finally:
-            self.asked.append(1)
+            self.closed.append(1)
 
 
 def test_a_new_task_is_a_class_and_a_line(monkeypatch) -> None:
@@ -72,6 +72,6 @@ def test_a_new_task_is_a_class_and_a_line(monkeypatch) -> None:
         file._the_task_agrees()
     run = task.run(Job(config))
     next(run)
-    Counting.asked.clear()
+    Counting.closed.clear()
     run.close()
-    assert Counting.asked == [1]
+    assert Counting.closed == [1]

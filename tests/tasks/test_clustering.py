@@ -1,4 +1,4 @@
-"""Task ``clustering``: one result, and then it ends."""
+"""Task ``clustering`` yields one result and ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_it_clusters_as_an_experiment_does_and_trains_no_round() -> None:
     assert (result.step, result.last, result.save) == (0, True, None)
 
 
-def test_it_is_done_with_its_first_result() -> None:
+def test_its_first_result_completes_it() -> None:
     task, config = ClusteringTask(), small_config("max_rounds=50")
     assert task.total(config) == task.steps(config) == 1
     assert task.progress(config, 0, {metrics.CLUSTERING_ARI: 0.98765}) == (1, 1, "round", "ARI 0.988")

@@ -1,4 +1,4 @@
-"""Task ``train_assigner``: from the sweep file to the policy and the logged curve."""
+"""Task ``train_assigner``, from the sweep file to the policy and the logged curve."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_shipped_sweep_compares_features_and_teachers() -> None:
     ]
 
 
-def test_a_sweep_leaves_policies_and_curves(tmp_path, monkeypatch, ray_session) -> None:
+def test_a_sweep_writes_policies_and_curves(tmp_path, monkeypatch, ray_session) -> None:
     cache = f"learning.cache={tmp_path / 'fleets'}"
     arguments = [str(FILE), "--smoke", "--set", cache, "--results", str(tmp_path / "results")]
     monkeypatch.setattr(sys, "argv", ["hflray.tune", *arguments])
@@ -69,7 +69,7 @@ def test_a_sweep_leaves_policies_and_curves(tmp_path, monkeypatch, ray_session) 
     assert {*metrics.LEARNING, metrics.assigner_ratio("hfel-100")} <= set(points[-1]["metrics"])
 
 
-def test_a_run_without_tune_saves_its_end_and_goes_on_from_there(tmp_path) -> None:
+def test_a_run_without_tune_saves_its_final_state_and_continues_from_it(tmp_path) -> None:
     small = {**SMALL, "env_steps": 1000, "cache": str(tmp_path / "fleets")}
     settings = ["checkpoint.every=0", *(f"learning.{key}={json.dumps(value)}" for key, value in small.items())]
     config = load_config(None, settings)
@@ -79,7 +79,7 @@ def test_a_run_without_tune_saves_its_end_and_goes_on_from_there(tmp_path) -> No
         if result.due:
             result.save(tmp_path)
         results.append(result)
-    assert [(result.due, result.last) for result in results] == [(True, True)]  # whatever checkpoint.every says
+    assert [(result.due, result.last) for result in results] == [(True, True)]  # whatever checkpoint.every is
     assert str(results[0].note).startswith("10 fleets solved in")
     assert (tmp_path / "policy.safetensors").exists()
     longer = config.model_copy(update={"learning": config.learning.model_copy(update={"env_steps": 2000})})
