@@ -1,4 +1,4 @@
-"""The errors a user can cause or meet. Each message names the setting, the value, what is accepted and the fix."""
+"""The errors that a user may see. Each message names the setting, the value, what is accepted and the fix."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class HflrayError(Exception):
-    """Base of every error hflray raises on purpose; the command line prints it as one line and exits with 2."""
+    """Base class of every error that hflray raises on purpose. The command prints its message and exits with code 2."""
 
 
 class ConfigError(HflrayError):
@@ -27,11 +27,11 @@ class DivergedError(HflrayError):
 
 
 class WorkerLostError(HflrayError):
-    """Ray actors kept dying: a round could not be finished after several attempts."""
+    """Ray actors kept dying, so that a round could not be finished in several attempts."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the known name closest to `name`, or an empty string."""
-    # 0.5 rather than difflib's 0.6: short keys such as "lamda" or "edges" should still find their neighbour.
+    # The cutoff is 0.5 instead of difflib's 0.6, so that short keys such as "lamda" or "edges" still match.
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"; did you mean '{close[0]}'?" if close else ""

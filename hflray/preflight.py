@@ -1,4 +1,4 @@
-"""What is looked at before a sweep starts: that every trial can be made, what it needs, and how long it may take."""
+"""Checks before a sweep starts: whether every trial can be made, what it needs, and how long it may take."""
 
 from __future__ import annotations
 
@@ -20,27 +20,31 @@ from hflray.experiment import Experiment
 from hflray.progress import duration
 from hflray.scenario import Scenario
 from hflray.sweep import SweepFile, Trial
-from hflray.tasks import find_task, that
+from hflray.tasks import find_task, tasks_where
 from hflray.training.hierarchy import MAX_EDGE_ACTORS
 from hflray.training.local import DeviceHost
 from hflray.training.plan import pool_size
 
-# Measured on Linux, proportional set size, in MiB: what a process of each kind adds.
+# The memory that a process of each kind adds, in MiB: the proportional set size, measured on Linux.
 DRIVER_MB, TRIAL_MB, DEVICE_ACTOR_MB, EDGE_ACTOR_MB, RAY_MB = 600, 530, 280, 70, 250
 
 DataKey = tuple[str, str | None]
 
 
 def data_key(config: ExperimentConfig) -> DataKey:
-    """What identifies a data set: its name and its folder."""
+    """Return the key of a data set: its name and its folder."""
     return config.data.name, config.data.root
 
 
 @dataclass
 class Checked:
-    """What the check found: notes for the user, the data sets, to be loaded once, and configurations by trial.
+    """The results of the checks.
 
-    The configurations have settled what is measured on this machine; they are what the runs are logged with.
+    Attributes:
+        notes: lines for the user.
+        datasets: the data sets, each loaded once.
+        resolved: configurations by trial name in which the settings measured on this machine are filled in. The runs
+            are logged with them.
     """
 
     notes: list[str] = field(default_factory=list)
@@ -49,12 +53,15 @@ class Checked:
     _digests: dict[DataKey, str] = field(default_factory=dict)
 
     def described(self, config: ExperimentConfig) -> dict[str, str] | None:
-        """A trial's data set as MLflow records it: name, digest, source and profile."""
+        """Return a trial's data set as MLflow records it, or None if it is not loaded.
+
+        The keys are ``name``, ``digest``, ``source`` and ``profile``.
+        """
         key = data_key(config)
         dataset = self.datasets.get(key)
         if dataset is None:
             return None
-        if key not in self._digests:  # once for all trials: CIFAR-10 has 180 MB
+        if key not in self._digests:  # computed once for all trials: CIFAR-10 has 180 MB
             digest = hashlib.sha256()
             for array in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test):
                 digest.update(np.ascontiguousarray(array).data)
@@ -75,39 +82,41 @@ class Checked:
 
 
 def check_trials(trials: Sequence[Trial], task: str, measure: bool = True) -> Checked:
-    """Make every trial's data, partition, model and assigner before anything starts.
+    """Build every trial's data, partition, model and assigner before anything starts.
 
-    With `measure`, the kernel that trains is chosen too, here and once, so that all trials find the same choice.
+    With `measure`, the training kernel is also chosen, once for all trials, so that they use the same kernel.
 
     Raises:
-        ConfigError: what only the data or the assigner can tell, such as images too small for the model.
+        ConfigError: a mistake that only the data or the assigner reveal, such as images too small for the model.
         DataError: the data are missing or malformed, or a partition cannot be made.
     """
     checked = Checked()
     scenarios: dict[str, Scenario] = {}
-    asked = find_task(task)
+    kind = find_task(task)
     for trial in trials:
         config = trial.config
-        if not asked.needs_data:
-            asked.check(config)
+        if not kind.needs_data:
+            kind.check(config)
             continue
         key = str((config.seed, config.data, config.fleet))
         if key not in scenarios:
-            scenarios = {key: Scenario.build(config, dataset=checked.datasets.get(data_key(config)))}  # one at a time
+            scenarios = {
+                key: Scenario.build(config, dataset=checked.datasets.get(data_key(config)))
+            }  # only one is kept in memory
             checked.datasets[data_key(config)] = scenarios[key].dataset
             checked.notes += [note for note in scenarios[key].notes if note not in checked.notes]
-        resolved = asked.check(config, scenarios[key], measure)
+        resolved = kind.check(config, scenarios[key], measure)
         if resolved is not None:
             checked.resolved[trial.name] = resolved
     return checked
 
 
 def estimate(file: SweepFile, trials: Sequence[Trial], checked: Checked, cpus: int) -> str:
-    """One line on time and memory, from training devices of each data set for a moment on this machine."""
+    """Return one line on time and memory, from a short measurement of training on each data set on this machine."""
     if not find_task(file.task).trains_model:
-        return f"no estimate: only the task {that(lambda task: task.trains_model)} trains for long"
-    gpus, on_gpus = torch.cuda.device_count(), [t for t in trials if t.config.training.device == "cuda"]
-    if on_gpus and not gpus:
+        return f"no estimate: only the task {tasks_where(lambda task: task.trains_model)} trains for long"
+    gpus, gpu_trials = torch.cuda.device_count(), [t for t in trials if t.config.training.device == "cuda"]
+    if gpu_trials and not gpus:
         return "no estimate: training.device is cuda, and this machine has no GPU to measure"
     rates: dict[DataKey, float] = {}
     work_s = 0.0
@@ -121,17 +130,17 @@ def estimate(file: SweepFile, trials: Sequence[Trial], checked: Checked, cpus: i
         work_s += config.max_rounds * config.scheduling.num_scheduled * passes / rates[key]
     pools = [pool_size(t.config.training, t.config.scheduling.num_scheduled, file.tune.cpus_per_trial) for t in trials]
     limits = [len(trials), cpus // file.tune.cpus_per_trial, file.tune.max_concurrent or len(trials)]
-    limits += [int(gpus / (file.tune.gpus_per_trial or 1.0))] if on_gpus else []
-    together = max(1, min(limits))
-    start_s = 12.0 * math.ceil(len(trials) / together)
+    limits += [int(gpus / (file.tune.gpus_per_trial or 1.0))] if gpu_trials else []
+    concurrent = max(1, min(limits))
+    start_s = 12.0 * math.ceil(len(trials) / concurrent)
     edges = max(min(t.config.fleet.num_edges, MAX_EDGE_ACTORS) for t in trials)
     actors = max(pool.actors for pool in pools)
-    memory_mb = DRIVER_MB + RAY_MB + together * (TRIAL_MB + actors * DEVICE_ACTOR_MB + edges * EDGE_ACTOR_MB)
-    seconds = start_s + work_s / min(cpus, together * file.tune.cpus_per_trial)
+    memory_mb = DRIVER_MB + RAY_MB + concurrent * (TRIAL_MB + actors * DEVICE_ACTOR_MB + edges * EDGE_ACTOR_MB)
+    seconds = start_s + work_s / min(cpus, concurrent * file.tune.cpus_per_trial)
     speed = ", ".join(f"{rate:,.0f}" for rate in rates.values())
     return (
         f"about {duration(seconds)} and {memory_mb / 1024:.1f} GiB: at most {len(trials)} trials to their last round, "
-        f"{together} at a time on {cpus} CPUs, at {speed} samples/s each as measured just now"
+        f"{concurrent} at a time on {cpus} CPUs, at {speed} samples/s each as measured just now"
     )
 
 
@@ -139,9 +148,9 @@ def _samples_per_second(config: ExperimentConfig, scenario: Scenario) -> float:
     experiment = Experiment(config, scenario=scenario)
     job = experiment.job("hfl")
     host = DeviceHost(job, scenario.device_data())
-    devices = range(config.scheduling.num_scheduled if job.kernel == "batched" else 1)  # as many as train at once
+    devices = range(config.scheduling.num_scheduled if job.kernel == "batched" else 1)  # as many as train at a time
     passes = config.training.local_iterations * sum(len(scenario.parts[device]) for device in devices)
-    host.train_each(experiment.global_model, devices)  # the first call pays for what is loaded once
+    host.train_each(experiment.global_model, devices)  # the first call also loads libraries and is not timed
     begin = time.perf_counter()
     host.train_each(experiment.global_model, devices)
     return passes / (time.perf_counter() - begin)

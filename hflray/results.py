@@ -1,6 +1,6 @@
-"""A sweep's folder in the results: what it was asked for, whether it is finished, and how it is found again.
+"""A sweep's folder in the results: its file, whether it is finished, and the search for it by name.
 
-``sweep.json`` is written before the first trial starts and again when the last has ended, each time in one step.
+``sweep.json`` is written before the first trial starts and again when the last has ended, each time atomically.
 """
 
 from __future__ import annotations
@@ -26,31 +26,32 @@ LOCK = ".lock"
 
 @contextmanager
 def claimed(path: Path) -> Iterator[None]:
-    """Have a sweep's folder to oneself, until the process ends. Raises ConfigError: another process has it."""
+    """Lock a sweep's folder for this process until the block or the process ends. Raises ConfigError: it is locked."""
     path.mkdir(parents=True, exist_ok=True)
-    # A disk without locks is an error: filelock's soft locks, which are mere files, would outlive a killed process.
+    # A disk without locks is an error: filelock's soft locks are plain files, which would outlive a killed process.
     lock = FileLock(path / LOCK, fallback_to_soft=False)
     try:
-        held = lock.acquire(blocking=False)
+        guard = lock.acquire(blocking=False)
     except Timeout as error:
         owner = (path / LOCK).read_text(encoding="utf-8") or "?"
         raise ConfigError(f"{path}: process {owner} is running this sweep; stop it first") from error
-    with held:
+    with guard:
         (path / LOCK).write_text(str(os.getpid()), encoding="utf-8")
         yield
 
 
 @dataclass
 class SweepFolder:
-    """A sweep's folder.
+    """The folder of a sweep.
 
     Attributes:
-        path: the folder; its name is the sweep's name and the time it began.
+        path: the folder. Its name is the sweep's name and the time at which the sweep began.
         file: the resolved sweep file.
-        uri, experiment: where its runs are logged.
+        uri: the MLflow store in which the sweep's runs are logged.
+        experiment: the MLflow experiment of these runs.
         finished: whether every trial has ended.
-        storage: where Tune keeps trials and checkpoints, `s3://…` or a shared folder; None: in `path`.
-        sinks: names of the trackers that its runs are sent to.
+        storage: where Tune keeps trials and checkpoints, `s3://…` or a shared folder; None if that is `path`.
+        sinks: the names of the trackers that get the runs.
     """
 
     path: Path
@@ -79,24 +80,24 @@ class SweepFolder:
 
     @classmethod
     def load(cls, path: Path) -> SweepFolder:
-        """Read ``sweep.json``. Raises ConfigError: it is damaged or of another version."""
+        """Read ``sweep.json``. Raises ConfigError: the file is damaged or has another version."""
         try:
             content = json.loads((path / FILE).read_text(encoding="utf-8"))
             version = content["version"]
             if version != VERSION:
                 raise ConfigError(
-                    f"{path}: made by another hflray (version {version}, this one reads {VERSION}); use that one"
+                    f"{path}: written by another hflray (version {version}, this one reads {VERSION}); use that hflray"
                 )
             file = validate(SweepFile, content["file"])
-            storage = content.get("storage")  # since 0.1.0 had it
-            sinks = tuple(content.get("sinks", TrackingConfig().sinks))  # likewise
+            storage = content.get("storage")  # optional: the first folders lack it
+            sinks = tuple(content.get("sinks", TrackingConfig().sinks))  # optional for the same reason
             return cls(path, file, content["uri"], content["experiment"], content["finished"], storage, sinks)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{path / FILE}: cannot be read ({error}); begin anew with --fresh") from error
 
 
 def new_folder(results: Path, file: SweepFile, uri: str, experiment: str) -> SweepFolder:
-    """A folder that does not exist yet, for a sweep that begins now."""
+    """Return a folder that does not exist yet, for a sweep that begins now."""
     stem = f"{file.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     path, number = results / stem, 1
     while path.exists():
@@ -106,7 +107,7 @@ def new_folder(results: Path, file: SweepFile, uri: str, experiment: str) -> Swe
 
 
 def unfinished(results: Path, name: str) -> Path | None:
-    """The latest unfinished sweep called `name`, if there is one."""
+    """Return the path of the latest unfinished sweep called `name`, or None."""
     for path in sorted(results.glob(f"{name}-*/{FILE}"), reverse=True):
         try:
             folder = SweepFolder.load(path.parent)
@@ -118,31 +119,37 @@ def unfinished(results: Path, name: str) -> Path | None:
 
 
 def locate(results: Path, name: str) -> SweepFolder:
-    """The sweep of this folder name, or else the latest of this name, finished or not. Raises ConfigError."""
+    """Return the sweep whose folder or name is `name`, the latest of several, finished or not.
+
+    Raises:
+        ConfigError: there is no such sweep.
+    """
     folders = sorted(path.parent for path in results.glob(f"*/{FILE}"))
     for path in reversed(folders):
         if path.name == name or path.name.rpartition("-")[0].rpartition("-")[0] == name:
             return SweepFolder.load(path.resolve())
-    known = ", ".join(path.name for path in folders) or "none"
-    raise ConfigError(f"{name}: no such sweep in {results}{nearest(name, [p.name for p in folders])}; there: {known}")
+    names = [path.name for path in folders]
+    raise ConfigError(
+        f"{name}: no such sweep in {results}{nearest(name, names)}; available: {', '.join(names) or 'none'}"
+    )
 
 
 def find(results: Path, name: str) -> SweepFolder:
-    """The sweep that ``--resume NAME`` means: a folder's name, or the latest unfinished sweep of that name.
+    """Return the sweep for ``--resume NAME``, where `name` is a folder's name or that of an unfinished sweep.
 
     Raises:
-        ConfigError: there is none, or it is finished.
+        ConfigError: there is no such sweep, or it is finished.
     """
     exact = results / name
     path = exact if (exact / FILE).exists() else unfinished(results, name)
     if path is None:
         for other in sorted(results.glob(f"{name}-*/{FILE}"), reverse=True):
             if other.parent.name.rpartition("-")[0].rpartition("-")[0] == name:
-                SweepFolder.load(other.parent)  # one that cannot be read says why
-        known = sorted(p.parent.name for p in results.glob(f"*/{FILE}"))
-        listing = ", ".join(known) if known else "none"
+                SweepFolder.load(other.parent)  # a folder that cannot be read raises its own error
+        names = sorted(p.parent.name for p in results.glob(f"*/{FILE}"))
         raise ConfigError(
-            f"--resume {name}: no unfinished sweep of that name in {results}{nearest(name, known)}; there: {listing}"
+            f"--resume {name}: no unfinished sweep of that name in {results}{nearest(name, names)}; "
+            f"available: {', '.join(names) or 'none'}"
         )
     folder = SweepFolder.load(path.resolve())
     if folder.finished:

@@ -1,4 +1,4 @@
-"""One family of errors, and the suggestion of the nearest name."""
+"""The family of errors, and the suggestion of the nearest name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from hflray import errors
 
 
-def test_one_family():
+def test_every_error_is_an_hflray_error():
     kinds = ("ConfigError", "DataError", "InfeasibleError", "DivergedError", "WorkerLostError")
     assert all(issubclass(getattr(errors, kind), errors.HflrayError) for kind in kinds)
 
@@ -22,5 +22,5 @@ def test_one_family():
         ("x", [], ""),
     ],
 )
-def test_nearest(name, known, hint):
+def test_nearest_suggests_the_closest_name(name, known, hint):
     assert errors.nearest(name, known) == hint

@@ -1,4 +1,4 @@
-"""hflray.preflight: every trial is made once before anything starts; paths; an estimate."""
+"""`hflray.preflight` builds every trial once before anything starts, resolves paths, and estimates the time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_each_data_set_is_loaded_once_and_described() -> None:
     assert checked.resolved[trials[0].name].training.kernel == "eager"
 
 
-def test_what_only_the_data_can_tell_is_told_before_anything_starts() -> None:
+def test_mistakes_that_only_the_data_reveal_are_raised_before_anything_starts() -> None:
     trials = expand(load_sweep(None, [*SMALL, "data.samples_per_device=5000"]))
     with pytest.raises(DataError):
         check_trials(trials, "experiment")

@@ -1,4 +1,4 @@
-"""hflray.results: a sweep's folder is written whole, and found again by name."""
+"""`hflray.results`: a sweep's folder is written atomically and located by name."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from hflray.results import SweepFolder, claimed, find, locate, new_folder, unfin
 from hflray.sweep import load_sweep
 
 
-def made(results: Path, stamp: str, finished: bool, name: str = "mine") -> SweepFolder:
+def make_folder(results: Path, stamp: str, finished: bool, name: str = "mine") -> SweepFolder:
     file = load_sweep(None, [f"name={name}", "sweep.seed={grid: [1, 2]}", "max_rounds=3"])
     folder = SweepFolder(results / f"{name}-{stamp}", file, "sqlite:///x.db", "hflray", finished)
     folder.save()
     return folder
 
 
-def test_a_folder_comes_back_as_it_was(tmp_path) -> None:
-    folder = made(tmp_path, "20260101-000000", finished=False)
+def test_a_folder_loads_as_it_was_saved(tmp_path) -> None:
+    folder = make_folder(tmp_path, "20260101-000000", finished=False)
     assert SweepFolder.load(folder.path) == folder
     folder.finished = True
     folder.save()
@@ -33,7 +33,7 @@ def test_a_folder_comes_back_as_it_was(tmp_path) -> None:
     assert os.listdir(folder.path) == ["sweep.json"]
 
 
-def test_a_new_folder_never_exists_yet(tmp_path) -> None:
+def test_a_new_folder_gets_an_unused_name(tmp_path) -> None:
     file = load_sweep(None, ["name=mine"])
     first = new_folder(tmp_path, file, "u", "e")
     first.save()
@@ -42,25 +42,25 @@ def test_a_new_folder_never_exists_yet(tmp_path) -> None:
     assert second.path.name.startswith("mine-")
 
 
-def test_resume_finds_the_latest_unfinished_of_a_name(tmp_path) -> None:
-    made(tmp_path, "20260101-000000", finished=False)
-    latest = made(tmp_path, "20260102-000000", finished=False)
-    made(tmp_path, "20260103-000000", finished=True)
-    made(tmp_path, "20260104-000000", finished=False, name="mine-too")
+def test_resume_takes_the_latest_unfinished_sweep_of_a_name(tmp_path) -> None:
+    make_folder(tmp_path, "20260101-000000", finished=False)
+    latest = make_folder(tmp_path, "20260102-000000", finished=False)
+    make_folder(tmp_path, "20260103-000000", finished=True)
+    make_folder(tmp_path, "20260104-000000", finished=False, name="mine-too")
     assert find(tmp_path, "mine").path.name == latest.path.name
     assert find(tmp_path, "mine-20260101-000000").path.name == "mine-20260101-000000"
     assert unfinished(tmp_path, "other") is None
     assert locate(tmp_path, "mine").path.name == "mine-20260103-000000"
 
 
-def test_what_cannot_be_resumed_is_said_in_one_line(tmp_path) -> None:
-    made(tmp_path, "20260103-000000", finished=True)
-    for name, says in (
+def test_a_sweep_that_cannot_be_resumed_gives_a_message_of_one_line(tmp_path) -> None:
+    make_folder(tmp_path, "20260103-000000", finished=True)
+    for name, message in (
         ("mine", "no unfinished sweep"),
         ("mine-20260103-000000", "is finished"),
-        ("nine", "there: mine-"),
+        ("nine", "available: mine-"),
     ):
-        with pytest.raises(ConfigError, match=says) as error:
+        with pytest.raises(ConfigError, match=message) as error:
             find(tmp_path, name)
         assert "\n" not in str(error.value)
     with pytest.raises(ConfigError, match="no such sweep"):
@@ -69,7 +69,7 @@ def test_what_cannot_be_resumed_is_said_in_one_line(tmp_path) -> None:
 
 @pytest.mark.parametrize("damage", ["cut", "version"])
 def test_a_damaged_or_foreign_folder_is_refused(tmp_path, damage: str) -> None:
-    folder = made(tmp_path, "20260101-000000", finished=False)
+    folder = make_folder(tmp_path, "20260101-000000", finished=False)
     path = folder.path / "sweep.json"
     text = path.read_text()
     path.write_text(text[:-9] if damage == "cut" else json.dumps(json.loads(text) | {"version": 99}))
@@ -84,9 +84,9 @@ CLAIM = "import sys, time, pathlib, hflray.results as r\nwith r.claimed(pathlib.
 
 
 def test_two_processes_never_run_one_sweep(tmp_path) -> None:
-    folder = made(tmp_path, "20260101-000000", finished=False)
+    folder = make_folder(tmp_path, "20260101-000000", finished=False)
     with claimed(folder.path):
-        for _ in range(2):  # one that was refused leaves the owner's name as it was
+        for _ in range(2):  # a refused process leaves the owner's id in the lock file
             command = [sys.executable, "-c", f"{CLAIM} pass", str(folder.path)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             assert f"process {os.getpid()} is running this sweep; stop it first" in done.stderr
@@ -111,7 +111,7 @@ def test_a_killed_process_leaves_its_sweep_free(tmp_path) -> None:
 
 @pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK])
 def test_a_disk_without_locks_is_an_error(tmp_path, monkeypatch, code: int) -> None:
-    """Another kind of lock would take its place otherwise, and stay after a kill."""
+    """Otherwise a soft lock would be used, which stays after a kill."""
 
     def flock(file: object, operation: int) -> None:
         raise OSError(code, os.strerror(code))
@@ -121,8 +121,8 @@ def test_a_disk_without_locks_is_an_error(tmp_path, monkeypatch, code: int) -> N
         pass
 
 
-def test_the_trackers_are_kept_and_an_older_folder_has_mlflow(tmp_path) -> None:
-    folder = made(tmp_path, "20260101-000000", finished=False)
+def test_the_trackers_are_saved_and_an_older_folder_has_mlflow(tmp_path) -> None:
+    folder = make_folder(tmp_path, "20260101-000000", finished=False)
     folder.sinks = ("csv",)
     folder.save()
     assert SweepFolder.load(folder.path).sinks == ("csv",)

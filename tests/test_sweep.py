@@ -1,4 +1,4 @@
-"""hflray.sweep: the sweep file, its trials, and what it refuses."""
+"""`hflray.sweep`: the sweep file, its trials, and the mistakes that it refuses."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def test_every_shipped_file_is_valid_described_and_has_a_smoke_version(path: Pat
 
 
 @pytest.mark.parametrize("task", [name for name, task in TASKS.items() if not task.needs_data])
-def test_a_task_without_data_is_sized_by_the_data_set_it_names(tmp_path, task) -> None:
+def test_a_task_without_data_takes_its_sizes_from_the_named_data_set(tmp_path, task) -> None:
     text = f"task: {task}\nsweep: {{data.name: {{grid: [digits, fashion_mnist, cifar10]}}}}\n"
     file = load_sweep(write(tmp_path, text))
     trials = expand(file)
     sizes = [(trial.config.cost.model_kb, trial.config.fleet.samples) for trial in trials]
     assert sizes == [(None, (400, 700)), (448.0, (400, 700)), (882.0, (300, 600))]
     assert [trial.name.rpartition("=")[2] for trial in trials] == ["digits", "fashion_mnist", "cifar10"]
-    # A resume reads the file that was saved, and makes the same trials of it.
+    # A resume reads the saved file and must make the same trials.
     again = validate(SweepFile, json.loads(json.dumps(file.model_dump(mode="json", exclude_unset=True))))
     assert [(trial.name, trial.config) for trial in expand(again)] == [(trial.name, trial.config) for trial in trials]
     assert expand(smoke(load_sweep(write(tmp_path, text), ["data.name=cifar10"])))[0].config.cost.model_kb == 882.0
@@ -70,7 +70,7 @@ def test_grids_multiply_and_zips_move_together(tmp_path) -> None:
     assert trials[0].name == "digits-H5-λ1-ikc-d3qn-s0-target_accuracy=0.9"
 
 
-def test_names_stay_apart(tmp_path) -> None:
+def test_names_are_unique(tmp_path) -> None:
     trials = expand(load_sweep(write(tmp_path, "sweep: {seed: {grid: [1, 1]}}")))
     assert [trial.name for trial in trials] == ["0-digits-H50-λ1-ikc-d3qn-s1", "1-digits-H50-λ1-ikc-d3qn-s1"]
 
@@ -104,7 +104,7 @@ def test_the_tracking_section_reaches_every_trial(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text, says",
+    "text, message",
     [
         ("swep: {}", r"swep: unknown key.*'sweep'"),
         ("experiment: {schedulling: {}}", r"schedulling: unknown.*'scheduling'"),
@@ -138,12 +138,12 @@ def test_the_tracking_section_reaches_every_trial(tmp_path) -> None:
         ),
         (
             "tune: {samples: 4, population: {}, early_stopping: {}}",
-            r"tune.population cannot go with tune.early_stopping",
+            r"tune.population cannot be combined with tune.early_stopping",
         ),
     ],
 )
-def test_mistakes_are_one_line_each(tmp_path, text: str, says: str) -> None:
-    with pytest.raises(ConfigError, match=says) as error:
+def test_mistakes_are_one_line_each(tmp_path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as error:
         expand(load_sweep(write(tmp_path, text)))
     assert len(str(error.value).splitlines()) == 1
 
@@ -168,7 +168,7 @@ def test_literal_figure_5_sets_what_the_paper_prints() -> None:
         assert (learning.features, learning.architecture, learning.hidden) == ("paper", "bilstm", 256)
         assert (teacher.name, teacher.exchanges, teacher.start) == ("hfel", 300, "geographic")
         assert (learning.replay, learning.train_batch, learning.update_every) == ("transitions", 128, 1)
-        assert learning.learning_starts == learning.train_batch + 1  # "if more than O are there"
+        assert learning.learning_starts == learning.train_batch + 1  # the paper: "if more than O are there"
         assert (learning.td_loss, learning.double_q, learning.gamma) == ("squared", False, 0.99)
         assert learning.learning_rate == learning.final_learning_rate == 1e-3
         assert (learning.grad_clip, learning.td, learning.ce, learning.reward) == (None, 1.0, 0.0, "teacher")
@@ -185,15 +185,15 @@ def test_figure_5s_trials_stop_at_the_same_step() -> None:
     assert limits[1] is not None
 
 
-def test_figure_6_has_each_row_on_five_deployments_and_the_literal_policy_on_its_own() -> None:
-    found: dict[str, list[int | None]] = {}
+def test_figure_6_has_each_row_on_five_deployments_and_the_literal_policy_on_one() -> None:
+    seeds_by_label: dict[str, list[int | None]] = {}
     for trial in expand(load_sweep(CONFIGS / "fig6_assignment.yaml")):
-        found.setdefault(assigner_label(trial.config), []).append(trial.config.fleet.deployment_seed)
-    assert found.pop("d3qn paper_literal") == [0]
+        seeds_by_label.setdefault(assigner_label(trial.config), []).append(trial.config.fleet.deployment_seed)
+    assert seeds_by_label.pop("d3qn paper_literal") == [0]
     rows = ["geographic", "best_gain", "hfel-100", "hfel-300", "local_search", "local_search joint"]
     polished = ["d3qn 5 ms", "d3qn optimum", "d3qn optimum joint"]
-    assert list(found) == [*rows, "hfel-300 joint", "d3qn", *polished, "d3qn paper_db"]
-    assert all(seeds == [0, 1, 2, 3, 4] for seeds in found.values())
+    assert list(seeds_by_label) == [*rows, "hfel-300 joint", "d3qn", *polished, "d3qn paper_db"]
+    assert all(seeds == [0, 1, 2, 3, 4] for seeds in seeds_by_label.values())
 
 
 def test_a_policys_name_is_in_the_trials_name() -> None:

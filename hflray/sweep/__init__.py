@@ -1,11 +1,11 @@
-"""The sweep file: what to run, over which values, validated whole before anything starts.
+"""The sweep file says what to run and over which values. It is validated as a whole before anything starts.
 
 ::
 
     name: quickstart
     task: experiment          # see hflray.tasks
     experiment: {...}         # the configuration, see hflray.config
-    sweep:                    # dotted keys of the configuration
+    sweep:                    # values by dotted key of the configuration
       scheduling.name: {grid: [ikc, fedavg]}
       data.name: {zip: [fashion_mnist, cifar10]}       # zip keys move together
       target_accuracy: {zip: [0.875, 0.56]}

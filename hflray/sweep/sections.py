@@ -1,4 +1,4 @@
-"""The sections of a sweep file, and what they accept."""
+"""The sections of a sweep file and their accepted values."""
 
 from __future__ import annotations
 
@@ -10,46 +10,54 @@ from pydantic import Field, field_validator, model_validator
 from hflray import metrics
 from hflray.config import MUTABLE, Section, TrackingConfig
 from hflray.errors import nearest
-from hflray.tasks import DEFAULT, TASKS, that
+from hflray.tasks import DEFAULT, TASKS, tasks_where
 
 if TYPE_CHECKING:
     TaskName = str
 else:
-    TaskName = Literal[tuple(TASKS)]  # a mistake is told what is accepted, as of any other setting
+    TaskName = Literal[
+        tuple(TASKS)
+    ]  # the error for an unknown name then lists the accepted ones, as for any other setting
 
 
 class Axis(Section):
     """The values of one swept key.
 
-    ``grid`` takes every combination with the other keys, ``zip`` moves in step with the other zips; the others are
-    drawn, ``tune.samples`` times for each combination.
+    ``grid`` takes every combination with the other keys, and ``zip`` moves in step with the other zips. The other kinds
+    are drawn ``tune.samples`` times for each combination.
     """
 
     grid: list[Any] | None = Field(None, description="every value")
-    zip: list[Any] | None = Field(None, description="values in step with the other zips")
-    choice: list[Any] | None = Field(None, description="one of the values, drawn")
-    uniform: tuple[float, float] | None = Field(None, description="[low, high], drawn")
-    loguniform: tuple[float, float] | None = Field(None, description="[low, high] above 0, drawn in logarithms")
-    randint: tuple[int, int] | None = Field(None, description="[low, high], a whole number, both ends included")
+    zip: list[Any] | None = Field(None, description="values that move in step with the other zips")
+    choice: list[Any] | None = Field(None, description="the values from which one is drawn")
+    uniform: tuple[float, float] | None = Field(None, description="[low, high], drawn uniformly")
+    loguniform: tuple[float, float] | None = Field(
+        None, description="[low, high] above 0; the logarithm is drawn uniformly"
+    )
+    randint: tuple[int, int] | None = Field(
+        None, description="[low, high]; a whole number is drawn, both ends included"
+    )
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
         if len(self.model_fields_set) != 1 or getattr(self, self.kind) is None:
             raise ValueError(f"give exactly one of {', '.join(Axis.model_fields)}, such as grid: [1, 2]")
         if getattr(self, self.kind) == []:
-            raise ValueError(f"{self.kind}: got []; no value, no trial: give at least one, or remove the key")
+            raise ValueError(
+                f"{self.kind}: got []; an empty list makes no trial; give at least one value, or remove the key"
+            )
         if self.loguniform is not None and self.loguniform[0] <= 0:
             raise ValueError(f"loguniform: got {list(self.loguniform)}; both ends must be above 0")
         return self
 
     @property
     def kind(self) -> str:
-        """Which of the fields is given."""
+        """The name of the field that is set."""
         return next(iter(self.model_fields_set))
 
     @property
     def drawn(self) -> bool:
-        """True if values are drawn."""
+        """Whether values are drawn."""
         return self.kind not in ("grid", "zip")
 
     def draw(self, rng: np.random.Generator) -> Any:
@@ -65,54 +73,63 @@ class Axis(Section):
 
 
 class SearchConfig(Section):
-    """Search instead of a fixed list: each trial's values follow from the trials before it."""
+    """A search that replaces a fixed list: each trial's values depend on the results of earlier trials."""
 
     name: Literal["optuna"] = "optuna"
-    metric: str = Field(metrics.OBJECTIVE_TO_TARGET, description="a metric of the glossary, as it is when a trial ends")
+    metric: str = Field(
+        metrics.OBJECTIVE_TO_TARGET, description="a metric of the glossary; its value at the end of a trial counts"
+    )
     mode: Literal["min", "max"] = "min"
 
 
 class EarlyStoppingConfig(Section):
-    """Asynchronous successive halving: trials that are behind at their rungs are stopped."""
+    """Asynchronous successive halving, which stops trials that are behind at their rungs."""
 
     name: Literal["asha"] = "asha"
     metric: str = Field(metrics.ACCURACY, description="a metric of the glossary, compared at equal rounds")
     mode: Literal["min", "max"] = "max"
-    grace_rounds: int = Field(3, ge=1, description="rounds that every trial is given")
-    reduction: int = Field(3, ge=2, description="one in so many goes on from a rung to the next")
+    grace_rounds: int = Field(3, ge=1, description="rounds that every trial runs at least")
+    reduction: int = Field(3, ge=2, description="n: one in n trials continues from a rung to the next")
 
 
 class PopulationConfig(Section):
-    """Population-based training: every few rounds the trials that are behind go on from those ahead, changed a little.
+    """Population-based training: every few rounds the worst trials adopt the state of the best with changed settings.
 
-    The population is `tune.samples` trials; what changes are the swept keys, all of them drawn. A number is multiplied
-    by 0.8 or 1.2, a choice moves to its neighbour in the list; `redraw` of the time it is drawn anew.
+    The population has `tune.samples` trials. The swept keys, which must all be drawn, are the settings that change. A
+    number is multiplied by 0.8 or 1.2, and a choice moves to its neighbour in the list; with probability `redraw` the
+    value is drawn anew instead.
     """
 
     name: Literal["pbt"] = "pbt"
     metric: str = Field(metrics.ACCURACY, description="a metric of the glossary, compared at equal rounds")
     mode: Literal["min", "max"] = "max"
-    every: int = Field(5, ge=1, description="rounds between exchanges; all trials wait for each other there")
-    replaced: float = Field(0.25, gt=0, le=0.5, description="share of the trials that take over another's state")
-    redraw: float = Field(0.25, ge=0, le=1, description="how often a value is drawn anew")
+    every: int = Field(5, ge=1, description="rounds between exchanges; at an exchange all trials wait for each other")
+    replaced: float = Field(0.25, gt=0, le=0.5, description="share of the trials that adopt another trial's state")
+    redraw: float = Field(0.25, ge=0, le=1, description="probability that a value is drawn anew")
 
 
 class TuneConfig(Section):
-    """How Ray Tune runs the trials."""
+    """The settings of Ray Tune."""
 
-    cpus_per_trial: int = Field(1, ge=1, description="CPUs of a trial; one device actor on each unless training says")
+    cpus_per_trial: int = Field(
+        1, ge=1, description="CPUs of a trial; each has one device actor unless training says otherwise"
+    )
     gpus_per_trial: float | None = Field(
         None,
         gt=0,
-        description="GPUs of a trial that trains on them, for its device actors; below 1, a part of one, so that "
-        "trials share a card; null: 1",
+        description="GPUs for the device actors of a trial that trains on GPUs; a value below 1 is a share of one GPU, "
+        "so that trials share a card; null: 1",
     )
-    max_concurrent: int | None = Field(None, ge=1, description="trials at a time; null: as many as fit")
-    max_failures: int = Field(2, ge=0, description="how often a trial whose process was lost is started again")
-    reuse: bool = Field(True, description="a trial's process serves the next trial; false: one process each")
-    samples: int = Field(1, ge=1, description="draws for each point of the grid; trials in all with a search")
-    seed: int = Field(0, ge=0, description="of the draws and of the search")
-    stop: dict[str, float] = Field({}, description="end a trial once a metric is at least this, by its name")
+    max_concurrent: int | None = Field(None, ge=1, description="trials that run at a time; null: as many as fit")
+    max_failures: int = Field(2, ge=0, description="how often a trial is restarted after its process was lost")
+    reuse: bool = Field(
+        True, description="whether the next trial reuses a trial's process; false: each trial has its own process"
+    )
+    samples: int = Field(1, ge=1, description="draws for each point of the grid; with a search, the number of trials")
+    seed: int = Field(0, ge=0, description="seed of the draws and of the search")
+    stop: dict[str, float] = Field(
+        {}, description="a trial ends once a metric reaches its bound here, by the metric's name"
+    )
     search: SearchConfig | None = None
     early_stopping: EarlyStoppingConfig | None = None
     population: PopulationConfig | None = None
@@ -134,29 +151,29 @@ class TuneConfig(Section):
 
     @model_validator(mode="after")
     def _metrics_exist(self) -> Self:
-        ends = metrics.PER_ROUND + metrics.AT_THE_END
-        for where, section, known in (
-            ("search", self.search, ends),
+        final = metrics.PER_ROUND + metrics.AT_THE_END
+        for key, section, names in (
+            ("search", self.search, final),
             ("early_stopping", self.early_stopping, metrics.PER_ROUND),
             ("population", self.population, metrics.PER_ROUND),
         ):
-            if section is not None and section.metric not in known:
-                hint = nearest(section.metric, known)
-                raise ValueError(f"tune.{where}.metric: unknown metric '{section.metric}'{hint}")
+            if section is not None and section.metric not in names:
+                hint = nearest(section.metric, names)
+                raise ValueError(f"tune.{key}.metric: unknown metric '{section.metric}'{hint}")
         return self
 
     @model_validator(mode="after")
     def _one_way_to_choose(self) -> Self:
-        given = [name for name in ("search", "early_stopping", "population") if getattr(self, name) is not None]
-        if self.population is not None and len(given) > 1:
-            raise ValueError(f"tune.population cannot go with tune.{given[0]}; keep one of them")
+        methods = [name for name in ("search", "early_stopping", "population") if getattr(self, name) is not None]
+        if self.population is not None and len(methods) > 1:
+            raise ValueError(f"tune.population cannot be combined with tune.{methods[0]}; keep one of them")
         if self.population is not None and self.samples < 2:
             raise ValueError(f"tune.samples: got {self.samples}; a population needs at least 2 trials; 4 or more help")
         return self
 
 
 class SweepFile(Section):
-    """A sweep file."""
+    """The contents of a sweep file."""
 
     name: str = Field("experiment", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="letters, digits, . _ -")
     description: str = ""
@@ -175,15 +192,15 @@ class SweepFile(Section):
             for key, axis in sweep.items():
                 if not isinstance(axis, dict | Axis):
                     values = axis if isinstance(axis, list) else [axis]
-                    raise ValueError(f"{key}: got {axis!r}; which values to take needs a word: {{grid: {values!r}}}")
+                    raise ValueError(f"{key}: got {axis!r}; name the kind of axis, such as {{grid: {values!r}}}")
         return sweep
 
     @model_validator(mode="after")
     def _a_search_draws(self) -> Self:
         fixed = [key for key, axis in self.sweep.items() if not axis.drawn]
         if self.tune.search is not None and (fixed or not self.sweep):
-            what = f"sweep.{fixed[0]} is a {self.sweep[fixed[0]].kind}" if fixed else "sweep is empty"
-            raise ValueError(f"tune.search: a search chooses among choice, uniform, loguniform, randint; {what}")
+            reason = f"sweep.{fixed[0]} is a {self.sweep[fixed[0]].kind}" if fixed else "sweep is empty"
+            raise ValueError(f"tune.search: {reason}; accepted: choice, uniform, loguniform, randint; change the sweep")
         return self
 
     @model_validator(mode="after")
@@ -193,8 +210,8 @@ class SweepFile(Section):
         for key, axis in self.sweep.items():
             if not axis.drawn:
                 raise ValueError(
-                    f"tune.population: sweep.{key} is a {axis.kind}; the trials of a population differ in what they "
-                    "mutate only; accepted: choice, uniform, loguniform, randint"
+                    f"tune.population: sweep.{key} is a {axis.kind}; the trials of a population differ only in the "
+                    "settings that they mutate; accepted: choice, uniform, loguniform, randint"
                 )
             if key not in MUTABLE:
                 raise ValueError(
@@ -206,8 +223,8 @@ class SweepFile(Section):
 
     @model_validator(mode="after")
     def _the_task_agrees(self) -> Self:
-        given = [name for name in TASKS[self.task].refuses if getattr(self.tune, name)]
-        if given:
-            others = that(lambda task: given[0] not in task.refuses)
-            raise ValueError(f"tune.{given[0]}: got task '{self.task}'; accepted: task {others}; leave it out")
+        refused = [name for name in TASKS[self.task].refuses if getattr(self.tune, name)]
+        if refused:
+            accepted = tasks_where(lambda task: refused[0] not in task.refuses)
+            raise ValueError(f"tune.{refused[0]}: got task '{self.task}'; accepted: task {accepted}; leave it out")
         return self

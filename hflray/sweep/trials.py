@@ -1,4 +1,4 @@
-"""From a sweep file to its trials: loaded, overridden, expanded, named, and shrunk to a smoke test."""
+"""Functions that load a sweep file, apply overrides, expand it to named trials, and shrink it to a smoke test."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ SECTIONS = ("name", "description", "task", "sweep", "tune", "tracking")
 
 @dataclass(frozen=True)
 class Trial:
-    """One point of a sweep: its readable name, the values that were swept, and its configuration."""
+    """One point of a sweep.
+
+    Attributes:
+        name: a readable name, unique within the sweep.
+        values: the swept values by dotted key.
+        config: the configuration with these values.
+    """
 
     name: str
     values: dict[str, Any]
@@ -28,13 +34,13 @@ class Trial:
 
 
 def load_sweep(path: str | Path | None, overrides: Iterable[str] = ()) -> SweepFile:
-    """Load a sweep file, or (without a path) an empty one; apply ``--set`` overrides.
+    """Load a sweep file, or an empty one if `path` is None, and apply the ``--set`` overrides.
 
-    An override goes to the configuration, unless it begins with the name of another section (``tune.``,
-    ``tracking.``, ``sweep.``). Setting a key that is swept replaces its axis by that one value.
+    An override applies to the configuration, unless it begins with the name of another section (``tune.``,
+    ``tracking.``, ``sweep.``). An override of a swept key replaces its axis by that one value.
 
     Raises:
-        ConfigError: one line per mistake.
+        ConfigError: the message has one line per mistake.
     """
     tree = read_mapping(path) if path is not None else {}
     if path is not None:
@@ -62,13 +68,15 @@ def load_sweep(path: str | Path | None, overrides: Iterable[str] = ()) -> SweepF
 
 
 def expand(file: SweepFile) -> list[Trial]:
-    """Return every trial of a sweep, each validated; grids vary slowest first, zipped keys vary together.
+    """Return every trial of a sweep, each validated. The first grid varies slowest, and zipped keys vary together.
 
-    Drawn values depend on ``tune.seed`` and the number of the draw only, so the same file gives the same trials. With
-    a search the trials are made as it goes; then one at the first of all values stands for them, to be validated.
+    Drawn values depend only on ``tune.seed`` and the number of the draw, so the same file gives the same trials. A
+    search makes its trials while it runs; the result is then a single trial with the first values of all axes, which
+    validates the file.
 
     Raises:
-        ConfigError: zipped lists of unequal length, or a value that a trial's configuration refuses (names the trial).
+        ConfigError: zipped lists have unequal lengths, or a trial's configuration refuses a value. The message then
+            names the trial.
     """
     if file.tune.search is not None:
         return [make_trial(file, first_values(file))]
@@ -87,30 +95,30 @@ def expand(file: SweepFile) -> list[Trial]:
                 point = step | dict(zip(grids, row, strict=True))
                 draws = {k: axis.draw(stream(file.tune.seed, f"sweep/{k}", number)) for k, axis in drawn.items()}
                 trials.append(make_trial(file, {key: (point | draws)[key] for key in file.sweep}))
-    if file.tune.population is not None:  # its values change as it goes
+    if file.tune.population is not None:  # the values change between rounds, so that they are not part of the names
         for trial in trials:
             _check_population(file.tune.population, trial.config)
         base = run_name(trials[0].config, {}, file.task)
         return [Trial(f"{base}-p{number}", trial.values, trial.config) for number, trial in enumerate(trials)]
     names = [trial.name for trial in trials]
-    if len(set(names)) < len(names):  # two equal values in a list, or values that print alike
+    if len(set(names)) < len(names):  # a list has two equal values, or values that print alike
         width = len(str(len(trials)))
         trials = [Trial(f"{i:0{width}d}-{trial.name}", trial.values, trial.config) for i, trial in enumerate(trials)]
     return trials
 
 
 def _check_population(population: PopulationConfig, config: ExperimentConfig) -> None:
-    """The trials exchange checkpoints, so there must be one at every exchange."""
-    saved = config.checkpoint.every
-    if not saved or population.every % saved:
+    """Raise ConfigError unless every exchange of the population falls on a round with a checkpoint."""
+    interval = config.checkpoint.every
+    if not interval or population.every % interval:
         raise ConfigError(
-            f"checkpoint.every: got {saved}; a population exchanges checkpoints every {population.every} rounds; "
+            f"checkpoint.every: got {interval}; a population exchanges checkpoints every {population.every} rounds; "
             "accepted: 1, or a divisor of tune.population.every"
         )
 
 
 def make_trial(file: SweepFile, values: dict[str, Any]) -> Trial:
-    """Make the trial of these values. Raises ConfigError naming the trial."""
+    """Return the trial with these swept values. Raises ConfigError: the message names the trial."""
     tree = _deep_copy(file.experiment)
     for key, value in values.items():
         set_dotted(tree, key, value)
@@ -127,21 +135,21 @@ def make_trial(file: SweepFile, values: dict[str, Any]) -> Trial:
 
 
 def run_name(config: ExperimentConfig, values: dict[str, Any], task: str = DEFAULT) -> str:
-    """A readable name such as ``digits-H10-λ1-ikc-hfel-s0``, followed by whatever else is swept."""
-    told = find_task(task).label(config)
-    shown = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in values.items()}
-    parts = [part for part in told.values() if part]
-    parts += [f"{key.rpartition('.')[2]}={value}" for key, value in shown.items() if key not in told]
+    """Return a name such as ``digits-H10-λ1-ikc-hfel-s0``, to which the other swept settings are appended."""
+    labels = find_task(task).label(config)
+    texts = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in values.items()}
+    parts = [part for part in labels.values() if part]
+    parts += [f"{key.rpartition('.')[2]}={value}" for key, value in texts.items() if key not in labels]
     return re.sub(r"[^\w.=λ-]+", "_", "-".join(parts))
 
 
 def first_values(file: SweepFile) -> dict[str, Any]:
-    """The first value of every axis; of a range its lower end."""
+    """Return the first value of every axis; for a range this is its lower end."""
     return {key: getattr(axis, axis.kind)[0] for key, axis in file.sweep.items()}
 
 
 def smoke(file: SweepFile) -> SweepFile:
-    """The smallest version of a sweep that still runs all of its parts: one trial, synthetic data, two short rounds."""
+    """Return the smallest sweep with all parts of `file`: one trial, synthetic data, two short rounds."""
     first = first_values(file)
     small = find_task(file.task).shrink(make_trial(file, first).config)
     experiment = _deep_copy(file.experiment)
