@@ -1,6 +1,6 @@
-"""The rules of the house (design, section 2), held by reading every import of the package.
+"""The rules of the house (docs/design.md, "The house"), tested by reading every import of the package.
 
-Imports inside functions, under TYPE_CHECKING, and ``importlib.import_module("…")`` with a literal count too.
+Imports inside functions, under TYPE_CHECKING, and by ``importlib.import_module("…")`` with a literal count as well.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hflray.tasks import TASKS
 
 ROOT = Path(__file__).parents[1]
 
-# Top first; a unit may import what is below its own row.
+# The rows from top to bottom. A unit may import the units of the rows below its own.
 ROWS = (
     ("tune", "report", "compare", "sweep", "progress", "results", "preflight"),
     ("tasks",),
@@ -30,7 +30,7 @@ ROWS = (
     ("registry", "seeding", "metrics", "provenance", "errors", "arrays"),
 )
 ROW = {unit: row for row, units in enumerate(ROWS) for unit in units}
-# Arrows within a row. They must not make a circle.
+# The imports that are allowed within a row. They must not form a cycle.
 WITHIN_A_ROW = {
     *(("tune", unit) for unit in ("report", "compare", "sweep", "progress", "results", "preflight")),
     *((unit, "sweep") for unit in ("results", "preflight")),
@@ -43,14 +43,14 @@ WITHIN_A_ROW = {
     *((unit, "errors") for unit in ("registry", "seeding", "metrics")),
 }
 
-# Library: the only files (or packages) that may import it.
+# The only files or packages that may import a library, by library.
 RESERVED = {
     "ray": ("training/actors.py", "training/pool.py", "training/hierarchy.py", "training/backend.py", "rl/", "tune/"),
     "mlflow": ("tracking/mlflow.py",),
     "cvxpy": ("allocation/cvxpy.py",),
 }
 
-# Where a word that is also a task's name is compared or used as a key, and what it means there.
+# Files that compare a word or use it as a key although it is also a task's name, with its meaning in the file.
 OTHER_WORDS = {
     ("config/files.py", "experiment"): "the section of a sweep file",
     ("sweep/trials.py", "experiment"): "the section of a sweep file",
@@ -78,11 +78,11 @@ NOT_MIRRORS = {
     "test_public.py",
     "test_seams.py",
     "dashboards/test_dashboards.py",
-}  # of the whole, not of one module
+}  # these test the whole, not one module
 
 
 def imports(source: str, package: tuple[str, ...]) -> Iterator[tuple[int, str]]:
-    """Line and dotted name of everything imported by a module that lies in `package`, such as ("hflray", "rl")."""
+    """Yield the line and the dotted name of each import of a module in `package`, such as ("hflray", "rl")."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -100,62 +100,62 @@ def imports(source: str, package: tuple[str, ...]) -> Iterator[tuple[int, str]]:
 
 
 def violations(files: dict[str, str]) -> list[str]:
-    """What breaks the rules among `files`: path below hflray/ to source."""
-    found = []
+    """Return the violations of the rules in `files`, which maps paths below hflray/ to sources."""
+    problems = []
     for path, source in sorted(files.items()):
-        if path == "__init__.py":  # lazy exports of the contract's names
+        if path == "__init__.py":  # it exports the contract's names lazily
             continue
         parts = path.removesuffix(".py").split("/")
         unit = parts[0]
         if unit not in ROW:
-            found.append(f"{path}: '{unit}' is not part of the house")
+            problems.append(f"{path}: '{unit}' is not part of the house")
             continue
         for line, name in imports(source, ("hflray", *parts[:-1])):
             library, _, rest = name.partition(".")
             where = f"{path}:{line}"
             if library in RESERVED and not any(
-                path == ok or (ok[-1] == "/" and path.startswith(ok)) for ok in RESERVED[library]
+                path == allowed or (allowed[-1] == "/" and path.startswith(allowed)) for allowed in RESERVED[library]
             ):
-                found.append(f"{where}: {library} is only for {', '.join(RESERVED[library])}")
+                problems.append(f"{where}: {library} is only for {', '.join(RESERVED[library])}")
             if library != "hflray":
                 continue
-            other = rest.partition(".")[0]
-            if other.startswith("__"):  # hflray.__version__
+            target = rest.partition(".")[0]
+            if target.startswith("__"):  # hflray.__version__
                 continue
-            if other not in ROW:
-                found.append(f"{where}: {name}: import from the module that defines it")
-            elif other != unit and ROW[other] <= ROW[unit] and (unit, other) not in WITHIN_A_ROW:
-                found.append(f"{where}: {unit} may not import {other}")
-    return found
+            if target not in ROW:
+                problems.append(f"{where}: {name}: import from the module that defines it")
+            elif target != unit and ROW[target] <= ROW[unit] and (unit, target) not in WITHIN_A_ROW:
+                problems.append(f"{where}: {unit} may not import {target}")
+    return problems
 
 
-def decided_by_name(files: dict[str, str]) -> list[tuple[str, str]]:
-    """Path and name of each task that is told apart by its name outside of ``hflray/tasks``.
+def task_name_uses(files: dict[str, str]) -> list[tuple[str, str]]:
+    """Return the path and the name for each use of a task's name in a decision outside ``hflray/tasks``.
 
-    That is a comparison with a literal, a key of a dictionary, and what is looked up in one.
+    A decision is a comparison with a literal, a key of a dictionary, or a look-up in a dictionary.
     """
-    found = set()
+    uses = set()
     for path, source in files.items():
         for node in ast.walk(ast.parse(source)):
-            told: list[ast.expr | None] = []
+            keys: list[ast.expr | None] = []
             if isinstance(node, ast.Compare):
-                told = [node.left, *node.comparators]
+                keys = [node.left, *node.comparators]
             elif isinstance(node, ast.Dict):
-                told = [*node.keys]
+                keys = [*node.keys]
             elif isinstance(node, ast.Subscript):
-                told = [node.slice]
+                keys = [node.slice]
             elif isinstance(node, ast.Match):
-                told = [part for case in node.cases for part in ast.walk(case.pattern) if isinstance(part, ast.expr)]
+                keys = [part for case in node.cases for part in ast.walk(case.pattern) if isinstance(part, ast.expr)]
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LOOKUPS:
-                told = [*node.args[:1]]
-            texts = [part for one in told if one is not None for part in [one, *getattr(one, "elts", [])]]
-            names = {one.value for one in texts if isinstance(one, ast.Constant)} & set(TASKS)
-            found |= {(path, name) for name in names if not path.startswith("tasks/")}
-    return sorted(found)
+                keys = [*node.args[:1]]
+            texts = [part for key in keys if key is not None for part in [key, *getattr(key, "elts", [])]]
+            names = {text.value for text in texts if isinstance(text, ast.Constant)} & set(TASKS)
+            uses |= {(path, name) for name in names if not path.startswith("tasks/")}
+    return sorted(uses)
 
 
 def long_files(files: dict[str, str]) -> list[str]:
-    """Algorithm files that are too long to read in one sitting."""
+    """Return a message for each algorithm file with more than `MAX_LINES` lines."""
     sizes = {path: source.count("\n") for path, source in files.items() if path.split("/")[0] in ALGORITHMS}
     return [f"{path}: {size} lines, at most {MAX_LINES}" for path, size in sorted(sizes.items()) if size > MAX_LINES]
 
@@ -181,14 +181,14 @@ def long_signatures(files: dict[str, str]) -> list[str]:
 
 
 def orphans(tests: list[str], modules: list[str]) -> list[str]:
-    """Test files (paths below tests/) that mirror no module or package (paths below hflray/)."""
-    known = {path.removesuffix(".py") for path in modules} | {path.rpartition("/")[0] for path in modules}
+    """Return the test files (paths below tests/) that mirror no module or package (paths below hflray/)."""
+    mirrored = {path.removesuffix(".py") for path in modules} | {path.rpartition("/")[0] for path in modules}
     return [
         path
         for path in sorted(tests)
         if not path.startswith(("benchmarks/", "cluster/"))  # cluster/ is tested against cluster/, not hflray/
         and path not in NOT_MIRRORS
-        and path.removesuffix(".py").replace("test_", "", 1) not in known
+        and path.removesuffix(".py").replace("test_", "", 1) not in mirrored
     ]
 
 
@@ -201,10 +201,10 @@ def test_imports_point_down():
     assert violations(sources("hflray")) == []
 
 
-def test_no_task_is_decided_on_by_its_name():
-    """Who wants to know something of a task asks the task (`hflray.tasks`)."""
-    found = decided_by_name(sources("hflray"))
-    assert [each for each in found if each not in OTHER_WORDS] == []
+def test_no_decision_depends_on_a_tasks_name():
+    """Code that depends on a task asks the task for it (`hflray.tasks`)."""
+    uses = task_name_uses(sources("hflray"))
+    assert [use for use in uses if use not in OTHER_WORDS] == []
 
 
 def test_algorithm_files_are_short():
@@ -231,13 +231,13 @@ def test_tests_mirror_the_tree():
 
 
 def test_every_package_is_installed():
-    """An editable install finds a package that pyproject.toml forgets; a wheel lacks it."""
+    """A wheel lacks a package that pyproject.toml omits, although an editable install has it."""
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["packages"]
-    there = {".".join(path.parent.relative_to(ROOT).parts) for path in ROOT.glob("hflray/**/__init__.py")}
-    assert set(listed) == there | {"hflray.tune_configs"}
+    packages = {".".join(path.parent.relative_to(ROOT).parts) for path in ROOT.glob("hflray/**/__init__.py")}
+    assert set(listed) == packages | {"hflray.tune_configs"}
 
 
-def test_there_is_something_to_check():
+def test_the_rules_are_checked_on_the_real_files():
     files = sources("hflray")
     assert {"config/files.py", "cost.py", "scheduling/ikc.py", "assignment/geographic.py"} <= set(files)
     arrows = {name for path, source in files.items() for _, name in imports(source, ("hflray", *path.split("/")[:-1]))}
@@ -259,7 +259,7 @@ def test_there_is_something_to_check():
         ("cost.py", "from hflray import Experiment"),
         ("cost.py", "import hflray"),
         ("cost.py", "from hflray import *"),
-        ("scheduling/ikc.py", "from hflray.assignment import build_assigner"),  # the same row
+        ("scheduling/ikc.py", "from hflray.assignment import build_assigner"),  # both are in the same row
         ("scheduling/ikc.py", "from ..assignment import build_assigner"),
         ("scheduling/ikc.py", "from .. import training"),
         ("checkpoint.py", "from hflray.experiment import Experiment"),
@@ -276,7 +276,7 @@ def test_there_is_something_to_check():
         ("utils.py", "x = 1"),
     ],
 )
-def test_a_violation_is_found(path, source):
+def test_a_violation_is_reported(path, source):
     assert len(violations({path: source})) == 1
 
 
@@ -303,7 +303,7 @@ def test_a_violation_is_found(path, source):
         ("__init__.py", "from hflray.tune import main\nimport ray"),
     ],
 )
-def test_what_is_allowed(path, source):
+def test_an_allowed_import_is_no_violation(path, source):
     assert violations({path: source}) == []
 
 
@@ -322,17 +322,17 @@ def test_what_is_allowed(path, source):
         ("stream(seed, 'assignment')", []),
     ],
 )
-def test_a_decision_by_name_is_found(source, names):
-    assert decided_by_name({"tune/driver.py": source}) == [("tune/driver.py", name) for name in names]
-    assert decided_by_name({"tasks/clustering.py": source}) == []
+def test_a_decision_by_a_tasks_name_is_reported(source, names):
+    assert task_name_uses({"tune/driver.py": source}) == [("tune/driver.py", name) for name in names]
+    assert task_name_uses({"tasks/clustering.py": source}) == []
 
 
-def test_rows_within_make_no_circle():
+def test_the_imports_within_a_row_form_no_cycle():
     assert all(ROW[a] == ROW[b] for a, b in WITHIN_A_ROW)
     assert not any((b, a) in WITHIN_A_ROW for a, b in WITHIN_A_ROW)
 
 
-def test_a_long_file_and_an_orphan_are_found():
+def test_a_long_file_and_an_orphan_are_reported():
     assert long_files({"rl/env.py": "x\n" * 301, "rl/ok.py": "x\n" * 300, "config.py": "x\n" * 999}) == [
         "rl/env.py: 301 lines, at most 300"
     ]

@@ -1,4 +1,4 @@
-"""docs/seams.md is kept true: each of its examples runs where the page says that it belongs."""
+"""Each example of docs/seams.md runs in the place that the page names for it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TEXT = (ROOT / "docs" / "seams.md").read_text(encoding="utf-8")
 
 
 def example(title: str) -> dict[str, Any]:
-    """Run the block of Python of a section; return its names."""
+    """Run the Python block of the section `title` and return the names that it defines."""
     section = TEXT.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
     (block,) = re.findall(r"^```python\n(.*?)^```$", section, flags=re.M | re.S)
     names: dict[str, Any] = {"__name__": "seams"}
@@ -35,7 +35,7 @@ def test_every_section_has_an_example() -> None:
     assert titles == ["A scheduler", "An assigner", "A task", "A sink", "A metric", "A figure"]
 
 
-def test_every_file_that_is_named_exists() -> None:
+def test_every_named_file_exists() -> None:
     new = {"round_robin", "widest_edge", "nearest_edge", "line"}
     paths = re.findall(r"`((?:hflray|tests)/[\w/]+\.py)`", TEXT)
     assert len(paths) > 15
@@ -44,14 +44,14 @@ def test_every_file_that_is_named_exists() -> None:
 
 
 def test_the_scheduler_takes_turns_and_keeps_its_state(monkeypatch) -> None:
-    found = example("A scheduler")
-    monkeypatch.setattr(registry, "resolve", lambda kind, name: found["RoundRobin"])
+    names = example("A scheduler")
+    monkeypatch.setattr(registry, "resolve", lambda kind, name: names["RoundRobin"])
     scheduler = registry.build("scheduler", "round_robin", num_devices=5, num_scheduled=3, clusters=None)
     rng = np.random.default_rng(0)
     assert [scheduler.schedule(rng).tolist() for _ in range(2)] == [[0, 1, 2], [0, 3, 4]]
-    other = registry.build("scheduler", "round_robin", num_devices=5, num_scheduled=3, clusters=None)
-    other.load_state_dict(scheduler.state_dict())
-    assert other.schedule(rng).tolist() == [1, 2, 3]
+    restored = registry.build("scheduler", "round_robin", num_devices=5, num_scheduled=3, clusters=None)
+    restored.load_state_dict(scheduler.state_dict())
+    assert restored.schedule(rng).tolist() == [1, 2, 3]
 
 
 def test_the_assigner_takes_the_widest_edge() -> None:
@@ -63,13 +63,13 @@ def test_the_assigner_takes_the_widest_edge() -> None:
     assert assigner.assign(fleet, work, [0, 4, 5], np.random.default_rng(0)).tolist() == [1, 1, 1]
 
 
-def test_the_task_bills_the_nearest_edges() -> None:
+def test_the_tasks_bills_are_those_of_the_nearest_edges() -> None:
     task, study = example("A task")["NearestEdgeTask"](), tasks.find_task("assignment")
     size = ["max_rounds=2", "fleet.num_devices=12", "scheduling.num_scheduled=4"]
     config, geographic = load_config(None, size), load_config(None, [*size, "assignment.name=geographic"])
     bills = [
-        [result.metrics[metrics.ROUND_OBJECTIVE] for result in each.run(Job(each.complete(settings)))]
-        for each, settings in ((task, config), (study, geographic))
+        [result.metrics[metrics.ROUND_OBJECTIVE] for result in kind.run(Job(kind.complete(settings)))]
+        for kind, settings in ((task, config), (study, geographic))
     ]
     assert bills[0] == bills[1]
     assert len(bills[0]) == 2

@@ -1,7 +1,8 @@
-"""What the golden test computes, in whatever tree of hflray comes first on the path.
+"""The computations of the golden test, with the tree of hflray that comes first on the path.
 
-Run as ``python tests/golden/driver.py TREE OUT`` with ``PYTHONPATH=TREE``: it writes everything to the JSON file OUT.
-It may use only what commit 6c93c38 has. Times of this machine (``wall/…``) are left out; all else is compared.
+The command ``python tests/golden/driver.py TREE KIND OUT`` with ``PYTHONPATH=TREE`` writes the results to the JSON file
+OUT; KIND is ``everything`` or ``bills``. This file may use only what commit 6c93c38 has. Times of this machine
+(``wall/…``) are left out, and all other results are compared.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-# Everything that this machine would otherwise measure is pinned: kernel, threads, number of actors.
+# Settings that would otherwise be measured on this machine are fixed: kernel, threads, number of actors.
 SMALL = (
     "max_rounds=2",
     "data.name=digits",
@@ -30,8 +31,8 @@ SMALL = (
     "training.backend=serial",
 )
 RAY = ("training.backend=ray", "training.num_actors=2")
-# Every pair of scheduler and assigner: not the full product. One deadline for all edges (`joint`) stands only where
-# neither the assigner nor Algorithm 2 looks at it: since issue 13 both do, and their answers were meant to change.
+# Pairs of scheduler and assigner, not their full product. One deadline for all edges (`joint`) is used only where the
+# assigner and Algorithm 2 do not depend on it: since issue 13 both take it into account, which changed their answers.
 EXPERIMENTS: dict[str, tuple[str, ...]] = {
     f"{scheduler} {assigner} {coupling}{' actors' if actors else ''}": (
         f"scheduling.name={scheduler}",
@@ -87,11 +88,11 @@ LEARNING_TIMES = ("wall/learn_s", "assigner/steps_per_s")
 
 
 def experiment(*overrides: str, clusters: list[int] | None = None) -> dict[str, Any]:
-    """All rounds of an experiment, its clusters and its clustering's bill.
+    """Return all rounds of an experiment, its clusters and the bill of its clustering.
 
     Args:
-        *overrides: of the configuration, after `SMALL`.
-        clusters: taken for granted instead of trained.
+        *overrides: overrides of the configuration, applied after `SMALL`.
+        clusters: clusters to use instead of trained ones.
     """
     import numpy as np
 
@@ -110,7 +111,7 @@ def experiment(*overrides: str, clusters: list[int] | None = None) -> dict[str, 
 
 
 def study(*overrides: str) -> list[dict[str, float]]:
-    """The task ``assignment``: the bill of every fleet."""
+    """Run the task ``assignment`` and return the bill of every fleet."""
     from hflray.config import load_config
     from hflray.study import run_study
 
@@ -119,7 +120,7 @@ def study(*overrides: str) -> list[dict[str, float]]:
 
 
 def clustering(*overrides: str) -> dict[str, Any]:
-    """The task ``clustering``: clusters, their ARI and the bill."""
+    """Run the task ``clustering`` and return the clusters, their ARI and the bill."""
     from hflray.config import load_config
     from hflray.experiment import Experiment
 
@@ -128,7 +129,7 @@ def clustering(*overrides: str) -> dict[str, Any]:
 
 
 def training(folder: str, *overrides: str) -> dict[str, Any]:
-    """The task ``train_assigner``: its curve, the policy's weights and specification, and the key of its fleets."""
+    """Run the task ``train_assigner``; return its curve, the policy's hash and specification, and its fleets' keys."""
     from hflray.assignment.d3qn import load_policy
     from hflray.config import load_config
     from hflray.rl.fleets import FleetSpec
@@ -149,28 +150,28 @@ def training(folder: str, *overrides: str) -> dict[str, Any]:
 
 
 def everything() -> dict[str, Any]:
-    """All of the above, in one process and one Ray."""
+    """Return the results of all cases, computed in one process with one Ray."""
     import ray
 
     _start()
     try:
-        found: dict[str, Any] = {"imported": [_where(), ray.get(ray.remote(_where).remote())]}
-        found["experiments"] = {name: experiment(*overrides) for name, overrides in EXPERIMENTS.items()}
-        found["studies"] = {name: study(*overrides) for name, overrides in STUDIES.items()}
+        results: dict[str, Any] = {"imported": [_imported_tree(), ray.get(ray.remote(_imported_tree).remote())]}
+        results["experiments"] = {name: experiment(*overrides) for name, overrides in EXPERIMENTS.items()}
+        results["studies"] = {name: study(*overrides) for name, overrides in STUDIES.items()}
         names = ("ikc", "vkc")
-        found["clusterings"] = {name: clustering(f"scheduling.name={name}") for name in names}
-        found["trainings"] = {}
+        results["clusterings"] = {name: clustering(f"scheduling.name={name}") for name in names}
+        results["trainings"] = {}
         for name, overrides in TRAININGS.items():
             with tempfile.TemporaryDirectory() as folder:
-                found["trainings"][name] = training(folder, *overrides)
+                results["trainings"][name] = training(folder, *overrides)
     finally:
         ray.shutdown()
-    return found
+    return results
 
 
-# Bills that follow from the configuration alone: FedAvg draws devices without looking at weights, and IKC and VKC are
-# given their clusters. A local iteration trains one sample, for the bill does not know how well a model is trained.
-GIVEN = [0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 2]
+# Bills that depend on the configuration alone: FedAvg draws devices independently of weights, and IKC and VKC get fixed
+# clusters. A local iteration trains one sample, because the bill does not depend on how well a model is trained.
+FIXED_CLUSTERS = [0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 2]
 UNTRAINED = ("training.local_iteration=step", "training.batch_size=1", "training.edge_iterations=1")
 BILLS: dict[str, tuple[str, ...]] = {
     "fedavg hfel per_edge": ("scheduling.name=fedavg", "assignment.name=hfel"),
@@ -184,26 +185,28 @@ OF_TRAINING = ("accuracy", "test_loss")
 
 
 def bills() -> dict[str, Any]:
-    """What every machine must find to 1e-12: bills and schedules that do not depend on trained weights."""
-    found: dict[str, Any] = {"experiments": {}, "clusterings": {}}
+    """Return bills and schedules that do not depend on trained weights, which all machines reproduce to 1e-12."""
+    results: dict[str, Any] = {"experiments": {}, "clusterings": {}}
     for name, overrides in BILLS.items():
-        given = None if name.startswith("fedavg") else GIVEN
-        run = experiment(*UNTRAINED, "max_rounds=3", *overrides, clusters=given)
+        clusters = None if name.startswith("fedavg") else FIXED_CLUSTERS
+        run = experiment(*UNTRAINED, "max_rounds=3", *overrides, clusters=clusters)
         for entry in run["rounds"]:
             del entry["hash"]
             for metric in OF_TRAINING:
                 del entry["bill"][metric]
-        found["experiments"][name] = run
+        results["experiments"][name] = run
     for name in ("ikc", "vkc"):
         summary = clustering(*UNTRAINED, f"scheduling.name={name}")["summary"]
-        found["clusterings"][name] = {key: summary[f"clustering/{key}"] for key in ("delay_s", "energy_j")}
-    one = ("max_rounds=1",)  # fleet: its lower bound takes most of a second
-    found["studies"] = {name: study(*STUDIES[name], *one) for name in ("d3qn polished", "hfel", "best_gain joint")}
-    return found
+        results["clusterings"][name] = {key: summary[f"clustering/{key}"] for key in ("delay_s", "energy_j")}
+    one_fleet = ("max_rounds=1",)  # the lower bound of a fleet takes most of a second
+    results["studies"] = {
+        name: study(*STUDIES[name], *one_fleet) for name in ("d3qn polished", "hfel", "best_gain joint")
+    }
+    return results
 
 
 def _start() -> None:
-    """Ray on two CPUs. It gives itself 30 s to start, which a machine with much else to do may not be able to."""
+    """Start Ray on two CPUs. The attempts are repeated, because a busy machine may exceed Ray's limit of 30 s."""
     from hflray.training.hierarchy import start_ray
 
     for attempt in range(5):
@@ -215,19 +218,19 @@ def _start() -> None:
                 raise
 
 
-def _where() -> str:
+def _imported_tree() -> str:
     import hflray
 
     return str(Path(hflray.__file__).parents[1])
 
 
-def main(tree: str, what: str, out: str) -> None:
-    """Write what `tree` computes, ``everything`` or ``bills``; JSON keeps every bit of a float."""
-    found = everything() if what == "everything" else {"imported": [_where()], **bills()}
-    if set(found["imported"]) != {tree}:
-        raise SystemExit(f"hflray was imported from {found['imported']}, not from {tree}")
-    del found["imported"]
-    Path(out).write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+def main(tree: str, kind: str, out: str) -> None:
+    """Write the results of `tree`, ``everything`` or ``bills``, as JSON, which keeps every bit of a float."""
+    results = everything() if kind == "everything" else {"imported": [_imported_tree()], **bills()}
+    if set(results["imported"]) != {tree}:
+        raise SystemExit(f"hflray was imported from {results['imported']}, not from {tree}")
+    del results["imported"]
+    Path(out).write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

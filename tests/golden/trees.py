@@ -1,6 +1,6 @@
-"""The two trees of the golden test: commit 6c93c38, kept as a `git worktree` in the user's cache folder, and this one.
+"""The two trees of the golden test: this one, and commit 6c93c38 as a `git worktree` in the user's cache folder.
 
-``python -m tests.golden.trees`` writes ``bills.json`` anew from 6c93c38 (it has not changed, so there is no need to).
+``python -m tests.golden.trees`` writes ``bills.json`` again from 6c93c38. As the commit is fixed, this is not needed.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ DRIVER, BILLS = Path(__file__).with_name("driver.py"), Path(__file__).with_name(
 
 
 class NoHistory(Exception):
-    """This checkout cannot give the commit; the message says why."""
+    """This checkout does not have the commit; the message says why."""
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    # Git's own variables, set while a hook runs, would point at another repository.
+    # The variables that Git sets while a hook runs would point at another repository.
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     done = subprocess.run(["git", "-C", str(folder), *arguments], env=env, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -35,8 +35,8 @@ def _git(folder: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-def _whole(tree: Path) -> bool:
-    """Whether `tree` is a worktree of the commit with nothing changed, added or missing."""
+def _is_intact(tree: Path) -> bool:
+    """Return whether `tree` is a worktree of the commit with no file changed, added or missing."""
     try:
         return _git(tree, "rev-parse", "--show-toplevel", "HEAD") == f"{tree}\n{COMMIT}" and not _git(
             tree, "status", "--porcelain"
@@ -46,20 +46,20 @@ def _whole(tree: Path) -> bool:
 
 
 def golden_tree() -> Path:
-    """The worktree of the commit: made once, used again, made anew if it is damaged.
+    """Return the worktree of the commit. It is made once and reused; a damaged one is made again.
 
     Raises:
-        NoHistory: no git, no repository, or a history without the commit.
+        NoHistory: git or the repository is missing, or the history lacks the commit.
     """
     if shutil.which("git") is None:
         raise NoHistory("git is not installed")
     if not (ROOT / ".git").exists():
-        raise NoHistory(f"{ROOT} is no git checkout")
+        raise NoHistory(f"{ROOT} is not a git checkout")
     folder = cache_folder("worktrees").resolve()
     tree = folder / COMMIT[:7]
     with (folder / f".{COMMIT[:7]}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # two test runs may begin at once
-        if not _whole(tree):
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two test runs may begin at the same time
+        if not _is_intact(tree):
             try:
                 _git(ROOT, "cat-file", "-e", f"{COMMIT}^{{commit}}")
             except NoHistory:
@@ -70,19 +70,19 @@ def golden_tree() -> Path:
     return tree
 
 
-def run_in(tree: Path, what: str) -> dict[str, Any]:
-    """What `tree` computes: ``everything`` or ``bills`` (see `tests.golden.driver`), in a process of its own."""
+def run_in(tree: Path, kind: str) -> dict[str, Any]:
+    """Run `tests.golden.driver` with `tree` in a new process and return ``everything`` or ``bills``."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "RAY_"))}
-    # The path comes before an editable install's finder; the driver checks what it got.
+    # PYTHONPATH precedes the finder of an editable install; the driver checks which tree it imported.
     env |= {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "found.json"
-        command = [sys.executable, str(DRIVER), str(tree), what, str(out)]
+        out = Path(folder) / "results.json"
+        command = [sys.executable, str(DRIVER), str(tree), kind, str(out)]
         done = subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-        found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
-    return found
+        results: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
+    return results
 
 
 if __name__ == "__main__":
