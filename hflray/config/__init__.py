@@ -1,11 +1,11 @@
-"""One experiment as one validated tree: YAML and dotted overrides in, nothing else.
+"""The configuration of an experiment: one validated tree, which is made from a YAML file and dotted overrides only.
 
-Defaults are Table I of the paper where it has the entry, and the decisions of the design's section 5 where the paper
-is silent. Unknown keys are errors that name the nearest known one.
+The defaults are those of the paper's Table I, or of ``docs/design.md, "Decisions"`` where the paper is silent. An
+unknown key is an error, whose message names the most similar key.
 
 * ``system.py``, ``decisions.py``, ``training.py`` and ``learning.py`` hold the sections, ``experiment.py`` the whole;
 * ``files.py`` reads and writes YAML;
-* ``explanations.py`` turns mistakes into messages.
+* ``explanations.py`` turns pydantic's errors into messages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The base of every section: it is frozen, refuses unknown keys, and takes one number for a range."""
+"""The base class of every section: it is frozen, refuses unknown keys, and reads one number as a range."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hflray.errors import ConfigError
 
 
 def as_range(value: object) -> object:
-    """A single number stands for the range from itself to itself."""
+    """Return (value, value) for a single number, and any other value unchanged."""
     if isinstance(value, list | tuple) and any(isinstance(end, bool) for end in value):
         raise PydanticCustomError("bool_refused", "true and false are not numbers")
     return (value, value) if isinstance(value, int | float) and not isinstance(value, bool) else value
@@ -23,18 +23,18 @@ IntRange = Annotated[tuple[int, int], BeforeValidator(as_range)]
 
 
 def registered(kind: registry.Kind, name: str) -> str:
-    """Return a name that the registry knows. Raises ValueError, whose text lists the known names."""
+    """Return `name` if it is registered. Raises ValueError, whose text lists the registered names."""
     try:
         return registry.check(kind, name)
     except ConfigError as error:
         raise ValueError(str(error).removeprefix(f"{kind}: ")) from error
 
 
-LISTS = ("edge_bandwidths_mhz", "model_kb", "epsilon", "sinks")  # settings of several values that are no ranges
+LISTS = ("edge_bandwidths_mhz", "model_kb", "epsilon", "sinks")  # tuples that are lists of values, not ranges
 
 
 class Section(BaseModel):
-    """Base of every section: frozen, and closed to unknown keys."""
+    """The base class of every section; it is frozen and refuses unknown keys."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False, protected_namespaces=()
@@ -42,12 +42,12 @@ class Section(BaseModel):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _as_written(cls, value: Any, info: ValidationInfo) -> Any:
+    def _refuse_booleans_and_fill_empty_sections(cls, value: Any, info: ValidationInfo) -> Any:
         annotation = cls.model_fields[str(info.field_name)].annotation
-        # "fleet:" with every line below it commented out is an empty section.
+        # YAML reads "fleet:" with every line below it commented out as null; it is an empty section.
         if value is None and isinstance(annotation, type) and issubclass(annotation, Section):
             return {}
-        # pydantic would take true for 1.
+        # pydantic would accept true as 1.
         if isinstance(value, bool) and annotation not in (bool, Any) and bool not in get_args(annotation):
             raise PydanticCustomError("bool_refused", "true and false are not accepted here")
         return value

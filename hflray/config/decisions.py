@@ -1,4 +1,4 @@
-"""What a round decides: which devices train, which edge each talks to, and what each is allocated."""
+"""The sections of a round's decisions: scheduling, assignment and allocation."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from hflray.config.base import Section, registered
 
 
 class ClusteringBillConfig(Section):
-    """How Algorithm 2 is billed, which the paper does not say."""
+    """How the cost of clustering (Algorithm 2) is computed; the paper does not say."""
 
-    edge_iterations: Literal[1, "Q"] = Field(1, description="edge iterations billed: 1, or Q as in a round")
+    edge_iterations: Literal[1, "Q"] = Field(1, description="number of edge iterations billed: 1, or Q as in a round")
     cpu: Literal["allocated", "max"] = Field(
-        "allocated", description="frequency billed: the allocated one, or f_n^max; the bandwidth stays as allocated"
+        "allocated",
+        description="CPU frequency billed: the allocated one, or f_n^max; bandwidth is always the allocated one",
     )
 
 
 class SchedulingConfig(Section):
-    """Which devices train."""
+    """Which devices train in a round."""
 
     name: str = Field("ikc", description="ikc | vkc | fedavg")
-    num_scheduled: int = Field(50, ge=1, description="H")
-    num_clusters: int | None = Field(10, ge=1, description="K; null: the data set's number of classes")
+    num_scheduled: int = Field(50, ge=1, description="H, the devices that train in a round")
+    num_clusters: int | None = Field(10, ge=1, description="K; null: the number of classes of the data")
     clustering_bill: ClusteringBillConfig = ClusteringBillConfig()
-    options: dict[str, Any] = Field({}, description="further arguments of a scheduler from outside")
+    options: dict[str, Any] = Field({}, description="further arguments of a scheduler that is not built in")
 
     @field_validator("name")
     @classmethod
@@ -34,21 +35,25 @@ class SchedulingConfig(Section):
 
 
 class AssignmentConfig(Section):
-    """Which edge each scheduled device talks to."""
+    """Which edge server each scheduled device uploads to."""
 
     name: str = Field("d3qn", description="d3qn | local_search | hfel | best_gain | geographic | random")
     transfers: int = Field(100, ge=0, description="hfel: random transfers tried (the paper: 100)")
     exchanges: int = Field(300, ge=0, description="hfel: random exchanges tried (the paper: 100 or 300)")
     start: Literal["geographic", "best_gain", "random"] | None = Field(
-        None, description="where hfel and local_search start; null: geographic for hfel, best_gain for local_search"
+        None,
+        description="first assignment of hfel and local_search; null: geographic for hfel, best_gain for local_search",
     )
-    restarts: int = Field(0, ge=0, description="local_search: further searches from perturbed starts")
-    budget_ms: float | None = Field(None, gt=0, description="local_search: go on for so long; depends on the machine")
+    restarts: int = Field(0, ge=0, description="local_search: number of further searches from perturbed starts")
+    budget_ms: float | None = Field(
+        None, gt=0, description="local_search: keep searching for this time; the result then depends on the machine"
+    )
     policy: str | None = Field(
-        None, description="d3qn: any_deployment, paper_db, paper_literal, or a policy file; null: any_deployment"
+        None, description="d3qn: any_deployment, paper_db, paper_literal, or the path of a policy; null: any_deployment"
     )
     polish_ms: Annotated[float, Field(ge=0)] | Literal["optimum"] | None = Field(
-        None, description="d3qn: local search from its answer for so long; optimum: to a local optimum"
+        None,
+        description="d3qn: time for a local search from its assignment; optimum: until a local optimum; null: none",
     )
     options: dict[str, Any] = Field({}, description="further arguments of the assigner")
 
@@ -59,10 +64,11 @@ class AssignmentConfig(Section):
 
 
 class AllocationConfig(Section):
-    """Bandwidth and CPU frequency within each edge."""
+    """How bandwidth and CPU frequency are allocated within each edge."""
 
     method: Literal["newton", "cvxpy"] = Field("newton", description="newton: exact and fast; cvxpy: the reference")
     coupling: Literal["per_edge", "joint"] = Field(
         "per_edge",
-        description="the paper's form, or one shared deadline; hfel, local_search and d3qn's polish lower the same",
+        description="per_edge: as in the paper; joint: one deadline of all edges; hfel, local_search and d3qn's polish "
+        "minimise the same objective",
     )

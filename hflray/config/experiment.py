@@ -1,4 +1,4 @@
-"""The whole configuration of an experiment, and the rules over settings of several sections."""
+"""The whole configuration of an experiment, and the rules that combine settings of several sections."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from hflray.config.training import DataConfig, TrainingConfig
 
 
 class CheckpointConfig(Section):
-    """When the state is saved."""
+    """When the state of an experiment is saved."""
 
-    every: int = Field(1, ge=0, description="rounds between checkpoints; 0: none, and no resuming")
+    every: int = Field(
+        1, ge=0, description="rounds between checkpoints; 0: no checkpoints, so that a run cannot be resumed"
+    )
 
 
 class TrackingConfig(Section):
@@ -32,16 +34,18 @@ class TrackingConfig(Section):
         for name in sinks:
             registered("sink", name)
             if sinks.count(name) > 1:
-                raise ValueError(f"'{name}' is there twice; name each tracker once")
+                raise ValueError(f"'{name}' is listed twice; list each tracker once")
         return sinks
 
 
 class ExperimentConfig(Section):
-    """A whole experiment (Algorithm 6)."""
+    """The configuration of a whole experiment (Algorithm 6)."""
 
-    seed: int = Field(0, ge=0, description="root of every random stream")
-    max_rounds: int = Field(50, ge=1, description="I, at most")
-    target_accuracy: float | None = Field(None, gt=0, le=1, description="stop at this test accuracy; null: max_rounds")
+    seed: int = Field(0, ge=0, description="root seed of every random stream")
+    max_rounds: int = Field(50, ge=1, description="largest number of rounds I")
+    target_accuracy: float | None = Field(
+        None, gt=0, le=1, description="test accuracy at which the run stops; null: run max_rounds"
+    )
     data: DataConfig = DataConfig()
     fleet: FleetConfig = FleetConfig()
     cost: CostConfig = CostConfig()
@@ -68,7 +72,7 @@ class ExperimentConfig(Section):
                 "which keeps the edges of one deployment; accepted: one number of edges; give one, or set "
                 "fleet.deployment_seed to null"
             )
-        # Only the clustering schedulers use K; FedAvg on a small fleet must not trip over its default.
+        # Only IKC and VKC use K: the default K must not be an error for FedAvg on a small fleet.
         k = self.scheduling.num_clusters
         if k is not None and k > n and self.scheduling.name in ("ikc", "vkc"):
             raise ValueError(

@@ -1,6 +1,7 @@
-"""What is wrong with a configuration, one line for each mistake: the setting, its value, what is accepted, the fix.
+"""Explain what is wrong with a configuration, in one line for each mistake.
 
-pydantic finds the mistakes; its report names Python's types and its own rules, which are of no use to who wrote YAML.
+A line names the setting, its value, what is accepted and the fix. pydantic detects the mistakes, but its own report
+names Python's types and pydantic's rules, which do not help the author of a YAML file.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def validate(model: type[Model], tree: Mapping[str, Any], prefix: str = "") -> Model:
-    """Validate a tree against a model; every mistake becomes one line of a ConfigError."""
+    """Return the tree as a validated `model`. Raises ConfigError with one line for each mistake.
+
+    Every setting in the message is prefixed by `prefix`.
+    """
     try:
         return model.model_validate(tree)
     except ValidationError as error:
@@ -29,51 +33,51 @@ def validate(model: type[Model], tree: Mapping[str, Any], prefix: str = "") -> M
 
 
 def explain(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
-    """Turn pydantic's report into one line per mistake: the setting, the value, what is accepted, the fix."""
+    """Return pydantic's report as one line per mistake: the setting, its value, what is accepted and the fix."""
     lines = []
     for item in error.errors(include_url=False):
         location = item["loc"]
-        where = prefix + ".".join(str(part) for part in location)
+        setting = prefix + ".".join(str(part) for part in location)
         message, value = item["msg"].removeprefix("Value error, "), item["input"]
-        section, field = _at(model, location)
+        section, field = _locate(model, location)
         if item["type"] in ("extra_forbidden", "invalid_key"):
-            lines.append(f"{where}: unknown key (got {_short(value)}){_suggest(model, section, location)}")
+            lines.append(f"{setting}: unknown key (got {_shorten(value)}){_suggest(model, section, location)}")
         elif item["type"] in ("model_type", "dict_type"):
             lines.append(
-                f"{where}: got {_short(value)}; accepted: a section (a mapping of settings); "
-                f"write its settings as {where}.KEY"
+                f"{setting}: got {_shorten(value)}; accepted: a section (a mapping of settings); "
+                f"write its settings as {setting}.KEY"
             )
         elif item["type"] == "value_error" and (not location or isinstance(value, dict | BaseModel)):
-            # A rule over several settings: its text names them.
-            lines.append(f"{where}: {message}" if location else message)
+            # The rule combines several settings, which its message names.
+            lines.append(f"{setting}: {message}" if location else message)
         elif item["type"] == "value_error":
-            lines.append(f"{where}: got {_short(value)}; {message}")
+            lines.append(f"{setting}: got {_shorten(value)}; {message}")
         elif field is None:
-            lines.append(f"{where}: got {_short(value)}; {message[0].lower()}{message[1:]}")
+            lines.append(f"{setting}: got {_shorten(value)}; {message[0].lower()}{message[1:]}")
         else:
             lines.append(
-                f"{where}: got {_short(value)}; accepted: {_accepted(field)}"
+                f"{setting}: got {_shorten(value)}; accepted: {_accepted(field)}"
                 + (f" ({field.description})" if field.description else "")
                 + _fix(field, value)
             )
     return "\n".join(lines)
 
 
-def _short(value: object) -> str:
-    """A value as one line of bearable length."""
+def _shorten(value: object) -> str:
+    """Return the value as one line of at most 80 characters."""
     text = "null" if value is None else repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _at(model: type[BaseModel], location: tuple[int | str, ...]) -> tuple[type[BaseModel], FieldInfo | None]:
-    """The section that `location` leads into, and the setting there if it is a known one."""
+def _locate(model: type[BaseModel], location: tuple[int | str, ...]) -> tuple[type[BaseModel], FieldInfo | None]:
+    """Return the section that `location` leads into, and the setting in it, or None for an unknown setting."""
     parts = iter(location)
     for part in parts:
         field = model.model_fields.get(str(part))
         if field is None:
             return model, None
-        inner = _plain(field.annotation)[0]
-        if get_origin(inner) is dict:  # keys of the user's own, such as the axes of a sweep; sections may lie below
+        inner = _strip_optional(field.annotation)[0]
+        if get_origin(inner) is dict:  # its keys are the user's, as in `sweep`, and its values may be sections
             inner = get_args(inner)[1]
             next(parts, None)
         if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
@@ -83,15 +87,16 @@ def _at(model: type[BaseModel], location: tuple[int | str, ...]) -> tuple[type[B
 
 
 def _suggest(model: type[BaseModel], section: type[BaseModel], location: tuple[int | str, ...]) -> str:
-    """What an unknown key may have meant: a neighbour, or a setting of that name elsewhere in the tree."""
+    """Return a hint for an unknown key: a similar key of the section, or a setting of that name in another section."""
     key = str(location[-1])
-    known = list(section.model_fields)
-    elsewhere = [dotted for dotted in _dotted(model) if dotted.split(".")[-1] == key]
-    hint = f"; did you mean '{elsewhere[0]}'?" if elsewhere else nearest(key, known)
-    return f"{hint}; accepted: {', '.join(known)}; correct or remove it"
+    keys = list(section.model_fields)
+    same_name = [dotted for dotted in _dotted(model) if dotted.split(".")[-1] == key]
+    hint = f"; did you mean '{same_name[0]}'?" if same_name else nearest(key, keys)
+    return f"{hint}; accepted: {', '.join(keys)}; correct or remove it"
 
 
 def _dotted(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """Yield the dotted name of every setting of a model and its sections."""
     for name, field in model.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             yield from _dotted(field.annotation, f"{prefix}{name}.")
@@ -99,25 +104,24 @@ def _dotted(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
             yield prefix + name
 
 
-def _plain(annotation: Any) -> tuple[Any, bool]:
-    """An annotation without ``Annotated`` and ``| None``, and whether there was a ``| None``."""
+def _strip_optional(annotation: Any) -> tuple[Any, bool]:
+    """Return an annotation without ``Annotated`` and ``| None``, and whether it allowed None."""
     if get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
     arguments = get_args(annotation)
     if NoneType in arguments and len(arguments) == 2:
-        return _plain(next(a for a in arguments if a is not NoneType))[0], True
+        return _strip_optional(next(a for a in arguments if a is not NoneType))[0], True
     return annotation, False
 
 
 def _accepted(field: FieldInfo) -> str:
-    """What a setting accepts, in words: its type and its bounds."""
-    annotation, optional = _plain(field.annotation)
+    """Return what a setting accepts, in words: its type and its bounds."""
+    annotation, optional = _strip_optional(field.annotation)
     if get_origin(annotation) is Literal:
         text = " or ".join(repr(choice) for choice in get_args(annotation))
     elif get_origin(annotation) is tuple:
-        kind = get_args(annotation)[0]
-        one = _TYPES.get(kind, "a value")
-        text = "a list [a, b]" if kind is str else f"{one}, or a range [low, high]"
+        element = get_args(annotation)[0]
+        text = "a list [a, b]" if element is str else f"{_TYPES.get(element, 'a value')}, or a range [low, high]"
     else:
         text = _TYPES.get(annotation, str(annotation))
     bounds = [
@@ -132,7 +136,8 @@ def _accepted(field: FieldInfo) -> str:
 
 
 def _fix(field: FieldInfo, value: object) -> str:
-    annotation, _ = _plain(field.annotation)
+    """Return how to mend a value: the nearest choice if there is one, and the setting's default."""
+    annotation, _ = _strip_optional(field.annotation)
     choices = [str(choice) for choice in get_args(annotation)] if get_origin(annotation) is Literal else []
     hint = nearest(str(value), choices)
     default = field.default

@@ -1,4 +1,4 @@
-"""YAML files and dotted overrides in, YAML out."""
+"""Read a configuration from a YAML file and dotted overrides, and write it as YAML."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ from hflray.config.explanations import validate
 from hflray.errors import ConfigError
 
 
-# ruamel.yaml 0.19.1 was measured in place of these two classes. It reads every shipped file to equal values and refuses
-# a key given twice, but by the rules of YAML 1.2: yes, no, on and off become texts ("no" in an option would then count
-# as true), 017 becomes 17 instead of 15, 1:30 a text instead of 90, -.5e3 a text instead of a number. It takes 1.7
-# times as long for a file and 3 times for an override, and would be one more package on every machine.
+# ruamel.yaml 0.19.1 was tried in place of these two classes. It reads equal values from every shipped file and refuses
+# duplicate keys. But it follows YAML 1.2: yes, no, on and off become texts ("no" in an option would then count as
+# true), 017 becomes 17 instead of 15, 1:30 becomes a text instead of 90, and -.5e3 a text instead of a number. It takes
+# 1.7 times as long for a file and 3 times as long for an override, and every machine would need one more package.
 class _StrictLoader(yaml.SafeLoader):
-    """Safe YAML that refuses a key given twice, instead of quietly keeping the last, and reads 1e-3 as a number."""
+    """A safe YAML loader that refuses duplicate keys, where PyYAML keeps the last one, and reads 1e-3 as a number."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
+        keys: set[Any] = set()
         for key_node, _ in node.value:
             if key_node.tag == "tag:yaml.org,2002:merge":  # "<<: *base", which the parent class resolves
                 continue
             key = self.construct_object(key_node, deep=True)
-            if isinstance(key, str) and key in seen:
+            if isinstance(key, str) and key in keys:
                 raise ConfigError(f"line {key_node.start_mark.line + 1}: key '{key}' is given twice; keep one")
-            seen.add(key if isinstance(key, str) else repr(key))
+            keys.add(key if isinstance(key, str) else repr(key))
         return super().construct_mapping(node, deep=deep)
 
 
 class _StrictDumper(yaml.SafeDumper):
-    """Writes what `_StrictLoader` reads back: a text such as "1e3" is quoted."""
+    """A YAML dumper whose output `_StrictLoader` reads back; it quotes a text such as "1e3"."""
 
 
-for _side in (_StrictLoader, _StrictDumper):
-    # YAML 1.1 wants a dot and a sign in an exponent, so that 1e-3 would be a text.
-    _side.add_implicit_resolver(
+for _class in (_StrictLoader, _StrictDumper):
+    # In YAML 1.1 a number with an exponent needs a dot and a sign, so 1e-3 would be a text.
+    _class.add_implicit_resolver(
         "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
     )
 
 
 def parse_yaml(text: str, source: str) -> Any:
-    """Parse YAML text; `source` names it in errors. Raises ConfigError."""
+    """Return the value of a YAML text, which errors call `source`. Raises ConfigError."""
     try:
         return yaml.load(text, Loader=_StrictLoader)
     except yaml.YAMLError as error:
-        where = getattr(error, "problem_mark", None)
-        line = f" at line {where.line + 1}" if where else ""
+        mark = getattr(error, "problem_mark", None)
+        line = f" at line {mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise ConfigError(f"{source}: not valid YAML{line}: {problem}") from error
     except ConfigError as error:
@@ -59,7 +59,7 @@ def parse_yaml(text: str, source: str) -> Any:
 
 
 def read_mapping(path: str | Path) -> dict[str, Any]:
-    """Read a YAML file that must hold a mapping (an empty file is an empty one). Raises ConfigError."""
+    """Return the mapping that a YAML file holds; an empty file gives an empty mapping. Raises ConfigError."""
     try:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -87,7 +87,7 @@ def split_override(text: str) -> tuple[str, Any]:
 
 
 def set_dotted(tree: dict[str, Any], key: str, value: Any) -> None:
-    """Set ``tree[a][b] = value`` for the dotted key ``a.b``, in place, making sections as needed; or ConfigError."""
+    """Set ``tree[a][b] = value`` in place for the dotted key ``a.b``, and make missing sections. Raises ConfigError."""
     *sections, last = key.split(".")
     for depth, name in enumerate(sections):
         child = tree.setdefault(name, {})
@@ -102,7 +102,7 @@ def set_dotted(tree: dict[str, Any], key: str, value: Any) -> None:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested mappings into dotted keys; empty mappings vanish."""
+    """Return nested mappings as one mapping with dotted keys; empty mappings have no key."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, Mapping):
@@ -112,33 +112,33 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-_SWEEP_ONLY = frozenset({"task", "experiment", "sweep", "tune"})  # sections of a sweep file, and of no configuration
+_SWEEP_ONLY = frozenset({"task", "experiment", "sweep", "tune"})  # only a sweep file has these sections
 
 
 def load_config(path: str | Path | None = None, overrides: Iterable[str] = ()) -> ExperimentConfig:
     """Load an experiment's configuration.
 
     Args:
-        path: a YAML file holding the configuration, or a sweep file (its ``experiment:`` section is taken);
-            None for the defaults.
-        overrides: ``"dotted.key=value"`` strings, applied in order; values are YAML.
+        path: a YAML file with the configuration, or a sweep file, whose ``experiment:`` section is taken; None gives
+            the defaults.
+        overrides: ``"dotted.key=value"`` strings, which are applied in order; the values are YAML.
 
     Returns:
         The validated, frozen configuration.
 
     Raises:
-        ConfigError: one line per mistake.
+        ConfigError: the message has one line per mistake.
     """
     tree = read_mapping(path) if path is not None else {}
     if not _SWEEP_ONLY.isdisjoint(tree):
-        # A setting beside the section, where it would be ignored, is a mistake that changes results.
-        astray = [key for key in tree if key in ExperimentConfig.model_fields and key != "tracking"]
-        if astray:
+        # A setting beside `experiment:` would be ignored, which changes results; it is an error.
+        misplaced = [key for key in tree if key in ExperimentConfig.model_fields and key != "tracking"]
+        if misplaced:
             raise ConfigError(
                 "\n".join(
                     f"{path}: {key}: got {tree[key]!r} beside the sections of a sweep file, where it has no effect; "
                     f"accepted: under 'experiment:'; move it there"
-                    for key in astray
+                    for key in misplaced
                 )
             )
         tree = tree.get("experiment") or {}
@@ -153,5 +153,5 @@ def load_config(path: str | Path | None = None, overrides: Iterable[str] = ()) -
 
 
 def to_yaml(config: BaseModel) -> str:
-    """Return the resolved configuration as YAML that `load_config` reads back to an equal one."""
+    """Return the configuration as YAML from which `load_config` makes an equal configuration."""
     return yaml.dump(config.model_dump(mode="json"), Dumper=_StrictDumper, sort_keys=False, allow_unicode=True)

@@ -1,7 +1,7 @@
-"""The physical system and what its seconds, joules and bits count for: Table I of the paper.
+"""The sections of the physical system and of its costs, with the defaults of the paper's Table I.
 
-Files hold units as people write them (``power_dbm``, ``bandwidth_mhz``, ``model_kb``); properties named in SI units
-convert them, here and nowhere else.
+Configuration files hold customary units (``power_dbm``, ``bandwidth_mhz``, ``model_kb``). The properties below, whose
+names end in SI units, convert them, and no other code does.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from hflray.config.base import IntRange, Range, Section
 
-BITS_PER_KB = 8 * 1024  # KB is 1024 bytes throughout (design, section 4)
+BITS_PER_KB = 8 * 1024  # a KB has 1024 bytes (docs/design.md, "Vocabulary")
 
 
 def dbm_to_w(dbm: float) -> float:
@@ -21,43 +21,44 @@ def dbm_to_w(dbm: float) -> float:
 
 
 class FleetConfig(Section):
-    """The physical system: Table I and the first paragraph of the paper's section VI."""
+    """The physical system, as in Table I and the first paragraph of the paper's section VI."""
 
-    num_devices: int = Field(100, ge=1, description="N")
-    num_edges: int = Field(5, ge=1, description="M")
-    area_km: float = Field(1.0, gt=0, description="side of the square; the cloud is in its middle")
-    min_distance_m: float = Field(1.0, gt=0, description="distances are clamped to at least this")
+    num_devices: int = Field(100, ge=1, description="N, the devices of the fleet")
+    num_edges: int = Field(5, ge=1, description="M, the edge servers")
+    area_km: float = Field(1.0, gt=0, description="side of the square area; the cloud is at its centre")
+    min_distance_m: float = Field(1.0, gt=0, description="shorter distances are raised to this one")
     path_loss_db: float = Field(128.1, description="path loss at 1 km")
     path_loss_slope_db: float = Field(37.6, gt=0, description="path loss per decade of distance")
     shadowing_db: float = Field(8.0, ge=0, description="standard deviation of the shadowing, drawn once per link")
-    noise_dbm_per_hz: float = Field(-174.0, description="N_0; the paper prints dBm/MHz (design, decision 5.1)")
-    cycles_per_sample: Range = Field((1e4, 1e5), description="u_n")
+    noise_dbm_per_hz: float = Field(-174.0, description="N_0; the paper prints dBm/MHz (docs/design.md, D1)")
+    cycles_per_sample: Range = Field((1e4, 1e5), description="u_n, CPU cycles for one sample")
     samples: IntRange = Field(
         (400, 700),
-        description="D_n of a fleet without data, if not given that of data.name in Table I; an experiment uses its "
-        "partition's sizes",
+        description="D_n where no data are loaded; if it is not set, Table I's range for data.name; an experiment uses "
+        "its partition's sizes",
     )
-    power_dbm: Range = Field((0.0, 23.0), description="lowest and highest p_n")
+    power_dbm: Range = Field((0.0, 23.0), description="lowest and highest transmit power p_n")
     power_law: Literal["dbm", "watt"] = Field(
         "dbm",
-        description="p_n between the ends of power_dbm: uniform in dBm, or uniform in watts (the paper is silent)",
+        description="scale on which p_n is uniform between the ends of power_dbm; the paper does not say which",
     )
-    edge_power_dbm: float = Field(23.0, description="p^m")
-    edge_bandwidth_mhz: Range = Field((0.5, 3.0), description="B_m")
+    edge_power_dbm: float = Field(23.0, description="p^m, transmit power of an edge server")
+    edge_bandwidth_mhz: Range = Field((0.5, 3.0), description="B_m, bandwidth of an edge server")
     edge_bandwidths_mhz: tuple[float, ...] | None = Field(
-        None, description="B_m of every edge, for a fixed deployment; null: drawn from edge_bandwidth_mhz"
+        None, description="B_m of each edge server; null: drawn from edge_bandwidth_mhz"
     )
     deployment_seed: int | None = Field(
         None,
         ge=0,
-        description="edge positions, B_m and the edges' cloud links from a stream of this seed, so that fleets differ "
-        "in their devices only; edge_bandwidths_mhz wins over its B_m; null: drawn anew with every fleet",
+        description="seed of the edges' positions, B_m and cloud links, so that fleets differ in their devices only; "
+        "edge_bandwidths_mhz replaces its B_m; null: drawn anew for every fleet",
     )
-    cloud_bandwidth_mhz: float = Field(10.0, gt=0, description="B, for each edge")
-    max_cpu_ghz: Range = Field((2.0, 2.0), description="f_n^max")
-    capacitance: float = Field(2e-28, gt=0, description="the paper's α; the energy formula has the ½")
+    cloud_bandwidth_mhz: float = Field(10.0, gt=0, description="B, bandwidth of each edge server's link to the cloud")
+    max_cpu_ghz: Range = Field((2.0, 2.0), description="f_n^max, highest CPU frequency")
+    capacitance: float = Field(2e-28, gt=0, description="α of the paper; the energy formula has the factor ½")
     dense: bool | None = Field(
-        None, description="keep the gain of every link, or compute it on demand; null: keep up to 5 million (N·M)"
+        None,
+        description="true: store every link's gain; false: compute it when needed; null: store up to 5 million (N·M)",
     )
 
     @field_validator("cycles_per_sample", "samples", "edge_bandwidth_mhz", "max_cpu_ghz")
@@ -71,11 +72,11 @@ class FleetConfig(Section):
     @classmethod
     def _all_positive(cls, value: tuple[float, ...] | None) -> tuple[float, ...] | None:
         if value is not None and not all(bandwidth > 0 for bandwidth in value):
-            raise ValueError("accepted: a list of numbers above 0, one an edge; correct it")
+            raise ValueError("accepted: a list of numbers above 0, one for each edge; correct it")
         return value
 
     @model_validator(mode="after")
-    def _a_bandwidth_for_each_edge(self) -> Self:
+    def _one_bandwidth_per_edge(self) -> Self:
         count = None if self.edge_bandwidths_mhz is None else len(self.edge_bandwidths_mhz)
         if count is not None and count != self.num_edges:
             raise ValueError(
@@ -121,12 +122,12 @@ class FleetConfig(Section):
 
 
 class CostConfig(Section):
-    """How seconds and joules are weighed, and how large a model is on the air."""
+    """The weight of delay against energy, and the size of a transmitted model."""
 
-    delay_weight: float = Field(1.0, gt=0, description="λ in J/s; at 0 the best would be to take infinitely long")
+    delay_weight: float = Field(1.0, gt=0, description="λ in J/s; at 0 the best plan would take infinitely long")
     model_kb: float | None = Field(None, gt=0, description="z in KB of 1024 bytes; null: 32 bits per parameter")
 
     @property
     def model_bits(self) -> float | None:
-        """z in bits, or None for 32 bits per parameter of the model."""
+        """z in bits; None means 32 bits per parameter of the model."""
         return None if self.model_kb is None else self.model_kb * BITS_PER_KB

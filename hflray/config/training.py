@@ -1,4 +1,4 @@
-"""What devices learn from, and how: the data and who holds them, Algorithm 1, and the machine that it runs on."""
+"""The sections of the data and of local training (Algorithm 1), with the processes and processors that run it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from hflray.config.base import IntRange, Section, registered
 
 
 class DataConfig(Section):
-    """Which data, and who holds which samples."""
+    """Which data set is used, and which samples each device holds."""
 
     name: str = Field("digits", description="digits | fashion_mnist | cifar10 | synthetic | a path ending in .npz")
-    root: str | None = Field(None, description="folder of the data sets; else $HFLRAY_DATA, else ~/.cache/hflray")
+    root: str | None = Field(None, description="folder of the data sets; null: $HFLRAY_DATA, else ~/.cache/hflray")
     partition: str = Field("majority", description="majority | dirichlet | iid")
     majority_fraction: float = Field(0.8, gt=0, le=1, description="share of a device's samples in its majority class")
     dirichlet_alpha: float = Field(0.5, gt=0, description="concentration of the Dirichlet partition")
     samples_per_device: IntRange | None = Field(
-        None, description="[low, high] of D_n; null: the paper's range for the data set, scaled down if it is too small"
+        None,
+        description="range of D_n; null: the paper's range for the data set, scaled down if there are too few samples",
     )
-    preprocess: Literal["crop", "pca"] = Field("crop", description="how the mini model's 1×10×10 inputs are made")
+    preprocess: Literal["crop", "pca"] = Field("crop", description="how 1×10×10 inputs are made for the mini model")
 
     @field_validator("name")
     @classmethod
@@ -41,56 +42,59 @@ class DataConfig(Section):
 
 
 class TrainingConfig(Section):
-    """Algorithm 1, and the machine it runs on."""
+    """Local training (Algorithm 1), and the processes and processors that run it."""
 
-    local_iterations: int = Field(5, ge=1, description="L")
-    edge_iterations: int = Field(5, ge=1, description="Q")
-    batch_size: int = Field(64, ge=1, description="mini-batch of a local iteration")
-    learning_rate: float = Field(0.01, gt=0, description="β")
+    local_iterations: int = Field(5, ge=1, description="L, local iterations in an edge iteration")
+    edge_iterations: int = Field(5, ge=1, description="Q, edge iterations in a round")
+    batch_size: int = Field(64, ge=1, description="samples of a mini-batch")
+    learning_rate: float = Field(0.01, gt=0, description="β, learning rate of SGD")
     local_iteration: Literal["epoch", "full_batch", "step"] = Field(
         "epoch",
         description="epoch: one pass of mini-batches; full_batch: equation (1) as written; step: one mini-batch",
     )
     precision: Literal["float32", "bf16", "tf32"] = Field(
         "float32",
-        description="arithmetic of local training; bf16: of its layers, with weights and sums in float32; tf32: "
-        "products of the layers with ten bits of mantissa, on GPUs",
+        description="arithmetic of local training; bf16: layers in bfloat16, weights and sums in float32; tf32: "
+        "products with ten bits of mantissa, on GPUs only",
     )
     kernel: Literal["auto", "eager", "channels_last", "compiled", "native", "batched"] = Field(
         "auto",
-        description="how a gradient step is computed; changes low bits, so all backends share it. auto: the fastest "
-        "measured here. native: C code made on first use, needs a C compiler. batched: all devices at once, on GPUs",
+        description="how a gradient step is computed; it changes low bits, so all backends share it. auto: the one "
+        "measured fastest on this machine. native: C code, which is compiled on first use and needs a C compiler. "
+        "batched: all devices at once, on GPUs",
     )
-    device: Literal["cpu", "cuda", "auto"] = Field("cpu", description="where devices train; auto: cuda if there is one")
+    device: Literal["cpu", "cuda", "auto"] = Field(
+        "cpu", description="processor that trains; auto: cuda if a GPU is found, else cpu"
+    )
     cuda_graph: bool | None = Field(
         None,
-        description="GPUs: replay a step as one CUDA graph instead of issuing its kernels anew (the same bits); null: "
-        "if that is faster, as timed at the start",
+        description="on GPUs: replay a step as one CUDA graph instead of launching its kernels one by one, with the "
+        "same bits; null: whichever is faster when timed at the start",
     )
     autotune: bool = Field(
         True,
-        description="measure for kernel: auto, threads: null, num_actors: null; false: channels_last, 1, one per CPU",
+        description="measure kernel: auto, threads: null and num_actors: null; false: channels_last, 1 thread and an "
+        "actor per CPU",
     )
-    backend: Literal["ray", "serial"] = Field("ray", description="ray: Device and Edge actors; serial: this process")
+    backend: Literal["ray", "serial"] = Field("ray", description="ray: device and edge actors; serial: this process")
     devices_per_actor: int | None = Field(
-        None, ge=1, description="simulated devices hosted by an actor; sets num_actors"
+        None, ge=1, description="simulated devices hosted by an actor; it determines num_actors"
     )
     num_actors: int | None = Field(
-        None, ge=1, description="device actors; null: as many as measured to be of use on the trial's CPUs or GPUs"
+        None, ge=1, description="device actors; null: as many as measurably speed up the trial on its CPUs or GPUs"
     )
     threads: int | None = Field(
         None,
         ge=1,
-        description="torch threads of each actor; changes low bits, so all backends share it; null: measured",
+        description="torch threads of each actor; they change low bits, so all backends share them; null: measured",
     )
 
     @model_validator(mode="after")
-    def _for_gpus_only(self) -> Self:
+    def _refuse_gpu_settings_on_cpus(self) -> Self:
         for name, value in (("precision", "tf32"), ("cuda_graph", True)):
             if self.device == "cpu" and getattr(self, name) == value:
                 raise ValueError(
-                    f"{name}: {value!r} is for GPUs, and device is 'cpu'; set training.device to cuda, or leave {name} "
-                    "out"
+                    f"{name}: {value!r} is for GPUs, and device is 'cpu'; set training.device to cuda, or remove {name}"
                 )
         return self
 
@@ -104,5 +108,5 @@ class TrainingConfig(Section):
         return self
 
 
-# Settings that may change between two rounds of a run: a population's trials go on from each other's state with others.
+# Settings that may change between two rounds of a run. PBT changes them when a trial adopts another's checkpoint.
 MUTABLE = ("training.learning_rate", "training.batch_size", "training.local_iterations", "training.edge_iterations")

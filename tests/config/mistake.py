@@ -1,4 +1,4 @@
-"""The message that a mistake in a configuration earns."""
+"""A helper that returns the message of one mistake in a configuration."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from hflray.errors import ConfigError
 
 
 def line_of(*overrides):
-    """The one line that these overrides earn."""
+    """Return the message that these overrides give, which is one line."""
     with pytest.raises(ConfigError) as error:
         load_config(overrides=overrides)
     message = str(error.value)
     assert "\n" not in message
-    assert "input should" not in message.lower()  # pydantic's own words have no place here
+    assert "input should" not in message.lower()  # this would be pydantic's own message
     return message

@@ -1,4 +1,4 @@
-"""Every section: ranges and lists are told apart, and nothing can be changed."""
+"""Sections are frozen, and tell lists from ranges."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from hflray.config import load_config
 
 
-def test_lists_are_no_ranges():
+def test_the_values_of_a_list_need_no_order():
     config = load_config(
         None, ["fleet.num_edges=2", "fleet.edge_bandwidths_mhz=[3, 0.5]", "learning.model_kb=[882, 10]"]
     )

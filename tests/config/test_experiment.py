@@ -1,4 +1,4 @@
-"""The whole configuration: rules over several settings, and what it was before it was split into sections."""
+"""The rules that combine settings, and equality with configurations of an early version."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from hflray.config import load_config, to_yaml
 from hflray.rl.fleets import FleetSpec
 from tests.config.mistake import line_of
 
-# Made by commit 5eed14e, in which hflray.config was one file: overrides, the configuration's pickle, its fleets' hash.
+# Commit 5eed14e, in which hflray.config was one file, wrote overrides, the pickled configuration and its fleets' hash.
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "configs.json").read_text(encoding="utf-8"))
 
 
 def settings(section: BaseModel, prefix: str = "") -> dict[str, Any]:
-    """Every setting that an object holds, by its dotted name, also where its class has more settings by now."""
+    """Return the settings that an object holds by dotted name; its class may have gained settings since."""
     flat: dict[str, Any] = {}
     for name, value in vars(section).items():
         flat |= settings(value, f"{prefix}{name}.") if isinstance(value, BaseModel) else {prefix + name: value}
@@ -28,25 +28,25 @@ def settings(section: BaseModel, prefix: str = "") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", GOLDEN)
-def test_a_configuration_is_what_it_was(case: str) -> None:
-    """Pickles are read, values and their order stay, and a cache of fleets keeps its name; settings may be added."""
-    was = settings(pickle.loads(base64.b64decode(GOLDEN[case]["pickle"])))
+def test_an_old_configuration_keeps_its_values(case: str) -> None:
+    """An old pickle loads, values keep their order, and a cache of fleets keeps its name; new settings are allowed."""
+    old = settings(pickle.loads(base64.b64decode(GOLDEN[case]["pickle"])))
     config = load_config(overrides=GOLDEN[case]["overrides"])
-    now = settings(config)
-    assert [name for name in now if name in was] == list(was)
-    assert {name: now[name] for name in was} == was
-    assert {name: type(now[name]) for name in was} == {name: type(value) for name, value in was.items()}
+    new = settings(config)
+    assert [name for name in new if name in old] == list(old)
+    assert {name: new[name] for name in old} == old
+    assert {name: type(new[name]) for name in old} == {name: type(value) for name, value in old.items()}
     assert FleetSpec.of(config).hash == GOLDEN[case]["fleets"]
     again = pickle.loads(pickle.dumps(config))
     assert again == config
     assert to_yaml(again) == to_yaml(config)
 
 
-def test_rules_over_several_settings():
+def test_settings_that_contradict_each_other_are_refused():
     message = line_of("training.devices_per_actor=2", "training.num_actors=4")
     assert all(w in message for w in ("training", "devices_per_actor = 2", "num_actors = 4", "one of", "remove"))
-    assert "fleet.num_devices = 20" in line_of("fleet.num_devices=20")  # the default H does not fit: say so
-    # FedAvg has no clusters, so the default K is no mistake.
+    assert "fleet.num_devices = 20" in line_of("fleet.num_devices=20")  # the default H is too large
+    # FedAvg has no clusters, so it accepts the default K.
     small = ["fleet.num_devices=5", "scheduling.num_scheduled=2"]
     assert load_config(overrides=[*small, "scheduling.name=fedavg"]).scheduling.num_clusters == 10
     assert "10 clusters cannot be made" in line_of(*small)

@@ -1,4 +1,4 @@
-"""One helpful line for each mistake: the setting, its value, what is accepted, the fix."""
+"""Each mistake gives one line that names the setting, its value, what is accepted and the fix."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hflray.config import ExperimentConfig, Section, load_config, validate
 from hflray.errors import ConfigError
 from tests.config.mistake import line_of
 
-# Each mistake: the override, and what its one line must hold: setting, value, accepted, fix.
+# For each mistake: the override, and words that its line must contain (setting, value, accepted, fix).
 MISTAKES = [
     (
         "scheduling.num_schedule=30",
@@ -63,7 +63,7 @@ MISTAKES = [
     ("seed.x=3", ["seed", "{'x': 3}", "an integer"]),
     ("tracking.experiment=''", ["tracking.experiment", "''", "not empty"]),
     ("tracking.sinks=[csv, wandb]", ["tracking.sinks", "unknown sink 'wandb'", "known: csv, mlflow", "hflray.sinks"]),
-    ("tracking.sinks=[csv, csv]", ["tracking.sinks", "'csv' is there twice"]),
+    ("tracking.sinks=[csv, csv]", ["tracking.sinks", "'csv' is listed twice"]),
     ("tracking.sinks=csv", ["tracking.sinks", "'csv'", "a list [a, b]"]),
     ("data.name=3", ["data.name", "got 3", "a text"]),
     ("scheduling.num_scheduled", ["'scheduling.num_scheduled'", "KEY=VALUE", "scheduling.num_scheduled=30"]),
@@ -74,20 +74,20 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize("override, words", MISTAKES, ids=[m[0] for m in MISTAKES])
-def test_one_line_for_a_mistake(override, words):
+def test_a_mistake_gives_one_line_with_the_fix(override, words):
     message = line_of(override)
     assert all(word in message for word in words), message
 
 
-def test_every_mistake_has_its_line():
+def test_every_mistake_has_a_line():
     with pytest.raises(ConfigError) as error:
         load_config(overrides=["sead=1", "cost.delay_weight=0", "fleet.num_edges=0", "data.name=mnist"])
     lines = str(error.value).splitlines()
     assert sorted(line.split(":")[0] for line in lines) == ["cost.delay_weight", "data.name", "fleet.num_edges", "sead"]
 
 
-def test_prefix_and_sections_of_others():
-    """Other files' sections (a sweep file's) reuse `Section` and `validate`."""
+def test_other_models_can_reuse_section_and_validate():
+    """`validate` puts a prefix before each setting, as the sections of a sweep file need it."""
 
     class Sweep(Section):
         smoke: bool = False

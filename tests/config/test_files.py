@@ -1,4 +1,4 @@
-"""YAML files and overrides: what they may hold, how they are read and written, and which are refused."""
+"""YAML files and overrides are read, written back, and refused with a message if they are wrong."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hflray.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = [path for top in ("tune_configs", "cluster", "dashboards") for path in sorted((ROOT / top).rglob("*.y*ml"))]
-SHIPPED.remove(ROOT / "cluster" / "aws-account.yaml")  # a CloudFormation template, which has tags of its own
+SHIPPED.remove(ROOT / "cluster" / "aws-account.yaml")  # a CloudFormation template, which uses tags of its own
 
 
 def write(tmp_path, text):
@@ -23,7 +23,7 @@ def write(tmp_path, text):
     return path
 
 
-def test_overrides_go_over_the_file_in_order(tmp_path):
+def test_overrides_replace_the_files_values_in_order(tmp_path):
     path = write(tmp_path, "seed: 3\nscheduling: {num_scheduled: 20}\nfleet:\n  # everything commented out\n")
     config = load_config(path, ["scheduling.num_scheduled=30", "scheduling.name=vkc", "scheduling.num_scheduled=40"])
     assert (config.seed, config.scheduling.num_scheduled, config.scheduling.name) == (3, 40, "vkc")
@@ -63,7 +63,7 @@ def test_override_values_are_yaml(override, key, value):
         ["tracking.experiment='1e3'", "data.root='été: #1'", "scheduling.num_clusters=null"],
     ],
 )
-def test_yaml_round_trip(tmp_path, overrides):
+def test_a_configuration_survives_a_yaml_round_trip(tmp_path, overrides):
     config = load_config(overrides=overrides)
     assert load_config(write(tmp_path, to_yaml(config))) == config
 
@@ -77,7 +77,7 @@ def test_a_sweep_file_gives_its_experiment(tmp_path):
     assert load_config(write(tmp_path, "name: s\nsweep: {}\n")) == load_config()
     with pytest.raises(ConfigError, match=r"experiment: got \[1\]; accepted: a mapping"):
         load_config(write(tmp_path, "experiment: [1]\n"))
-    # A setting beside the sections would be ignored.
+    # A setting beside the sections would be ignored, so it is refused.
     with pytest.raises(
         ConfigError, match=r"max_rounds: got 3 beside the sections of a sweep file.*under 'experiment:'"
     ):
@@ -104,7 +104,7 @@ def test_yaml_merge_keys_work(tmp_path):
         ("1: 2\n", ["1: ", "unknown key"]),
     ],
 )
-def test_bad_files(tmp_path, text, words):
+def test_a_bad_file_gives_one_line(tmp_path, text, words):
     with pytest.raises(ConfigError) as error:
         load_config(write(tmp_path, text))
     message = str(error.value)
@@ -112,7 +112,7 @@ def test_bad_files(tmp_path, text, words):
     assert all(word in message for word in words), message
 
 
-def test_files_that_cannot_be_read(tmp_path):
+def test_an_unreadable_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"missing\.yaml: cannot read the configuration .*give the path"):
         load_config(tmp_path / "missing.yaml")
     with pytest.raises(ConfigError, match="cannot read"):
@@ -131,7 +131,7 @@ def test_flatten_uses_the_dotted_names():
 
 
 def exponents(ours: Any, plain: Any) -> int:
-    """Count the numbers that plain YAML reads as texts, such as 1e-3; everything else must be the same."""
+    """Count the numbers that plain YAML reads as texts, such as 1e-3, and assert that all else is the same."""
     if isinstance(ours, dict | list) and type(ours) is type(plain) and len(ours) == len(plain):
         if isinstance(ours, list):
             return sum(exponents(a, b) for a, b in zip(ours, plain, strict=True))
@@ -146,7 +146,7 @@ def exponents(ours: Any, plain: Any) -> int:
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(ROOT)))
-def test_shipped_files_are_read_as_plain_yaml_but_for_exponents(path):
+def test_shipped_files_are_read_as_plain_yaml_except_for_exponents(path):
     text = path.read_text(encoding="utf-8")
     expected = re.findall(r"\b\d+e[-+]?\d+\b", re.sub("#.*", "", text))
     assert exponents(parse_yaml(text, path.name), yaml.safe_load(text)) == len(expected)

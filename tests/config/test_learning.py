@@ -1,4 +1,4 @@
-"""How the assigner is trained: settings that contradict each other are refused."""
+"""Settings of the assigner's training that contradict each other are refused."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from hflray.errors import ConfigError
 from tests.config.mistake import line_of
 
 
-def test_one_way_to_say_how_often_the_assigner_is_updated():
+def test_only_one_setting_paces_the_updates():
     message = line_of("learning.update_every=1", "learning.training_intensity=4")
     assert all(w in message for w in ("learning", "update_every = 1", "training_intensity = 4", "one of", "remove"))
     assert "both are null" in line_of("learning.training_intensity=null")
     by_step = load_config(overrides=["learning.update_every=2"])
     assert (by_step.learning.update_every, by_step.learning.training_intensity) == (2, None)
-    # What a sweep saves has all keys, and is loaded again; so is what a version without update_every saved.
+    # A saved configuration has all keys and loads again. So does one saved by a version without update_every.
     for config in (by_step, load_config(), load_config(overrides=["learning.training_intensity=16"])):
         tree = config.model_dump(mode="json")
         assert validate(ExperimentConfig, tree) == config
@@ -25,10 +25,10 @@ def test_one_way_to_say_how_often_the_assigner_is_updated():
 
 
 @pytest.mark.parametrize(
-    "override, parts",
+    "override, words",
     [
         ("fleet.edge_bandwidths_mhz=[1, 2]", ["edge_bandwidths_mhz: 2 values for num_edges = 5", "one for each edge"]),
-        ("fleet.edge_bandwidths_mhz=[1, 2, 0, 1, 1]", ["fleet.edge_bandwidths_mhz", "above 0, one an edge"]),
+        ("fleet.edge_bandwidths_mhz=[1, 2, 0, 1, 1]", ["fleet.edge_bandwidths_mhz", "above 0, one for each edge"]),
         ("learning.teacher.name=hefl", ["learning.teacher.name", "unknown assigner 'hefl'", "did you mean 'hfel'"]),
         ("learning.num_edges=[2, 8]", ["num_edges: got [2, 8] for the bilstm network", "architecture: shared"]),
         ("learning.num_scheduled=[0, 8]", ["learning.num_scheduled", "above 0"]),
@@ -40,8 +40,8 @@ def test_one_way_to_say_how_often_the_assigner_is_updated():
         ("learning.reward=profit", ["learning.reward: got 'profit'", "'teacher' or 'cost'"]),
     ],
 )
-def test_learning_that_cannot_be(override, parts):
+def test_impossible_learning_settings_are_refused(override, words):
     with pytest.raises(ConfigError) as error:
         load_config(None, [override])
-    for part in parts:
-        assert part in str(error.value)
+    for word in words:
+        assert word in str(error.value)

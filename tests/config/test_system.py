@@ -1,4 +1,4 @@
-"""The physical system: its defaults are Table I, and its units are converted once."""
+"""The physical system has the defaults of Table I, and its units are converted once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_defaults_are_table_i():
     assert fleet.samples == (400, 700)
     assert (training.learning_rate, training.local_iterations, training.edge_iterations) == (0.01, 5, 5)
     assert config.scheduling.num_clusters == 10
-    # The design's decisions where the table is silent.
+    # Where Table I is silent, the decisions of docs/design.md hold.
     assert fleet.capacitance == 2e-28
     assert config.cost.delay_weight == 1.0
     assert (config.allocation.method, config.allocation.coupling) == ("newton", "per_edge")

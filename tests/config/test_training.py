@@ -1,4 +1,4 @@
-"""How devices train: what is for GPUs is refused on CPUs."""
+"""Settings of local training that need a GPU are refused on a CPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hflray.errors import ConfigError
 
 
 @pytest.mark.parametrize("setting", ["precision=tf32", "cuda_graph=true"])
-def test_what_is_for_gpus_is_refused_on_cpus(setting: str) -> None:
+def test_gpu_settings_are_refused_on_cpus(setting: str) -> None:
     with pytest.raises(ConfigError, match=rf"{setting.partition('=')[0]}: .* is for GPUs, and device is 'cpu'"):
         load_config(None, [f"training.{setting}"])
     for device in ("cuda", "auto"):
