@@ -1,7 +1,7 @@
 """hflray: experiments in hierarchical federated learning, on Ray.
 
-The public names are imported on first use, so that ``import hflray`` stays fast and light. `dir` lists them all, and
-type checkers read them from the block below.
+The public names are imported on first use, so that ``import hflray`` is fast. `dir` lists them all, and type checkers
+read them from the block below.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-# Module to its public names: the same as above, which a test holds.
+# The public names of each module. A test checks that they equal the imports above.
 _PUBLIC = {
     "hflray.allocation": ("Allocation", "allocate_round"),
     "hflray.assignment": ("Assigner", "build_assigner"),
@@ -67,13 +67,13 @@ _MODULE = {name: module for module, names in _PUBLIC.items() for name in names}
 __all__ = ["__version__", *sorted(_MODULE)]
 
 
-if not TYPE_CHECKING:  # a type checker that saw this function would take any name for granted
+if not TYPE_CHECKING:  # because with this function a type checker would accept any name
 
     def __getattr__(name: str) -> object:
         if name not in _MODULE:
             raise AttributeError(f"module 'hflray' has no attribute {name!r}")
         value = getattr(importlib.import_module(_MODULE[name]), name)
-        globals()[name] = value  # the next use is a plain look-up
+        globals()[name] = value  # later uses do not call this function again
         return value
 
 

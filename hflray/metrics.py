@@ -1,11 +1,12 @@
-"""The glossary: a row for every logged metric, and the small formulas that are nobody else's.
+"""The glossary of logged metrics, and the formulas of metrics that no other module computes.
 
-The constants are the names, plain strings, for who writes a metric and who reads it; `describe` gives the row: label,
-unit, scale, format, and which tables and charts show it; those follow from the rows. To add a metric, add a row here,
-write its number under the constant (a round's in `hflray.record`), and name it in README's glossary.
+The constants are the metrics' names. Code that logs or reads a metric uses its constant. `describe` returns the
+metric's row: its label, unit, scale and format, and the tables and charts that show it. To add a metric, add a row
+here, log its value under the constant (in `hflray.record` for a round's metric), and name it in the README's glossary.
 
-Per round, with the round as the step. Simulated seconds and joules (``round/…``, ``total/…``, ``edge/…``) are
-arithmetic on the paper's cost model; ``wall/…`` is measured on this machine. The two never mix.
+Most metrics are logged once per round, with the round as the step. Simulated seconds and joules (``round/…``,
+``total/…``, ``edge/…``) are computed by the paper's cost model; ``wall/…`` is measured on this machine. The two never
+mix.
 """
 
 from __future__ import annotations
@@ -22,24 +23,25 @@ Table = Literal["training", "clustering", "assignment", "learning"]
 
 @dataclass(frozen=True)
 class Metric:
-    """A row of the glossary: what a logged number is, and how and where it is shown.
+    """A row of the glossary: what a logged number means, and how and where it is shown.
 
     Attributes:
-        name: as logged.
-        label: what it is, in words, for an axis.
-        unit: of the logged number; ``1`` has none.
-        logged: with each round; at the end of a run; with each fleet of an assignment study; with each point of an
-            assigner's learning curve; or there, once for each reference (`assigner_ratio`).
-        shown: the unit of the number as it is shown; empty where none is written.
-        scale: what the logged number is multiplied by to be shown.
-        format: how the shown number is written.
-        mean: how a mean of several runs is written; empty: as one number.
-        table: the kind of task that it sums up: the tables below, and the bars, are those of such a task.
-        short: heading of its column in a sweep's closing table; empty: it has none.
-        heading: heading of its column in a report's table, without the unit; empty: it has none.
-        bar: its place among the bars of the page of a report, from 1; 0: it has none.
-        curve: whether the page of a report draws it over the rounds.
-        printed: what the paper's figures call it, where that is not `label`; TeX between dollar signs.
+        name: name under which the number is logged.
+        label: words that describe the number, for an axis.
+        unit: unit of the logged number; ``1`` if it has none.
+        logged: when the number is logged: ``round``, with each round; ``end``, at the end of a run; ``fleet``, with
+            each fleet of an assignment study; ``learning``, with each point of an assigner's learning curve;
+            ``reference``, with such a point for each reference assigner (`assigner_ratio`).
+        shown: unit in which the number is shown; empty if no unit is written.
+        scale: factor from the logged number to the shown number.
+        format: format of the shown number.
+        mean: format of a mean over several runs; empty: `format`.
+        table: kind of task whose tables and bars contain the number.
+        short: heading of the number's column in the table that closes a sweep; empty: no column.
+        heading: heading of its column in a report's table, without the unit; empty: no column.
+        bar: position among the bars on a report's page, from 1; 0: no bar.
+        curve: whether a report's page draws the number over the rounds.
+        printed: label in the paper's figures, with TeX between dollar signs; empty: `label`.
     """
 
     name: str
@@ -58,40 +60,40 @@ class Metric:
     printed: str = ""
 
     def axis_of(self, words: str) -> str:
-        """The title of an axis called `words` with the unit as shown."""
+        """Return `words` with the shown unit, as the title of an axis."""
         return f"{words} ({self.shown})" if self.shown else words
 
     @property
     def axis(self) -> str:
-        """The title of an axis: what it is, and its unit as shown."""
+        """The title of an axis: the label with the shown unit."""
         return self.axis_of(self.label)
 
     @property
     def printed_axis(self) -> str:
-        """The title of an axis as the paper's figures have it."""
+        """The title of an axis as in the paper's figures."""
         return self.axis_of(self.printed or self.label)
 
     @property
     def column(self) -> str:
-        """The heading of its column in a report's table, with its unit."""
+        """The heading of the column in a report's table, with the shown unit."""
         return f"{self.heading}, {self.shown}" if self.shown else self.heading
 
     def text(self, value: float) -> str:
-        """A logged number as it is shown, such as ``91.2%``; other units are left to the heading."""
+        """Return a logged number as it is shown, such as ``91.2%``; only headings show other units than %."""
         return self.format.format(value * self.scale) + ("%" if self.shown == "%" else "")
 
 
 METRICS: dict[str, Metric] = {}  # in the order in which tables show them
 
 
-def _metric(name: str, label: str, unit: str, logged: Logged, **how: Any) -> str:
+def _metric(name: str, label: str, unit: str, logged: Logged, **display: Any) -> str:
     """Add a row to the glossary and return its name."""
-    METRICS[name] = Metric(name, label, unit, logged, **how)
+    METRICS[name] = Metric(name, label, unit, logged, **display)
     return name
 
 
 def assigner_ratio(reference: str) -> str:
-    """Return the name of the mean objective over that of `reference`: ``teacher``, ``hfel-300``, ``lower_bound``…"""
+    """Return the name of the mean objective divided by that of `reference`, such as ``teacher`` or ``lower_bound``."""
     return f"assigner/ratio/{reference}"
 
 
@@ -163,12 +165,12 @@ CLUSTERING_ENERGY_J = _metric(
     short="energy J", heading="energy", bar=2,
 )  # fmt: skip
 
-# (objective - lower bound) / objective, in the assignment study.
+# The assignment study logs the gap (objective - lower bound) / objective.
 ASSIGNMENT_GAP = _metric(
     "assignment/gap", "Gap to the lower bound", "1", "fleet", **_PERCENT, table="assignment", heading="gap to bound"
 )
 
-# Training the assigner; the step is the number of devices assigned so far.
+# The training of the assigner logs these metrics; their step is the number of devices assigned so far.
 ASSIGNER_RETURN = _metric(
     "assigner/return", "Return of an episode", "1", "learning", **_LEARNING,
     short="return", heading="return of 50 devices", curve=True,
@@ -200,32 +202,33 @@ for _reference, _short in (("hfel-300", "/HFEL-300"), ("local_search", "/search"
 
 
 def describe(name: str) -> Metric:
-    """The glossary's row of a metric. Raises KeyError: it has none."""
+    """Return a metric's row of the glossary. Raises KeyError if it has none."""
     return METRICS[name]
 
 
 def rows(table: Table) -> list[Metric]:
-    """The rows of the metrics that sum up a kind of task, in the order of the tables."""
+    """Return the rows of a kind of task, in the order of its tables."""
     return [row for row in METRICS.values() if row.table == table]
 
 
 def bars(table: Table) -> list[Metric]:
-    """The rows whose bars show what a kind of task cost, in the order of the bars."""
+    """Return the rows that have a bar for a kind of task, in the order of the bars."""
     return sorted((row for row in rows(table) if row.bar), key=lambda row: row.bar)
 
 
 def curves() -> list[Metric]:
-    """The rows that the page of a report draws over the rounds, as far as they were logged."""
+    """Return the rows that a report's page draws over the rounds."""
     return [row for row in METRICS.values() if row.curve]
 
 
-def _logged(when: Logged) -> tuple[str, ...]:
+def _names(when: Logged) -> tuple[str, ...]:
+    """Return the names of the metrics that are logged at `when`."""
     return tuple(name for name, row in METRICS.items() if row.logged == when)
 
 
-PER_ROUND = _logged("round")
-LEARNING = _logged("learning")
-AT_THE_END = _logged("end")
+PER_ROUND = _names("round")
+LEARNING = _names("learning")
+AT_THE_END = _names("end")
 
 
 @dataclass(frozen=True)
@@ -233,9 +236,9 @@ class LiveMetric:
     """A metric that Ray exports to Prometheus while a sweep runs (`dashboards/`).
 
     Attributes:
-        name: as given to Ray; base units in full, as Prometheus asks.
-        kind: a counter adds up the work that was done, done again after a loss included; a gauge is the last round's.
-        labels: their number is bounded by the sweep: trials × (edges or actors).
+        name: name that Ray gets; it spells out the base unit, as Prometheus recommends.
+        kind: a counter adds up work, including work that is repeated after a loss; a gauge is the last round's value.
+        labels: names of the labels; a sweep has at most trials × (edges or actors) values of them.
         description: one line for the dashboards.
     """
 
@@ -246,7 +249,7 @@ class LiveMetric:
 
     @property
     def exported(self) -> str:
-        """The name that Prometheus sees."""
+        """The name in Prometheus."""
         return f"ray_{self.name}{'_total' if self.kind == 'counter' else ''}"
 
 
@@ -263,30 +266,34 @@ LIVE = (
 )  # fmt: skip
 
 
-def edge_metric(edge: int, what: str) -> str:
-    """Return the name of an edge's metric: `what` is ``delay_s``, ``energy_j`` or ``devices``."""
-    return f"edge/{edge}/{what}"
+def edge_metric(edge: int, quantity: str) -> str:
+    """Return the name of an edge's metric; `quantity` is ``delay_s``, ``energy_j`` or ``devices``."""
+    return f"edge/{edge}/{quantity}"
 
 
 def class_balance(class_counts: NDArray[np.integer]) -> float:
-    """How evenly the scheduled devices' samples cover the classes: entropy of the class shares over its maximum.
+    """Return how evenly the scheduled devices' samples cover the classes.
 
     Args:
         class_counts: samples of each class over all scheduled devices, (C,).
 
     Returns:
-        1 when every class has the same number of samples, 0 when one class has them all (or there is only one).
+        The entropy of the classes' shares over its maximum: 1 if every class has the same number of samples, and 0 if
+        one class has them all or there is only one class.
     """
     total = class_counts.sum()
     if total == 0 or len(class_counts) < 2:
         return 0.0
     share = class_counts[class_counts > 0] / total
     entropy = float(-(share * np.log(share)).sum() / np.log(len(class_counts)))
-    return min(1.0, entropy) + 0.0  # rounding may pass 1, and + 0.0 turns -0.0 into 0.0
+    return min(1.0, entropy) + 0.0  # rounding may exceed 1; + 0.0 turns -0.0 into 0.0
 
 
 def adjusted_rand_index(predicted: NDArray[np.integer], truth: NDArray[np.integer]) -> float:
-    """Agreement of two clusterings, (N,) labels each: 1 for identical ones, about 0 for chance (paper, equation 28)."""
+    """Return the adjusted Rand index of two clusterings of N devices, with (N,) labels each (paper, equation 28).
+
+    It is 1 for identical clusterings and about 0 for independent ones.
+    """
     from sklearn.metrics import adjusted_rand_score
 
     return float(adjusted_rand_score(truth, predicted))

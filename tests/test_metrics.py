@@ -1,4 +1,4 @@
-"""The glossary's names and its two formulas."""
+"""The glossary of metrics: its names, its rows and its two formulas."""
 
 from __future__ import annotations
 
@@ -15,22 +15,25 @@ from hypothesis import strategies as st
 from hflray import metrics
 
 
-def test_names_are_those_of_the_design():
+def test_the_names_of_the_metrics_stay():
     assert set(metrics.PER_ROUND) == {
         *("accuracy", "test_loss", "schedule/class_balance"),
         *(
-            f"{scope}/{what}"
+            f"{scope}/{quantity}"
             for scope in ("round", "total")
-            for what in ("delay_s", "energy_j", "objective", "message_bits")
+            for quantity in ("delay_s", "energy_j", "objective", "message_bits")
         ),
         *(f"wall/{step}_s" for step in ("schedule", "assign", "allocate", "train", "evaluate")),
     }
     assert set(metrics.AT_THE_END) == {
         *("rounds_to_target", "objective_to_target"),
-        *(f"clustering/{what}" for what in ("ari", "delay_s", "energy_j")),
+        *(f"clustering/{quantity}" for quantity in ("ari", "delay_s", "energy_j")),
     }
     assert set(metrics.LEARNING) == {
-        *(f"assigner/{what}" for what in ("return", "greedy_return", "agreement", "objective", "loss", "episodes")),
+        *(
+            f"assigner/{quantity}"
+            for quantity in ("return", "greedy_return", "agreement", "objective", "loss", "episodes")
+        ),
         *("assigner/steps_per_s", "wall/learn_s"),
     }
     assert metrics.assigner_ratio("hfel-300") == "assigner/ratio/hfel-300"
@@ -43,10 +46,10 @@ SCOPES = ("round/", "total/", "edge/", "wall/", "clustering/", "assigner/ratio/"
 PACKAGE = Path(metrics.__file__).parent
 
 
-def typed(source: str) -> Iterator[tuple[int, str]]:
-    """Line and text of the strings of a module that are a metric's name, or begin one.
+def name_literals(source: str) -> Iterator[tuple[int, str]]:
+    """Yield line and text of the string literals of a module that are a metric's name or the scope of one.
 
-    The names of random streams, given to `stream`, are names of their own, and changing one would change results.
+    The names of random streams, which are arguments of `stream`, do not count: a new name would change results.
     """
     tree = ast.parse(source)
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
@@ -57,18 +60,18 @@ def typed(source: str) -> Iterator[tuple[int, str]]:
             yield node.lineno, text
 
 
-def test_a_name_is_typed_in_the_glossary_only():
-    found = [
+def test_only_the_glossary_has_literals_of_names():
+    literals = [
         f"{path.relative_to(PACKAGE)}:{line}: '{text}'"
         for path in sorted(PACKAGE.rglob("*.py"))
         if path != PACKAGE / "metrics.py"
-        for line, text in typed(path.read_text(encoding="utf-8"))
+        for line, text in name_literals(path.read_text(encoding="utf-8"))
     ]
-    assert found == []
+    assert literals == []
 
 
 @pytest.mark.parametrize(
-    "source, found",
+    "source, expected",
     [
         ('values = {"round/delay_s": 1.0}', ["round/delay_s"]),
         ('values = {f"round/{name}": 1.0}', ["round/"]),
@@ -76,8 +79,8 @@ def test_a_name_is_typed_in_the_glossary_only():
         ('values = {metrics.ROUND_DELAY_S: 1.0, "delay_s": 2.0}', []),
     ],
 )
-def test_a_typed_name_is_found(source, found):
-    assert [text for _, text in typed(source)] == found
+def test_a_literal_of_a_name_is_detected(source, expected):
+    assert [text for _, text in name_literals(source)] == expected
 
 
 def test_every_constant_is_the_name_of_its_row():
@@ -87,7 +90,7 @@ def test_every_constant_is_the_name_of_its_row():
     assert all(metrics.describe(name).name == name for name in constants)
 
 
-def test_a_row_says_how_its_number_is_shown():
+def test_a_row_formats_its_number_and_titles():
     accuracy, bits = metrics.describe(metrics.ACCURACY), metrics.describe(metrics.TOTAL_MESSAGE_BITS)
     assert (accuracy.text(0.9123), accuracy.axis, accuracy.column) == ("91.2%", "Test accuracy (%)", "accuracy, %")
     assert bits.text(1234.6 * 8e6) == "1,235"  # megabytes
@@ -99,7 +102,7 @@ def test_a_row_says_how_its_number_is_shown():
 def test_class_balance_by_hand():
     assert metrics.class_balance(np.array([5, 5, 5, 5])) == 1.0
     assert metrics.class_balance(np.array([9, 0, 0])) == 0.0
-    # Shares 1/2, 1/4, 1/4, 0: 1.5 bits of at most 2.
+    # Shares of 1/2, 1/4, 1/4 and 0 have an entropy of 1.5 bits, of at most 2.
     assert metrics.class_balance(np.array([2, 1, 1, 0])) == pytest.approx(0.75)
     assert metrics.class_balance(np.array([0, 0])) == 0.0
     assert metrics.class_balance(np.array([4])) == 0.0
@@ -118,10 +121,10 @@ def test_class_balance_is_a_share_and_scale_free(counts, c):
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=3, max_size=14))
 def test_ari_is_equation_28(labels):
     predicted, truth = map(np.array, zip(*labels, strict=True))
-    s = np.zeros((2, 2))  # σ: pairs apart or together, in the prediction and in the truth
+    s = np.zeros((2, 2))  # σ counts pairs that are apart (0) or together (1) in the prediction and in the truth
     for i, j in itertools.combinations(range(len(labels)), 2):
         s[int(predicted[i] == predicted[j]), int(truth[i] == truth[j])] += 1
-    # σ_11 together in both, σ_00 apart in both; the other two in either order, as the formula is symmetric in them.
+    # σ_11 counts pairs together in both, σ_00 apart in both. The formula is symmetric in the other two.
     below = (s[0, 0] + s[0, 1]) * (s[0, 1] + s[1, 1]) + (s[0, 0] + s[1, 0]) * (s[1, 0] + s[1, 1])
     expected = 1.0 if below == 0 else 2 * (s[0, 0] * s[1, 1] - s[0, 1] * s[1, 0]) / below
     assert metrics.adjusted_rand_index(predicted, truth) == pytest.approx(expected, abs=1e-12)

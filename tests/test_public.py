@@ -1,4 +1,4 @@
-"""`import hflray`: every public name is offered to `dir`, to type checkers and to a star import, and costs nothing."""
+"""`import hflray` offers every public name to `dir`, to type checkers and to a star import, and loads no package."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import hflray
 ROOT = Path(__file__).parents[1]
 
 
-def of_type_checkers() -> set[tuple[str, str]]:
-    """Module and name of everything in the TYPE_CHECKING block of hflray/__init__.py."""
+def names_for_type_checkers() -> set[tuple[str, str]]:
+    """Return the (module, name) pairs that the TYPE_CHECKING block of hflray/__init__.py imports."""
     tree = ast.parse((ROOT / "hflray" / "__init__.py").read_text(encoding="utf-8"))
     block = next(node for node in tree.body if isinstance(node, ast.If))
     imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
@@ -27,19 +27,19 @@ def of_type_checkers() -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("name", hflray.__all__)
-def test_a_public_name_is_there(name: str) -> None:
+def test_a_public_name_can_be_imported(name: str) -> None:
     assert name in dir(hflray)
     value = getattr(hflray, name)
-    assert value is vars(hflray)[name]  # the second use looks nothing up
+    assert value is vars(hflray)[name]  # the first use has stored it in the module
     if name != "__version__":
         assert inspect.getdoc(value)
         assert value is getattr(importlib.import_module(hflray._MODULE[name]), name)
 
 
 def test_type_checkers_see_the_same_names() -> None:
-    assert of_type_checkers() == {(module, name) for name, module in hflray._MODULE.items()}
+    assert names_for_type_checkers() == {(module, name) for name, module in hflray._MODULE.items()}
     assert {"Scheduler", "Assigner", "Dataset", "Experiment", "ExperimentConfig", "load_config", "Fleet"} <= {
-        name for _, name in of_type_checkers()
+        name for _, name in names_for_type_checkers()
     }
 
 
@@ -50,7 +50,7 @@ def test_an_unknown_name_is_an_error() -> None:
         exec("from hflray import Experimnt")
 
 
-def test_a_star_import_brings_them_all() -> None:
+def test_a_star_import_brings_every_public_name() -> None:
     names: dict[str, object] = {}
     exec("from hflray import *", names)
     assert set(hflray.__all__) <= set(names)
@@ -60,13 +60,13 @@ def test_the_import_is_light() -> None:
     """Neither the import nor `dir` loads a package from outside the standard library."""
     code = "import sys, hflray; dir(hflray); print(*sorted({name.partition('.')[0] for name in sys.modules}))"
     command = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {code}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    outside = set(done.stdout.split()) - set(sys.stdlib_module_names)
-    assert outside <= {"hflray", "__main__"}
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    third_party = set(process.stdout.split()) - set(sys.stdlib_module_names)
+    assert third_party <= {"hflray", "__main__"}
 
 
 def test_mypy_reads_the_users_script() -> None:
-    """What a type checker makes of the public names is in tests/users_script.py, which `make type` checks."""
+    """`make type` checks tests/users_script.py, which asserts the types of the public names."""
     mypy = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mypy"]
     assert mypy["files"] == ["hflray", "tests/users_script.py"]
-    assert mypy["strict"]  # or an unused "type: ignore", of a misspelt name that passed, would go unnoticed
+    assert mypy["strict"]  # else mypy would not report a "type: ignore" that a misspelt name no longer needs
