@@ -6,6 +6,7 @@ Imports inside functions, under TYPE_CHECKING, and by ``importlib.import_module(
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,19 +17,22 @@ from hflray.tasks import TASKS
 
 ROOT = Path(__file__).parents[1]
 
+DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+
+
+def design_table(marker: str) -> list[list[str]]:
+    """Return the cells of the rows of the table that follows ``<!-- marker`` in docs/design.md, without its heading."""
+    text = DESIGN.partition(f"<!-- {marker}")[2].partition("\n\n")[0]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()[3:]]
+
+
+def quoted(cell: str) -> tuple[str, ...]:
+    """Return the names that stand between backquotes in a cell of a table."""
+    return tuple(re.findall(r"`([^`]+)`", cell))
+
+
 # The rows from top to bottom. A unit may import the units of the rows below its own.
-ROWS = (
-    ("tune", "report", "compare", "sweep", "progress", "results", "preflight"),
-    ("tasks",),
-    ("tracking",),
-    ("experiment", "grouping", "record", "scenario", "study", "checkpoint", "rl"),
-    ("scheduling", "training", "assignment"),
-    ("allocation",),
-    ("cost",),
-    ("fleet", "models", "data"),
-    ("config",),
-    ("registry", "seeding", "metrics", "provenance", "errors", "arrays"),
-)
+ROWS = tuple(quoted(cells[1]) for cells in design_table("rows"))
 ROW = {unit: row for row, units in enumerate(ROWS) for unit in units}
 # The imports that are allowed within a row. They must not form a cycle.
 WITHIN_A_ROW = {
@@ -44,11 +48,7 @@ WITHIN_A_ROW = {
 }
 
 # The only files or packages that may import a library, by library.
-RESERVED = {
-    "ray": ("training/actors.py", "training/pool.py", "training/hierarchy.py", "training/backend.py", "rl/", "tune/"),
-    "mlflow": ("tracking/mlflow.py",),
-    "cvxpy": ("allocation/cvxpy.py",),
-}
+RESERVED = {quoted(library)[0]: quoted(files) for library, files in design_table("reserved")}
 
 # Files that compare a word or use it as a key although it is also a task's name, with its meaning in the file.
 OTHER_WORDS = {
@@ -63,13 +63,12 @@ OTHER_WORDS = {
     **{("report/tables.py", name): "a kind of table" for name in ("assignment", "clustering")},
 }
 
-
-MAX_PARAMETERS = 13
+LIMITS = [int(value) for _, value in design_table("limits")]
+MAX_ALGORITHM_LINES, MAX_LINES, MAX_PARAMETERS = LIMITS
 # The options of a command line are the parameters of the function that Typer reads them from.
 COMMAND_LINES = {"tune/cli.py: command"}
 
 ALGORITHMS = ("allocation", "scheduling", "assignment", "rl", "training")
-MAX_LINES = 300
 LOOKUPS = ("get", "pop", "setdefault")
 NOT_MIRRORS = {
     "test_house.py",
@@ -77,6 +76,7 @@ NOT_MIRRORS = {
     "test_golden.py",
     "test_public.py",
     "test_seams.py",
+    "test_design.py",
     "dashboards/test_dashboards.py",
 }  # these test the whole, not one module
 
@@ -155,9 +155,14 @@ def task_name_uses(files: dict[str, str]) -> list[tuple[str, str]]:
 
 
 def long_files(files: dict[str, str]) -> list[str]:
-    """Return a message for each algorithm file with more than `MAX_LINES` lines."""
-    sizes = {path: source.count("\n") for path, source in files.items() if path.split("/")[0] in ALGORITHMS}
-    return [f"{path}: {size} lines, at most {MAX_LINES}" for path, size in sorted(sizes.items()) if size > MAX_LINES]
+    """Return a message for each file that is longer than the design allows."""
+    messages = []
+    for path, source in sorted(files.items()):
+        lines = source.count("\n")
+        limit = MAX_ALGORITHM_LINES if path.split("/")[0] in ALGORITHMS else MAX_LINES
+        if lines > limit:
+            messages.append(f"{path}: {lines} lines, at most {limit}")
+    return messages
 
 
 def long_signatures(files: dict[str, str]) -> list[str]:
@@ -207,7 +212,23 @@ def test_no_decision_depends_on_a_tasks_name():
     assert [use for use in uses if use not in OTHER_WORDS] == []
 
 
-def test_algorithm_files_are_short():
+def test_the_design_names_every_room():
+    """docs/design.md lists each module and package below hflray/ in one row, and nothing else."""
+    rooms = {path.split("/")[0].removesuffix(".py") for path in sources("hflray")} - {"__init__"}
+    named = [unit for units in ROWS for unit in units]
+    assert sorted(named) == sorted(rooms)
+    assert len(ROWS) == 10
+
+
+def test_the_designs_limits_and_reserved_files_are_read():
+    assert LIMITS == [300, 500, 13]
+    assert set(RESERVED) == {"ray", "mlflow", "cvxpy"}
+    for places in RESERVED.values():
+        assert places
+        assert all((ROOT / "hflray" / place).exists() for place in places)
+
+
+def test_files_are_short():
     assert long_files(sources("hflray")) == []
 
 
@@ -333,9 +354,8 @@ def test_the_imports_within_a_row_form_no_cycle():
 
 
 def test_a_long_file_and_an_orphan_are_reported():
-    assert long_files({"rl/env.py": "x\n" * 301, "rl/ok.py": "x\n" * 300, "config.py": "x\n" * 999}) == [
-        "rl/env.py: 301 lines, at most 300"
-    ]
+    files = {"rl/env.py": "x\n" * 301, "rl/ok.py": "x\n" * 300, "cost.py": "x\n" * 501, "fleet.py": "x\n" * 500}
+    assert long_files(files) == ["cost.py: 501 lines, at most 500", "rl/env.py: 301 lines, at most 300"]
     modules = ["cost.py", "scheduling/ikc.py", "rl/__init__.py"]
     tests = ["test_cost.py", "scheduling/test_ikc.py", "test_rl.py", "test_house.py"]
     tests += ["benchmarks/test_speed.py", "cluster/test_launcher.py"]
