@@ -45,8 +45,22 @@ def test_named_settings_stay_and_nothing_is_measured(monkeypatch) -> None:
 def test_small_rounds_and_no_autotune_take_the_fixed_choice(monkeypatch, changes, passes) -> None:
     asked = rates(monkeypatch, {})
     resolved = autotune.resolve(TrainingConfig(**changes), SHAPE, 3, passes)
-    assert (resolved.kernel, resolved.threads) == ("channels_last", 1)
+    assert (resolved.kernel, resolved.threads) == (autotune.fixed_kernel(), 1)
     assert asked == []
+
+
+def test_the_fixed_choice_is_native_where_it_can_be_built(tmp_path, monkeypatch) -> None:
+    assert autotune.fixed_kernel() == ("native" if autotune.compiler() else "channels_last")
+    broken = tmp_path / "broken-cc"
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    for compiler in ("no-such-compiler", str(broken)):
+        monkeypatch.setenv("CC", compiler)
+        autotune.library.cache_clear()
+        try:
+            assert autotune.resolve(TrainingConfig(), SHAPE, 3, 1).kernel == "channels_last"
+        finally:
+            autotune.library.cache_clear()
 
 
 def test_the_fastest_kernel_is_taken_and_more_threads_only_if_they_pay(monkeypatch) -> None:
@@ -98,7 +112,7 @@ def test_the_available_gpus_settle_where_devices_train() -> None:
         return resolved.device, resolved.kernel
 
     assert settled(0.5, device="cuda") == settled(2.0, device="auto") == ("cuda", "batched")
-    assert settled(0.0, device="auto") == settled(1.0, device="cpu") == ("cpu", "channels_last")
+    assert settled(0.0, device="auto") == settled(1.0, device="cpu") == ("cpu", autotune.fixed_kernel())
     with pytest.raises(HflrayError, match=r"training.device: 'cuda', but Ray has no GPU"):
         settled(0.0, device="cuda")
     with pytest.raises(HflrayError, match=r"training.kernel: 'native' is for CPUs"):

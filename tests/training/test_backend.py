@@ -42,7 +42,7 @@ def test_rays_gpus_size_the_pool(ray_session, monkeypatch) -> None:
 
 
 def test_settings_that_are_named_or_settled_elsewhere_stay() -> None:
-    assert made().settle().kernel == autotune.FIXED_KERNEL
+    assert made().settle().kernel == autotune.fixed_kernel()
     assert made("training.kernel=eager").settle().kernel == "eager"
     elsewhere = made(settled={"kernel": "eager", "threads": 2})
     assert (elsewhere.settle().kernel, elsewhere.settle().threads) == ("eager", 2)
