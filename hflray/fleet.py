@@ -15,8 +15,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.spatial import cKDTree
-from scipy.special import ndtri
 
 from hflray.arrays import FloatArray, IntArray
 from hflray.config import FleetConfig
@@ -99,6 +97,8 @@ def standard_normal(key: int, devices: IntArray, edges: IntArray) -> FloatArray:
     The number is the normal quantile of the upper 53 bits of a counter, mixed twice by SplitMix64 (Steele, Lea, Flood:
     "Fast Splittable Pseudorandom Number Generators", 2014).
     """
+    from scipy.special import ndtri  # with the other one, 0.4 s that only large fleets need
+
     golden, mask = np.uint64(0x9E3779B97F4A7C15), 0xFFFFFFFFFFFFFFFF
 
     def mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -216,6 +216,8 @@ class Fleet:
         index = np.asarray(devices, dtype=np.intp)
         if self.links is None:
             return _first(np.asarray(self.distance_m[index]), count)
+        from scipy.spatial import cKDTree
+
         # Query a few more edges and sort again, because the tree ignores the clamp and the order of ties.
         candidates = min(self.num_edges, count + 4)
         edges = cKDTree(self.edge_position_m).query(self.position_m[index], k=np.arange(1, candidates + 1))[1]

@@ -15,7 +15,6 @@ import numpy as np
 from hflray import metrics
 from hflray.allocation import allocate_round
 from hflray.assignment import configured_assigner
-from hflray.assignment.bounds import lower_bound
 from hflray.config import BITS_PER_KB, DataConfig, ExperimentConfig
 from hflray.cost import Workload, round_cost
 from hflray.data.datasets import CIFAR_RANGE, FASHION_RANGE
@@ -94,6 +93,8 @@ def run_study(config: ExperimentConfig) -> Iterator[FleetRecord]:
         ConfigError: see `sized_by_data`.
         InfeasibleError: an edge's allocation failed.
     """
+    from hflray.assignment.bounds import lower_bound  # loads SciPy and Numba, which a sweep of another task may not need
+
     config = sized_by_data(config)
     work = Workload.of(config, MODEL_KB * BITS_PER_KB)
     assigner = configured_assigner(config)

@@ -11,6 +11,7 @@ import inspect
 import os
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -118,16 +119,26 @@ def load_cifar10(root: Path) -> Dataset:
     return _stored("cifar10", root, CIFAR_RANGE)
 
 
+def digits_table() -> NDArray[np.int64]:
+    """64 pixels of 0 to 16 and the label of each image, (1797, 65), from scikit-learn's file.
+
+    scikit-learn itself is not imported: that takes a second.
+    """
+    where = find_spec("sklearn")
+    assert where is not None
+    assert where.origin is not None
+    path = Path(where.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    return np.loadtxt(path, delimiter=",", dtype=np.float64).astype(np.int64)
+
+
 def load_digits(root: Path | None = None) -> Dataset:
     """Load scikit-learn's handwritten digits: 1,797 images, enlarged from 8×8 to 1×28×28, ten classes.
 
     Each class is split four to one into training and test images. The split does not depend on the experiment's seed.
     """
-    from sklearn.datasets import load_digits as load
-
-    bunch = load()
-    images = _enlarge(bunch.images.astype(np.int64), DIGITS_SIZE, 255, 16)
-    labels = bunch.target.astype(np.int64)
+    table = digits_table()
+    images = _enlarge(table[:, :-1].reshape(-1, 8, 8), DIGITS_SIZE, 255, 16)
+    labels = table[:, -1].copy()
     rng = seeding.stream(0, "digits-split")
     is_test = np.zeros(len(labels), bool)
     for value in range(10):

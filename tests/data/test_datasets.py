@@ -51,6 +51,15 @@ def real(name: str) -> Dataset:
     return load_dataset(name)
 
 
+def test_digits_are_those_of_scikit_learn():
+    """They are read from its files, without importing it."""
+    from sklearn.datasets import load_digits
+
+    table, theirs = datasets.digits_table(), load_digits()
+    np.testing.assert_array_equal(table[:, :-1], theirs.data)
+    np.testing.assert_array_equal(table[:, -1], theirs.target)
+
+
 def test_digits_need_no_file_and_are_split_evenly():
     digits = load_dataset("digits", root="/nonexistent")
     assert digits.image_shape == (1, 28, 28)
