@@ -24,6 +24,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from hflray.allocation.kernels.bisection import bisect_edge
 from hflray.allocation.kernels.blocks import advance, evaluate, locate, start_logarithms, start_prices, start_shares
 from hflray.allocation.kernels.bundles import Devices, Guess, Setting, Solved
@@ -50,13 +52,20 @@ from hflray.allocation.kernels.lanes import (
 from hflray.allocation.kernels.terms import LN2, log_1p, slack
 from hflray.arrays import FloatArray
 
+
+def _count(value: int) -> int:
+    """A NumPy integer. Numba would compile `newton` once for each value of a constant that is a Python integer."""
+    return np.int64(value)  # type: ignore[return-value]
+
+
 # (longest step in any logarithm, evaluations) of the attempts before bisection takes over. The bold one has converged
 # on every instance of the stress test (100,000, harder than any fleet) within 30; the rest is there in case one does
 # not.
-BOLD, BOLD_TRIALS = 8.0, 40
-CAUTIOUS, CAUTIOUS_TRIALS = 2.0, 80
-WARM = 12  # evaluations from a neighbour's solution; it needs 2 to 5
-POLISH = 8  # evaluations after bisection
+BOLD, BOLD_TRIALS = 8.0, _count(40)
+CAUTIOUS, CAUTIOUS_TRIALS = 2.0, _count(80)
+WARM = _count(12)  # evaluations from a neighbour's solution; it needs 2 to 5
+POLISH = _count(8)  # evaluations after bisection
+ONCE = _count(1)
 BISECTED = 1000  # added to the count of evaluations when bisection was needed
 
 
@@ -206,7 +215,7 @@ def solve_edge(
     count += found.evaluations
     if not found.residual <= tol:  # then where bisection ended, with the residual there
         fill(devices, x, y, work)
-        found = newton(n, work, setting, price, deadline, tol, CAUTIOUS, 1)
+        found = newton(n, work, setting, price, deadline, tol, CAUTIOUS, ONCE)
     take_back(work, x, y)
     return Solved(found.price, found.deadline, found.residual, BISECTED + count, found.slope)
 

@@ -1,20 +1,27 @@
 """How hflray's kernels are compiled: Numba, cached on disk, without the interpreter lock.
 
+Processes that need a kernel at the same time compile it once: the others wait, and take it from the disk.
+
 Threads come from Python (`hflray.allocation.batch`), not from Numba's parallel mode: its threading layers do not all
 survive the forks and threads of a Ray worker, and compile several times longer.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import logging
-from collections.abc import Callable
+import os
+import tempfile
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
 from numba.core import event
+from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import register_jitable
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -47,8 +54,60 @@ def _compiled(function: Function, fastmath: Any) -> Function:
     index = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
     if index is not None and hasattr(index, "_source_stamp"):
         index._source_stamp = (_sources(), 0)
+        compiled.compile = _once(compiled)
     result: Function = compiled
     return result
+
+
+def _once(compiled: Any) -> Callable[[Any], Any]:
+    """The dispatcher's `compile`, while no other process of this machine compiles one of these kernels."""
+    compile_now = compiled.compile
+
+    def compile_once(signature: Any) -> Any:
+        with global_compiler_lock:  # Numba's own, of the threads; taken first, as a caller of ours may hold it
+            if _gate.held or _kept(compiled, signature):
+                return compile_now(signature)
+            with _gate.alone():
+                return compile_now(signature)  # which looks on the disk first
+
+    return compile_once
+
+
+def _kept(compiled: Any, signature: Any) -> bool:
+    """Whether it need not be compiled."""
+    if signature in compiled.overloads:
+        return True
+    try:
+        key = compiled._cache._index_key(signature, compiled.targetctx.codegen())
+        return key in compiled._cache._cache_file._load_index()
+    except (AttributeError, OSError):  # another Numba, an unreadable cache: better twice than not at all
+        return True
+
+
+class _Gate:
+    """A lock that the processes of this user hold while they compile into the same cache."""
+
+    def __init__(self) -> None:
+        self.held = False  # by this process; read and written under Numba's own lock
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold it; without, where there can be no such file."""
+        where = f"{PACKAGE}\0{os.environ.get('NUMBA_CACHE_DIR', '')}"
+        name = f"hflray-kernels-{os.getuid()}-{hashlib.sha256(where.encode()).hexdigest()[:12]}"
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(OSError):
+                file = os.open(Path(tempfile.gettempdir()) / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                stack.callback(os.close, file)
+                fcntl.flock(file, fcntl.LOCK_EX)
+            self.held = True
+            try:
+                yield
+            finally:
+                self.held = False
+
+
+_gate = _Gate()
 
 
 @cache

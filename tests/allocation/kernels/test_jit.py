@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import hflray
 from hflray.allocation.kernels.jit import kernel_files
+
+COMPILES = """
+import numpy as np
+from numba.core import event
+from hflray.allocation.kernels.bundles import Devices
+from hflray.allocation.kernels.lanes import fill
+
+class Count(event.Listener):
+    seen = 0
+    def on_start(self, event):
+        self.seen += "hflray" in str(event.data["dispatcher"].__module__)
+    def on_end(self, event):
+        pass
+
+count = Count()
+event.register("numba:compile", count)
+row = np.ones(3)
+fill(Devices(row, row, row, row), row, row, np.empty((16, 8)).reshape(-1))
+print(count.seen)
+"""
 
 
 def test_every_file_with_a_kernel_is_watched():
@@ -16,3 +39,25 @@ def test_every_file_with_a_kernel_is_watched():
     assert {"edge.py", "state.py", "terms.py"} <= {path.name for path in decorated}
     assert package / "allocation" / "newton.py" in kernel_files()  # it speaks of kernels, although it holds none
     assert package / "allocation" / "cvxpy.py" not in kernel_files()
+
+
+def compiled_by(processes: int, **env: str) -> list[int]:
+    """Start processes at once; how many kernels each compiled."""
+    command = [sys.executable, "-c", COMPILES]
+    started = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=os.environ | env)
+        for _ in range(processes)
+    ]
+    return [int(process.communicate(timeout=100)[0]) for process in started]
+
+
+def test_processes_that_start_together_compile_once(tmp_path) -> None:
+    counts = compiled_by(3, NUMBA_CACHE_DIR=str(tmp_path))
+    assert sorted(counts)[:2] == [0, 0]
+    assert max(counts) >= 2  # `fill` and what it calls
+    assert compiled_by(1, NUMBA_CACHE_DIR=str(tmp_path)) == [0]
+
+
+def test_where_there_can_be_no_lock_each_compiles(tmp_path) -> None:
+    counts = compiled_by(2, NUMBA_CACHE_DIR=str(tmp_path / "cache"), TMPDIR="/nonexistent", TEMP="", TMP="")
+    assert max(counts) >= 2
