@@ -66,6 +66,11 @@ class MLflowSink(Sink):
         self._place = place
         self._client: Any = None
 
+    def may_wait(self) -> bool:
+        """A database that has to be made first: that and importing MLflow takes some CPU seconds."""
+        path = self.where.removeprefix("sqlite:///")
+        return path != self.where and not Path(path).exists()
+
     def connect(self) -> None:
         """Find or create the experiment.
 

@@ -17,6 +17,7 @@ from hflray.tracking.sink import Artifact, Ending, Round, Run, Sink, reason
 log = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 5.0  # the pause before a failing tracker is tried again
+PATIENCE_S = 20.0  # how long the connection to a tracker that may wait is put off before the first round
 CLOSE_WITHIN_S = 20.0  # how long the end of a sweep waits for a tracker that does not answer
 ARTIFACT_ATTEMPTS = 3
 
@@ -72,6 +73,7 @@ class Sender:
         self.sink = sink
         self._journal, self._lock, self._wake = journal, lock, threading.Event()
         self._outboxes: dict[str, _Outbox] = {}
+        self._needed = threading.Event()
         self._connected = self._closing = self._warned = False
         self._attempts_at_close = 0
         self._thread = threading.Thread(target=self._work, name=f"hflray-{sink.title}", daemon=True)
@@ -83,6 +85,10 @@ class Sender:
             ConfigError: the tracker is `required` and cannot be reached, or its setting is wrong.
         """
         sink = self.sink
+        if sink.may_wait() and not required:
+            self._thread.start()
+            return
+        self._needed.set()
         try:
             self._connect()
         except ConfigError:
@@ -104,6 +110,7 @@ class Sender:
 
     def round(self, key: str, round: Round, written: bool) -> None:
         """Send a round. `written` says that the journal holds it. The caller holds the lock."""
+        self._needed.set()
         box = self._outboxes[key]
         box.num_rounds += 1
         if written and (self._warned or box.has_backlog):
@@ -129,6 +136,7 @@ class Sender:
     def close_soon(self) -> None:
         """Let the thread end once it has sent everything or has retried for `CLOSE_WITHIN_S`."""
         self._closing = True
+        self._needed.set()
         self._wake.set()
 
     def wait(self, deadline: float) -> None:
@@ -144,6 +152,7 @@ class Sender:
     # ---- the thread
 
     def _work(self) -> None:
+        self._needed.wait(PATIENCE_S)
         while True:
             self._wake.wait()
             self._wake.clear()

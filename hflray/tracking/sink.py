@@ -125,6 +125,10 @@ class Sink(Protocol):
         """Connect to the tracker, or raise. This is the first call, and the first one after a failure."""
         return
 
+    def may_wait(self) -> bool:
+        """Whether it is surely there and need not be reached before the first round, which then comes sooner."""
+        return False
+
     @abstractmethod
     def open(self, run: Run) -> int:
         """Create the run, or find it by its key and sweep after a restart; return its last round, or -1 for none."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hflray import registry
-from hflray.tracking import Tracker, default_uri
+from hflray.tracking import Tracker, default_uri, sender
 from tests.tracking.diary import Diary
 
 Opener = Callable[..., Tracker]
@@ -18,8 +18,9 @@ Opener = Callable[..., Tracker]
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of one database for all tests, because MLflow takes seconds to create one.
 
-    Each test has a sweep of its own.
+    Each test has a sweep of its own, and the database is not put off until a first round.
     """
+    sender.PATIENCE_S = 0.1
     return tmp_path_factory.mktemp("results")
 
 

@@ -182,3 +182,27 @@ def test_a_required_tracker_that_cannot_be_reached_is_refused(open_tracker, monk
     monkeypatch.setattr(Diary, "connect", lambda self: (_ for _ in ()).throw(ConnectionError("nobody there")))
     with pytest.raises(ConfigError, match=r"tracking.sinks: cannot open 'my desk' \(nobody there\); start that server"):
         open_tracker("needed", sinks=("diary",), required=True)
+
+
+def test_a_tracker_that_may_wait_is_opened_for_the_first_round(open_tracker, diary, monkeypatch) -> None:
+    monkeypatch.setattr(sender, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(Diary, "may_wait", lambda self: True)
+    opened: list[str] = []
+    monkeypatch.setattr(Diary, "connect", lambda self: opened.append("now"))
+    tracker = open_tracker("patient", sinks=("diary",))
+    tracker.start("t1", "t1", small_config(), {})
+    time.sleep(0.3)
+    assert opened == []
+    tracker.round("t1", 1, {"accuracy": 0.5})
+    until(lambda: opened == ["now"])
+    tracker.finish("t1")
+    assert tracker.close()
+
+
+def test_a_tracker_that_may_wait_and_is_required_is_opened_at_once(open_tracker, diary, monkeypatch) -> None:
+    monkeypatch.setattr(Diary, "may_wait", lambda self: True)
+    opened: list[str] = []
+    monkeypatch.setattr(Diary, "connect", lambda self: opened.append("now"))
+    tracker = open_tracker("required", sinks=("diary",), required=True)
+    assert opened == ["now"]
+    assert tracker.close()
