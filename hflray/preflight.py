@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from hflray.config import ExperimentConfig
 from hflray.data import Dataset
 from hflray.experiment import Experiment
 from hflray.progress import duration
-from hflray.scenario import Scenario
+from hflray.scenario import DataKey, Scenario, data_key
 from hflray.sweep import SweepFile, Trial
 from hflray.tasks import find_task, tasks_where
 from hflray.training.hierarchy import MAX_EDGE_ACTORS
@@ -27,13 +26,6 @@ from hflray.training.plan import pool_size
 
 # The memory that a process of each kind adds, in MiB: the proportional set size, measured on Linux.
 DRIVER_MB, TRIAL_MB, DEVICE_ACTOR_MB, EDGE_ACTOR_MB, RAY_MB = 600, 530, 280, 70, 250
-
-DataKey = tuple[str, str | None]
-
-
-def data_key(config: ExperimentConfig) -> DataKey:
-    """Return the key of a data set: its name and its folder."""
-    return config.data.name, config.data.root
 
 
 @dataclass
@@ -154,31 +146,3 @@ def _samples_per_second(config: ExperimentConfig, scenario: Scenario) -> float:
     begin = time.perf_counter()
     host.train_each(experiment.global_model, devices)
     return passes / (time.perf_counter() - begin)
-
-
-def with_data_root(file: SweepFile, root: Path) -> SweepFile:
-    """The sweep with ``data.root`` set."""
-    data = dict(file.experiment.get("data") or {}) | {"root": str(root)}
-    return file.model_copy(update={"experiment": file.experiment | {"data": data}})
-
-
-def with_absolute_paths(file: SweepFile) -> SweepFile:
-    """Paths in a sweep file are relative to where the command runs; trials run, and resume, elsewhere."""
-
-    def absolute(name: Any) -> Any:
-        relative = isinstance(name, str) and name.endswith(".npz") and Path(name).exists()
-        return str(Path(name).resolve()) if relative else name
-
-    experiment, sweep = dict(file.experiment), dict(file.sweep)
-    data = experiment.get("data")
-    if isinstance(data, dict):
-        data = dict(data)
-        if "name" in data:
-            data["name"] = absolute(data["name"])
-        if isinstance(data.get("root"), str):
-            data["root"] = str(Path(data["root"]).expanduser().resolve())
-        experiment["data"] = data
-    axis = sweep.get("data.name")
-    if axis is not None and axis.kind in ("grid", "zip", "choice"):
-        sweep["data.name"] = axis.model_copy(update={axis.kind: [absolute(name) for name in getattr(axis, axis.kind)]})
-    return file.model_copy(update={"experiment": experiment, "sweep": sweep})

@@ -21,6 +21,13 @@ PARTITION_OPTIONS: dict[str, Callable[[ExperimentConfig], dict[str, Any]]] = {
     "dirichlet": lambda config: {"alpha": config.data.dirichlet_alpha},
 }
 
+DataKey = tuple[str, str | None]
+
+
+def data_key(config: ExperimentConfig) -> DataKey:
+    """Return the key of a data set: its name and its folder."""
+    return config.data.name, config.data.root
+
 
 @dataclass(frozen=True, eq=False)
 class Scenario:

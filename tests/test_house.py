@@ -54,7 +54,7 @@ RESERVED = {quoted(library)[0]: quoted(files) for library, files in design_table
 OTHER_WORDS = {
     ("config/files.py", "experiment"): "the section of a sweep file",
     ("sweep/trials.py", "experiment"): "the section of a sweep file",
-    ("preflight.py", "experiment"): "the section of a sweep file",
+    ("sweep/places.py", "experiment"): "the section of a sweep file",
     ("results.py", "experiment"): "the experiment in MLflow",
     ("tracking/tracker.py", "experiment"): "the experiment in MLflow",
     ("experiment.py", "clustering"): "a part of an experiment's state",

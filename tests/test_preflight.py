@@ -7,8 +7,8 @@ import re
 import pytest
 
 from hflray.errors import ConfigError, DataError
-from hflray.preflight import check_trials, estimate, with_absolute_paths, with_data_root
-from hflray.sweep import expand, load_sweep
+from hflray.preflight import check_trials, estimate
+from hflray.sweep import expand, load_sweep, with_absolute_paths, with_data_root
 
 SMALL = [
     "fleet.num_devices=12",

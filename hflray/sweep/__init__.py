@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+from hflray.sweep.places import with_absolute_paths, with_data_root
 from hflray.sweep.sections import Axis, EarlyStoppingConfig, PopulationConfig, SearchConfig, SweepFile, TuneConfig
 from hflray.sweep.trials import Trial, expand, first_values, load_sweep, make_trial, run_name, smoke
 from hflray.tasks.assignment import assigner_label
@@ -22,4 +23,5 @@ from hflray.tasks.assignment import assigner_label
 __all__ = [
     "Axis", "EarlyStoppingConfig", "PopulationConfig", "SearchConfig", "SweepFile", "Trial", "TuneConfig",
     "assigner_label", "expand", "first_values", "load_sweep", "make_trial", "run_name", "smoke",
+    "with_absolute_paths", "with_data_root",
 ]  # fmt: skip

@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from hflray import checkpoint
-from hflray.data import Dataset
-from hflray.models import build_model, load_vector
-
 if TYPE_CHECKING:
     import torch
+
+    from hflray.data import Dataset
 
 
 @dataclass(frozen=True)
@@ -36,6 +34,9 @@ class FinalModel:
 
     def module(self) -> torch.nn.Module:
         """Return the network with the checkpoint's weights, in evaluation mode."""
+        from hflray import checkpoint  # imported here because torch takes a second to import
+        from hflray.models import build_model, load_vector
+
         module = build_model("hfl", self.dataset.image_shape, self.dataset.num_classes)
         with self.saved() as folder:
             load_vector(module, checkpoint.load(Path(folder) / "state")["global_model"])

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from hflray.config import ExperimentConfig, TrainingConfig
 from hflray.models import ModelKind
 from hflray.training.autotune import resolve
-from hflray.training.hierarchy import Hierarchy, RayHierarchy, SerialHierarchy, start_ray
+from hflray.training.hierarchy import Hierarchy, RayHierarchy, SerialHierarchy
 from hflray.training.local import DeviceData, LocalJob
 from hflray.training.plan import PoolSize, pool_size
 from hflray.training.pool import processes_per_gpu
 from hflray.training.processes import gpu_load, useful_cpus
+from hflray.training.start import start_ray
 
 LEFT_OPEN = {"kernel": "auto", "threads": None, "device": "auto"}  # values that ask for a measurement
 

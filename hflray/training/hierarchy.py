@@ -9,27 +9,25 @@ from __future__ import annotations
 
 import logging
 import math
-import os
-import platform
-import socket
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hflray.errors import ConfigError, DivergedError, WorkerLostError
+from hflray.errors import DivergedError, WorkerLostError
 from hflray.training.aggregate import FloatVector, SumVector, mean
 from hflray.training.local import EVALUATION_BATCH, DeviceData, DeviceHost, EdgeTask, LocalJob
 from hflray.training.plan import RoundPlan, balance, plan_round
 from hflray.training.pool import ActorPool
+from hflray.training.start import last_line, start_ray
+
+__all__ = ["Hierarchy", "RayHierarchy", "SerialHierarchy", "cloud_aggregate", "start_ray", "summarise"]
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 MAX_EDGE_ACTORS = 8  # an edge only adds a few arrays, so more processes would cost more than they save
-OBJECT_STORE_BYTES = 2 * 2**30  # for a Ray that we start: data sets and a few models; Ray spills the excess to disk
-CONNECT_S = 10.0  # how long a cluster's address may take to answer
 ATTEMPTS = 3  # attempts at a round before lost actors end the trial
 
 
@@ -222,7 +220,7 @@ class RayHierarchy:
             except loss_errors as error:
                 failure = error
             if "creation task" in str(failure):  # the actor failed to start, and a new one would fail too
-                raise WorkerLostError(f"{activity}: a worker could not start: {_last_line(failure)}") from failure
+                raise WorkerLostError(f"{activity}: a worker could not start: {last_line(failure)}") from failure
             reason = type(failure).__name__
             log.warning("%s: a worker was lost (%s); starting new ones and doing it again", activity, reason)
             if number < ATTEMPTS:
@@ -236,64 +234,3 @@ class RayHierarchy:
     def close(self) -> None:
         """End the actors."""
         self.pool.close()
-
-
-def _last_line(error: Exception) -> str:
-    """Return the error line of a traceback that is given as text."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return next((line for line in reversed(lines) if "Error: " in line), lines[-1] if lines else type(error).__name__)
-
-
-def _is_reachable(address: str | None) -> bool:
-    """Return whether `address` is ``host:port``; raise OSError if no server listens there. Ray tries for minutes."""
-    host, _, port = (address or "").rpartition(":")
-    if not host or not port.isdigit():
-        return False
-    socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
-    return True
-
-
-def start_ray(num_cpus: int | None = None) -> int:
-    """Use this process's Ray session, or join the cluster at ``$RAY_ADDRESS``, or start Ray on this machine.
-
-    Returns:
-        The number of CPUs that Ray has, at least 1.
-
-    Raises:
-        ConfigError: there is no cluster at ``$RAY_ADDRESS``, it requires a token, or it runs another Ray or Python.
-    """
-    import ray
-    from ray.exceptions import AuthenticationError
-
-    if not ray.is_initialized():
-        options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-        # The address is passed as an argument because Ray may start a new cluster when the environment says "auto".
-        address = os.environ.get("RAY_ADDRESS")
-        if address:
-            options["address"] = address
-        else:
-            # This is for the processes that Ray starts. One process serves several trials, each in a new thread. By
-            # default glibc gives nearly every thread its own heap, and each heap keeps its peak size.
-            os.environ.setdefault("MALLOC_ARENA_MAX", "2")
-            # Without "local", Ray would join any cluster that runs on this machine.
-            options |= {"address": "local", "num_cpus": num_cpus}
-            options |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
-        reachable = False
-        try:
-            reachable = _is_reachable(address)
-            ray.init(**options)
-        except (AuthenticationError, OSError, ValueError, RuntimeError) as error:
-            # For a wrong token Ray often reports only that it could not connect.
-            if isinstance(error, AuthenticationError) or (reachable and isinstance(error, ConnectionError)):
-                raise ConfigError(
-                    f"RAY_ADDRESS: the cluster at '{address or 'this machine'}' does not let this process in: it wants "
-                    "its token; copy its nodes' ~/.ray/auth_token here, chmod 600, and set RAY_AUTH_MODE=token"
-                ) from error
-            if not address:
-                raise
-            versions = f"Ray {ray.__version__}, Python {platform.python_version()}"
-            raise ConfigError(
-                f"RAY_ADDRESS: cannot join a cluster at '{address}' as {versions} ({_last_line(error)}); start it with "
-                "`ray up`, run this on one of its nodes, or leave --address out for this machine alone"
-            ) from error
-    return max(1, int(ray.cluster_resources().get("CPU", 1)))

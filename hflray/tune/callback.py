@@ -16,8 +16,9 @@ from ray.tune.logger import JsonLoggerCallback
 
 from hflray import metrics
 from hflray.compare import Outcome
-from hflray.preflight import Checked, data_key
+from hflray.preflight import Checked
 from hflray.progress import SweepProgress
+from hflray.scenario import data_key
 from hflray.sweep import SweepFile, Trial, make_trial
 from hflray.tasks import find_task
 from hflray.tasks.base import Product

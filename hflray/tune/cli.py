@@ -17,16 +17,16 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.table import Table
 
+# What takes long to import comes later: kernels are compiled and Ray starts meanwhile.
 from hflray.compare import Outcome, closing_table, comparison_lines
 from hflray.errors import ConfigError, HflrayError
-from hflray.preflight import check_trials, estimate, with_absolute_paths, with_data_root
 from hflray.results import SweepFolder, find, new_folder, unfinished
-from hflray.sweep import SweepFile, Trial, expand, load_sweep, smoke
+from hflray.sweep import SweepFile, Trial, expand, load_sweep, smoke, with_absolute_paths, with_data_root
 from hflray.tasks import find_task
 from hflray.tasks.assignment import assigner_label
 from hflray.tracking import Tracker, default_uri
-from hflray.tune.driver import run_sweep
-from hflray.tune.storage import fetch
+from hflray.training.start import never_mind, start_soon
+from hflray.tune import warm
 
 PACKAGE = Path(__file__).parents[1]
 # Inside the package when it was installed from a wheel, beside it in a checkout.
@@ -141,6 +141,8 @@ def command(
         if config or overrides or smoke_run or data_root or tracking_uri:
             raise ConfigError(f"--resume {resume}: the saved sweep says it all; leave CONFIG, --set and the like out")
         if storage is not None:
+            from hflray.tune.storage import fetch
+
             fetch(storage, results, resume)
         folder = find(results, resume)
     else:
@@ -153,7 +155,12 @@ def command(
         folder = new_folder(results, file, uri, first.experiment)
         folder.storage, folder.sinks = storage, first.sinks
     trials = expand(folder.file)
+    if not dry_run:
+        warm.begin(trials)
+        start_soon()
     with console.status("checking data and measuring this machine"):
+        from hflray.preflight import check_trials, estimate
+
         # The head of a cluster need not have the GPU that its workers have.
         here = not os.environ.get("RAY_ADDRESS") or all(trial.config.training.device == "cpu" for trial in trials)
         checked = check_trials(trials, folder.file.task, measure=here and not dry_run)
@@ -169,6 +176,8 @@ def command(
         folder = _asked(folder, results)
     elif resume is not None and not quiet:
         console.print(f"going on with {folder.path.name}", markup=False, highlight=False)
+
+    from hflray.tune.driver import run_sweep
 
     going_on = (folder.path / "sweep.json").exists()
     started = time.monotonic()
@@ -245,3 +254,5 @@ def main() -> None:
         what = f"{error.filename or 'results'}: {error.strerror or error}"
         print(f"error: {what}; make room or the folder writable, or give another with --results", file=sys.stderr)
         sys.exit(2)
+    finally:
+        never_mind()

@@ -22,7 +22,7 @@ from hflray.results import SweepFolder, claimed
 from hflray.sweep import SweepFile, Trial
 from hflray.tasks import find_task
 from hflray.tracking import Tracker, titles
-from hflray.training.hierarchy import start_ray
+from hflray.training.start import start_ray
 from hflray.tune.callback import ResultFile, SweepCallback, current_callback
 from hflray.tune.live import discoverable
 from hflray.tune.mending import put_back, salvage, set_aside
@@ -137,7 +137,10 @@ def _fit(
     os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
     import ray
     from ray import tune
+    from ray.air._internal import usage
 
+    # To count the kinds of callbacks it imports MLflow and others, two seconds before the first trial.
+    usage.tag_callbacks = lambda callbacks: False
     for name in ("ray.tune", "ray.train", "ray.air", "ray"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     file = folder.file

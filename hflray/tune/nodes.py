@@ -18,7 +18,7 @@ import yaml
 
 from hflray.errors import ConfigError, HflrayError
 from hflray.provenance import differences, release
-from hflray.training.hierarchy import start_ray
+from hflray.training.start import start_ray
 
 BOOTSTRAP = Path("~/ray_bootstrap_config.yaml")  # where `ray up` leaves the cluster's file on the head
 ANSWER_S = 120.0  # a first worker process of a node that has just booted takes long to import

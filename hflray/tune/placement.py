@@ -13,7 +13,8 @@ from typing import Any
 
 from hflray.config import ExperimentConfig
 from hflray.errors import ConfigError
-from hflray.preflight import Checked, data_key
+from hflray.preflight import Checked
+from hflray.scenario import data_key
 from hflray.sweep import SweepFile, Trial
 from hflray.tasks import find_task
 from hflray.training.plan import pool_size

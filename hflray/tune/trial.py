@@ -17,9 +17,8 @@ from pyarrow.fs import FileSelector, FileType
 from hflray.config import ExperimentConfig
 from hflray.errors import HflrayError, WorkerLostError
 from hflray.experiment import Experiment
-from hflray.preflight import data_key
 from hflray.provenance import differences, release
-from hflray.scenario import Scenario
+from hflray.scenario import Scenario, data_key
 from hflray.sweep import SweepFile, make_trial
 from hflray.tasks import Job, Result, Saved, find_task
 from hflray.tune.live import LiveTrial

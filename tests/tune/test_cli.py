@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 from mlflow import MlflowClient
 
-from hflray import metrics
+from hflray import metrics, preflight
 from hflray.experiment import Experiment
 from hflray.models import to_vector
 from hflray.preflight import Checked
@@ -263,7 +263,7 @@ def test_help_names_every_option(run_in_process) -> None:
 def test_results_that_cannot_be_written_are_one_line(run_in_process, tmp_path, monkeypatch) -> None:
     """A file where the folder should be: what a read-only or full disk raises, and for root too."""
     (tmp_path / "taken").write_text("")
-    monkeypatch.setattr(cli, "check_trials", lambda *_, **__: Checked())
+    monkeypatch.setattr(preflight, "check_trials", lambda *_, **__: Checked())
     code, out, err = run_in_process("--results", "taken")
     assert code == 2, out
     assert len(err.splitlines()) == 1

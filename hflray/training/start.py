@@ -1,0 +1,118 @@
+"""Ray for this process: the one it is in, a cluster's, or one started here, in the background if that helps."""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+from hflray.errors import ConfigError
+
+OBJECT_STORE_BYTES = 2 * 2**30  # for a Ray that we start: data sets and a few models; Ray spills the excess to disk
+CONNECT_S = 10.0  # how long a cluster's address may take to answer
+
+_starting: Future[int] | None = None  # what `start_soon` has begun
+
+
+def start_soon() -> None:
+    """Begin to start Ray on this machine, if none is asked for elsewhere; `start_ray` waits for it.
+
+    The workers that Ray starts beforehand are left out: Tune's trials, which have an environment of their own, and
+    their actors cannot use them.
+    """
+    global _starting
+    if _starting is None and not os.environ.get("RAY_ADDRESS"):
+        _starting = done = Future[int]()
+
+        def begin() -> None:
+            try:
+                done.set_result(_start(None, {"_system_config": {"prestart_worker_first_driver": False}}))
+            except BaseException as error:
+                done.set_exception(error)
+            threading.Event().wait()  # Ray's processes are made to end with the thread that started them
+
+        threading.Thread(target=begin, name="hflray-start-ray", daemon=True).start()
+
+
+def never_mind() -> None:
+    """End what `start_soon` has begun, if nobody has asked for it: a mistake was found in the meantime."""
+    global _starting
+    if _starting is not None:
+        begun, _starting = _starting, None
+        if begun.exception() is None:
+            import ray
+
+            ray.shutdown()
+
+
+def last_line(error: Exception) -> str:
+    """Return the error line of a traceback that is given as text."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return next((line for line in reversed(lines) if "Error: " in line), lines[-1] if lines else type(error).__name__)
+
+
+def _is_reachable(address: str | None) -> bool:
+    """Return whether `address` is ``host:port``; raise OSError if no server listens there. Ray tries for minutes."""
+    host, _, port = (address or "").rpartition(":")
+    if not host or not port.isdigit():
+        return False
+    socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
+    return True
+
+
+def start_ray(num_cpus: int | None = None) -> int:
+    """Use this process's Ray session, or join the cluster at ``$RAY_ADDRESS``, or start Ray on this machine.
+
+    Returns:
+        The number of CPUs that Ray has, at least 1.
+
+    Raises:
+        ConfigError: there is no cluster at ``$RAY_ADDRESS``, it requires a token, or it runs another Ray or Python.
+    """
+    global _starting
+    if _starting is not None:
+        begun, _starting = _starting, None
+        begun.result()
+    return _start(num_cpus, {})
+
+
+def _start(num_cpus: int | None, more: dict[str, Any]) -> int:
+    """Do what `start_ray` does. `more` holds further arguments for a Ray that we start."""
+    import ray
+    from ray.exceptions import AuthenticationError
+
+    if not ray.is_initialized():
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+        # The address is passed as an argument because Ray may start a new cluster when the environment says "auto".
+        address = os.environ.get("RAY_ADDRESS")
+        if address:
+            options["address"] = address
+        else:
+            # This is for the processes that Ray starts. One process serves several trials, each in a new thread. By
+            # default glibc gives nearly every thread its own heap, and each heap keeps its peak size.
+            os.environ.setdefault("MALLOC_ARENA_MAX", "2")
+            # Without "local", Ray would join any cluster that runs on this machine.
+            options |= {"address": "local", "num_cpus": num_cpus}
+            options |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES, **more}
+        reachable = False
+        try:
+            reachable = _is_reachable(address)
+            ray.init(**options)
+        except (AuthenticationError, OSError, ValueError, RuntimeError) as error:
+            # For a wrong token Ray often reports only that it could not connect.
+            if isinstance(error, AuthenticationError) or (reachable and isinstance(error, ConnectionError)):
+                raise ConfigError(
+                    f"RAY_ADDRESS: the cluster at '{address or 'this machine'}' does not let this process in: it wants "
+                    "its token; copy its nodes' ~/.ray/auth_token here, chmod 600, and set RAY_AUTH_MODE=token"
+                ) from error
+            if not address:
+                raise
+            versions = f"Ray {ray.__version__}, Python {platform.python_version()}"
+            raise ConfigError(
+                f"RAY_ADDRESS: cannot join a cluster at '{address}' as {versions} ({last_line(error)}); start it with "
+                "`ray up`, run this on one of its nodes, or leave --address out for this machine alone"
+            ) from error
+    return max(1, int(ray.cluster_resources().get("CPU", 1)))
