@@ -78,6 +78,7 @@ class Experiment:
         gpus: the number of GPUs that the actors may use, or a part of one; None stands for all of Ray's, or for
             torch's if there is no Ray.
         settled: settings of ``training`` that were measured elsewhere, such as in a sweep's driver.
+        keep_actors: `close` leaves the actors to the next experiment of the same shape in this process.
     """
 
     def __init__(
@@ -87,11 +88,14 @@ class Experiment:
         cpus: int | None = None,
         gpus: float | None = None,
         settled: Mapping[str, Any] | None = None,
+        keep_actors: bool = False,
     ) -> None:
         self.scenario = scenario or Scenario.build(config)
         dataset = self.scenario.dataset
         samples = self.scenario.fleet.samples
-        self.backend = Backend(config, dataset.image_shape, dataset.num_classes, samples, cpus, gpus, settled)
+        self.backend = Backend(
+            config, dataset.image_shape, dataset.num_classes, samples, cpus, gpus, settled, keep_actors
+        )
         self._config = config.model_copy(update={"training": self.backend.training})
         model = build_model("hfl", dataset.image_shape, dataset.num_classes)
         self.global_model = init_vector(model, stream(config.seed, "model"))

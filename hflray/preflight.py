@@ -20,7 +20,7 @@ from hflray.progress import duration
 from hflray.scenario import DataKey, Scenario, data_key
 from hflray.sweep import SweepFile, Trial
 from hflray.tasks import find_task, tasks_where
-from hflray.training.hierarchy import MAX_EDGE_ACTORS
+from hflray.training.hierarchy import edge_actors
 from hflray.training.local import DeviceHost
 from hflray.training.plan import pool_size
 
@@ -125,8 +125,8 @@ def estimate(file: SweepFile, trials: Sequence[Trial], checked: Checked, cpus: i
     limits += [int(gpus / (file.tune.gpus_per_trial or 1.0))] if gpu_trials else []
     concurrent = max(1, min(limits))
     start_s = 12.0 * math.ceil(len(trials) / concurrent)
-    edges = max(min(t.config.fleet.num_edges, MAX_EDGE_ACTORS) for t in trials)
     actors = max(pool.actors for pool in pools)
+    edges = max(edge_actors(t.config.fleet.num_edges, pool.actors) for t, pool in zip(trials, pools, strict=True))
     memory_mb = DRIVER_MB + RAY_MB + concurrent * (TRIAL_MB + actors * DEVICE_ACTOR_MB + edges * EDGE_ACTOR_MB)
     seconds = start_s + work_s / min(cpus, concurrent * file.tune.cpus_per_trial)
     speed = ", ".join(f"{rate:,.0f}" for rate in rates.values())

@@ -53,16 +53,21 @@ class DeviceWorker:
     ) -> None:
         # torch is imported here and not above: an edge's process has no use for its 200 MB.
         from hflray.provenance import differences, release
-        from hflray.training.local import DeviceHost
         from hflray.training.machine import CpuClaim
 
         if expected is not None and (mismatch := differences(expected, release())):
             raise HflrayError(f"node {ray.util.get_node_ip_address()} runs {mismatch}; run cluster/setup_node.sh there")
 
         self._busy_s = 0.0
+        self._claim = CpuClaim() if pin else None
+        self.serve(job, data)
+
+    def serve(self, job: LocalJob, data: DeviceData) -> None:
+        """Host another experiment's devices from now on, as if just started."""
+        from hflray.training.local import DeviceHost
+
         self._job, self._samples = job, np.diff(data.offsets)
         self._trained: Any = None  # the live counter of trained samples, after `watch`
-        self._claim = CpuClaim() if pin else None
         self._host = DeviceHost(job, data)
 
     def about(self) -> tuple[int, float]:

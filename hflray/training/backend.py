@@ -33,6 +33,7 @@ class Backend:
         cpus: CPUs it may use; None: all that Ray knows.
         gpus: GPUs its actors may use, or a part of one; None: all that Ray knows, or torch where there is no Ray.
         settled: settings of ``training`` that have been measured elsewhere.
+        keep_actors: at its end, leave the actors to this process's next experiment.
 
     Attributes:
         training: the configuration's section, as far as it is settled.
@@ -47,7 +48,9 @@ class Backend:
         cpus: int | None = None,
         gpus: float | None = None,
         settled: Mapping[str, Any] | None = None,
+        keep_actors: bool = False,
     ) -> None:
+        self._keep = keep_actors
         self.training = config.training.model_copy(update=dict(settled or {}))
         self._config, self._samples, self._cpus, self._gpus = config, samples, cpus, gpus
         self._shape, self._classes = image_shape, num_classes
@@ -80,7 +83,7 @@ class Backend:
             else:
                 pool = self.pool(self._cpus or start_ray())
                 edges = self._config.fleet.num_edges
-                self._hierarchy = RayHierarchy(job, data(), edge_iterations, edges, *pool)
+                self._hierarchy = RayHierarchy(job, data(), edge_iterations, edges, *pool, keep=self._keep)
         return self._hierarchy
 
     @property

@@ -19,7 +19,7 @@ from hflray.errors import DivergedError, WorkerLostError
 from hflray.training.aggregate import FloatVector, SumVector, mean
 from hflray.training.local import EVALUATION_BATCH, DeviceData, DeviceHost, EdgeTask, LocalJob
 from hflray.training.plan import RoundPlan, balance, plan_round
-from hflray.training.pool import ActorPool
+from hflray.training.pool import ActorPool, pool_of
 from hflray.training.start import last_line, start_ray
 
 __all__ = ["Hierarchy", "RayHierarchy", "SerialHierarchy", "cloud_aggregate", "start_ray", "summarise"]
@@ -104,10 +104,11 @@ class RayHierarchy:
         job: how devices train.
         data: the samples of all devices; they are put into the object store once.
         edge_iterations: Q.
-        num_edges: M; edges beyond `MAX_EDGE_ACTORS` share actors.
+        num_edges: M; edges beyond `edge_actors` share actors.
         num_actors: the number of device actors.
         cpus_per_actor: CPUs that each device actor reserves.
         gpus_per_actor: the part of a GPU that each device actor reserves.
+        keep: `close` leaves the actors to the next experiment of the same shape, see `hflray.training.pool`.
     """
 
     def __init__(
@@ -119,13 +120,16 @@ class RayHierarchy:
         num_actors: int,
         cpus_per_actor: float = 1.0,
         gpus_per_actor: float = 0.0,
+        keep: bool = False,
     ) -> None:
         import ray
 
-        self._edge_iterations = edge_iterations
+        self._edge_iterations, self._keep = edge_iterations, keep
+        self._idle = True  # no call is under way, and the last one did not fail
         self._samples, self._test_count = np.diff(data.offsets), len(data.y_test)
-        edges = min(num_edges, MAX_EDGE_ACTORS)
-        self.pool = ActorPool(job, ray.put(data), num_actors, cpus_per_actor, edges, gpus_per_actor)
+        make = pool_of if keep else ActorPool
+        edges = edge_actors(num_edges, num_actors)
+        self.pool = make(job, ray.put(data), num_actors, cpus_per_actor, edges, gpus_per_actor)
 
     def train_round(
         self, round_index: int, model: FloatVector, devices: NDArray[np.intp], assignment: NDArray[np.intp]
@@ -208,10 +212,13 @@ class RayHierarchy:
         from ray.exceptions import ActorUnschedulableError, NodeDiedError, ObjectLostError, RayActorError, RayTaskError
 
         loss_errors = (RayActorError, ObjectLostError, NodeDiedError, ActorUnschedulableError)
+        self._idle = False
         for number in range(1, ATTEMPTS + 1):
             try:
                 self.pool.refresh()
-                return attempt()
+                result = attempt()
+                self._idle = True
+                return result
             except RayTaskError as error:
                 cause = error.cause
                 if not isinstance(cause, loss_errors):
@@ -232,5 +239,13 @@ class RayHierarchy:
         )
 
     def close(self) -> None:
-        """End the actors."""
-        self.pool.close()
+        """End the actors, or let them rest."""
+        if self._keep and self._idle:
+            self.pool.rest()
+        else:
+            self.pool.close()
+
+
+def edge_actors(num_edges: int, num_actors: int) -> int:
+    """How many actors add up for M edges: where few devices train at once, more would only take time to start."""
+    return min(num_edges, MAX_EDGE_ACTORS, max(1, num_actors))

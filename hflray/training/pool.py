@@ -4,6 +4,9 @@ On a single node, no actor is asked for its node. On several nodes, the partial 
 added on that node before they leave it. The traffic of a round therefore grows with nodes × edges and not with actors.
 (Models below Ray's 100 kB limit travel inside the calls, where adding first would not pay.) The placement of actors
 does not change results.
+
+A process that runs one experiment after another, such as a sweep's trials, can keep the actors for the next experiment
+of the same shape. Starting actors that import torch takes longer than a short trial.
 """
 
 from __future__ import annotations
@@ -25,6 +28,35 @@ PIN = os.environ.get("HFLRAY_PIN", "1") != "0"  # HFLRAY_PIN=0 lets actors move 
 SETTLE_S = 20.0  # how long to wait for each further actor after the first; late actors join a later round
 GIVE_UP_S = 900.0  # how long to wait for the first actor; a machine that an autoscaler starts takes minutes
 
+_resting: list[ActorPool] = []  # kept for this process's next experiment; one at most
+
+
+def pool_of(
+    job: LocalJob,
+    data_ref: Any,
+    num_actors: int,
+    cpus_per_actor: float,
+    num_edges: int,
+    gpus_per_actor: float = 0.0,
+) -> ActorPool:
+    """The pool that rests in this process, if it is of this shape, or a new one; arguments as of `ActorPool`."""
+    shape = _shape(job, num_actors, cpus_per_actor, num_edges, gpus_per_actor)
+    while _resting:
+        pool = _resting.pop()
+        if pool.shape == shape:
+            pool.serve(job, data_ref)
+            return pool
+        pool.close()
+    return ActorPool(job, data_ref, num_actors, cpus_per_actor, num_edges, gpus_per_actor)
+
+
+def _shape(job: LocalJob, *sizes: float) -> tuple[object, ...]:
+    """What two experiments must have in common to use the same actors: theirs reserve in the same placement group."""
+    import ray
+
+    group = ray.util.get_current_placement_group()
+    return group.id if group is not None else None, job.device, job.threads, sizes
+
 
 class ActorPool:
     """Device and edge actors of one experiment.
@@ -41,6 +73,7 @@ class ActorPool:
         devices: the device actors that have started; on a single node, all device actors.
         edges: the edge actors.
         nodes: the node of each of `devices`; empty on a single node.
+        shape: two experiments of the same shape may use the same actors.
     """
 
     def __init__(
@@ -54,6 +87,7 @@ class ActorPool:
     ) -> None:
         self._job, self._data_ref, self._gpus_per_actor = job, data_ref, gpus_per_actor
         self._num_actors, self._cpus_per_actor, self._num_edges = num_actors, cpus_per_actor, num_edges
+        self.shape = _shape(job, num_actors, cpus_per_actor, num_edges, gpus_per_actor)
         self.devices: list[Any] = []
         self.edges: list[Any] = []
         self.nodes: list[str] = []
@@ -88,6 +122,21 @@ class ActorPool:
         if self._restarts is not None:
             self._restarts.inc(len(actors))
             self._watch_actors(actors)
+
+    def serve(self, job: LocalJob, data_ref: Any) -> None:
+        """Serve another experiment of the same shape."""
+        self._job, self._data_ref = job, data_ref
+        self._labels, self._restarts = {}, None
+        for actor in self.devices:
+            actor.serve.remote(job, data_ref)
+
+    def rest(self) -> None:
+        """Stay for this process's next experiment; on several nodes, or with GPUs, end instead."""
+        if self.nodes or self._pending or self._job.device != "cpu":
+            self.close()
+            return
+        self._data_ref = None
+        _resting.append(self)
 
     def watch(self, labels: dict[str, str]) -> None:
         """Export from now on the samples that each device actor trains, and the number of replaced actors."""

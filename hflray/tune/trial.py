@@ -66,7 +66,8 @@ def trial_experiment(
     settled = dict(known)
     if holding and config.training.backend == "ray":
         settled |= {"num_actors": len(holding), "devices_per_actor": None}
-    return Experiment(config, scenario, cpus=sweep.tune.cpus_per_trial, gpus=sum(holding, 0.0), settled=settled)
+    cpus, gpus = sweep.tune.cpus_per_trial, sum(holding, 0.0)
+    return Experiment(config, scenario, cpus=cpus, gpus=gpus, settled=settled, keep_actors=sweep.tune.reuse)
 
 
 def run_trial(

@@ -289,3 +289,44 @@ def test_processes_started_here_share_two_heaps() -> None:
     finally:
         shutil.rmtree(env["RAY_TMPDIR"], ignore_errors=True)
     assert run.stdout.split()[-1] == "2"
+
+
+def test_actors_that_rest_serve_the_next_experiment_of_their_shape(ray_session, start) -> None:
+    from hflray.training import pool as pools
+
+    def hierarchy(job, data, actors=2) -> RayHierarchy:
+        return RayHierarchy(job, data, 2, num_edges=3, num_actors=actors, cpus_per_actor=0.5, keep=True)
+
+    def expected(job, data) -> np.ndarray:
+        return SerialHierarchy(job, data, edge_iterations=2).train_round(1, start, DEVICES, EDGES)
+
+    first = hierarchy(make_job(), make_data(SIZES))
+    actors = first.pool.devices
+    first.train_round(1, start, DEVICES, EDGES)
+    first.close()
+    job, data = make_job(seed=3, learning_rate=0.02), make_data(tuple(reversed(SIZES)))
+    second = hierarchy(job, data)
+    assert second.pool.devices is actors
+    np.testing.assert_array_equal(second.train_round(1, start, DEVICES, EDGES), expected(job, data))
+    second.close()
+    third = hierarchy(job, data, actors=1)
+    assert third.pool.devices != actors
+    assert pools._resting == []
+    third._idle = False  # as a call that failed leaves it: other calls may still be under way
+    third.close()
+    assert (third.pool.devices, pools._resting) == ([], [])
+
+
+def test_a_lost_actor_that_was_to_rest_is_replaced(ray_session, start) -> None:
+    import ray
+
+    job, data = make_job(), make_data(SIZES)
+    made = [RayHierarchy(job, data, 2, num_edges=3, num_actors=1, cpus_per_actor=0.5, keep=True)]
+    made[0].train_round(1, start, DEVICES, EDGES)
+    made[0].close()
+    made.append(RayHierarchy(job, data, 2, num_edges=3, num_actors=1, cpus_per_actor=0.5, keep=True))
+    assert made[1].pool is made[0].pool
+    ray.kill(made[1].pool.devices[0])
+    expected = SerialHierarchy(job, data, edge_iterations=2).train_round(1, start, DEVICES, EDGES)
+    np.testing.assert_array_equal(made[1].train_round(1, start, DEVICES, EDGES), expected)
+    made[1].pool.close()
