@@ -73,8 +73,8 @@ class TrainingConfig(Section):
     )
     autotune: bool = Field(
         True,
-        description="measure kernel: auto, threads: null and num_actors: null; false: native (channels_last without a C "
-        "compiler), 1 thread and an actor per CPU",
+        description="measure kernel: auto, threads: null and num_actors: null; false: native (channels_last without a "
+        "C compiler), 1 thread and an actor per CPU",
     )
     backend: Literal["ray", "serial"] = Field("ray", description="ray: device and edge actors; serial: this process")
     devices_per_actor: int | None = Field(
