@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from hflray.allocation.kernels.bundles import Edges, JointSolution, Solution
-from hflray.allocation.kernels.edges import certify_edges, new_solution, solve_edges
+from hflray.allocation.kernels.edges import certify_edges, new_feasible, new_solution, solve_edges
 from hflray.arrays import FloatArray, IntArray
 
 TOL = 1e-10  # KKT residual asked for; Newton's last step mostly lands near 1e-14
@@ -44,11 +44,16 @@ def solve_batch(
     return solution
 
 
-def finish(edges: Edges, found: JointSolution) -> Solution:
-    """Make a solution, with its certificate, of what `kernels.joint.solve_joint` found."""
-    blank = new_solution(len(edges.devices.snr), len(edges.bandwidth))
-    certify_edges(edges, np.exp(found.log_weight), found.unknowns, blank.feasible)
-    return Solution(found.unknowns, found.residual, found.evaluations, blank.feasible)
+def finish(edges: Edges, found: JointSolution, delay_weight: FloatArray) -> Solution:
+    """Make a solution, with its certificate, of what `kernels.joint.solve_joint` found.
+
+    Args:
+        edges, found: as given to it.
+        delay_weight: λ of each edge that it found, (e,), J/s.
+    """
+    feasible = new_feasible(len(edges.devices.snr), len(edges.bandwidth))
+    certify_edges(edges, delay_weight, found.unknowns, feasible)
+    return Solution(found.unknowns, found.residual, found.evaluations, feasible)
 
 
 def over_threads(run: Callable[[int, int], None], offsets: IntArray, threads: int | None = None) -> None:

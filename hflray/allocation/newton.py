@@ -91,7 +91,8 @@ def _allocate_joint(fleet: Fleet, work: Workload, devices: IntArray, problem: Ra
     hop, q = hop_delay[problem.present], float(work.edge_iterations)
     found = new_joint_solution(len(problem.order), len(problem.present))
     solve_joint(problem.edges, hop, floor, float(work.delay_weight), q, found, TOL)
-    solution, weight = finish(problem.edges, found), np.exp(found.log_weight)
+    weight = np.exp(found.log_weight)
+    solution = finish(problem.edges, found, weight)
     check_solution(problem, solution, devices)
     feasible = solution.feasible
     # The proof is of the round as a whole: weak duality in the deadline too, with what is left of λ at the empty edge.

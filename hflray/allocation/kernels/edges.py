@@ -8,7 +8,7 @@ from hflray.allocation.kernels.blocks import locate
 from hflray.allocation.kernels.bundles import Devices, Edges, Feasible, Guess, Setting, Solution, Unknowns
 from hflray.allocation.kernels.certificate import certify
 from hflray.allocation.kernels.edge import solve_edge
-from hflray.allocation.kernels.jit import kernel, shared
+from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.lanes import fill, scratch_for_edges
 from hflray.arrays import FloatArray
 
@@ -21,14 +21,16 @@ def devices_at(edges: Edges, e: int) -> Devices:
     return Devices(devices.snr[i:j], devices.cycles[i:j], devices.power[i:j], devices.cap[i:j])
 
 
-@shared
+def new_feasible(devices: int, edges: int) -> Feasible:
+    """Arrays for what so many devices are given at so many edges; zeros, so that edges without devices have those."""
+    energy, delay, bound = np.zeros(edges), np.zeros(edges), np.zeros(edges)
+    return Feasible(np.zeros(devices), np.zeros(devices), energy, delay, bound)
+
+
 def new_solution(devices: int, edges: int) -> Solution:
-    """Arrays for a solution of so many devices at so many edges; zeros, so that edges without devices have those."""
-    # Two blocks of memory, not ten: a call for one small edge notices.
-    x, y, b, f = np.zeros((4, devices))
-    price, deadline, residual, energy, delay, bound = np.zeros((6, edges))
-    feasible = Feasible(b, f, energy, delay, bound)
-    return Solution(Unknowns(x, y, price, deadline), residual, np.zeros(edges, dtype=np.intp), feasible)
+    """Arrays for a solution of so many devices at so many edges, as `new_feasible`."""
+    unknowns = Unknowns(np.zeros(devices), np.zeros(devices), np.zeros(edges), np.zeros(edges))
+    return Solution(unknowns, np.zeros(edges), np.zeros(edges, dtype=np.intp), new_feasible(devices, edges))
 
 
 @kernel
