@@ -1,4 +1,4 @@
-"""The command ``python -m hflray.tune.queue``: start, stop, status, and a pause for benchmarks."""
+"""The command ``python -m hflray.tune.queue``, which starts, stops and pauses the queue and reports its status."""
 
 from __future__ import annotations
 
@@ -28,39 +28,43 @@ from hflray.tune.queue.status import LOG, PAUSED, status_lines
 
 REPOSITORY = Path(__file__).parents[3]
 LIST = Path("tune_configs/queue/figures.yaml")
-STARTED = "started.json"  # with which arguments the queue was started last
+STARTED = "started.json"  # the arguments of the last start
 SAY: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 
 
 def default_folder() -> Path:
-    """``$XDG_CACHE_HOME/hflray/queue`` or ``~/.cache/hflray/queue``."""
+    """Return ``$XDG_CACHE_HOME/hflray/queue``, or ``~/.cache/hflray/queue`` if the variable is not set."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hflray" / "queue"
 
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 
-FolderOption = Annotated[Path | None, typer.Option("--folder", help="Of the queue; default: ~/.cache/hflray/queue.")]
+FolderOption = Annotated[
+    Path | None, typer.Option("--folder", help="Folder of the queue; default: ~/.cache/hflray/queue.")
+]
 Repository = Annotated[Path, typer.Option(help="The checkout whose exports are renewed.")]
-List = Annotated[Path | None, typer.Option("--list", help=f"What to run; default: {LIST} of the repository.")]
-Code = Annotated[str, typer.Option(metavar="REF", help="Commit or branch that items which begin now are frozen at.")]
-Cpus = Annotated[int, typer.Option(min=1, help="CPUs that it may use; one trial at a time on each.")]
+List = Annotated[Path | None, typer.Option("--list", help=f"The list of items; default: {LIST} of the repository.")]
+Code = Annotated[str, typer.Option(metavar="REF", help="Commit or branch at which new items are frozen.")]
+Cpus = Annotated[int, typer.Option(min=1, help="CPUs that the queue may use; each runs one trial at a time.")]
 Minutes = Annotated[float, typer.Option("--every", min=0.01, metavar="MINUTES", help="Minutes between exports.")]
 Python = Annotated[
-    Path | None, typer.Option(help="Use this Python's environment as it is, instead of a copy of this one's.")
+    Path | None, typer.Option(help="Use the environment of this Python instead of a copy of the running one's.")
 ]
 
-Niceness = Annotated[int, typer.Option(min=0, max=19, help="Of all that it starts; 19: last of all.")]
+Niceness = Annotated[
+    int, typer.Option(min=0, max=19, help="Niceness of all processes that it starts; 19 is the lowest priority.")
+]
 
 
 def _queue(repository: Path, path: Path | None) -> QueueFile:
     if not (repository / ".git").exists():
-        raise ConfigError(f"--repository {repository}: no git checkout; run this in a clone of the repository")
+        raise ConfigError(f"--repository {repository}: not a git checkout; run this in a clone of the repository")
     return load_items(path or repository / LIST)
 
 
 @app.callback()
 def overview() -> None:
-    """Long runs in the background, at the lowest priority, from frozen code: `make queue` and its kin.
+    """Run long sweeps in the background at the lowest priority from frozen code, as `make queue` does.
 
     Examples:
 
@@ -83,7 +87,7 @@ def start(
     python: Python = None,
     niceness: Niceness = NICENESS,
 ) -> None:
-    """Start the queue in the background, or go on with it."""
+    """Start the queue in the background, or continue it."""
     place, repository = (folder or default_folder()).resolve(), repository.resolve()
     _queue(repository, listed)
     commit_of(repository, code)
@@ -93,26 +97,26 @@ def start(
     arguments += ["--python", str(python.absolute())] if python else []
     console = Console()
     if (pid := holder(place)) is not None:
-        console.print(f"it runs already, as process {pid}; log: {place / LOG}", **SAY)
+        console.print(f"the queue already runs as process {pid}; log: {place / LOG}", **SAY)
         return
     pause = locked(place / PAUSE, fcntl.LOCK_EX)
     if pause is None:
         (place / PAUSED).write_text(json.dumps(arguments), encoding="utf-8")
-        console.print("a benchmark runs; the queue starts when it has ended", **SAY)
+        console.print("a benchmark runs; the queue starts when the benchmark has ended", **SAY)
         return
     with pause:
         console.print(launch(place, arguments), **SAY)
 
 
 def launch(folder: Path, arguments: Sequence[str]) -> str:
-    """Start the queue's process; return what to say of it. Raises ConfigError: it did not start."""
+    """Start the queue's process and return a message for the user. Raises ConfigError: it did not start."""
     (folder / PAUSED).unlink(missing_ok=True)
     (folder / STARTED).write_text(json.dumps(list(arguments)), encoding="utf-8")
-    here = os.environ | {"PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"}
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"}
     with (folder / LOG).open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "hflray.tune.queue", "run", *arguments],
-            cwd=folder, env=here, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+            cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
             start_new_session=True,
         )  # fmt: skip
     deadline = time.monotonic() + 60
@@ -135,7 +139,7 @@ def run(
     python: Python = None,
     niceness: Niceness = NICENESS,
 ) -> None:
-    """Run the queue in the foreground; this is what `start` starts."""
+    """Run the queue in the foreground, which is the process that `start` starts."""
     place, repository = (folder or default_folder()).resolve(), repository.resolve()
     queue = _queue(repository, listed)
     os.nice(max(0, niceness - os.nice(0)))
@@ -149,32 +153,34 @@ def run(
 @app.command()
 def stop(
     folder: FolderOption = None,
-    within: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Before all is killed.")] = STOP_WITHIN_S + 60,
+    within: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="Time after which all its processes are killed.")
+    ] = STOP_WITHIN_S + 60,
 ) -> None:
-    """End the queue; running rounds are finished and saved first."""
+    """End the queue after the running rounds are finished and saved."""
     place = (folder or default_folder()).resolve()
     Console().print(halt(place, within, Console()), **SAY)
 
 
 def halt(folder: Path, within_s: float, console: Console) -> str:
-    """End the queue and all that it started; return what to say. Running rounds are given `within_s` seconds."""
+    """End the queue and its processes and return a message. Running rounds may take `within_s` seconds to end."""
     pid = holder(folder)
     if pid is not None:
-        console.print(f"process {pid} ends; the rounds that run are finished and saved first", **SAY)
+        console.print(f"process {pid} ends after the running rounds are finished and saved", **SAY)
         send([pid], signal.SIGTERM)
         deadline = time.monotonic() + within_s
         while holder(folder) == pid and time.monotonic() < deadline:
             wait_a_step()
         if holder(folder) == pid:
             send([pid, *marked(folder)], signal.SIGKILL)
-    left = marked(folder)
+    remaining = marked(folder)
     end_leftovers(folder, 0 if pid is not None else within_s)
-    return "stopped" if pid is not None or left else "it does not run"
+    return "stopped" if pid is not None or remaining else "the queue does not run"
 
 
 @app.command()
 def status(folder: FolderOption = None, repository: Repository = REPOSITORY, listed: List = None) -> None:
-    """One line an item: how far it is, how fast, how long it will take at most."""
+    """Print each item's progress, its speed, and the longest time that it may still take."""
     place, repository = (folder or default_folder()).resolve(), repository.resolve()
     for line in status_lines(place, repository, _queue(repository, listed)):
         Console().print(line, **SAY)
@@ -187,11 +193,11 @@ def drop(
     repository: Repository = REPOSITORY,
     listed: List = None,
 ) -> None:
-    """Begin an item anew: what it has done is put aside, not deleted."""
+    """Let an item begin anew. Its results so far are moved aside, not deleted."""
     place, repository = (folder or default_folder()).resolve(), repository.resolve()
     path = place / find_item(_queue(repository, listed).items, item).name
     if not path.exists():
-        raise ConfigError(f"{item}: it has not begun; there is nothing to drop")
+        raise ConfigError(f"{item}: it has not begun, so it needs no drop")
     with only_one(place):
         if (path / "tree").exists():
             shutil.rmtree(path / "tree")
@@ -205,7 +211,7 @@ def drop(
 def paused(
     command: Annotated[list[str], typer.Argument(help="The command, after --.")], folder: FolderOption = None
 ) -> None:
-    """Run a command while the queue stands still; if the queue ran, it goes on afterwards, however the command ends."""
+    """Run a command while the queue is paused. A queue that ran continues afterwards, however the command ends."""
     place = (folder or default_folder()).resolve()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     with while_paused(place, Console()):
@@ -218,9 +224,9 @@ def paused(
 
 @contextmanager
 def while_paused(folder: Path, console: Console) -> Iterator[None]:
-    """Stop the queue, if it runs, and start it again at the end; of several at a time the last one starts it."""
+    """Stop a running queue and start it again at the end. With several such commands the last one starts it."""
     pause = locked(folder / PAUSE, fcntl.LOCK_SH)
-    while pause is None:  # a queue is being started
+    while pause is None:  # another process is starting a queue
         time.sleep(0.1)
         pause = locked(folder / PAUSE, fcntl.LOCK_SH)
     try:
@@ -230,22 +236,22 @@ def while_paused(folder: Path, console: Console) -> Iterator[None]:
         yield
     finally:
         pause.close()
-        alone = locked(folder / PAUSE, fcntl.LOCK_EX)
-        if alone is not None:
-            with alone:
+        last_pause = locked(folder / PAUSE, fcntl.LOCK_EX)
+        if last_pause is not None:
+            with last_pause:
                 if (folder / PAUSED).exists():
                     arguments = json.loads((folder / PAUSED).read_text(encoding="utf-8"))
                     console.print(f"the queue {launch(folder, arguments)}", **SAY)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point: an HflrayError is one line per mistake on stderr and exit code 2, never a traceback."""
+    """Run the command. An HflrayError is printed to stderr, one line per mistake, and the exit code is 2."""
     try:
         app(arguments, prog_name="python -m hflray.tune.queue")
     except HflrayError as error:
         for line in str(error).splitlines():
             print(f"error: {line}", file=sys.stderr)
         sys.exit(2)
-    except OSError as error:  # a folder that cannot be written, a full disk
+    except OSError as error:  # the folder cannot be written or the disk is full
         print(f"error: {error.filename or 'queue'}: {error.strerror or error}", file=sys.stderr)
         sys.exit(2)

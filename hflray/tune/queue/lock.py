@@ -1,4 +1,4 @@
-"""Locks of the queue's folder: each is held by an open file, so it ends with its process."""
+"""Locks of the queue's folder. An open file holds each lock, so that the lock ends with its process."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 
 from hflray.errors import ConfigError
 
-LOCK = ".lock"  # held by the process that runs the queue; it holds that process's number
-PAUSE = ".pause"  # held by each benchmark that runs, and by a queue that is being started
+LOCK = ".lock"  # locked by the process that runs the queue; the file contains its process id
+PAUSE = ".pause"  # locked by each running benchmark, and by a queue while it starts
 
 
 def locked(path: Path, kind: int) -> Any:
-    """The open file that holds the lock, or None if another process holds it."""
+    """Return the open file that holds the lock, or None if another process holds the lock."""
     path.parent.mkdir(parents=True, exist_ok=True)
     file = path.open("a+", encoding="utf-8")
     try:
@@ -30,8 +30,8 @@ def locked(path: Path, kind: int) -> Any:
 
 @contextmanager
 def only_one(folder: Path) -> Iterator[None]:
-    """Have the queue's folder to oneself. Raises ConfigError: another queue runs there; the message names it."""
-    for _ in range(20):  # `holder` has the lock for a moment
+    """Lock the queue's folder for this process. Raises ConfigError: another queue runs in it; the message names it."""
+    for _ in range(20):  # `holder` takes the lock for a moment
         file = locked(folder / LOCK, fcntl.LOCK_EX)
         if file is not None:
             break
@@ -46,7 +46,7 @@ def only_one(folder: Path) -> Iterator[None]:
 
 
 def holder(folder: Path) -> int | None:
-    """The process that runs the queue, or None."""
+    """Return the id of the process that runs the queue, or None."""
     for _ in range(20):
         file = locked(folder / LOCK, fcntl.LOCK_SH) if folder.is_dir() else None
         if file is not None or not folder.is_dir():

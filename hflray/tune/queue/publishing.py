@@ -1,4 +1,4 @@
-"""Exports of the queue's items in the repository, renewed while their sweeps run; the queue commits nothing."""
+"""Exports of the queue's items in the repository, renewed while their sweeps run. The queue commits nothing."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from hflray.tune.queue.processes import Children
 
 EXPORTS = Path("tests/data/results")
 RESULTS_PAGE = Path("tune_configs/RESULTS.md")
-NOBODY = "http://127.0.0.1:9"  # the discard port: the report takes the journal instead of MLflow
+NO_SERVER = "http://127.0.0.1:9"  # nothing answers at the discard port, so the report reads the journal
 
 
 class Publisher:
-    """Exports what the items of a queue have so far.
+    """Export the results so far of a queue's items.
 
     Args:
-        folder: of the queue.
-        repository: the checkout whose exports it renews.
+        folder: the queue's folder.
+        repository: the checkout whose exports are renewed.
         children: starts the reports.
-        stopping: whether the queue is being stopped, which ends a report.
+        stopping: returns whether the queue is being stopped, which ends a report.
         say: prints a line.
     """
 
@@ -41,7 +41,7 @@ class Publisher:
         self._stopping, self._say = stopping, say
 
     def renew(self, item: Item, state: State) -> None:
-        """Export an item's runs and write RESULTS.md anew. What fails is said, not raised."""
+        """Export an item's runs and write RESULTS.md again. A failure is printed, not raised."""
         place = self._folder / item.name
         tree, scratch = place / "tree", place / "export"
         before, state.exported = state.exported, time.time()
@@ -49,18 +49,18 @@ class Publisher:
         shutil.rmtree(scratch, ignore_errors=True)
         sweep = max((path.parent.name for path in (place / "results").glob("*/sweep.json")), default="")
         report = [state.python, "-m", "hflray.report"]
-        # From the journal: a second reader of the SQLite file would hold up the sweep that writes it.
-        export = [*report, sweep, "--results", str(place / "results"), "--tracking-uri", NOBODY]
+        # The report reads the journal: a second reader of the SQLite file would delay the sweep that writes it.
+        export = [*report, sweep, "--results", str(place / "results"), "--tracking-uri", NO_SERVER]
         export += ["--export", str(scratch / "runs"), "--out", str(scratch / "report")]
         if not sweep or not self.call(export, place, tree, place / "export.txt"):
             if self._stopping():
-                state.exported = before  # so that it is made soon after the queue goes on
+                state.exported = before  # the export is then made soon after the queue continues
                 state.save(place)
                 return
             self._say(f"{item.name}: not exported, see {place / 'export.txt'}")
             return
-        (made,) = (scratch / "runs").glob("*/runs.json")
-        publish(made.parent, exports_of(self._repository, item))
+        (listing,) = (scratch / "runs").glob("*/runs.json")
+        publish(listing.parent, exports_of(self._repository, item))
         shutil.rmtree(scratch, ignore_errors=True)
         page, text = self._repository / RESULTS_PAGE, self._folder / RESULTS_PAGE.name
         command = [sys.executable, "-m", "hflray.report", "results", "--from", str(EXPORTS), "--out", str(text)]
@@ -71,22 +71,22 @@ class Publisher:
         self._say(f"{item.name}: exported; {to_commit(self._repository)}")
 
     def call(self, command: Sequence[str], place: Path, tree: Path, log: Path) -> bool:
-        """Run a report, see `Children.call`."""
+        """Run a report and return whether it succeeded, see `Children.call`."""
         return self._children.call(command, place, tree, log, self._stopping)
 
 
 def exports_of(repository: Path, item: Item) -> Path:
-    """The folder of an item's export."""
+    """Return the folder of an item's export."""
     return repository / EXPORTS / item.exhibit / item.part
 
 
 def has_file(repository: Path, commit: str, path: str) -> bool:
-    """Whether a commit holds a file."""
+    """Return whether a commit has a file."""
     return bool(git(repository, "ls-tree", "--name-only", commit, "--", path))
 
 
 def is_done(repository: Path, queue: QueueFile, item: Item) -> bool:
-    """Whether the repository holds the item's whole export, whoever made it. False if its sweep file is not there."""
+    """Return whether the repository has the item's whole export and its sweep file, on whatever machine it was made."""
     folder = exports_of(repository, item)
     if not (folder / "runs.json").exists() or not (repository / item.path).exists():
         return False
@@ -94,18 +94,18 @@ def is_done(repository: Path, queue: QueueFile, item: Item) -> bool:
 
 
 def publish(source: Path, target: Path) -> None:
-    """Put the export `source` in the place of the one in `target`, so that a reader finds a whole one at any time.
+    """Replace the export in `target` by that in `source`, so that a reader sees a whole export at any time.
 
-    Each file is replaced in one step. ``runs.json``, which names the others, comes after them, and files that it does
-    not name any more go last.
+    Each file is replaced atomically. ``runs.json``, which names the other files, is replaced after them, and files that
+    it no longer names are deleted last.
     """
     target.mkdir(parents=True, exist_ok=True)
     files = sorted(path for path in source.iterdir() if path.name != "runs.json")
     for path in [*files, source / "runs.json"]:
         replace(path, target / path.name)
-    keep = {path.name for path in source.iterdir()}
+    current = {path.name for path in source.iterdir()}
     for path in target.glob("*.parquet"):
-        if path.name not in keep:
+        if path.name not in current:
             path.unlink()
 
 
@@ -116,9 +116,9 @@ def replace(source: Path, target: Path) -> None:
 
 
 def to_commit(repository: Path) -> str:
-    """One line that says which exports and pages are not committed."""
-    words = ("status", "--porcelain", "--untracked-files=all", "--", str(EXPORTS), str(RESULTS_PAGE))
-    files = [Path(line.split(maxsplit=1)[1].strip('"')) for line in git(repository, *words).splitlines()]
+    """Return one line that names the exports and pages that are not committed."""
+    arguments = ("status", "--porcelain", "--untracked-files=all", "--", str(EXPORTS), str(RESULTS_PAGE))
+    files = [Path(line.split(maxsplit=1)[1].strip('"')) for line in git(repository, *arguments).splitlines()]
     if not files:
         return "all exports are committed"
     places = sorted({str(path.parent) for path in files if path != RESULTS_PAGE})

@@ -1,4 +1,4 @@
-"""Runs the items of the queue's list, one after the other, each from frozen code, until all are done."""
+"""The runner takes the items of the queue's list one after the other, each from frozen code, until all are done."""
 
 from __future__ import annotations
 
@@ -22,23 +22,29 @@ from hflray.tune.items import Item, QueueFile, State, is_exported, progress, swe
 from hflray.tune.queue.processes import NICENESS, Children, end_leftovers, marked, wait_a_step
 from hflray.tune.queue.publishing import Publisher, exports_of, has_file, is_done
 
-STOP_WITHIN_S = 600.0  # for the rounds that run: one at H = 100 takes minutes on a busy machine
-RETRIES_AFTER_S = (30.0, 120.0, 480.0, 1920.0)  # a sweep that ended too soon, since it made its last round
+STOP_WITHIN_S = 600.0  # running rounds may take this long: one at H = 100 takes minutes on a busy machine
+RETRIES_AFTER_S = (
+    30.0,
+    120.0,
+    480.0,
+    1920.0,
+)  # pauses before a sweep that ended too soon is restarted; a new round resets their count
 
 
 class Runner:
-    """Runs the items of the list until all are done or it is stopped.
+    """Run the items of the list until all are done or the queue is stopped.
 
     Args:
-        folder: of the queue.
-        repository: the checkout whose exports it renews.
-        queue: the list.
-        code: commit or branch that items which begin now are frozen at.
-        cpus: how many CPUs the sweeps may use.
-        every_s: seconds between exports.
-        python: an interpreter to be used as it is, instead of a copy of this one's environment.
-        niceness: of all that it starts.
-        stop_within_s: seconds that running rounds are given when the queue is stopped.
+        folder: the queue's folder.
+        repository: the checkout whose exports are renewed.
+        queue: the list of items.
+        code: the commit or branch at which new items are frozen.
+        cpus: the number of CPUs that the sweeps may use.
+        every_s: the time between exports in s.
+        python: an interpreter whose environment is used as it is; None: a copy of the running interpreter's environment
+            is made.
+        niceness: the niceness of all processes that it starts.
+        stop_within_s: the time in s that running rounds may take to end when the queue is stopped.
     """
 
     def __init__(
@@ -62,12 +68,12 @@ class Runner:
         self._stopping = False
 
     def run(self) -> None:
-        """Run until nothing is left to do, or SIGTERM or Ctrl-C."""
+        """Run until all items are done, or until SIGTERM or Ctrl-C."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         if marked(self._folder):
             self._say("waiting for the sweep of a queue that was killed")
-            # That sweep was told to stop when its queue died; its rounds are given the same time as by `stop`.
+            # That sweep got SIGTERM when its queue died; its rounds may take as long as after `stop`.
             end_leftovers(self._folder, self._stop_within_s)
         while not self._stopping and (item := self._next()) is not None:
             self._tried.add(item.name)
@@ -75,7 +81,7 @@ class Runner:
                 self._work(item)
             except (HflrayError, OSError) as error:
                 self._fail(item, str(error))
-        self._say("stopped" if self._stopping else "nothing is left to do")
+        self._say("stopped" if self._stopping else "all items are done")
 
     def _on_signal(self, *_: object) -> None:
         self._stopping = True
@@ -87,7 +93,7 @@ class Runner:
         return self._folder / item.name
 
     def _next(self) -> Item | None:
-        """The next item: one that has begun, or else the first of the list that is not done."""
+        """Return the next item, the first that has begun or else the first that is not done; None if all are done."""
         begun, new = [], []
         for item in self._queue.items:
             if item.name in self._tried:
@@ -154,10 +160,10 @@ class Runner:
             state.save(self._place(item))
 
     def _sweep(self, item: Item, state: State) -> bool:
-        """Run or resume the item's sweep, again and again until it has ended; False: the queue is stopped before.
+        """Run or resume the item's sweep until it has ended; return False if the queue is stopped before.
 
         Raises:
-            ConfigError: it ended too soon several times without having made a round in between.
+            ConfigError: the sweep ended too soon several times and made no round in between.
         """
         place, failures, before = self._place(item), 0, -1
         while not self._stopping:
@@ -179,7 +185,7 @@ class Runner:
         return False
 
     def _attempt(self, item: Item, state: State) -> int | None:
-        """Run or resume the item's sweep once and export it now and then; return its exit code."""
+        """Run or resume the item's sweep once, export it at intervals, and return its exit code."""
         place, tree = self._place(item), self._place(item) / "tree"
         command = [state.python, "-m", "hflray.tune"]
         unfinished = sorted(path.parent.name for path in (place / "results").glob("*/sweep.json"))
@@ -194,8 +200,8 @@ class Runner:
         state.save(place)
         before, settled = progress(state.trials, place / "results").done, False
         while process.poll() is None and not self._stopping:
-            # Ray gives up a start that takes its processes more than 30 s: until its first round the sweep gets a
-            # share like others.
+            # Ray gives up if its processes take more than 30 s to start, so the sweep keeps a normal share of the CPUs
+            # until its first round.
             if not settled and progress(state.trials, place / "results").done > before:
                 self._children.give_way(process)
                 settled = True
@@ -214,6 +220,6 @@ class Runner:
 
 
 def _ended(results: Path) -> bool:
-    """Whether the newest sweep has come to its end."""
+    """Return whether the newest sweep is finished."""
     paths = sorted(results.glob("*/sweep.json"))
     return bool(paths) and bool(json.loads(paths[-1].read_text(encoding="utf-8"))["finished"])

@@ -1,4 +1,4 @@
-"""How far the queue is, one line an item."""
+"""The progress of the queue, with one line for each item."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hflray.tune.queue.lock import holder
 from hflray.tune.queue.publishing import is_done, to_commit
 
 LOG = "queue.log"
-PAUSED = "paused.json"  # with which arguments the queue is to be started again after a benchmark
+PAUSED = "paused.json"  # the arguments with which the queue starts again after a benchmark
 
 
 def status_lines(folder: Path, repository: Path, queue: QueueFile) -> list[str]:
-    """What `status` prints: a line an item, then the queue's own."""
+    """Return the lines that `status` prints: one for each item, then those of the queue."""
     lines, width = [], max(len(item.name) for item in queue.items)
     for item in queue.items:
         place = folder / item.name
@@ -32,20 +32,20 @@ def status_lines(folder: Path, repository: Path, queue: QueueFile) -> list[str]:
                 trials = trials_of(sweep_of(repository, item, queue.experiments)[0])
                 text = f"{sum(trials.values()):>6} to do"
             except ConfigError:
-                text = f"needs {item.path}, which is not here"
+                text = f"needs {item.path}, which does not exist"
         else:
-            come = progress(trials, place / "results", state.cpus)
-            text = f"{come.done:>6} of {come.total}"
-            if come.rate_s is not None and stage != "finished":
-                text += f", {come.rate_s:.3g} s each"
-                text += f", at most {duration(come.left_s or 0)} left" if stage != "failed" else ""
+            reached = progress(trials, place / "results", state.cpus)
+            text = f"{reached.done:>6} of {reached.total}"
+            if reached.rate_s is not None and stage != "finished":
+                text += f", {reached.rate_s:.3g} s each"
+                text += f", at most {duration(reached.remaining_s or 0)} left" if stage != "failed" else ""
             text += f"; {state.error}" if state.error else ""
         lines.append(f"{item.name:{width}}  {stage:8}  {text}")
     pid = holder(folder)
     if pid is not None:
         lines.append(f"runs as process {pid}; log: {folder / LOG}")
     elif (folder / PAUSED).exists():
-        lines.append("paused for a benchmark; if none runs any more: make queue")
+        lines.append("paused for a benchmark; if no benchmark runs, continue with make queue")
     else:
-        lines.append("does not run; make queue starts it or goes on")
+        lines.append("does not run; make queue starts or continues it")
     return [*lines, to_commit(repository)]

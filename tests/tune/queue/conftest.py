@@ -1,7 +1,6 @@
-"""What the tests of the queue share.
+"""Fixtures for the tests of the queue.
 
-The repository of most tests is a small one whose `hflray` is a stand-in: a sweep that counts rounds and a report that
-copies them.
+Most tests use a small repository with a stand-in for `hflray`: its sweep counts rounds, and its report copies them.
 """
 
 from __future__ import annotations
@@ -38,18 +37,19 @@ items:
   - {exhibit: fig, part: first, file: first}
   - {exhibit: fig, part: second, file: second, set: [seed=1]}
 """
-# A sweep: a round every 0.1 s, a process beside it, and a clean end on SIGTERM. `fail.txt` beside it makes it fail.
+# The stand-in for a sweep makes a round every 0.1 s, starts a helper process, and ends cleanly on SIGTERM. It fails if
+# the repository has a file `fail.txt`.
 TUNE = """
 import json, os, signal, subprocess, sys, time
 from pathlib import Path
-words, here = sys.argv[1:], Path(__file__).parents[2]
+words, root = sys.argv[1:], Path(__file__).parents[2]
 results = Path(words[words.index("--results") + 1])
 if words[0] == "--resume":
     folder = results / words[1]
 else:
     folder = results / f"{Path(words[0]).stem}-20260101-000000"
-about = json.loads((here / "about.json").read_text())[folder.name.partition("-")[0]]
-if (here / "fail.txt").exists():
+about = json.loads((root / "about.json").read_text())[folder.name.partition("-")[0]]
+if (root / "fail.txt").exists():
     sys.exit("no luck")
 journal = folder / "journal" / f"{about['trial']}.jsonl"
 journal.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ def say(**entry):
 def save(finished):
     (folder / "sweep.json").write_text(json.dumps({"finished": finished}))
 save(False)
-say(start=1, words=words, code=(here / "code.txt").read_text(), nice=os.nice(0), mark=os.environ["HFLRAY_QUEUE_OF"])
+say(start=1, words=words, code=(root / "code.txt").read_text(), nice=os.nice(0), mark=os.environ["HFLRAY_QUEUE_OF"])
 for number in range(old + 1, about["rounds"] + 1):
     time.sleep(0.1)
     say(round=number, time=int(1000 * time.time()), metrics={})
@@ -74,14 +74,14 @@ say(end="FINISHED", error=None, time=int(1000 * time.time()))
 save(True)
 helper.kill()
 """
-# A report: the export holds the number of rounds; RESULTS.md names the exports.
+# The stand-in for a report writes the number of rounds to the export, and the exports' names to RESULTS.md.
 REPORT = """
 import json, sys
 from pathlib import Path
 words = sys.argv[1:]
 if words[0] == "results":
-    found = sorted(Path(words[words.index("--from") + 1]).glob("*/*/runs.json"))
-    text = "".join(f"{p.parent}: {json.loads(p.read_text())['rounds']} rounds\\n" for p in found)
+    paths = sorted(Path(words[words.index("--from") + 1]).glob("*/*/runs.json"))
+    text = "".join(f"{p.parent}: {json.loads(p.read_text())['rounds']} rounds\\n" for p in paths)
     Path(words[words.index("--out") + 1]).write_text(text)
 else:
     (path,) = (Path(words[words.index("--results") + 1]) / words[0] / "journal").glob("*.jsonl")
@@ -96,8 +96,8 @@ else:
 """
 
 
-def tree(path: Path, **rounds: int) -> None:
-    """Write the stand-in repository: sweeps by name, of so many rounds."""
+def write_repository(path: Path, **rounds: int) -> None:
+    """Write the stand-in repository. The keywords give the number of rounds of each sweep by name."""
     files = {"tune/__main__.py": TUNE, "report/__main__.py": REPORT, "__init__.py": "", "tune/__init__.py": ""}
     for name, text in (files | {"report/__init__.py": ""}).items():
         (path / "hflray" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,7 @@ def tree(path: Path, **rounds: int) -> None:
 @pytest.fixture
 def repository(tmp_path) -> Path:
     path = tmp_path / "repository"
-    tree(path, first=5, second=3)
+    write_repository(path, first=5, second=3)
     git(tmp_path, "init", "--quiet", "--initial-branch=main", str(path))
     commit(path, "the stand-in")
     return path
@@ -167,16 +167,16 @@ def exported(repository: Path, part: str) -> Any:
     return json.loads((repository / publishing.EXPORTS / "fig" / part / "runs.json").read_text())["rounds"]
 
 
-def wait(what: Any, seconds: float = 60) -> None:
+def wait(condition: Any, seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it did not come to pass"
+    while not condition():
+        assert time.monotonic() < deadline, f"the condition did not hold within {seconds} s"
         time.sleep(0.05)
 
 
 @pytest.fixture
 def long(repository) -> Path:
-    """The stand-in with a sweep that does not end during a test."""
+    """Return the stand-in repository with a sweep that does not end during a test."""
     about = json.loads((repository / "about.json").read_text())
     about["first"]["rounds"] = 100_000
     (repository / "about.json").write_text(json.dumps(about))

@@ -1,6 +1,6 @@
-"""hflray.tune.queue.command; nothing is left running.
+"""`hflray.tune.queue.command`: start, stop, pause and drop leave no process running.
 
-The last test, `slow`, runs a real sweep of this repository.
+The last test, which is slow, runs a real sweep of this repository.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def call(*words: str | Path, code: int = 0) -> str:
-    if words[0] in ("stop", "status", "drop"):  # the others start processes or print what those say
+    if words[0] in ("stop", "status", "drop"):  # the other commands start processes or print their output
         output = io.StringIO()
         with redirect_stdout(output), redirect_stderr(output), pytest.raises(SystemExit) as end:
             command.main([str(word) for word in words])
@@ -47,17 +47,17 @@ def call(*words: str | Path, code: int = 0) -> str:
 
 
 def start(folder: Path, repository: Path, *words: str) -> str:
-    own = ("--python", sys.executable, "--niceness", "0")  # a test must not wait for a machine that is not busy
-    return call("start", "--folder", folder, "--repository", repository, *own, *words)
+    options = ("--python", sys.executable, "--niceness", "0")  # at low priority a test could wait for minutes
+    return call("start", "--folder", folder, "--repository", repository, *options, *words)
 
 
 def test_start_stop_and_start_again(long, folder) -> None:
     assert "runs as process" in start(folder, long)
     wait(lambda: len(rounds(folder, "fig-first")) > 2)
-    assert "it runs already, as process" in start(folder, long)
+    assert "the queue already runs as process" in start(folder, long)
     begun = entries(folder, "fig-first")[0]
     assert begun["mark"] == str(folder)
-    assert len(marked(folder)) == 2  # the sweep and the process beside it
+    assert len(marked(folder)) == 2  # the sweep and its helper process
     lines = call("status", "--folder", folder, "--repository", long).splitlines()
     assert lines[0].startswith("fig-first   running")
     assert "s each, at most" in lines[0]
@@ -68,7 +68,7 @@ def test_start_stop_and_start_again(long, folder) -> None:
     assert holder(folder) is None
     count = len(rounds(folder, "fig-first"))
     assert "fig-first   stopped" in call("status", "--folder", folder, "--repository", long)
-    assert "it does not run" in call("stop", "--folder", folder)
+    assert "the queue does not run" in call("stop", "--folder", folder)
 
     start(folder, long)
     wait(lambda: len(rounds(folder, "fig-first")) > count + 1)
@@ -77,13 +77,13 @@ def test_start_stop_and_start_again(long, folder) -> None:
     assert done == list(range(1, len(done) + 1))
 
 
-def test_a_queue_that_was_killed_leaves_nothing_behind_and_goes_on(long, folder) -> None:
+def test_a_killed_queue_leaves_no_process_and_can_continue(long, folder) -> None:
     start(folder, long)
     wait(lambda: len(rounds(folder, "fig-first")) > 2)
     pid = holder(folder)
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    wait(lambda: not marked(folder), 20)  # its sweep ends by itself, cleanly
+    wait(lambda: not marked(folder), 20)  # its sweep ends cleanly by itself
     assert "fig-first   killed" in call("status", "--folder", folder, "--repository", long)
     count = len(rounds(folder, "fig-first"))
     start(folder, long)
@@ -106,20 +106,20 @@ def test_processes_that_a_killed_sweep_leaves_are_ended(long, folder) -> None:
     assert not marked(folder)
 
 
-def test_a_command_runs_while_the_queue_stands_still(long, folder) -> None:
+def test_a_command_runs_while_the_queue_is_paused(long, folder) -> None:
     start(folder, long)
     wait(lambda: len(rounds(folder, "fig-first")) > 2)
     probe = "import sys; from pathlib import Path; from hflray.tune.queue.lock import holder\n"
     probe += "from hflray.tune.queue.processes import marked\n"
-    probe += "place = Path(sys.argv[1]); print('found', holder(place), marked(place)); sys.exit(3)"
-    said = call("paused", "--folder", folder, "--", sys.executable, "-c", probe, folder, code=3)
-    assert "found None []" in said
-    assert holder(folder) is not None  # it goes on, although the command failed
+    probe += "place = Path(sys.argv[1]); print('running:', holder(place), marked(place)); sys.exit(3)"
+    output = call("paused", "--folder", folder, "--", sys.executable, "-c", probe, folder, code=3)
+    assert "running: None []" in output
+    assert holder(folder) is not None  # the queue continues although the command failed
     count = len(rounds(folder, "fig-first"))
     wait(lambda: len(rounds(folder, "fig-first")) > count)
     call("stop", "--folder", folder)
     assert call("paused", "--folder", folder, "--", "echo", "one", "--two").strip() == "one --two"
-    assert holder(folder) is None  # it did not run before
+    assert holder(folder) is None  # the queue did not run before the pause
     assert "nosuch: cannot be run" in call("paused", "--folder", folder, "--", "nosuch", code=2)
 
 
@@ -131,21 +131,21 @@ def test_the_last_of_two_benchmarks_starts_the_queue_again(long, folder) -> None
     call("paused", "--folder", folder, "--", "true")
     assert holder(folder) is None
     assert "paused for a benchmark" in call("status", "--folder", folder, "--repository", long)
-    assert "a benchmark runs; the queue starts when it has ended" in start(folder, long)
+    assert "a benchmark runs; the queue starts when the benchmark has ended" in start(folder, long)
     other.close()
     call("paused", "--folder", folder, "--", "true")
     assert holder(folder) is not None
     call("stop", "--folder", folder)
 
 
-def test_an_item_that_is_dropped_begins_anew_and_is_kept_aside(long, folder) -> None:
+def test_a_dropped_item_begins_anew_and_its_results_are_moved_aside(long, folder) -> None:
     start(folder, long)
     wait(lambda: len(rounds(folder, "fig-first")) > 2)
     assert "runs this queue" in call("drop", "fig/first", "--folder", folder, "--repository", long, code=2)
     call("stop", "--folder", folder)
-    said = call("drop", "fig/first", "--folder", folder, "--repository", long)
+    output = call("drop", "fig/first", "--folder", folder, "--repository", long)
     (aside,) = folder.glob("dropped-fig-first-*")
-    assert str(aside) in said
+    assert str(aside) in output
     assert list(aside.glob("results/*/journal/*.jsonl"))
     assert len(git(long, "worktree", "list").splitlines()) == 1
     assert "has not begun" in call("drop", "fig-first", "--folder", folder, "--repository", long, code=2)
@@ -155,27 +155,29 @@ def test_an_item_that_is_dropped_begins_anew_and_is_kept_aside(long, folder) -> 
     assert rounds(folder, "fig-first")[0] == 1
 
 
-def test_mistakes_are_named_in_a_line(repository, folder, tmp_path) -> None:
-    said = call("start", "--folder", folder, "--repository", tmp_path, code=2)
-    assert said.strip() == f"error: --repository {tmp_path}: no git checkout; run this in a clone of the repository"
-    said = call("start", "--folder", folder, "--repository", repository, "--code", "nosuch", code=2)
-    assert "--code nosuch: no commit or branch" in said
-    said = call("status", "--folder", folder, "--repository", repository, "--list", tmp_path / "none.yaml", code=2)
-    assert "none.yaml: cannot read" in said
+def test_a_mistake_gives_one_line(repository, folder, tmp_path) -> None:
+    output = call("start", "--folder", folder, "--repository", tmp_path, code=2)
+    assert (
+        output.strip() == f"error: --repository {tmp_path}: not a git checkout; run this in a clone of the repository"
+    )
+    output = call("start", "--folder", folder, "--repository", repository, "--code", "nosuch", code=2)
+    assert "--code nosuch: no commit or branch" in output
+    output = call("status", "--folder", folder, "--repository", repository, "--list", tmp_path / "none.yaml", code=2)
+    assert "none.yaml: cannot read" in output
     assert holder(folder) is None
 
 
 def test_make_bench_runs_its_command_through_the_queue() -> None:
-    said = subprocess.run(["make", "-n", "bench"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert re.search(r"-m hflray\.tune\.queue paused -- \S+ -m tests\.benchmarks", said)
+    output = subprocess.run(["make", "-n", "bench"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert re.search(r"-m hflray\.tune\.queue paused -- \S+ -m tests\.benchmarks", output)
 
 
-# With a real sweep.
+# The next test runs a real sweep.
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-def test_a_real_sweep_is_killed_goes_on_and_is_exported(tmp_path, folder) -> None:
+def test_a_real_sweep_that_was_killed_continues_and_is_exported(tmp_path, folder) -> None:
     repository = tmp_path / "clone"
     git(tmp_path, "clone", "--quiet", "--shared", str(ROOT), str(repository))
     quick = "max_rounds=15, 'sweep.scheduling.name={grid: [ikc]}', scheduling.num_scheduled=5, training.backend=serial"
@@ -195,7 +197,7 @@ def test_a_real_sweep_is_killed_goes_on_and_is_exported(tmp_path, folder) -> Non
     about = json.loads((repository / publishing.EXPORTS / "tiny" / "digits" / "runs.json").read_text())
     (run,) = about["runs"]
     assert run["status"] == "FINISHED"
-    assert run["environment"]["git_commit"] == git(ROOT, "rev-parse", "HEAD")  # and not -dirty
+    assert run["environment"]["git_commit"] == git(ROOT, "rev-parse", "HEAD")  # without -dirty
     assert shutil.which("git")
     call("stop", "--folder", folder)
     assert not marked(folder)

@@ -1,4 +1,4 @@
-"""hflray.tune.queue.lock: one queue in a folder."""
+"""`hflray.tune.queue.lock`: one queue runs in a folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hflray.errors import ConfigError
 from hflray.tune.queue.lock import holder, only_one
 
 
-def test_one_queue_at_a_time(folder) -> None:
+def test_a_folder_has_one_queue_at_a_time(folder) -> None:
     assert holder(folder) is None
     with only_one(folder):
         assert holder(folder) == os.getpid()

@@ -1,4 +1,4 @@
-"""hflray.tune.queue.runner, in this process: every item to its end, from frozen code, stopped and gone on with."""
+"""`hflray.tune.queue.runner`, in this process: each item runs to its end from frozen code, with stops in between."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def test_every_item_runs_to_its_end_and_is_exported(repository, folder) -> None:
     assert exported(repository, "first") == 5
     assert exported(repository, "second") == 3
     page = (repository / publishing.RESULTS_PAGE).read_text()
-    made = f"{publishing.EXPORTS}/fig"
-    assert page.splitlines() == [f"{made}/first: 5 rounds", f"{made}/second: 3 rounds"]
+    exports = f"{publishing.EXPORTS}/fig"
+    assert page.splitlines() == [f"{exports}/first: 5 rounds", f"{exports}/second: 3 rounds"]
     assert [State.load(folder / name).stage for name in ("fig-first", "fig-second")] == ["finished", "finished"]
     assert not marked(folder)
     begun = entries(folder, "fig-second")[0]
     assert begun["words"][1:5] == ["--set", "seed=1", "--set", "tune.max_concurrent=2"]
-    assert not (folder / "fig-first" / "tree").exists()  # what is not needed any more goes
+    assert not (folder / "fig-first" / "tree").exists()  # a finished item's tree is removed
     assert len(git(repository, "worktree", "list").splitlines()) == 1
-    assert to_commit(repository) == f"to be committed: {made}/first, {made}/second, tune_configs/RESULTS.md"
+    assert to_commit(repository) == f"to be committed: {exports}/first, {exports}/second, tune_configs/RESULTS.md"
     commit(repository, "the evidence")
     assert to_commit(repository) == "all exports are committed"
 
 
-def test_what_the_repository_holds_is_not_made_again(repository, folder, tmp_path) -> None:
+def test_an_export_in_the_repository_is_not_made_again(repository, folder, tmp_path) -> None:
     runner(folder, repository).run()
     elsewhere = tmp_path / "another machine"
     elsewhere.mkdir()
@@ -50,7 +50,7 @@ def test_what_the_repository_holds_is_not_made_again(repository, folder, tmp_pat
     assert rounds(elsewhere, "fig-second") == [1, 2, 3]
 
 
-def test_an_item_goes_on_with_the_code_it_began_with(repository, folder, monkeypatch) -> None:
+def test_an_item_continues_with_the_code_with_which_it_began(repository, folder, monkeypatch) -> None:
     first = runner(folder, repository)
     monkeypatch.setattr(
         time,
@@ -74,30 +74,30 @@ def test_an_item_goes_on_with_the_code_it_began_with(repository, folder, monkeyp
 
 
 def test_partial_exports_are_made_while_the_sweep_runs(long, folder, monkeypatch) -> None:
-    first, seen = runner(folder, long, every_s=0.01), list[int]()
+    first, counts = runner(folder, long, every_s=0.01), list[int]()
 
-    def note(made: Path, there: Path) -> None:
-        publish(made, there)
-        seen.append(exported(long, "first"))
-        if len(seen) == 3:
+    def record(source: Path, target: Path) -> None:
+        publish(source, target)
+        counts.append(exported(long, "first"))
+        if len(counts) == 3:
             first._on_signal()
 
-    monkeypatch.setattr(publishing, "publish", note)
+    monkeypatch.setattr(publishing, "publish", record)
     first.run()
     assert State.load(folder / "fig-first").stage == "stopped"
-    assert seen == sorted(set(seen))  # each has more rounds than the one before
-    assert (long / publishing.RESULTS_PAGE).read_text() == f"{publishing.EXPORTS}/fig/first: {seen[1]} rounds\n"
+    assert counts == sorted(set(counts))  # each export has more rounds than the one before
+    assert (long / publishing.RESULTS_PAGE).read_text() == f"{publishing.EXPORTS}/fig/first: {counts[1]} rounds\n"
 
 
-def test_an_export_that_a_stop_cuts_off_stays_due(repository, folder, monkeypatch) -> None:
+def test_an_export_that_a_stop_interrupts_is_made_later(repository, folder, monkeypatch) -> None:
     first = runner(folder, repository, every_s=0.01)
-    call_ = first._publisher.call
+    original = first._publisher.call
 
-    def cut_off(*arguments: Any) -> bool:
+    def interrupt(*arguments: Any) -> bool:
         first._on_signal()
-        return call_(*arguments)
+        return original(*arguments)
 
-    monkeypatch.setattr(first._publisher, "call", cut_off)
+    monkeypatch.setattr(first._publisher, "call", interrupt)
     before = time.time()
     first.run()
     state = State.load(folder / "fig-first")
@@ -116,7 +116,7 @@ def test_a_changed_environment_is_refused_and_the_next_item_runs(repository, fol
     first.run()
     state = State.load(folder / item.name)
     assert state.stage == "failed"
-    assert "changed since the sweep began (it had kiwi==1.0" in state.error
+    assert "changed since the sweep began (removed: kiwi==1.0" in state.error
     assert not (folder / item.name / "results").exists()
     assert State.load(folder / "fig-second").stage == "finished"
     lines = status_lines(folder, repository, first._queue)
@@ -134,7 +134,7 @@ def test_a_changed_tree_is_refused(repository, folder) -> None:
     assert not (folder / item.name / "results").exists()
 
 
-def test_a_sweep_that_keeps_failing_gives_way_to_the_next_and_is_tried_again_later(repository, folder, capsys) -> None:
+def test_the_next_item_runs_after_a_failing_sweep_which_a_new_queue_retries(repository, folder, capsys) -> None:
     (repository / "fail.txt").write_text("")
     commit(repository, "a mistake")
     runner(folder, repository).run()
@@ -144,11 +144,11 @@ def test_a_sweep_that_keeps_failing_gives_way_to_the_next_and_is_tried_again_lat
     assert (folder / "fig-first" / "log.txt").read_text().count("no luck") == 3
     assert State.load(folder / "fig-second").stage == "failed"
     capsys.readouterr()
-    runner(folder, repository).run()  # a queue that is started again tries once more
+    runner(folder, repository).run()  # a new queue tries again
     assert (folder / "fig-first" / "log.txt").read_text().count("no luck") == 6
 
 
-def test_an_item_whose_sweep_file_is_not_there_yet_waits(repository, folder, capsys) -> None:
+def test_an_item_without_its_sweep_file_waits(repository, folder, capsys) -> None:
     git(repository, "rm", "--quiet", "tune_configs/first.yaml")
     commit(repository, "later")
     runner(folder, repository).run()
@@ -156,10 +156,10 @@ def test_an_item_whose_sweep_file_is_not_there_yet_waits(repository, folder, cap
     assert State.load(folder / "fig-first").stage == "waiting"
     assert State.load(folder / "fig-second").stage == "finished"
     lines = status_lines(folder, repository, load_items(repository / command.LIST))
-    assert "waiting   needs tune_configs/first.yaml, which is not here" in lines[0]
+    assert "waiting   needs tune_configs/first.yaml, which does not exist" in lines[0]
 
 
-def test_code_is_frozen_at_the_branch_that_is_named(repository, folder) -> None:
+def test_code_is_frozen_at_the_named_branch(repository, folder) -> None:
     git(repository, "switch", "--quiet", "--create", "other")
     (repository / "code.txt").write_text("the other branch")
     commit(repository, "other")
