@@ -30,8 +30,8 @@ class WorkerLostError(HflrayError):
     """Ray actors kept dying, so that a round could not be finished in several attempts."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return ``"; did you mean 'x'?"`` for the known name closest to `name`, or an empty string."""
+def nearest(name: str, choices: Iterable[str]) -> str:
+    """Return ``"; did you mean 'x'?"`` for the name in `choices` that is closest to `name`, or an empty string."""
     # The cutoff is 0.5 instead of difflib's 0.6, so that short keys such as "lamda" or "edges" still match.
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.5)
     return f"; did you mean '{close[0]}'?" if close else ""

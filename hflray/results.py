@@ -89,8 +89,8 @@ class SweepFolder:
                     f"{path}: written by another hflray (version {version}, this one reads {VERSION}); use that hflray"
                 )
             file = validate(SweepFile, content["file"])
-            storage = content.get("storage")  # optional: the first folders lack it
-            sinks = tuple(content.get("sinks", TrackingConfig().sinks))  # optional for the same reason
+            storage = content.get("storage")  # older folders lack this key
+            sinks = tuple(content.get("sinks", TrackingConfig().sinks))  # older folders lack this key too
             return cls(path, file, content["uri"], content["experiment"], content["finished"], storage, sinks)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{path / FILE}: cannot be read ({error}); begin anew with --fresh") from error
@@ -143,9 +143,9 @@ def find(results: Path, name: str) -> SweepFolder:
     exact = results / name
     path = exact if (exact / FILE).exists() else unfinished(results, name)
     if path is None:
-        for other in sorted(results.glob(f"{name}-*/{FILE}"), reverse=True):
-            if other.parent.name.rpartition("-")[0].rpartition("-")[0] == name:
-                SweepFolder.load(other.parent)  # a folder that cannot be read raises its own error
+        for file in sorted(results.glob(f"{name}-*/{FILE}"), reverse=True):
+            if file.parent.name.rpartition("-")[0].rpartition("-")[0] == name:
+                SweepFolder.load(file.parent)  # a folder that cannot be read raises its own error
         names = sorted(p.parent.name for p in results.glob(f"*/{FILE}"))
         raise ConfigError(
             f"--resume {name}: no unfinished sweep of that name in {results}{nearest(name, names)}; "

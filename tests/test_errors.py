@@ -13,7 +13,7 @@ def test_every_error_is_an_hflray_error():
 
 
 @pytest.mark.parametrize(
-    "name, known, hint",
+    "name, choices, hint",
     [
         ("num_device", ["num_devices", "num_edges"], "; did you mean 'num_devices'?"),
         ("lamda", ["lambda", "seed"], "; did you mean 'lambda'?"),
@@ -22,5 +22,5 @@ def test_every_error_is_an_hflray_error():
         ("x", [], ""),
     ],
 )
-def test_nearest_suggests_the_closest_name(name, known, hint):
-    assert errors.nearest(name, known) == hint
+def test_nearest_suggests_the_closest_name(name, choices, hint):
+    assert errors.nearest(name, choices) == hint

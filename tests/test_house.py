@@ -111,7 +111,7 @@ def violations(files: dict[str, str]) -> list[str]:
             problems.append(f"{path}: '{unit}' is not part of the house")
             continue
         for line, name in imports(source, ("hflray", *parts[:-1])):
-            library, _, rest = name.partition(".")
+            library, _, dotted = name.partition(".")
             where = f"{path}:{line}"
             if library in RESERVED and not any(
                 path == allowed or (allowed[-1] == "/" and path.startswith(allowed)) for allowed in RESERVED[library]
@@ -119,7 +119,7 @@ def violations(files: dict[str, str]) -> list[str]:
                 problems.append(f"{where}: {library} is only for {', '.join(RESERVED[library])}")
             if library != "hflray":
                 continue
-            target = rest.partition(".")[0]
+            target = dotted.partition(".")[0]
             if target.startswith("__"):  # hflray.__version__
                 continue
             if target not in ROW:

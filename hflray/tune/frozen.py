@@ -1,8 +1,8 @@
-"""The code and the environment of a sweep that runs for days, kept as they were when it began.
+"""Frozen copies of the code and the environment of a sweep that runs for days.
 
-The code is a git worktree of one commit. The environment is a virtual environment that holds copies of the packages
-that are installed now, so that neither an edit nor an upgrade changes what a resumed sweep computes. Sweeps that began
-with the same packages share an environment.
+The code is a git worktree of one commit. The environment is a virtual environment with copies of the packages that were
+installed when the sweep began, so that neither an edit nor an upgrade changes the results of a resumed sweep. Sweeps
+that began with the same packages share an environment.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from pathlib import Path
 
 from hflray.errors import ConfigError
 
-OURS = "hflray"  # is not copied: it comes from the worktree
-PACKAGES = "packages.txt"  # written when an environment is whole
+OWN_PACKAGE = "hflray"  # this package is not copied: it comes from the worktree
+PACKAGES = "packages.txt"  # this file is written when an environment is complete
 LIST = """
 import json, platform
 from importlib.metadata import distributions
-found = {d.metadata["Name"].lower(): d.version for d in reversed(list(distributions())) if d.metadata["Name"]}
-found.pop("hflray", None)
-print(json.dumps([f"python=={platform.python_version()}", *sorted(f"{n}=={v}" for n, v in found.items())]))
+versions = {d.metadata["Name"].lower(): d.version for d in reversed(list(distributions())) if d.metadata["Name"]}
+versions.pop("hflray", None)
+print(json.dumps([f"python=={platform.python_version()}", *sorted(f"{n}=={v}" for n, v in versions.items())]))
 """
 
 
 def git(repository: Path, *arguments: str) -> str:
-    """Run git in `repository` and return what it prints. Raises ConfigError: it fails."""
+    """Run git in `repository` and return its output. Raises ConfigError: git fails."""
     command = ["git", "-C", str(repository), "-c", "core.hooksPath=/dev/null", *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -44,7 +44,7 @@ def git(repository: Path, *arguments: str) -> str:
 
 
 def commit_of(repository: Path, name: str) -> str:
-    """The full hash of a commit. Raises ConfigError: `repository` has no commit or branch called `name`."""
+    """Return the full hash of a commit. Raises ConfigError: `repository` has no commit or branch called `name`."""
     try:
         return git(repository, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
     except ConfigError as error:
@@ -54,33 +54,33 @@ def commit_of(repository: Path, name: str) -> str:
 
 
 def freeze_tree(repository: Path, commit: str, tree: Path) -> None:
-    """Make the worktree `tree` of a commit; what an interrupted attempt left there is removed first."""
+    """Make the worktree `tree` of a commit. The remains of an interrupted attempt are removed first."""
     if tree.exists():
         shutil.rmtree(tree)
     tree.parent.mkdir(parents=True, exist_ok=True)
-    # Forced, because git may still know a worktree at this place that somebody has deleted.
+    # --force, because git may still have a record of a worktree at this path that was deleted.
     git(repository, "worktree", "add", "--quiet", "--force", "--detach", str(tree), commit)
 
 
 def check_tree(tree: Path, commit: str) -> None:
-    """Raises ConfigError: `tree` is not the unmodified worktree of `commit`."""
-    found = git(tree, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*") if tree.is_dir() else "nothing"
-    if found != commit:
+    """Raise ConfigError if `tree` is not the unmodified worktree of `commit`."""
+    state = git(tree, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*") if tree.is_dir() else "nothing"
+    if state != commit:
         raise ConfigError(
-            f"{tree}: a frozen sweep goes on only from commit {commit[:12]}, and this is {found[:12]}"
-            f"{' with changes' if found.endswith('-dirty') else ''}; put it back with `git worktree add --force "
+            f"{tree}: a frozen sweep goes on only from commit {commit[:12]}, and this is {state[:12]}"
+            f"{' with changes' if state.endswith('-dirty') else ''}; put it back with `git worktree add --force "
             f"--detach {tree} {commit}` (or `git checkout .` there), or drop the sweep"
         )
 
 
 def release_tree(repository: Path, tree: Path) -> None:
-    """Remove a worktree that is not needed any more."""
+    """Remove a worktree that is no longer needed."""
     if tree.exists():
         git(repository, "worktree", "remove", "--force", str(tree))
 
 
 def packages_of(python: Path) -> list[str]:
-    """Python and the packages that an interpreter finds, as ``name==version``, sorted; hflray is left out.
+    """Return an interpreter's version and its packages as sorted ``name==version``, without hflray.
 
     Raises:
         ConfigError: the interpreter does not run.
@@ -95,20 +95,20 @@ def packages_of(python: Path) -> list[str]:
 
 
 def check_packages(python: Path, packages: Sequence[str]) -> None:
-    """Raises ConfigError: the interpreter finds other packages than those named."""
-    found = set(packages_of(python))
-    gone, new = sorted(set(packages) - found), sorted(found - set(packages))
-    if gone or new:
+    """Raise ConfigError if the interpreter has other packages than `packages`."""
+    installed = set(packages_of(python))
+    removed, added = sorted(set(packages) - installed), sorted(installed - set(packages))
+    if removed or added:
         raise ConfigError(
-            f"{python}: its environment changed since the sweep began (it had {', '.join(gone) or 'none of these'}; "
-            f"it has {', '.join(new) or 'none of them'}); put that back, or drop the sweep"
+            f"{python}: its environment changed since the sweep began (removed: {', '.join(removed) or 'nothing'}; "
+            f"added: {', '.join(added) or 'nothing'}); restore the packages, or drop the sweep"
         )
 
 
 def freeze_environment(folder: Path) -> Path:
-    """Copy the packages of the running interpreter into an environment below `folder`; return its interpreter.
+    """Copy the packages of the running interpreter into an environment below `folder` and return its interpreter.
 
-    The environment's name follows from the packages and their versions. One that is there and whole is used again.
+    The environment's name is a hash of the packages and their versions. A complete environment is reused.
 
     Raises:
         ConfigError: a package has no list of its files, or the environment of this name has changed.
@@ -124,10 +124,12 @@ def freeze_environment(folder: Path) -> Path:
     venv.EnvBuilder(symlinks=True).create(place)
     (site,) = place.glob("lib/python*/site-packages")
     copied: set[str] = set()
-    for package in distributions():  # in the order of sys.path: the first of a name is the one that is imported
+    for (
+        package
+    ) in distributions():  # in the order of sys.path, so that the first package of a name is the one that is imported
         name = (package.metadata["Name"] or "").lower()
         if name and name not in copied:
-            if name == OURS:
+            if name == OWN_PACKAGE:
                 write_version(package, site)
             else:
                 copy_package(package, site)
@@ -140,20 +142,20 @@ def freeze_environment(folder: Path) -> Path:
 
 
 def write_version(package: Distribution, site: Path) -> None:
-    """Write the metadata that tells a package's name and version into the folder `site`, and none of its code.
+    """Write the metadata with a package's name and version into the folder `site`, without the package's code.
 
-    The checkout's own ``.egg-info``, which an editable install leaves beside the code, may be what Python finds first.
-    Its folder has another name and form than an installed package's, so the metadata is written and not copied.
+    Python may find the ``.egg-info`` first that an editable install writes to the checkout. Its name and format differ
+    from those of an installed package, so the metadata is written and not copied.
     """
-    info = site / f"{OURS}-{package.version}.dist-info"
+    info = site / f"{OWN_PACKAGE}-{package.version}.dist-info"
     info.mkdir(parents=True, exist_ok=True)
     (info / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {OURS}\nVersion: {package.version}\n", encoding="utf-8"
+        f"Metadata-Version: 2.1\nName: {OWN_PACKAGE}\nVersion: {package.version}\n", encoding="utf-8"
     )
 
 
 def copy_package(package: Distribution, site: Path) -> None:
-    """Copy an installed package's files into the folder `site`; commands, which lie outside of it, are left out.
+    """Copy an installed package's files into the folder `site`, without its commands, which lie outside the folder.
 
     Raises:
         ConfigError: the package has no list of its files.

@@ -1,12 +1,12 @@
-"""What a running sweep shows live: metrics that Ray exports, and the file through which Prometheus finds this machine.
+"""The live metrics of a running sweep, which Ray exports, and the file through which Prometheus finds this machine.
 
-The names are `hflray.metrics.LIVE`, the panels `dashboards/`. Nothing here changes a result, and nothing is done where
-Ray is not running.
+The names of the metrics are in `hflray.metrics.LIVE`, and the panels in `dashboards/`. This module changes no result,
+and it does nothing if Ray is not running.
 
-Gauges of a trial that has ended are left to Ray, which forgets them 20 s after their last report although the process
-goes on with the next trial. It has no call that drops a label set, and NaN, which it does not export (both tried, Ray
-2.60), set before the report that comes every 10 s would hide the last round; the panels hold values longer anyway.
-Counters stay until the node ends; of an ended trial their rate is 0.
+Ray drops the gauges of an ended trial 20 s after their last report, although the process continues with the next trial.
+hflray does not drop them itself. Ray 2.60 has no call that drops a label set. It does not export NaN either, so that a
+gauge set to NaN before the report, which comes every 10 s, would hide the last round (both were tried). The panels show
+values for longer in any case. Counters stay until the node ends; the rate of an ended trial's counter is 0.
 """
 
 from __future__ import annotations
@@ -29,28 +29,31 @@ from hflray.training.hierarchy import RayHierarchy
 
 log = logging.getLogger(__name__)
 
-MAX_EDGES = 100  # edges beyond it are not shown live: a round's export stays under a millisecond, the labels few
-DISCOVERY = "prom_hflray_{pid}.json"  # in Ray's temporary folder, beside the file that Ray's own dashboard writes
+MAX_EDGES = 100  # later edges are not exported, so that a round's export takes less than a millisecond
+DISCOVERY = (
+    "prom_hflray_{pid}.json"  # this file is in Ray's temporary folder, beside the one that Ray's dashboard writes
+)
 
-GREEK = {"λ": "lambda", "α": "alpha", "β": "beta"}  # of the paper's vocabulary, in the names of trials
+GREEK = {"λ": "lambda", "α": "alpha", "β": "beta"}  # Greek letters of the paper in the names of trials
 
 
 class LiveTrial:
-    """Exports a trial's rounds as they end.
+    """Export the metrics of a trial's rounds as they end.
 
     Args:
-        sweep, trial: the names that label everything it exports.
-        experiment: the trial's; a watched experiment also exports what each device actor trains.
+        sweep: the sweep's name, which labels all exported metrics.
+        trial: the trial's name, which labels them too.
+        experiment: the trial's experiment. Its device actors also export the samples that they train.
     """
 
     def __init__(self, sweep: str, trial: str, experiment: Experiment) -> None:
         self._instruments: dict[metrics.LiveMetric, Any] = {}
-        self._alone = False
+        self._trains_locally = False
         if not ray.is_initialized():
             return
         labels = {"sweep": label(sweep), "trial": label(trial)}
         hierarchy = experiment.hierarchy
-        self._alone = not isinstance(hierarchy, RayHierarchy)
+        self._trains_locally = not isinstance(hierarchy, RayHierarchy)
         if isinstance(hierarchy, RayHierarchy):
             hierarchy.pool.watch(labels)
         self._instruments = {metric: instrument(metric, labels) for metric in metrics.LIVE}
@@ -64,15 +67,15 @@ class LiveTrial:
         live[metrics.LIVE_ACCURACY].set(record.accuracy)
         live[metrics.LIVE_OBJECTIVE].set(float(cost.objective))
         for edge in range(min(len(cost.edge_devices), MAX_EDGES)):
-            which = {"edge": str(edge)}
-            live[metrics.LIVE_EDGE_DELAY].set(float(cost.edge_delay_s[edge]), which)
-            live[metrics.LIVE_EDGE_ENERGY].set(float(cost.edge_energy_j[edge]), which)
-        if self._alone and record.samples_trained:  # no actors: the trial's process trains by itself
+            labels = {"edge": str(edge)}
+            live[metrics.LIVE_EDGE_DELAY].set(float(cost.edge_delay_s[edge]), labels)
+            live[metrics.LIVE_EDGE_ENERGY].set(float(cost.edge_energy_j[edge]), labels)
+        if self._trains_locally and record.samples_trained:  # the trial's process trains without actors
             live[metrics.LIVE_SAMPLES].inc(record.samples_trained, {"actor": "0"})
 
 
 def label(name: str) -> str:
-    """`name` as a label of a metric, of which Ray accepts only ASCII: λ becomes ``lambda``, the rest is escaped."""
+    """Return `name` as an ASCII label, as Ray requires: λ becomes ``lambda``, and other characters are escaped."""
     for letter, word in GREEK.items():
         name = name.replace(letter, word)
     return name.encode("ascii", "backslashreplace").decode()
@@ -82,7 +85,8 @@ def label(name: str) -> str:
 def discoverable() -> Iterator[None]:
     """Let Prometheus find this machine's Ray while the sweep runs (``dashboards/prometheus.yml`` names the file).
 
-    Ray writes such a file only with its dashboard on. Of a Ray that has both, Prometheus sees one target: they agree.
+    Ray writes such a file only if its dashboard is on. If both files exist, they name the same target, and Prometheus
+    sees one.
     """
     path = _announce()
     try:
@@ -93,17 +97,20 @@ def discoverable() -> Iterator[None]:
 
 
 def _announce() -> Path | None:
-    """Write the file, atomically; remove those that killed sweeps left. None if this is not the machine Ray is on."""
+    """Write the file atomically, remove the files of killed sweeps, and return its path.
+
+    The result is None if Ray runs on another machine or on several, or if the file cannot be written.
+    """
     targets = [f"{node['NodeManagerAddress']}:{node['MetricsExportPort']}" for node in ray.nodes() if node["Alive"]]
-    # …/ray/session_…/sockets/plasma_store
+    # the socket is …/ray/session_…/sockets/plasma_store
     folders = [Path(node["ObjectStoreSocketName"]).parents[2] for node in ray.nodes() if node["Alive"]]
-    if len(folders) != 1 or not folders[0].is_dir():  # a cluster: its head's dashboard lists the nodes as they come
+    if len(folders) != 1 or not folders[0].is_dir():  # in a cluster the head's dashboard lists the nodes as they join
         return None
     path = folders[0] / DISCOVERY.format(pid=os.getpid())
     try:
-        for other in folders[0].glob(DISCOVERY.format(pid="*")):
-            if not _alive(other.stem.rpartition("_")[2]):
-                other.unlink(missing_ok=True)
+        for file in folders[0].glob(DISCOVERY.format(pid="*")):
+            if not _alive(file.stem.rpartition("_")[2]):
+                file.unlink(missing_ok=True)
         partial = path.with_suffix(".part")
         partial.write_text(json.dumps([{"labels": {"job": "ray"}, "targets": targets}]), encoding="utf-8")
         partial.replace(path)
@@ -114,7 +121,7 @@ def _announce() -> Path | None:
 
 
 def _alive(pid: str) -> bool:
-    """Whether the process is there; of another's files, which cannot be removed, it does not matter."""
+    """Return whether the process runs. A process of another user counts as running, as its files cannot be removed."""
     with suppress(ValueError, ProcessLookupError):
         with suppress(PermissionError):
             os.kill(int(pid), 0)

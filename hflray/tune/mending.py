@@ -1,13 +1,13 @@
-"""Before a resume: what a kill or a full disk has done to the state that Tune saves of a sweep is mended.
+"""Repairs of the state that Tune saves of a sweep, made before a resume after a kill or a full disk.
 
-Tune saves its own state every few rounds, and deletes checkpoints as newer ones come. Where rounds are quick, a driver
-that is killed leaves a state whose last checkpoint is no more, and Tune would give the trial up although newer ones
-are there. A checkpoint says which round it is of, so the newest takes the missing one's place, and the trial goes on
-after that round (`put_back`).
+Tune saves its own state every few rounds, and deletes old checkpoints as newer ones are written. If rounds are quick,
+the state of a killed driver may name a checkpoint that no longer exists, and Tune would give the trial up although
+newer checkpoints exist. A checkpoint contains the number of its round, so the newest checkpoint is copied to the place
+of the missing one, and the trial continues after that round (`put_back`).
 
-Tune writes its state over the old one, so a kill may leave half of it. Such a state is set aside (`set_aside`), and
-one of an earlier resume is used, if there is any. If there is none, a sweep whose trials follow from its file needs
-none: each trial goes on from its own last checkpoint (`salvage`).
+Tune overwrites its state in place, so a kill may leave half of it. Such a state is renamed (`set_aside`), and the state
+of an earlier start is used if there is one. Otherwise, if the sweep's file determines its trials, no state is needed:
+each trial continues from its own last checkpoint (`salvage`).
 """
 
 from __future__ import annotations
@@ -22,38 +22,39 @@ from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem, copy
 from hflray import checkpoint
 from hflray.errors import HflrayError
 
-# What Tune writes of a sweep: `tuner.pkl` at its start, the others, again and again, with the time of that start.
+# The files that Tune writes of a sweep: `tuner.pkl` once at its start, and the others repeatedly. The names of the
+# others contain the time of that start.
 TUNER = "tuner.pkl"
 STATE = re.compile(
     r"(?:experiment_state|basic-variant-state|search_gen_state|searcher-state|callback-states)-(.+)\.(?:json|pkl)"
 )
-DAMAGED = "damaged-"  # before the name of what is set aside; Tune does not look at it
-SALVAGED = "salvaged"  # in a trial's folder: the checkpoint that it goes on from without Tune's state
+DAMAGED = "damaged-"  # prefix of the files that are set aside; Tune ignores such files
+SALVAGED = "salvaged"  # the folder, in a trial's folder, of the checkpoint from which it continues without Tune's state
 
 
 def set_aside(place: str, name: str) -> tuple[list[str], bool]:
-    """Rename what is damaged of Tune's state of the sweep `name` in the folder or bucket `place`.
+    """Rename the damaged files of Tune's state of the sweep `name` in the folder or bucket `place`.
 
-    JSON that is not whole is damaged, and so is a pickle that lacks its end; no pickle is opened. With one file of a
-    start all others of it are set aside.
+    A JSON file that does not parse is damaged, and so is a pickle without its last operation; no pickle is loaded. If
+    one file of a start is damaged, all files of that start are set aside.
 
     Returns:
-        The names of the damaged files, and whether a whole state is left to go on from.
+        The names of the damaged files, and whether a complete state remains.
     """
-    system, root = _opened(place)
+    system, root = _open_place(place)
     folder = f"{root}/{name}"
     starts: dict[str, list[str]] = {}
     for info in system.get_file_info(FileSelector(folder, allow_not_found=True)):
-        if found := STATE.fullmatch(info.base_name):
-            starts.setdefault(found[1], []).append(info.base_name)
+        if match := STATE.fullmatch(info.base_name):
+            starts.setdefault(match[1], []).append(info.base_name)
     damaged: list[str] = []
     whole = False
     for start in sorted(starts, reverse=True):
-        hurt = [file for file in sorted(starts[start]) if not _is_whole(system, f"{folder}/{file}")]
-        if not hurt:
+        broken = [file for file in sorted(starts[start]) if not _is_whole(system, f"{folder}/{file}")]
+        if not broken:
             whole = any(file.startswith("experiment_state") for file in starts[start])
             break
-        damaged += hurt
+        damaged += broken
         for file in starts[start]:
             system.move(f"{folder}/{file}", f"{folder}/{DAMAGED}{file}")
     if system.get_file_info(f"{folder}/{TUNER}").type == FileType.NotFound:
@@ -62,72 +63,76 @@ def set_aside(place: str, name: str) -> tuple[list[str], bool]:
         damaged.append(TUNER)
         system.move(f"{folder}/{TUNER}", f"{folder}/{DAMAGED}{TUNER}")
         whole = False
-    if not whole and not damaged:  # an earlier resume set it aside, and ended before Tune saved anew
+    if not whole and not damaged:  # an earlier resume set the state aside and ended before Tune saved a new one
         names = [info.base_name for info in system.get_file_info(FileSelector(folder, allow_not_found=True))]
         damaged = sorted(name for name in names if name.startswith(DAMAGED))
     return damaged, whole
 
 
-def salvage(place: str, name: str, trials: Iterable[str]) -> None:
-    """Keep the newest whole checkpoint of each trial under another name, where a trial that begins anew finds it.
+def salvage(place: str, sweep: str, trials: Iterable[str]) -> None:
+    """Copy the newest whole checkpoint of each trial to a folder that the trial reads when it begins again.
 
-    The others are removed: Tune numbers the new ones from 0, and a number must not stand for two of them.
+    All numbered checkpoints are removed, because Tune numbers the new ones from 0 and the numbers must not clash.
     """
-    system, root = _opened(place)
+    system, root = _open_place(place)
     for trial in trials:
-        folder = f"{root}/{name}/{trial}"
-        there = [info.base_name for info in system.get_file_info(FileSelector(folder, allow_not_found=True))]
-        saved = sorted((one for one in there if one.startswith("checkpoint_")), reverse=True)
-        if not saved:
+        folder = f"{root}/{sweep}/{trial}"
+        names = [info.base_name for info in system.get_file_info(FileSelector(folder, allow_not_found=True))]
+        checkpoints = sorted((name for name in names if name.startswith("checkpoint_")), reverse=True)
+        if not checkpoints:
             continue
-        whole = next((one for one in saved if _loads(system, f"{folder}/{one}")), None)
-        if whole is not None or SALVAGED not in there:
-            if SALVAGED in there:
+        whole = next((name for name in checkpoints if _loads(system, f"{folder}/{name}")), None)
+        if whole is not None or SALVAGED not in names:
+            if SALVAGED in names:
                 system.delete_dir(f"{folder}/{SALVAGED}")
-            kept = f"{folder}/{whole or saved[0]}"
-            copy_files(kept, f"{folder}/{SALVAGED}", source_filesystem=system, destination_filesystem=system)
-        for one in saved:
-            system.delete_dir(f"{folder}/{one}")
+            source = f"{folder}/{whole or checkpoints[0]}"
+            copy_files(source, f"{folder}/{SALVAGED}", source_filesystem=system, destination_filesystem=system)
+        for checkpoint_name in checkpoints:
+            system.delete_dir(f"{folder}/{checkpoint_name}")
 
 
 def put_back(place: str, name: str) -> list[str]:
-    """Mend the sweep `name` in the folder or bucket `place`; return the trials whose checkpoint was put back."""
+    """Replace the missing last checkpoints of the sweep `name` in the folder or bucket `place`.
+
+    Returns:
+        The folders' names of the trials whose checkpoint was replaced.
+    """
     from ray.tune.experiment.trial import _TrainingRunMetadata
 
-    system, root = _opened(place)
-    here = [info.path for info in system.get_file_info(FileSelector(f"{root}/{name}"))]
-    states = sorted(path for path in here if path.rpartition("/")[2].startswith("experiment_state-"))
+    system, root = _open_place(place)
+    paths = [info.path for info in system.get_file_info(FileSelector(f"{root}/{name}"))]
+    states = sorted(path for path in paths if path.rpartition("/")[2].startswith("experiment_state-"))
     if not states:
         return []
     with system.open_input_stream(states[-1]) as file:
         state = json.loads(file.read())
-    mended = []
+    repaired = []
     for _, metadata in state["trial_data"]:
         saved = _TrainingRunMetadata.from_json_state(metadata).checkpoint_manager.latest_checkpoint_result
         if saved is None:
             continue
         folder, last = str(saved.checkpoint.path).split("/")[-2:]
         trial = f"{root}/{name}/{folder}"
-        there = [info.base_name for info in system.get_file_info(FileSelector(trial, allow_not_found=True))]
-        others = sorted((other for other in there if other.startswith("checkpoint_")), reverse=True)
-        if last in others or not others:
+        names = [info.base_name for info in system.get_file_info(FileSelector(trial, allow_not_found=True))]
+        checkpoints = sorted((name for name in names if name.startswith("checkpoint_")), reverse=True)
+        if last in checkpoints or not checkpoints:
             continue
-        # One that the kill cut off must not take the place of all.
-        whole = next((other for other in others if _loads(system, f"{trial}/{other}")), others[0])
+        # The newest checkpoint may be truncated by the kill, so the newest that loads is used.
+        whole = next((name for name in checkpoints if _loads(system, f"{trial}/{name}")), checkpoints[0])
         copy_files(f"{trial}/{whole}", f"{trial}/{last}", source_filesystem=system, destination_filesystem=system)
-        mended.append(folder)
-    return mended
+        repaired.append(folder)
+    return repaired
 
 
-def _opened(place: str) -> tuple[FileSystem, str]:
+def _open_place(place: str) -> tuple[FileSystem, str]:
     return FileSystem.from_uri(place) if "://" in place else (LocalFileSystem(), place)
 
 
 def _is_whole(system: FileSystem, path: str) -> bool:
     with system.open_input_stream(path) as file:
         content = file.read()
-    if content.startswith(b"\x80"):  # a pickle, also in some files called .json
-        return bool(content.endswith(b"."))  # the operation that ends it
+    if content.startswith(b"\x80"):  # some files called .json contain a pickle
+        return bool(content.endswith(b"."))  # the last operation of a pickle
     try:
         json.loads(content)
     except ValueError:

@@ -1,6 +1,6 @@
-"""Is the cluster fit for a sweep? Asked before its first trial; every answer names the node and the fix.
+"""Checks before the first trial of a sweep that the cluster's nodes fit. Every error names the node and the fix.
 
-python -m hflray.tune.nodes [--address auto]     # the nodes, what they run and what they have
+``python -m hflray.tune.nodes [--address auto]`` lists the nodes, their CPUs and the versions that they run.
 """
 
 from __future__ import annotations
@@ -20,13 +20,19 @@ from hflray.errors import ConfigError, HflrayError
 from hflray.provenance import differences, release
 from hflray.training.start import start_ray
 
-BOOTSTRAP = Path("~/ray_bootstrap_config.yaml")  # where `ray up` leaves the cluster's file on the head
-ANSWER_S = 120.0  # a first worker process of a node that has just booted takes long to import
+BOOTSTRAP = Path("~/ray_bootstrap_config.yaml")  # `ray up` writes the cluster's file to this path on the head
+ANSWER_S = 120.0  # the first worker process of a node that has just booted takes long to import
 
 
 @dataclass(frozen=True)
 class Node:
-    """A live node: its id, address, and CPUs."""
+    """A live node.
+
+    Attributes:
+        id: Ray's id of the node.
+        address: its IP address.
+        cpus: the number of its CPUs.
+    """
 
     id: str
     address: str
@@ -34,26 +40,26 @@ class Node:
 
 
 def live_nodes() -> list[Node]:
-    """The nodes that are up, the one this process is on first."""
+    """Return the live nodes; the node of this process comes first."""
     import ray
 
-    here = ray.get_runtime_context().get_node_id()
+    own_id = ray.get_runtime_context().get_node_id()
     nodes = [
         Node(node["NodeID"], node["NodeManagerAddress"], node["Resources"].get("CPU", 0.0))
         for node in ray.nodes()
         if node["Alive"]
     ]
-    return sorted(nodes, key=lambda node: node.id != here)
+    return sorted(nodes, key=lambda node: node.id != own_id)
 
 
 def check_nodes(results: Path | None = None) -> None:
-    """Every node runs the Ray, Python, hflray and libraries that this process runs, and sees the results.
+    """Check that every node runs the same Ray, Python, hflray and libraries as this process and sees the results.
 
     Args:
-        results: a folder that trials write to, so that all nodes must share it; None: they write to a storage.
+        results: the folder to which trials write, which all nodes must share; None if they write to a storage.
 
     Raises:
-        ConfigError: a node runs something else, does not answer, or does not see `results`.
+        ConfigError: a node runs other versions, does not answer, or does not see `results`.
     """
     nodes = live_nodes()
     if len(nodes) == 1:
@@ -64,11 +70,11 @@ def check_nodes(results: Path | None = None) -> None:
         probe = results.resolve() / f".hflray-{uuid.uuid4().hex}"
         probe.touch()
     try:
-        for node, answer in zip(nodes, _ask(nodes, probe), strict=True):
-            what = answer if isinstance(answer, str) else differences(release(), answer["release"])
-            if what:
+        for node, answer in zip(nodes, _query(nodes, probe), strict=True):
+            problem = answer if isinstance(answer, str) else differences(release(), answer["release"])
+            if problem:
                 raise ConfigError(
-                    f"node {node.address}: runs {what}; bring all nodes to one state with cluster/setup_node.sh "
+                    f"node {node.address}: runs {problem}; bring all nodes to one state with cluster/setup_node.sh "
                     "(`ray up` again does it)"
                 )
             if probe is not None and isinstance(answer, dict) and not answer["sees"]:
@@ -81,16 +87,16 @@ def check_nodes(results: Path | None = None) -> None:
             probe.unlink(missing_ok=True)
 
 
-def _ask(nodes: list[Node], probe: Path | None) -> list[dict[str, Any] | str]:
-    """Each node's `release` and whether it sees `probe`; what is wrong, in words, of a node that cannot tell."""
+def _query(nodes: list[Node], probe: Path | None) -> list[dict[str, Any] | str]:
+    """Return each node's `release` and whether it sees `probe`, or a description of the problem if it fails."""
     import ray
     from ray.exceptions import GetTimeoutError, RayError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    ask = ray.remote(num_cpus=0, max_retries=0)(_tell)
+    task = ray.remote(num_cpus=0, max_retries=0)(_describe_node)
     path = str(probe) if probe else None
     refs = [
-        ask.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False)).remote(path)
+        task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False)).remote(path)
         for node in nodes
     ]
     answers: list[dict[str, Any] | str] = []
@@ -101,21 +107,21 @@ def _ask(nodes: list[Node], probe: Path | None) -> list[dict[str, Any] | str]:
             answers.append(f"something that does not answer in {ANSWER_S:.0f} s")
         except (RayError, ImportError, AttributeError) as error:
             lines = [line for line in str(error).splitlines() if line.strip()]
-            said = next((line for line in reversed(lines) if "Error: " in line), lines[0] if lines else "no reason")
-            answers.append(f"no hflray that can be used ({said.strip()[:200]})")
+            reason = next((line for line in reversed(lines) if "Error: " in line), lines[0] if lines else "no reason")
+            answers.append(f"no hflray that can be used ({reason.strip()[:200]})")
     return answers
 
 
-def _tell(probe: str | None) -> dict[str, Any]:
-    """Run on a node."""
+def _describe_node(probe: str | None) -> dict[str, Any]:
+    """Return the release of the node that runs this task, and whether the node sees the file `probe`."""
     return {"release": release(), "sees": probe is not None and os.path.exists(probe)}
 
 
 def check_resources(cpus_per_trial: int, cpus: int) -> None:
-    """One trial fits into the cluster, with the machines that its autoscaler may still start.
+    """Check that a trial fits into the cluster, including the machines that its autoscaler may still start.
 
     Raises:
-        ConfigError: it does not.
+        ConfigError: a trial needs more CPUs.
     """
     most = max(float(cpus), cpus_to_come(BOOTSTRAP.expanduser(), len(live_nodes())))
     if cpus_per_trial > most:
@@ -127,7 +133,7 @@ def check_resources(cpus_per_trial: int, cpus: int) -> None:
 
 
 def check_gpus(gpus_per_trial: float, gpus: float) -> None:
-    """As `check_resources`, of the GPUs that a trial reserves."""
+    """Check the GPUs that a trial reserves in the same way as `check_resources` checks its CPUs."""
     most = max(gpus, _to_come(BOOTSTRAP.expanduser(), len(live_nodes()), "GPU"))
     if gpus_per_trial > most:
         raise ConfigError(
@@ -139,9 +145,10 @@ def check_gpus(gpus_per_trial: float, gpus: float) -> None:
 
 
 def cpus_to_come(path: Path, live: int) -> float:
-    """CPUs of all machines that the cluster file `path` allows, the head's included.
+    """Return the CPUs of all machines that the cluster file `path` allows, including the head.
 
-    Machines of one's own say what they have when they join: infinite as long as fewer than allowed are `live`, then 0.
+    The file of an on-premise cluster does not list its machines' CPUs. The result is then infinite while no more nodes
+    are `live` than it allows workers, and 0 afterwards.
     """
     return _to_come(path, live, "CPU")
 
@@ -151,7 +158,7 @@ def _to_come(path: Path, live: int, resource: str) -> float:
         cluster = yaml.safe_load(path.read_text(encoding="utf-8"))
         kinds = cluster["available_node_types"]
     except (OSError, yaml.YAMLError, KeyError, TypeError):
-        return 0.0  # not a head that `ray up` started
+        return 0.0  # this machine is not a head that `ray up` started
     total = 0.0
     for name, kind in kinds.items():
         count = kind.get("max_workers", 0) + (name == cluster.get("head_node_type"))
@@ -163,7 +170,7 @@ def _to_come(path: Path, live: int, resource: str) -> float:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """``python -m hflray.tune.nodes``."""
+    """Run the command ``python -m hflray.tune.nodes`` and return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m hflray.tune.nodes", description="Check the nodes of a cluster.")
     parser.add_argument("--address", default="auto", help="the cluster; auto: the one this machine is part of")
     os.environ["RAY_ADDRESS"] = parser.parse_args(arguments).address

@@ -1,11 +1,12 @@
-"""Population-based training (``tune.population``): Ray Tune's scheduler, held to whole rounds.
+"""Population-based training (``tune.population``): Ray Tune's scheduler with exchanges between whole rounds only.
 
-Every few rounds all trials wait for each other; then those that are behind go on from the checkpoint of one that is
-ahead, with its settings changed a little (`hflray.config.MUTABLE`). Jaderberg et al., Population Based Training of
-Neural Networks, 2017; factors 0.8 and 1.2, a quarter replaced and a quarter redrawn, as there.
+Every few rounds all trials wait for each other. The worst trials then continue from the checkpoint of one of the best,
+with slightly changed settings (`hflray.config.MUTABLE`). The source is Jaderberg et al., Population Based Training of
+Neural Networks, 2017; as there, the factors are 0.8 and 1.2, a quarter is replaced and a quarter is redrawn.
 
-A trial says how it stands only at the rounds of an exchange (`score`), so after its last round, or in between, none
-is ever replaced. An exchange happens between equal rounds only: after a resume some may have missed the last one.
+A trial reports its score only at the rounds of an exchange (`score`), so no trial is replaced between exchanges or
+after its last round. States are exchanged only between trials at the same round, because after a resume some trials may
+have missed the last exchange.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ from ray.tune.schedulers import PopulationBasedTraining
 from hflray.sweep import Axis, PopulationConfig, SweepFile
 from hflray.tasks import Result
 
-SCORE = "population"  # the key of a result under which a trial says how it stands
+SCORE = "population"  # the key of a trial's score in its result
 
 
 def score(result: Result, settings: PopulationConfig) -> dict[str, float]:
-    """What a round's result says to the population: nothing between exchanges, and nothing after the last round."""
+    """Return the entry with a round's score, or no entry between exchanges and after the last round."""
     if result.step % settings.every or result.last:
         return {}
     return {SCORE: result.metrics[settings.metric]}
 
 
 class Population(PopulationBasedTraining):  # type: ignore[misc]  # Ray ships no types for it
-    """Tune's scheduler in synchronous mode, for trials ``{"values": {dotted key: value, NAME: name}}``.
+    """Tune's scheduler in synchronous mode. A trial's parameters are ``{"values": {dotted key: value, NAME: name}}``.
 
     Args:
         file: a sweep file with ``tune.population``.
-        name_key: the key of a trial's name among its values; it stays with the trial.
+        name_key: the key of a trial's name among its values. The name is not exchanged.
     """
 
     _next_perturbation_sync: float
@@ -63,8 +64,8 @@ class Population(PopulationBasedTraining):  # type: ignore[misc]  # Ray ships no
         )
 
     def _exploit(self, tune_controller: Any, trial: Any, trial_to_clone: Any) -> None:
-        mine, theirs = self._trial_state[trial], self._trial_state[trial_to_clone]
-        if mine.last_train_time != theirs.last_train_time:
+        state, donor_state = self._trial_state[trial], self._trial_state[trial_to_clone]
+        if state.last_train_time != donor_state.last_train_time:
             return
         name = trial.config["values"][self._name_key]
         super()._exploit(tune_controller, trial, trial_to_clone)
@@ -72,29 +73,29 @@ class Population(PopulationBasedTraining):  # type: ignore[misc]  # Ray ships no
         trial.set_config({**trial.config, "values": values})
 
     def on_trial_complete(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> None:
-        """A trial that ends is waited for no longer."""
+        """Let the other trials continue if they wait for this one."""
         super().on_trial_complete(tune_controller, trial, result)
-        self._go_on_without(tune_controller, trial)
+        self._release_waiting(tune_controller, trial)
 
     def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
-        """As `on_trial_complete`."""
+        """Let the other trials continue if they wait for this one."""
         super().on_trial_error(tune_controller, trial)
-        self._go_on_without(tune_controller, trial)
+        self._release_waiting(tune_controller, trial)
 
-    def _go_on_without(self, tune_controller: Any, trial: Any) -> None:
-        """If all others wait, they waited for this one: they go on, without an exchange this time."""
-        others = [t for t in tune_controller.get_live_trials() if t is not trial and t in self._trial_state]
-        times = [self._trial_state[t].last_train_time for t in others]
+    def _release_waiting(self, tune_controller: Any, trial: Any) -> None:
+        """Let the other trials continue without an exchange if all of them wait for this one."""
+        live = [t for t in tune_controller.get_live_trials() if t is not trial and t in self._trial_state]
+        times = [self._trial_state[t].last_train_time for t in live]
         if times and min(times) >= self._next_perturbation_sync:
             self._next_perturbation_sync = max(times) + self._perturbation_interval
 
 
 def _domain(axis: Axis) -> Any:
-    """An axis as the scheduler draws from it; a list is one whose neighbours it moves to."""
+    """Return an axis in the form from which the scheduler draws. In a list it moves to a neighbouring value."""
     if axis.choice is not None:
         return list(axis.choice)
     if axis.randint is not None:
-        return tune.randint(axis.randint[0], axis.randint[1] + 1)  # Tune leaves the upper end out
+        return tune.randint(axis.randint[0], axis.randint[1] + 1)  # Tune excludes the upper end
     if axis.loguniform is not None:
         return tune.loguniform(*axis.loguniform)
     assert axis.uniform is not None
@@ -102,10 +103,10 @@ def _domain(axis: Axis) -> Any:
 
 
 def within(axes: Mapping[str, Axis], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values multiplied past the end of their range, back at that end."""
-    kept = dict(values)
+    """Return `values` clipped to the ranges of their axes, because a multiplication may leave the range."""
+    clipped = dict(values)
     for key, axis in axes.items():
         ends = axis.uniform or axis.loguniform or axis.randint
         if ends is not None:
-            kept[key] = min(max(values[key], ends[0]), ends[1])
-    return kept
+            clipped[key] = min(max(values[key], ends[0]), ends[1])
+    return clipped

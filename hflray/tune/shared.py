@@ -1,6 +1,6 @@
-"""Data sets that lie in Ray's object store once, for all trials of a sweep and all their actors.
+"""Data sets that are in Ray's object store once for all trials of a sweep and all their actors.
 
-A trial deals a data set's samples to devices, which takes an index; the images themselves it does not copy.
+A trial distributes a data set's samples to devices by an index and does not copy the images.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hflray.training.local import DeviceData
 
 
 class SharedData(DeviceData):
-    """Samples that travel as a reference to their data set in the object store, where it lies once for all trials."""
+    """Samples that are pickled as a reference to their data set in the object store."""
 
     source: Any
 
@@ -26,7 +26,7 @@ class SharedData(DeviceData):
 
 
 def share(source: Any, data: DeviceData) -> DeviceData:
-    """`data`, whose images and labels are those of the `Dataset` that the Ray reference `source` stands for."""
+    """Return `data` in a form that is pickled with `source`, the Ray reference to its `Dataset`, instead of images."""
     shared = SharedData(**{field.name: getattr(data, field.name) for field in fields(data)})
     object.__setattr__(shared, "source", source)
     return shared

@@ -1,14 +1,14 @@
-"""Storage that every node of a cluster reaches (``s3://…`` or a shared folder): ``--storage``.
+"""The storage of ``--storage``, which every node of a cluster can reach (``s3://…`` or a shared folder).
 
-Tune keeps its trials and checkpoints there. Beside them go what the driver's machine alone has, the sweep's file and
-its journal, before Tune's own state does: so another machine can take the sweep over with ``--resume NAME --storage …``
-and finds every round that any checkpoint is made of.
+Tune keeps its trials and checkpoints there. The driver also sends the sweep's file and its journal, which only the
+driver's machine has, and it sends them before Tune saves its own state. Another machine can therefore continue the
+sweep with ``--resume NAME --storage …`` and has every round that is part of a checkpoint.
 
 ::
 
-    <storage>/<sweep>/…                                 Tune's
+    <storage>/<sweep>/…                                 the files of Tune
     <storage>/<sweep>/hflray/sweep.json
-    <storage>/<sweep>/hflray/journal/<trial>/<offset>   what was added to the journal, in pieces
+    <storage>/<sweep>/hflray/journal/<trial>/<offset>   the journal in pieces, named by their offset in bytes
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from hflray.tracking import default_uri
 
 log = logging.getLogger(__name__)
 
-MINE = "hflray"  # what is ours in a sweep's folder of the storage
+SUBFOLDER = "hflray"  # the folder of hflray's files in a sweep's folder of the storage
 
 
 def open_storage(uri: str) -> tuple[Any, str]:
-    """Return PyArrow's file system for `uri` and the path on it. Raises ConfigError: it names none."""
+    """Return PyArrow's file system for `uri` and the path on it. Raises ConfigError: `uri` names no file system."""
     from pyarrow import fs
 
     reason = "it names no bucket"
@@ -45,21 +45,21 @@ def open_storage(uri: str) -> tuple[Any, str]:
 
 
 class Storage:
-    """A sweep's place in the storage.
+    """The files of a sweep in the storage.
 
     Args:
-        uri: the storage.
-        folder: the sweep's folder on this machine; its name is used there too.
+        uri: the address of the storage.
+        folder: the sweep's folder on this machine. The storage uses the same name.
     """
 
     def __init__(self, uri: str, folder: Path) -> None:
         self._system, base = open_storage(uri)
-        self._folder, self._path = folder, f"{base}/{folder.name}/{MINE}"
-        self._sent: dict[str, int] = {}  # bytes of each journal that are there
+        self._folder, self._path = folder, f"{base}/{folder.name}/{SUBFOLDER}"
+        self._sent: dict[str, int] = {}  # bytes of each journal that the storage has
         self._warned = False
 
     def send(self, trial: str | None = None) -> None:
-        """Send ``sweep.json``, or what has been added to the journal of `trial`. A failure costs a warning."""
+        """Send ``sweep.json``, or the new entries of the journal of `trial`. The first failure logs a warning."""
         try:
             if trial is None:
                 self._write(FILE, (self._folder / FILE).read_bytes())
@@ -79,7 +79,7 @@ class Storage:
             self._warned = True
 
     def receive(self) -> None:
-        """Write what `send` sent into the sweep's folder of this machine."""
+        """Write the files that `send` sent into the sweep's folder on this machine."""
         journal = self._folder / "journal"
         journal.mkdir(parents=True, exist_ok=True)
         for info in self._list(f"{self._path}/journal"):
@@ -98,7 +98,7 @@ class Storage:
 
     def _write(self, name: str, content: bytes) -> None:
         path = f"{self._path}/{name}"
-        self._system.create_dir(path.rpartition("/")[0])  # S3 needs none, a shared folder does
+        self._system.create_dir(path.rpartition("/")[0])  # a shared folder needs it, S3 does not
         with self._system.open_output_stream(path) as file:
             file.write(content)
 
@@ -108,7 +108,7 @@ class Storage:
 
 
 def check_storage(uri: str) -> None:
-    """Write, read and delete a small file. Raises ConfigError: it cannot be done."""
+    """Write, read and delete a small file. Raises ConfigError: one of these fails."""
     system, path = open_storage(uri)
     probe = f"{path}/.hflray-{uuid.uuid4().hex}"
     try:
@@ -128,12 +128,12 @@ def check_storage(uri: str) -> None:
 
 
 def fetch(uri: str, results: Path, name: str) -> None:
-    """Bring the sweeps called `name` (or the folder of that name) from the storage, as far as they are not here.
+    """Copy the sweeps called `name` (or the folder of that name) from the storage unless they are in `results`.
 
-    A sweep that was logged to SQLite on another machine is logged to this machine's.
+    A sweep that was logged to SQLite on another machine is from now on logged to SQLite on this machine.
 
     Raises:
-        ConfigError: the storage cannot be read, or holds none.
+        ConfigError: the storage cannot be read or has no such sweep.
     """
     from pyarrow import fs
 
@@ -142,16 +142,16 @@ def fetch(uri: str, results: Path, name: str) -> None:
         infos = system.get_file_info(fs.FileSelector(path, allow_not_found=True))
     except OSError as error:
         raise ConfigError(f"--storage: '{uri}' cannot be read ({_short(error)})") from error
-    there = sorted(info.base_name for info in infos if info.type == fs.FileType.Directory)
-    wanted = [folder for folder in there if folder == name or folder.rpartition("-")[0].rpartition("-")[0] == name]
-    if not wanted:
-        raise ConfigError(f"--resume {name}: no such sweep in {uri}; there: {', '.join(there) or 'none'}")
-    for folder in wanted:
-        here = results / folder
-        if (here / FILE).exists():
+    folders = sorted(info.base_name for info in infos if info.type == fs.FileType.Directory)
+    matches = [folder for folder in folders if folder == name or folder.rpartition("-")[0].rpartition("-")[0] == name]
+    if not matches:
+        raise ConfigError(f"--resume {name}: no such sweep in {uri}; available: {', '.join(folders) or 'none'}")
+    for folder in matches:
+        local = results / folder
+        if (local / FILE).exists():
             continue
-        Storage(uri, here).receive()
-        sweep = SweepFolder.load(here)
+        Storage(uri, local).receive()
+        sweep = SweepFolder.load(local)
         if sweep.uri.startswith("sqlite"):
             sweep.uri = default_uri(results)
             sweep.save()

@@ -315,7 +315,7 @@ def test_results_that_nodes_do_not_share_are_refused(cluster, tmp_path, monkeypa
 
     nodes.check_nodes(tmp_path)  # all nodes are on one machine and see the folder
     monkeypatch.setattr(
-        nodes, "_ask", lambda live, probe: [{"release": nodes.release(), "sees": n == 0} for n in range(3)]
+        nodes, "_query", lambda live, probe: [{"release": nodes.release(), "sees": n == 0} for n in range(3)]
     )
     with pytest.raises(ConfigError, match=r"--results: node [\d.]+ does not see .*--storage s3://"):
         nodes.check_nodes(tmp_path)

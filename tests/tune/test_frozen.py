@@ -1,4 +1,4 @@
-"""hflray.tune.frozen: code and environment stay as they were when a sweep began."""
+"""`hflray.tune.frozen`: code and environment stay as they were when a sweep began."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def repository(tmp_path) -> Path:
     return path
 
 
-def test_a_tree_is_of_its_commit_whatever_happens_in_the_repository(repository, tmp_path) -> None:
+def test_a_tree_keeps_its_commit_when_the_repository_changes(repository, tmp_path) -> None:
     first, tree = commit_of(repository, "main"), tmp_path / "queue" / "tree"
     (repository / "code.txt").write_text("an edit that is in no commit")
     freeze_tree(repository, first, tree)
@@ -46,7 +46,7 @@ def test_a_tree_is_of_its_commit_whatever_happens_in_the_repository(repository, 
     assert len(git(repository, "worktree", "list").splitlines()) == 1
 
 
-def test_a_tree_whose_making_was_interrupted_is_made_again(repository, tmp_path) -> None:
+def test_an_interrupted_tree_is_made_again(repository, tmp_path) -> None:
     first, tree = commit_of(repository, "HEAD"), tmp_path / "tree"
     freeze_tree(repository, first, tree)
     (tree / "code.txt").unlink()
@@ -70,7 +70,7 @@ def test_an_unknown_commit_is_named(repository) -> None:
 
 
 def package(site: Path, name: str, version: str) -> None:
-    """Install a package of one module and one command into `site`, as pip leaves it."""
+    """Install a package with one module and one command into `site`, as pip does."""
     info = site / f"{name}-{version}.dist-info"
     info.mkdir(parents=True)
     (site / name).mkdir(exist_ok=True)
@@ -83,7 +83,7 @@ def package(site: Path, name: str, version: str) -> None:
 
 @pytest.fixture
 def small(tmp_path) -> Path:
-    """A small environment; its interpreter."""
+    """Make a small environment and return its interpreter."""
     venv.EnvBuilder(symlinks=True).create(tmp_path / "small")
     (site,) = (tmp_path / "small").glob("lib/python*/site-packages")
     package(site, "apple", "1.0")
@@ -92,7 +92,7 @@ def small(tmp_path) -> Path:
 
 
 def freeze(python: Path, folder: Path) -> Path:
-    """`freeze_environment` in another interpreter, which has nothing but the standard library and hflray's code."""
+    """Run `freeze_environment` in another interpreter with only the standard library and hflray's code."""
     code = f"import sys; from pathlib import Path; sys.path.insert(0, {str(ROOT)!r})\n"
     code += "from hflray.tune.frozen import freeze_environment\n"
     code += f"print(freeze_environment(Path({str(folder)!r})))"
@@ -101,7 +101,7 @@ def freeze(python: Path, folder: Path) -> Path:
     return Path(done.stdout.strip())
 
 
-def test_an_environment_is_a_copy_that_an_upgrade_does_not_reach(small, tmp_path) -> None:
+def test_an_upgrade_does_not_change_a_frozen_environment(small, tmp_path) -> None:
     python = freeze(small, tmp_path / "environments")
     before = packages_of(python)
     assert before == packages_of(small)
@@ -109,23 +109,23 @@ def test_an_environment_is_a_copy_that_an_upgrade_does_not_reach(small, tmp_path
     site = Path(subprocess.check_output([python, "-c", "import apple; print(apple.__file__)"], text=True)).parents[1]
     assert (tmp_path / "environments") in site.parents
     assert not (python.parent / "apple").exists()
-    # Of the package that the worktree brings only the version is there.
+    # Only the metadata of hflray is copied, because the worktree has its code.
     assert (site / "hflray-0.1.0.dist-info" / "METADATA").exists()
     assert not (site / "hflray").exists()
 
-    assert freeze(small, tmp_path / "environments") == python  # the same packages: the same environment
+    assert freeze(small, tmp_path / "environments") == python  # the same packages give the same environment
     (old,) = small.parents[1].glob("lib/python*/site-packages/apple-1.0.dist-info")
     old.joinpath("RECORD").unlink()
     old.joinpath("METADATA").unlink()
     old.rmdir()
     package(old.parent, "apple", "2.0")
     check_packages(python, before)
-    other = freeze(small, tmp_path / "environments")
-    assert other != python
-    assert packages_of(other)[1:] == ["apple==2.0"]
+    upgraded = freeze(small, tmp_path / "environments")
+    assert upgraded != python
+    assert packages_of(upgraded)[1:] == ["apple==2.0"]
 
 
-def test_an_environment_that_was_not_made_whole_is_made_again(small, tmp_path) -> None:
+def test_an_incomplete_environment_is_made_again(small, tmp_path) -> None:
     python = freeze(small, tmp_path / "environments")
     place = python.parents[1]
     (place / frozen.PACKAGES).unlink()
@@ -152,13 +152,13 @@ def test_a_changed_environment_is_refused(small) -> None:
     before = packages_of(small)
     (site,) = small.parents[1].glob("lib/python*/site-packages")
     package(site, "pear", "3.1")
-    with pytest.raises(ConfigError, match=r"changed since the sweep began .*it has pear==3\.1"):
+    with pytest.raises(ConfigError, match=r"changed since the sweep began .*added: pear==3\.1"):
         check_packages(small, before)
-    with pytest.raises(ConfigError, match=r"it had kiwi==1"):
+    with pytest.raises(ConfigError, match=r"removed: kiwi==1"):
         check_packages(small, [*before, "kiwi==1"])
 
 
-def test_an_interpreter_that_is_gone_is_named(tmp_path) -> None:
+def test_a_missing_interpreter_is_named(tmp_path) -> None:
     with pytest.raises(ConfigError, match="does not run"):
         packages_of(tmp_path / "python")
 
@@ -167,14 +167,14 @@ def test_a_package_without_a_list_of_files_is_refused(tmp_path) -> None:
     info = tmp_path / "old-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: old\nVersion: 1.0\n")
-    found = frozen.Distribution.at(info)
+    distribution = frozen.Distribution.at(info)
     with pytest.raises(ConfigError, match="old: it has no list of its files"):
-        frozen.copy_package(found, tmp_path / "site")
+        frozen.copy_package(distribution, tmp_path / "site")
 
 
-def test_packages_are_those_of_the_interpreter_not_of_its_surroundings(monkeypatch) -> None:
+def test_packages_do_not_depend_on_the_callers_pythonpath(monkeypatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.devnull)
-    found = packages_of(Path(sys.executable))
-    assert found[0].startswith("python==3.")
-    assert any(name.startswith("numpy==") for name in found)
-    assert not any(name.startswith("hflray==") for name in found)
+    packages = packages_of(Path(sys.executable))
+    assert packages[0].startswith("python==3.")
+    assert any(name.startswith("numpy==") for name in packages)
+    assert not any(name.startswith("hflray==") for name in packages)

@@ -1,4 +1,4 @@
-"""hflray.tune.live: what a trial exports, when it exports nothing, and how Prometheus finds the sweep."""
+"""`hflray.tune.live`: the metrics that a trial exports, and the file through which Prometheus finds the sweep."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ from tests.conftest import small_config
 
 
 class Recorder:
-    """Stands in for Ray's counters and gauges: what was exported, by metric and labels."""
+    """A stand-in for Ray's counters and gauges, with the exported values by metric and labels."""
 
     def __init__(self) -> None:
         self.values: dict[tuple[Any, ...], list[float]] = defaultdict(list)
 
     def instrument(self, metric: metrics.LiveMetric, labels: dict[str, str]) -> Any:
-        known = {name: value for name, value in labels.items() if name in metric.labels}
+        fixed = {name: value for name, value in labels.items() if name in metric.labels}
 
-        def note(value: float = 1, more: dict[str, str] | None = None) -> None:
-            full = known | (more or {})
-            assert tuple(full) == metric.labels  # Ray refuses too few and too many
+        def record(value: float = 1, more: dict[str, str] | None = None) -> None:
+            full = fixed | (more or {})
+            assert tuple(full) == metric.labels  # Ray refuses missing and additional labels
             assert all(text.isascii() for text in full.values())
             self.values[metric, tuple(full.values())].append(value)
 
-        return SimpleNamespace(inc=note) if metric.kind == "counter" else SimpleNamespace(set=note)
+        return SimpleNamespace(inc=record) if metric.kind == "counter" else SimpleNamespace(set=record)
 
-    def of(self, metric: metrics.LiveMetric) -> dict[tuple[str, ...], list[float]]:
-        return {labels: values for (which, labels), values in self.values.items() if which is metric}
+    def select(self, metric: metrics.LiveMetric) -> dict[tuple[str, ...], list[float]]:
+        return {labels: values for (key, labels), values in self.values.items() if key is metric}
 
 
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
-    made = Recorder()
-    monkeypatch.setattr(live, "instrument", made.instrument)
-    monkeypatch.setattr(actors, "instrument", made.instrument)
-    return made
+    recorder = Recorder()
+    monkeypatch.setattr(live, "instrument", recorder.instrument)
+    monkeypatch.setattr(actors, "instrument", recorder.instrument)
+    return recorder
 
 
-def test_a_round_is_exported_under_its_names(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_is_exported_with_its_labels(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live.ray, "is_initialized", lambda: True)
     experiment = Experiment(small_config("max_rounds=2"))
     watched = live.LiveTrial("über", "digits-λ1", experiment)
@@ -59,17 +59,17 @@ def test_a_round_is_exported_under_its_names(recorder: Recorder, monkeypatch: py
     for record in experiment:
         watched.round(record)
         records.append(record)
-    who = ("\\xfcber", "digits-lambda1")
-    assert recorder.of(metrics.LIVE_ROUNDS) == {who: [1, 1]}
-    assert recorder.of(metrics.LIVE_ACCURACY) == {who: [record.accuracy for record in records]}
-    assert recorder.of(metrics.LIVE_OBJECTIVE) == {who: [float(record.cost.objective) for record in records]}
+    names = ("\\xfcber", "digits-lambda1")
+    assert recorder.select(metrics.LIVE_ROUNDS) == {names: [1, 1]}
+    assert recorder.select(metrics.LIVE_ACCURACY) == {names: [record.accuracy for record in records]}
+    assert recorder.select(metrics.LIVE_OBJECTIVE) == {names: [float(record.cost.objective) for record in records]}
     for metric, name in ((metrics.LIVE_EDGE_DELAY, "edge_delay_s"), (metrics.LIVE_EDGE_ENERGY, "edge_energy_j")):
-        values = {(*who, str(m)): [float(getattr(record.cost, name)[m]) for record in records] for m in range(3)}
-        assert recorder.of(metric) == values
-    assert recorder.of(metrics.LIVE_SAMPLES) == {(*who, "0"): [record.samples_trained for record in records]}
+        values = {(*names, str(m)): [float(getattr(record.cost, name)[m]) for record in records] for m in range(3)}
+        assert recorder.select(metric) == values
+    assert recorder.select(metrics.LIVE_SAMPLES) == {(*names, "0"): [record.samples_trained for record in records]}
 
 
-def test_of_many_edges_the_first_are_exported(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_first_of_many_edges_are_exported(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live.ray, "is_initialized", lambda: True)
     many = live.MAX_EDGES + 50
     record: Any = SimpleNamespace(
@@ -80,21 +80,21 @@ def test_of_many_edges_the_first_are_exported(recorder: Recorder, monkeypatch: p
         ),
     )
     live.LiveTrial("s", "t", Experiment(small_config())).round(record)
-    assert set(recorder.of(metrics.LIVE_EDGE_DELAY)) == {("s", "t", str(m)) for m in range(live.MAX_EDGES)}
-    assert recorder.of(metrics.LIVE_SAMPLES) == {}  # Ray refuses to add nothing
+    assert set(recorder.select(metrics.LIVE_EDGE_DELAY)) == {("s", "t", str(m)) for m in range(live.MAX_EDGES)}
+    assert recorder.select(metrics.LIVE_SAMPLES) == {}  # Ray refuses an increment of 0
 
 
-def test_nothing_is_done_without_ray(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_exported_without_ray(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live.ray, "is_initialized", lambda: False)
     experiment = Experiment(small_config("max_rounds=1", "training.backend=ray"))
     watched = live.LiveTrial("s", "t", experiment)
-    assert not experiment.backend.started  # no actors were started to be watched
+    assert not experiment.backend.started  # no actors were started for the export
     watched.round(Experiment(small_config("max_rounds=1")).run_round())
     assert recorder.values == {}
 
 
 @pytest.mark.parametrize("iteration", ["epoch", "step", "full_batch"])
-def test_an_actor_counts_what_the_record_says(recorder: Recorder, iteration: str) -> None:
+def test_an_actor_counts_the_samples_of_the_record(recorder: Recorder, iteration: str) -> None:
     experiment = Experiment(small_config(f"training.local_iteration={iteration}", "training.local_iterations=3"))
     record = experiment.run_round()
     worker = DeviceWorker(experiment.job("hfl"), experiment.scenario.device_data())
@@ -104,7 +104,7 @@ def test_an_actor_counts_what_the_record_says(recorder: Recorder, iteration: str
     for q in range(experiment.config.training.edge_iterations):
         shares = tuple(record.devices[:half].tolist()), tuple(record.devices[half:].tolist())
         worker.train(EdgeTask(1, q, 20, shares), vector, vector)
-    (counted,) = recorder.of(metrics.LIVE_SAMPLES).items()
+    (counted,) = recorder.select(metrics.LIVE_SAMPLES).items()
     assert counted[0] == ("s", "t", "4")
     assert sum(counted[1]) == record.samples_trained
 
@@ -115,7 +115,7 @@ def test_watching_changes_no_bit_and_losses_are_counted(ray_session: None, recor
     expected = [record.model_hash for record in Experiment(small_config("max_rounds=2"))]
     with Experiment(small_config("max_rounds=2", "training.backend=ray", "training.num_actors=2"), cpus=2) as watched:
         exported = live.LiveTrial("s", "t", watched)
-        assert recorder.of(metrics.LIVE_RESTARTS) == {}
+        assert recorder.select(metrics.LIVE_RESTARTS) == {}
         hashes = []
         for record in watched:
             exported.round(record)
@@ -123,11 +123,11 @@ def test_watching_changes_no_bit_and_losses_are_counted(ray_session: None, recor
             if record.round == 1:
                 ray.kill(watched.hierarchy.pool.devices[0])  # type: ignore[attr-defined]
     assert hashes == expected
-    assert recorder.of(metrics.LIVE_RESTARTS) == {("s", "t"): [2]}
-    assert recorder.of(metrics.LIVE_SAMPLES) == {}  # counted in the actors' own processes
+    assert recorder.select(metrics.LIVE_RESTARTS) == {("s", "t"): [2]}
+    assert recorder.select(metrics.LIVE_SAMPLES) == {}  # the actors count in their own processes
 
 
-# What Prometheus reads.
+# The file that Prometheus reads.
 
 
 def node(folder: Any, address: str = "10.0.0.1", alive: bool = True) -> dict[str, Any]:
@@ -143,17 +143,17 @@ def test_a_sweep_is_discoverable_while_it_runs(tmp_path, monkeypatch: pytest.Mon
     monkeypatch.setattr(live.ray, "nodes", lambda: [node(tmp_path), node(tmp_path, "10.0.0.2", alive=False)])
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    left, running = tmp_path / f"prom_hflray_{ended.pid}.json", tmp_path / f"prom_hflray_{os.getppid()}.json"
-    for path in (left, running):
+    stale, running = tmp_path / f"prom_hflray_{ended.pid}.json", tmp_path / f"prom_hflray_{os.getppid()}.json"
+    for path in (stale, running):
         path.write_text("[]")
     with live.discoverable():
-        (mine,) = set(tmp_path.iterdir()) - {running}  # what a killed sweep left is gone
-        assert mine.name == f"prom_hflray_{os.getpid()}.json"
-        assert json.loads(mine.read_text()) == [{"labels": {"job": "ray"}, "targets": ["10.0.0.1:4321"]}]
+        (path,) = set(tmp_path.iterdir()) - {running}  # the stale file of a killed sweep was removed
+        assert path.name == f"prom_hflray_{os.getpid()}.json"
+        assert json.loads(path.read_text()) == [{"labels": {"job": "ray"}, "targets": ["10.0.0.1:4321"]}]
     assert list(tmp_path.iterdir()) == [running]
 
 
-def test_it_is_taken_back_when_the_sweep_fails(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_file_is_removed_when_the_sweep_fails(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live.ray, "nodes", lambda: [node(tmp_path)])
 
     def fail() -> None:
@@ -165,14 +165,14 @@ def test_it_is_taken_back_when_the_sweep_fails(tmp_path, monkeypatch: pytest.Mon
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_cluster_and_another_machine_are_left_to_ray(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_file_is_written_for_a_cluster_or_another_machine(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     for nodes in ([node(tmp_path), node(tmp_path, "10.0.0.2")], [node(tmp_path / "elsewhere")]):
         monkeypatch.setattr(live.ray, "nodes", lambda nodes=nodes: nodes)
         with live.discoverable():
             assert list(tmp_path.rglob("*.json")) == []
 
 
-def test_a_folder_that_cannot_be_written_is_said_and_no_more(tmp_path, monkeypatch: pytest.MonkeyPatch, caplog) -> None:
+def test_a_folder_that_cannot_be_written_costs_one_warning(tmp_path, monkeypatch: pytest.MonkeyPatch, caplog) -> None:
     monkeypatch.setattr(live.ray, "nodes", lambda: [node(tmp_path)])
     (tmp_path / f"prom_hflray_{os.getpid()}.part").mkdir()
     with live.discoverable():

@@ -1,4 +1,4 @@
-"""hflray.tune.mending, on the state that a real run of Tune leaves."""
+"""`hflray.tune.mending`, tested on the state that a real run of Tune writes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def finished(ray_session, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def place(finished, tmp_path) -> Path:
-    """A copy of what a real run of Tune left, with the state of an earlier start beside that of the last."""
+    """Return a folder with the files of a real run of Tune and the state of an earlier start."""
     shutil.copytree(finished / "sweep", tmp_path / "sweep")
     for path in [*tmp_path.glob("sweep/*state-*.json")]:
         stem, start = path.name.split("-2", 1)
@@ -42,11 +42,11 @@ def place(finished, tmp_path) -> Path:
     return tmp_path
 
 
-def test_the_newest_whole_checkpoint_takes_the_place_of_one_that_is_gone(place) -> None:
-    assert put_back(str(place), "sweep") == []  # all is there
+def test_the_newest_whole_checkpoint_replaces_a_missing_one(place) -> None:
+    assert put_back(str(place), "sweep") == []  # no checkpoint is missing
     (last,) = place.glob("sweep/*/checkpoint_000002")
     trial = last.parent
-    # As when the driver was killed two rounds after Tune saved its state, while the last checkpoint was being written.
+    # The driver was killed two rounds after Tune saved its state, while the last checkpoint was being written.
     for old, new in (("000002", "000004"), ("000001", "000003"), ("000000", "000005")):
         (trial / f"checkpoint_{old}").rename(trial / f"checkpoint_{new}")
     (trial / "checkpoint_000005" / "state" / "state.json").write_text("{")
@@ -56,40 +56,40 @@ def test_the_newest_whole_checkpoint_takes_the_place_of_one_that_is_gone(place) 
     assert put_back(str(place), "sweep") == []
 
 
-def test_nothing_to_mend(tmp_path) -> None:
+def test_an_empty_folder_needs_no_repair(tmp_path) -> None:
     (tmp_path / "sweep").mkdir()
     assert put_back(str(tmp_path), "sweep") == []
     assert set_aside(str(tmp_path), "none") == ([], False)
 
 
-def damage(path: Path, how: str) -> None:
+def damage(path: Path, kind: str) -> None:
     content = path.read_bytes()
-    path.write_bytes({"emptied": b"", "cut": content[: len(content) // 2], "cut at its end": content[:-1]}[how])
+    path.write_bytes({"emptied": b"", "cut": content[: len(content) // 2], "cut at its end": content[:-1]}[kind])
 
 
-def test_what_is_whole_stays(place) -> None:
+def test_a_whole_state_stays(place) -> None:
     before = sorted(path.name for path in (place / "sweep").iterdir())
     assert set_aside(str(place), "sweep") == ([], True)
     assert sorted(path.name for path in (place / "sweep").iterdir()) == before
 
 
-@pytest.mark.parametrize("how", ["emptied", "cut", "cut at its end"])
-@pytest.mark.parametrize("which", ["experiment_state-2", "basic-variant-state-2"])
-def test_a_damaged_state_is_set_aside_with_all_of_its_start_and_the_one_before_is_used(place, how, which) -> None:
-    (path,) = place.glob(f"sweep/{which}*")
-    damage(path, how)
+@pytest.mark.parametrize("kind", ["emptied", "cut", "cut at its end"])
+@pytest.mark.parametrize("file", ["experiment_state-2", "basic-variant-state-2"])
+def test_a_damaged_state_is_set_aside_with_all_of_its_start_and_the_previous_one_is_used(place, kind, file) -> None:
+    (path,) = place.glob(f"sweep/{file}*")
+    damage(path, kind)
     assert set_aside(str(place), "sweep") == ([path.name], True)
-    left = sorted(path.name[:22] for path in (place / "sweep").glob("*state-*.json"))
-    assert left == [
+    names = sorted(path.name[:22] for path in (place / "sweep").glob("*state-*.json"))
+    assert names == [
         "basic-variant-state-10",
         "damaged-basic-variant-",
         "damaged-experiment_sta",
         "experiment_state-1026-",
     ]
-    assert set_aside(str(place), "sweep") == ([], True)  # and again: nothing is left to do
+    assert set_aside(str(place), "sweep") == ([], True)  # a second call has nothing to do
 
 
-def test_without_a_whole_state_it_says_so_also_the_second_time(place) -> None:
+def test_a_missing_whole_state_is_reported_also_by_a_second_call(place) -> None:
     for path in place.glob("sweep/experiment_state-*"):
         damage(path, "cut")
     damaged, whole = set_aside(str(place), "sweep")
@@ -107,16 +107,16 @@ def test_a_cut_pickle_of_the_tuner_is_damaged_too(place) -> None:
     assert (place / "sweep" / f"{DAMAGED}tuner.pkl").exists()
 
 
-def test_the_newest_whole_checkpoint_is_salvaged_and_numbers_begin_anew(place) -> None:
+def test_the_newest_whole_checkpoint_is_salvaged_and_the_numbered_ones_are_removed(place) -> None:
     (last,) = place.glob("sweep/*/checkpoint_000002")
     trial = last.parent
     (last / "state" / "state.json").write_text("{")
-    salvage(str(place), "sweep", [trial.name, "one that never began"])
+    salvage(str(place), "sweep", [trial.name, "a trial that never began"])
     assert checkpoint.load(trial / SALVAGED / "state")["round"] == 1
     assert not list(trial.glob("checkpoint_*"))
-    salvage(str(place), "sweep", [trial.name])  # a resume that was killed at once
+    salvage(str(place), "sweep", [trial.name])  # a resume that was killed immediately was here before
     assert checkpoint.load(trial / SALVAGED / "state")["round"] == 1
     shutil.copytree(trial / SALVAGED, trial / "checkpoint_000000")
     (trial / "checkpoint_000000" / "state" / "state.json").write_text("{")
-    salvage(str(place), "sweep", [trial.name])  # a damaged one does not take a whole one's place
+    salvage(str(place), "sweep", [trial.name])  # a damaged checkpoint does not replace a whole one
     assert checkpoint.load(trial / SALVAGED / "state")["round"] == 1

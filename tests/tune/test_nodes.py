@@ -1,4 +1,4 @@
-"""hflray.tune.nodes: what a cluster file allows, and one node, of which nothing is asked. Several: tests/cluster/."""
+"""`hflray.tune.nodes`: the limits of a cluster file, and a single node. tests/cluster/ has tests with several nodes."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ available_node_types:
     "text, live, cpus",
     [(AWS, 1, 64), (LOCAL, 2, math.inf), (LOCAL, 3, 0), ("a: [", 1, 0), ("a: 1", 1, 0), (None, 1, 0)],
 )
-def test_what_may_still_come(tmp_path, text, live, cpus) -> None:
+def test_cpus_to_come_follow_from_the_cluster_file(tmp_path, text, live, cpus) -> None:
     path = tmp_path / "bootstrap.yaml"
     if text is not None:
         path.write_text(text)
     assert cpus_to_come(path, live) == cpus
 
 
-def test_a_trial_must_fit_into_what_may_come(ray_session, tmp_path, monkeypatch) -> None:
+def test_a_trial_must_fit_into_the_machines_that_may_come(ray_session, tmp_path, monkeypatch) -> None:
     (tmp_path / "bootstrap.yaml").write_text(AWS)
     monkeypatch.setattr(nodes, "BOOTSTRAP", tmp_path / "bootstrap.yaml")
     check_resources(64, 1)
@@ -44,7 +44,7 @@ def test_a_trial_must_fit_into_what_may_come(ray_session, tmp_path, monkeypatch)
 
 
 def test_gpus_that_may_come_count_too(ray_session, tmp_path, monkeypatch) -> None:
-    """On machines that say what they have; of those that do not, it is not known whether they will have any."""
+    """A cluster file may list the GPUs of its machines. If it does not, a machine that joins may have some."""
     path = tmp_path / "bootstrap.yaml"
     monkeypatch.setattr(nodes, "BOOTSTRAP", path)
     check_gpus(1, 1)
@@ -55,22 +55,22 @@ def test_gpus_that_may_come_count_too(ray_session, tmp_path, monkeypatch) -> Non
     with pytest.raises(ConfigError, match=r"Ray has 0 and may have 8 with all machines started; accepted: up to 8"):
         check_gpus(9, 0)
     path.write_text(LOCAL)
-    check_gpus(1, 0)  # one may join; the sweep waits for it
+    check_gpus(1, 0)  # a machine with a GPU may join, and the sweep waits for it
 
 
-def test_one_node_is_asked_nothing(ray_session, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(nodes, "_ask", lambda *_: pytest.fail("asked"))
+def test_a_single_node_is_not_queried(ray_session, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(nodes, "_query", lambda *_: pytest.fail("queried"))
     check_nodes(tmp_path / "results")
     assert not (tmp_path / "results").exists()
 
 
-def test_what_a_node_answers(ray_session) -> None:
-    (here,) = nodes.live_nodes()
-    (answer,) = nodes._ask([here], None)
+def test_a_node_answers_with_its_release(ray_session) -> None:
+    (node,) = nodes.live_nodes()
+    (answer,) = nodes._query([node], None)
     assert answer == {"release": nodes.release(), "sees": False}
 
 
-def test_a_cluster_that_is_not_there(capsys, monkeypatch) -> None:
+def test_a_missing_cluster_gives_one_line(capsys, monkeypatch) -> None:
     from hflray.training import hierarchy
 
     monkeypatch.setattr(nodes, "start_ray", lambda: (_ for _ in ()).throw(ConfigError("RAY_ADDRESS: no")))

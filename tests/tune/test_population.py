@@ -1,4 +1,4 @@
-"""hflray.tune.population: who exchanges what with whom, and when nobody does."""
+"""`hflray.tune.population`: which trials exchange which settings, and when there is no exchange."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OVERRIDES = [
 
 
 class FakeTrial:
-    """As much of a Tune trial as the scheduler looks at."""
+    """The part of a Tune trial that the scheduler reads."""
 
     def __init__(self, name: str, rate: float) -> None:
         self.trial_id, self.status = name, Trial.RUNNING
@@ -48,14 +48,14 @@ class FakeTrial:
         return self.status == Trial.TERMINATED
 
     @property
-    def taken(self) -> str | None:
-        """The checkpoint it goes on from, if it was given one."""
+    def adopted(self) -> str | None:
+        """The checkpoint that the trial adopted, or None."""
         result = self.run_metadata.checkpoint_manager._latest_checkpoint_result
         return None if result is None else str(result.checkpoint)
 
 
 class Controller:
-    """As much of Tune's controller as the scheduler calls."""
+    """The part of Tune's controller that the scheduler calls."""
 
     search_alg = None
 
@@ -93,33 +93,33 @@ def report(scheduler: Population, controller: Controller, trial: FakeTrial, inde
     return decision
 
 
-def test_all_wait_and_those_behind_take_over_those_ahead(population) -> None:
+def test_all_trials_wait_and_the_worst_adopt_the_state_of_the_best(population) -> None:
     scheduler, controller, trials = population
     for trial, value in zip(trials, (0.1, 0.2, 0.8, 0.9), strict=True):
         assert report(scheduler, controller, trial, 1, None) == TrialScheduler.CONTINUE
         assert report(scheduler, controller, trial, 2, value) in (TrialScheduler.PAUSE, TrialScheduler.NOOP)
-    assert [trial.taken is not None for trial in trials] == [True, True, False, False]
+    assert [trial.adopted is not None for trial in trials] == [True, True, False, False]
     for trial in trials[:2]:
-        donor = next(other for other in trials if trial.taken == other.checkpoint)
+        donor = next(candidate for candidate in trials if trial.adopted == candidate.checkpoint)
         assert donor.trial_id in "cd"
         values = trial.config["values"]
-        assert values["name"] == trial.trial_id  # the settings are another's, the name stays
+        assert values["name"] == trial.trial_id  # the trial adopts settings but keeps its name
         assert values["training.learning_rate"] != donor.config["values"]["training.learning_rate"]
         assert 0.001 <= values["training.learning_rate"] <= 0.1
         assert values["training.batch_size"] in (8, 16, 32)
         assert values["training.local_iterations"] in (1, 2, 3)
 
 
-def test_unequal_rounds_are_never_exchanged(population) -> None:
-    """After a resume a trial may have missed an exchange that others took part in."""
+def test_trials_at_unequal_rounds_never_exchange(population) -> None:
+    """After a resume a trial may have missed an exchange in which the other trials took part."""
     scheduler, controller, trials = population
     for trial, index, value in zip(trials, (2, 4, 4, 4), (0.1, 0.2, 0.8, 0.9), strict=True):
         report(scheduler, controller, trial, index, value)
-    assert trials[0].taken is None
-    assert trials[1].taken is not None
+    assert trials[0].adopted is None
+    assert trials[1].adopted is not None
 
 
-def test_nobody_waits_for_a_trial_that_has_ended(population) -> None:
+def test_trials_do_not_wait_for_one_that_has_ended(population) -> None:
     scheduler, controller, trials = population
     for trial in trials[:3]:
         report(scheduler, controller, trial, 2, 0.5)
@@ -129,15 +129,15 @@ def test_nobody_waits_for_a_trial_that_has_ended(population) -> None:
     assert scheduler.choose_trial_to_run(controller) in trials[:3]
 
 
-def test_a_trial_says_how_it_stands_at_exchanges_only() -> None:
+def test_a_trial_reports_its_score_at_exchanges_only() -> None:
     settings = PopulationConfig(every=2)
     job = Job(small_config("scheduling.name=fedavg", "max_rounds=4"))
-    said = [score(result, settings) for result in ExperimentTask().run(job)]
-    assert [list(one) for one in said] == [[], [SCORE], [], []]
-    assert 0 < said[1][SCORE] < 1
+    scores = [score(result, settings) for result in ExperimentTask().run(job)]
+    assert [list(entry) for entry in scores] == [[], [SCORE], [], []]
+    assert 0 < scores[1][SCORE] < 1
 
 
-def test_values_stay_in_their_range() -> None:
+def test_within_clips_values_to_their_range() -> None:
     axes = load_sweep(None, OVERRIDES).sweep
     values = {"training.learning_rate": 0.12, "training.batch_size": 32, "training.local_iterations": 0, "name": "x"}
     assert within(axes, values) == {

@@ -1,4 +1,4 @@
-"""hflray.tune.shared: a data set is in the object store once, and what is trained on it is the same."""
+"""`hflray.tune.shared`: a data set is in the object store once, and training on it gives the same models."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from hflray.tune.shared import share
 from tests.conftest import small_config
 
 
-def test_the_samples_come_back_whole_and_travel_without_the_images(ray_session) -> None:
+def test_the_samples_are_pickled_without_images_and_restored(ray_session) -> None:
     scenario = Scenario.build(small_config())
     source = ray.put(scenario.dataset)
     data = scenario.device_data()
     shared = replace(scenario, share=partial(share, source)).device_data()
-    back = ray.get(ray.put(shared))
+    restored = ray.get(ray.put(shared))
     for field in fields(DeviceData):
-        np.testing.assert_array_equal(getattr(back, field.name), getattr(data, field.name))
+        np.testing.assert_array_equal(getattr(restored, field.name), getattr(data, field.name))
         np.testing.assert_array_equal(getattr(shared, field.name), getattr(data, field.name))
     _, parts = shared.__reduce__()
     assert parts[0] is source
     assert sum(len(pickle.dumps(part)) for part in parts[1:]) < data.x.nbytes / 10
 
 
-def test_other_images_are_not_shared() -> None:
-    """Algorithm 2 trains on crops of the images, which no data set holds."""
+def test_crops_of_images_are_not_shared() -> None:
+    """Algorithm 2 trains on crops of the images, which are not in the data set."""
 
     def refuse(data: DeviceData) -> DeviceData:
         raise AssertionError("shared")
@@ -41,12 +41,12 @@ def test_other_images_are_not_shared() -> None:
     assert scenario.device_data(crops).x is crops
 
 
-def test_same_bits_from_shared_data(ray_session) -> None:
+def test_training_on_shared_data_gives_the_same_bits(ray_session) -> None:
     config = small_config("training.backend=ray", "training.num_actors=2", "max_rounds=1")
     scenario = Scenario.build(config)
     sharing = replace(scenario, share=partial(share, ray.put(scenario.dataset)))
     hashes = []
-    for one in (scenario, sharing):
-        with Experiment(config, scenario=one, cpus=2) as experiment:
+    for variant in (scenario, sharing):
+        with Experiment(config, scenario=variant, cpus=2) as experiment:
             hashes += [record.model_hash for record in experiment]
     assert hashes[0] == hashes[1]

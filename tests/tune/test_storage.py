@@ -1,4 +1,4 @@
-"""hflray.tune.storage: what is sent arrives, in pieces or not, and what cannot be done is said."""
+"""`hflray.tune.storage`: files arrive whole, also in pieces, and failures give a message."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from hflray.tune.storage import Storage, check_storage, fetch, open_storage
 
 @pytest.fixture
 def folder(tmp_path) -> SweepFolder:
-    made = new_folder(tmp_path / "first", SweepFile(name="s"), "sqlite:////gone/mlflow.db", "hflray")
-    made.storage = str(tmp_path / "shared")
-    made.save()
-    (made.path / "journal").mkdir()
-    return made
+    sweep = new_folder(tmp_path / "first", SweepFile(name="s"), "sqlite:////gone/mlflow.db", "hflray")
+    sweep.storage = str(tmp_path / "shared")
+    sweep.save()
+    (sweep.path / "journal").mkdir()
+    return sweep
 
 
-def test_a_journal_arrives_whole_however_it_was_sent(tmp_path, folder) -> None:
+def test_a_journal_arrives_whole_from_any_pieces(tmp_path, folder) -> None:
     journal = folder.path / "journal" / "a.jsonl"
     sender = Storage(folder.storage, folder.path)
     sender.send()
@@ -29,22 +29,22 @@ def test_a_journal_arrives_whole_however_it_was_sent(tmp_path, folder) -> None:
         with journal.open("a") as file:
             file.write(line)
         sender.send("a")
-    sender.send("a")  # nothing new
+    sender.send("a")  # there is no new entry
     with journal.open("a") as file:
         file.write("three\n")
-    Storage(folder.storage, folder.path).send("a")  # another process goes on where the first was
-    there = tmp_path / "shared" / folder.path.name / "hflray" / "journal" / "a"
-    assert sorted(path.name for path in there.iterdir()) == ["000000000000", "000000000004", "000000000008"]
+    Storage(folder.storage, folder.path).send("a")  # another process continues where the first stopped
+    pieces = tmp_path / "shared" / folder.path.name / "hflray" / "journal" / "a"
+    assert sorted(path.name for path in pieces.iterdir()) == ["000000000000", "000000000004", "000000000008"]
 
     fetch(folder.storage, tmp_path / "second", "s")
-    here = tmp_path / "second" / folder.path.name
-    assert (here / "journal" / "a.jsonl").read_text() == "one\ntwo\nthree\n"
-    found = SweepFolder.load(here)
-    assert found.storage == folder.storage
-    assert found.uri == f"sqlite:///{(tmp_path / 'second').resolve() / 'mlflow.db'}"  # not the other machine's
+    local = tmp_path / "second" / folder.path.name
+    assert (local / "journal" / "a.jsonl").read_text() == "one\ntwo\nthree\n"
+    fetched = SweepFolder.load(local)
+    assert fetched.storage == folder.storage
+    assert fetched.uri == f"sqlite:///{(tmp_path / 'second').resolve() / 'mlflow.db'}"  # the database is this machine's
 
 
-def test_what_is_here_is_not_fetched_over(tmp_path, folder) -> None:
+def test_a_local_sweep_is_not_overwritten(tmp_path, folder) -> None:
     Storage(folder.storage, folder.path).send()
     folder.finished = True
     folder.save()
@@ -52,15 +52,15 @@ def test_what_is_here_is_not_fetched_over(tmp_path, folder) -> None:
     assert SweepFolder.load(folder.path).finished
 
 
-def test_an_unknown_sweep_is_named_with_those_there_are(tmp_path, folder) -> None:
+def test_the_error_for_an_unknown_sweep_lists_the_available_ones(tmp_path, folder) -> None:
     Storage(folder.storage, folder.path).send()
-    with pytest.raises(ConfigError, match=rf"--resume t: no such sweep in .*; there: {folder.path.name}"):
+    with pytest.raises(ConfigError, match=rf"--resume t: no such sweep in .*; available: {folder.path.name}"):
         fetch(folder.storage, tmp_path / "second", "t")
 
 
 def test_a_storage_that_breaks_costs_one_warning(tmp_path, folder, caplog) -> None:
     sender = Storage(folder.storage, folder.path)
-    (tmp_path / "shared").write_text("a file where the folder was")
+    (tmp_path / "shared").write_text("a file in place of the folder")
     with caplog.at_level(logging.WARNING):
         sender.send()
         sender.send()
