@@ -1,4 +1,4 @@
-"""What the driver hears of a sweep while it runs: Tune's events, for the display, the journal and the trackers."""
+"""The driver's callback, which passes Tune's events to the display, the journal and the trackers."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from hflray.tune.stopping import CleanStop
 from hflray.tune.storage import Storage
 from hflray.tune.trial import NAME, trial_name
 
-# Tags of a run that say what happened to it.
-STOPPED = "hflray.stopped"
+# Tags of a run.
+STOPPED = "hflray.stopped"  # why the run was stopped early
 CHANGES = "hflray.population"  # settings that changed between rounds, [{"after_round", "changed", "from"}] in JSON
 TRIM_EVERY_S = 5.0
 
 
 class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for it
-    """Tune's events to the progress display, the tracker and the outcomes."""
+    """Pass Tune's events to the progress display, the tracker and the outcomes."""
 
     current: SweepCallback | None = None
 
@@ -57,12 +57,12 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
         SweepCallback.current = self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Tune pickles its callbacks into the sweep's folder and takes them from there to resume. Screens and
-        # connections do not go there: what comes back is the callback of the process that resumes.
+        # Tune pickles its callbacks into the sweep's folder and loads them to resume. Screens and connections cannot be
+        # pickled, so the pickle loads as the callback of the process that resumes.
         return current_callback, ()
 
     def take_over(self, trial: Trial) -> None:
-        """Know a trial of a resumed sweep from its journal, whether or not Tune runs it again."""
+        """Restore a trial's outcome of a resumed sweep from its journal, whether or not Tune runs the trial again."""
         outcome = self.outcomes.setdefault(trial.name, Outcome(trial.name))
         for index, values in self._tracker.history(trial.name):
             _add(outcome, index, values, keep=self._task.keeps_history)
@@ -80,54 +80,56 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
         self._stop.saved(trial)
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        mine = self._of(trial)
-        outcome = self.outcomes.setdefault(mine.name, Outcome(mine.name))
+        sweep_trial = self._sweep_trial(trial)
+        outcome = self.outcomes.setdefault(sweep_trial.name, Outcome(sweep_trial.name))
         outcome.ended, outcome.error = False, None
         if not outcome.opened:
-            dataset = self._checked.described(mine.config)
+            dataset = self._checked.described(sweep_trial.config)
             tags = {"hflray.task": self._task.name}
-            self._tracker.start(mine.name, mine.name, mine.config, tags, dataset, self._task.learns)
-            self._send(mine)
+            self._tracker.start(
+                sweep_trial.name, sweep_trial.name, sweep_trial.config, tags, dataset, self._task.learns
+            )
+            self._send(sweep_trial)
             outcome.opened = True
-        self._progress.started(mine.name, mine.name, self._task.total(mine.config))
+        self._progress.started(sweep_trial.name, sweep_trial.name, self._task.total(sweep_trial.config))
 
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
-        mine = self._of(trial)
-        outcome, index, values = self.outcomes[mine.name], int(result["round"]), result["metrics"]
+        sweep_trial = self._sweep_trial(trial)
+        outcome, index, values = self.outcomes[sweep_trial.name], int(result["round"]), result["metrics"]
         if result.get("error"):
             outcome.error = result["error"]
             return
         if result.get("note"):
-            self._progress.line(f"{mine.name}: {result['note']}")
+            self._progress.line(f"{sweep_trial.name}: {result['note']}")
         if outcome.round is not None and index <= outcome.round:
-            return  # a trial that came back from its checkpoint repeats a round, bit for bit
+            return  # a trial that continues from its checkpoint repeats a round, bit for bit
         _add(outcome, index, values, keep=self._task.keeps_history)
         outcome.changes = result.get("changes", outcome.changes)
-        self._tracker.round(mine.name, index, values, result.get("schedule"), result.get("devices"))
-        self._send(mine)
-        done, total, unit, text = self._task.progress(mine.config, index, values)
-        self._progress.round(mine.name, mine.name, done, total, text, unit)
+        self._tracker.round(sweep_trial.name, index, values, result.get("schedule"), result.get("devices"))
+        self._send(sweep_trial)
+        done, total, unit, text = self._task.progress(sweep_trial.config, index, values)
+        self._progress.round(sweep_trial.name, sweep_trial.name, done, total, text, unit)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        mine = self._of(trial)
+        sweep_trial = self._sweep_trial(trial)
         self._stop.saved(trial)
-        outcome = self.outcomes[mine.name]
+        outcome = self.outcomes[sweep_trial.name]
         if outcome.error is None:
-            outcome.stopped = stopped_by(self.file, mine, outcome)
-            # Read when it is sent: a sweep may be far ahead of its trackers.
-            tables = Files(lambda folder: self._tracker.tables(mine.name).write(folder))
-            self._tracker.artifact(mine.name, tables)
-            saved, dataset = trial.checkpoint, self._checked.datasets.get(data_key(mine.config))
+            outcome.stopped = stopped_by(self.file, sweep_trial, outcome)
+            # The tables are read when they are sent, because a sweep may be far ahead of its trackers.
+            tables = Files(lambda folder: self._tracker.tables(sweep_trial.name).write(folder))
+            self._tracker.artifact(sweep_trial.name, tables)
+            saved, dataset = trial.checkpoint, self._checked.datasets.get(data_key(sweep_trial.config))
             if saved and self._task.product is not None:
-                path = keep(self._task.product, saved, self._folder, mine.name)
-                self._progress.line(f"{mine.name}: {self._task.product.label} in {path}")
-                self._tracker.artifact(mine.name, Files(lambda folder: [path]))
+                path = keep(self._task.product, saved, self._folder, sweep_trial.name)
+                self._progress.line(f"{sweep_trial.name}: {self._task.product.label} in {path}")
+                self._tracker.artifact(sweep_trial.name, Files(lambda folder: [path]))
             if saved and self._task.trains_model and dataset is not None:
-                self._tracker.artifact(mine.name, FinalModel(saved.as_directory, dataset))
-        self._end(mine, outcome.error)
-        if self.file.tune.population is None:  # whose trials may still take over this one's state
+                self._tracker.artifact(sweep_trial.name, FinalModel(saved.as_directory, dataset))
+        self._end(sweep_trial, outcome.error)
+        if self.file.tune.population is None:  # in a population other trials may still adopt this trial's state
             slim(trial)
         self._trials.pop(trial.trial_id)
         if time.monotonic() - self._trimmed > TRIM_EVERY_S:
@@ -135,40 +137,40 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
             trim()
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        mine = self._of(trial)
+        sweep_trial = self._sweep_trial(trial)
         self._stop.saved(trial)
-        self.outcomes[mine.name].error = _reason(trial)
-        self._end(mine, self.outcomes[mine.name].error)
+        self.outcomes[sweep_trial.name].error = _reason(trial)
+        self._end(sweep_trial, self.outcomes[sweep_trial.name].error)
 
-    def _end(self, mine: Trial, error: str | None) -> None:
-        outcome = self.outcomes[mine.name]
+    def _end(self, sweep_trial: Trial, error: str | None) -> None:
+        outcome = self.outcomes[sweep_trial.name]
         outcome.ended = True
         tags = {STOPPED: outcome.stopped} if outcome.stopped else {}
         if outcome.changes:
             tags[CHANGES] = json.dumps(outcome.changes, ensure_ascii=False)
-        self._tracker.finish(mine.name, error=error, tags=tags)
-        self._send(mine)
-        self._progress.ended(mine.name, mine.name, error, outcome.stopped)
+        self._tracker.finish(sweep_trial.name, error=error, tags=tags)
+        self._send(sweep_trial)
+        self._progress.ended(sweep_trial.name, sweep_trial.name, error, outcome.stopped)
 
-    def _send(self, mine: Trial) -> None:
-        """The journal to the storage: Tune saves what follows from a round only after it, so no round is missing."""
+    def _send(self, sweep_trial: Trial) -> None:
+        """Send the journal to the storage. Tune saves its state of a round only afterwards, so no round is missing."""
         if self._storage is not None:
-            self._storage.send(mine.name)
+            self._storage.send(sweep_trial.name)
 
-    def _of(self, trial: Any) -> Trial:
+    def _sweep_trial(self, trial: Any) -> Trial:
         if trial.trial_id not in self._trials:
             name = trial_name(self.file, trial.config, trial.trial_id)
-            made = make_trial(self.file, {k: v for k, v in trial.config["values"].items() if k != NAME})
-            config = self._checked.resolved.get(name, made.config)
-            self._trials[trial.trial_id] = Trial(name, made.values, config)
+            point = make_trial(self.file, {k: v for k, v in trial.config["values"].items() if k != NAME})
+            config = self._checked.resolved.get(name, point.config)
+            self._trials[trial.trial_id] = Trial(name, point.values, config)
         return self._trials[trial.trial_id]
 
 
 class ResultFile(JsonLoggerCallback):  # type: ignore[misc]
-    """Tune's record of a trial's results, ``result.json``.
+    """Tune's record of a trial's results, ``result.json``, which keeps all rounds.
 
-    Tune's own begins again with the copy in the results' folder whenever a trial goes on, although that lags behind by
-    seconds: rounds were missing of the members of a population.
+    Tune's own record restarts from the copy in the results' folder whenever a trial continues. The copy is seconds old,
+    so that rounds of the members of a population were missing.
     """
 
     def _restore_from_remote(self, file_name: str, trial: Any) -> None:
@@ -177,14 +179,14 @@ class ResultFile(JsonLoggerCallback):  # type: ignore[misc]
 
 
 def slim(trial: Any) -> None:
-    """Let go of what Tune remembers of an ended trial's results, of which it makes no use.
+    """Drop the data of an ended trial's results that Tune keeps in memory but does not use.
 
-    That is the last results, in full, and the averages of every metric: 100 to 200 kB a trial, and again as text for
-    each of its own saved states.
+    These are the complete last results and the averages of every metric: 100 to 200 kB for each trial, and the same
+    again as text in each saved state of Tune.
     """
     data = trial.run_metadata
-    kept = ("trial_id", "training_iteration", "round", "done", "config")
-    data.last_result = {key: data.last_result[key] for key in kept if key in data.last_result}
+    needed = ("trial_id", "training_iteration", "round", "done", "config")
+    data.last_result = {key: data.last_result[key] for key in needed if key in data.last_result}
     data.metric_analysis, data.metric_n_steps = {}, {}
     for saved in data.checkpoint_manager.best_checkpoint_results:
         saved.metrics = {}
@@ -192,27 +194,28 @@ def slim(trial: Any) -> None:
 
 
 def trim() -> None:
-    """Give freed memory back to the system: glibc keeps the gaps that ended trials leave in its many threads' heaps.
+    """Return freed memory to the system, because glibc keeps the gaps of ended trials in the heaps of its many threads.
 
-    Without it the driver of 200 short trials grows by 20 to 70 kB with each, although it holds on to nothing.
+    Otherwise the driver of 200 short trials grows by 20 to 70 kB with each trial, although it references none of them.
     """
-    with suppress(OSError, AttributeError):  # another C library
+    with suppress(OSError, AttributeError):  # the C library is not glibc
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def current_callback() -> SweepCallback | None:
+    """Return the callback of this process, or None if it has none."""
     return SweepCallback.current
 
 
 def _add(outcome: Outcome, index: int, values: dict[str, float], keep: bool) -> None:
     outcome.round = index
     outcome.values = outcome.values | values
-    if keep:  # only the study's report reads it; a sweep of thousands of trials must not fill the driver's memory
+    if keep:  # only the study's report needs it, and thousands of trials must not fill the driver's memory
         outcome.history.append(values)
 
 
 def keep(product: Product, checkpoint: Any, folder: Path, trial: str) -> Path:
-    """Copy what a task keeps of a trial's last checkpoint, wherever that lies, into the sweep's folder."""
+    """Copy the task's product from a trial's last checkpoint into the sweep's folder and return the copy's path."""
     path = folder / product.folder / f"{trial}{Path(product.file).suffix}"
     path.parent.mkdir(parents=True, exist_ok=True)
     with checkpoint.as_directory() as source:
@@ -221,7 +224,7 @@ def keep(product: Product, checkpoint: Any, folder: Path, trial: str) -> Path:
 
 
 def stopped_by(file: SweepFile, trial: Trial, outcome: Outcome) -> str | None:
-    """What ended a trial before its last round, in words; None if it reached that round or its target."""
+    """Return the reason why a trial ended early, or None if it reached its last round or its target."""
     if outcome.round is None or outcome.round >= trial.config.max_rounds:
         return None
     if metrics.ROUNDS_TO_TARGET in outcome.values:
@@ -235,10 +238,10 @@ def stopped_by(file: SweepFile, trial: Trial, outcome: Outcome) -> str | None:
 
 
 def _reason(trial: Any) -> str:
-    """One line that says why a trial failed, and where the traceback is."""
+    """Return one line with the reason why a trial failed and the path of the traceback."""
     try:
         text = Path(trial.error_file).read_text(encoding="utf-8")
     except (OSError, TypeError):
         text = ""
     lines = [line for line in text.strip().splitlines() if line.strip()]
-    return f"{lines[-1] if lines else 'the trial ended without a word'} (traceback: {trial.error_file})"
+    return f"{lines[-1] if lines else 'the trial ended without an error message'} (traceback: {trial.error_file})"

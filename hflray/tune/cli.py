@@ -1,4 +1,4 @@
-"""The command ``python -m hflray.tune``: from a sweep file to a closing table. Without one it runs the quickstart."""
+"""The command ``python -m hflray.tune``, which runs a sweep file, or the quickstart if no file is given."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from hflray.training.start import never_mind, start_soon
 from hflray.tune import warm
 
 PACKAGE = Path(__file__).parents[1]
-# Inside the package when it was installed from a wheel, beside it in a checkout.
+# The folder is inside the package if a wheel is installed, and beside the package in a checkout.
 CONFIGS = PACKAGE / "tune_configs" if (PACKAGE / "tune_configs").is_dir() else PACKAGE.parent / "tune_configs"
 QUICKSTART = CONFIGS / "quickstart.yaml"
 INTERRUPTED = 130  # the shell's exit code for Ctrl-C
@@ -39,7 +39,7 @@ def _trials_table(file: SweepFile, trials: Sequence[Trial]) -> Table:
     title = f"{file.name}: {len(trials)} trials of task '{file.task}'"
     if file.tune.search is not None:
         title = (
-            f"{file.name}: a search of {file.tune.samples} trials of task '{file.task}'; at the first of all values:"
+            f"{file.name}: a search of {file.tune.samples} trials of task '{file.task}', shown with the first values:"
         )
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("trial", no_wrap=True)
@@ -55,7 +55,7 @@ def _trials_table(file: SweepFile, trials: Sequence[Trial]) -> Table:
 def _report_assignment(
     title: str, trials: Sequence[Trial], outcomes: Sequence[Outcome], folder: Path, console: Console
 ) -> None:
-    """Table and charts of an assignment study; assigners that failed are left out of it."""
+    """Print the table and write the charts of an assignment study, without the assigners that failed."""
     import pandas as pd
 
     from hflray.report import assignment
@@ -87,37 +87,37 @@ def command(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting; may be repeated.")
     ] = None,
     smoke_run: Annotated[
-        bool, typer.Option("--smoke", help="One small trial on synthetic data, a minute or less.")
+        bool, typer.Option("--smoke", help="Run one small trial on synthetic data, in a minute or less.")
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Validate, list the trials, estimate time and memory; run nothing.")
     ] = False,
     listing: Annotated[bool, typer.Option("--list", help="List the shipped sweep files.")] = False,
     resume: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Go on with an unfinished sweep: its name or folder.")
+        str | None, typer.Option(metavar="NAME", help="Continue an unfinished sweep, by its name or folder.")
     ] = None,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Begin anew although an unfinished sweep has this name.")
+        bool, typer.Option("--fresh", help="Begin a new sweep although an unfinished one has this name.")
     ] = False,
     data_root: Annotated[
         Path | None, typer.Option(help="Folder of the data sets; else $HFLRAY_DATA, else ~/.cache/hflray.")
     ] = None,
-    results: Annotated[Path, typer.Option(help="Where results and the default MLflow database go.")] = Path(
+    results: Annotated[Path, typer.Option(help="Folder of the results and the default MLflow database.")] = Path(
         "hflray_results"
     ),
     storage: Annotated[
         str | None,
-        typer.Option(metavar="URI", help="On a cluster: where trials and checkpoints go, s3://bucket/folder."),
+        typer.Option(metavar="URI", help="Storage of trials and checkpoints on a cluster, s3://bucket/folder."),
     ] = None,
     address: Annotated[
-        str | None, typer.Option(help="Ray cluster to run on; auto: the one this machine is part of.")
+        str | None, typer.Option(help="Address of the Ray cluster; auto: the cluster of this machine.")
     ] = None,
     tracking_uri: Annotated[str | None, typer.Option(help="MLflow server, such as http://127.0.0.1:5000.")] = None,
     require_tracking: Annotated[
         bool, typer.Option("--require-tracking", help="Fail if MLflow cannot be reached at the start.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Only failures and the closing table.")] = False,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Log lines of hflray itself as well.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print only failures and the closing table.")] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print the log lines of hflray as well.")] = False,
 ) -> None:
     """Run a sweep of hierarchical federated learning experiments.
 
@@ -139,7 +139,9 @@ def command(
         os.environ["RAY_ADDRESS"] = address
     if resume is not None:
         if config or overrides or smoke_run or data_root or tracking_uri:
-            raise ConfigError(f"--resume {resume}: the saved sweep says it all; leave CONFIG, --set and the like out")
+            raise ConfigError(
+                f"--resume {resume}: the saved sweep has all settings; leave out CONFIG, --set and the like"
+            )
         if storage is not None:
             from hflray.tune.storage import fetch
 
@@ -161,9 +163,11 @@ def command(
     with console.status("checking data and measuring this machine"):
         from hflray.preflight import check_trials, estimate
 
-        # The head of a cluster need not have the GPU that its workers have.
-        here = not os.environ.get("RAY_ADDRESS") or all(trial.config.training.device == "cpu" for trial in trials)
-        checked = check_trials(trials, folder.file.task, measure=here and not dry_run)
+        # The head of a cluster may lack the GPU of its workers, so nothing is measured on it for trials on a GPU.
+        can_measure = not os.environ.get("RAY_ADDRESS") or all(
+            trial.config.training.device == "cpu" for trial in trials
+        )
+        checked = check_trials(trials, folder.file.task, measure=can_measure and not dry_run)
     if dry_run:
         console.print(_trials_table(folder.file, trials))
     if not quiet:
@@ -173,7 +177,7 @@ def command(
         console.print(estimate(folder.file, trials, checked, os.cpu_count() or 1), markup=False, highlight=False)
         return
     if resume is None and not fresh:
-        folder = _asked(folder, results)
+        folder = _check_unfinished(folder, results)
     elif resume is not None and not quiet:
         console.print(f"going on with {folder.path.name}", markup=False, highlight=False)
 
@@ -193,56 +197,60 @@ def command(
     _farewell(folder, outcomes, tracker, console)
 
 
-def _asked(folder: SweepFolder, results: Path) -> SweepFolder:
-    """An unfinished sweep of the same name: go on with it if the user says so, never begin a second one silently."""
-    left = unfinished(results, folder.file.name)
-    if left is None:
+def _check_unfinished(folder: SweepFolder, results: Path) -> SweepFolder:
+    """Return `folder`, or the unfinished sweep of the same name if the user wants to continue it.
+
+    Raises:
+        ConfigError: there is an unfinished sweep, and the user did not choose to continue it.
+    """
+    path = unfinished(results, folder.file.name)
+    if path is None:
         return folder
-    previous = SweepFolder.load(left)
+    previous = SweepFolder.load(path)
     same = previous.file == folder.file
-    if same and sys.stdin.isatty() and typer.confirm(f"{left.name} is unfinished. Go on with it?", default=True):
-        return replace(previous, path=left.resolve(), finished=False)
-    what = "is unfinished" if same else "of other settings is unfinished"
+    if same and sys.stdin.isatty() and typer.confirm(f"{path.name} is unfinished. Continue it?", default=True):
+        return replace(previous, path=path.resolve(), finished=False)
+    state = "is unfinished" if same else "with other settings is unfinished"
     raise ConfigError(
-        f"name: a sweep '{folder.file.name}' {what} ({left}); "
-        f"continue it with --resume {left.name}, or begin anew with --fresh"
+        f"name: a sweep '{folder.file.name}' {state} ({path}); "
+        f"continue it with --resume {path.name}, or begin anew with --fresh"
     )
 
 
 def _farewell(folder: SweepFolder, outcomes: Sequence[Outcome], tracker: Tracker, console: Console) -> None:
-    """How to compare the runs, what failed, how to go on; the exit code."""
-    say: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
+    """Print how to compare the runs, the failures, and how to continue. Raises typer.Exit with the exit code."""
+    plain: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
     logged = {name for outcome in outcomes for name in outcome.values}
     if "mlflow" in folder.sinks:
         ids = tracker.run_ids(outcome.name for outcome in outcomes)
         lines = comparison_lines(folder.uri, tracker.experiment_id, ids, logged)
         if lines:
-            console.print("Compare the runs in MLflow (parameters, curves, parallel coordinates):", **say)
+            console.print("Compare the runs in MLflow (parameters, curves, parallel coordinates):", **plain)
         else:
             console.print(
-                f"MLflow has none of the runs; send them: python -m hflray.tracking sync {folder.path}", **say
+                f"MLflow has none of the runs; send them: python -m hflray.tracking sync {folder.path}", **plain
             )
         for line in lines:
-            console.print(f"  {line}", **say)
+            console.print(f"  {line}", **plain)
     for line in tracker.seen_at():
-        console.print(line, **say)
+        console.print(line, **plain)
     place = "" if folder.path.parent == Path("hflray_results").resolve() else f" --results {folder.path.parent}"
-    console.print(f"Figures, tables and a page: python -m hflray.report {folder.path.name}{place}", **say)
+    console.print(f"Figures, tables and a page: python -m hflray.report {folder.path.name}{place}", **plain)
     for outcome in outcomes:
         if outcome.stopped:
-            console.print(f"{outcome.name}: stopped early: {outcome.stopped}", **say)
+            console.print(f"{outcome.name}: stopped early: {outcome.stopped}", **plain)
     if not folder.finished:
-        console.print(f"unfinished; go on with: python -m hflray.tune --resume {folder.path.name}{place}", **say)
+        console.print(f"unfinished; go on with: python -m hflray.tune --resume {folder.path.name}{place}", **plain)
         raise typer.Exit(INTERRUPTED)
     failed = [outcome for outcome in outcomes if outcome.error]
     for outcome in failed:
-        console.print(f"{outcome.name}: failed: {outcome.error}", style="red", **say)
+        console.print(f"{outcome.name}: failed: {outcome.error}", style="red", **plain)
     if failed:
         raise typer.Exit(1)
 
 
 def main() -> None:
-    """Entry point: an HflrayError is one line per mistake on stderr and exit code 2, never a traceback."""
+    """Run the command. An HflrayError is printed to stderr, one line per mistake, and the exit code is 2."""
     os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
     try:
         app()
@@ -250,9 +258,11 @@ def main() -> None:
         for line in str(error).splitlines():
             print(f"error: {line}", file=sys.stderr)
         sys.exit(2)
-    except OSError as error:  # a results folder that cannot be written, a full disk
-        what = f"{error.filename or 'results'}: {error.strerror or error}"
-        print(f"error: {what}; make room or the folder writable, or give another with --results", file=sys.stderr)
+    except OSError as error:  # the results folder cannot be written or the disk is full
+        problem = f"{error.filename or 'results'}: {error.strerror or error}"
+        print(
+            f"error: {problem}; free space, make the folder writable, or give another with --results", file=sys.stderr
+        )
         sys.exit(2)
     finally:
         never_mind()

@@ -1,7 +1,7 @@
-"""A sweep in the driver: Tune runs the trials, a callback tells the display, the journal and the trackers.
+"""The driver of a sweep: Tune runs the trials, and a callback informs the display, the journal and the trackers.
 
-What a trial reserves is in `hflray.tune.placement`. Every round is checkpointed; a sweep that was stopped or killed
-goes on from there, bit for bit.
+`hflray.tune.placement` decides which resources a trial reserves. A sweep that was stopped or killed continues from its
+trials' checkpoints, bit for bit.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from hflray.tune.stopping import CleanStop
 from hflray.tune.storage import Storage, check_storage
 from hflray.tune.trial import NAME, run_trial
 
-_current_callback = current_callback  # under this name in the states that Tune saved before `hflray.tune.callback`
+_current_callback = current_callback  # states that Tune saved before `hflray.tune.callback` existed use this name
 
 
 def run_sweep(
@@ -46,16 +46,16 @@ def run_sweep(
     require_tracking: bool = False,
     quiet: bool = False,
 ) -> tuple[list[Outcome], Tracker]:
-    """Run every trial; return how each ended, in order, and the tracker that knows their MLflow runs.
+    """Run every trial; return the outcomes in the order of the trials, and the tracker that has their MLflow runs.
 
     Raises:
-        ConfigError: no cluster, nodes that differ, fewer CPUs or GPUs than a trial needs, a storage that cannot be
-            written, or a tracking store that cannot be opened but must be.
+        ConfigError: there is no cluster, its nodes differ, it has fewer CPUs or GPUs than a trial needs, the storage
+            cannot be written, or a required tracking store cannot be opened.
     """
     file = folder.file
     count = file.tune.samples if file.tune.search else len(trials)
     with claimed(folder.path), SweepProgress(console, count, quiet) as progress:
-        whole = resume and _mended(folder, progress)
+        whole = resume and _mend(folder, progress)
         with progress.phase("starting Ray"):
             cpus = start_ray()
             check_nodes(None if folder.storage else folder.path.parent)
@@ -82,8 +82,8 @@ def run_sweep(
                 callback.take_over(trial)
         with stop, discoverable():
             _fit(folder, trials, checked, callback, placement, whole)
-        known = [callback.outcomes.setdefault(t.name, Outcome(t.name)) for t in trials] if not file.tune.search else []
-        outcomes = known or list(callback.outcomes.values())
+        listed = [callback.outcomes.setdefault(t.name, Outcome(t.name)) for t in trials] if not file.tune.search else []
+        outcomes = listed or list(callback.outcomes.values())
         folder.finished = len(outcomes) >= count and all(outcome.ended for outcome in outcomes)
         folder.save()
         if storage:
@@ -93,24 +93,24 @@ def run_sweep(
     return outcomes, tracker
 
 
-def _mended(folder: SweepFolder, progress: SweepProgress) -> bool:
-    """Mend Tune's state of a sweep that goes on; return whether Tune can go on from it.
+def _mend(folder: SweepFolder, progress: SweepProgress) -> bool:
+    """Set damaged files of Tune's state aside before a resume; return whether a complete state remains.
 
     Raises:
-        ConfigError: it is damaged, and the sweep cannot do without.
+        ConfigError: no complete state remains, and the sweep cannot continue without one.
     """
     place, name = _place(folder), folder.path.name
     damaged, whole = set_aside(place, name)
     if damaged:
-        what = f"Ray Tune's state ({', '.join(damaged)} in {place}/{name}) is damaged and set aside"
-        chosen = "search" if folder.file.tune.search else "population" if folder.file.tune.population else None
-        if not whole and chosen:
+        problem = f"Ray Tune's state ({', '.join(damaged)} in {place}/{name}) is damaged and set aside"
+        method = "search" if folder.file.tune.search else "population" if folder.file.tune.population else None
+        if not whole and method:
             raise ConfigError(
-                f"{what}, and there is none before it, without which a {chosen} cannot go on; its rounds are kept, see "
-                f"python -m hflray.report {name}; begin anew with --fresh"
+                f"{problem}, and there is no earlier state, without which a {method} cannot go on; its rounds are "
+                f"kept, see python -m hflray.report {name}; begin anew with --fresh"
             )
-        after = "the one before" if whole else "the trials' own checkpoints"
-        progress.line(f"{what}; going on from {after}")
+        source = "the one before" if whole else "the trials' own checkpoints"
+        progress.line(f"{problem}; going on from {source}")
     return whole
 
 
@@ -126,14 +126,15 @@ def _fit(
     placement: Placement,
     whole: bool,
 ) -> None:
-    """Hand the trials to Tune, or have it go on from its `whole` state; without one, ended trials are left out.
+    """Run the trials with Tune, which continues from its own state if `whole` says that this state is complete.
 
-    Its own reporters and log lines are off: the progress display says it all.
+    Otherwise Tune begins anew, without the trials that have ended. Its reporters and log lines are off, because the
+    progress display has their information.
     """
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # the new reporter prints its banner at any verbosity
-    # A trial that diverged reports no metrics; without this, that would end the whole sweep.
+    # A trial that diverged reports no metrics, which would otherwise end the whole sweep.
     os.environ["TUNE_DISABLE_STRICT_METRIC_CHECKING"] = "1"
-    # Of Tune's own records result.json is kept; TensorBoard's and a CSV's would cost time each round and say no more.
+    # Tune writes only result.json. Its TensorBoard and CSV files would cost time each round and contain the same data.
     os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
     import ray
     from ray import tune
@@ -145,8 +146,8 @@ def _fit(
         logging.getLogger(name).setLevel(logging.CRITICAL)
     file = folder.file
     place = _place(folder)
-    # Every trial takes the kernel measured here, on whatever node it runs. On a cluster, nodes that join later must run
-    # the same code; on one machine somebody may well be editing it.
+    # Every trial uses the kernel measured by the driver, whatever its node. In a cluster, nodes that join later must
+    # run the same code. On a single machine this is not checked, because the user may edit the code meanwhile.
     settled = {
         name: {key: getattr(config.training, key) for key in ("kernel", "threads", "device")}
         for name, config in checked.resolved.items()
@@ -167,16 +168,18 @@ def _fit(
                 f"{place}/{folder.path.name}", trainable=trainable, resume_unfinished=True, resume_errored=True
             )
         else:
-            known = callback.outcomes  # empty, unless the sweep goes on without a state of Tune's
-            left = [t for t in trials if t.name not in known or not known[t.name].ended or known[t.name].error]
-            if not left:
+            outcomes = callback.outcomes  # empty, unless the sweep continues without a state of Tune
+            remaining = [
+                t for t in trials if t.name not in outcomes or not outcomes[t.name].ended or outcomes[t.name].error
+            ]
+            if not remaining:
                 return
-            if file.tune.population is None:  # whose members may have taken over another's state
-                salvage(place, folder.path.name, [trial.name for trial in left if trial.name in known])
+            if file.tune.population is None:  # members of a population may have adopted another trial's state
+                salvage(place, folder.path.name, [trial.name for trial in remaining if trial.name in outcomes])
             tuner = tune.Tuner(
                 trainable,
-                param_space=_space(file, left),
-                tune_config=_tune_config(file, left),
+                param_space=_space(file, remaining),
+                tune_config=_tune_config(file, remaining),
                 run_config=tune.RunConfig(
                     name=folder.path.name,
                     storage_path=place,
@@ -184,16 +187,16 @@ def _fit(
                     verbose=0,
                     stop={f"metrics/{name}": bound for name, bound in file.tune.stop.items()} or None,
                     failure_config=tune.FailureConfig(max_failures=file.tune.max_failures),
-                    checkpoint_config=tune.CheckpointConfig(num_to_keep=_kept(file)),
+                    checkpoint_config=tune.CheckpointConfig(num_to_keep=_checkpoints_to_keep(file)),
                 ),
             )
         tuner.fit()
     except KeyboardInterrupt:
-        pass  # the second one; what is saved is saved
+        pass  # the second Ctrl-C stops without saving; earlier states are on the disk
 
 
-def _kept(file: SweepFile) -> int:
-    """Checkpoints kept of a trial: the last, the one before, and in a population those that others may still take."""
+def _checkpoints_to_keep(file: SweepFile) -> int:
+    """Return how many checkpoints a trial keeps: the last two, and those that a population may still adopt."""
     return 2 + (file.tune.population.every if file.tune.population is not None else 0)
 
 
@@ -201,13 +204,13 @@ def _space(file: SweepFile, trials: Sequence[Trial]) -> dict[str, Any]:
     from ray import tune
 
     if file.tune.search is None:
-        # The name rides along with the values: trials that would be named alike have numbers in theirs.
+        # The name is passed with the values, because trials with equal values have a number in their names.
         return {"values": tune.grid_search([{**trial.values, NAME: trial.name} for trial in trials])}
     kinds: dict[str, Any] = {
         "choice": tune.choice,
         "uniform": lambda ends: tune.uniform(*ends),
         "loguniform": lambda ends: tune.loguniform(*ends),
-        "randint": lambda ends: tune.randint(ends[0], ends[1] + 1),  # Tune leaves the upper end out
+        "randint": lambda ends: tune.randint(ends[0], ends[1] + 1),  # Tune excludes the upper end
     }
     return {"values": {key: kinds[axis.kind](getattr(axis, axis.kind)) for key, axis in file.sweep.items()}}
 
@@ -216,7 +219,7 @@ def _tune_config(file: SweepFile, trials: Sequence[Trial]) -> Any:
     from ray import tune
 
     settings = file.tune
-    # A trial's process serves the next trial: starting one, with torch in it, takes seconds.
+    # The next trial reuses a trial's process, because starting a process that imports torch takes seconds.
     options: dict[str, Any] = {"max_concurrent_trials": settings.max_concurrent, "reuse_actors": settings.reuse}
     if settings.search is not None:
         try:

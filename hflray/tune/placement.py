@@ -1,8 +1,8 @@
-"""What a trial reserves of the cluster: CPUs, and GPUs where its devices train on them.
+"""The resources that a trial reserves in the cluster: CPUs, and GPUs if its devices train on them.
 
-A trial's device actors reserve what they use in the trial's placement group, the trial itself and its edges nothing,
-so that trials queue for CPUs and GPUs instead of waiting for each other for ever. A trial that asks for half a GPU
-shares the card with another; several actors of a trial share one where that measured faster.
+A trial's device actors reserve the resources in the trial's placement group. The trial itself and its edges reserve
+nothing, so that trials queue for CPUs and GPUs instead of waiting for each other for ever. A trial that reserves half a
+GPU shares the card with another trial. Several actors of a trial share a GPU if that was measured to be faster.
 """
 
 from __future__ import annotations
@@ -25,57 +25,58 @@ from hflray.tune.trial import NAME, trial_config
 
 
 class Placement:
-    """Decides for every trial of a sweep what it reserves. It travels with the sweep, so it is kept small.
+    """Decide which resources every trial of a sweep reserves. It is pickled with the sweep, so it is kept small.
 
     Args:
-        file: the sweep.
-        trials: of the sweep; of a search, one that stands for them.
-        checked: what was found out about them.
+        file: the sweep file.
+        trials: the trials of the sweep; for a search, one trial that represents them.
+        checked: the results of the checks of these trials.
 
     Raises:
-        ConfigError: the cluster has fewer GPUs than a trial needs, or none of the trials uses the GPUs asked for.
+        ConfigError: the cluster has fewer GPUs than a trial needs, or ``tune.gpus_per_trial`` is set and no trial
+            trains on a GPU.
     """
 
     def __init__(self, file: SweepFile, trials: Sequence[Trial], checked: Checked) -> None:
         import ray
 
         self._file = file
-        self._there = float(ray.cluster_resources().get("GPU", 0.0))
+        self._there = float(ray.cluster_resources().get("GPU", 0.0))  # the cluster's GPUs; pickled under this name
         self._devices = {name: config.training.device for name, config in checked.resolved.items()}
         self._shapes = {key: (data.image_shape, data.num_classes) for key, data in checked.datasets.items()}
         self._measured: dict[Load, int] = {}
         self._default = 1
-        on_gpus = [trial for trial in trials if self._gpus(trial.config, trial.name)]
-        if on_gpus:
-            check_gpus(self._gpus(on_gpus[0].config, on_gpus[0].name), self._there)
+        gpu_trials = [trial for trial in trials if self._gpus(trial.config, trial.name)]
+        if gpu_trials:
+            check_gpus(self._gpus(gpu_trials[0].config, gpu_trials[0].name), self._there)
         elif file.tune.gpus_per_trial is not None:
             raise ConfigError(
                 f"tune.gpus_per_trial: got {file.tune.gpus_per_trial:g}, but no trial trains on a GPU; set "
                 "training.device to cuda, or leave tune.gpus_per_trial out"
             )
-        loads = {self._load(trial.config, trial.name) for trial in on_gpus}
+        loads = {self._load(trial.config, trial.name) for trial in gpu_trials}
         self.to_measure = sorted((load for load in loads if load is not None), key=repr)
 
     def measure(self) -> None:
-        """Measure how many actors to put on a GPU; before the first trial, while the GPUs are free."""
+        """Measure how many actors to put on a GPU. This must happen before the first trial, while the GPUs are free."""
         share = min(1.0, self._file.tune.gpus_per_trial or 1.0)
         self._measured = {load: processes_per_gpu(load, share) for load in self.to_measure}
         self._default = next(iter(self._measured.values()), 1)
 
     def bundles(self, config: ExperimentConfig, name: str = "") -> list[dict[str, float]]:
-        """A trial's bundles: its own, then one for each device actor."""
+        """Return the bundles of a trial: the first for the trial itself, then one for each device actor."""
         cpus, gpus = self._file.tune.cpus_per_trial, self._gpus(config, name)
         if config.training.backend == "serial" or not self._trains_devices:
             return [{"CPU": cpus} | ({"GPU": min(1.0, gpus)} if gpus else {})]
-        # A search may come to a load that was not measured, at a time when no GPU is free for it.
+        # A search may draw a load that was not measured, and then no GPU is free for a measurement.
         load = self._load(config, name)
         per_gpu = self._measured.get(load, self._default) if load is not None else 1
         pool = pool_size(config.training, config.scheduling.num_scheduled, cpus, gpus, per_gpu)
-        each = {"CPU": pool.cpus} | ({"GPU": pool.gpus} if gpus else {})
-        return [{"CPU": 0.0}, *[each] * pool.actors]
+        bundle = {"CPU": pool.cpus} | ({"GPU": pool.gpus} if gpus else {})
+        return [{"CPU": 0.0}, *[bundle] * pool.actors]
 
     def __call__(self, params: dict[str, Any]) -> Any:
-        """The placement group of the trial with Tune's parameters."""
+        """Return the placement group of the trial with Tune's parameters."""
         from ray.tune.execution.placement_groups import PlacementGroupFactory
 
         name = str(params["values"].get(NAME, ""))
@@ -86,20 +87,20 @@ class Placement:
         return find_task(self._file.task).trains_devices
 
     def _gpus(self, config: ExperimentConfig, name: str) -> float:
-        """GPUs of a trial; 0 if it trains on CPUs. Where the driver has no say yet, ``auto`` is what Ray has."""
+        """Return the GPUs of a trial, or 0 if it trains on CPUs. An unresolved ``auto`` uses GPUs if Ray has any."""
         device = self._devices.get(name, config.training.device)
         if not self._trains_devices or device == "cpu" or (device == "auto" and not self._there):
             return 0.0
         return self._file.tune.gpus_per_trial or 1.0
 
     def _load(self, config: ExperimentConfig, name: str) -> Load | None:
-        """What is to be measured for a trial; None if nothing is."""
+        """Return the load to be measured for a trial, or None if there is nothing to measure."""
         training, gpus = config.training, self._gpus(config, name)
-        sized = training.num_actors is not None or training.devices_per_actor is not None
-        if not gpus or sized or not training.autotune or training.backend == "serial":
+        fixed_size = training.num_actors is not None or training.devices_per_actor is not None
+        if not gpus or fixed_size or not training.autotune or training.backend == "serial":
             return None
-        known = self._shapes.get(data_key(config))
-        if known is None:
+        entry = self._shapes.get(data_key(config))
+        if entry is None:
             return None
-        shape, classes = known
+        shape, classes = entry
         return gpu_load(training, shape, classes, math.ceil(config.scheduling.num_scheduled / max(1.0, gpus)))

@@ -1,4 +1,4 @@
-"""A trial of a sweep: a task in a process of Tune's; its results are reported, and saved when that is due."""
+"""A trial of a sweep runs a task in a process of Tune, reports its results, and saves its state when that is due."""
 
 from __future__ import annotations
 
@@ -25,45 +25,46 @@ from hflray.tune.live import LiveTrial
 from hflray.tune.mending import SALVAGED
 from hflray.tune.population import score
 from hflray.tune.shared import share
-from hflray.tune.stopping import asked
+from hflray.tune.stopping import stop_requested
 
-WORST = 1e12  # what a search is told of a trial without its metric
-NAME = "name"  # rides along with the values of a trial; no key of the configuration is called so
+WORST = 1e12  # the value that a search gets for a trial without its metric
+NAME = "name"  # the key of a trial's name among its values; no key of the configuration has this name
 
 
 def trial_config(sweep: SweepFile, params: dict[str, Any]) -> ExperimentConfig:
-    """The configuration of the trial with Tune's parameters ``{"values": {dotted key: value}}``."""
+    """Return the configuration of the trial with Tune's parameters ``{"values": {dotted key: value}}``."""
     return make_trial(sweep, {key: value for key, value in params["values"].items() if key != NAME}).config
 
 
 def trial_name(sweep: SweepFile, params: dict[str, Any], trial_id: str) -> str:
-    """The name of the trial with Tune's parameters; a search makes its own trials, of which two may be named alike."""
+    """Return the name of the trial with Tune's parameters. A search may draw equal values, so its names get an id."""
     values = dict(params["values"])
     return str(values.pop(NAME, "")) or f"{make_trial(sweep, values).name}-{trial_id.rpartition('_')[2]}"
 
 
 def trial_experiment(
-    config: ExperimentConfig, sweep: SweepFile, datasets: dict[Any, Any], known: dict[str, Any]
+    config: ExperimentConfig, sweep: SweepFile, datasets: dict[Any, Any], measured: dict[str, Any]
 ) -> Experiment:
     """Make a trial's experiment in the trial's process.
 
     Args:
-        config, sweep: of the trial.
-        datasets: references to the data sets, by `data_key`; the driver has loaded each once.
-        known: what was measured in the driver (``training.kernel`` and the like).
+        config: the trial's configuration.
+        sweep: the sweep file of the trial.
+        datasets: Ray references to the data sets, by `data_key`; the driver has loaded each once.
+        measured: settings of `training` that the driver has measured, such as the kernel.
     """
     import ray
 
     source = datasets.get(data_key(config))
-    if source is None:  # no data is needed, or the trial's node loads it
+    if source is None:  # the trial needs no data, or its own node loads them
         scenario = Scenario.build(config)
     else:
         scenario = Scenario.build(config, dataset=ray.get(source))
         scenario = replace(scenario, share=partial(share, source))
-    # The driver has decided on GPUs and measured the pool on them: what it reserved tells.
+    # The driver has chosen the GPUs and the number of actors on them; both follow from the bundles that it reserved.
     group = ray.util.get_current_placement_group()
     holding = [bundle["GPU"] for bundle in group.bundle_specs if bundle.get("GPU")] if group else []
-    settled = dict(known)
+    settled = dict(measured)
     if holding and config.training.backend == "ray":
         settled |= {"num_actors": len(holding), "devices_per_actor": None}
     cpus, gpus = sweep.tune.cpus_per_trial, sum(holding, 0.0)
@@ -77,26 +78,29 @@ def run_trial(
     settled: dict[str, dict[str, Any]] | None = None,
     expected: dict[str, str] | None = None,
 ) -> None:
-    """What Tune runs: the trial with the values ``params["values"]`` of the sweep `file`.
+    """Run the trial with the values ``params["values"]`` of the sweep `file`. This is the function that Tune calls.
+
+    A mistake or a diverged model is reported as a result, ``{"error": …}``, because another attempt would fail in the
+    same way. An error from a lost process or actor reaches Tune, which restarts the trial from its last checkpoint.
 
     Args:
-        params, file: see above.
-        datasets: references to the data sets, by `data_key`; the driver has loaded each once.
-        settled: by trial, what was measured in the driver (``training.kernel`` and the like).
-        expected: the driver's `release`; a node that joined later may run another one.
-
-    A mistake or a diverged model is reported as a result, ``{"error": …}``: trying again would end the same way. What
-    a lost process or actor raises is left to Tune, which starts the trial again from its last checkpoint.
+        params: Tune's parameters of the trial.
+        file: the contents of the sweep file.
+        datasets: Ray references to the data sets, by `data_key`; the driver has loaded each once.
+        settled: settings of `training` that the driver has measured, such as the kernel, by the trial's name.
+        expected: the driver's `release`. A node that joined later may run another one.
     """
     from ray import tune
 
-    # The process serves the next trial too; this one's last calls are given time to end first.
+    # The next trial reuses this process, so the last calls of this trial get time to end first.
     os.environ.setdefault("TUNE_FUNCTION_THREAD_TIMEOUT_S", "60")
     sweep = SweepFile.model_validate(file)
-    known = (settled or {}).get(str(params["values"].get(NAME, "")), {})
+    measured = (settled or {}).get(str(params["values"].get(NAME, "")), {})
     try:
-        if expected is not None and (what := differences(expected, release())):
-            raise HflrayError(f"node {platform.node()} runs {what}; run cluster/setup_node.sh there, then --resume")
+        if expected is not None and (difference := differences(expected, release())):
+            raise HflrayError(
+                f"node {platform.node()} runs {difference}; run cluster/setup_node.sh there, then --resume"
+            )
         config = trial_config(sweep, params)
         every, name = config.checkpoint.every, tune.get_context().get_experiment_name()
         job = Job(
@@ -104,12 +108,12 @@ def run_trial(
             cpus=sweep.tune.cpus_per_trial,
             saved=_saved(),
             mutable=tuple(sweep.sweep) if sweep.tune.population is not None else (),
-            make=lambda config: trial_experiment(config, sweep, datasets, known),
+            make=lambda config: trial_experiment(config, sweep, datasets, measured),
             watch=lambda experiment: LiveTrial(name, trial_name(sweep, params, trial_id()), experiment).round,
         )
         with closing(find_task(sweep.task).run(job)) as results:
             for result in results:
-                saves = result.save is not None and (result.due or (bool(every) and asked(name)))
+                saves = result.save is not None and (result.due or (bool(every) and stop_requested(name)))
                 _report(result, sweep, saves)
     except WorkerLostError:
         raise
@@ -118,46 +122,46 @@ def run_trial(
 
 
 def trial_id() -> str:
-    """Tune's id of the trial that runs in this process."""
+    """Return Tune's id of the trial that runs in this process."""
     from ray import tune
 
     return str(tune.get_context().get_trial_id())
 
 
 def _saved() -> Iterator[Saved]:
-    """The checkpoint that Tune gives this trial, then those before it, newest first, then what a mended sweep kept."""
+    """Yield Tune's checkpoint for this trial, then the earlier ones, newest first, and last the salvaged one."""
     from ray import tune
 
     latest = tune.get_checkpoint()
     if latest is not None:
         system, (parent, _, newest) = latest.filesystem, str(latest.path).rpartition("/")
         trial = parent.rpartition("/")[2]
-        yield Saved(trial, latest.as_directory)  # fetched, if it is not on this disk
+        yield Saved(trial, latest.as_directory)  # it is downloaded if it is not on this disk
         names = [info.base_name for info in system.get_file_info(FileSelector(parent, allow_not_found=True))]
         for name in sorted((name for name in names if name.startswith("checkpoint_") and name < newest), reverse=True):
             yield Saved(trial, tune.Checkpoint(f"{parent}/{name}", system).as_directory)
     storage = tune.get_context().get_storage()
-    kept = tune.Checkpoint(f"{storage.trial_fs_path}/{SALVAGED}", storage.storage_filesystem)
-    if kept.filesystem.get_file_info(kept.path).type == FileType.Directory:
-        yield Saved(storage.trial_dir_name, kept.as_directory)
+    salvaged = tune.Checkpoint(f"{storage.trial_fs_path}/{SALVAGED}", storage.storage_filesystem)
+    if salvaged.filesystem.get_file_info(salvaged.path).type == FileType.Directory:
+        yield Saved(storage.trial_dir_name, salvaged.as_directory)
 
 
 def _report(result: Result, sweep: SweepFile, saves: bool) -> None:
-    """Hand a result to Tune, with a checkpoint if it `saves`."""
+    """Report a result to Tune, with a checkpoint if `saves` is true."""
     from ray import tune
 
     search, population = sweep.tune.search, sweep.tune.population
-    told: dict[str, Any] = {"round": result.step, "metrics": result.metrics}
+    entries: dict[str, Any] = {"round": result.step, "metrics": result.metrics}
     for key in ("model_hash", "note", "schedule", "devices"):
         if getattr(result, key) is not None:
-            told[key] = getattr(result, key)
-    if search is not None:  # it needs a number even of a trial that never reached its target
-        told["search"] = result.metrics.get(search.metric, WORST if search.mode == "min" else -WORST)
+            entries[key] = getattr(result, key)
+    if search is not None:  # a search needs a number even if a trial never reaches its target
+        entries["search"] = result.metrics.get(search.metric, WORST if search.mode == "min" else -WORST)
     if population is not None:
-        told |= {"changes": list(result.changes), **score(result, population)}
+        entries |= {"changes": list(result.changes), **score(result, population)}
     if not saves or result.save is None:
-        tune.report(told)
+        tune.report(entries)
         return
     with tempfile.TemporaryDirectory() as folder:
         result.save(Path(folder))
-        tune.report(told, checkpoint=tune.Checkpoint.from_directory(folder))
+        tune.report(entries, checkpoint=tune.Checkpoint.from_directory(folder))

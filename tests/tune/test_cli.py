@@ -1,4 +1,4 @@
-"""hflray.tune.cli: the command, end to end over Ray Tune and MLflow, and what it says to every mistake."""
+"""`hflray.tune.cli`: the command, end to end with Ray Tune and MLflow, and its message for every mistake."""
 
 from __future__ import annotations
 
@@ -70,17 +70,17 @@ def test_a_sweep_end_to_end_with_one_trial_that_diverges(tmp_path) -> None:
     )
     good = runs["0.01"]
     assert good.info.status == "FINISHED"
-    edges = {metrics.edge_metric(m, what) for m in (0, 1) for what in ("delay_s", "energy_j", "devices")}
+    edges = {metrics.edge_metric(m, quantity) for m in (0, 1) for quantity in ("delay_s", "energy_j", "devices")}
     clustering = {metrics.CLUSTERING_ARI, metrics.CLUSTERING_DELAY_S, metrics.CLUSTERING_ENERGY_J}
     assert set(good.data.metrics) == set(metrics.PER_ROUND) | edges | clustering
     accuracies = client.get_metric_history(good.info.run_id, metrics.ACCURACY)
     assert [metric.step for metric in accuracies] == [1, 2]
     artifacts = {artifact.path for artifact in client.list_artifacts(good.info.run_id)}
     assert artifacts == {"config.yaml", "environment.json", "rounds.parquet", "devices.parquet", "model"}
-    (used,) = good.inputs.dataset_inputs
-    assert used.dataset.name == "digits"
+    (dataset_input,) = good.inputs.dataset_inputs
+    assert dataset_input.dataset.name == "digits"
 
-    # What Tune ran over actors is what a loop in this process gives, bit for bit.
+    # A loop in this process gives the same bits as Tune's run over actors.
     overrides = ["training.learning_rate=0.01", "scheduling.name=ikc", "training.backend=serial"]
     (trial,) = expand(load_sweep(tmp_path / "tiny.yaml", overrides))
     reference = Experiment(trial.config)
@@ -91,7 +91,7 @@ def test_a_sweep_end_to_end_with_one_trial_that_diverges(tmp_path) -> None:
     assert hashes == [record.model_hash for record in records]
     assert list((tmp_path / "hflray_results").glob("tiny-*/digits-*/checkpoint_*/state/arrays.safetensors"))
 
-    # The logged table and model are those of the run.
+    # The logged tables and the logged model agree with the loop.
     copies = tmp_path / "copies"
     copies.mkdir()
     table = pd.read_parquet(client.download_artifacts(good.info.run_id, "rounds.parquet", str(copies)))
@@ -105,7 +105,7 @@ def test_a_sweep_end_to_end_with_one_trial_that_diverges(tmp_path) -> None:
     np.testing.assert_array_equal(to_vector(model), reference.global_model)
 
 
-def test_clustering_as_a_task(ray_session, run_in_process, tmp_path) -> None:
+def test_the_task_clustering_logs_its_metrics(ray_session, run_in_process, tmp_path) -> None:
     (tmp_path / "c.yaml").write_text(SWEEP.split("sweep:")[0].replace("name: tiny", "name: tiny\ntask: clustering"))
     code, out, err = run_in_process("c.yaml", "--set", "training.backend=serial", "-q")
     assert code == 0, err
@@ -121,7 +121,7 @@ def test_clustering_as_a_task(ray_session, run_in_process, tmp_path) -> None:
     }
 
 
-def test_assignment_as_a_task(ray_session, run_in_process, tmp_path) -> None:
+def test_the_task_assignment_logs_every_fleet_and_writes_its_report(ray_session, run_in_process, tmp_path) -> None:
     shipped = Path(cli.__file__).parents[2] / "tune_configs" / "fig6_assignment.yaml"
     overrides = ["max_rounds=3", "scheduling.num_scheduled=10", "allocation.coupling=per_edge"]
     overrides += ["assignment.policy=null", "fleet.deployment_seed=null"]
@@ -145,7 +145,7 @@ def test_assignment_as_a_task(ray_session, run_in_process, tmp_path) -> None:
 
 @pytest.fixture
 def run_in_process(tmp_path, monkeypatch, capsys):
-    """Call the command's entry point here; what does not end before Ray starts takes the tests' Ray."""
+    """Return a function that calls the command's entry point in this process, with the Ray of the tests."""
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str) -> tuple[int, str, str]:
@@ -178,7 +178,7 @@ def test_dry_run_lists_the_trials_and_writes_nothing(run_in_process, tmp_path) -
     code, out, err = run_in_process("--dry-run")
     assert (code, err) == (0, "")
     assert "4 trials" in out
-    assert out.count("ikc") == 4  # in the name and in the column of two trials
+    assert out.count("ikc") == 4  # two trials have it in their name and in a column
     assert os.listdir(tmp_path) == []
 
 
@@ -208,18 +208,18 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize("override, says", MISTAKES)
-def test_mistakes_in_settings(run_in_process, tmp_path, override: str, says: str) -> None:
+@pytest.mark.parametrize("override, message", MISTAKES)
+def test_a_mistake_in_a_setting_gives_one_line(run_in_process, tmp_path, override: str, message: str) -> None:
     code, out, err = run_in_process("--set", override)
     assert code == 2
     assert len(err.splitlines()) == 1
     assert err.startswith("error: ")
-    assert re.search(says, err), err
+    assert re.search(message, err), err
     assert "Traceback" not in err + out
     assert os.listdir(tmp_path) == []
 
 
-def test_mistakes_in_files(run_in_process, tmp_path) -> None:
+def test_a_mistake_in_a_file_gives_one_line(run_in_process, tmp_path) -> None:
     (tmp_path / "list.yaml").write_text("- 1\n- 2\n")
     (tmp_path / "broken.yaml").write_text("experiment: {")
     npz(tmp_path / "nan.npz", x_train=np.full((300, 16, 16), np.nan))
@@ -228,7 +228,7 @@ def test_mistakes_in_files(run_in_process, tmp_path) -> None:
     whole = npz(tmp_path / "whole.npz").read_bytes()
     (tmp_path / "cut.npz").write_bytes(whole[: len(whole) // 2])
     before = sorted(os.listdir(tmp_path))
-    for arguments, says in [
+    for arguments, message in [
         (("list.yaml",), "mapping"),
         (("broken.yaml",), "not valid YAML"),
         (("missing.yaml",), "missing.yaml"),
@@ -241,7 +241,7 @@ def test_mistakes_in_files(run_in_process, tmp_path) -> None:
         code, _, err = run_in_process(*arguments)
         assert code == 2, (arguments, err)
         assert len(err.splitlines()) == 1, err
-        assert says in err
+        assert message in err
     assert sorted(os.listdir(tmp_path)) == before
 
 
@@ -260,8 +260,8 @@ def test_help_names_every_option(run_in_process) -> None:
         assert option in out
 
 
-def test_results_that_cannot_be_written_are_one_line(run_in_process, tmp_path, monkeypatch) -> None:
-    """A file where the folder should be: what a read-only or full disk raises, and for root too."""
+def test_a_results_folder_that_cannot_be_written_gives_one_line(run_in_process, tmp_path, monkeypatch) -> None:
+    """A file in place of the folder raises the same kind of error as a read-only or full disk, also for root."""
     (tmp_path / "taken").write_text("")
     monkeypatch.setattr(preflight, "check_trials", lambda *_, **__: Checked())
     code, out, err = run_in_process("--results", "taken")
@@ -273,7 +273,7 @@ def test_results_that_cannot_be_written_are_one_line(run_in_process, tmp_path, m
 
 
 @pytest.mark.parametrize(
-    "override, says",
+    "override, message",
     [
         ("tune.population={}", r"tune.samples: got 1; a population needs at least 2"),
         ("tune={samples: 4, population: {}}", r"sweep.scheduling.name is a grid"),
@@ -283,9 +283,9 @@ def test_results_that_cannot_be_written_are_one_line(run_in_process, tmp_path, m
         ("tune.stop={acuracy: 0.5}", r"acuracy.*'accuracy'"),
     ],
 )
-def test_mistakes_in_how_to_run(run_in_process, tmp_path, override: str, says: str) -> None:
+def test_a_mistake_in_the_tune_section_gives_one_line(run_in_process, tmp_path, override: str, message: str) -> None:
     code, _, err = run_in_process("--set", override)
     assert code == 2
     assert len(err.splitlines()) == 1, err
-    assert re.search(says, err), err
+    assert re.search(message, err), err
     assert os.listdir(tmp_path) == []

@@ -1,4 +1,4 @@
-"""hflray.tune.driver: what is killed goes on, bit for bit, with nothing lost and nothing twice."""
+"""`hflray.tune.driver`: a killed sweep continues bit for bit, and no round is lost or repeated in its results."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.servers import mlflow_server
 from tests.tune import test_cli
 from tests.tune.test_cli import call
 
-pytestmark = pytest.mark.timeout(1200)  # of a busy machine
+pytestmark = pytest.mark.timeout(1200)  # the limit for a busy machine
 
 run_in_process = test_cli.run_in_process  # a fixture
 ROUNDS = 8
@@ -82,8 +82,8 @@ def _no_sweep_outlives_its_test() -> Iterator[None]:
         process.communicate()
 
 
-def rounds_seen(folder: Path) -> dict[str, list[int]]:
-    """Rounds in the journals, by trial."""
+def journal_rounds(folder: Path) -> dict[str, list[int]]:
+    """Return the rounds in the journals by trial."""
     return {
         path.stem: [json.loads(line).get("round") for line in path.read_text().splitlines() if '"round"' in line]
         for path in folder.glob("hflray_results/long-*/journal/*.jsonl")
@@ -92,15 +92,15 @@ def rounds_seen(folder: Path) -> dict[str, list[int]]:
 
 def wait_for_round(folder: Path, index: int, process: subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + 400
-    while not any(index in seen for seen in rounds_seen(folder).values()):
+    while not any(index in rounds for rounds in journal_rounds(folder).values()):
         assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline, "no round for minutes"
+        assert time.monotonic() < deadline, f"round {index} was not reached within 400 s"
         time.sleep(0.05)
 
 
 @cache
-def unbroken(text: str) -> dict[str, list[RoundRecord]]:
-    """The rounds of every trial of a sweep file in a bare loop, by name; made once for all tests of one file."""
+def reference_rounds(text: str) -> dict[str, list[RoundRecord]]:
+    """Run the trials of a sweep file in a plain loop and return their rounds by name; cached for tests of one file."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "long.yaml"
         path.write_text(text)
@@ -108,15 +108,15 @@ def unbroken(text: str) -> dict[str, list[RoundRecord]]:
 
 
 def check_complete(folder: Path, uri: str | None = None, anew: bool = False) -> None:
-    """Every trial has every round once, in MLflow and in its CSV file as in the unbroken run.
+    """Check that MLflow and the CSV files have every round of every trial once, as in the reference run.
 
-    Tune's own record holds the rounds since Tune began `anew`, as in the unbroken run; else all of them.
+    Tune's own record has only the rounds since its last start if Tune began `anew`, and all rounds otherwise.
     """
     client = MlflowClient(uri or default_uri(folder / "hflray_results"))
     experiment = client.get_experiment_by_name("hflray")
     assert experiment is not None
     runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
-    rounds = unbroken((folder / "long.yaml").read_text())
+    rounds = reference_rounds((folder / "long.yaml").read_text())
     assert set(runs) == set(rounds)
     for name, records in rounds.items():
         run = runs[name]
@@ -132,8 +132,8 @@ def check_complete(folder: Path, uri: str | None = None, anew: bool = False) -> 
         for metric in (metrics.ACCURACY, metrics.TOTAL_OBJECTIVE):
             assert table[metric].tolist() == [record.metrics()[metric] for record in records]
         hashes = {e["round"]: e["model_hash"] for e in map(json.loads, result.read_text().splitlines())}
-        told = {record.round: record.model_hash for record in records}
-        assert hashes == ({round: told[round] for round in range(min(hashes), ROUNDS + 1)} if anew else told)
+        expected = {record.round: record.model_hash for record in records}
+        assert hashes == ({n: expected[n] for n in range(min(hashes), ROUNDS + 1)} if anew else expected)
 
 
 def trial_processes(driver: int) -> Iterator[psutil.Process]:
@@ -142,8 +142,10 @@ def trial_processes(driver: int) -> Iterator[psutil.Process]:
             yield process
 
 
-def test_a_killed_driver_goes_on_where_it_was(sweep, run_in_process) -> None:
-    (sweep / "long.yaml").write_text(SWEEP.replace("batch_size: 4", "batch_size: 8"))  # shorter, but not too short
+def test_a_killed_driver_continues_after_its_last_round(sweep, run_in_process) -> None:
+    (sweep / "long.yaml").write_text(
+        SWEEP.replace("batch_size: 4", "batch_size: 8")
+    )  # the rounds are shorter, but not too short for the kill
     process = start(sweep, "long.yaml")
     wait_for_round(sweep, 3, process)
     process.kill()
@@ -163,8 +165,8 @@ def test_a_killed_driver_goes_on_where_it_was(sweep, run_in_process) -> None:
     assert "no unfinished sweep" in err
 
 
-def test_a_kill_that_cut_off_tunes_own_state_loses_nothing(sweep) -> None:
-    """The journals and checkpoints are whole, so the trials go on from them."""
+def test_a_kill_that_cut_off_tunes_own_state_loses_no_round(sweep) -> None:
+    """The journals and checkpoints are whole, so the trials continue from them."""
     process = start(sweep, "long.yaml", TUNE_GLOBAL_CHECKPOINT_S="0.2")
     wait_for_round(sweep, 4, process)
     process.kill()
@@ -173,19 +175,19 @@ def test_a_kill_that_cut_off_tunes_own_state_loses_nothing(sweep) -> None:
     assert states
     for path in states:
         path.write_bytes(b"")
-    rounds = rounds_seen(sweep)
+    rounds = journal_rounds(sweep)
     done = call("--resume", "long", cwd=sweep)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "is damaged and set aside" in " ".join(done.stdout.split())
     check_complete(sweep, anew=True)
-    for name, seen in rounds.items():  # it went on from what was saved, not from the beginning
+    for name, saved in rounds.items():  # each trial continued from a checkpoint, not from the beginning
         (result,) = sweep.glob(f"hflray_results/long-*/{name}/result.json")
-        assert json.loads(result.read_text().splitlines()[0])["round"] >= len(seen)
+        assert json.loads(result.read_text().splitlines()[0])["round"] >= len(saved)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("index", [1, 2, 5, 7])
-def test_a_driver_killed_at_any_round(sweep, index: int) -> None:
+def test_a_driver_that_is_killed_at_any_round_continues(sweep, index: int) -> None:
     process = start(sweep, "long.yaml")
     wait_for_round(sweep, index, process)
     process.kill()
@@ -194,33 +196,33 @@ def test_a_driver_killed_at_any_round(sweep, index: int) -> None:
     check_complete(sweep)
 
 
-def test_of_an_ended_trial_tune_keeps_little() -> None:
-    """With Tune's own record: the state it saves is small, and can still be read."""
+def test_tune_keeps_little_of_an_ended_trial() -> None:
+    """The state that Tune saves is small and can still be read; the test uses Tune's own classes."""
     data = _TrainingRunMetadata()
     data.checkpoint_manager = _CheckpointManager(CheckpointConfig(num_to_keep=2))
     values = {f"edge/{m}/delay_s": 1.5 for m in range(60)}
     data.last_result = {"trial_id": "a", "round": 2, "done": True, "metrics": values}
     for name, value in values.items():
         data.update_metric(f"metrics/{name}", value)
-    forgotten: list[int] = []
-    trial = SimpleNamespace(run_metadata=data, invalidate_json_state=lambda: forgotten.append(1))
+    invalidations: list[int] = []
+    trial = SimpleNamespace(run_metadata=data, invalidate_json_state=lambda: invalidations.append(1))
     before = len(data.get_json_state())
     slim(trial)
-    assert forgotten
+    assert invalidations
     assert len(data.get_json_state()) < before / 10
-    back = _TrainingRunMetadata.from_json_state(data.get_json_state())
-    assert back.last_result == {"trial_id": "a", "round": 2, "done": True}
+    restored = _TrainingRunMetadata.from_json_state(data.get_json_state())
+    assert restored.last_result == {"trial_id": "a", "round": 2, "done": True}
 
 
 @pytest.mark.slow
-def test_a_trial_that_had_ended_is_left_alone(sweep) -> None:
-    """Of it the driver has let go of what Tune remembered (`slim`); the saved state is still one to go on from."""
+def test_a_resume_does_not_repeat_an_ended_trial(sweep) -> None:
+    """The driver has dropped Tune's data of the trial (`slim`); Tune can still continue from the saved state."""
     (sweep / "long.yaml").write_text(SWEEP + "tune: {max_concurrent: 1}\n")
     process = start(sweep, "long.yaml", TUNE_GLOBAL_CHECKPOINT_S="0.2")
     deadline = time.monotonic() + 600
 
     def saved() -> list[Path]:
-        """Files of results that Tune's copy of its state to the results' folder has whole, once that says so."""
+        """Return the complete result files, once Tune's state in the results' folder says that a trial has ended."""
         if not any("TERMINATED" in path.read_text() for path in sweep.glob("hflray_results/long-*/experiment_state*")):
             return []
         files = sweep.glob("hflray_results/long-*/*/result.json")
@@ -228,7 +230,7 @@ def test_a_trial_that_had_ended_is_left_alone(sweep) -> None:
 
     while not saved():
         assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline, "no trial ended for minutes"
+        assert time.monotonic() < deadline, "no trial ended within 600 s"
         time.sleep(0.05)
     process.kill()
     process.wait()
@@ -241,7 +243,7 @@ def test_a_trial_that_had_ended_is_left_alone(sweep) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_trial_starts_again_from_its_checkpoint(sweep) -> None:
+def test_a_killed_trial_restarts_from_its_checkpoint(sweep) -> None:
     process = start(sweep, "long.yaml")
     wait_for_round(sweep, 3, process)
     next(trial_processes(process.pid)).kill()
@@ -265,11 +267,11 @@ def test_a_killed_actor_costs_a_round_at_most(sweep) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_stopping_says_how_to_go_on(sweep, how: signal.Signals) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_sweep_prints_how_to_continue(sweep, number: signal.Signals) -> None:
     process = start(sweep, "long.yaml")
     wait_for_round(sweep, 2, process)
-    process.send_signal(how)
+    process.send_signal(number)
     output, _ = process.communicate(timeout=400)
     assert process.returncode == 130, output
     assert "python -m hflray.tune --resume long-" in output
@@ -279,7 +281,7 @@ def test_stopping_says_how_to_go_on(sweep, how: signal.Signals) -> None:
 
 
 @pytest.mark.slow
-def test_a_search_makes_its_trials_as_it_goes(tmp_path) -> None:
+def test_a_search_makes_its_trials_while_it_runs(tmp_path) -> None:
     text = SWEEP.split("sweep:")[0].replace(f"max_rounds: {ROUNDS}", "max_rounds: 3\n  target_accuracy: 0.7")
     text += "sweep:\n  scheduling.num_scheduled: {randint: [2, 6]}\n  scheduling.name: {choice: [ikc, fedavg]}\n"
     (tmp_path / "long.yaml").write_text(text + "tune: {samples: 3, search: {metric: objective_to_target}}\n")
@@ -314,8 +316,8 @@ def runs_by_name(uri: str) -> dict[str, Run]:
 
 
 @pytest.mark.slow
-def test_trials_that_are_behind_or_good_enough_are_stopped_and_say_so(tmp_path) -> None:
-    """ASHA ends two trials at its rung, a stop rule a third; one diverges and costs the others nothing."""
+def test_trials_that_are_stopped_early_show_the_reason(tmp_path) -> None:
+    """ASHA ends two trials at its rung and a stop rule ends a third. A fourth diverges without effect on the others."""
     text = SMALL.replace("scheduling: {name: ikc", "scheduling: {name: fedavg")
     text += "sweep:\n  training.learning_rate: {grid: [0.05, 0.00001, 0.000001, 1.0e+20]}\n"
     text += (
@@ -349,7 +351,7 @@ def test_trials_that_are_behind_or_good_enough_are_stopped_and_say_so(tmp_path) 
             assert any(
                 line.endswith(f"stopped early: {tag}") and f"={rate}" in line for line in done.stdout.splitlines()
             )
-    # Nothing is left to do: a sweep whose trials were stopped early is finished.
+    # A sweep whose trials were stopped early is finished, so it cannot be resumed.
     assert call("--resume", "long", cwd=tmp_path).returncode == 2
     again = subprocess.run(
         [sys.executable, "-m", "hflray.compare", "long"], cwd=tmp_path, capture_output=True, text=True, check=True
@@ -358,8 +360,8 @@ def test_trials_that_are_behind_or_good_enough_are_stopped_and_say_so(tmp_path) 
 
 
 @pytest.mark.slow
-def test_a_population_goes_on_from_its_best(tmp_path) -> None:
-    """Those behind take over the state of those ahead, with other settings, and every round of it can be redone."""
+def test_a_population_continues_from_its_best(tmp_path) -> None:
+    """The worst trials adopt the state of the best with changed settings."""
     text = (
         SMALL
         + "sweep:\n  training.learning_rate: {loguniform: [0.0001, 0.1]}\n"
@@ -373,15 +375,15 @@ def test_a_population_goes_on_from_its_best(tmp_path) -> None:
     trials = {trial.name: trial for trial in expand(load_sweep(tmp_path / "long.yaml"))}
     assert set(runs) == set(trials)
     changes = {name: json.loads(run.data.tags.get("hflray.population", "[]")) for name, run in runs.items()}
-    own = {name: [c for c in found if c["after_round"] in (2, 4)] for name, found in changes.items()}
-    assert sum(f"{name}: takes over " in done.stdout for name in trials) >= 2
-    assert all(len(found) == len(changes[name]) for name, found in own.items())
+    own = {name: [c for c in entries if c["after_round"] in (2, 4)] for name, entries in changes.items()}
+    assert sum(f"{name}: adopts the state of " in done.stdout for name in trials) >= 2
+    assert all(len(entries) == len(changes[name]) for name, entries in own.items())
     states: dict[tuple[str, int], dict[str, Any]] = {}
     for name, run in runs.items():
         assert run.info.status == "FINISHED"
         history = MlflowClient(uri).get_metric_history(run.info.run_id, metrics.ACCURACY)
         assert [metric.step for metric in history] == list(range(1, 7))
-        # Redo the trial's last leg from what it started: the donor's state after round 4 if it took one over then.
+        # The settings after rounds 4 and 6 are those that the changes name.
         (result,) = tmp_path.glob(f"hflray_results/long-*/{name}/result.json")
         rows = {row["round"]: row for row in map(json.loads, result.read_text().splitlines())}
         for change in changes[name]:
@@ -391,32 +393,32 @@ def test_a_population_goes_on_from_its_best(tmp_path) -> None:
         assert 0.0001 <= rows[6]["config"]["values"]["training.learning_rate"] <= 0.1
         assert rows[6]["config"]["values"]["training.batch_size"] in (8, 16, 32)
         states[name, 4], states[name, 6] = rows[4], rows[6]
-    taker, change = next((n, c[-1]) for n, c in changes.items() if c and c[-1]["after_round"] == 4)
+    adopter, change = next((n, c[-1]) for n, c in changes.items() if c and c[-1]["after_round"] == 4)
     donor = trials[change["from"]]
     values = states[donor.name, 4]["config"]["values"]
     overrides = [f"{key}={value}" for key, value in values.items() if key != "name"]
-    assert overrides  # the donor's settings in rounds 3 and 4 ...
+    assert overrides  # these are the donor's settings in rounds 3 and 4
     for key, (old, new) in change["changed"].items():
-        assert values[key] == old  # ... are those that the taker says it took over from
-        assert states[taker, 6]["config"]["values"][key] == new
-    assert states[taker, 6]["model_hash"] != states[donor.name, 6]["model_hash"]
+        assert values[key] == old  # the adopter names them as the settings before its change
+        assert states[adopter, 6]["config"]["values"][key] == new
+    assert states[adopter, 6]["model_hash"] != states[donor.name, 6]["model_hash"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("away_s", [30])
-def test_a_server_that_is_away_for_a_while_gets_everything_once(sweep, away_s: float) -> None:
+@pytest.mark.parametrize("down_s", [30])
+def test_a_server_that_is_down_for_a_while_gets_every_round_once(sweep, down_s: float) -> None:
     with mlflow_server(sweep) as server:
         process = start(sweep, "long.yaml", "--tracking-uri", server.uri)
         wait_for_round(sweep, 2, process)
         server.stop()
         stopped = time.monotonic()
-        made = sum(map(len, rounds_seen(sweep).values()))
-        time.sleep(away_s)
+        before = sum(map(len, journal_rounds(sweep).values()))
+        time.sleep(down_s)
         assert process.poll() is None or process.returncode == 0
-        going_on = sum(map(len, rounds_seen(sweep).values()))
-        assert going_on > made  # trials do not wait for the server
+        after = sum(map(len, journal_rounds(sweep).values()))
+        assert after > before  # trials do not wait for the server
         server.start()
-        assert time.monotonic() - stopped > away_s
+        assert time.monotonic() - stopped > down_s
         output, _ = process.communicate(timeout=600)
         assert process.returncode == 0, output
         (folder,) = sweep.glob("hflray_results/long-*")
@@ -427,7 +429,7 @@ def test_a_server_that_is_away_for_a_while_gets_everything_once(sweep, away_s: f
 
 @pytest.fixture
 def small_disk(tmp_path) -> Iterator[Path]:
-    """A file system of 40 MB."""
+    """Mount a file system of 40 MB and return its folder."""
     place = tmp_path / "disk"
     place.mkdir()
     done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", place], capture_output=True, check=False)
@@ -438,7 +440,7 @@ def small_disk(tmp_path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-def test_a_server_whose_disk_is_full_costs_nothing(sweep, small_disk) -> None:
+def test_a_server_with_a_full_disk_loses_no_round(sweep, small_disk) -> None:
     with mlflow_server(sweep, store=small_disk) as server:
         process = start(sweep, "long.yaml", "--tracking-uri", server.uri)
         wait_for_round(sweep, 2, process)
@@ -458,7 +460,7 @@ def test_a_server_whose_disk_is_full_costs_nothing(sweep, small_disk) -> None:
 
 
 def sync(folder: Path) -> None:
-    """What the closing message says to do."""
+    """Run the command of the closing message."""
     command = [sys.executable, "-m", "hflray.tracking", "sync", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -467,7 +469,7 @@ def sync(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_the_first_interrupt_saves_the_round_and_the_second_stops_at_once(tmp_path) -> None:
-    """Checkpoints only every 100 rounds: what goes on after Ctrl-C can have been saved by it alone."""
+    """Checkpoints are due only every 100 rounds, so that only Ctrl-C can have saved the states."""
     (tmp_path / "long.yaml").write_text(SWEEP.replace("sweep:", "  checkpoint: {every: 100}\nsweep:"))
     process = start(tmp_path, "long.yaml")
     wait_for_round(tmp_path, 2, process)
@@ -483,38 +485,38 @@ def test_the_first_interrupt_saves_the_round_and_the_second_stops_at_once(tmp_pa
 
     process = start(tmp_path, "--resume", "long")
     wait_for_round(tmp_path, max(reached) + 1, process)
-    before = rounds_seen(tmp_path)
+    before = journal_rounds(tmp_path)
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=400)
     assert process.returncode == 130, output
     assert "Traceback" not in output
     assert "python -m hflray.tune --resume long-" in output
-    assert all(max(seen) <= max(before.get(name, [0])) + 2 for name, seen in rounds_seen(tmp_path).items())
+    assert all(max(rounds) <= max(before.get(name, [0])) + 2 for name, rounds in journal_rounds(tmp_path).items())
     assert call("--resume", "long", cwd=tmp_path).returncode == 0
     check_complete(tmp_path)
 
 
 @pytest.mark.slow
-def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(sweep) -> None:
+def test_a_damaged_checkpoint_is_skipped_for_an_earlier_one(sweep) -> None:
     process = start(sweep, "long.yaml")
     wait_for_round(sweep, 4, process)
     process.kill()
     process.wait()
-    # Tune's own state lags behind by seconds: which checkpoint it goes on from is what that state says, if any.
+    # Tune's own state is seconds old. Tune continues from the checkpoint that the state names, if it names one.
     (folder,) = sweep.glob("hflray_results/long-*")
-    known = any("checkpoint_0" in path.read_text() for path in folder.glob("experiment_state*.json"))
+    has_checkpoint = any("checkpoint_0" in path.read_text() for path in folder.glob("experiment_state*.json"))
     for arrays in folder.glob("*/checkpoint_*/state/arrays.safetensors"):
         arrays.write_bytes(arrays.read_bytes()[:1000])
     done = call("--resume", "long", cwd=sweep)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert ("not a whole checkpoint" in done.stdout) == known
-    assert ("starting from round 1" in done.stdout) == known
+    assert ("not a whole checkpoint" in done.stdout) == has_checkpoint
+    assert ("starting from round 1" in done.stdout) == has_checkpoint
     check_complete(sweep)
 
 
 @pytest.mark.slow
-def test_one_sweep_is_run_by_one_process(sweep) -> None:
+def test_a_second_process_cannot_run_the_same_sweep(sweep) -> None:
     process = start(sweep, "long.yaml")
     wait_for_round(sweep, 1, process)
     second = call("--resume", "long", cwd=sweep)
@@ -524,7 +526,7 @@ def test_one_sweep_is_run_by_one_process(sweep) -> None:
 
 
 @pytest.mark.slow
-def test_a_server_that_must_be_there_and_is_not(sweep) -> None:
+def test_a_missing_server_is_an_error_with_require_tracking(sweep) -> None:
     done = call("long.yaml", "--tracking-uri", "http://127.0.0.1:9", "--require-tracking", cwd=sweep)
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1

@@ -1,4 +1,4 @@
-"""hflray.tune.stopping: the first Ctrl-C waits for the trials to save, the second does not."""
+"""`hflray.tune.stopping`: the first Ctrl-C waits until the trials have saved, the second does not."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from hflray.tune.stopping import MESSAGE, CleanStop, asked
+from hflray.tune.stopping import MESSAGE, CleanStop, stop_requested
 
 
 class Sweep:
-    """A `CleanStop` inside a loop that ends as Tune's does: by a SIGINT handler of its own."""
+    """A `CleanStop` in a loop that, like Tune's, ends by its own SIGINT handler."""
 
     def __init__(self, saves: bool = True) -> None:
         self.lines: list[str] = []
         self.ended = 0
-        signal.signal(signal.SIGINT, self._tunes)
+        signal.signal(signal.SIGINT, self._end_loop)
         self.stop = CleanStop("a-sweep", saves, self.lines.append)
 
-    def _tunes(self, *_: object) -> None:
+    def _end_loop(self, *_: object) -> None:
         self.ended += 1
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -40,14 +40,14 @@ TRIALS = [
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_running_trials_are_waited_for(ray_session, number: signal.Signals) -> None:
+def test_the_first_signal_waits_for_running_trials(ray_session, number: signal.Signals) -> None:
     sweep = Sweep()
     with sweep.stop as stop:
         stop.step(TRIALS)
-        assert not asked("a-sweep")
+        assert not stop_requested("a-sweep")
         signal.raise_signal(number)
         stop.step(TRIALS)
-        assert asked("a-sweep")
+        assert stop_requested("a-sweep")
         assert sweep.lines == [MESSAGE]
         stop.saved(TRIALS[0])
         stop.step(TRIALS)
@@ -56,10 +56,10 @@ def test_running_trials_are_waited_for(ray_session, number: signal.Signals) -> N
         stop.step(TRIALS)
         assert sweep.ended == 1
         assert sweep.lines == [MESSAGE]
-    assert not asked("a-sweep")
+    assert not stop_requested("a-sweep")
 
 
-def test_the_second_press_stops_at_once(ray_session) -> None:
+def test_the_second_signal_stops_at_once(ray_session) -> None:
     sweep = Sweep()
     with sweep.stop as stop:
         stop.step(TRIALS)
@@ -68,13 +68,13 @@ def test_the_second_press_stops_at_once(ray_session) -> None:
         assert sweep.ended == 0
         signal.raise_signal(signal.SIGINT)
         assert sweep.ended == 1
-        stop.step(TRIALS)  # the loop's last step finds nothing more to do
+        stop.step(TRIALS)  # the loop's last step has no effect
         assert sweep.ended == 1
-        with pytest.raises(KeyboardInterrupt):  # a third one interrupts what Tune writes at the end
+        with pytest.raises(KeyboardInterrupt):  # a third one interrupts Tune's final writes
             signal.raise_signal(signal.SIGINT)
 
 
-def test_nothing_is_waited_for_where_nothing_is_saved(ray_session) -> None:
+def test_a_sweep_that_saves_no_state_stops_at_once(ray_session) -> None:
     sweep = Sweep(saves=False)
     with sweep.stop as stop:
         stop.step(TRIALS)
