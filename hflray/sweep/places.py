@@ -1,4 +1,4 @@
-"""Folders and files that a sweep names, made independent of where its command runs."""
+"""Functions that make the paths in a sweep file independent of the folder in which the command runs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from hflray.sweep.sections import SweepFile
 
 
 def with_data_root(file: SweepFile, root: Path) -> SweepFile:
-    """The sweep with ``data.root`` set."""
+    """Return the sweep with ``data.root`` set to `root`."""
     data = dict(file.experiment.get("data") or {}) | {"root": str(root)}
     return file.model_copy(update={"experiment": file.experiment | {"data": data}})
 
 
 def with_absolute_paths(file: SweepFile) -> SweepFile:
-    """Paths in a sweep file are relative to where the command runs; trials run, and resume, elsewhere."""
+    """Return the sweep with absolute paths. Paths in a file are relative to the command's folder, not to a trial's."""
 
     def absolute(name: Any) -> Any:
         relative = isinstance(name, str) and name.endswith(".npz") and Path(name).exists()

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.table import Table
 
-# What takes long to import comes later: kernels are compiled and Ray starts meanwhile.
+# Slow imports come later, while kernels are compiled and Ray starts.
 from hflray.compare import Outcome, closing_table, comparison_lines
 from hflray.errors import ConfigError, HflrayError
 from hflray.results import SweepFolder, find, new_folder, unfinished

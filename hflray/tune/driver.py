@@ -140,7 +140,7 @@ def _fit(
     from ray import tune
     from ray.air._internal import usage
 
-    # To count the kinds of callbacks it imports MLflow and others, two seconds before the first trial.
+    # Ray imports MLflow and other libraries to count the kinds of callbacks, which takes two seconds.
     usage.tag_callbacks = lambda callbacks: False
     for name in ("ray.tune", "ray.train", "ray.air", "ray"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
