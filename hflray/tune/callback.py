@@ -167,7 +167,7 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
 
 
 class ResultFile(JsonLoggerCallback):  # type: ignore[misc]
-    """Tune's record of a trial's results, ``result.json``, which keeps all rounds.
+    """Tune's record of a trial's results, ``result.json``, which is restored only if the local file is missing.
 
     Tune's own record restarts from the copy in the results' folder whenever a trial continues. The copy is seconds old,
     so that rounds of the members of a population were missing.
