@@ -1,1 +1,1 @@
-"""Figures and tables from finished runs."""
+"""Figures, tables and pages of finished runs."""

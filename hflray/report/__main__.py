@@ -1,4 +1,4 @@
-"""``python -m hflray.report``."""
+"""The command ``python -m hflray.report``."""
 
 from hflray.report.cli import main
 

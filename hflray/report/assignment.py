@@ -1,4 +1,4 @@
-"""The assignment study's table and bar charts: the paper's Figure 6, with latency and the gap to a lower bound."""
+"""The table and the bar charts of an assignment study: the paper's Figure 6, with latency and the gap to a bound."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hflray import metrics
 from hflray.report.labels import BLUE
 from hflray.report.series import STATISTICS
 
-# A chart's metric, its column of the summary, and the end of its file's name.
+# The charts: the metric, its column of the summary, and the suffix of the file's name.
 PANELS = (
     (metrics.ROUND_DELAY_S, "delay_s", "delay"),
     (metrics.ROUND_ENERGY_J, "energy_j", "energy"),
@@ -22,12 +22,15 @@ PANELS = (
 
 
 def summary(studies: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """One row per assigner: means over the fleets, medians where a few fleets dominate the mean, latency in ms.
-
-    The gap to the lower bound, (objective − bound) / objective, has its median, mean, 95th percentile and worst.
+    """Summarise the assigners, one row each.
 
     Args:
-        studies: for each assigner, one row per fleet, columns named as in the glossary.
+        studies: for each assigner, one row per fleet with the metrics of the glossary as columns.
+
+    Returns:
+        The mean delay (s), energy (J) and objective (J) over the fleets; the median objective, because a few fleets
+        dominate the mean; the median, mean, 95th percentile and worst of the gap (objective − bound) / objective; the
+        median and the 95th percentile of the latency (ms); and the number of fleets.
     """
     rows = {}
     for name, fleets in studies.items():
@@ -38,7 +41,7 @@ def summary(studies: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
             "energy_j": fleets[metrics.ROUND_ENERGY_J].mean(),
             "objective": fleets[metrics.ROUND_OBJECTIVE].mean(),
             "objective_median": fleets[metrics.ROUND_OBJECTIVE].median(),
-            **{f"gap_{name}": take(gap) for name, take in STATISTICS.items()},
+            **{f"gap_{kind}": statistic(gap) for kind, statistic in STATISTICS.items()},
             "latency_ms_median": latency_ms.median(),
             "latency_ms_p95": latency_ms.quantile(0.95),
             "fleets": len(fleets),
@@ -47,7 +50,7 @@ def summary(studies: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def as_table(title: str, rows: pd.DataFrame) -> Table:
-    """The summary for a terminal of 80 columns: means of T, E and E + λT, its median, then the gap and the latency."""
+    """Format `summary` for a terminal of 80 columns: T, E, E + λT and its median, then the gap and the latency."""
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
     table.add_column("assigner", no_wrap=True)
     for heading in ("T s", "E J", "E+λT", "median", "gap %", "mean", "p95", "worst", "ms", "p95"):
@@ -66,11 +69,11 @@ def as_table(title: str, rows: pd.DataFrame) -> Table:
 
 
 def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
-    """Write the paper's three bar charts as one PNG each, and return their paths."""
+    """Write the paper's three bar charts as one PNG each; return their paths."""
     from matplotlib.figure import Figure
 
     paths = []
-    for metric, column, short in PANELS:
+    for metric, column, suffix in PANELS:
         values = rows[column]
         figure = Figure(figsize=(5.2, 3.4), layout="constrained")
         axes = figure.subplots()
@@ -80,7 +83,7 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
         axes.set_ylabel(metrics.describe(metric).printed_axis)
         axes.spines[["top", "right"]].set_visible(False)
         axes.margins(y=0.12)
-        path = folder / f"assignment_{short}.png"
+        path = folder / f"assignment_{suffix}.png"
         figure.savefig(path, dpi=160)
         paths.append(path)
     return paths
@@ -90,7 +93,7 @@ def write(title: str, studies: Mapping[str, pd.DataFrame], folder: Path) -> tupl
     """Write ``assignment.csv`` (the summary), ``assignment.parquet`` (every fleet) and the charts into `folder`.
 
     Returns:
-        The table for the terminal, and the paths of what was written.
+        The table for the terminal, and the paths of the written files.
     """
     folder.mkdir(parents=True, exist_ok=True)
     rows = summary(studies)

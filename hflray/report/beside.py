@@ -1,4 +1,4 @@
-"""Our results beside the paper's: ``tune_configs/RESULTS.md``, written from exports, never by hand."""
+"""The page ``tune_configs/RESULTS.md``, which compares our results with the paper's. It is generated from exports."""
 
 from __future__ import annotations
 
@@ -13,112 +13,115 @@ from hflray.report.choices import Study
 from hflray.report.exports import exports, read_exhibit
 from hflray.report.paper import EXHIBITS, Exhibit, verdicts
 from hflray.report.runs import Run, Sweep
-from hflray.report.tables import against, summary, to_markdown
+from hflray.report.tables import compare_with_reference, summary, to_markdown
 from hflray.sweep import expand, load_sweep
 
 HEAD = """# Results beside the paper's
 
-Written by `{command}`; do not edit. Every number is from the
-exports in `{source}`; several exports below one folder are one section.
+`{command}` writes this page; do not edit it. Every number comes from
+the exports in `{source}`. All exports below one folder form one section.
 
-How a claim of the paper is judged (`hflray/report/evidence.py`, and each claim's least and whole evidence in
-`hflray/report/claims/`):
+This is how a claim of the paper is judged (`hflray/report/evidence.py`; `hflray/report/claims/` states the least and
+the whole evidence of each claim):
 
-* "yes" and "no" rest on all that the claim needs: mostly five seeds, every H, and runs to their last round. "So far" is
-  an answer from a part of that, which more runs may change. "Not tested": there is less than could settle it.
-* Contestants are compared with the same seeds, up to the last round (fleet, step) that all have, and with all other
-  settings equal; what was not used is named. After ± is the standard error of the paired differences; a difference
-  within it is a tie. A tie never agrees with a claim, and neither does a contestant that is absent.
-* "Modified checkout": the runs were made with changes that are in no commit, so that nobody can repeat them exactly.
+* "yes" and "no" rest on the whole evidence that the claim needs: mostly five seeds, every H, and runs to their last
+  round. "So far" precedes an answer that rests on a part of it, which more runs may change. "Not tested" means that the
+  runs are too few to settle the claim.
+* Contestants are compared on the same seeds, up to the last round (fleet, step) that all of them have, and with all
+  other settings equal. Runs that were not used are named. In these comparisons, ± precedes the standard error of the
+  paired differences, and a difference within it is a tie. Neither a tie nor an absent contestant agrees with a claim.
+* "Modified checkout" means that the runs were made with uncommitted changes, so that nobody can repeat them exactly.
 
-In the tables, ± is the standard deviation over seeds (of assigners: over deployments of the edges); "…": a run has not
-ended. Latencies are of the machine as busy as it was. To continue or repeat: the command of each section (`--resume
-NAME` goes on with a sweep that was stopped), then `python -m hflray.report SWEEP --export {source}`, then the command
-above.
+In the tables, ± precedes the standard deviation over seeds (of assigners: over deployments of the edges), and "…" marks
+a row with a run that has not ended. Latencies were measured on the machine as busy as it was. To continue or to repeat
+the runs of a section, run its command (`--resume NAME` continues a sweep that was stopped), then
+`python -m hflray.report SWEEP --export {source}`, then the command above.
 """
 
 
-def wanted(shown: Exhibit, configs: Path) -> int:
-    """How many runs the whole configuration has; 0 if it is not there."""
+def planned_runs(shown: Exhibit, configs: Path) -> int:
+    """Return the number of runs of the exhibit's sweep file; 0 if the file does not exist."""
     path = configs / f"{shown.config}.yaml"
     return len(expand(load_sweep(path))) if path.exists() else 0
 
 
-def _minutes(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-NO_RESULT = (
+# Settings that cannot change a result.
+NEUTRAL_KEYS = (
     "data.root", "tracking.", "checkpoint.", "training.kernel", "training.threads", "training.device",
     "training.backend", "training.num_actors", "training.devices_per_actor", "learning.cache",
 )  # fmt: skip
 
 
-def _unlike(runs: Sequence[Run], shown: Exhibit, configs: Path) -> list[str]:
-    """Where each run differs from the trial of the shipped configuration that is nearest to it, and how many do."""
-    trials = [_telling(Run.settings_of(trial.config)) for trial in expand(load_sweep(configs / f"{shown.config}.yaml"))]
-    found: dict[str, int] = {}
+def _differences(runs: Sequence[Run], shown: Exhibit, configs: Path) -> list[str]:
+    """Return the settings in which runs differ from the nearest trial of the shipped sweep file, with their number."""
+    trials = expand(load_sweep(configs / f"{shown.config}.yaml"))
+    shipped = [_result_settings(Run.settings_of(trial.config)) for trial in trials]
+    counts: dict[str, int] = {}
     for run in runs:
-        mine = _telling(run.settings)
-        for key, value in min((_apart(mine, trial) for trial in trials), key=len):
-            found[f"{key}={value}"] = found.get(f"{key}={value}", 0) + 1
+        settings = _result_settings(run.settings)
+        for key, value in min((_differing(settings, trial) for trial in shipped), key=len):
+            counts[f"{key}={value}"] = counts.get(f"{key}={value}", 0) + 1
     return [
-        f"`{text}`{f' ({count} of {len(runs)} runs)' if count < len(runs) else ''}" for text, count in found.items()
+        f"`{text}`{f' ({count} of {len(runs)} runs)' if count < len(runs) else ''}" for text, count in counts.items()
     ]
 
 
-def _telling(settings: Mapping[str, Any]) -> dict[str, str]:
-    """The settings that can change a result, as text."""
-    return {key: str(value) for key, value in settings.items() if not key.startswith(NO_RESULT)}
+def _result_settings(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings that can change a result, as text."""
+    return {key: str(value) for key, value in settings.items() if not key.startswith(NEUTRAL_KEYS)}
 
 
-def _apart(mine: Mapping[str, str], trial: Mapping[str, str]) -> list[tuple[str, str]]:
-    return [(key, value) for key, value in mine.items() if trial.get(key, value) != value]
+def _differing(settings: Mapping[str, str], trial: Mapping[str, str]) -> list[tuple[str, str]]:
+    return [(key, value) for key, value in settings.items() if trial.get(key, value) != value]
 
 
-def _span(values: Sequence[int], what: str) -> str:
-    return f"{min(values):,} {what}" if len(set(values)) == 1 else f"{min(values):,} to {max(values):,} {what}"
+def _span(values: Sequence[int], unit: str) -> str:
+    return f"{min(values):,} {unit}" if len(set(values)) == 1 else f"{min(values):,} to {max(values):,} {unit}"
 
 
-def _part(part: str, runs: Sequence[Run], about: str) -> str:
-    """Where, when, on which commit a part of the runs was made, and how long it took."""
+def _describe_part(part: str, runs: Sequence[Run], about: str) -> str:
+    """Return the machine, the date, the commit and the duration of a part of the runs, as a line of markdown."""
     spans = [(run.history.started_ms, run.history.ended_ms) for run in runs]
     wall_s = (max(end for _, end in spans) - min(start for start, _ in spans)) / 1000
     machines = sorted({run.history.environment.get("cpu", "an unknown machine") for run in runs})
     commits = sorted({run.commit for run in runs})
-    modified = ", a modified checkout: with changes that are in no commit" if any(run.modified for run in runs) else ""
+    modified = ", a modified checkout with uncommitted changes" if any(run.modified for run in runs) else ""
     count = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
     return (
-        f"* {f'`{part}`: {count} ' if part else ''}on {', '.join(machines)}, in {_minutes(wall_s)} from the "
+        f"* {f'`{part}`: {count} ' if part else ''}on {', '.join(machines)}, in {_duration(wall_s)} from the "
         f"first start to the last round, {time.strftime('%Y-%m-%d', time.gmtime(min(spans)[0] / 1000))}; "
         f"commit {', '.join(commits)}{modified}{f'; {about}' if about else ''}"
     )
 
 
-def what_ran(sweep: Sweep, shown: Exhibit, configs: Path) -> list[str]:
-    """Which runs there are, how far they came, on what, and how long it took: lines of markdown."""
+def provenance(sweep: Sweep, shown: Exhibit, configs: Path) -> list[str]:
+    """Return lines of markdown about the runs: their number, length, seeds, machines, commits, durations and notes."""
     ended = [run for run in sweep.runs if run.ended]
-    going = [int(run.rounds["round"].max()) for run in sweep.runs if not run.ended]
+    running = [int(run.rounds["round"].max()) for run in sweep.runs if not run.ended]
     seeds = sorted({run.seed for run in sweep.runs})
-    what = sweep.shown.counted
-    far = f" ({_span([int(run.rounds['round'].max()) for run in ended], what)})" if what and ended else ""
+    unit = sweep.shown.counted
+    lengths = f" ({_span([int(run.rounds['round'].max()) for run in ended], unit)})" if unit and ended else ""
     lines = [
-        f"* {len(sweep.runs)} of {wanted(shown, configs)} runs, {len(ended)} of them ended{far}"
-        + (f", {len(going)} not, {_span(going, what)} so far" if what and going else "")
+        f"* {len(sweep.runs)} of {planned_runs(shown, configs)} runs, {len(ended)} of them ended{lengths}"
+        + (f", {len(running)} not, {_span(running, unit)} so far" if unit and running else "")
         + f"; seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
     ]
     parts: dict[str, list[Run]] = {}
     for run in sweep.runs:
         parts.setdefault(run.part, []).append(run)
-    lines += [_part(part, runs, sweep.parts.get(part, "")) for part, runs in sorted(parts.items())]
-    unlike = _unlike(sweep.runs, shown, configs)
-    if unlike:
-        lines.append("* unlike the shipped configuration: " + ", ".join(unlike))
+    lines += [_describe_part(part, runs, sweep.parts.get(part, "")) for part, runs in sorted(parts.items())]
+    differences = _differences(sweep.runs, shown, configs)
+    if differences:
+        lines.append("* unlike the shipped configuration: " + ", ".join(differences))
     return lines + [f"* {note}" for note in sweep.notes]
 
 
 def section(name: str, shown: Exhibit, sweep: Sweep | None, configs: Path) -> str:
-    """The section of one figure or table."""
+    """Return the section of one figure or table."""
     lines = [
         f"## {shown.label}: {shown.shows}", "",
         "```bash", f"python -m hflray.tune tune_configs/{shown.config}.yaml",
@@ -129,9 +132,9 @@ def section(name: str, shown: Exhibit, sweep: Sweep | None, configs: Path) -> st
         if shown.claims:
             lines += ["", "The paper claims: " + "; ".join(claim.text for claim in shown.claims) + "."]
         return "\n".join(lines) + "\n"
-    lines += [*what_ran(sweep, shown, configs), "", to_markdown(summary(sweep)).rstrip()]
-    if (fleets := against(sweep)) is not None:
-        lines += ["", to_markdown(fleets).rstrip()]
+    lines += [*provenance(sweep, shown, configs), "", to_markdown(summary(sweep)).rstrip()]
+    if (excess := compare_with_reference(sweep)) is not None:
+        lines += ["", to_markdown(excess).rstrip()]
     if shown.claims:
         table = verdicts(shown, sweep).map(lambda cell: cell.replace("|", "\\|"))
         lines += ["", to_markdown(table).rstrip().replace("--:", "---")]
@@ -139,13 +142,13 @@ def section(name: str, shown: Exhibit, sweep: Sweep | None, configs: Path) -> st
 
 
 def render(sweeps: Mapping[str, Sweep], configs: Path, source: str, study: Study | None = None) -> str:
-    """The whole page.
+    """Return the whole page.
 
     Args:
-        sweeps: exports by the name of their sweep file.
+        sweeps: the exports by the name of their sweep file.
         configs: the folder of the shipped sweep files.
-        source: where the exports are, as the page calls it.
-        study: Table II's choices, shown after Table II.
+        source: the folder of the exports, as the page names it.
+        study: the study of Table II's choices, whose section follows Table II.
     """
     command = f"python -m hflray.report results --from {source}"
     parts = [HEAD.format(command=command, source=source)]
@@ -157,10 +160,10 @@ def render(sweeps: Mapping[str, Sweep], configs: Path, source: str, study: Study
 
 
 def read_all(folder: Path) -> dict[str, Sweep]:
-    """The exports below a folder by their sweep's name. Raises ConfigError: there is none."""
-    found = {sweep.name: sweep for sweep in map(read_exhibit, exports(folder))}
-    if not found:
+    """Return the exports below a folder by the name of their sweep. Raises ConfigError: the folder holds no export."""
+    sweeps = {sweep.name: sweep for sweep in map(read_exhibit, exports(folder))}
+    if not sweeps:
         raise ConfigError(
             f"--from {folder}: holds no export; write one with python -m hflray.report SWEEP --export {folder}"
         )
-    return found
+    return sweeps

@@ -1,4 +1,4 @@
-"""The charts of the page, drawn with Plotly; their numbers are of `hflray.report.series`."""
+"""The page's charts, drawn with Plotly from the numbers of `hflray.report.series`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hflray.report.runs import Sweep
 
 LINES = ("solid", "dash", "dashdot", "dot")
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "star", "cross", "x")
-# What a curve may be drawn over, besides the rounds.
-ACROSS = (
+# The quantities that can replace the rounds on a curve's horizontal axis, with their titles.
+X_AXES = (
     (metrics.TOTAL_DELAY_S, "Simulated time"),
     (metrics.TOTAL_ENERGY_J, "Simulated energy"),
     (metrics.TOTAL_MESSAGE_BITS, "Messages"),
@@ -35,33 +35,34 @@ def _figure(height: int = 380) -> go.Figure:
 
 
 def curve(sweep: Sweep, metric: str) -> go.Figure | None:
-    """A metric by round, seconds, joules or megabytes, as chosen above the chart; means, deviation shaded.
+    """Return a chart of a metric: means over the seeds, with the standard deviation shaded.
 
+    Buttons above the chart switch its horizontal axis to the quantities of `X_AXES` that all curves have. The result is
     None if no run has the metric.
     """
     lines = [line for panel in series.curves(sweep, metric).values() for line in panel if line.logged]
     if not lines:
         return None
     figure = _figure()
-    titles = ["Round", *(metrics.describe(key).axis_of(words) for key, words in ACROSS)]
-    across: list[list[list[float]]] = [[] for _ in titles]
+    titles = ["Round", *(metrics.describe(key).axis_of(title) for key, title in X_AXES)]
+    data: list[list[list[float]]] = [[] for _ in titles]  # of each horizontal axis, the x of all traces
     for number, line in enumerate(lines):
         name = ", ".join(part for part in (line.panel, line.name) if part)
         tint = colour(name, number)
-        x = [line.rounds, *(line.against(key) for key, _ in ACROSS)]
-        shade = [np.concatenate([one, one[::-1]]).tolist() for one in x]
+        x = [line.rounds, *(line.against(key) for key, _ in X_AXES)]
+        shade = [np.concatenate([values, values[::-1]]).tolist() for values in x]
         shared = {"legendgroup": name, "hoverinfo": "skip", "showlegend": False}
         figure.add_scatter(x=shade[0], y=[*line.table["high"], *line.table["low"][::-1]], fill="toself",
                            fillcolor=_translucent(tint), line={"width": 0}, **shared)  # fmt: skip
         figure.add_scatter(x=x[0].tolist(), y=line.table["mean"].tolist(), name=name, legendgroup=name,
                            mode="lines+markers", line={"color": tint, "dash": LINES[number // len(COLOURS) % 4]},
                            marker={"size": 5, "symbol": SYMBOLS[number % 8]})  # fmt: skip
-        for place, (one, both) in enumerate(zip(x, shade, strict=True)):
-            across[place] += [both, one.tolist()]
+        for axis, (values, outline) in enumerate(zip(x, shade, strict=True)):
+            data[axis] += [outline, values.tolist()]
     buttons = [
-        {"label": title, "method": "update", "args": [{"x": data}, {"xaxis.title.text": title}]}
-        for data, title in zip(across, titles, strict=True)
-        if not any(np.isnan(one).any() for one in data)
+        {"label": title, "method": "update", "args": [{"x": traces}, {"xaxis.title.text": title}]}
+        for traces, title in zip(data, titles, strict=True)
+        if not any(np.isnan(values).any() for values in traces)
     ]
     if len(buttons) > 1:
         figure.update_layout(
@@ -72,16 +73,19 @@ def curve(sweep: Sweep, metric: str) -> go.Figure | None:
 
 
 def bars(sweep: Sweep, metric: str) -> go.Figure | None:
-    """A bar for each group: mean, deviation as a whisker; None if no run has the metric."""
-    every = series.bars(sweep, metric)
-    known = [bar for bar in every if bar.values]
-    if not known:
+    """Return a chart with a bar for each group: the mean, with the standard deviation as a whisker.
+
+    The result is None if no run has the metric.
+    """
+    groups = series.bars(sweep, metric)
+    logged = [bar for bar in groups if bar.values]
+    if not logged:
         return None
-    figure = _figure(80 + 26 * len(every))
-    means, spreads = [bar.mean for bar in known], [bar.spread for bar in known]
+    figure = _figure(80 + 26 * len(groups))
+    means, spreads = [bar.mean for bar in logged], [bar.spread for bar in logged]
     figure.add_bar(
-        x=means, y=[bar.label or sweep.name for bar in known], orientation="h", textposition="outside",
-        cliponaxis=False, marker={"color": [bar.colour for bar in known]}, text=[f"{mean:,.4g}" for mean in means],
+        x=means, y=[bar.label or sweep.name for bar in logged], orientation="h", textposition="outside",
+        cliponaxis=False, marker={"color": [bar.colour for bar in logged]}, text=[f"{mean:,.4g}" for mean in means],
         error_x={"array": spreads} if any(spreads) else None, hovertemplate="%{y}: %{x:,.4g}<extra></extra>",
     )  # fmt: skip
     figure.update_layout(
@@ -94,7 +98,7 @@ def bars(sweep: Sweep, metric: str) -> go.Figure | None:
 
 
 def pareto(sweep: Sweep) -> go.Figure | None:
-    """Seconds against joules, a point for each group; None if no group has both."""
+    """Return a chart of energy against delay, a point for each group; None if no group has both."""
     table = series.points(sweep)
     if table.empty:
         return None

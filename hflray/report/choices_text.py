@@ -1,4 +1,4 @@
-"""The study of Table II's choices as text: a table of the ranking, what it says, and the section of RESULTS.md."""
+"""The study of Table II's choices as text: the table of the ranking, its findings, and the section of RESULTS.md."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _CPU = {"allocated": "the frequency as allocated", "max": "the highest frequency
 COMMAND = "python -m hflray.report choices"
 
 
-def _said(row: Any) -> str:
-    """A choice in words."""
-    way = "least delay" if row["allocation"] == "least delay" else f"λ allocation billed at {_CPU[row['cpu']]}"
-    count = "Q edge iterations" if row["iterations"] == "Q" else "one edge iteration"
+def _describe(row: Any) -> str:
+    """Return a choice in words."""
+    allocation = "least delay" if row["allocation"] == "least delay" else f"λ allocation billed at {_CPU[row['cpu']]}"
+    iterations = "Q edge iterations" if row["iterations"] == "Q" else "one edge iteration"
     edge = "the nearest edge" if row["edge"] == "nearest" else "a random edge"
-    return f"powers uniform in {_law(row)}, N_0 = −174 {row['noise']}, {edge}, {way}, {count}"
+    return f"powers uniform in {_law(row)}, N_0 = −174 {row['noise']}, {edge}, {allocation}, {iterations}"
 
 
-def _least(ranked: pd.DataFrame, column: str) -> Any:
-    """The row with the smallest value of a column."""
+def _minimum(ranked: pd.DataFrame, column: str) -> Any:
+    """Return the row with the smallest value of a column."""
     return ranked.iloc[int(np.argmin(ranked[column]))]
 
 
@@ -32,17 +32,17 @@ def _law(row: Any) -> str:
     return "dBm" if row["power"] == "dbm" else "watts"
 
 
-def _three(row: Any, statistic: str, numbers: Sequence[str]) -> str:
+def _triple(row: Any, statistic: str, numbers: Sequence[str]) -> str:
     values = [row[f"{statistic}/{number}"] for number in numbers]
     return "–" if np.isnan(values).any() else " / ".join(f"{x:,.1f}" if x < 10 else f"{x:,.0f}" for x in values)
 
 
 def _numbers(row: Any, statistic: str) -> str:
-    return f"{_three(row, statistic, DELAYS)} s, {_three(row, statistic, ENERGIES)} J"
+    return f"{_triple(row, statistic, DELAYS)} s, {_triple(row, statistic, ENERGIES)} J"
 
 
 def table(ranked: pd.DataFrame) -> pd.DataFrame:
-    """The ranking, ready to be read: a cell of three is IKC / VKC on Fashion-MNIST / VKC on CIFAR-10."""
+    """Format the ranking; a cell with three numbers is IKC / VKC on Fashion-MNIST / VKC on CIFAR-10."""
     rows = [
         {
             "p_n uniform in": _law(row),
@@ -51,15 +51,15 @@ def table(ranked: pd.DataFrame) -> pd.DataFrame:
             "allocation": row["allocation"],
             "f billed": row["cpu"],
             "iterations": row["iterations"],
-            "delay, s: means": _three(row, "mean", DELAYS),
-            "medians": _three(row, "median", DELAYS),
-            "energy, J: means": _three(row, "mean", ENERGIES),
-            "medians ": _three(row, "median", ENERGIES),
+            "delay, s: means": _triple(row, "mean", DELAYS),
+            "medians": _triple(row, "median", DELAYS),
+            "energy, J: means": _triple(row, "mean", ENERGIES),
+            "medians ": _triple(row, "median", ENERGIES),
             "worst of the means": f"{row['mean/worst']:.0%}",
             "of the medians": f"{row['median/worst']:.0%}",
             "fleets with all six": f"{row['fleets/six']:.1%}",
             "with the delays": f"{row['fleets/delays']:.1%}",
-            "their energies, J": _three(row, "matching", ENERGIES),
+            "their energies, J": _triple(row, "matching", ENERGIES),
         }
         for _, row in ranked.iterrows()
     ]
@@ -67,11 +67,11 @@ def table(ranked: pd.DataFrame) -> pd.DataFrame:
 
 
 def findings(study: Study, ranked: pd.DataFrame) -> list[str]:
-    """What the ranking says, in sentences."""
-    near = ranked[ranked["edge"] == "nearest"]
+    """Return the findings of the ranking, one or more sentences each."""
+    nearest_edge = ranked[ranked["edge"] == "nearest"]
     lines = []
     for statistic in ("mean", "median"):
-        best = _least(ranked, f"{statistic}/worst")
+        best = _minimum(ranked, f"{statistic}/worst")
         if best[f"{statistic}/worst"] <= NEAR:
             lead = f"All six {statistic}s are within {NEAR:.0%} of the paper's by"
         else:
@@ -79,31 +79,34 @@ def findings(study: Study, ranked: pd.DataFrame) -> list[str]:
                 f"No choice brings all six {statistic}s within {NEAR:.0%} of the paper's. "
                 f"The closest is off by up to {best[f'{statistic}/worst']:.0%}:"
             )
-        lines.append(f"{lead} {_said(best)} ({_numbers(best, statistic)}).")
+        lines.append(f"{lead} {_describe(best)} ({_numbers(best, statistic)}).")
         if best["edge"] != "nearest":
-            local = _least(near, f"{statistic}/worst")
+            local = _minimum(nearest_edge, f"{statistic}/worst")
             lines.append(
                 f"With every device at its nearest edge, the closest by {statistic}s is off by up to "
-                f"{local[f'{statistic}/worst']:.0%}: {_said(local)} ({_numbers(local, statistic)})."
+                f"{local[f'{statistic}/worst']:.0%}: {_describe(local)} ({_numbers(local, statistic)})."
             )
-        timely = _least(ranked, f"{statistic}/worst_delay")
+        delays = _minimum(ranked, f"{statistic}/worst_delay")
         lines.append(
-            f"The {statistic}s of the three delays alone come within {timely[f'{statistic}/worst_delay']:.0%}: "
-            f"{_said(timely)} ({_numbers(timely, statistic)})."
+            f"The {statistic}s of the three delays alone come within {delays[f'{statistic}/worst_delay']:.0%}: "
+            f"{_describe(delays)} ({_numbers(delays, statistic)})."
         )
-    most = ranked.iloc[int(np.argmax(ranked["fleets/six"]))]
-    share = most["fleets/six"]
+    commonest = ranked.iloc[int(np.argmax(ranked["fleets/six"]))]
+    share = commonest["fleets/six"]
     if share:
-        lines.append(f"Single fleets: all six are within {NEAR:.0%} on {share:.1%} of them at most: {_said(most)}.")
+        lines.append(
+            f"On single fleets, all six numbers are within {NEAR:.0%} on at most {share:.1%} of the fleets: "
+            f"{_describe(commonest)}."
+        )
     else:
-        lines.append(f"Single fleets: by no choice are all six within {NEAR:.0%} on any of them.")
+        lines.append(f"On single fleets, no choice brings all six numbers within {NEAR:.0%} on any fleet.")
     fleet, count = study.config.fleet, study.config.fleet.num_devices
     low, high = fleet.power_w_range
     if low < high:
         in_dbm, in_watt = (high - low) / np.log(high / low), (low + high) / 2  # means of the two laws, W
-        spent = " and ".join(f"{row.energy_j / row.delay_s:.1f}" for row in ROWS[1:])
+        power_w = " and ".join(f"{row.energy_j / row.delay_s:.1f}" for row in ROWS[1:])
         lines.append(
-            f"The paper's VKC spends {spent} J for each second of delay. {count} devices that send all the time "
+            f"The paper's VKC spends {power_w} J for each second of delay. {count} devices that send all the time "
             f"spend {count * in_dbm:.1f} J a second on average with powers uniform in dBm, and {count * in_watt:.1f} J "
             f"with powers uniform in watts. Computing at f^max adds {_computing_j(study):.1f} J an edge iteration."
         )
@@ -111,33 +114,37 @@ def findings(study: Study, ranked: pd.DataFrame) -> list[str]:
 
 
 def _computing_j(study: Study) -> float:
-    """Expected energy of all devices' computing at f^max, one edge iteration, Fashion-MNIST's D_n, equation (5), J."""
+    """Return the expected energy (J) of all devices' computing in one edge iteration, by equation (5).
+
+    Every device runs at f^max and has Fashion-MNIST's D_n.
+    """
     fleet, local = study.config.fleet, study.config.training.local_iterations
     cycles, samples = np.mean(fleet.cycles_per_sample), np.mean(ROWS[1].samples)
     low, high = fleet.max_cpu_hz_range
-    square = (low**2 + low * high + high**2) / 3  # mean of f² where f is uniform
+    square = (low**2 + low * high + high**2) / 3  # the mean of f² for uniform f
     return float(fleet.num_devices * fleet.capacitance / 2 * local * square * cycles * samples)
 
 
 def section(study: Study, source: str) -> str:
-    """The section of RESULTS.md; `source` is where the export is, as the page calls it."""
+    """Return the section of RESULTS.md; `source` is the folder of the export, as the page names it."""
     ranked = rank(study.bills)
     command = " ".join([COMMAND, *(f"--set '{text}'" for text in study.overrides), f"--fleets {study.fleets}"])
-    around = study.environment
+    machine = study.environment.get("cpu", "an unknown machine")
     lines = [
         "## Table II by the choices that the paper leaves open", "",
         "```bash", f"{command} --export {source}", "```", "",
         f"* {len(ranked)} choices, each on the same {study.fleets} fleets; "
-        f"on {around.get('cpu', 'an unknown machine')}, {study.date}; commit {study.commit}",
+        f"on {machine}, {study.date}; commit {study.commit}",
         f"* the paper: {_paper(DELAYS)} s; {_paper(ENERGIES)} J (IKC / VKC on Fashion-MNIST / VKC on CIFAR-10)",
-        "* billed is Algorithm 2 on all devices, without a cloud hop and without training anything; z and D_n are "
+        "* the bill is that of Algorithm 2 on all devices, without a cloud hop and without any training; z and D_n are "
         "Table I's (IKC: 10 KB and Fashion-MNIST's D_n)",
-        "* least delay: problem (27) with λ = 10⁹ J/s, where every device runs at f^max; nearest edge: the "
-        "geographic assignment, as we bill clustering; random edge: the paper says "
+        "* \"least delay\" is problem (27) with λ = 10⁹ J/s, where every device runs at f^max; \"nearest\" is the "
+        "geographic assignment, by which we bill clustering; \"random\" is a random edge, because the paper says "
         "only that each device \"is assigned to an edge server\"",
-        "* worst: the largest of the six distances |ours / paper − 1|; the choices are ranked by that of their means",
-        f"* fleets with the delays: the share on which all three are within {NEAR:.0%}; the last column has the mean "
-        "energies of those fleets", "",
+        "* \"worst of the means\" is the largest of the six distances |ours / paper − 1|, by which the choices are "
+        "ranked; \"of the medians\" is the same with medians",
+        f"* \"fleets with all six\" and \"with the delays\" are the shares of the fleets on which all six numbers, or "
+        f"the three delays, are within {NEAR:.0%}; the last column has the mean energies over the latter", "",
         *(f"* {line}" for line in findings(study, ranked)), "",
         to_markdown(table(ranked)).rstrip(),
     ]  # fmt: skip

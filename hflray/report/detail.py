@@ -1,7 +1,7 @@
-"""A round taken apart: who was scheduled, from which cluster, to which edge, with what, at what cost, and who was late.
+"""The details of a round: each device's cluster, edge, resources and cost, and the device that each edge waited for.
 
-The fleet is a function of the configuration and is drawn again; the rest is in the run's tables. What each device cost
-follows from the same equations that billed the round, and the bill is checked against the logged one.
+The fleet is a function of the configuration and is drawn again; everything else comes from the run's tables. The cost
+of each device is computed by the equations that billed the round, and the recomputed bill must equal the logged one.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from hflray.fleet import Fleet, sample_fleet
 from hflray.report.runs import Run
 from hflray.seeding import stream
 
-TOGETHER = 1e-3  # relative difference in time up to which devices finish together
-SAME = 1e-6  # relative difference up to which the rebuilt bill is the logged one
+SIMULTANEOUS = 1e-3  # devices whose times differ by at most this share finish together
+BILL_TOLERANCE = 1e-6  # relative difference up to which the recomputed bill equals the logged one
 
 
 @dataclass(frozen=True)
@@ -30,16 +30,47 @@ class Round:
     """A round.
 
     Attributes:
-        number: i, from 1.
-        devices: a row per scheduled device: ``device``, ``cluster`` (-1: none), ``majority`` (its commonest class),
-            ``times`` (scheduled so far, this round included), ``edge``, ``nearest`` and ``strongest`` (rank of that
-            edge among the device's by distance and by gain, 1 the best), ``samples``, ``bandwidth_hz``, ``cpu_hz``,
-            ``compute_s``, ``upload_s``, ``seconds`` (their sum, of one edge iteration), ``joules`` (of one edge
-            iteration), ``straggler`` (see `_straggler`).
-        edges: a row per edge: ``edge``, ``devices``, ``delay_s``, ``energy_j``, ``cloud_s``, ``straggler`` (a device,
-            -1: nobody came), ``slowest`` (the edge the round waited for).
+        number: i, counted from 1.
+        devices: one row per scheduled device, see below.
+        edges: one row per edge, see below.
         cost: the bill.
         edge_iterations: Q.
+
+    Columns of `devices`; times and energies are those of one edge iteration:
+
+    =================  ====  ==================================================================
+    column             unit  meaning
+    =================  ====  ==================================================================
+    device             1     n
+    cluster            1     the device's cluster; -1 without clusters
+    majority           1     the class of most of the device's samples
+    times              1     how often it was scheduled so far, this round included
+    edge               1     m
+    nearest            1     rank of that edge among the device's edges by distance, 1 the best
+    strongest          1     rank of that edge among the device's edges by gain, 1 the best
+    samples            1     D_n
+    bandwidth_hz       Hz    b_n
+    cpu_hz             Hz    f_n
+    compute_s          s     computing delay
+    upload_s           s     upload delay
+    seconds            s     sum of the two delays
+    joules             J     energy of computing and upload
+    straggler          bool  whether its edge waits for it (`_straggler`)
+    =================  ====  ==================================================================
+
+    Columns of `edges`; delays and energies are those of the round:
+
+    =================  ====  ==================================================================
+    column             unit  meaning
+    =================  ====  ==================================================================
+    edge               1     m
+    devices            1     number of devices
+    delay_s            s     T_m
+    energy_j           J     E_m
+    cloud_s            s     delay of the hop to the cloud
+    straggler          1     the device that the edge waits for; -1 without devices
+    slowest            bool  whether the round waited for this edge
+    =================  ====  ==================================================================
     """
 
     number: int
@@ -51,10 +82,10 @@ class Round:
 
 @dataclass(frozen=True)
 class Replay:
-    """A run's rounds, to be looked at one by one.
+    """The rounds of a run, each recomputed in detail on request.
 
     Raises:
-        ConfigError: the run kept no schedule or no devices.
+        ConfigError: the run's schedules or devices were not logged.
     """
 
     run: Run
@@ -63,37 +94,42 @@ class Replay:
         missing = [name for name in ("devices", "edges", "bandwidth_hz", "cpu_hz") if name not in self.run.rounds]
         if missing or self.run.devices is None:
             raise ConfigError(
-                f"{self.run.name}: its rounds were logged without schedules (by an older hflray, of more than 10,000 "
-                "devices, or not ended and its journal is elsewhere); run it again to see who did what"
+                f"{self.run.name}: its rounds were logged without schedules (by an older hflray, or with more than "
+                "10,000 devices, or the run has not ended and its journal is elsewhere); "
+                "run it again to see its rounds in detail"
             )
 
     @cached_property
     def fleet(self) -> Fleet:
-        """The fleet, drawn as the run drew it, with the samples that the run's data gave it."""
+        """The fleet, drawn as the run drew it, with the numbers of samples from the run's data."""
         assert self.run.devices is not None
         config = self.run.config
         return sample_fleet(config.fleet, stream(config.seed, "fleet")).with_samples(self.run.devices["samples"])
 
     @cached_property
     def work(self) -> Workload:
-        """The workload; where ``cost.model_kb`` is null, z follows from the logged messages, (H·Q + M)·z."""
+        """The workload. Where ``cost.model_kb`` is null, z is recovered from the logged messages, (H·Q + M)·z."""
         config, first = self.run.config, self.run.rounds.iloc[0]
         models = len(first["devices"]) * config.training.edge_iterations + config.fleet.num_edges
         return Workload.of(config, model_bits=float(first[metrics.ROUND_MESSAGE_BITS]) / models)
 
     @property
     def numbers(self) -> list[int]:
-        """The rounds there are."""
+        """The numbers of the logged rounds."""
         return [int(number) for number in self.run.rounds["round"]]
 
     @cached_property
     def class_counts(self) -> pd.DataFrame:
-        """Samples of each class at each device, (N, C)."""
+        """The number of samples of each class at each device, (N, C)."""
         assert self.run.devices is not None
         return self.run.devices.filter(regex=r"^class/").set_axis(self.run.devices["device"])
 
     def round(self, number: int) -> Round:
-        """Take a round apart. Raises ConfigError: there is no such round, or the rebuilt bill is not the logged one."""
+        """Recompute a round in detail.
+
+        Raises:
+            ConfigError: there is no such round, or the recomputed bill differs from the logged one.
+        """
         assert self.run.devices is not None
         if number not in self.numbers:
             raise ConfigError(
@@ -105,35 +141,36 @@ class Replay:
         allocation = Allocation(np.asarray(row["bandwidth_hz"]), np.asarray(row["cpu_hz"]))
         cost = round_cost(fleet, self.work, chosen, edges, allocation)
         logged = float(row[metrics.ROUND_OBJECTIVE])
-        if not np.isclose(cost.objective, logged, rtol=SAME):
+        if not np.isclose(cost.objective, logged, rtol=BILL_TOLERANCE):
             raise ConfigError(
-                f"{self.run.name}: round {number} was billed {logged:.6g} J, its schedule gives {cost.objective:.6g}; "
-                "its settings changed as it ran, or this hflray draws another fleet than the one that ran it"
+                f"{self.run.name}: round {number} was billed {logged:.6g} J, but its schedule costs "
+                f"{cost.objective:.6g} J; its settings changed as it ran, or this hflray draws another fleet than the "
+                "hflray that ran it; run it again to see its rounds in detail"
             )
-        known = self.run.devices.set_index("device").loc[chosen]
-        so_far = np.concatenate([np.asarray(past) for past in self.run.rounds["devices"].iloc[: position + 1]])
-        times = np.bincount(so_far, minlength=fleet.num_devices)
-        one = np.arange(len(chosen))
+        profiles = self.run.devices.set_index("device").loc[chosen]
+        schedules = [np.asarray(devices) for devices in self.run.rounds["devices"].iloc[: position + 1]]
+        times = np.bincount(np.concatenate(schedules), minlength=fleet.num_devices)
+        rows = np.arange(len(chosen))
         distance, gain = fleet.distance_m[chosen], fleet.gain[chosen]
         seconds = cost.compute_delay_s + cost.upload_delay_s
-        late = {int(edge): _straggler(one[edges == edge], seconds, allocation) for edge in np.unique(edges)}
+        stragglers = {int(edge): _straggler(rows[edges == edge], seconds, allocation) for edge in np.unique(edges)}
         devices = pd.DataFrame(
             {
                 "device": chosen,
-                "cluster": known["cluster"].to_numpy() if "cluster" in known else -1,
+                "cluster": profiles["cluster"].to_numpy() if "cluster" in profiles else -1,
                 "majority": self.class_counts.loc[chosen].to_numpy().argmax(axis=1),
                 "times": times[chosen],
                 "edge": edges,
-                "nearest": 1 + (distance < distance[one, edges][:, None]).sum(axis=1),
-                "strongest": 1 + (gain > gain[one, edges][:, None]).sum(axis=1),
-                "samples": known["samples"].to_numpy(),
+                "nearest": 1 + (distance < distance[rows, edges][:, None]).sum(axis=1),
+                "strongest": 1 + (gain > gain[rows, edges][:, None]).sum(axis=1),
+                "samples": profiles["samples"].to_numpy(),
                 "bandwidth_hz": allocation.bandwidth_hz,
                 "cpu_hz": allocation.cpu_hz,
                 "compute_s": cost.compute_delay_s,
                 "upload_s": cost.upload_delay_s,
                 "seconds": seconds,
                 "joules": cost.compute_energy_j + cost.upload_energy_j,
-                "straggler": np.isin(one, list(late.values())),
+                "straggler": np.isin(rows, list(stragglers.values())),
             }
         )
         table = pd.DataFrame(
@@ -143,7 +180,9 @@ class Replay:
                 "delay_s": cost.edge_delay_s,
                 "energy_j": cost.edge_energy_j,
                 "cloud_s": cloud_hop(fleet, self.work.model_bits)[0],
-                "straggler": [int(chosen[late[edge]]) if edge in late else -1 for edge in range(fleet.num_edges)],
+                "straggler": [
+                    int(chosen[stragglers[edge]]) if edge in stragglers else -1 for edge in range(fleet.num_edges)
+                ],
                 "slowest": np.arange(fleet.num_edges) == cost.edge_delay_s.argmax(),
             }
         )
@@ -151,8 +190,10 @@ class Replay:
 
 
 def _straggler(members: IntArray, seconds: FloatArray, allocation: Allocation) -> int:
-    """The device its edge waits for. The allocation makes (nearly) all of an edge finish together; of the last ones it
-    is the one with the highest frequency: a second less would cost the most there (the price of delay is α f³).
+    """Return the row of the device that its edge waits for.
+
+    The allocation lets (nearly) all devices of an edge finish together. Of the last devices, the straggler is the one
+    with the highest frequency, because saving a second costs the most there (the price of delay is α f³).
     """
-    last = members[seconds[members] >= seconds[members].max() * (1 - TOGETHER)]
+    last = members[seconds[members] >= seconds[members].max() * (1 - SIMULTANEOUS)]
     return int(max(last, key=lambda i: (allocation.cpu_hz[i], seconds[i])))

@@ -1,14 +1,14 @@
-"""What evidence a claim needs, which runs are evidence, and the answer that follows from them.
+"""The evidence that a claim of the paper needs, the runs that provide it, and the answer that follows.
 
 Every claim states its `Needs`: the least evidence that could settle it, and the whole evidence that the paper's own
-claim rests on. With less than the least it is "not tested", and what is missing is said. With the least it is judged;
-while more runs could still change the answer, that is "so far". A plain "yes" needs the whole; a plain "no" needs one
-part of the claim (one H, one data set, one pair) whose own evidence is whole.
+claim rests on. With less than the least evidence, the claim is "not tested" and the message says what is missing. With
+at least that, the claim is judged, and the answer is "so far" while more runs could still change it. A plain "yes"
+needs the whole evidence. A plain "no" needs one part of the claim (one H, one data set, one pair) with whole evidence.
 
-What is compared is compared fairly (`fair`): runs that differ in nothing but what is compared and the seed, the same
-seeds of every contestant, and the steps that all of them have. A run that is not used is named with the reason. A
-difference counts only beyond its standard error (`Gap`): a tie never agrees with a claim, and never does an absent
-contestant.
+`compare_fairly` makes contestants comparable: their runs differ only in the compared setting and the seed, every
+contestant has the same seeds, and only the steps that all of them have count. Runs that are not used are named with the
+reason. A difference counts only beyond its standard error (`Gap`). Neither a tie nor an absent contestant agrees with a
+claim.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ import pandas as pd
 from hflray.report.runs import SEED, Run, Sweep
 from hflray.report.series import over_seeds
 
-NAMED = 4  # runs that are named in a verdict, at most; the rest as their number
+MAX_NAMED = 4  # a verdict names at most this many runs, and counts the others
 K = TypeVar("K", bound=Hashable)
 
 
 class NotTested(Exception):
-    """The runs are less than the least evidence; the message says what is needed and what there is."""
+    """The runs are less than the least evidence. The message says what the claim needs and what exists."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,15 @@ class Needs:
     """The evidence that a claim needs.
 
     Attributes:
-        least_seeds, seeds: runs of each contestant that differ in the seed only: to be judged at all, and the whole.
-        least_steps, steps: rounds, fleets or environment steps that every run must have: at least, and the whole.
-        unit: what the steps are.
-        contestants: those that must all be there.
-        least_scheduled, scheduled: how many values of H are needed at least; all that the claim is about.
-        data: the data sets that the claim is about; one of them is the least.
+        least_seeds: seeds of each contestant without which the claim is not judged.
+        seeds: seeds of each contestant in the whole evidence.
+        least_steps: steps that every run must have for the claim to be judged.
+        steps: steps of every run in the whole evidence.
+        unit: what a step is, in the plural: rounds, fleets or environment steps.
+        contestants: the contestants, all of which must have runs.
+        least_scheduled: number of values of H without which the claim is not judged.
+        scheduled: the values of H that the claim is about.
+        data: the data sets that the claim is about; the claim is judged from one of them on.
     """
 
     least_seeds: int = 1
@@ -65,16 +68,16 @@ class Part:
 
 @dataclass(frozen=True)
 class Finding:
-    """What the runs say of a claim.
+    """The result of a claim's test.
 
     Attributes:
-        ours: our numbers.
+        ours: our numbers, as text.
         parts: the comparisons; all have to agree.
-        evidence: which runs they rest on, in words.
-        runs: those runs.
-        missing: what of the whole evidence is not there at all, or too little to be judged.
+        evidence: the runs that were used, described as text.
+        runs: the runs that were used.
+        missing: the parts of the whole evidence that do not exist, or are too little to be judged.
         dropped: runs that were not used, each with the reason.
-        choices: the parts are choices that the paper leaves open, of which one is enough.
+        choices: whether the parts are choices that the paper leaves open, of which one that agrees is enough.
     """
 
     ours: str
@@ -87,33 +90,40 @@ class Finding:
 
     @property
     def answer(self) -> str:
-        """``yes``, ``no``, or either "so far"."""
+        """The answer: ``yes`` or ``no``, preceded by ``so far`` where more runs could change it."""
         against = [part for part in self.parts if not part.agrees]
         if self.choices and 0 < len(against) < len(self.parts):
             whole = "" if all(part.whole for part in self.parts) and not self.missing else "so far "
-            some = f"{len(self.parts) - len(against)} of {len(self.parts)}"
-            return f"{whole}yes with {some} choices that the paper leaves open"
+            share = f"{len(self.parts) - len(against)} of {len(self.parts)}"
+            return f"{whole}yes with {share} choices that the paper leaves open"
         if against:
             return "no" if any(part.whole for part in against) else "so far no"
         return "yes" if all(part.whole for part in self.parts) and not self.missing else "so far yes"
 
     @property
-    def rests_on(self) -> str:
-        """The evidence, what is missing, what was not used, and which of it is from a modified checkout."""
-        modified = [run.said for run in self.runs if run.modified]
-        some = f"From a modified checkout: {'all of it' if len(modified) == len(self.runs) else listed(modified)}"
-        said = [
+    def evidence_text(self) -> str:
+        """The evidence, the missing evidence, the unused runs, and the runs from a modified checkout, as text."""
+        modified = [run.full_name for run in self.runs if run.modified]
+        which = "all of it" if len(modified) == len(self.runs) else join_names(modified)
+        sentences = [
             self.evidence,
             f"Missing: {', '.join(self.missing)}" if self.missing else "",
-            f"Not used: {listed(self.dropped, '; ')}" if self.dropped else "",
-            some if modified else "",
+            f"Not used: {join_names(self.dropped, '; ')}" if self.dropped else "",
+            f"From a modified checkout: {which}" if modified else "",
         ]
-        return ". ".join(part for part in said if part)
+        return ". ".join(sentence for sentence in sentences if sentence)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of the paper in words, what settles it, its test, and our guess why, should we differ."""
+    """A claim of the paper.
+
+    Attributes:
+        text: the claim in words.
+        needs: the evidence that it needs.
+        test: returns the finding; raises `NotTested` if the runs are less than the least evidence.
+        guess: our guess why our answer is no, should it be.
+    """
 
     text: str
     needs: Needs
@@ -123,7 +133,13 @@ class Claim:
 
 @dataclass(frozen=True)
 class Gap:
-    """Paired differences of two contestants, over seeds or over fleets: mean, standard error (NaN for one), number."""
+    """Paired differences of two contestants, over seeds or over fleets.
+
+    Attributes:
+        mean: mean difference.
+        error: its standard error; NaN for one pair.
+        count: number of pairs.
+    """
 
     mean: float
     error: float
@@ -131,41 +147,41 @@ class Gap:
 
     @classmethod
     def of(cls, one: Sequence[float], other: Sequence[float]) -> Gap:
-        """Of values in the same order."""
-        found = np.asarray(one, dtype=float) - np.asarray(other, dtype=float)
-        error = float(found.std(ddof=1) / np.sqrt(len(found))) if len(found) > 1 else np.nan
-        return cls(float(found.mean()), error, len(found))
+        """Return the gap `one` − `other` of values that are paired in order."""
+        differences = np.asarray(one, dtype=float) - np.asarray(other, dtype=float)
+        error = float(differences.std(ddof=1) / np.sqrt(len(differences))) if len(differences) > 1 else np.nan
+        return cls(float(differences.mean()), error, len(differences))
 
     @property
     def tie(self) -> bool:
-        """Whether the difference is none, or within its standard error."""
+        """Whether the mean difference is zero or within its standard error."""
         return abs(self.mean) < 1e-12 or (self.count > 1 and abs(self.mean) <= self.error)
 
     @property
     def above(self) -> bool:
-        """Whether the first is higher."""
+        """Whether the first contestant is higher, and not by a tie."""
         return self.mean > 0 and not self.tie
 
     @property
     def below(self) -> bool:
-        """Whether the first is lower."""
+        """Whether the first contestant is lower, and not by a tie."""
         return self.mean < 0 and not self.tie
 
-    def said(self, form: str = "{:+.2f}") -> str:
-        """In words, such as ``+0.31 ± 0.05``, or ``+0.01 ± 0.05, a tie``."""
+    def text(self, form: str = "{:+.2f}") -> str:
+        """Return the gap as text, such as ``+0.31 ± 0.05``, or ``+0.01 ± 0.05, a tie``."""
         error = f" ± {form.format(self.error).lstrip('+')}" if self.count > 1 else ""
         return f"{form.format(self.mean)}{error}{', a tie' if self.tie else ''}"
 
 
 @dataclass(frozen=True)
-class Fair(Generic[K]):
-    """Runs that can be compared: for each contestant its runs with the same seeds, up to the last step of all.
+class Comparison(Generic[K]):
+    """Comparable runs of several contestants, see `compare_fairly`.
 
     Attributes:
-        groups: the runs of each, by seed.
-        seeds: those that all have.
-        steps: the last step that all have.
-        needs: of the claim.
+        groups: the runs of each contestant, in the order of `seeds`.
+        seeds: the seeds that all contestants have.
+        steps: the last step that all runs have.
+        needs: what the claim needs.
         dropped: runs that were not used, each with the reason.
     """
 
@@ -177,123 +193,127 @@ class Fair(Generic[K]):
 
     @property
     def whole(self) -> bool:
-        """Whether there are all the seeds and steps that a plain answer needs."""
+        """Whether the runs have all the seeds and steps that a plain answer needs."""
         return len(self.seeds) >= self.needs.seeds and self.steps >= self.needs.steps
 
     @property
     def runs(self) -> list[Run]:
-        """All of them."""
+        """The runs of all contestants."""
         return [run for runs in self.groups.values() for run in runs]
 
     @property
-    def said(self) -> str:
-        """Seeds and steps in words."""
-        seeds = seeds_of(self.seeds, self.needs)
+    def coverage(self) -> str:
+        """The seeds and steps that are compared, as text."""
+        seeds = describe_seeds(self.seeds, self.needs)
         if not self.needs.steps:
             return seeds
         short = f" of {self.needs.steps:,}" if self.steps < self.needs.steps else ""
         return f"{seeds}, the first {self.steps:,}{short} {self.needs.unit}"
 
     def curve(self, key: K, metric: str) -> pd.DataFrame:
-        """Mean and deviation of a contestant's metric at the steps that all of its runs have, up to `steps`."""
+        """Return `over_seeds` of a contestant's metric at the steps that all of its runs have, up to `steps`."""
         runs = self.groups[key]
         table = over_seeds(runs, metric)
         return table[(table["runs"] == len(runs)) & (table.index <= self.steps)]
 
     def each(self, key: K, metric: str) -> list[pd.Series[float]]:
-        """A contestant's metric up to `steps`, by seed."""
+        """Return a contestant's metric up to `steps`, one series per seed."""
         return [(values := run.series(metric))[values.index <= self.steps] for run in self.groups[key]]
 
 
-def fair(groups: Mapping[K, Sequence[Run]], needs: Needs, metric: str, names: Mapping[K, str] | None = None) -> Fair[K]:
-    """Choose what can be compared fairly among contestants.
+def compare_fairly(
+    groups: Mapping[K, Sequence[Run]], needs: Needs, metric: str, names: Mapping[K, str] | None = None
+) -> Comparison[K]:
+    """Select the runs of several contestants that can be compared fairly.
 
-    Where some seeds have the whole steps, the others, which are still under way, are not used.
+    Where enough seeds have all the steps that a plain answer needs, seeds with fewer steps are not used.
 
     Args:
-        groups: the runs of each contestant, which differ in the seed only.
-        needs: of the claim.
-        metric: whose last step is how far a run is.
-        names: of the contestants, for messages.
+        groups: the runs of each contestant, which differ only in the seed.
+        needs: what the claim needs.
+        metric: the metric whose last step is how far a run has come.
+        names: the contestants' names for messages.
 
     Raises:
-        NotTested: a contestant has no runs, or there are too few seeds or steps that all have.
+        NotTested: a contestant has no runs, or all contestants together have too few common seeds or steps.
     """
-    called = {key: (names or {}).get(key, str(key)) for key in groups}
-    if absent := [called[key] for key, runs in groups.items() if not runs]:
-        raise NotTested(f"needs runs of {listed(absent)}")
-    known: dict[K, dict[int, Run]] = {}
+    labels = {key: (names or {}).get(key, str(key)) for key in groups}
+    if absent := [labels[key] for key, runs in groups.items() if not runs]:
+        raise NotTested(f"needs runs of {join_names(absent)}")
+    contestants = join_names(list(labels.values()))
+    longest: dict[K, dict[int, Run]] = {}  # of each contestant and seed
     dropped = []
     for key, runs in groups.items():
-        for run in sorted(runs, key=lambda run: length(run, metric)):
-            if (shorter := known.setdefault(key, {}).get(run.seed)) is not None:
-                dropped.append(f"{shorter.said} (a longer run has its seed)")
-            known[key][run.seed] = run
-    common = sorted(set.intersection(*(set(runs) for runs in known.values())))
-    reach = {seed: min(length(runs[seed], metric) for runs in known.values()) for seed in common}
-    full = [seed for seed in common if reach[seed] >= needs.steps]
-    some = [seed for seed in common if reach[seed] >= needs.least_steps]
-    seeds = full if len(full) >= needs.least_seeds else some
+        for run in sorted(runs, key=lambda run: last_step(run, metric)):
+            if (shorter := longest.setdefault(key, {}).get(run.seed)) is not None:
+                dropped.append(f"{shorter.full_name} (a longer run has its seed)")
+            longest[key][run.seed] = run
+    common = sorted(set.intersection(*(set(runs) for runs in longest.values())))
+    reach = {seed: min(last_step(runs[seed], metric) for runs in longest.values()) for seed in common}
+    complete = [seed for seed in common if reach[seed] >= needs.steps]
+    sufficient = [seed for seed in common if reach[seed] >= needs.least_steps]
+    seeds = complete if len(complete) >= needs.least_seeds else sufficient
     if not common:
-        raise NotTested(f"needs a seed that all have: {listed(list(called.values()))}")
-    if not some:
-        raise NotTested(f"needs {needs.least_steps:,} {needs.unit} of {listed(list(called.values()))}; "
-                        f"there are {max(reach.values()):,}")  # fmt: skip
+        raise NotTested(f"needs a seed that all have: {contestants}")
+    if not sufficient:
+        raise NotTested(f"needs {needs.least_steps:,} {needs.unit} of {contestants}; there are {max(reach.values()):,}")
     if len(seeds) < needs.least_seeds:
-        raise NotTested(f"needs {needs.least_seeds} seeds of {listed(list(called.values()))}; there is "
-                        f"{'one' if len(seeds) == 1 else len(seeds)}")  # fmt: skip
-    for by_seed in known.values():
+        count = "one" if len(seeds) == 1 else len(seeds)
+        raise NotTested(f"needs {needs.least_seeds} seeds of {contestants}; there is {count}")
+    for by_seed in longest.values():
         for seed, run in by_seed.items():
             if seed not in seeds:
-                others = [called[other] for other, runs in known.items() if seed not in runs]
-                reason = (
-                    f"its seed is not there for {listed(others)}"
-                    if others
-                    else f"of its seed there are {reach[seed]:,} {needs.unit}"
-                )
-                dropped.append(f"{run.said} ({reason})")
-    chosen = {key: [by_seed[seed] for seed in seeds] for key, by_seed in known.items()}
-    return Fair(chosen, seeds, min(reach[seed] for seed in seeds), needs, dropped)
+                lacking = [labels[other] for other, runs in longest.items() if seed not in runs]
+                if lacking:
+                    reason = f"no run of {join_names(lacking)} has its seed"
+                else:
+                    reason = f"its seed has only {reach[seed]:,} {needs.unit}"
+                dropped.append(f"{run.full_name} ({reason})")
+    chosen = {key: [by_seed[seed] for seed in seeds] for key, by_seed in longest.items()}
+    return Comparison(chosen, seeds, min(reach[seed] for seed in seeds), needs, dropped)
 
 
-def seeds_of(seeds: Sequence[int], needs: Needs) -> str:
-    """Seeds in words; if they are too few for a plain answer, with how many it needs."""
+def describe_seeds(seeds: Sequence[int], needs: Needs) -> str:
+    """Return the seeds as text, with the number that a plain answer needs if they are fewer."""
     names = ", ".join(map(str, seeds))
     if len(seeds) < needs.seeds:
         return f"{len(seeds)} of {needs.seeds} seeds ({names})"
     return f"seed{'s' if len(seeds) > 1 else ''} {names}"
 
 
-def length(run: Run, metric: str) -> int:
-    """The last step at which a run has a metric; 0 if it has none."""
+def last_step(run: Run, metric: str) -> int:
+    """Return the last step at which a run has a metric; 0 if it does not have it."""
     values = run.series(metric)
     return int(values.index[-1]) if len(values) else 0
 
 
-def alike(runs: Sequence[Run], free: Sequence[str]) -> tuple[list[Run], list[str]]:
-    """The runs that differ in nothing but the seed and what is compared, as many as possible; and the others, named.
+def select_alike(runs: Sequence[Run], free: Sequence[str]) -> tuple[list[Run], list[str]]:
+    """Select the largest set of runs that differ only in the seed and the compared settings.
 
     Args:
-        runs: of a sweep.
-        free: dotted keys that may differ; one that ends in a point stands for its whole section.
+        runs: the runs of a sweep.
+        free: dotted keys that may differ; a key that ends in a point stands for its whole section.
+
+    Returns:
+        The selected runs, and the other runs by name, each with the settings in which it differs.
     """
     variants: dict[tuple[tuple[str, str], ...], list[Run]] = {}
     for run in runs:
-        held = tuple(
+        fixed = tuple(
             (key, value)
-            for key, value in run.telling
+            for key, value in run.identity
             if key != SEED and not any(key == one or key.startswith(_section(one)) for one in free)
         )
-        variants.setdefault(held, []).append(run)
+        variants.setdefault(fixed, []).append(run)
     if not variants:
         return [], []
-    most = max(variants, key=lambda held: (len(variants[held]), sum(len(run.rounds) for run in variants[held])))
+    largest = max(variants, key=lambda fixed: (len(variants[fixed]), sum(len(run.rounds) for run in variants[fixed])))
     dropped = []
-    for held, others in variants.items():
-        if held != most:
-            differs = [f"{key}={value}" for key, value in held if (key, value) not in set(most)]
-            dropped += [f"{run.said} ({', '.join(differs[:3])})" for run in others]
-    return variants[most], dropped
+    for fixed, members in variants.items():
+        if fixed != largest:
+            differences = [f"{key}={value}" for key, value in fixed if (key, value) not in set(largest)]
+            dropped += [f"{run.full_name} ({', '.join(differences[:3])})" for run in members]
+    return variants[largest], dropped
 
 
 def _section(key: str) -> str:
@@ -301,14 +321,14 @@ def _section(key: str) -> str:
 
 
 def split(runs: Sequence[Run], key: str) -> dict[int | str, list[Run]]:
-    """Runs by the value of a dotted key, smallest first."""
-    found: dict[int | str, list[Run]] = {}
+    """Group runs by the value of a dotted key, smallest first."""
+    groups: dict[int | str, list[Run]] = {}
     for run in runs:
-        found.setdefault(run.settings[key], []).append(run)
-    return dict(sorted(found.items(), key=lambda item: str(item[0]).zfill(6)))
+        groups.setdefault(run.settings[key], []).append(run)
+    return dict(sorted(groups.items(), key=lambda item: str(item[0]).zfill(6)))
 
 
-def listed(names: Sequence[object], between: str = ", ") -> str:
-    """Names in a row; many of them as the first few and the number of the rest."""
-    said = between.join(str(name) for name in names[:NAMED])
-    return said if len(names) <= NAMED else f"{said} and {len(names) - NAMED} more"
+def join_names(names: Sequence[object], between: str = ", ") -> str:
+    """Join names to one text; of more than `MAX_NAMED`, name the first ones and count the others."""
+    text = between.join(str(name) for name in names[:MAX_NAMED])
+    return text if len(names) <= MAX_NAMED else f"{text} and {len(names) - MAX_NAMED} more"

@@ -1,4 +1,4 @@
-"""A round in words for a terminal: who was scheduled from where, who went to which edge, with what, at what cost."""
+"""A round explained on a terminal: the scheduled devices, their clusters and edges, their resources and their costs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from hflray.report.labels import pretty
 from hflray.report.runs import Run
 
 
-def ordinal(rank: int, what: str) -> str:
-    """``nearest``, ``2nd nearest``, ``3rd nearest``, ``4th nearest``."""
-    return what if rank == 1 else f"{rank}{ {2: 'nd', 3: 'rd'}.get(rank, 'th') } {what}"
+def ordinal(rank: int, superlative: str) -> str:
+    """Return ``nearest``, ``2nd nearest``, ``3rd nearest``, ``4th nearest`` for the ranks 1 to 4."""
+    return superlative if rank == 1 else f"{rank}{ {2: 'nd', 3: 'rd'}.get(rank, 'th') } {superlative}"
 
 
 def _table(title: str, heads: list[str]) -> Table:
@@ -29,25 +29,25 @@ def _table(title: str, heads: list[str]) -> Table:
     return table
 
 
-def sentences(run: Run, taken: Round) -> list[str]:
-    """What happened and why, a line each."""
-    config, table, edges = run.config, taken.devices, taken.edges
-    row = run.rounds[run.rounds["round"] == taken.number].iloc[0]
+def sentences(run: Run, detail: Round) -> list[str]:
+    """Return lines that say what happened in the round and why."""
+    config, table, edges = run.config, detail.devices, detail.edges
+    row = run.rounds[run.rounds["round"] == detail.number].iloc[0]
     lines = [
-        f"{run.name}, round {taken.number}: {len(table)} of {config.fleet.num_devices} devices at {len(edges)} edges"
+        f"{run.name}, round {detail.number}: {len(table)} of {config.fleet.num_devices} devices at {len(edges)} edges"
     ]
     if metrics.ACCURACY in row and np.isfinite(row[metrics.ACCURACY]):
         accuracy, balance = (metrics.describe(name) for name in (metrics.ACCURACY, metrics.CLASS_BALANCE))
-        even = balance.text(row.get(balance.name, np.nan))
-        lines.append(f"accuracy {accuracy.text(row[accuracy.name])}, class balance {even}")
+        classes = balance.text(row.get(balance.name, np.nan))
+        lines.append(f"accuracy {accuracy.text(row[accuracy.name])}, class balance {classes}")
     weight = config.cost.delay_weight
     lines.append(
-        f"T = {taken.cost.delay_s:,.2f} s, E = {taken.cost.energy_j:,.2f} J, "
-        f"E + λT = {taken.cost.objective:,.2f} J with λ = {weight:g} J/s"
+        f"T = {detail.cost.delay_s:,.2f} s, E = {detail.cost.energy_j:,.2f} J, "
+        f"E + λT = {detail.cost.objective:,.2f} J with λ = {weight:g} J/s"
     )
     if (table["cluster"] >= 0).any():
-        share = Counter(table["cluster"].tolist())
-        text = ", ".join(f"{count} of cluster {cluster}" for cluster, count in sorted(share.items()))
+        counts = Counter(table["cluster"].tolist())
+        text = ", ".join(f"{count} of cluster {cluster}" for cluster, count in sorted(counts.items()))
         lines.append(f"scheduled by {pretty(config.scheduling.name)}: {text}")
     else:
         lines.append(f"scheduled by {pretty(config.scheduling.name)}, which knows no clusters")
@@ -62,26 +62,26 @@ def sentences(run: Run, taken: Round) -> list[str]:
 
 
 def explain(run: Run, number: int) -> Group:
-    """A round of a run for a terminal. Raises ConfigError: see `hflray.report.detail.Replay`."""
-    taken = Replay(run).round(number)
+    """Return the explanation of a round of a run. Raises ConfigError: see `hflray.report.detail.Replay`."""
+    detail = Replay(run).round(number)
     edges = _table("edges", ["edge", "devices", "delay s", "energy J", "cloud hop s", "straggler"])
-    rows: Any = taken.edges
+    rows: Any = detail.edges
     for row in rows.itertuples():
-        late = f"{row.straggler}" if row.straggler >= 0 else "–"
+        straggler = f"{row.straggler}" if row.straggler >= 0 else "–"
         edges.add_row(f"{row.edge}{' (slowest)' if row.slowest else ''}", f"{row.devices}", f"{row.delay_s:,.2f}",
-                      f"{row.energy_j:,.3f}", f"{row.cloud_s:,.3f}", late)  # fmt: skip
+                      f"{row.energy_j:,.3f}", f"{row.cloud_s:,.3f}", straggler)  # fmt: skip
     heads = ["device", "edge", "its", "cluster", "class", "times", "D", "MHz", "GHz", "compute s", "upload s", "J"]
-    devices = _table(f"devices (seconds of one of {taken.edge_iterations} edge iterations, joules of all)", heads)
-    rows = taken.devices.sort_values(["edge", "device"])
+    devices = _table(f"devices (seconds in one of {detail.edge_iterations} edge iterations, joules in all)", heads)
+    rows = detail.devices.sort_values(["edge", "device"])
     for row in rows.itertuples():
         devices.add_row(
             f"{row.device}{' ⚑' if row.straggler else ''}", f"{row.edge}", ordinal(row.nearest, "nearest"),
             f"{row.cluster}" if row.cluster >= 0 else "–", f"{row.majority}", f"{row.times}", f"{row.samples}",
             f"{row.bandwidth_hz / 1e6:.3f}", f"{row.cpu_hz / 1e9:.3f}", f"{row.compute_s:.3f}", f"{row.upload_s:.3f}",
-            f"{row.joules * taken.edge_iterations:.3f}", style="bold" if row.straggler else None,
+            f"{row.joules * detail.edge_iterations:.3f}", style="bold" if row.straggler else None,
         )  # fmt: skip
     legend = (
-        "⚑ straggler: an edge's devices finish together; a second less would cost the most at this one. "
-        "class: the majority class; times: how often it was scheduled so far."
+        "⚑ marks the straggler: an edge's devices finish together, and saving a second would cost the most at this "
+        "one. class is the majority class; times is how often the device was scheduled so far."
     )
-    return Group(*map(Text, sentences(run, taken)), edges, devices, Text(legend, style="dim"))
+    return Group(*map(Text, sentences(run, detail)), edges, devices, Text(legend, style="dim"))

@@ -1,7 +1,7 @@
-"""The figures of a report, as the paper draws them: means over seeds with the standard deviation shaded, PNG and SVG.
+"""The figures of a report as PNG and SVG, drawn as in the paper: means over seeds, with the standard deviation shaded.
 
-The numbers are of `hflray.report.series`, the colours of `hflray.report.labels`; lines differ in dash and marker as
-well. A figure is a function ``Sweep -> Figure``; to add one, write it here, and name it in `FIGURES` and in the
+The numbers come from `hflray.report.series` and the colours from `hflray.report.labels`; lines also differ in dash and
+marker. A figure is a function ``Sweep -> Figure``. To add one, write it here, and name it in `FIGURES` and in the
 `Shown.figures` of the tasks that draw it, or in an exhibit of `hflray.report.paper`.
 """
 
@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from hflray import metrics
 from hflray.errors import ConfigError
 from hflray.report import series
-from hflray.report.labels import COLOURS, colour, marked
+from hflray.report.labels import COLOURS, colour, mark_modified
 from hflray.report.runs import Sweep
 
 DASHES = ("-", "--", "-.", ":")
@@ -30,7 +30,7 @@ STYLE: dict[Any, Any] = {
 
 
 def _need(sweep: Sweep, metric: str) -> None:
-    """Raise ConfigError if no run has a metric that a figure draws."""
+    """Raise ConfigError if no run has the metric."""
     if not any(np.isfinite(run.last(metric)) for run in sweep.runs):
         raise ConfigError(
             f"{sweep.title}: no run of its task '{sweep.task}' logged '{metric}'; "
@@ -38,21 +38,21 @@ def _need(sweep: Sweep, metric: str) -> None:
         )
 
 
-def _line(axes: Any, curve: series.Curve, tint: str, number: int, **how: Any) -> None:
-    """A mean with its deviation shaded."""
+def _line(axes: Any, curve: series.Curve, tint: str, number: int, **style: Any) -> None:
+    """Draw a curve's mean, with the standard deviation shaded."""
     table, x = curve.table, curve.rounds
-    axes.plot(x, table["mean"], DASHES[number % 4], color=tint, **how)
+    axes.plot(x, table["mean"], DASHES[number % 4], color=tint, **style)
     axes.fill_between(x, table["low"], table["high"], color=tint, alpha=0.2)
 
 
 def _target(axes: Any, accuracy: float | None) -> None:
-    """A dotted line at a target accuracy, if there is one."""
+    """Draw a dotted line at the target accuracy, if it is set."""
     if accuracy:
         axes.axhline(accuracy * metrics.describe(metrics.ACCURACY).scale, color="0.4", lw=0.8, ls=":")
 
 
 def curves(sweep: Sweep, metric: str = metrics.ACCURACY) -> Figure:
-    """A metric by round (Figures 3 and 4): a panel for each data set and H, a line for each of the rest."""
+    """Draw a metric by round (Figures 3 and 4): a panel per data set and H, a line per value of the other settings."""
     _need(sweep, metric)
     drawn = series.curves(sweep, metric)
     columns = min(4, len(drawn))
@@ -78,7 +78,7 @@ def curves(sweep: Sweep, metric: str = metrics.ACCURACY) -> Figure:
 
 
 def _bars(axes: Any, bars: Sequence[series.Bar], names: Sequence[str]) -> None:
-    """Horizontal bars: the mean and its number, the standard deviation as a whisker."""
+    """Draw horizontal bars of the means, with their numbers, and the standard deviations as whiskers."""
     means = [bar.mean if bar.values else 0.0 for bar in bars]
     whiskers = [bar.spread for bar in bars]
     drawn = axes.barh(
@@ -88,37 +88,37 @@ def _bars(axes: Any, bars: Sequence[series.Bar], names: Sequence[str]) -> None:
         color=[bar.colour for bar in bars],
         height=0.7,
     )
-    said = [f"{bar.mean:,.4g}" if bar.values else "not known" for bar in bars]
-    axes.bar_label(drawn, said, padding=3, fontsize=7)
+    numbers = [f"{bar.mean:,.4g}" if bar.values else "not logged" for bar in bars]
+    axes.bar_label(drawn, numbers, padding=3, fontsize=7)
     axes.set_yticks(range(len(bars)), names, fontsize=8)
     axes.margins(x=0.18)
 
 
 def cost_bars(sweep: Sweep) -> Figure:
-    """What the runs cost in total, up to their target or their last round: objective, delay, energy, messages."""
+    """Draw the total objective, delay, energy and messages of the runs, up to their target or their last round."""
     return _bar_panels(sweep, metrics.bars("training"))
 
 
 def clustering_bars(sweep: Sweep) -> Figure:
-    """Table II as bars: what Algorithm 2 costs, and how well it finds the majority classes."""
+    """Draw Table II as bars: the costs of Algorithm 2 and the agreement of its clusters with the majority classes."""
     return _bar_panels(sweep, metrics.bars("clustering"))
 
 
-def _bar_panels(sweep: Sweep, wanted: Sequence[metrics.Metric]) -> Figure:
-    for row in wanted:
+def _bar_panels(sweep: Sweep, rows: Sequence[metrics.Metric]) -> Figure:
+    for row in rows:
         _need(sweep, row.name)
     count = len(sweep.groups())
-    figure = Figure(figsize=(2.0 + 2.7 * len(wanted), max(1.8, 0.8 + 0.28 * count)), layout="constrained")
-    for axes, row in zip(figure.subplots(1, len(wanted), sharey=True), wanted, strict=True):
+    figure = Figure(figsize=(2.0 + 2.7 * len(rows), max(1.8, 0.8 + 0.28 * count)), layout="constrained")
+    for axes, row in zip(figure.subplots(1, len(rows), sharey=True), rows, strict=True):
         bars = series.bars(sweep, row.name)
         _bars(axes, bars, [bar.label or sweep.name for bar in bars])
         axes.set_xlabel(row.printed_axis)
-    axes.invert_yaxis()  # of one, and so of all, which share it
+    axes.invert_yaxis()  # all panels share the axis
     return figure
 
 
 def pareto(sweep: Sweep) -> Figure:
-    """Seconds against joules, a point for each group; points of one series that differ in λ or H are joined."""
+    """Draw energy against delay, a point per group; a line joins the points of a series that differ in λ or H."""
     table = series.points(sweep)
     if table.empty:
         raise ConfigError(f"{sweep.title}: no run logged delay and energy; run it again, or leave this figure out")
@@ -146,18 +146,18 @@ FIGURE_6 = (metrics.ROUND_DELAY_S, metrics.ROUND_ENERGY_J, metrics.ROUND_OBJECTI
 
 
 def assignment_bars(sweep: Sweep) -> Figure:
-    """Figure 6: T, E and objective of the assigners, means over the fleets, and how long they took to decide.
+    """Draw Figure 6: T, E and objective of the assigners, as means over the fleets, and their median latency.
 
-    Several deployments of one assigner are one bar, with their standard deviation as a whisker.
+    The deployments of an assigner form one bar, with their standard deviation as a whisker.
     """
     for metric in FIGURE_6:
         _need(sweep, metric)
     figure = Figure(figsize=(12, max(2.0, 0.9 + 0.3 * len(sweep.groups()))), layout="constrained")
     for axes, metric in zip(figure.subplots(1, 4, sharey=True), FIGURE_6, strict=True):
         bars = series.bars(sweep, metric)
-        _bars(axes, bars, [marked(bar.label or sweep.name, bar.runs) for bar in bars])
+        _bars(axes, bars, [mark_modified(bar.label or sweep.name, bar.runs) for bar in bars])
         axes.set_xlabel(metrics.describe(metric).printed_axis)
-    axes.set_xscale("log")  # of the last, latency
+    axes.set_xscale("log")  # the last panel is the latency
     axes.invert_yaxis()
     return figure
 
@@ -169,9 +169,9 @@ FRAMEWORK = (
 
 
 def framework(sweep: Sweep) -> Figure:
-    """Figure 7: accuracy by round for each data set, then objective, T, E and messages against H, to the target.
+    """Draw Figure 7: accuracy by round for each data set, and objective, T, E and messages to the target against H.
 
-    A hollow point: not all of its runs reached the target, so that it is what they had cost by their last round.
+    A point is hollow if not all of its runs reached the target; it then shows their costs up to their last round.
     """
     _need(sweep, metrics.ACCURACY)
     accuracy, by_data = metrics.describe(metrics.ACCURACY), series.by_scheduled(sweep)
@@ -184,8 +184,8 @@ def framework(sweep: Sweep) -> Figure:
         _target(axes, next(iter(groups.values()))[0].config.target_accuracy)
         axes.set(title=name, xlabel="Round", ylabel=accuracy.printed_axis)
         axes.legend(fontsize=7)
-    after = grid[len(by_data) :]
-    for axes, metric in zip(after, FRAMEWORK, strict=False):
+    cost_panels = grid[len(by_data) :]
+    for axes, metric in zip(cost_panels, FRAMEWORK, strict=False):
         for number, (name, groups) in enumerate(by_data.items()):
             tint, marker = COLOURS[number], MARKERS[number]
             table = series.against_scheduled(groups, metric)
@@ -196,18 +196,18 @@ def framework(sweep: Sweep) -> Figure:
                 axes.plot(h, row["mean"], marker, ms=6, color=tint, mfc=tint if row["reached"] else "white")
         axes.set(xlabel="Scheduled devices $H$", ylabel=metrics.describe(metric).printed_axis)
         axes.legend(fontsize=7)
-    for axes in after[len(FRAMEWORK) :]:
+    for axes in cost_panels[len(FRAMEWORK) :]:
         axes.set_visible(False)
     return figure
 
 
 def learning(sweep: Sweep) -> Figure:
-    """Figure 5: what an episode returns while the assigner learns."""
+    """Draw Figure 5: the return of an episode while the assigner learns."""
     return curves(sweep, metrics.ASSIGNER_RETURN)
 
 
 Draw = Callable[[Sweep], Figure]
-# By the stem of the file; the tasks say which of them are theirs (`hflray.tasks.base.Shown.figures`).
+# The figures by the stem of their file. `hflray.tasks.base.Shown.figures` lists those of a task.
 FIGURES: dict[str, Draw] = {
     metrics.ACCURACY: curves,
     "cost": cost_bars,
@@ -219,7 +219,7 @@ FIGURES: dict[str, Draw] = {
 
 
 def save(draw: Draw, sweep: Sweep, folder: Path, stem: str) -> list[Path]:
-    """Draw and write ``STEM.png`` and ``STEM.svg``; return their paths."""
+    """Draw a figure, write ``STEM.png`` and ``STEM.svg``, and return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     with rc_context(STYLE):
         figure = draw(sweep)

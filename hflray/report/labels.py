@@ -1,4 +1,4 @@
-"""What a reader calls the methods, data sets and settings of a run, and the colours of their lines and bars.
+"""The labels of methods, data sets and settings in reports, and the colours of their lines and bars.
 
 Names, units and formats of metrics are rows of `hflray.metrics`.
 """
@@ -13,28 +13,28 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hflray.report.runs import Run
 
-# Okabe and Ito's, which the colour-blind tell apart.
+# The palette of Okabe and Ito, whose colours colour-blind readers can distinguish.
 BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
 COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, "#000000", "#8A8A00")
 
 H, DATA, LAMBDA = "scheduling.num_scheduled", "data.name", "cost.delay_weight"
-DEPLOYMENT = "fleet.deployment_seed"  # an integer: edges drawn from it once and kept; None: drawn with each fleet
+DEPLOYMENT = "fleet.deployment_seed"  # an integer draws the edges once from this seed; None draws them with each fleet
 
 
 @dataclass(frozen=True)
-class Named:
-    """What a reader calls a setting's value, and the colour that it has on every page (empty: by its number)."""
+class Label:
+    """The label of a setting's value, and its colour in every chart; an empty colour follows the series' number."""
 
     label: str
     colour: str = ""
 
 
 NAMES = {
-    "ikc": Named("IKC", BLUE), "vkc": Named("VKC", ORANGE), "fedavg": Named("FedAvg", VERMILION),
-    "hfel": Named("HFEL"), "local_search": Named("local search"), "best_gain": Named("best gain"),
-    "d3qn": Named("D3QN"), "paper": Named("the paper's features"), "db": Named("dB features"),
-    "fashion_mnist": Named("Fashion-MNIST"), "cifar10": Named("CIFAR-10"),
-    "iid": Named("IID"), "dirichlet": Named("Dirichlet"), "majority": Named("majority class"),
+    "ikc": Label("IKC", BLUE), "vkc": Label("VKC", ORANGE), "fedavg": Label("FedAvg", VERMILION),
+    "hfel": Label("HFEL"), "local_search": Label("local search"), "best_gain": Label("best gain"),
+    "d3qn": Label("D3QN"), "paper": Label("the paper's features"), "db": Label("dB features"),
+    "fashion_mnist": Label("Fashion-MNIST"), "cifar10": Label("CIFAR-10"),
+    "iid": Label("IID"), "dirichlet": Label("Dirichlet"), "majority": Label("majority class"),
 }  # fmt: skip
 POLICIES = {
     None: "shipped (any deployment)", "any_deployment": "shipped (any deployment)",
@@ -48,39 +48,39 @@ SETTINGS = {
     "data.majority_fraction": "majority {:.0%}",
     "data.dirichlet_alpha": "α = {:g}",
 }
-ORDER = ("ikc", "vkc", "fedavg")  # the paper's
-_COLOUR_OF = {named.label: named.colour for named in NAMES.values() if named.colour}
+ORDER = ("ikc", "vkc", "fedavg")  # the order of the schedulers in the paper
+_COLOUR_OF = {name.label: name.colour for name in NAMES.values() if name.colour}
 
 
 def rank(run: Run) -> int:
-    """Where a run's scheduler stands in the paper's order."""
+    """Return the position of a run's scheduler in the paper's order; others come last."""
     return ORDER.index(name) if (name := run.config.scheduling.name) in ORDER else len(ORDER)
 
 
 def pretty(value: Any) -> str:
-    """A setting's value as a reader calls it."""
-    named = NAMES.get(str(value))
-    return named.label if named else str(value)
+    """Return the label of a setting's value; a value without a label is its own."""
+    name = NAMES.get(str(value))
+    return name.label if name else str(value)
 
 
 def hfel(exchanges: int) -> str:
-    """HFEL with so many exchanges, as the paper calls it: ``HFEL-300``."""
+    """Return the paper's name of HFEL with this number of exchanges, such as ``HFEL-300``."""
     return f"{pretty('hfel')}-{exchanges}"
 
 
 def colour(label: str, number: int) -> str:
-    """The colour of a series: its scheduler's, if that is all that its label says, else by its number."""
+    """Return the colour of a series: its scheduler's if the label is only the scheduler, else that of `number`."""
     return _COLOUR_OF.get(label) or COLOURS[number % len(COLOURS)]
 
 
 def policy(run: Run) -> str:
-    """What the policy of a run that assigns with d3qn is."""
-    known = run.config.assignment.policy
-    return POLICIES.get(known, f"policy {Path(known).stem}" if known else "")
+    """Return the label of the policy of a run whose assigner is d3qn."""
+    name = run.config.assignment.policy
+    return POLICIES.get(name, f"policy {Path(name).stem}" if name else "")
 
 
-def marked(label: str, runs: Sequence[Run]) -> str:
-    """A group's label; behind it, how many of its runs are from a checkout with changes that are in no commit."""
+def mark_modified(label: str, runs: Sequence[Run]) -> str:
+    """Return a group's label, followed by the number of its runs whose checkout had uncommitted changes, if any."""
     count = sum(run.modified for run in runs)
     if not count:
         return label
@@ -88,7 +88,7 @@ def marked(label: str, runs: Sequence[Run]) -> str:
 
 
 def describe(run: Run, keys: Sequence[str]) -> str:
-    """The values of some keys in words; what has no effect on this run is left out."""
+    """Return the values of settings as text; settings without effect on this run are left out."""
     parts: list[str] = []
     for key in keys:
         value = run.settings.get(key)
@@ -99,14 +99,14 @@ def describe(run: Run, keys: Sequence[str]) -> str:
             continue
         if key in ("assignment.exchanges", "assignment.transfers"):
             if assigner == "hfel" and key == "assignment.exchanges":
-                named = parts[-1:] == [pretty("hfel")]
-                parts[-1:] = [hfel(run.config.assignment.exchanges)] if named else [*parts[-1:], f"k = {value}"]
+                follows_name = parts[-1:] == [pretty("hfel")]
+                parts[-1:] = [hfel(run.config.assignment.exchanges)] if follows_name else [*parts[-1:], f"k = {value}"]
             continue
-        if key == "assignment.polish_ms":  # of D3QN: milliseconds, or a word where it has no limit
+        if key == "assignment.polish_ms":  # milliseconds, or a word where D3QN's local search has no limit
             if value:
                 parts.append(f"polished to an {value}" if isinstance(value, str) else f"+ {value:g} ms")
             continue
-        if key == "assignment.policy":  # of D3QN, beside its name
+        if key == "assignment.policy":  # the label of the name already contains it, where both are asked for
             if assigner == "d3qn" and "assignment.name" not in keys:
                 parts.append(policy(run))
             continue

@@ -3,24 +3,23 @@ const DATA = JSON.parse(document.getElementById("data").textContent);
 const OPTIONS = { responsive: true, displayModeBar: false };
 DATA.charts.forEach((chart, i) => Plotly.newPlot(`chart-${i}`, chart.data, chart.layout, OPTIONS));
 
-const at = (id) => document.getElementById(id);
+const byId = (id) => document.getElementById(id);
 const number = (value, digits = 3) => (value === null ? "–" : Number(value.toPrecision(digits)).toLocaleString("en"));
 const tint = (edge) => DATA.colours[edge % DATA.colours.length];
 const ordinal = (n) => (n === 1 ? "" : n === 2 ? "2nd-" : n === 3 ? "3rd-" : `${n}th-`);
-const layout = (more) => ({
+const layout = (settings) => ({
   template: "plotly_white", font: { family: "system-ui, sans-serif", size: 12 }, hovermode: "closest",
-  paper_bgcolor: "#fff", plot_bgcolor: "#fff", ...more,
+  paper_bgcolor: "#fff", plot_bgcolor: "#fff", ...settings,
 });
 
-function cell(value, kind) {
+function cell(value) {
   const td = document.createElement("td");
-  if (kind) td.className = kind;
   td.textContent = value;
   return td;
 }
 
-function table(place, heads, rows) {
-  const made = document.createElement("table"), head = made.createTHead().insertRow(), body = made.createTBody();
+function fillTable(id, heads, rows) {
+  const table = document.createElement("table"), head = table.createTHead().insertRow(), body = table.createTBody();
   heads.forEach((text) => { const th = document.createElement("th"); th.textContent = text; head.append(th); });
   rows.forEach(({ cells, late, edge }) => {
     const tr = body.insertRow();
@@ -32,29 +31,29 @@ function table(place, heads, rows) {
       tr.cells[0].prepend(dot);
     }
   });
-  at(place).replaceChildren(made);
+  byId(id).replaceChildren(table);
 }
 
 function drawMap(run, round) {
   const size = (i) => 5 + 13 * Math.sqrt(run.samples[i] / Math.max(...run.samples));
-  const chosen = new Set(round.device), rest = run.x.map((_, i) => i).filter((i) => !chosen.has(i));
-  const told = (i) => `device ${i}<br>${run.samples[i]} samples, mostly class ${run.majority[i]}`
+  const scheduled = new Set(round.device), idle = run.x.map((_, i) => i).filter((i) => !scheduled.has(i));
+  const describe = (i) => `device ${i}<br>${run.samples[i]} samples, majority class ${run.majority[i]}`
     + (run.cluster ? `<br>cluster ${run.cluster[i]}` : "");
   const traces = run.edgeX.map((x, e) => {
-    const mine = round.device.filter((_, k) => round.edge[k] === e), lines = { x: [], y: [] };
-    mine.forEach((i) => { lines.x.push(run.x[i], x, null); lines.y.push(run.y[i], run.edgeY[e], null); });
+    const members = round.device.filter((_, k) => round.edge[k] === e), lines = { x: [], y: [] };
+    members.forEach((i) => { lines.x.push(run.x[i], x, null); lines.y.push(run.y[i], run.edgeY[e], null); });
     return [
       { x: lines.x, y: lines.y, mode: "lines", line: { color: tint(e), width: 0.7 }, opacity: 0.5, hoverinfo: "skip", showlegend: false },
-      { x: mine.map((i) => run.x[i]), y: mine.map((i) => run.y[i]), mode: "markers", name: `edge ${e}`, showlegend: false,
-        text: mine.map(told), hovertemplate: `%{text}<extra>edge ${e}</extra>`,
-        marker: { color: tint(e), size: mine.map(size), line: { color: mine.map((i) => round.late.includes(i) ? "#000" : "#fff"), width: mine.map((i) => round.late.includes(i) ? 2 : 0.5) } } },
+      { x: members.map((i) => run.x[i]), y: members.map((i) => run.y[i]), mode: "markers", name: `edge ${e}`, showlegend: false,
+        text: members.map(describe), hovertemplate: `%{text}<extra>edge ${e}</extra>`,
+        marker: { color: tint(e), size: members.map(size), line: { color: members.map((i) => round.late.includes(i) ? "#000" : "#fff"), width: members.map((i) => round.late.includes(i) ? 2 : 0.5) } } },
       { x: [x], y: [run.edgeY[e]], mode: "markers+text", text: [`edge ${e}`], textposition: "top center", showlegend: false,
         marker: { symbol: "square", size: 13, color: tint(e), line: { color: "#000", width: 1.5 } },
-        hovertemplate: `edge ${e}<br>${run.edgeMhz[e]} MHz<br>${mine.length} devices<extra></extra>` },
+        hovertemplate: `edge ${e}<br>${run.edgeMhz[e]} MHz<br>${members.length} devices<extra></extra>` },
     ];
   }).flat();
-  traces.push({ x: rest.map((i) => run.x[i]), y: rest.map((i) => run.y[i]), mode: "markers", text: rest.map(told), showlegend: false,
-    hovertemplate: "%{text}<extra>not scheduled</extra>", marker: { color: "rgba(0,0,0,0)", size: rest.map(size), line: { color: "#b5bcc6", width: 1 } } });
+  traces.push({ x: idle.map((i) => run.x[i]), y: idle.map((i) => run.y[i]), mode: "markers", text: idle.map(describe), showlegend: false,
+    hovertemplate: "%{text}<extra>not scheduled</extra>", marker: { color: "rgba(0,0,0,0)", size: idle.map(size), line: { color: "#b5bcc6", width: 1 } } });
   traces.push({ x: [run.side / 2], y: [run.side / 2], mode: "markers", marker: { symbol: "x-thin", size: 13, line: { width: 2, color: "#333" } },
     hovertemplate: "cloud<extra></extra>", showlegend: false });
   const axis = (title) => ({ title: { text: title }, range: [-0.04 * run.side, 1.06 * run.side], zeroline: false, gridcolor: "#eef0f3" });
@@ -65,22 +64,22 @@ function drawMap(run, round) {
 function drawGantt(run, round) {
   const order = round.device.map((_, k) => k).sort((a, b) => round.edge[a] - round.edge[b] || round.device[a] - round.device[b]);
   const name = (k) => (round.late.includes(round.device[k]) ? "⚑ " : "") + `${round.device[k]}`;
-  const y = order.map((_, place) => place), edge = order.map((k) => tint(round.edge[k]));
-  const told = order.map((k) => `device ${round.device[k]}, edge ${round.edge[k]}`);
-  const bar = (values, base, more) => ({ type: "bar", orientation: "h", x: values, base, y, text: told, textposition: "none", ...more });
+  const y = order.map((_, row) => row), edge = order.map((k) => tint(round.edge[k]));
+  const labels = order.map((k) => `device ${round.device[k]}, edge ${round.edge[k]}`);
+  const bar = (values, base, style) => ({ type: "bar", orientation: "h", x: values, base, y, text: labels, textposition: "none", ...style });
   const compute = order.map((k) => round.compute[k]), upload = order.map((k) => round.upload[k]);
   const traces = [
     bar(compute, 0, { name: "computation", marker: { color: edge }, hovertemplate: "%{text}<br>computes %{x:.4g} s<extra></extra>" }),
     bar(upload, compute, { name: "upload", marker: { color: edge, opacity: 0.55, pattern: { shape: "/", size: 5, fgcolor: "#fff", solidity: 0.25 } },
       customdata: upload, hovertemplate: "%{text}<br>uploads %{customdata:.4g} s<extra></extra>" }),
   ];
-  const notes = [];
+  const annotations = [];
   run.edgeX.forEach((_, e) => {
-    const mine = y.filter((place) => round.edge[order[place]] === e);
-    if (mine.length) notes.push({ xref: "paper", x: 1.01, xanchor: "left", y: (mine[0] + mine[mine.length - 1]) / 2, text: `edge ${e}<br>${number(round.edgeT[e])} s`,
+    const rows = y.filter((row) => round.edge[order[row]] === e);
+    if (rows.length) annotations.push({ xref: "paper", x: 1.01, xanchor: "left", y: (rows[0] + rows[rows.length - 1]) / 2, text: `edge ${e}<br>${number(round.edgeT[e])} s`,
       showarrow: false, align: "left", font: { color: tint(e), size: 11 } });
   });
-  Plotly.react("gantt", traces, layout({ height: Math.max(560, 60 + 13 * y.length), barmode: "overlay", bargap: 0.15, showlegend: false, annotations: notes,
+  Plotly.react("gantt", traces, layout({ height: Math.max(560, 60 + 13 * y.length), barmode: "overlay", bargap: 0.15, showlegend: false, annotations,
     margin: { l: 60, r: 75, t: 10, b: 45 }, xaxis: { title: { text: "Seconds of one edge iteration" }, gridcolor: "#eef0f3", zeroline: false },
     yaxis: { tickvals: y, ticktext: order.map(name), autorange: "reversed", tickfont: { size: 10 }, title: { text: "Device" } } }), OPTIONS);
 }
@@ -88,12 +87,12 @@ function drawGantt(run, round) {
 function drawLabels(run, round) {
   const order = run.x.map((_, i) => i).sort((a, b) => run.majority[a] - run.majority[b]
     || (run.cluster ? run.cluster[a] - run.cluster[b] : 0) || a - b);
-  const place = new Map(order.map((i, p) => [i, p]));
+  const column = new Map(order.map((i, p) => [i, p]));
   const z = run.counts.map((row) => order.map((i) => row[i]));
   const traces = [
     { type: "heatmap", z, x: order.map((_, p) => p), y: run.counts.map((_, c) => c), colorscale: "Cividis", colorbar: { title: { text: "samples" }, thickness: 12 },
       customdata: run.counts.map(() => order), hovertemplate: "device %{customdata}<br>class %{y}: %{z} samples<extra></extra>" },
-    { x: round.device.map((i) => place.get(i)), y: round.device.map(() => run.counts.length - 0.1), mode: "markers", hoverinfo: "skip",
+    { x: round.device.map((i) => column.get(i)), y: round.device.map(() => run.counts.length - 0.1), mode: "markers", hoverinfo: "skip",
       marker: { symbol: "triangle-up", size: 8, color: round.edge.map(tint) } },
   ];
   Plotly.react("labels", traces, layout({ height: 330, margin: { l: 55, r: 10, t: 10, b: 45 }, showlegend: false,
@@ -101,27 +100,27 @@ function drawLabels(run, round) {
     yaxis: { title: { text: "Class" }, dtick: 1, range: [-0.5, run.counts.length + 0.4], tickvals: run.counts.map((_, c) => c), zeroline: false, showgrid: false } }), OPTIONS);
 }
 
-function tell(run, round) {
-  const slow = round.edgeT.indexOf(Math.max(...round.edgeT));
+function drawTables(run, round) {
+  const slowest = round.edgeT.indexOf(Math.max(...round.edgeT));
   const cards = [["accuracy", round.accuracy === null ? "–" : `${number(round.accuracy * 100)} %`], ["T, delay", `${number(round.T)} s`], ["E, energy", `${number(round.E)} J`],
-    ["E + λT", `${number(round.objective)} J`], ["waited for", `edge ${slow}`], ["scheduled", `${round.device.length} of ${run.x.length}`]];
-  at("cards").replaceChildren(...cards.map(([what, value]) => {
+    ["E + λT", `${number(round.objective)} J`], ["waited for", `edge ${slowest}`], ["scheduled", `${round.device.length} of ${run.x.length}`]];
+  byId("cards").replaceChildren(...cards.map(([label, value]) => {
     const card = document.createElement("div"), b = document.createElement("b"), span = document.createElement("span");
-    card.className = "card"; b.textContent = value; span.textContent = what; card.append(b, span);
+    card.className = "card"; b.textContent = value; span.textContent = label; card.append(b, span);
     return card;
   }));
-  const late = (e) => round.late.find((i) => round.edge[round.device.indexOf(i)] === e);
-  table("edges", ["edge", "devices", "bandwidth, MHz", "delay, s", "energy, J", "of which cloud hop, s", "straggler"], run.edgeX.map((_, e) => ({
-    edge: e, late: e === slow, cells: [e + (e === slow ? " (slowest)" : ""), round.edge.filter((x) => x === e).length, run.edgeMhz[e], number(round.edgeT[e], 4),
-      number(round.edgeE[e], 4), number(round.cloud[e]), late(e) === undefined ? "no devices" : `device ${late(e)}`] })));
+  const straggler = (e) => round.late.find((i) => round.edge[round.device.indexOf(i)] === e);
+  fillTable("edges", ["edge", "devices", "bandwidth, MHz", "delay, s", "energy, J", "of which cloud hop, s", "straggler"], run.edgeX.map((_, e) => ({
+    edge: e, late: e === slowest, cells: [e + (e === slowest ? " (slowest)" : ""), round.edge.filter((x) => x === e).length, run.edgeMhz[e], number(round.edgeT[e], 4),
+      number(round.edgeE[e], 4), number(round.cloud[e]), straggler(e) === undefined ? "no devices" : `device ${straggler(e)}`] })));
   const share = new Map();
   if (run.cluster) round.device.forEach((i) => share.set(run.cluster[i], (share.get(run.cluster[i]) || 0) + 1));
   const clusters = [...share].sort((a, b) => a[0] - b[0]).map(([c, n]) => `${n} of ${c}`).join(", ");
-  at("why").textContent = `Scheduled by ${run.scheduler}${clusters ? `, by cluster: ${clusters}` : ""}; assigned by ${run.assigner}. `
-    + `Bandwidth and frequency are what makes E + λT smallest at each edge; joules are of all ${run.Q} edge iterations.`;
-  const heads = ["device", "cluster", "mostly class", "times scheduled", "edge", "that edge is its", "samples", "bandwidth, MHz", "frequency, GHz", "compute, s", "upload, s", "joules"];
+  byId("why").textContent = `Scheduled by ${run.scheduler}${clusters ? `, by cluster: ${clusters}` : ""}; assigned by ${run.assigner}. `
+    + `Bandwidth and frequency minimise E + λT at each edge; joules are those of all ${run.Q} edge iterations.`;
+  const heads = ["device", "cluster", "majority class", "times scheduled", "edge", "rank of that edge", "samples", "bandwidth, MHz", "frequency, GHz", "compute, s", "upload, s", "joules"];
   const order = round.device.map((_, k) => k).sort((a, b) => round.edge[a] - round.edge[b] || round.device[a] - round.device[b]);
-  table("devices", heads, order.map((k) => {
+  fillTable("devices", heads, order.map((k) => {
     const i = round.device[k];
     return { edge: round.edge[k], late: round.late.includes(i), cells: [`${i}${round.late.includes(i) ? " ⚑" : ""}`, run.cluster ? run.cluster[i] : "–", run.majority[i], round.times[k], round.edge[k],
       `${ordinal(round.nearest[k])}nearest, ${ordinal(round.strongest[k])}strongest`, run.samples[i], number(round.mhz[k]), number(round.ghz[k]), number(round.compute[k]), number(round.upload[k]), number(round.joules[k])] };
@@ -129,21 +128,21 @@ function tell(run, round) {
 }
 
 if (DATA.runs.length) {
-  const choice = at("run"), slider = at("round");
+  const choice = byId("run"), slider = byId("round");
   DATA.runs.forEach((run, i) => choice.add(new Option(run.label, i)));
   const show = () => {
     const run = DATA.runs[choice.value];
     slider.max = run.rounds.length - 1;
     slider.value = Math.min(slider.value, slider.max);
     const round = run.rounds[slider.value];
-    at("number").textContent = `${round.n} of ${run.rounds[run.rounds.length - 1].n}`;
-    drawMap(run, round); drawGantt(run, round); drawLabels(run, round); tell(run, round);
+    byId("number").textContent = `${round.n} of ${run.rounds[run.rounds.length - 1].n}`;
+    drawMap(run, round); drawGantt(run, round); drawLabels(run, round); drawTables(run, round);
   };
   let timer = null;
-  const stop = () => { clearInterval(timer); timer = null; at("play").textContent = "▶ play"; };
-  at("play").addEventListener("click", () => {
+  const stop = () => { clearInterval(timer); timer = null; byId("play").textContent = "▶ play"; };
+  byId("play").addEventListener("click", () => {
     if (timer) return stop();
-    at("play").textContent = "❚❚ stop";
+    byId("play").textContent = "❚❚ stop";
     timer = setInterval(() => {
       if (+slider.value >= +slider.max) return stop();
       slider.value = +slider.value + 1;

@@ -1,7 +1,7 @@
-"""A sweep as one HTML page that opens without a server: summary, curves, costs, and every round to look into.
+"""A sweep as one HTML page that opens without a server: summary, curves, costs, and the details of every round.
 
-`page.html` is its template. The charts are plotly's (`hflray.report.charts`), whose library is inside the page;
-`page.js` draws what depends on the chosen run and round.
+`page.html` is the template. The charts (`hflray.report.charts`) use plotly, whose library the page contains. `page.js`
+draws the details of the round that the reader selects.
 """
 
 from __future__ import annotations
@@ -24,46 +24,46 @@ from hflray.report import charts
 from hflray.report.detail import Replay
 from hflray.report.labels import COLOURS, pretty
 from hflray.report.runs import Run, Sweep
-from hflray.report.tables import against, summary
+from hflray.report.tables import compare_with_reference, summary
 
-RUNS = 12  # runs whose rounds can be looked into: one of each group, as many as keep the page a few MB
-ROUNDS = 100  # of each
+MAX_RUNS = 12  # the page has the rounds of at most this many runs, one of each group, so that it stays at a few MB
+MAX_ROUNDS = 100  # rounds of each of these runs
 
 
 def _rounded(values: Any, digits: int = 4) -> list[float]:
     return [float(f"{value:.{digits}g}") for value in values]
 
 
-def _explored(run: Run, label: str) -> dict[str, Any]:
-    """What `page.js` needs to show any round of a run."""
+def _run_data(run: Run, label: str) -> dict[str, Any]:
+    """Return the data from which `page.js` draws the rounds of a run."""
     replay = Replay(run)
     fleet = replay.fleet
     numbers = replay.numbers
-    if len(numbers) > ROUNDS:
-        numbers = [numbers[i] for i in np.unique(np.linspace(0, len(numbers) - 1, ROUNDS).astype(int))]
+    if len(numbers) > MAX_ROUNDS:
+        numbers = [numbers[i] for i in np.unique(np.linspace(0, len(numbers) - 1, MAX_ROUNDS).astype(int))]
     rounds = []
     for number in numbers:
-        taken = replay.round(number)
-        table, row = taken.devices, run.rounds[run.rounds["round"] == number].iloc[0]
+        detail = replay.round(number)
+        table, row = detail.devices, run.rounds[run.rounds["round"] == number].iloc[0]
         rounds.append(
             {
                 "n": number,
                 metrics.ACCURACY: float(row[metrics.ACCURACY])
                 if np.isfinite(row.get(metrics.ACCURACY, np.nan))
                 else None,
-                "T": taken.cost.delay_s,
-                "E": taken.cost.energy_j,
-                "objective": taken.cost.objective,
+                "T": detail.cost.delay_s,
+                "E": detail.cost.energy_j,
+                "objective": detail.cost.objective,
                 **{key: table[key].tolist() for key in ("device", "edge", "nearest", "strongest", "times")},
                 "mhz": _rounded(table["bandwidth_hz"] / 1e6),
                 "ghz": _rounded(table["cpu_hz"] / 1e9),
                 "compute": _rounded(table["compute_s"]),
                 "upload": _rounded(table["upload_s"]),
-                "joules": _rounded(table["joules"] * taken.edge_iterations),
+                "joules": _rounded(table["joules"] * detail.edge_iterations),
                 "late": table["device"][table["straggler"]].tolist(),
-                "edgeT": _rounded(taken.edges["delay_s"]),
-                "edgeE": _rounded(taken.edges["energy_j"]),
-                "cloud": _rounded(taken.edges["cloud_s"]),
+                "edgeT": _rounded(detail.edges["delay_s"]),
+                "edgeE": _rounded(detail.edges["energy_j"]),
+                "cloud": _rounded(detail.edges["cloud_s"]),
             }
         )
     assert run.devices is not None
@@ -90,7 +90,7 @@ def _explored(run: Run, label: str) -> dict[str, Any]:
 
 
 def _about(sweep: Sweep) -> list[str]:
-    """What was run, when and from which commit, a phrase each."""
+    """Return phrases about the runs: their number and seeds, the time, the machine and the commits."""
     first = sweep.runs[0].history
     times = [(run.history.started_ms, run.history.ended_ms) for run in sweep.runs]
     begun = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(min(start for start, _ in times) / 1000))
@@ -108,23 +108,23 @@ def _about(sweep: Sweep) -> list[str]:
 
 
 def _charts(sweep: Sweep) -> list[tuple[str, str, list[go.Figure]]]:
-    """The sections of charts: heading, a sentence, and the charts, of which there is one at least."""
+    """Return the sections that have a chart: heading, a sentence, and the charts."""
     shown = sweep.shown
     curves = [charts.curve(sweep, row.name) for row in metrics.curves()] if shown.curves else []
     bars = [charts.bars(sweep, row.name) for row in metrics.bars(shown.table)]
     front = [charts.pareto(sweep)] if shown.front else []
-    found = [
-        ("Curves", "Means over the seeds; the standard deviation is shaded.", curves),
-        ("Costs", f"{shown.until} Simulated seconds and joules, not this machine's.", bars),
-        ("Energy against delay", "Down and to the left is better.", front),
+    candidates = [
+        ("Curves", "The lines are means over the seeds; the standard deviation is shaded.", curves),
+        ("Costs", f"{shown.until} Seconds and joules are simulated, not measured on this machine.", bars),
+        ("Energy against delay", "Points further down and to the left are better.", front),
     ]
-    sections = [(title, text, [one for one in drawn if one is not None]) for title, text, drawn in found]
+    sections = [(title, text, [chart for chart in drawn if chart is not None]) for title, text, drawn in candidates]
     return [section for section in sections if section[2]]
 
 
 def _template() -> Environment:
-    """Jinja2 over the files of this package; all that a template does not call safe is escaped."""
-    made = Environment(
+    """Return Jinja2's environment over this package's files; it escapes what a template does not mark as safe."""
+    environment = Environment(
         loader=PackageLoader("hflray.report", "."),
         autoescape=True,
         undefined=StrictUndefined,
@@ -132,22 +132,23 @@ def _template() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False}
-    return made
+    environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False}
+    return environment
 
 
 def render(sweep: Sweep, claims: pd.DataFrame | None = None) -> tuple[str, list[str]]:
-    """The page, and what it could not show.
+    """Return the page, and notes on what it cannot show.
 
     Args:
         sweep: the runs.
-        claims: what the paper claims of it, as `hflray.report.paper.verdicts` has it; None: it is not of the paper.
+        claims: the paper's claims with our verdicts (`hflray.report.paper.verdicts`); None if the sweep is no exhibit
+            of the paper.
     """
     missing = list(sweep.notes)
     sections = _charts(sweep)
-    explored = _explorable(sweep, missing) if sweep.shown.explorable else []
+    runs = _runs_data(sweep, missing) if sweep.shown.explorable else []
     payload = [json.loads(figure.to_json()) for _, _, drawn in sections for figure in drawn]
-    here = files("hflray.report")
+    package = files("hflray.report")
     text = (
         _template()
         .get_template("page.html")
@@ -156,38 +157,39 @@ def render(sweep: Sweep, claims: pd.DataFrame | None = None) -> tuple[str, list[
             about=_about(sweep),
             missing=missing,
             summary=summary(sweep),
-            fleets=against(sweep),
+            fleets=compare_with_reference(sweep),
             over=sweep.shown.repetitions,
             claims=claims,
             sections=sections,
-            explored=explored,
-            data={"charts": payload, "runs": explored, "colours": COLOURS},
-            style=(here / "page.css").read_text(encoding="utf-8"),
-            script=(here / "page.js").read_text(encoding="utf-8"),
+            explored=runs,
+            data={"charts": payload, "runs": runs, "colours": COLOURS},
+            style=(package / "page.css").read_text(encoding="utf-8"),
+            script=(package / "page.js").read_text(encoding="utf-8"),
             plotly=get_plotlyjs(),
         )
     )
     return text, missing
 
 
-def _explorable(sweep: Sweep, missing: list[str]) -> list[dict[str, Any]]:
-    """One run of each group, its first seed; what cannot be shown is added to `missing`."""
-    found: list[dict[str, Any]] = []
+def _runs_data(sweep: Sweep, missing: list[str]) -> list[dict[str, Any]]:
+    """Return the data of the first seed of each group; add a note to `missing` for what cannot be shown."""
+    shown: list[dict[str, Any]] = []
     groups = sweep.groups()
     for label, runs in groups.items():
-        if len(found) == RUNS:
-            missing.append(f"rounds of {RUNS} of {len(groups)} groups can be looked into here; the rest with: explain")
+        if len(shown) == MAX_RUNS:
+            missing.append(f"this page has the rounds of {MAX_RUNS} of {len(groups)} groups; "
+                           "python -m hflray.report explain shows those of the others")  # fmt: skip
             break
         run = min(runs, key=lambda run: run.seed)
         try:
-            found.append(_explored(run, f"{label}, seed {run.seed}" if label else run.name))
+            shown.append(_run_data(run, f"{label}, seed {run.seed}" if label else run.name))
         except HflrayError as error:
             missing.append(str(error))
-    return found
+    return shown
 
 
 def write(sweep: Sweep, folder: Path, claims: pd.DataFrame | None = None) -> tuple[Path, list[str]]:
-    """Write ``index.html``; return its path and what it could not show."""
+    """Write ``index.html``; return its path, and notes on what it cannot show."""
     folder.mkdir(parents=True, exist_ok=True)
     text, missing = render(sweep, claims)
     (folder / "index.html").write_text(text, encoding="utf-8")

@@ -1,11 +1,11 @@
-"""The paper's figures and tables: what runs each, how it is drawn, what is claimed of it, and whether we agree.
+"""The paper's figures and tables, each with its sweep file, its drawings, and the paper's claims with our verdicts.
 
-To add an exhibit, add an `Exhibit` to `EXHIBITS` below: its label, the sweep file in ``tune_configs/`` that makes its
-runs, what it shows, a drawing of `hflray.report.figures` (or a function ``Sweep -> Figure``) by the stem of its file,
-and the paper's claims of it, if there are any. Claims live in a file of `hflray.report.claims`; each states its `Needs`
-and has a test, a function ``(sweep, needs) -> Finding`` that raises `NotTested` where the least evidence is not there
-(`hflray.report.evidence`). The command, the page, RESULTS.md and ``list`` follow from the entry. Its runs are exported
-to the folder called after the sweep file, or in parts to folders below that.
+To add an exhibit, add an `Exhibit` to `EXHIBITS` below. It names the sweep file in ``tune_configs/`` that makes its
+runs, its drawings (functions ``Sweep -> Figure``, such as those of `hflray.report.figures`) by the stem of their file,
+and the paper's claims about it, if there are any. Claims live in a file of `hflray.report.claims`. Each claim states
+its `Needs` and has a test, a function ``(sweep, needs) -> Finding`` that raises `NotTested` without the least evidence
+(`hflray.report.evidence`). The command, the page, RESULTS.md and ``list`` follow from the entry. The exhibit's runs are
+exported to a folder with the name of the sweep file, or in parts to folders below it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,15 @@ from hflray.report.runs import Sweep
 
 @dataclass(frozen=True)
 class Exhibit:
-    """A figure or table: its label, the sweep file, what it shows, its drawings by file stem, and its claims."""
+    """A figure or table of the paper, or one of ours.
+
+    Attributes:
+        label: its name in the paper.
+        config: the stem of the sweep file that makes its runs.
+        shows: what it shows.
+        drawings: its drawings by the stem of their file.
+        claims: the paper's claims about it.
+    """
 
     label: str
     config: str
@@ -74,28 +82,28 @@ EXHIBITS: dict[str, Exhibit] = {
 
 
 def exhibit(name: str) -> Exhibit:
-    """The exhibit called `name`. Raises ConfigError: there is none."""
+    """Return the exhibit called `name`. Raises ConfigError: there is none."""
     if name not in EXHIBITS:
-        known = ", ".join(EXHIBITS)
-        raise ConfigError(f"--figure: unknown figure '{name}'{nearest(name, EXHIBITS)}; accepted: {known}")
+        accepted = ", ".join(EXHIBITS)
+        raise ConfigError(f"--figure: unknown figure '{name}'{nearest(name, EXHIBITS)}; accepted: {accepted}")
     return EXHIBITS[name]
 
 
 def exhibit_of(sweep: Sweep) -> str | None:
-    """The name of the exhibit that a sweep's file is for, or None."""
+    """Return the name of the exhibit that a sweep belongs to, or None."""
     name = sweep.name.removesuffix("-smoke")
     return next((key for key, value in EXHIBITS.items() if value.config == name), None)
 
 
 def verdicts(shown: Exhibit, sweep: Sweep) -> pd.DataFrame:
-    """The claims beside what our runs say, and on which evidence: a row per claim."""
+    """Return one row per claim of the exhibit, with our numbers, our answer and its evidence."""
     rows = []
     for claim in shown.claims:
         try:
-            found = claim.test(sweep, claim.needs)
+            finding = claim.test(sweep, claim.needs)
         except NotTested as reason:
             rows.append((claim.text, "", f"not tested: {reason}", "", ""))
             continue
-        guess = claim.guess if found.answer.removeprefix("so far ") == "no" else ""
-        rows.append((claim.text, found.ours, found.answer, found.rests_on, guess))
+        guess = claim.guess if finding.answer.removeprefix("so far ") == "no" else ""
+        rows.append((claim.text, finding.ours, finding.answer, finding.evidence_text, guess))
     return pd.DataFrame(rows, columns=["the paper", "ours", "agree", "evidence", "if not, our guess why"])

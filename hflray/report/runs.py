@@ -1,4 +1,4 @@
-"""The runs of a sweep as a report needs them: from MLflow, or from the journal where MLflow is away.
+"""The runs of a sweep as a report needs them, read from MLflow, or from the journal where MLflow does not answer.
 
 `hflray.report.exports` reads and writes the same runs as small files.
 """
@@ -23,25 +23,31 @@ from hflray.results import SweepFolder, locate
 from hflray.tasks import Shown, find_task
 from hflray.tracking import History, read_histories, read_journal
 
-LEFT_OUT = ": left out: "  # what is said of a run that is not among the sweep's
-# What says where and how long a run ran, not what it computed.
-QUIET = (
+LEFT_OUT = ": left out: "  # separates a run's name from the reason why the sweep does not contain it
+# Settings that say where and how long a run executes, not what it computes. They do not identify a trial.
+EXECUTION_KEYS = (
     "tracking", "checkpoint", "data.root", "max_rounds", "target_accuracy", "training.backend", "training.kernel",
     "training.threads", "training.device", "training.num_actors", "training.devices_per_actor", "training.autotune",
     "training.cuda_graph", "training.release", "learning.minutes", "learning.env_steps", "learning.cache",
 )  # fmt: skip
 SEED = "seed"
 
-Told = Callable[[int, int], None]
+Progress = Callable[[int, int], None]
 
 
-def _silent(done: int, of: int) -> None:
-    """Tell nobody."""
+def _no_progress(done: int, of: int) -> None:
+    """Report no progress."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run: its history, its configuration, and of which part of an exhibit it is (`hflray.report.exports`)."""
+    """One run of a sweep.
+
+    Attributes:
+        history: what was logged.
+        config: the run's configuration.
+        part: the folder of the exhibit's part that holds the run (`hflray.report.exports`); empty without parts.
+    """
 
     history: History
     config: ExperimentConfig
@@ -53,30 +59,30 @@ class Run:
         return self.history.name
 
     @property
-    def said(self) -> str:
-        """The name, after that of its part."""
+    def full_name(self) -> str:
+        """The run's name, preceded by the name of its part if it has one."""
         return f"{self.part}/{self.name}" if self.part else self.name
 
     @cached_property
     def rounds(self) -> pd.DataFrame:
-        """A row per round, by round; no rows if there are none."""
+        """The table of rounds, one row per round in order; empty before the first round."""
         rounds = self.history.tables.rounds
         return rounds[rounds["round"] >= 0].reset_index(drop=True) if "round" in rounds else rounds
 
     @property
     def devices(self) -> pd.DataFrame | None:
-        """A row per device, see `hflray.tracking.Tables`."""
+        """The table of devices, one row per device (`hflray.tracking.Tables`); None if it was not logged."""
         return self.history.tables.devices
 
     @property
     def commit(self) -> str:
-        """The commit it ran from, short; ``-dirty``: with changes that are in no commit."""
+        """The run's commit, shortened; ``-dirty`` is appended if the checkout had uncommitted changes."""
         whole = self.history.environment.get("git_commit", "unknown")
         return whole.removesuffix("-dirty")[:12] + ("-dirty" if whole.endswith("-dirty") else "")
 
     @property
     def modified(self) -> bool:
-        """Whether it ran from a checkout with changes that are in no commit."""
+        """Whether the run's checkout had uncommitted changes."""
         return self.commit.endswith("-dirty")
 
     @property
@@ -86,29 +92,32 @@ class Run:
 
     @property
     def ended(self) -> bool:
-        """Whether it came to its end: its last round, its target, or a rule that stops it."""
+        """Whether the run ended: at its last round, at its target, or by a stopping rule."""
         return self.history.status == "FINISHED"
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The configuration's dotted keys."""
+        """The configuration as a mapping from dotted keys to values."""
         return self.settings_of(self.config)
 
     @cached_property
-    def telling(self) -> tuple[tuple[str, str], ...]:
-        """Every setting that is not `QUIET`, as text: with the seed, what tells its trial from others."""
-        return tuple((key, repr(value)) for key, value in self.settings.items() if not quiet(key))
+    def identity(self) -> tuple[tuple[str, str], ...]:
+        """The settings that identify the run's trial, as text: all, with the seed, but those of `EXECUTION_KEYS`."""
+        return tuple((key, repr(value)) for key, value in self.settings.items() if not is_execution_key(key))
 
     @staticmethod
     def settings_of(config: ExperimentConfig) -> dict[str, Any]:
-        """A configuration's dotted keys."""
+        """Return a configuration as a mapping from dotted keys to values."""
         return flatten(config.model_dump(mode="json"))
 
     def series(self, metric: str) -> pd.Series[float]:
-        """A metric over the rounds, indexed by round; empty if it was not logged. It is kept: do not change it."""
+        """Return a metric over the rounds, indexed by round; empty if it was not logged.
+
+        The series is cached, so callers must not change it.
+        """
         if metric not in self._series:
-            known = metric in self.rounds
-            values = self.rounds[metric].set_axis(self.rounds["round"]) if known else pd.Series(dtype=float)
+            logged = metric in self.rounds
+            values = self.rounds[metric].set_axis(self.rounds["round"]) if logged else pd.Series(dtype=float)
             self._series[metric] = values.dropna().astype(float)
         return self._series[metric]
 
@@ -117,12 +126,12 @@ class Run:
         return {}
 
     def last(self, metric: str) -> float:
-        """A metric's last value; NaN if it was not logged."""
+        """Return a metric's last value; NaN if it was not logged."""
         values = self.series(metric)
         return float(values.iloc[-1]) if len(values) else float(self.history.values.get(metric, np.nan))
 
     def reached(self, accuracy: float) -> int | None:
-        """The first round with this test accuracy, or None."""
+        """Return the first round whose test accuracy is at least `accuracy`, or None."""
         values = self.series(metrics.ACCURACY)
         hits = values.index[values >= accuracy]
         return int(hits[0]) if len(hits) else None
@@ -130,15 +139,16 @@ class Run:
 
 @dataclass
 class Sweep:
-    """A sweep's runs and what is to be said of them.
+    """A sweep's runs, and notes for the reader of its report.
 
     Attributes:
-        name: of the sweep; its folder has the time appended.
+        name: the sweep's name; the name of its folder has the time appended.
         title: the folder's name, or the name of the export.
-        task, description: of the sweep file.
-        runs: those that can be read, in the order they were begun.
+        task: the sweep file's task.
+        description: the sweep file's description.
+        runs: the runs that can be read, in the order in which they began.
         notes: what is missing, one line each.
-        parts: of an export, what is said of each part; of the only one under the empty name.
+        parts: the text of ``about.txt`` of each part of an export; an export without parts has the empty name.
     """
 
     name: str
@@ -151,27 +161,27 @@ class Sweep:
 
     @property
     def shown(self) -> Shown:
-        """How its task wants to be shown. Raises ConfigError: there is no such task."""
+        """How the sweep's task is shown. Raises ConfigError: there is no such task."""
         return find_task(self.task).shown
 
     @cached_property
     def keys(self) -> list[str]:
-        """The dotted keys in which the runs differ, the seed left out."""
+        """The dotted keys in which the runs differ, without the seed."""
         return differing(self.runs)
 
     def label(self, run: Run, leave_out: Sequence[str] = ()) -> str:
-        """What tells a run's group from the others, such as ``ikc, H = 30``."""
+        """Return the label that distinguishes a run's group from the others, such as ``ikc, H = 30``."""
         return describe(run, [key for key in self.keys if key not in leave_out])
 
     def groups(self, leave_out: Sequence[str] = ()) -> dict[str, list[Run]]:
-        """Runs that differ in the seed only (and in `leave_out`), by label."""
-        found: dict[str, list[Run]] = {}
+        """Group the runs that differ only in the seed (and in `leave_out`), by label."""
+        groups: dict[str, list[Run]] = {}
         for run in sorted(self.runs, key=lambda run: (run.config.scheduling.num_scheduled, rank(run))):
-            found.setdefault(self.label(run, leave_out), []).append(run)
-        return found
+            groups.setdefault(self.label(run, leave_out), []).append(run)
+        return groups
 
     def find(self, name: str) -> Run:
-        """The run of this name. Raises ConfigError: there is none."""
+        """Return the run called `name`. Raises ConfigError: there is none."""
         for run in self.runs:
             if run.name == name:
                 return run
@@ -179,43 +189,46 @@ class Sweep:
         raise ConfigError(f"{name}: no such run in {self.title}{nearest(name, names)}; there: {', '.join(names)}")
 
 
-def quiet(key: str) -> bool:
-    """Whether a setting is `QUIET`."""
-    return any(key == name or key.startswith(f"{name}.") for name in QUIET)
+def is_execution_key(key: str) -> bool:
+    """Return whether a setting is one of `EXECUTION_KEYS`, or lies in a section that is."""
+    return any(key == name or key.startswith(f"{name}.") for name in EXECUTION_KEYS)
 
 
 def differing(runs: Sequence[Run]) -> list[str]:
-    """The dotted keys in which runs differ, in the configuration's order, without seeds and `QUIET`.
+    """Return the dotted keys in which runs differ, in the configuration's order, without seeds and `EXECUTION_KEYS`.
 
-    Runs on several deployments differ in a seed only; a run on one deployment and a run that draws the edges with each
-    fleet differ in more than that.
+    Runs on two deployments differ only in the deployment's seed, which does not count. A run on one deployment and a
+    run that draws the edges anew with each fleet do differ.
     """
     if not runs:
         return []
     return [
         key
         for key in dict.fromkeys(key for run in runs for key in run.settings)
-        if key != SEED and not quiet(key) and len({repr(seedless(run, key)) for run in runs}) > 1
+        if key != SEED and not is_execution_key(key) and len({repr(value_without_seed(run, key)) for run in runs}) > 1
     ]
 
 
-def seedless(run: Run, key: str) -> Any:
-    """The value of a setting; of the deployment's seed only whether there is one."""
+def value_without_seed(run: Run, key: str) -> Any:
+    """Return the value of a setting; for the deployment's seed, return whether it is set."""
     value = run.settings.get(key)
     return value is not None if key == DEPLOYMENT else value
 
 
-def read_sweep(results: Path, name: str, tracking_uri: str | None = None, told: Told = _silent) -> Sweep:
-    """The runs of a sweep from MLflow; where it is away, or has less of a run, from the journal in the sweep's folder.
+def read_sweep(results: Path, name: str, tracking_uri: str | None = None, progress: Progress = _no_progress) -> Sweep:
+    """Read the runs of a sweep from MLflow.
+
+    The journal in the sweep's folder replaces MLflow where it does not answer, or where it has fewer rounds of a run.
 
     Args:
         results: the folder of results.
-        name: the sweep's name (then the latest of this name), or the name or path of its folder.
-        tracking_uri: None: the one the sweep was logged to.
-        told: called with the number of runs read and their total.
+        name: the sweep's name, for the latest sweep of that name, or the name or path of its folder.
+        tracking_uri: the MLflow server; None is the one that the sweep was logged to.
+        progress: is called with the number of runs read so far and their total.
 
     Raises:
-        ConfigError: no such sweep, or nobody has its runs; it names a journal that cannot be read.
+        ConfigError: there is no such sweep, or neither MLflow nor the journal has its runs; the message names each
+            journal that cannot be read.
     """
     path = Path(name)
     if (path / "sweep.json").exists():
@@ -227,38 +240,42 @@ def read_sweep(results: Path, name: str, tracking_uri: str | None = None, told: 
         if tracking_uri is None and "mlflow" not in folder.sinks:
             histories = list(journal.values())
         else:
-            histories = read_histories(tracking_uri or folder.uri, folder.experiment, folder.path.name, told)
+            histories = read_histories(tracking_uri or folder.uri, folder.experiment, folder.path.name, progress)
     except ConfigError as error:
         if not journal:
             raise ConfigError("; ".join([str(error), *notes])) from error
         notes.append(f"{error}; everything here is from the journal in {folder.path}")
         histories = list(journal.values())
-    fuller = [_fuller(history, journal.get(history.name)) for history in histories]
+    merged = [_longer_history(history, journal.get(history.name)) for history in histories]
     logged = {history.name for history in histories}
-    fuller += [history for name, history in journal.items() if name not in logged]
-    return put_together(folder.file.name, folder.path.name, folder.file.task, folder.file.description, fuller, notes)
+    merged += [history for name, history in journal.items() if name not in logged]
+    return assemble(folder.file.name, folder.path.name, folder.file.task, folder.file.description, merged, notes)
 
 
 def _journal(folder: SweepFolder, notes: list[str]) -> dict[str, History]:
-    """The journal's runs by name, none if there is no journal; what of it cannot be read goes to `notes`."""
+    """Return the journal's runs by name, none if there is no journal; add a note for each that cannot be read."""
     try:
         return {history.name: history for history in read_journal(folder.path, notes)}
-    except ConfigError:  # there is none, or the notes say why
+    except ConfigError:  # there is no journal, or the notes say why it cannot be read
         return {}
 
 
-def _fuller(logged: History, journal: History | None) -> History:
-    """Of the two the one with more rounds, or else with more said of each."""
+def _longer_history(logged: History, journal: History | None) -> History:
+    """Return the history with more rounds; of two with equally many, MLflow's unless only the journal has devices."""
     if journal is None:
         return logged
     size = (len(logged.tables.rounds), logged.tables.devices is not None)
     return journal if (len(journal.tables.rounds), journal.tables.devices is not None) > size else logged
 
 
-def put_together(
+def assemble(
     name: str, title: str, task: str, description: str, histories: Sequence[History], notes: list[str]
 ) -> Sweep:
-    """Put a sweep together; runs that cannot be read, or have no rounds, become notes."""
+    """Return the sweep of these histories; runs that cannot be read or have no rounds become notes.
+
+    Raises:
+        ConfigError: no run has a round.
+    """
     runs = []
     for history in histories:
         try:

@@ -1,6 +1,6 @@
-"""The numbers of every chart, computed once: curves over the rounds, bars, and points of seconds against joules.
+"""The numbers of every chart: curves over the rounds, bars, and points of delay against energy.
 
-`hflray.report.figures` draws them with Matplotlib, `hflray.report.charts` with Plotly; nothing is drawn here.
+`hflray.report.figures` draws them with Matplotlib and `hflray.report.charts` with Plotly; this module draws nothing.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from hflray import metrics
 from hflray.report.labels import DATA, LAMBDA, H, colour, describe, pretty, rank
 from hflray.report.runs import Run, Sweep
 
-# What sums up a metric over the fleets of an assignment study.
+# The statistics that summarise a metric over the fleets of an assignment study.
 STATISTICS: Mapping[str, Callable[[pd.Series[float]], float]] = {
     "median": lambda values: float(values.median()),
     "mean": lambda values: float(values.mean()),
     "p95": lambda values: float(values.quantile(0.95)),
     "worst": lambda values: float(values.max()),
 }
-BY_MEDIAN = (metrics.WALL_ASSIGN_S,)  # a few fleets that met a busy machine would decide its mean
+BY_MEDIAN = (metrics.WALL_ASSIGN_S,)  # a few fleets measured on a busy machine would dominate its mean
 
 
 def over_seeds(runs: Sequence[Run], metric: str) -> pd.DataFrame:
-    """Mean, standard deviation (0 for one run) and number of runs of a metric, by round.
+    """Return the mean, the standard deviation (0 for one run) and the number of runs of a metric, by round.
 
-    A run that has no point where another has one (learning curves end where their time did) is taken between its own.
+    A run without a value at a step is interpolated between its own neighbouring steps, never beyond its last.
     """
     table = pd.concat([run.series(metric) for run in runs], axis=1).sort_index()
     table = table.interpolate(method="index", limit_area="inside")
@@ -39,25 +39,26 @@ def over_seeds(runs: Sequence[Run], metric: str) -> pd.DataFrame:
 
 
 def panels(sweep: Sweep) -> dict[str, dict[str, list[Run]]]:
-    """Runs by panel (data set and H, where they vary), then by series (whatever else varies)."""
-    across = [key for key in (DATA, H) if key in sweep.keys]
-    inside = [key for key in sweep.keys if key not in across]
-    if not inside:  # nothing else varies: H is then what is compared
-        across, inside = [key for key in across if key == DATA], [key for key in sweep.keys if key != DATA]
-    found: dict[str, dict[str, list[Run]]] = {}
+    """Group runs by panel (data set and H, where they vary), then by series (the other settings that vary)."""
+    panel_keys = [key for key in (DATA, H) if key in sweep.keys]
+    series_keys = [key for key in sweep.keys if key not in panel_keys]
+    if not series_keys:  # only H varies within a data set, so that H distinguishes the series
+        panel_keys, series_keys = [key for key in panel_keys if key == DATA], [key for key in sweep.keys if key != DATA]
+    groups: dict[str, dict[str, list[Run]]] = {}
     for run in sorted(sweep.runs, key=lambda run: (run.config.scheduling.num_scheduled, rank(run))):
-        panel = found.setdefault(describe(run, across), {})
-        panel.setdefault(describe(run, inside) or pretty(run.config.scheduling.name), []).append(run)
-    return found
+        panel = groups.setdefault(describe(run, panel_keys), {})
+        panel.setdefault(describe(run, series_keys) or pretty(run.config.scheduling.name), []).append(run)
+    return groups
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A metric over the rounds of runs that differ in the seed only.
+    """A metric over the rounds of runs that differ only in the seed.
 
     Attributes:
-        panel, name: what tells its panel from others, and it from the others in its panel.
-        metric: its row of the glossary.
+        panel: the label of the curve's panel.
+        name: the label of the curve within its panel.
+        metric: the metric's row of the glossary.
         runs: the runs.
     """
 
@@ -68,44 +69,44 @@ class Curve:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """By round: ``mean``, ``low`` and ``high`` (one standard deviation away), in the unit shown."""
+        """The ``mean``, and ``low`` and ``high`` one standard deviation away, by round, in the displayed unit."""
         values = over_seeds(self.runs, self.metric.name) * self.metric.scale
         mean, std = values["mean"], values["std"]
         return pd.DataFrame({"mean": mean, "low": mean - std, "high": mean + std})
 
     @property
     def logged(self) -> bool:
-        """Whether any of its runs has the metric."""
+        """Whether any run has the metric."""
         return any(len(run.series(self.metric.name)) for run in self.runs)
 
     @property
     def rounds(self) -> NDArray[np.float64]:
-        """The rounds (environment steps, where an assigner learns) of `table`."""
+        """The rounds of `table`; environment steps where an assigner learns."""
         return self.table.index.to_numpy(dtype=float)
 
     def against(self, metric: str) -> NDArray[np.float64]:
-        """The mean of another metric at those rounds, in the unit shown; NaN where it was not logged."""
+        """Return the mean of another metric at `rounds`, in the displayed unit; NaN where it was not logged."""
         means = over_seeds(self.runs, metric)["mean"].reindex(self.table.index).to_numpy(dtype=float)
         return np.asarray(means * metrics.describe(metric).scale)
 
 
 def curves(sweep: Sweep, metric: str) -> dict[str, list[Curve]]:
-    """A metric by round: of each panel its curves."""
+    """Return the curves of a metric in each panel."""
     row = metrics.describe(metric)
     return {
-        panel: [Curve(panel, name, row, runs) for name, runs in inside.items()]
-        for panel, inside in panels(sweep).items()
+        panel: [Curve(panel, name, row, runs) for name, runs in groups.items()]
+        for panel, groups in panels(sweep).items()
     }
 
 
 @dataclass(frozen=True)
 class Bar:
-    """A metric of runs that differ in the seed only.
+    """A metric of a group of runs that differ only in the seed.
 
     Attributes:
-        label: of the group; empty if it is the only one.
-        colour: of the bar.
-        values: of each run that has one, in the unit shown.
+        label: the group's label; empty if it is the only group.
+        colour: the bar's colour.
+        values: the value of each run that has the metric, in the displayed unit.
         runs: the runs.
     """
 
@@ -125,25 +126,28 @@ class Bar:
         return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else 0.0
 
 
-def summed_up(sweep: Sweep, run: Run, metric: str) -> float:
-    """What a run's bar is: a metric's last value, or over the fleets of a study its mean (latency: its median)."""
+def bar_value(sweep: Sweep, run: Run, metric: str) -> float:
+    """Return a run's value in a bar: a metric's last value.
+
+    In an assignment study it is the metric's mean over the fleets, and the median for the metrics of `BY_MEDIAN`.
+    """
     if not sweep.shown.averaged:
         return run.last(metric)
     return STATISTICS["median" if metric in BY_MEDIAN else "mean"](run.series(metric))
 
 
 def bars(sweep: Sweep, metric: str) -> list[Bar]:
-    """A bar for each group of runs."""
-    scale, tint = metrics.describe(metric).scale, tints(sweep)
-    found = []
+    """Return a bar for each group of runs."""
+    scale, colours = metrics.describe(metric).scale, group_colours(sweep)
+    groups = []
     for label, runs in sweep.groups().items():
-        values = [summed_up(sweep, run, metric) * scale for run in runs]
-        found.append(Bar(label, tint[label], [value for value in values if np.isfinite(value)], runs))
-    return found
+        values = [bar_value(sweep, run, metric) * scale for run in runs]
+        groups.append(Bar(label, colours[label], [value for value in values if np.isfinite(value)], runs))
+    return groups
 
 
-def tints(sweep: Sweep) -> dict[str, str]:
-    """A colour for each group: groups that differ in H or λ only have the same."""
+def group_colours(sweep: Sweep) -> dict[str, str]:
+    """Return a colour for each group; groups that differ only in H or λ share one."""
     series = {
         label: describe(runs[0], [key for key in sweep.keys if key not in (H, LAMBDA)])
         for label, runs in sweep.groups().items()
@@ -153,11 +157,13 @@ def tints(sweep: Sweep) -> dict[str, str]:
 
 
 def points(sweep: Sweep) -> pd.DataFrame:
-    """Seconds and joules of each group: means and standard deviations of totals (of rounds, in an assignment study).
+    """Return the delay and the energy of each group: means and standard deviations of the runs' totals.
+
+    In an assignment study the values are those of a round instead of totals.
 
     Returns:
-        A row for each group that has both: ``series`` (whatever tells groups apart but λ and H), ``point`` (λ and H),
-        ``lambda``, ``delay_s``, ``energy_j``, ``delay_std``, ``energy_std``.
+        One row per group that has both, with the columns ``series`` (the group's label without λ and H), ``point`` (the
+        label of λ and H), ``lambda`` (J/s), ``delay_s``, ``energy_j``, ``delay_std`` (s), ``energy_std`` (J).
     """
     study = sweep.shown.averaged
     names = (
@@ -165,37 +171,38 @@ def points(sweep: Sweep) -> pd.DataFrame:
     )
     rows: list[dict[str, Any]] = []
     for runs in sweep.groups().values():
-        both = [[summed_up(sweep, run, name) for run in runs] for name in names]
-        known = {
+        values = [[bar_value(sweep, run, name) for run in runs] for name in names]
+        labels = {
             "series": describe(runs[0], [key for key in sweep.keys if key not in (LAMBDA, H)]) or sweep.name,
             "point": describe(runs[0], [key for key in sweep.keys if key in (LAMBDA, H)]),
             "lambda": runs[0].config.cost.delay_weight,
         }
-        spreads = [np.std(values, ddof=1) if len(values) > 1 else 0.0 for values in both]
-        rows.append(known | {"delay_s": np.mean(both[0]), "energy_j": np.mean(both[1]), "delay_std": spreads[0],
-                             "energy_std": spreads[1]})  # fmt: skip
+        spreads = [np.std(column, ddof=1) if len(column) > 1 else 0.0 for column in values]
+        rows.append(labels | {"delay_s": np.mean(values[0]), "energy_j": np.mean(values[1]), "delay_std": spreads[0],
+                              "energy_std": spreads[1]})  # fmt: skip
     return pd.DataFrame(rows).dropna(subset=["delay_s", "energy_j"])
 
 
 def fronts(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """The `points` of each series, in the order in which they are joined: by λ, then by seconds."""
+    """Return the `points` of each series in the order in which a line joins them: by λ, then by delay."""
     return {str(name): rows.sort_values(["lambda", "delay_s"]) for name, rows in table.groupby("series", sort=False)}
 
 
 def by_scheduled(sweep: Sweep) -> dict[str, dict[int, list[Run]]]:
-    """Runs by data set, then by H, smallest first."""
-    found: dict[str, dict[int, list[Run]]] = {}
+    """Group runs by data set, then by H, smallest first."""
+    data_sets: dict[str, dict[int, list[Run]]] = {}
     for run in sorted(sweep.runs, key=lambda run: run.config.scheduling.num_scheduled):
-        groups = found.setdefault(pretty(run.config.data.name), {})
+        groups = data_sets.setdefault(pretty(run.config.data.name), {})
         groups.setdefault(run.config.scheduling.num_scheduled, []).append(run)
-    return found
+    return data_sets
 
 
 def against_scheduled(groups: Mapping[int, Sequence[Run]], metric: str) -> pd.DataFrame:
-    """A metric's last values against H, in the unit shown.
+    """Return a metric's last values against H, in the displayed unit.
 
     Returns:
-        By H: ``mean``, ``std`` (0 for one run), and whether all runs ``reached`` their target accuracy.
+        One row per H, with the columns ``mean``, ``std`` (0 for one run) and ``reached`` (whether all runs reached
+        their target accuracy).
     """
     scale, rows = metrics.describe(metric).scale, {}
     for scheduled, runs in groups.items():

@@ -1,4 +1,4 @@
-"""The tables of a report: one row per group of runs that differ in the seed only; as markdown and as LaTeX."""
+"""The tables of a report, as markdown and as LaTeX: one row per group of runs that differ only in the seed."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import numpy as np
 import pandas as pd
 
 from hflray import metrics
-from hflray.report.labels import hfel, marked
+from hflray.report.labels import hfel, mark_modified
 from hflray.report.runs import Run, Sweep
 from hflray.report.series import STATISTICS
 
 
 def spread(values: Sequence[float], form: str) -> str:
-    """Mean and, of several values, standard deviation; a dash where there is none."""
-    known = np.asarray([value for value in values if np.isfinite(value)])
-    if not len(known):
+    """Format the mean of the finite values, and the standard deviation of several; a dash if there is none."""
+    finite = np.asarray([value for value in values if np.isfinite(value)])
+    if not len(finite):
         return "–"
-    if len(known) == 1:
-        return form.format(known[0])
-    return f"{form.format(known.mean())} ± {form.format(known.std(ddof=1))}"
+    if len(finite) == 1:
+        return form.format(finite[0])
+    return f"{form.format(finite.mean())} ± {form.format(finite.std(ddof=1))}"
 
 
 def _rows(sweep: Sweep, table: metrics.Table, length: str) -> pd.DataFrame:
-    known = [row for row in metrics.rows(table) if row.heading]
-    columns = [row for row in known if any(np.isfinite(run.last(row.name)) for run in sweep.runs)]
+    candidates = [row for row in metrics.rows(table) if row.heading]
+    columns = [row for row in candidates if any(np.isfinite(run.last(row.name)) for run in sweep.runs)]
     rows = []
     for label, runs in sweep.groups().items():
-        row = {"": marked(label or sweep.name, runs), "seeds": str(len(runs))}
+        row = {"": mark_modified(label or sweep.name, runs), "seeds": str(len(runs))}
         if length:
             ends = sorted({int(run.rounds["round"].iloc[-1]) for run in runs})
             row[length] = " to ".join(f"{end:,}" for end in dict.fromkeys((ends[0], ends[-1])))
@@ -41,7 +41,7 @@ def _rows(sweep: Sweep, table: metrics.Table, length: str) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-# The columns of an assignment study: the metric, what sums it up over the fleets, and how that is called.
+# The columns of an assignment study: the metric, its statistic over the fleets, and the heading.
 ASSIGNMENT = (
     (metrics.ROUND_DELAY_S, "mean", "{}"),
     (metrics.ROUND_ENERGY_J, "mean", "{}"),
@@ -58,25 +58,25 @@ COUPLINGS = {"per_edge": "per edge", "joint": "joint"}
 
 
 def _assignment(sweep: Sweep) -> pd.DataFrame:
-    """A row per assigner; where it ran on several seeds or deployments: means over them ± standard deviation.
+    """Return one row per assigner, with means ± standard deviations over its seeds or deployments.
 
-    The worst gap of several is the worst of all.
+    The worst gap is the worst over all of them.
     """
     groups = sweep.groups()
     several = any(len(runs) > 1 for runs in groups.values())
     rows = []
     for label, runs in groups.items():
         coupling = COUPLINGS[runs[0].config.allocation.coupling]
-        row = {"": marked(label or sweep.name, runs), "coupling": coupling}
+        row = {"": mark_modified(label or sweep.name, runs), "coupling": coupling}
         if several:
             row["deployments"] = str(len(runs))
         row["fleets"] = spread([len(run.rounds) for run in runs], "{:.0f}").split(" ")[0]
         row["fleets"] += "" if all(run.ended for run in runs) else " …"
-        for metric, statistic, called in ASSIGNMENT:
-            about, take = metrics.describe(metric), STATISTICS[statistic]
-            values = [take(run.series(metric)) * about.scale for run in runs]
-            heading = called.format(about.column)
-            row[heading] = spread([max(values)] if statistic == "worst" else values, about.format)
+        for metric, name, template in ASSIGNMENT:
+            description, statistic = metrics.describe(metric), STATISTICS[name]
+            values = [statistic(run.series(metric)) * description.scale for run in runs]
+            heading = template.format(description.column)
+            row[heading] = spread([max(values)] if name == "worst" else values, description.format)
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -84,26 +84,31 @@ def _assignment(sweep: Sweep) -> pd.DataFrame:
 REFERENCE = hfel(300)
 
 
-def against(sweep: Sweep) -> pd.DataFrame | None:
-    """Of an assignment study: each assigner's objective above HFEL-300's in percent, fleet by fleet.
+def compare_with_reference(sweep: Sweep) -> pd.DataFrame | None:
+    """Return how far each assigner's objective is above HFEL-300's on the same fleets, in percent.
 
-    Runs are held against HFEL-300 with each edge's own deadline and all else equal, on the fleets that both have; None
-    if there is no such run, or nothing to hold against it.
+    Each run is compared with the run of HFEL-300 that has a deadline per edge and otherwise the same settings, on the
+    fleets that both have. The result is None without such a run, without another run to compare with it, and outside an
+    assignment study.
     """
-    known = {_else(run): run for run in sweep.runs if _is_reference(run)} if sweep.shown.averaged else {}
+    references: dict[tuple[tuple[str, str], ...], Run] = {}
+    if sweep.shown.averaged:
+        references = {_settings_besides_assigner(run): run for run in sweep.runs if _is_reference(run)}
     rows = []
     for label, runs in sweep.groups().items():
         pairs = [
-            (run.series(metrics.ROUND_OBJECTIVE), known[_else(run)].series(metrics.ROUND_OBJECTIVE))
+            (run, references[_settings_besides_assigner(run)])
             for run in runs
-            if _else(run) in known and not _is_reference(run)
+            if _settings_besides_assigner(run) in references and not _is_reference(run)
         ]
-        above = pd.concat([100 * (mine / theirs - 1).dropna() for mine, theirs in pairs]) if pairs else pd.Series()
-        if not above.empty:
-            values = (above.median(), above.mean(), above.quantile(0.95), above.max())
+        name = metrics.ROUND_OBJECTIVE
+        excesses = [100 * (run.series(name) / reference.series(name) - 1).dropna() for run, reference in pairs]
+        excess = pd.concat(excesses) if excesses else pd.Series()
+        if not excess.empty:
+            values = (excess.median(), excess.mean(), excess.quantile(0.95), excess.max())
             names = (f"objective above {REFERENCE}'s, %: median", "mean", "p95", "worst")
             row = dict(zip(names, map("{:+.1f}".format, values), strict=True))
-            rows.append({"": marked(label or sweep.name, runs), "fleets": f"{len(above)}"} | row)
+            rows.append({"": mark_modified(label or sweep.name, runs), "fleets": f"{len(excess)}"} | row)
     return pd.DataFrame(rows) if rows else None
 
 
@@ -114,9 +119,9 @@ def _is_reference(run: Run) -> bool:
     return exchanges and standard and run.config.allocation.coupling == "per_edge"
 
 
-def _else(run: Run) -> tuple[tuple[str, str], ...]:
-    """All that is not the assigner's, and not how edges wait for each other."""
-    return tuple(item for item in run.telling if not item[0].startswith(("assignment.", "allocation.")))
+def _settings_besides_assigner(run: Run) -> tuple[tuple[str, str], ...]:
+    """Return the identifying settings outside the sections ``assignment`` and ``allocation``."""
+    return tuple(item for item in run.identity if not item[0].startswith(("assignment.", "allocation.")))
 
 
 TABLES: dict[metrics.Table, Callable[[Sweep], pd.DataFrame]] = {
@@ -128,26 +133,26 @@ TABLES: dict[metrics.Table, Callable[[Sweep], pd.DataFrame]] = {
 
 
 def summary(sweep: Sweep) -> pd.DataFrame:
-    """One row per group of runs, cells ready to be read: means over seeds ± standard deviation, "…": not ended."""
+    """Return one row per group of runs: means over seeds ± standard deviations, as text; "…" marks runs under way."""
     return TABLES[sweep.shown.table](sweep)
 
 
 def to_markdown(table: pd.DataFrame) -> str:
-    """The table as markdown, numbers to the right."""
+    """Return the table as markdown, with all columns but the first aligned to the right."""
     lines = ["| " + " | ".join(table.columns) + " |", "|---" + "|--:" * (len(table.columns) - 1) + "|"]
     lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in table.itertuples(index=False)]
     return "\n".join(lines) + "\n"
 
 
-# What pdfLaTeX has no letter for, among what our labels use.
+# The characters of our labels that pdfLaTeX cannot typeset, and their LaTeX.
 SYMBOLS = {"±": r"$\pm$", "λ": r"$\lambda$", "α": r"$\alpha$", "ε": r"$\varepsilon$", "–": "--", "…": r"\dots{}"}
 
 
 def to_latex(table: pd.DataFrame, caption: str) -> str:
-    """The table as LaTeX with the package booktabs; whatever is special in LaTeX is escaped, in the caption as well."""
+    """Return the table as LaTeX for the package booktabs; special characters of cells and caption are escaped."""
     style = table.style.format(escape="latex").format_index(escape="latex", axis="columns").hide(axis="index")
     text = style.to_latex(
-        caption=_escaped(caption),
+        caption=_escape(caption),
         column_format="l" + "r" * (len(table.columns) - 1),
         position_float="centering",
         hrules=True,
@@ -155,19 +160,19 @@ def to_latex(table: pd.DataFrame, caption: str) -> str:
     return "".join(SYMBOLS.get(letter, letter) for letter in text)
 
 
-def _escaped(text: str) -> str:
-    """A text escaped as the cells are; pandas escapes no captions."""
+def _escape(text: str) -> str:
+    """Escape a text as pandas escapes cells; it does not escape captions."""
     cell = pd.DataFrame([[text]]).style.format(escape="latex").hide(axis="index").hide(axis="columns")
     return cell.to_string().rstrip("\n")
 
 
 def write(sweep: Sweep, folder: Path) -> list[Path]:
-    """Write the summary as ``summary.md`` and ``summary.tex``."""
+    """Write the summary as ``summary.md`` and ``summary.tex``; return their paths."""
     folder.mkdir(parents=True, exist_ok=True)
     table = summary(sweep)
-    fleets = against(sweep)
-    more = f"\n{to_markdown(fleets)}" if fleets is not None else ""
-    texts = {"summary.md": to_markdown(table) + more, "summary.tex": to_latex(table, sweep.description or sweep.name)}
+    excess = compare_with_reference(sweep)
+    second = f"\n{to_markdown(excess)}" if excess is not None else ""
+    texts = {"summary.md": to_markdown(table) + second, "summary.tex": to_latex(table, sweep.description or sweep.name)}
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     return [folder / name for name in texts]

@@ -20,33 +20,33 @@ AXES = ("sweep.scheduling.name={grid: [ikc, fedavg]}", "sweep.seed={grid: [0, 1]
 
 @pytest.fixture(scope="session")
 def records() -> dict[str, list[RoundRecord]]:
-    """What happened in each run, by its name."""
+    """The records of each run's rounds, by the run's name."""
     return {}
 
 
 @pytest.fixture(scope="session")
 def results(tmp_path_factory: pytest.TempPathFactory, records: dict[str, list[RoundRecord]]) -> Path:
-    """A folder of results with one finished sweep, logged as `hflray.tune` logs it, without Ray."""
-    place = tmp_path_factory.mktemp("results")
+    """Return a folder of results with one finished sweep, logged as `hflray.tune` logs it, but run without Ray."""
+    root = tmp_path_factory.mktemp("results")
     file: SweepFile = load_sweep(None, [f"name={NAME}", *SMALL, "max_rounds=2", *AXES])
-    folder = SweepFolder(place / f"{NAME}-20260101-000000", file, default_uri(place), "hflray", True)
+    folder = SweepFolder(root / f"{NAME}-20260101-000000", file, default_uri(root), "hflray", True)
     folder.save()
     tracker = Tracker(folder.uri, folder.experiment, folder.path.name, folder.path)
     for trial in expand(file):
         tracker.start(trial.name, trial.name, trial.config, {})
         with Experiment(trial.config) as experiment:
-            tracker_rounds = records.setdefault(trial.name, [])
+            rounds = records.setdefault(trial.name, [])
             for record in experiment:
                 values = record.metrics() | (experiment.summary() if experiment.finished else {})
                 tracker.round(trial.name, record.round, values, record.schedule(), experiment.devices())
-                tracker_rounds.append(record)
+                rounds.append(record)
         tracker.artifact(trial.name, Files(tracker.tables(trial.name).write))
         tracker.finish(trial.name)
     assert tracker.close()
-    return place
+    return root
 
 
 @pytest.fixture(scope="session")
 def sweep(results: Path) -> Sweep:
-    """The sweep, read from MLflow."""
+    """Return the sweep as read from MLflow."""
     return read_sweep(results, NAME)

@@ -1,4 +1,4 @@
-"""Runs that nobody ran, for the tests of claims: curves and costs as given, in a configuration as given."""
+"""Fabricated runs for the tests of claims, with curves, costs and configurations that the tests choose."""
 
 from __future__ import annotations
 
@@ -26,22 +26,23 @@ def run(
     status: str = "FINISHED",
     settings: Mapping[str, Any] | None = None,
 ) -> Run:
-    """A run of the configuration that `overrides` makes; `settings` are keys that this version may not know."""
+    """Return a run of the default configuration with `overrides`; `settings` replaces entries of `Run.settings`."""
     config = load_config(None, list(overrides))
     count = len(next(iter(rounds.values())))
     table = pd.DataFrame({"round": steps or range(1, count + 1), **rounds})
     values = {name: column[-1] for name, column in rounds.items()}
     name = "-".join(text.rpartition("=")[2] for text in overrides)
-    made = Run(History(name, status, None, "", {"git_commit": commit, "cpu": cpu}, values, Tables(table), 0, 1), config)
+    history = History(name, status, None, "", {"git_commit": commit, "cpu": cpu}, values, Tables(table), 0, 1)
+    fabricated = Run(history, config)
     if settings:
-        made.__dict__["settings"] = made.settings | dict(settings)  # a cached property
-    return made
+        fabricated.__dict__["settings"] = fabricated.settings | dict(settings)  # a cached property
+    return fabricated
 
 
-def accuracy(h: int, scheduler: str, curve: Sequence[float], seed: int = 0, *more: str, **kinds: Any) -> Run:
-    """A run of Figure 3."""
+def accuracy(h: int, scheduler: str, curve: Sequence[float], seed: int = 0, *overrides: str, **kinds: Any) -> Run:
+    """Return a run of Figure 3."""
     names = (f"scheduling.num_scheduled={h}", f"scheduling.name={scheduler}", f"seed={seed}")
-    return run({metrics.ACCURACY: curve}, *names, "data.name=fashion_mnist", *more, **kinds)
+    return run({metrics.ACCURACY: curve}, *names, "data.name=fashion_mnist", *overrides, **kinds)
 
 
 def sweep(name: str, runs: list[Run], task: str = DEFAULT) -> Sweep:
@@ -49,7 +50,7 @@ def sweep(name: str, runs: list[Run], task: str = DEFAULT) -> Sweep:
 
 
 def judged(name: str, runs: list[Run], task: str = DEFAULT) -> pd.DataFrame:
-    """The table of verdicts of an exhibit on these runs."""
+    """Return the verdicts on an exhibit's claims from these runs."""
     shown = EXHIBITS[name]
     return verdicts(shown, sweep(shown.config, runs, task))
 

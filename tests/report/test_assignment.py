@@ -1,4 +1,4 @@
-"""hflray.report.assignment: the figures of the table by hand, and files that can be opened."""
+"""hflray.report.assignment: the table has the numbers computed by hand, and the files can be opened."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STUDIES = {
 }
 
 
-def test_the_summary_by_hand() -> None:
+def test_the_summary_has_the_statistics_computed_by_hand() -> None:
     rows = summary(STUDIES)
     row = rows.loc["geographic"]
     assert row["objective"] == 30.0
@@ -45,7 +45,7 @@ def test_the_summary_by_hand() -> None:
     assert list(rows.index) == list(STUDIES)
 
 
-def test_files_and_table(tmp_path) -> None:
+def test_the_files_and_the_table_hold_the_study(tmp_path) -> None:
     table, paths = write("title", STUDIES, tmp_path / "out")
     assert [path.name for path in paths] == [
         "assignment.csv",

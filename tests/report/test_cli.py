@@ -1,4 +1,4 @@
-"""hflray.report.cli: the commands as a user types them, and one line for every mistake."""
+"""hflray.report.cli: the commands work as a user types them, and every mistake gets one line."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hflray.report.cli import CONFIGS, main
 
 
 def call(capsys, *arguments: str) -> tuple[int, str, list[str]]:
-    """Exit code, what was printed, and the lines of errors."""
+    """Run the command; return the exit code, the output, and the lines of errors."""
     with pytest.raises(SystemExit) as end:
         main(arguments)
     out, err = capsys.readouterr()
     return int(end.value.code or 0), out, err.splitlines()
 
 
-def test_a_sweep_to_files_and_back_from_its_export(results, tmp_path, capsys, monkeypatch) -> None:
+def test_a_sweep_and_its_export_have_the_same_report(results, tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     code, out, err = call(capsys, "tiny", "--results", str(results), "--out", "o", "--export", "exports")
     assert (code, err) == (0, [])
@@ -38,20 +38,20 @@ def test_a_sweep_to_files_and_back_from_its_export(results, tmp_path, capsys, mo
     assert "round 2: 6 of 12 devices at 3 edges" in out
 
 
-def test_a_figure_that_cannot_be_drawn_is_said_and_the_other_is_drawn(results, tmp_path, capsys) -> None:
-    place = ("--results", str(results), "--out", str(tmp_path))
-    code, out, _ = call(capsys, "tiny", *place, "--figure", "fig3", "--figure", "fig5")
+def test_a_figure_that_cannot_be_drawn_is_reported_and_the_other_is_drawn(results, tmp_path, capsys) -> None:
+    folders = ("--results", str(results), "--out", str(tmp_path))
+    code, out, _ = call(capsys, "tiny", *folders, "--figure", "fig3", "--figure", "fig5")
     assert code == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fig3.png", "fig3.svg"]
     assert "missing: fig5: not drawn:" in out
     assert "not tested" in out
-    code, _, _ = call(capsys, "tiny", *place, "--figure", "fig5")
+    code, _, _ = call(capsys, "tiny", *folders, "--figure", "fig5")
     assert code == 1
 
 
 def test_a_run_is_found_in_the_latest_sweep_that_has_it(results, capsys) -> None:
-    place = ("--results", str(results))
-    code, out, _ = call(capsys, "explain", "digits-H6-λ1-fedavg-geographic-s1", "--round", "1", *place)
+    folders = ("--results", str(results))
+    code, out, _ = call(capsys, "explain", "digits-H6-λ1-fedavg-geographic-s1", "--round", "1", *folders)
     assert code == 0
     assert "which knows no clusters" in out
 
@@ -70,8 +70,8 @@ def test_a_run_is_found_in_the_latest_sweep_that_has_it(results, capsys) -> None
 )
 def test_a_mistake_is_one_line(arguments, words, results, capsys, monkeypatch, tmp_path) -> None:
     monkeypatch.chdir(tmp_path)
-    place = () if "--from" in arguments else ("--results", str(results))
-    code, out, err = call(capsys, *arguments, *place)
+    folders = () if "--from" in arguments else ("--results", str(results))
+    code, out, err = call(capsys, *arguments, *folders)
     assert code == 2
     assert len(err) == 1
     assert words in err[0]
@@ -89,14 +89,14 @@ def test_a_shipped_sweep_from_smoke_to_page(stem, drawn, capsys, tmp_path) -> No
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    place = ("--results", str(tmp_path / "hflray_results"), "--out", str(tmp_path / "o"))
-    code, out, err = call(capsys, f"{stem}-smoke", *place)
+    folders = ("--results", str(tmp_path / "hflray_results"), "--out", str(tmp_path / "o"))
+    code, out, err = call(capsys, f"{stem}-smoke", *folders)
     assert (code, err) == (0, [])
     assert not any(line.startswith("missing:") for line in out.splitlines())
     assert {drawn, "index.html"} <= {path.name for path in (tmp_path / "o").iterdir()}
 
 
-def test_the_listing_and_the_help(capsys) -> None:
+def test_the_listing_and_the_help_name_the_commands(capsys) -> None:
     code, out, _ = call(capsys, "list")
     assert code == 0
     assert "python -m hflray.report fig7_framework --figure fig7" in out

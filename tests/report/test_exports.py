@@ -1,4 +1,4 @@
-"""hflray.report.exports: an export holds all of a sweep, and several of them are one exhibit."""
+"""hflray.report.exports: an export holds a whole sweep, and several exports form one exhibit."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 from hflray.errors import ConfigError
 from hflray.report.exports import ABOUT, FILE, export, exports, read_exhibit, read_export
 from hflray.report.runs import Sweep
-from tests.report.test_runs import same
+from tests.report.test_runs import assert_same_sweep
 
 
-def test_an_export_holds_all_of_it_and_no_paths(sweep, tmp_path) -> None:
+def test_an_export_holds_the_whole_sweep_and_no_local_paths(sweep, tmp_path) -> None:
     paths = export(sweep, tmp_path / "tiny")
-    same(read_export(tmp_path / "tiny"), sweep)
+    assert_same_sweep(read_export(tmp_path / "tiny"), sweep)
     assert exports(tmp_path) == [tmp_path / "tiny"]
     assert exports(tmp_path / "tiny") == [tmp_path / "tiny"]
     assert sum(path.stat().st_size for path in paths) < 300_000
@@ -26,15 +26,15 @@ def test_an_export_holds_all_of_it_and_no_paths(sweep, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"version": 99}'])
-def test_a_damaged_export_is_one_line(text, tmp_path) -> None:
+def test_a_damaged_export_is_an_error_of_one_line(text, tmp_path) -> None:
     (tmp_path / "runs.json").write_text(text)
     with pytest.raises(ConfigError) as caught:
         read_export(tmp_path)
     assert len(str(caught.value).splitlines()) == 1
 
 
-def part(sweep: Sweep, folder: Path, seed: int, name: str, **changes: object) -> None:
-    """Export the sweep's runs of one seed, as if a sweep of that name had made them."""
+def export_part(sweep: Sweep, folder: Path, seed: int, name: str, **changes: object) -> None:
+    """Export the sweep's runs of one seed as those of a sweep of another name."""
     runs = [
         replace(
             run,
@@ -47,10 +47,10 @@ def part(sweep: Sweep, folder: Path, seed: int, name: str, **changes: object) ->
     export(Sweep(name, name, sweep.task, "", runs), folder)
 
 
-def test_several_exports_are_one_exhibit(sweep, tmp_path) -> None:
+def test_several_exports_form_one_exhibit(sweep, tmp_path) -> None:
     top = tmp_path / "fig3_fashion_scheduling"
-    part(sweep, top / "h10", 0, "fig3_fashion_scheduling")
-    part(sweep, top / "more" / "h30", 1, "another name")
+    export_part(sweep, top / "h10", 0, "fig3_fashion_scheduling")
+    export_part(sweep, top / "more" / "h30", 1, "another name")
     (top / "h10" / ABOUT).write_text("made elsewhere\n")
     assert exports(tmp_path) == [top]
     read = read_exhibit(top)
@@ -62,11 +62,11 @@ def test_several_exports_are_one_exhibit(sweep, tmp_path) -> None:
     assert read_exhibit(top / "h10").parts == {"": "made elsewhere"}
 
 
-def test_of_two_runs_of_a_trial_the_newer_counts_and_it_is_said(sweep, tmp_path) -> None:
+def test_the_newer_of_two_runs_of_a_trial_is_used_and_a_note_names_the_other(sweep, tmp_path) -> None:
     top = tmp_path / "fig3"
-    part(sweep, top / "a", 0, "x", later=5000)
-    part(sweep, top / "b", 0, "x", config={"max_rounds": 7})  # how long it may run is not what it computes
-    part(sweep, top / "c", 1, "x")
+    export_part(sweep, top / "a", 0, "x", later=5000)
+    export_part(sweep, top / "b", 0, "x", config={"max_rounds": 7})  # the number of rounds does not identify a trial
+    export_part(sweep, top / "c", 1, "x")
     read = read_exhibit(top)
     assert sorted(run.part for run in read.runs) == ["a", "a", "c", "c"]
     assert len(read.notes) == 2
@@ -74,14 +74,14 @@ def test_of_two_runs_of_a_trial_the_newer_counts_and_it_is_said(sweep, tmp_path)
     assert f"b/{old}: left out: a/{old} is a newer run of the same trial" in read.notes
 
 
-def test_runs_that_differ_in_a_setting_are_both_kept(sweep, tmp_path) -> None:
+def test_runs_that_differ_in_an_identifying_setting_are_both_used(sweep, tmp_path) -> None:
     top = tmp_path / "fig3"
-    part(sweep, top / "a", 0, "x")
-    part(sweep, top / "b", 0, "x", config={"target_accuracy": 0.1})
+    export_part(sweep, top / "a", 0, "x")
+    export_part(sweep, top / "b", 0, "x", config={"target_accuracy": 0.1})
     read = read_exhibit(top)
-    assert len(read.runs) == 2, "the target alone makes no other trial"
+    assert len(read.runs) == 2, "the target accuracy does not identify a trial"
     other = {"cost": sweep.runs[0].config.cost.model_copy(update={"delay_weight": 2.0})}
-    part(sweep, top / "b", 0, "x", config=other)
+    export_part(sweep, top / "b", 0, "x", config=other)
     read = read_exhibit(top)
     assert len(read.runs) == 4
     assert set(read.keys) == {
@@ -92,9 +92,9 @@ def test_runs_that_differ_in_a_setting_are_both_kept(sweep, tmp_path) -> None:
         export(read, tmp_path / "again")
 
 
-def test_a_part_that_cannot_be_read_is_said_and_the_others_count(sweep, tmp_path) -> None:
+def test_a_part_that_cannot_be_read_is_noted_and_the_others_are_used(sweep, tmp_path) -> None:
     top = tmp_path / "fig3"
-    part(sweep, top / "a", 0, "x")
+    export_part(sweep, top / "a", 0, "x")
     (top / "b").mkdir()
     (top / "b" / FILE).write_text("{}")
     read = read_exhibit(top)
@@ -108,19 +108,19 @@ def test_a_part_that_cannot_be_read_is_said_and_the_others_count(sweep, tmp_path
 
 def test_parts_of_two_tasks_are_refused(sweep, tmp_path) -> None:
     top = tmp_path / "fig3"
-    part(sweep, top / "a", 0, "x")
-    part(sweep, top / "b", 1, "x")
+    export_part(sweep, top / "a", 0, "x")
+    export_part(sweep, top / "b", 1, "x")
     content = json.loads((top / "b" / FILE).read_text())
     (top / "b" / FILE).write_text(json.dumps(content | {"task": "clustering"}))
     with pytest.raises(ConfigError, match="must be of one task; a is of task experiment, b is of task clustering"):
         read_exhibit(top)
 
 
-def test_what_was_taken_over_is_there() -> None:
+def test_the_committed_runs_of_figure_3_are_complete() -> None:
     top = Path(__file__).parents[1] / "data" / "results" / "fig3_fashion_scheduling"
     read = read_exhibit(top)
-    taken = [run for run in read.runs if run.part in ("h10", "h30")]
-    assert len(taken) == 6
-    assert {run.commit for run in taken} == {"6c93c38326e3"}
-    assert all(len(run.rounds) == 60 and run.ended for run in taken)
+    runs = [run for run in read.runs if run.part in ("h10", "h30")]
+    assert len(runs) == 6
+    assert {run.commit for run in runs} == {"6c93c38326e3"}
+    assert all(len(run.rounds) == 60 and run.ended for run in runs)
     assert "made outside" in read.parts["h10"]

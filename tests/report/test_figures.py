@@ -1,4 +1,4 @@
-"""hflray.report.figures: what is drawn is what was run."""
+"""hflray.report.figures: the figures show the values of the runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.report.fabricated import run
 from tests.report.fabricated import sweep as fabricated
 
 
-def test_a_line_for_each_scheduler(sweep, records) -> None:
+def test_each_scheduler_has_a_line_with_its_mean(sweep, records) -> None:
     runs = sweep.groups()["IKC"]
     both = np.array([[record.accuracy for record in records[run.name]] for run in runs])
     figure = figures.curves(sweep)
@@ -24,11 +24,11 @@ def test_a_line_for_each_scheduler(sweep, records) -> None:
     np.testing.assert_allclose(axes.lines[0].get_ydata(), 100 * both.mean(axis=0))
     assert "%" in axes.get_ylabel()
     assert axes.get_xlabel() == "Round"
-    assert len(axes.collections) == 2  # the shades
+    assert len(axes.collections) == 2  # the shaded deviations
 
 
 @pytest.mark.parametrize("name", ["accuracy", "cost", "pareto"])
-def test_files_can_be_opened(name, sweep, tmp_path) -> None:
+def test_files_can_be_opened_and_are_reproducible(name, sweep, tmp_path) -> None:
     png, svg = figures.save(figures.FIGURES[name], sweep, tmp_path, name)
     pixels = image.imread(png)
     assert pixels[..., :3].min() < 0.5 < pixels[..., :3].max()
@@ -38,14 +38,14 @@ def test_files_can_be_opened(name, sweep, tmp_path) -> None:
     assert svg.read_bytes() == first
 
 
-def test_the_framework_is_drawn_from_any_part_of_it(sweep) -> None:
+def test_figure_7_can_be_drawn_from_a_part_of_its_runs(sweep) -> None:
     figure = figures.framework(sweep)
     labels = [axes.get_ylabel() for axes in figure.axes if axes.get_visible()]
     assert labels[0] == "Test accuracy (%)"
     assert len(labels) == 6
 
 
-def test_deployments_of_an_assigner_are_one_bar_with_their_spread() -> None:
+def test_the_deployments_of_an_assigner_form_one_bar_with_their_spread() -> None:
     names = (metrics.ROUND_DELAY_S, metrics.ROUND_ENERGY_J, metrics.ROUND_OBJECTIVE, metrics.WALL_ASSIGN_S,
              metrics.ASSIGNMENT_GAP)  # fmt: skip
     runs = [run({name: [value] for name in names}, "assignment.name=hfel", settings={DEPLOYMENT: seed})
@@ -59,13 +59,13 @@ def test_deployments_of_an_assigner_are_one_bar_with_their_spread() -> None:
 
 
 @pytest.mark.parametrize("draw", [figures.clustering_bars, figures.learning])
-def test_what_was_not_logged_is_one_line(draw, sweep) -> None:
-    if draw is figures.clustering_bars:  # IKC's runs logged theirs: take them away
+def test_a_metric_that_was_not_logged_is_an_error_of_one_line(draw, sweep) -> None:
+    if draw is figures.clustering_bars:  # only IKC's runs logged the costs of clustering
         sweep = type(sweep)(sweep.name, sweep.title, sweep.task, "", sweep.groups()["FedAvg"])
     with pytest.raises(ConfigError, match="no run of its task 'experiment' logged") as caught:
         draw(sweep)
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_every_figure_of_a_task_is_there() -> None:
+def test_the_tasks_name_exactly_the_existing_figures() -> None:
     assert {stem for task in TASKS.values() for stem in task.shown.figures} == set(figures.FIGURES)

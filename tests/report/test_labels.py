@@ -1,4 +1,4 @@
-"""hflray.report.labels: what a reader calls a run's settings, and the colours of methods."""
+"""hflray.report.labels: the labels of a run's settings, and the colours of methods."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 import hflray
 from hflray import metrics
 from hflray.report import labels
-from hflray.report.labels import COLOURS, NAMES, colour, describe, hfel, marked, pretty
+from hflray.report.labels import COLOURS, NAMES, colour, describe, hfel, mark_modified, pretty
 from tests.report.fabricated import CLEAN, run
 
 PACKAGE = Path(hflray.__file__).parent
 
 
-def test_a_method_has_its_name_and_its_colour_everywhere() -> None:
+def test_a_method_has_its_label_and_its_colour() -> None:
     assert [pretty(name) for name in ("ikc", "hfel", "d3qn", "somebody_elses")] == [
         "IKC", "HFEL", "D3QN", "somebody_elses",
     ]  # fmt: skip
@@ -24,22 +24,22 @@ def test_a_method_has_its_name_and_its_colour_everywhere() -> None:
     assert colour("local search", 9) == COLOURS[1]
 
 
-def test_names_and_colours_of_methods_are_typed_there_only() -> None:
-    """No string elsewhere is a method's name as a reader calls it, or a colour of the palette."""
-    known = {named.label for name, named in NAMES.items() if named.label != name} | {hfel(100), hfel(300)} | {*COLOURS}
-    # The rows of Table II are the paper's own, of which one is called IKC.
+def test_labels_and_colours_of_methods_are_defined_only_in_labels() -> None:
+    """No string in another module is the label of a method or a colour of the palette."""
+    labels_of = {label.label for name, label in NAMES.items() if label.label != name} | {hfel(100), hfel(300)}
+    # Table II's rows have the paper's own labels, one of which is IKC.
     allowed = {("report/choices.py", pretty("ikc"))}
-    found = [
+    copies = [
         (path.relative_to(PACKAGE).as_posix(), node.value)
         for path in sorted(PACKAGE.rglob("*.py"))
         if path.name != "labels.py"
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in known
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in labels_of | {*COLOURS}
     ]
-    assert set(found) == allowed
+    assert set(copies) == allowed
 
 
-def test_a_label_says_what_has_an_effect() -> None:
+def test_a_label_leaves_out_settings_without_effect() -> None:
     one = run(
         {metrics.ACCURACY: [0.5]},
         "assignment.name=hfel",
@@ -52,8 +52,8 @@ def test_a_label_says_what_has_an_effect() -> None:
     assert describe(one, ["scheduling.num_scheduled", "cost.delay_weight", "data.dirichlet_alpha"]) == "H = 10, λ = 1"
 
 
-def test_a_modified_checkout_is_said() -> None:
+def test_the_label_counts_runs_from_a_modified_checkout() -> None:
     runs = [run({metrics.ACCURACY: [0.5]}, commit=commit) for commit in (CLEAN, f"{CLEAN}-dirty")]
-    assert marked("IKC", runs[:1]) == "IKC"
-    assert marked("IKC", runs) == "IKC (1 of 2 runs: modified checkout)"
-    assert marked("IKC", runs[1:]) == "IKC (modified checkout)"
+    assert mark_modified("IKC", runs[:1]) == "IKC"
+    assert mark_modified("IKC", runs) == "IKC (1 of 2 runs: modified checkout)"
+    assert mark_modified("IKC", runs[1:]) == "IKC (modified checkout)"

@@ -1,4 +1,4 @@
-"""hflray.report.page: the page opens in a browser without a server and without an error, and shows what was run."""
+"""hflray.report.page: the page opens in a browser without a server and without an error, and shows the runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def data_of(text: str) -> dict:
     return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)[1])
 
 
-def test_the_page_holds_every_round_and_asks_for_nothing(sweep, records) -> None:
+def test_the_page_holds_every_round_and_loads_nothing_from_a_server(sweep, records) -> None:
     text, missing = page.render(sweep)
     assert missing == []
     assert not re.search(r'<(script|link|img)[^>]+(src|href)="http', text)
@@ -47,13 +47,13 @@ def test_an_assignment_study_shows_gap_and_objective_by_median_mean_p95_and_wors
     read = read_exhibit(Path(__file__).parents[1] / "data" / "results" / "fig6_assignment")
     text, _ = page.render(read)
     heads = [html.unescape(head) for head in re.findall(r"<th>(.*?)</th>", text)]
-    for what in ("gap to bound, %: median", "objective above HFEL-300's, %: median"):
-        place = heads.index(what)
-        assert heads[place : place + 4] == [what, "mean", "p95", "worst"]
-    assert "Means over the deployments" in text
+    for heading in ("gap to bound, %: median", "objective above HFEL-300's, %: median"):
+        position = heads.index(heading)
+        assert heads[position : position + 4] == [heading, "mean", "p95", "worst"]
+    assert "means over the deployments" in text
 
 
-def test_what_is_missing_is_on_the_page_and_the_rest_as_well(sweep) -> None:
+def test_the_page_lists_what_is_missing_and_shows_the_rest(sweep) -> None:
     run = sweep.runs[0]
     bare = Run(replace(run.history, tables=replace(run.history.tables, devices=None)), run.config)
     odd = Sweep("odd", "odd </script><b>", "experiment", "", [bare], ["half: not finished"])
@@ -66,7 +66,7 @@ def test_what_is_missing_is_on_the_page_and_the_rest_as_well(sweep) -> None:
     assert len(data["charts"]) == 9
 
 
-def test_a_metrics_row_is_all_that_its_column_bars_and_curve_need(monkeypatch) -> None:
+def test_a_new_row_of_metrics_gets_its_column_bars_and_curve(monkeypatch) -> None:
     row = metrics.Metric("round/heat", "Heat of a round", "J", "round", shown="kJ", scale=0.001, format="{:.2f}",
                          heading="heat", bar=9, curve=True)  # fmt: skip
     monkeypatch.setitem(metrics.METRICS, row.name, row)
@@ -86,13 +86,13 @@ EVIL = "<script>alert(1)</script>"
 
 
 def named_badly(sweep: Sweep) -> Sweep:
-    """The sweep under the name of a script, and so its first run, its description and what is said of it."""
+    """Return the sweep with a script as its name, its description, its part and the name of its first run."""
     first, *others = sweep.runs
     runs = [Run(replace(first.history, name=EVIL), first.config), *others]
     return Sweep(EVIL, EVIL, "experiment", EVIL, runs, [f"{EVIL}: not finished"], {EVIL: EVIL})
 
 
-def test_a_name_that_is_a_script_is_text(sweep) -> None:
+def test_a_name_that_is_a_script_is_escaped(sweep) -> None:
     claims = pd.DataFrame([{EVIL: EVIL}])
     text, _ = page.render(named_badly(sweep), claims)
     assert EVIL not in text
@@ -103,7 +103,7 @@ def test_a_name_that_is_a_script_is_text(sweep) -> None:
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium here")
-def test_a_name_that_is_a_script_is_not_run(sweep, tmp_path) -> None:
+def test_a_name_that_is_a_script_is_not_executed(sweep, tmp_path) -> None:
     path, _ = page.write(named_badly(sweep), tmp_path)
     with Page(1400, 1000) as browser:
         browser.call("Page.addScriptToEvaluateOnNewDocument", source=HOOK + "window.alert = () => { alerted = true; };")
@@ -115,7 +115,7 @@ def test_a_name_that_is_a_script_is_not_run(sweep, tmp_path) -> None:
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium here")
-def test_in_a_browser(sweep, tmp_path) -> None:
+def test_a_browser_draws_the_charts_and_follows_the_controls(sweep, tmp_path) -> None:
     path, _ = page.write(sweep, tmp_path)
     with Page(1400, 1000) as browser:
         browser.call("Page.addScriptToEvaluateOnNewDocument", source=HOOK)

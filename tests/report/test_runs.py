@@ -1,4 +1,4 @@
-"""hflray.report.runs: the same runs from MLflow, the journal and an export, and what is said of what they lack."""
+"""hflray.report.runs: MLflow, the journal and an export give the same runs, and notes name what is missing."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ from hflray.tracking import Tracker
 from tests.conftest import small_config
 
 
-def same(one: Sweep, other: Sweep) -> None:
+def assert_same_sweep(one: Sweep, other: Sweep) -> None:
     assert [run.name for run in one.runs] == [run.name for run in other.runs]
-    for mine, theirs in zip(one.runs, other.runs, strict=True):
-        pd.testing.assert_frame_equal(mine.rounds, theirs.rounds, check_dtype=False)
-        assert mine.devices is not None
-        assert theirs.devices is not None
-        pd.testing.assert_frame_equal(mine.devices, theirs.devices)
-        assert mine.config.model_copy(update={"tracking": theirs.config.tracking}) == theirs.config
+    for left, right in zip(one.runs, other.runs, strict=True):
+        pd.testing.assert_frame_equal(left.rounds, right.rounds, check_dtype=False)
+        assert left.devices is not None
+        assert right.devices is not None
+        pd.testing.assert_frame_equal(left.devices, right.devices)
+        assert left.config.model_copy(update={"tracking": right.config.tracking}) == right.config
 
 
-def test_runs_come_from_mlflow_with_every_round(sweep, records) -> None:
+def test_mlflow_has_every_round_of_every_run(sweep, records) -> None:
     assert sweep.notes == []
     assert sweep.keys == ["scheduling.name"]
     assert {label: len(runs) for label, runs in sweep.groups().items()} == {"IKC": 2, "FedAvg": 2}
     for run in sweep.runs:
-        made = records[run.name]
-        assert run.series(metrics.ACCURACY).tolist() == [record.accuracy for record in made]
-        assert [list(row) for row in run.rounds["devices"]] == [record.devices.tolist() for record in made]
-        assert run.last(metrics.TOTAL_ENERGY_J) == made[-1].totals["energy_j"]
+        rounds = records[run.name]
+        assert run.series(metrics.ACCURACY).tolist() == [record.accuracy for record in rounds]
+        assert [list(row) for row in run.rounds["devices"]] == [record.devices.tolist() for record in rounds]
+        assert run.last(metrics.TOTAL_ENERGY_J) == rounds[-1].totals["energy_j"]
         assert run.reached(0.0) == 1
         assert run.reached(1.01) is None
         assert np.isnan(run.last("no/such"))
 
 
-def test_a_server_that_does_not_answer_costs_a_note(results, sweep, monkeypatch) -> None:
+def test_a_server_that_does_not_answer_is_replaced_by_the_journal_with_a_note(results, sweep, monkeypatch) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     read = read_sweep(results, "tiny", tracking_uri="http://127.0.0.1:9")
     assert len(read.notes) == 1
     assert "http://127.0.0.1:9 does not answer" in read.notes[0]
     assert "from the journal" in read.notes[0]
-    same(read, sweep)
+    assert_same_sweep(read, sweep)
 
 
-def test_without_server_and_journal_it_is_one_line(results, tmp_path) -> None:
+def test_without_server_and_journal_the_error_has_one_line(results, tmp_path) -> None:
     shutil.copytree(results, tmp_path / "r", ignore=shutil.ignore_patterns("journal", "mlflow.db", "artifacts"))
     with pytest.raises(ConfigError, match="has no runs of tiny") as caught:
         read_sweep(tmp_path / "r", "tiny", tracking_uri=f"sqlite:///{tmp_path}/other.db")
@@ -90,7 +90,7 @@ def test_a_damaged_journal_is_named(results, sweep, tmp_path, change, why) -> No
     (note,) = read.notes
     assert note.startswith(f"{name}: its journal {path} cannot be read (")
     assert why in note
-    same(read, sweep)  # MLflow has it
+    assert_same_sweep(read, sweep)  # MLflow has it
     alone = read_sweep(tmp_path / "r", "tiny", tracking_uri=f"sqlite:///{tmp_path}/other.db")
     assert alone.notes[0] == note
     assert [run.name for run in alone.runs] == [run.name for run in sweep.runs if run.name != name]
@@ -115,7 +115,7 @@ def test_when_nothing_can_be_read_the_damage_is_said(results, tmp_path) -> None:
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_half_finished_failed_and_empty_runs_are_said(results, tmp_path) -> None:
+def test_notes_name_unfinished_failed_and_empty_runs(results, tmp_path) -> None:
     shutil.copytree(results, tmp_path / "r")
     folder = next((tmp_path / "r").glob("tiny-*"))
     about = json.loads((folder / "sweep.json").read_text())
@@ -137,7 +137,7 @@ def test_half_finished_failed_and_empty_runs_are_said(results, tmp_path) -> None
         read.find("halve")
 
 
-def test_names_in_words(sweep) -> None:
+def test_labels_leave_out_settings_without_effect(sweep) -> None:
     run = sweep.runs[0]
     keys = ["data.partition", "data.majority_fraction", "data.dirichlet_alpha", "scheduling.num_scheduled"]
     assert describe(run, keys) == "majority 80%, H = 6"

@@ -1,4 +1,4 @@
-"""hflray.report.series: curves, bars and points by hand."""
+"""hflray.report.series: curves, bars and points have the values computed by hand."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.report.fabricated import accuracy, run, sweep
 MB = 8e6  # bits
 
 
-def test_nothing_is_drawn_in_it() -> None:
-    """A notebook has the numbers of a chart without a drawing library."""
+def test_it_imports_no_drawing_library() -> None:
+    """A notebook can use the numbers of a chart without a drawing library."""
     code = "import sys, hflray.report.series; print(*({'matplotlib', 'plotly', 'jinja2'} & {*sys.modules}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
 
 
-def test_mean_and_deviation_by_round(sweep, records) -> None:
+def test_the_mean_and_the_deviation_are_those_of_the_records(sweep, records) -> None:
     runs = sweep.groups()["IKC"]
     table = series.over_seeds(runs, metrics.ACCURACY)
     both = np.array([[record.accuracy for record in records[run.name]] for run in runs])
@@ -34,7 +34,7 @@ def test_mean_and_deviation_by_round(sweep, records) -> None:
 
 
 class Learned:
-    """A run with points where its time let it have some."""
+    """A run with values at these steps."""
 
     def __init__(self, points: dict[int, float]) -> None:
         self.points = points
@@ -43,23 +43,23 @@ class Learned:
         return pd.Series(self.points)
 
 
-def test_curves_of_unequal_steps_are_averaged_in_order() -> None:
+def test_curves_with_unequal_steps_are_interpolated_and_averaged() -> None:
     table = series.over_seeds([Learned({10: 0.0, 20: 2.0, 35: 5.0}), Learned({10: 1.0, 15: 2.0, 20: 3.0})], "return")
     assert list(table.index) == [10, 15, 20, 35]
-    np.testing.assert_allclose(table["mean"], [0.5, 1.5, 2.5, 5.0])  # the first run's value at 15 is taken between
+    np.testing.assert_allclose(table["mean"], [0.5, 1.5, 2.5, 5.0])  # the first run's value at 15 is interpolated
     assert list(table["runs"]) == [2, 2, 2, 1]
 
 
-def test_a_curve_is_in_the_unit_shown() -> None:
+def test_a_curve_is_in_the_displayed_unit() -> None:
     runs = [accuracy(10, "ikc", curve, seed) for seed, curve in enumerate(([0.1, 0.5], [0.3, 0.5]))]
     runs += [accuracy(30, "ikc", [0.4, 0.8])]
-    found = series.curves(sweep("fig3", runs), metrics.ACCURACY)
-    assert {panel: [line.name for line in lines] for panel, lines in found.items()} == {"": ["H = 10", "H = 30"]}
-    ten, thirty = found[""]
+    panels = series.curves(sweep("fig3", runs), metrics.ACCURACY)
+    assert {panel: [line.name for line in lines] for panel, lines in panels.items()} == {"": ["H = 10", "H = 30"]}
+    ten, thirty = panels[""]
     np.testing.assert_allclose(ten.table["mean"], [20.0, 50.0])  # percent
-    away = 10 * 2**0.5  # of 10 and 30, with one degree of freedom less
-    np.testing.assert_allclose(ten.table["low"], [20 - away, 50.0])
-    np.testing.assert_allclose(ten.table["high"], [20 + away, 50.0])
+    std = 10 * 2**0.5  # the deviation of 10 and 30, with n − 1 degrees of freedom
+    np.testing.assert_allclose(ten.table["low"], [20 - std, 50.0])
+    np.testing.assert_allclose(ten.table["high"], [20 + std, 50.0])
     assert ten.rounds.tolist() == [1.0, 2.0]
     assert thirty.table.to_numpy().tolist() == [[40.0] * 3, [80.0] * 3]
     assert ten.logged
@@ -106,9 +106,9 @@ def test_bars_of_an_assignment_study_are_means_over_fleets_and_the_median_of_the
     assert latency.spread == pytest.approx(2**0.5)
 
 
-def test_groups_that_differ_in_h_only_have_one_colour() -> None:
+def test_groups_that_differ_only_in_h_have_one_colour() -> None:
     runs = [accuracy(h, name, [0.5]) for h in (10, 30) for name in ("ikc", "fedavg")]
-    assert series.tints(sweep("fig3", runs)) == {
+    assert series.group_colours(sweep("fig3", runs)) == {
         "IKC, H = 10": BLUE, "FedAvg, H = 10": VERMILION, "IKC, H = 30": BLUE, "FedAvg, H = 30": VERMILION,
     }  # fmt: skip
 
@@ -118,12 +118,12 @@ def bill(weight: float, name: str, seed: int, delay_s: float, energy_j: float) -
     return run(rounds, f"cost.delay_weight={weight}", f"scheduling.name={name}", f"seed={seed}")
 
 
-def test_points_are_seconds_and_joules_joined_by_lambda() -> None:
+def test_points_are_delays_and_energies_in_the_order_of_lambda() -> None:
     runs = [bill(10, "ikc", 0, 2.0, 9.0), bill(1, "ikc", 0, 5.0, 3.0), bill(1, "ikc", 1, 7.0, 3.0)]
     runs += [
         bill(1, "fedavg", 0, 8.0, 4.0),
         run({metrics.ACCURACY: [0.5]}, "scheduling.name=vkc"),
-    ]  # the last has neither
+    ]  # the last run has neither delay nor energy
     table = series.points(sweep("lambda_sweep", runs))
     assert set(table["series"]) == {"IKC", "FedAvg"}
     lines = series.fronts(table)
@@ -133,7 +133,7 @@ def test_points_are_seconds_and_joules_joined_by_lambda() -> None:
     assert lines["FedAvg"][["delay_s", "energy_j"]].to_numpy().tolist() == [[8.0, 4.0]]
 
 
-def test_totals_against_h_say_who_reached_the_target() -> None:
+def test_totals_against_h_say_whether_all_runs_reached_the_target() -> None:
     def one(h: int, seed: int, reached: float, joules: float) -> Run:
         rounds = {metrics.ACCURACY: [0.1, reached], metrics.TOTAL_ENERGY_J: [1.0, joules]}
         return run(rounds, f"scheduling.num_scheduled={h}", f"seed={seed}", "target_accuracy=0.5")

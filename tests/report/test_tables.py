@@ -1,4 +1,4 @@
-"""hflray.report.tables: means and deviations by hand, markdown and LaTeX that hold them."""
+"""hflray.report.tables: means and deviations are those computed by hand, and markdown and LaTeX contain them."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ import pytest
 from hflray import metrics
 from hflray.report.labels import DEPLOYMENT
 from hflray.report.runs import Run
-from hflray.report.tables import against, spread, summary, to_latex, to_markdown, write
+from hflray.report.tables import compare_with_reference, spread, summary, to_latex, to_markdown, write
 from tests.report.fabricated import CLEAN, run
 from tests.report.fabricated import sweep as fabricated
 
 
-def test_spread_by_hand() -> None:
+def test_spread_formats_mean_and_deviation() -> None:
     assert spread([1.0, 3.0], "{:.1f}") == "2.0 ± 1.4"
     assert spread([1.0, float("nan")], "{:.1f}") == "1.0"
     assert spread([], "{:.1f}") == "–"
 
 
-def test_the_summary_is_of_the_runs(sweep, records) -> None:
+def test_the_summary_has_the_means_of_the_runs(sweep, records) -> None:
     table = summary(sweep)
     assert [label.removesuffix(" (modified checkout)") for label in table[""]] == ["IKC", "FedAvg"]
     assert list(table["seeds"]) == ["2", "2"]
     assert list(table["rounds"]) == ["2", "2"]
     last = [100 * records[run.name][-1].accuracy for run in sweep.runs if run.config.scheduling.name == "fedavg"]
     assert table["accuracy, %"][1] == f"{np.mean(last):.1f} ± {np.std(last, ddof=1):.1f}"
-    assert "rounds to target" not in table  # nobody set one
+    assert "rounds to target" not in table  # no target is set
     assert metrics.ROUNDS_TO_TARGET not in sweep.runs[0].rounds
 
 
 def assigners() -> list[Run]:
-    """Geographic on three deployments, of which one run is from a modified checkout, and D3QN, joint, on one."""
-    found = []
+    """Return runs of geographic on three deployments, one from a modified checkout, and of a joint D3QN on one."""
+    runs = []
     for deployment, delay in ((0, 1.0), (1, 3.0), (2, 5.0)):
         commit = "abc-dirty" if deployment == 2 else CLEAN
-        found.append(run(fleets(delay), "assignment.name=geographic", settings={DEPLOYMENT: deployment}, commit=commit))
+        runs.append(run(fleets(delay), "assignment.name=geographic", settings={DEPLOYMENT: deployment}, commit=commit))
     literal = ("assignment.name=d3qn", "assignment.policy=paper_literal", "allocation.coupling=joint")
-    return [*found, run(fleets(2.0), *literal, settings={DEPLOYMENT: 0}, commit="abc-dirty")]
+    return [*runs, run(fleets(2.0), *literal, settings={DEPLOYMENT: 0}, commit="abc-dirty")]
 
 
 def fleets(delay: float) -> dict[str, list[float]]:
@@ -51,7 +51,7 @@ def fleets(delay: float) -> dict[str, list[float]]:
     }
 
 
-def test_an_assignment_study_shows_the_spread_over_deployments_and_what_each_row_is() -> None:
+def test_an_assignment_study_shows_the_spread_over_deployments_and_the_coupling() -> None:
     table = summary(fabricated("fig6_assignment", assigners(), "assignment"))
     assert list(table[""]) == [
         "geographic (1 of 3 runs: modified checkout)",
@@ -60,22 +60,22 @@ def test_an_assignment_study_shows_the_spread_over_deployments_and_what_each_row
     assert list(table["deployments"]) == ["3", "1"]
     assert list(table["coupling"]) == ["per edge", "joint"]
     assert list(table["T, s"]) == ["3.0 ± 2.0", "2.0"]
-    assert list(table["worst"]) == ["50.0", "20.0"]  # of all fleets of all deployments
+    assert list(table["worst"]) == ["50.0", "20.0"]  # the worst over all fleets of all deployments
     assert list(table["gap to bound, %: median"])[1] == "15.0"
 
 
-def test_objectives_are_held_against_hfel_on_the_same_fleets_and_deployment() -> None:
+def test_objectives_are_compared_with_hfel_on_the_same_fleets_and_deployment() -> None:
     hfel = [run(fleets(delay), "assignment.name=hfel", settings={DEPLOYMENT: n}) for n, delay in enumerate((1.0, 3.0))]
-    mine = {**fleets(1.0), metrics.ROUND_OBJECTIVE: [1.0, 2.0]}
-    other = run(mine, "assignment.name=local_search", "allocation.coupling=joint", settings={DEPLOYMENT: 1})
-    nowhere = run(mine, "assignment.name=geographic", settings={DEPLOYMENT: 2})
-    table = against(fabricated("fig6_assignment", [*hfel, other, nowhere], "assignment"))
+    values = {**fleets(1.0), metrics.ROUND_OBJECTIVE: [1.0, 2.0]}
+    other = run(values, "assignment.name=local_search", "allocation.coupling=joint", settings={DEPLOYMENT: 1})
+    unpaired = run(values, "assignment.name=geographic", settings={DEPLOYMENT: 2})
+    table = compare_with_reference(fabricated("fig6_assignment", [*hfel, other, unpaired], "assignment"))
     assert table.to_numpy().tolist() == [["local search, joint deadline", "2", "-62.5", "-62.5", "-51.2", "-50.0"]]
-    assert against(fabricated("fig6_assignment", hfel, "assignment")) is None
-    assert against(fabricated("fig6_assignment", [nowhere], "assignment")) is None
+    assert compare_with_reference(fabricated("fig6_assignment", hfel, "assignment")) is None
+    assert compare_with_reference(fabricated("fig6_assignment", [unpaired], "assignment")) is None
 
 
-def test_one_deployment_and_edges_redrawn_are_told_apart() -> None:
+def test_fixed_and_redrawn_edges_are_separate_groups() -> None:
     runs = [run(fleets(1.0), "assignment.name=geographic", settings={DEPLOYMENT: seed}) for seed in (None, 0, 1)]
     table = summary(fabricated("fig6_assignment", runs, "assignment"))
     assert list(table[""]) == ["edges redrawn with each fleet", "edges kept"]
@@ -92,9 +92,9 @@ def test_one_deployment_and_edges_redrawn_are_told_apart() -> None:
         ("mine/own.safetensors", "D3QN, policy own"),
     ],
 )
-def test_every_d3qn_is_called_what_it_is(policy, name) -> None:
-    given = [f"assignment.policy={policy}"] if policy else []
-    runs = [run(fleets(1.0), "assignment.name=d3qn", *given), run(fleets(1.0), "assignment.name=hfel")]
+def test_the_label_of_d3qn_names_its_policy(policy, name) -> None:
+    overrides = [f"assignment.policy={policy}"] if policy else []
+    runs = [run(fleets(1.0), "assignment.name=d3qn", *overrides), run(fleets(1.0), "assignment.name=hfel")]
     assert summary(fabricated("fig6_assignment", runs, "assignment"))[""][0] == name
 
 
@@ -106,7 +106,7 @@ def test_runs_of_unequal_length_show_the_range() -> None:
     assert list(table["steps"]) == ["2,000 to 24,000"]
 
 
-def test_markdown_and_latex(sweep, tmp_path) -> None:
+def test_markdown_and_latex_contain_the_summary(sweep, tmp_path) -> None:
     lines = to_markdown(summary(sweep)).splitlines()
     assert lines[0].startswith("|  | seeds | rounds | accuracy, % |")
     assert {line.count("|") for line in lines} == {lines[0].count("|")}
@@ -122,7 +122,7 @@ def test_markdown_and_latex(sweep, tmp_path) -> None:
 SPECIAL = r"a$b ^c~d {e} \f% &_#"
 
 
-def test_whatever_is_special_in_latex_is_escaped() -> None:
+def test_special_characters_of_latex_are_escaped() -> None:
     text = to_latex(pd.DataFrame([{"": SPECIAL, SPECIAL + "±": "2 ± 1"}]), SPECIAL)
     escaped = r"a\$b \textasciicircum c\textasciitilde d \{e\} \textbackslash f\% \&\_\#"
     assert text.splitlines() == [

@@ -1,1 +1,1 @@
-"""The paper's claims on each of its figures and tables, and how our runs are held against them."""
+"""The paper's claims about each of its figures and tables, and the tests that compare our runs with them."""

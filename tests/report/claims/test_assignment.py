@@ -19,18 +19,18 @@ PAPER = {
 }
 
 
-def assigner(name: str, values: tuple[float, float, float], fleets: int = 100, deployment: int | None = 0, *more: str,
-             policy: str | None = None, **kinds: str) -> Run:  # fmt: skip
+def assigner(name: str, values: tuple[float, float, float], fleets: int = 100, deployment: int | None = 0,
+             *overrides: str, policy: str | None = None, **kinds: str) -> Run:  # fmt: skip
     delay, energy, latency = values
     kind, exchanges, own = NAMES[name]
     wave = [0.1 * (number % 5) for number in range(fleets)]
     rounds = {metrics.ROUND_DELAY_S: [delay + w for w in wave], metrics.ROUND_ENERGY_J: [energy + w for w in wave],
               metrics.ROUND_OBJECTIVE: [delay + energy + w for w in wave],
               metrics.WALL_ASSIGN_S: [latency] * fleets}  # fmt: skip
-    given = policy or own
+    chosen = policy or own
     names = (f"assignment.name={kind}", f"assignment.exchanges={exchanges}")
-    names += (f"assignment.policy={given}",) if given else ()
-    return run(rounds, *names, *more, settings={DEPLOYMENT: deployment}, **kinds)
+    names += (f"assignment.policy={chosen}",) if chosen else ()
+    return run(rounds, *names, *overrides, settings={DEPLOYMENT: deployment}, **kinds)
 
 
 def study(fleets: int = 100, **instead: tuple[float, float, float]) -> list[Run]:
@@ -49,24 +49,24 @@ def test_the_papers_figure_agrees_and_its_opposite_does_not() -> None:
     assert all(answer.startswith("not tested: needs 30 fleets") for answer in verdict(study(3)))
 
 
-def test_a_tie_wins_nothing() -> None:
+def test_a_tie_does_not_agree() -> None:
     table = judged("fig6", study(D3QN=(3.0, 4.0, 0.01)), "assignment")
     assert list(table["agree"][:3]) == ["no"] * 3
     assert "(D3QN and HFEL-300: a tie)" in table["ours"][0]
 
 
 @pytest.mark.parametrize("name", list(PAPER))
-def test_an_absent_assigner_lets_nobody_agree(name) -> None:
-    found = verdict([run for run, one in zip(study(), PAPER, strict=True) if one != name])
-    assert all(answer.startswith("not tested: needs") and name in answer for answer in found)
+def test_without_one_of_the_assigners_no_claim_is_tested(name) -> None:
+    verdicts = verdict([run for run, one in zip(study(), PAPER, strict=True) if one != name])
+    assert all(answer.startswith("not tested: needs") and name in answer for answer in verdicts)
 
 
 def test_other_policies_are_named_and_never_judged() -> None:
     best = (0.1, 0.1, 0.0001)
     others = [assigner("D3QN", best, policy=policy) for policy in ("any_deployment", "paper_db")]
-    found = verdict([*others, *study()[1:]])
-    assert all("not the paper's" in answer for answer in found)
-    assert "D3QN, shipped (any deployment)" in found[0]
+    verdicts = verdict([*others, *study()[1:]])
+    assert all("not the paper's" in answer for answer in verdicts)
+    assert "D3QN, shipped (any deployment)" in verdicts[0]
     table = judged("fig6", [*others, *study(D3QN=(8.0, 3.0, 2.0))], "assignment")
     assert list(table["agree"]) == ["no"] * 4
     assert "1 run (D3QN, the paper's network with dB features)" in table["evidence"][0]
@@ -87,7 +87,7 @@ def test_other_deployments_and_couplings_are_not_compared() -> None:
     assert all(answer.startswith("not tested") for answer in verdict([*far, *study()[2:]]))
 
 
-def test_only_fleets_that_all_have_count() -> None:
+def test_only_common_fleets_are_compared() -> None:
     runs = study(60)
     runs[1] = assigner("HFEL-300", PAPER["HFEL-300"], 100)
     assert "the first 60 of 100 fleets" in judged("fig6", runs, "assignment")["evidence"][0]
@@ -97,6 +97,6 @@ def test_only_fleets_that_all_have_count() -> None:
 
 def test_latencies_of_two_machines_are_not_compared() -> None:
     mixed = [*study()[:3], assigner("geographic", PAPER["geographic"], cpu="another")]
-    found = verdict(mixed)
-    assert found[:3] == ["yes"] * 3
-    assert found[3] == "not tested: needs the latencies of one machine; there are another, one"
+    verdicts = verdict(mixed)
+    assert verdicts[:3] == ["yes"] * 3
+    assert verdicts[3] == "not tested: needs the latencies of one machine; there are another, one"

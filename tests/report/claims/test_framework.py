@@ -6,14 +6,14 @@ from hflray import metrics
 from hflray.report.runs import Run
 from tests.report.fabricated import answers, judged, run
 
-TEN, FASHION, CIFAR, BYTES, DEAR, STEADY, HALF, THIRD = range(8)
+TEN, FASHION, CIFAR, BYTES, EXPENSIVE, STEADY, HALF, THIRD = range(8)
 COSTS = {"fashion_mnist": {30: 100.0, 50: 150.0, 70: 200.0, 100: 300.0},
          "cifar10": {30: 149.0, 50: 120.0, 70: 200.0, 100: 310.0}}  # fmt: skip
 TARGET = {"fashion_mnist": 0.875, "cifar10": 0.56}
 
 
 def whole(data: str, h: int, objective: float, seed: int = 0, rounds: int = 30, reach: bool = True) -> Run:
-    """A run that reaches its target in its last round but five, or never; the rounds after it are dear."""
+    """Return a run that reaches its target in its fifth round from the end, or never; later rounds are expensive."""
     scale = TARGET[data] / 0.875
     spread = 0.01 * (seed - 2) / h
     curve = [scale * 0.8 + spread] * (rounds - 5) + [scale * (0.9 if reach else 0.8) + spread] * 5
@@ -33,9 +33,9 @@ def whole(data: str, h: int, objective: float, seed: int = 0, rounds: int = 30, 
 
 
 def runs(seeds: int = 5, costs=COSTS, ten: int = 150) -> list[Run]:
-    found = [whole(data, h, cost + seed / 10, seed) for data, by in costs.items() for h, cost in by.items()
-             for seed in range(seeds)]  # fmt: skip
-    return found + [whole(data, 10, 80.0, seed, ten, False) for data in costs for seed in range(seeds)]
+    reaching = [whole(data, h, cost + seed / 10, seed) for data, by in costs.items() for h, cost in by.items()
+                for seed in range(seeds)]  # fmt: skip
+    return reaching + [whole(data, 10, 80.0, seed, ten, False) for data in costs for seed in range(seeds)]
 
 
 def test_the_papers_figure_agrees() -> None:
@@ -43,47 +43,49 @@ def test_the_papers_figure_agrees() -> None:
 
 
 def test_one_seed_is_so_far_and_has_no_spread() -> None:
-    found = answers("fig7", runs(1))
-    assert found[:STEADY] + found[HALF:] == ["so far yes"] * 7
-    assert found[STEADY].startswith("not tested: needs IKC at 2 values of H: needs 2 seeds")
+    verdicts = answers("fig7", runs(1))
+    assert verdicts[:STEADY] + verdicts[HALF:] == ["so far yes"] * 7
+    assert verdicts[STEADY].startswith("not tested: needs IKC at 2 values of H: needs 2 seeds")
 
 
-def test_what_does_not_agree() -> None:
+def test_opposite_costs_do_not_agree() -> None:
     against = {"fashion_mnist": {30: 300.0, 50: 250.0, 70: 200.0, 100: 100.0},
                "cifar10": {30: 310.0, 50: 320.0, 70: 200.0, 100: 120.0}}  # fmt: skip
-    found = answers("fig7", runs(costs=against))
-    assert [found[number] for number in (FASHION, CIFAR, DEAR, HALF)] == ["no"] * 4
-    assert found[TEN] == "yes"
+    verdicts = answers("fig7", runs(costs=against))
+    assert [verdicts[number] for number in (FASHION, CIFAR, EXPENSIVE, HALF)] == ["no"] * 4
+    assert verdicts[TEN] == "yes"
 
 
 def test_ten_that_reaches_the_target_is_a_no() -> None:
-    some = [run for run in runs() if run.config.scheduling.num_scheduled != 10]
-    good = [whole("fashion_mnist", 10, 80.0, seed) for seed in range(5)]
-    table = judged("fig7", some + good)
+    others = [run for run in runs() if run.config.scheduling.num_scheduled != 10]
+    reaching = [whole("fashion_mnist", 10, 80.0, seed) for seed in range(5)]
+    table = judged("fig7", others + reaching)
     assert table["agree"][TEN] == "no"
     assert "5 of 5 runs reached 87.5%" in table["ours"][TEN]
     assert "stop at 150 rounds" in table["if not, our guess why"][TEN]
-    assert answers("fig7", some + good[:1])[TEN] == "so far no"
+    assert answers("fig7", others + reaching[:1])[TEN] == "so far no"
 
 
-def test_three_of_150_rounds_test_nothing() -> None:
-    found = answers("fig7", runs(ten=6))
-    assert found[TEN].startswith("not tested: needs H = 10 for 150 rounds, or to its target; missing: Fashion-MNIST")
-    assert "(6 of 150 rounds, its target not reached)" in found[TEN]
+def test_a_few_of_150_rounds_test_no_claim_on_the_target() -> None:
+    verdicts = answers("fig7", runs(ten=6))
+    assert verdicts[TEN].startswith("not tested: needs H = 10 for 150 rounds, or to its target; missing: Fashion-MNIST")
+    assert "(6 of 150 rounds, its target not reached)" in verdicts[TEN]
     assert all(answer.startswith("not tested") for answer in answers("fig7", []))
 
 
-def test_costs_need_the_target_and_the_h_that_is_claimed() -> None:
+def test_costs_need_runs_at_the_target_with_the_claimed_h() -> None:
     without = [run for run in runs() if run.config.scheduling.num_scheduled != 30]
-    found = judged("fig7", without)
-    assert found["agree"][FASHION] == "not tested: needs Fashion-MNIST at H = 30 and at another H, to its target 87.5%"
+    verdicts = judged("fig7", without)
+    assert (
+        verdicts["agree"][FASHION] == "not tested: needs Fashion-MNIST at H = 30 and at another H, to its target 87.5%"
+    )
     under_way = [*without, *(whole("fashion_mnist", 30, 1.0, seed, 40, False) for seed in range(5))]
-    found = judged("fig7", under_way)
-    assert "Fashion-MNIST at H = 30 (40 of 150 rounds, its target not reached)" in found["agree"][FASHION]
+    verdicts = judged("fig7", under_way)
+    assert "Fashion-MNIST at H = 30 (40 of 150 rounds, its target not reached)" in verdicts["agree"][FASHION]
     part = [run for run in runs() if run.config.scheduling.num_scheduled in (30, 50)]
-    found = judged("fig7", part)
-    assert found["agree"][FASHION] == "so far yes"
-    assert "Missing: Fashion-MNIST at H = 70, 100" in found["evidence"][FASHION]
+    verdicts = judged("fig7", part)
+    assert verdicts["agree"][FASHION] == "so far yes"
+    assert "Missing: Fashion-MNIST at H = 70, 100" in verdicts["evidence"][FASHION]
 
 
 def test_a_tie_is_not_the_lowest() -> None:
@@ -93,8 +95,8 @@ def test_a_tie_is_not_the_lowest() -> None:
     assert "(H = 30 and H = 50: a tie)" in table["ours"][FASHION]
 
 
-def test_seeds_that_not_all_have_are_named() -> None:
+def test_a_run_whose_seed_others_lack_is_named() -> None:
     extra = whole("fashion_mnist", 30, 1e9, seed=9)
     table = judged("fig7", [*runs(), extra])
     assert table["agree"][FASHION] == "yes"
-    assert f"{extra.name} (its seed is not there for" in table["evidence"][FASHION]
+    assert f"{extra.name} (no run of " in table["evidence"][FASHION]

@@ -1,4 +1,4 @@
-"""hflray.report.claims.learning: Figure 5 is judged on Algorithm 5 as printed and on nothing else."""
+"""hflray.report.claims.learning: Figure 5 is judged only on Algorithm 5 as printed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PRINTED = {**LITERAL, DEPLOYMENT: 0}
 
 
 def learning(end: float, steps: int = 300_000, seed: int = 0, late: float = 0.0, **changes: object) -> Run:
-    """A return that rises from -30 to `end` by the middle; in the last tenth it is `late` higher."""
+    """Return a run whose return rises from -30 to `end` by the middle, and is `late` higher in the last tenth."""
     at = np.linspace(steps / 100, steps, 100).astype(int)
     curve = np.interp(at, [0, steps / 2], [-30, end]) + np.where(at > 0.9 * steps, late, 0)
     settings = PRINTED | {key.replace("__", "."): value for key, value in changes.items()}
@@ -30,14 +30,14 @@ def answer(*runs: Run) -> str:
     return answers("fig5", list(runs), "train_assigner")[0]
 
 
-def test_it_settles_around_17_or_it_does_not() -> None:
+def test_only_a_curve_that_settles_around_17_agrees() -> None:
     assert answer(learning(17.0)) == "yes"
     assert answer(learning(27.0)) == "no"
-    assert answer(learning(-30.0)) == "no"  # it does not even rise
-    assert answer(learning(14.0, late=3.0)) == "no"  # at 17, and still rising
+    assert answer(learning(-30.0)) == "no"  # the curve does not rise
+    assert answer(learning(14.0, late=3.0)) == "no"  # the curve is at 17, but still rises
 
 
-def test_a_shorter_run_can_still_come_out_either_way() -> None:
+def test_the_answer_of_a_shorter_run_is_so_far() -> None:
     assert answer(learning(17.0, 30_000)) == "so far yes"
     assert answer(learning(3.0, 30_000)) == "so far no"
     assert answer(learning(17.0, 5_000)).startswith("not tested: needs 20,000 environment steps")
@@ -45,23 +45,23 @@ def test_a_shorter_run_can_still_come_out_either_way() -> None:
 
 def test_another_network_is_named_and_not_judged() -> None:
     other = learning(17.0, learning__features="db", learning__td_loss="huber")
-    said = answer(other)
-    assert said.startswith("not tested: needs 20,000 environment steps of Algorithm 5 as printed")
-    assert "not the paper's: learning.features=db, learning.td_loss=huber" in said
+    text = answer(other)
+    assert text.startswith("not tested: needs 20,000 environment steps of Algorithm 5 as printed")
+    assert "not the paper's: learning.features=db, learning.td_loss=huber" in text
     table = judged("fig5", [other, learning(5.0, seed=1)], "train_assigner")
     assert table["agree"][0] == "no"
     assert f"Not used: {other.name} (not the paper's: learning.features=db" in table["evidence"][0]
     assert "from" in table["ours"][0]
 
 
-def test_a_deployment_that_changes_is_not_the_papers() -> None:
+def test_runs_without_a_fixed_deployment_are_not_the_papers() -> None:
     assert unlike_the_paper(learning(17.0)) == []
     assert unlike_the_paper(learning(17.0, **{DEPLOYMENT.replace(".", "__"): None})) == [f"{DEPLOYMENT}=null"]
     assert answer(learning(17.0, **{DEPLOYMENT.replace(".", "__"): None})).startswith("not tested")
 
 
-def test_unequal_steps_are_cut_to_what_all_have() -> None:
-    """The second falls to nothing after the first has ended, which is not looked at."""
+def test_curves_are_compared_up_to_their_last_common_step() -> None:
+    """The second curve falls only after the first has ended, so that the fall does not count."""
     first = learning(17.0, 30_000, learning__epsilon=[0.0, 0.0])
     at = [600 * number for number in range(1, 101)]
     curve = [-30.0] * 10 + [17.0] * 40 + [-50.0] * 50
@@ -71,7 +71,7 @@ def test_unequal_steps_are_cut_to_what_all_have() -> None:
     assert "the first 30,000 of 300,000 environment steps" in table["evidence"][0]
 
 
-def test_of_two_choices_that_the_paper_leaves_open_each_is_judged() -> None:
+def test_each_of_two_choices_that_the_paper_leaves_open_is_judged() -> None:
     good, bad = learning(17.0, learning__epsilon=[1.0, 0.05]), learning(3.0, learning__epsilon=[0.0, 0.0])
     table = judged("fig5", [good, bad], "train_assigner")
     assert table["agree"][0] == "yes with 1 of 2 choices that the paper leaves open"
@@ -79,7 +79,7 @@ def test_of_two_choices_that_the_paper_leaves_open_each_is_judged() -> None:
     assert "ε from 0 to 0: from" in table["ours"][0]
 
 
-def test_the_shipped_file_is_the_papers_and_how_long_it_runs_is_no_choice() -> None:
+def test_the_shipped_file_is_the_papers_and_its_length_is_no_choice() -> None:
     file = Path(__file__).parents[3] / "tune_configs" / "fig5_literal.yaml"
     for overrides in ([], ["learning.env_steps=300000"]):
         trials = expand(load_sweep(file, overrides))

@@ -1,4 +1,4 @@
-"""hflray.report.claims.scheduling: Figures 3 and 4 agree, do not agree, and are not tested, where they should."""
+"""hflray.report.claims.scheduling: the claims on Figures 3 and 4 get the answers that fabricated curves call for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ ABOVE, SOONER, CLOSER, FEWER, STEADIER = range(5)
 
 
 def curve(h: int, scheduler: str, seed: int, rounds: int = 60) -> list[float]:
-    """As the paper has it: IKC before VKC before FedAvg, closer and steadier with H; all pass 87.5 % within 60."""
+    """Return a curve as in the paper: IKC is before VKC and VKC before FedAvg, closer and steadier with H.
+
+    All schedulers reach 87.5 % within 60 rounds.
+    """
     speed = 1 + (RATE[scheduler] - 1) * 10 / h
     wobble = 0.001 * (seed - 2) * 10 / h
     steps = np.arange(1, rounds + 1)
@@ -29,26 +32,26 @@ def test_the_whole_evidence_gives_a_plain_yes() -> None:
     assert answers("fig3", runs()) == ["yes"] * 5
 
 
-def test_figure_4_asks_for_its_own_number_of_rounds() -> None:
+def test_figure_4_needs_more_rounds_than_figure_3() -> None:
     four = [accuracy(run.config.scheduling.num_scheduled, run.config.scheduling.name, list(run.series("accuracy")),
                      run.seed, "data.name=cifar10") for run in runs()]  # fmt: skip
     assert answers("fig4", four)[:1] == ["so far yes"]
 
 
 @pytest.mark.parametrize("part", [{"seeds": (0, 1)}, {"hs": (10, 30)}, {"rounds": 50}])
-def test_a_part_of_it_is_so_far(part) -> None:
+def test_a_part_of_the_evidence_gives_so_far(part) -> None:
     table = judged("fig3", runs(**part))
     assert list(table["agree"]) == ["so far yes"] * 5
-    said = table["evidence"][ABOVE]
+    evidence = table["evidence"][ABOVE]
     assert {"seeds": "2 of 5 seeds (0, 1)", "hs": "Missing: H = 50, 70", "rounds": "the first 50 of 60 rounds"}[
         next(iter(part))
-    ] in said
+    ] in evidence
 
 
-def test_one_seed_is_never_a_plain_answer() -> None:
-    found = answers("fig3", runs(seeds=(0,)))
-    assert found[:4] == ["so far yes"] * 4
-    assert found[STEADIER].startswith("not tested: needs IKC at 2 values of H: needs 2 seeds of IKC at H = 10")
+def test_one_seed_never_gives_a_plain_answer() -> None:
+    verdicts = answers("fig3", runs(seeds=(0,)))
+    assert verdicts[:4] == ["so far yes"] * 4
+    assert verdicts[STEADIER].startswith("not tested: needs IKC at 2 values of H: needs 2 seeds of IKC at H = 10")
 
 
 def test_the_opposite_is_a_no() -> None:
@@ -85,34 +88,34 @@ def test_a_difference_within_the_spread_of_the_seeds_is_a_tie() -> None:
     assert table["agree"][ABOVE] == "no"
 
 
-def test_an_absent_vkc_lets_nobody_agree() -> None:
-    found = answers("fig3", runs(schedulers=("ikc", "fedavg")))
-    assert found[:3] == [
+def test_without_vkc_no_comparison_with_it_is_tested() -> None:
+    verdicts = answers("fig3", runs(schedulers=("ikc", "fedavg")))
+    assert verdicts[:3] == [
         *["not tested: " + "; ".join(f"needs runs of VKC at H = {h}" for h in ALL)] * 2,
         "not tested: needs IKC, VKC, FedAvg at 2 values of H: "
         + "; ".join(f"needs runs of VKC at H = {h}" for h in ALL),
     ]
-    assert found[FEWER] == "so far yes"  # IKC and FedAvg, each against itself
+    assert verdicts[FEWER] == "so far yes"  # IKC and FedAvg are each compared with themselves across H
     assert "VKC" in judged("fig3", runs(schedulers=("ikc", "fedavg")))["evidence"][FEWER]
-    some = [*runs(hs=(10, 30)), *runs(hs=(50, 70), schedulers=("ikc", "fedavg"))]
-    table = judged("fig3", some)
+    partial = [*runs(hs=(10, 30)), *runs(hs=(50, 70), schedulers=("ikc", "fedavg"))]
+    table = judged("fig3", partial)
     assert table["agree"][ABOVE] == "so far yes"
     assert "Missing: needs runs of VKC at H = 50, needs runs of VKC at H = 70" in table["evidence"][ABOVE]
 
 
-def test_three_rounds_test_nothing() -> None:
-    found = answers("fig3", runs(rounds=3))
-    assert found[ABOVE].startswith("not tested: needs 20 rounds of IKC at H = 10")
-    assert all(answer.startswith("not tested") for answer in found)
+def test_three_rounds_test_no_claim() -> None:
+    verdicts = answers("fig3", runs(rounds=3))
+    assert verdicts[ABOVE].startswith("not tested: needs 20 rounds of IKC at H = 10")
+    assert all(answer.startswith("not tested") for answer in verdicts)
     assert all(answer.startswith("not tested") for answer in answers("fig3", []))
 
 
-def test_curves_of_unequal_length_are_judged_on_what_both_have() -> None:
-    """IKC is ahead for 30 rounds; what it does after FedAvg's end must not count."""
+def test_curves_of_unequal_length_are_judged_on_their_common_rounds() -> None:
+    """IKC is ahead for 30 rounds; its fall after FedAvg's last round must not count."""
 
     def falls(h, name, seed, rounds):
-        found = curve(h, name, seed, 60 if name == "ikc" else 30)
-        return found[:30] + [0.0] * 30 if name == "ikc" else found
+        values = curve(h, name, seed, 60 if name == "ikc" else 30)
+        return values[:30] + [0.0] * 30 if name == "ikc" else values
 
     table = judged("fig3", runs(hs=(10,), like=falls))
     assert table["agree"][ABOVE] == "so far yes"
@@ -121,19 +124,17 @@ def test_curves_of_unequal_length_are_judged_on_what_both_have() -> None:
 
 
 def test_a_dropped_run_is_named_and_does_not_count() -> None:
-    bad = accuracy(10, "ikc", [0.0] * 60, 7)  # of a seed that nobody else has
+    bad = accuracy(10, "ikc", [0.0] * 60, 7)  # no other run has this seed
     table = judged("fig3", [*runs(hs=(10,)), bad])
     assert table["agree"][ABOVE] == "so far yes"
-    assert (
-        f"Not used: {bad.name} (its seed is not there for VKC at H = 10, FedAvg at H = 10)" in table["evidence"][ABOVE]
-    )
+    assert f"Not used: {bad.name} (no run of VKC at H = 10, FedAvg at H = 10 has its seed)" in table["evidence"][ABOVE]
     other = accuracy(10, "ikc", [0.0] * 60, 0, "assignment.name=hfel")
     table = judged("fig3", [*runs(hs=(10,)), other])
     assert table["agree"][ABOVE] == "so far yes"
     assert f"Not used: {other.name} (assignment.name='hfel')" in table["evidence"][ABOVE]
 
 
-def test_what_rests_on_a_modified_checkout_says_so() -> None:
+def test_the_evidence_names_runs_from_a_modified_checkout() -> None:
     clean = runs(hs=(10,))
     assert "modified" not in judged("fig3", clean)["evidence"][ABOVE]
     dirty = accuracy(10, "ikc", curve(10, "ikc", 0), 0, commit="abc-dirty")
@@ -141,7 +142,7 @@ def test_what_rests_on_a_modified_checkout_says_so() -> None:
     assert f"From a modified checkout: {dirty.name}" in table["evidence"][ABOVE]
 
 
-def test_a_target_that_not_all_reach_is_judged_on_what_they_did_reach() -> None:
+def test_without_the_target_the_highest_common_accuracy_is_compared() -> None:
     low = runs(like=lambda h, n, s, r: [0.9 * value for value in curve(h, n, s, r)])
     table = judged("fig3", low)
     assert table["agree"][SOONER] == "so far yes"
