@@ -1,4 +1,4 @@
-"""hflray.compare: the closing table and the comparison URL."""
+"""hflray.compare: the closing table and the addresses of MLflow's comparison pages."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_table_shows_totals_and_fits_eighty_columns() -> None:
     assert "to target" not in text
 
 
-def test_names_too_long_for_the_table_lose_what_all_share() -> None:
+def test_names_too_long_for_the_table_lose_their_common_parts() -> None:
     names = [f"synthetic-H{h}-λ{w}-fedavg-geographic-s0" for h in (4, 8) for w in (0.1, 10)]
     assert short_names(names, 36) == ["…-H4-λ0.1-…", "…-H4-λ10-…", "…-H8-λ0.1-…", "…-H8-λ10-…"]
     assert short_names(names[:1], 9) == names[:1]
@@ -77,7 +77,7 @@ def test_names_too_long_for_the_table_lose_what_all_share() -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_trials_that_differ_look_different_in_eighty_columns() -> None:
+def test_different_trials_have_different_names_in_eighty_columns() -> None:
     values = dict.fromkeys(COLUMNS, 12345.6) | {metrics.ACCURACY: 0.5}
     names = [f"synthetic-H4-λ1-fedavg-geographic-s{seed}" for seed in (0, 1)]
     for shown in (values, {metrics.ACCURACY: 0.5, metrics.TOTAL_OBJECTIVE: 4.5, metrics.TOTAL_DELAY_S: 4.1}):
@@ -88,7 +88,7 @@ def test_trials_that_differ_look_different_in_eighty_columns() -> None:
         assert max(map(len, text.splitlines())) <= 80
 
 
-def test_a_trial_stopped_early_is_marked_and_the_mark_explained() -> None:
+def test_a_trial_stopped_early_is_marked_and_the_caption_explains_the_mark() -> None:
     text = render([Outcome("a", 3, {metrics.ACCURACY: 0.5}, ended=True, stopped="asha after round 3")])
     assert "3 ⊣" in text
     assert "⊣ stopped early" in text
@@ -99,19 +99,19 @@ def test_a_trial_that_has_not_ended_is_marked() -> None:
     assert "0 …" in render([Outcome("not yet begun")])
 
 
-def test_the_target_has_a_column_once_somebody_reached_it() -> None:
+def test_the_target_has_a_column_once_a_trial_reached_it() -> None:
     text = render([Outcome("a", 3, {metrics.ACCURACY: 0.5, metrics.ROUNDS_TO_TARGET: 3.0}), Outcome("b", 9, {})])
     assert "to target" in text
 
 
-def test_clustering_alone_has_columns_of_its_own() -> None:
+def test_the_clustering_task_has_its_own_columns() -> None:
     text = render([Outcome("a", 0, {metrics.CLUSTERING_ARI: 1.0, metrics.CLUSTERING_DELAY_S: 3.1})], "clustering")
     assert "1.000" in text
     assert "3.10" in text
     assert "accuracy" not in text
 
 
-def test_learning_an_assigner_has_columns_of_its_own() -> None:
+def test_the_task_that_trains_an_assigner_has_its_own_columns() -> None:
     values = {metrics.ASSIGNER_RETURN: 18.64, metrics.ASSIGNER_AGREEMENT: 0.7231}
     text = render([Outcome("a", 60000, values | {metrics.assigner_ratio("hfel-300"): 0.98765}, ended=True)], "learning")
     heads, row = (next(line.split() for line in text.splitlines() if word in line) for word in ("steps", "60000"))
@@ -137,7 +137,7 @@ def test_the_url_names_runs_and_experiment() -> None:
     }
 
 
-def test_the_curve_of_a_metric_has_a_url() -> None:
+def test_the_url_of_a_curve_names_its_metric() -> None:
     url = metric_url("7", ["aa"], "total/objective")
     query = parse_qs(url.partition("?")[2])
     assert json.loads(query["metric"][0]) == "total/objective"
@@ -156,7 +156,7 @@ def test_accuracy_objective_energy_and_delay_are_preselected() -> None:
     assert comparison_lines("http://there:1/", None, [], set()) == []
 
 
-def test_a_sweep_is_compared_from_what_mlflow_has(tmp_path, capsys, monkeypatch) -> None:
+def test_the_command_prints_the_runs_that_mlflow_has(tmp_path, capsys, monkeypatch) -> None:
     uri = default_uri(tmp_path)
     folder = SweepFolder(tmp_path / "mine-20260101-000000", load_sweep(None, ["name=mine"]), uri, "tests", True)
     folder.save()
@@ -183,20 +183,20 @@ def test_a_sweep_is_compared_from_what_mlflow_has(tmp_path, capsys, monkeypatch)
 LINES = ["mlflow ui --backend-store-uri x", "compare: {}/#/compare-runs?runs=a", "curves: {}/#/metric?runs=a"]
 
 
-class Answers(http.server.BaseHTTPRequestHandler):
-    """A server that wants a password."""
+class PasswordServer(http.server.BaseHTTPRequestHandler):
+    """A server that answers every request with status 401."""
 
     def do_GET(self) -> None:
         self.send_error(401)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Write no log."""
 
 
 def test_open_shows_both_pages_if_the_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", lambda page: not opened.append(page))
-    with http.server.HTTPServer(("127.0.0.1", 0), Answers) as server:
+    with http.server.HTTPServer(("127.0.0.1", 0), PasswordServer) as server:
         base = f"http://127.0.0.1:{server.server_port}"
         lines = [line.format(base) for line in LINES]
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -230,7 +230,7 @@ DRAWN = "[...document.querySelectorAll('.js-plotly-plot')].filter(plot => plot.d
 @pytest.mark.timeout(1200)
 @pytest.mark.skipif(not CHROMIUM, reason="no chromium (apt-get install chromium)")
 def test_the_pages_of_mlflow_show_every_run_of_a_sweep(tmp_path: Path) -> None:
-    """A real sweep, a real MLflow server, a real browser: what the printed addresses open."""
+    """Open the printed addresses of a real sweep on a real MLflow server in a real browser."""
     with mlflow_server(tmp_path) as server:
         (tmp_path / "six.yaml").write_text(SIX)
         done = call("six.yaml", "--tracking-uri", server.uri, cwd=tmp_path)
@@ -241,7 +241,7 @@ def test_the_pages_of_mlflow_show_every_run_of_a_sweep(tmp_path: Path) -> None:
             page.open(address["compare"])
             assert page.wait_for(f"{DRAWN}.length")
             page.screenshot(tmp_path / "compare.png")
-            # Parallel coordinates: a line for every run, through what differs and the accuracy.
+            # The parallel coordinates have a line for every run, through the swept settings and the accuracy.
             axes = page.evaluate(f"{DRAWN}.flatMap(plot => plot.data[0].dimensions.map(d => [d.label, d.values]))")
             values = dict(axes)
             assert values["cost.delay_weight"] == [0.1, 1, 10, 0.1, 1, 10]
@@ -259,10 +259,10 @@ def test_the_pages_of_mlflow_show_every_run_of_a_sweep(tmp_path: Path) -> None:
             )
             shown = {(name, tuple(y)) for name, _, y, _ in curves}
             assert sorted({name.split(" (")[0] for name, _ in shown}) == names
-            # Every curve has all rounds, and all share one axis.
+            # Every curve has all rounds, and all curves share one axis.
             assert {(tuple(x), axis) for _, x, _, axis in curves} == {((1, 2, 3), "x")}
             assert page.evaluate(f"{DRAWN}.map(plot => Object.keys(plot._fullLayout._plots))") == [["xy"]]
             chosen = page.evaluate("document.body.innerText")
             assert all(name in chosen for name in CURVES)
             logged = {tuple(y) for _, y in shown}
-            assert len(logged) > 6  # accuracy, objective, energy and delay, not one of them alone
+            assert len(logged) > 6  # there are curves of more than one metric, of which each has 6 runs
