@@ -1,4 +1,4 @@
-"""The README is kept true: its Python runs, its commands are valid, its glossary is the code's. So is CONTRIBUTING."""
+"""The README and CONTRIBUTING agree with the code: Python blocks run, commands are valid, the glossary is complete."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ def test_the_glossary_is_complete() -> None:
 
 def test_the_glossarys_units_are_the_codes() -> None:
     section = TEXT.partition("## Glossary")[2].partition("\n## ")[0]
-    seen = set()
+    checked = set()
     for names, units in re.findall(r"^\| (`.*?) \| (.*?) \|", section, flags=re.M):
         logged, written = re.findall(r"`([^`]+)`", names), units.split(", ")
         for name, unit in zip(logged, written * len(logged) if len(written) == 1 else written, strict=True):
             if name in metrics.METRICS:
                 assert unit == metrics.describe(name).unit, name
-                seen.add(name)
-    assert seen >= {*metrics.PER_ROUND, *metrics.AT_THE_END, *metrics.LEARNING, metrics.ASSIGNMENT_GAP}
+                checked.add(name)
+    assert checked >= {*metrics.PER_ROUND, *metrics.AT_THE_END, *metrics.LEARNING, metrics.ASSIGNMENT_GAP}
 
 
 def test_names_are_those_of_the_registry() -> None:
@@ -93,7 +93,7 @@ def test_ci_runs_the_readmes_test_command() -> None:
     assert command[1].endswith("-m pytest")
     steps = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     assert "<!-- test command -->" in steps
-    # Its environment is new, and its run is the last step.
+    # The script creates a new environment before, and the test command is its last step.
     assert (
         steps.rindex("rm -rf .venv")
         < steps.rindex("<!-- test command -->")
@@ -102,7 +102,7 @@ def test_ci_runs_the_readmes_test_command() -> None:
     assert steps.endswith('bash -euo pipefail -c "$command"\n')
 
 
-def test_ci_and_make_check_the_same() -> None:
+def test_ci_and_make_run_the_same_checks() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     recipes = re.findall(r"^(?:lint|type): .*\n((?:\t.*\n)+)", makefile, flags=re.M)
     made = re.findall(r"\$\(VENV\)/bin/(.*)", "".join(recipes))
@@ -112,8 +112,8 @@ def test_ci_and_make_check_the_same() -> None:
     assert re.search(r"^check: lint type test ##", makefile, flags=re.M)
 
 
-def test_the_promised_pythons_are_those_that_are_run() -> None:
-    """`.ci/pythons` reads the classifiers, which are the versions that requires-python accepts."""
+def test_the_classifiers_are_the_accepted_python_versions() -> None:
+    """`.ci/pythons` runs the versions of the classifiers, which are those that requires-python accepts."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     promised = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
     accepted = SpecifierSet(project["requires-python"])
@@ -123,8 +123,8 @@ def test_the_promised_pythons_are_those_that_are_run() -> None:
     assert all((ROOT / path).exists() for path in re.findall(r"tests/[\w/.]+", script))
 
 
-def test_what_contributing_names_is_there() -> None:
-    """Its make targets, its files, and every kind of thing that the registry holds."""
+def test_the_names_in_contributing_exist() -> None:
+    """Its make targets and files exist, and it names every entry point group of the registry."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"`make ([a-z]+)", text))
