@@ -64,7 +64,7 @@ def test_every_command_is_valid(command: list[str], monkeypatch, tmp_path) -> No
 
 def test_the_glossary_is_complete() -> None:
     named = set(re.findall(r"`([a-z_/<>]+)`", TEXT.partition("## Glossary")[2].partition("\n## ")[0]))
-    edges = {f"edge/<m>/{what}" for what in ("delay_s", "energy_j", "devices")}
+    edges = {f"edge/<m>/{quantity}" for quantity in ("delay_s", "energy_j", "devices")}
     assert set(metrics.PER_ROUND) | set(metrics.AT_THE_END) | edges <= named
 
 

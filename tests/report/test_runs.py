@@ -59,15 +59,15 @@ def test_without_server_and_journal_the_error_has_one_line(results, tmp_path) ->
 
 
 def damage(results, place, change) -> tuple[str, Path]:
-    """A copy of the results in which the first journal went through `change`; its run's name, and the journal."""
+    """Copy the results and apply `change` to the first journal; return its run's name and its path."""
     shutil.copytree(results, place)
     path = sorted(place.glob("tiny-*/journal/*.jsonl"))[0]
     change(path)
     return path.stem, path
 
 
-def garbled(path: Path) -> None:
-    """The last round is unreadable."""
+def garble(path: Path) -> None:
+    """Overwrite the beginning of the last round's line."""
     lines = path.read_text().splitlines()
     last = max(i for i, line in enumerate(lines) if line.startswith('{"round": '))
     lines[last] = "\0" * 40 + lines[last][40:]
@@ -90,23 +90,23 @@ def test_a_damaged_journal_is_named(results, sweep, tmp_path, change, why) -> No
     (note,) = read.notes
     assert note.startswith(f"{name}: its journal {path} cannot be read (")
     assert why in note
-    assert_same_sweep(read, sweep)  # MLflow has it
-    alone = read_sweep(tmp_path / "r", "tiny", tracking_uri=f"sqlite:///{tmp_path}/other.db")
-    assert alone.notes[0] == note
-    assert [run.name for run in alone.runs] == [run.name for run in sweep.runs if run.name != name]
+    assert_same_sweep(read, sweep)  # MLflow has the run of the damaged journal
+    without_mlflow = read_sweep(tmp_path / "r", "tiny", tracking_uri=f"sqlite:///{tmp_path}/other.db")
+    assert without_mlflow.notes[0] == note
+    assert [run.name for run in without_mlflow.runs] == [run.name for run in sweep.runs if run.name != name]
 
 
-def test_lines_of_a_journal_that_cannot_be_read_are_counted(results, sweep, tmp_path) -> None:
-    name, path = damage(results, tmp_path / "r", garbled)
+def test_a_note_counts_the_unreadable_lines_of_a_journal(results, sweep, tmp_path) -> None:
+    name, path = damage(results, tmp_path / "r", garble)
     read = read_sweep(tmp_path / "r", "tiny", tracking_uri=f"sqlite:///{tmp_path}/other.db")
     assert read.notes[0].startswith(f"{name}: 1 of the lines in its journal {path} cannot be read; ")
     assert len(read.find(name).rounds) == len(sweep.find(name).rounds) - 1
-    # A line that has no end yet is being written, or was cut off by a kill: nothing is wrong with the journal.
+    # An incomplete last line is still being written or was truncated by a kill, so that the journal is not damaged.
     damage(results, tmp_path / "s", lambda path: path.open("a").write('{"round": 3, "ti'))
     assert read_sweep(tmp_path / "s", "tiny").notes == []
 
 
-def test_when_nothing_can_be_read_the_damage_is_said(results, tmp_path) -> None:
+def test_the_error_names_the_damaged_journals_when_no_run_can_be_read(results, tmp_path) -> None:
     shutil.copytree(results, tmp_path / "r")
     for path in (tmp_path / "r").glob("tiny-*/journal/*.jsonl"):
         path.write_text("")

@@ -67,8 +67,10 @@ def compare_paper_assigners(sweep: Sweep, needs: Needs, metric: str) -> tuple[Co
             reasons.append(reason)
     if absent := [f"{name}, literal" if name == LEARNED else name for name, runs in candidates.items() if not runs]:
         policies = sorted({reason for reason in reasons if reason.startswith(LEARNED)})
-        others = f"; {join_names(policies, '; ')}: not the paper's" if policies and not candidates[LEARNED] else ""
-        raise NotTested(f"needs {join_names(absent, '; ')}, on deployment {TRAINED_ON}{others}")
+        other_policies = (
+            f"; {join_names(policies, '; ')}: not the paper's" if policies and not candidates[LEARNED] else ""
+        )
+        raise NotTested(f"needs {join_names(absent, '; ')}, on deployment {TRAINED_ON}{other_policies}")
     selected, unlike = select_alike([run for runs in candidates.values() for run in runs], ("assignment.",))
     groups = {name: [run for run in runs if run in selected] for name, runs in candidates.items()}
     comparison = compare_fairly(groups, needs, metric)

@@ -141,25 +141,25 @@ def compare_costs(
     for data in needs.data:
         try:
             comparison, lacking = compare_at_target(sweep, needs, data, first)
-            others = [h for h in comparison.groups if h != first and second in (None, h)]
-            if not others:
+            compared = [h for h in comparison.groups if h != first and second in (None, h)]
+            if not compared:
                 raise NotTested(f"needs {pretty(data)} at H = {second}, to its target {TARGETS[data]:.1%}")
         except NotTested as reason:
             reasons.append(str(reason))
             continue
         lines = []
-        for h in (first, *others):
+        for h in (first, *compared):
             shown = [
                 FORMS[m][1].format(np.mean([cost_at_target(run, m) for run in comparison.groups[h]])) for m in costs
             ]
             lines.append(f"H = {h}: {', '.join(shown)}")
-        for other in others:
+        for other in compared:
             for metric in costs:
                 gap = Gap.of(*([cost_at_target(run, metric) for run in comparison.groups[h]] for h in (first, other)))
                 parts.append(Part(gap.above if sign > 0 else gap.below, comparison.whole))
         texts.append(f"{pretty(data)}: {'; '.join(lines)}")
         evidence.append(f"{pretty(data)}: {comparison.coverage}")
-        used += [run for h in (first, *others) for run in comparison.groups[h]]
+        used += [run for h in (first, *compared) for run in comparison.groups[h]]
         missing += [text for text in lacking if second is None or f"H = {second} " in f"{text} "]
         unused += comparison.dropped
     if not texts:

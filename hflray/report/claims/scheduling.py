@@ -223,9 +223,9 @@ def _per_scheduler(
             findings.append(across.finding("", parts))
             labels.setdefault(findings[-1].evidence, []).append(label)
     if not findings:
-        others = [pretty(name) for name in needs.contestants[1:]]
+        other_names = [pretty(name) for name in needs.contestants[1:]]
         first = missing[0] if missing else f"needs runs of {pretty(needs.contestants[0])}"
-        raise NotTested(f"{first}{f'; and as much of {join_names(others)}' if others else ''}")
+        raise NotTested(f"{first}{f'; and as much of {join_names(other_names)}' if other_names else ''}")
     missing = [*dict.fromkeys(text for finding in findings for text in finding.missing), *missing]
     evidence = "; ".join(f"{', '.join(names)}, {coverage}" for coverage, names in labels.items())
     parts = [part for finding in findings for part in finding.parts]

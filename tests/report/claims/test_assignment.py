@@ -63,11 +63,11 @@ def test_without_one_of_the_assigners_no_claim_is_tested(name) -> None:
 
 def test_other_policies_are_named_and_never_judged() -> None:
     best = (0.1, 0.1, 0.0001)
-    others = [assigner("D3QN", best, policy=policy) for policy in ("any_deployment", "paper_db")]
-    verdicts = verdict([*others, *study()[1:]])
+    other_policies = [assigner("D3QN", best, policy=policy) for policy in ("any_deployment", "paper_db")]
+    verdicts = verdict([*other_policies, *study()[1:]])
     assert all("not the paper's" in answer for answer in verdicts)
     assert "D3QN, shipped (any deployment)" in verdicts[0]
-    table = judged("fig6", [*others, *study(D3QN=(8.0, 3.0, 2.0))], "assignment")
+    table = judged("fig6", [*other_policies, *study(D3QN=(8.0, 3.0, 2.0))], "assignment")
     assert list(table["agree"]) == ["no"] * 4
     assert "1 run (D3QN, the paper's network with dB features)" in table["evidence"][0]
     polished = assigner("D3QN", best, 100, 0, "assignment.polish_ms=5")

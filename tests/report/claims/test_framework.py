@@ -57,13 +57,13 @@ def test_opposite_costs_do_not_agree() -> None:
 
 
 def test_ten_that_reaches_the_target_is_a_no() -> None:
-    others = [run for run in runs() if run.config.scheduling.num_scheduled != 10]
+    higher_h = [run for run in runs() if run.config.scheduling.num_scheduled != 10]
     reaching = [whole("fashion_mnist", 10, 80.0, seed) for seed in range(5)]
-    table = judged("fig7", others + reaching)
+    table = judged("fig7", higher_h + reaching)
     assert table["agree"][TEN] == "no"
     assert "5 of 5 runs reached 87.5%" in table["ours"][TEN]
     assert "stop at 150 rounds" in table["if not, our guess why"][TEN]
-    assert answers("fig7", others + reaching[:1])[TEN] == "so far no"
+    assert answers("fig7", higher_h + reaching[:1])[TEN] == "so far no"
 
 
 def test_a_few_of_150_rounds_test_no_claim_on_the_target() -> None:
