@@ -1,4 +1,4 @@
-"""The array types that the packages' signatures name; shapes and units are in each docstring."""
+"""The array types in the signatures of several packages; each docstring gives shapes and units."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Bandwidth and CPU frequency of each scheduled device: problem (27) of the paper, edge by edge.
+"""Allocate bandwidth and CPU frequency to each scheduled device: problem (27) of the paper, for each edge.
 
-`allocate_round` is the entry. Method ``newton`` is exact and fast; ``cvxpy`` is the reference it is tested against.
+Call `allocate_round`. Its method ``newton`` is exact and fast; the tests compare it with the reference ``cvxpy``.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ def allocate_round(
     method: Method = "newton",
     coupling: Coupling = "per_edge",
 ) -> Allocation:
-    """Give every scheduled device its bandwidth and CPU frequency at the lowest ``E + λT``.
+    """Return the bandwidth and CPU frequency of every scheduled device at the lowest ``E + λT``.
 
     Args:
         fleet: N devices and M edges.
         work: model size, iterations and λ of the round.
         devices: the scheduled devices, (H,) indices.
-        assignment: the edge of each, (H,) indices.
+        assignment: the edge of each scheduled device, (H,) indices.
         method: ``newton`` or ``cvxpy``.
-        coupling: ``per_edge``, each edge weighs its own delay with λ (the paper, problem (27)); or ``joint``, one
-            deadline shared by all edges (the exact optimum of problem (17)).
+        coupling: with ``per_edge`` each edge weighs its own delay with λ (problem (27) of the paper); with ``joint``
+            all edges share one deadline, which is the exact optimum of problem (17).
 
     Raises:
-        ConfigError: an unknown method or coupling, or bad indices.
-        InfeasibleError: no solver found an answer; names the edge.
+        ConfigError: the method or coupling is unknown, or indices are wrong.
+        InfeasibleError: no solver found a solution; the message names the edge.
     """
     if method == "newton" and coupling == "per_edge":
         from hflray.allocation.newton import allocate_small
@@ -49,8 +49,8 @@ def allocate_round(
         allocation = allocate_small(fleet, work, devices, assignment)
         if allocation is not None:
             return allocation
-    chosen, edges = check_assignment(fleet, devices, assignment)
-    # Imported here, so that a run which never asks for CVXPY (or for Numba) does not pay for loading it.
+    scheduled, edges = check_assignment(fleet, devices, assignment)
+    # These imports take time, so a run without CVXPY (or Numba) must not load it.
     if method == "cvxpy":
         from hflray.allocation import cvxpy as solver
     elif method == "newton":
@@ -59,4 +59,4 @@ def allocate_round(
         raise ConfigError(f"allocation.method: unknown method '{method}'; known: newton, cvxpy")
     if coupling not in ("per_edge", "joint"):
         raise ConfigError(f"allocation.coupling: unknown coupling '{coupling}'; known: per_edge, joint")
-    return solver.allocate(fleet, work, chosen, edges, coupling)
+    return solver.allocate(fleet, work, scheduled, edges, coupling)

@@ -1,7 +1,7 @@
-"""Many edges at once: ragged groups as flat arrays and offsets, over Python threads.
+"""Solve many edges in Python threads; the devices of all edges lie in flat arrays, and offsets separate the edges.
 
-The kernels hold no interpreter lock, so that a thread a core is parallel; each edge is solved by itself, so that the
-answer does not depend on how many threads there are.
+The kernels release the interpreter lock, so the threads run in parallel. Each edge is solved independently, so the
+number of threads does not change the solution.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from hflray.allocation.kernels.bundles import Edges, JointSolution, Solution
 from hflray.allocation.kernels.edges import certify_edges, new_feasible, new_solution, solve_edges
 from hflray.arrays import FloatArray, IntArray
 
-TOL = 1e-10  # KKT residual asked for; Newton's last step mostly lands near 1e-14
-THREADED = 4096  # devices in a batch above which threads pay for themselves
+TOL = 1e-10  # largest accepted KKT residual; Newton's last step mostly ends near 1e-14
+THREADED = 4096  # batches of more devices are faster with threads
 
 
 def solve_batch(
     edges: Edges, delay_weight: FloatArray, warm: Solution | None = None, threads: int | None = None
 ) -> Solution:
-    """Solve a ragged batch of edges. Nothing is checked here; `hflray.allocation.newton` does that.
+    """Return the solution of a batch of edges. The values are not checked; `hflray.allocation.newton` does that.
 
     Args:
         edges: the problems.
         delay_weight: λ of each edge, (e,), J/s.
-        warm: a solution of a neighbouring batch of the same shape to start from.
-        threads: None: all cores for a large batch, one for a small one.
+        warm: the solution of a similar batch of the same shape, from which the iterations start.
+        threads: number of threads; None takes all cores for a large batch and one for a small batch.
     """
     solution = new_solution(len(edges.devices.snr), len(edges.bandwidth))
     if warm is not None:
-        for ours, theirs in zip(solution.unknowns, warm.unknowns, strict=True):
-            ours[:] = theirs
+        for unknown, start in zip(solution.unknowns, warm.unknowns, strict=True):
+            unknown[:] = start
 
     def run(first: int, last: int) -> None:
         solve_edges(edges, delay_weight, first, last, warm is not None, TOL, solution)
@@ -44,16 +44,16 @@ def solve_batch(
     return solution
 
 
-def finish(edges: Edges, found: JointSolution, delay_weight: FloatArray) -> Solution:
-    """Make a solution, with its certificate, of what `kernels.joint.solve_joint` found.
+def finish(edges: Edges, joint: JointSolution, delay_weight: FloatArray) -> Solution:
+    """Return the solution that `kernels.joint.solve_joint` has written, with its certificate.
 
     Args:
-        edges, found: as given to it.
-        delay_weight: λ of each edge that it found, (e,), J/s.
+        edges, joint: as for `solve_joint`.
+        delay_weight: λ_m of each edge in `joint`, (e,), J/s.
     """
     feasible = new_feasible(len(edges.devices.snr), len(edges.bandwidth))
-    certify_edges(edges, delay_weight, found.unknowns, feasible)
-    return Solution(found.unknowns, found.residual, found.evaluations, feasible)
+    certify_edges(edges, delay_weight, joint.unknowns, feasible)
+    return Solution(joint.unknowns, joint.residual, joint.evaluations, feasible)
 
 
 def over_threads(run: Callable[[int, int], None], offsets: IntArray, threads: int | None = None) -> None:
@@ -64,9 +64,9 @@ def over_threads(run: Callable[[int, int], None], offsets: IntArray, threads: in
     if threads <= 1 or edges <= 1:
         run(0, edges)
         return
-    pieces = min(edges, 4 * threads)  # a few pieces a thread: edges differ in how hard they are
+    pieces = min(edges, 4 * threads)  # several pieces per thread, because edges take different times
     cuts = np.searchsorted(offsets, np.linspace(0, devices, pieces + 1)[1:-1])
     ends = np.unique(np.concatenate([[0], cuts, [edges]]))
     with ThreadPoolExecutor(threads) as pool:
-        for done in [pool.submit(run, int(i), int(j)) for i, j in pairwise(ends)]:
-            done.result()
+        for future in [pool.submit(run, int(i), int(j)) for i, j in pairwise(ends)]:
+            future.result()

@@ -1,10 +1,10 @@
-"""The reference solver: each edge's problem (27) of the paper as the convex programme it is, in CVXPY.
+"""The reference solver: CVXPY solves each edge's problem (27) of the paper as a convex programme.
 
-Scaled to MHz, GHz and Mbit, or the conic solvers lose their way. The rate ``b log2(1 + y/b)`` is written as
-``-rel_entr(b, b + y) / ln 2``, which is the same function and known to CVXPY as concave. Clarabel fails on about one
-instance in a hundred; then it is asked again with shorter steps, then SCS, a first-order method. Their inexact answers
-are not believed on their word: the best of them is taken if the best Lagrangian bound that their prices give proves it
-within `PROOF` of the optimum. Nothing here knows of the Newton method, which is tested against it.
+The problem is scaled, because the conic solvers fail on SI units. The rate ``b log2(1 + y/b)`` is written as
+``-rel_entr(b, b + y) / ln 2``, which is the same function in a form that CVXPY knows to be concave. Clarabel fails on
+about one instance in a hundred. It is then called again with shorter steps, and after that SCS, a first-order method.
+An inexact answer is accepted only if the best Lagrangian bound from the solvers' prices proves that it is within
+`PROOF` of the optimum. This module uses nothing of the Newton method, which is tested against it.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from hflray.cost import Workload
 from hflray.errors import ConfigError, InfeasibleError
 from hflray.fleet import Fleet
 
-# In order; the second is asked only when the first fails.
+# They are called in this order until one succeeds.
 SOLVERS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("CLARABEL", {}),
     ("CLARABEL", {"max_step_fraction": 0.9, "max_iter": 1000}),
     ("SCS", {"eps_abs": 1e-9, "eps_rel": 1e-9, "max_iters": 100_000}),
 )
 
-PROOF = 1e-5  # relative duality gap at which an inexact answer is believed
+PROOF = 1e-5  # largest relative duality gap of an accepted inexact answer
 
 
 def allocate(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray, coupling: str) -> Allocation:
-    """Solve every edge's problem; see `hflray.allocation.allocate_round`."""
+    """Return the solution of every edge's problem; see `hflray.allocation.allocate_round`."""
     if coupling != "per_edge":
         raise ConfigError(
             f"allocation.coupling: '{coupling}' needs allocation.method 'newton'; the CVXPY reference solves 'per_edge'"
@@ -48,24 +48,24 @@ def solve_edge(problem: EdgeProblem) -> tuple[FloatArray, FloatArray]:
     """Return bandwidth (n,) Hz and CPU frequency (n,) Hz of one edge's devices.
 
     Raises:
-        InfeasibleError: every solver failed; the message names the edge and what each solver said.
+        InfeasibleError: every solver failed; the message names the edge and each solver's status.
     """
     n = len(problem.members)
     programme = _programme(n)
     programme.load(problem)
-    said: list[str] = []
+    statuses: list[str] = []
     best: tuple[float, FloatArray, FloatArray] | None = None
     bound = -np.inf
     for solver, options in SOLVERS:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # "solution may be inaccurate": the status says so as well
+                warnings.simplefilter("ignore")  # it says "solution may be inaccurate", as the status does
                 programme.problem.solve(solver=solver, **options)
         except (cp.SolverError, ValueError, ArithmeticError) as error:
-            said.append(f"{solver}: {str(error).splitlines()[0]}")
+            statuses.append(f"{solver}: {str(error).splitlines()[0]}")
             continue
         status = programme.problem.status
-        said.append(f"{solver}: {status}")
+        statuses.append(f"{solver}: {status}")
         if status not in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE):
             continue
         answer = _feasible(problem, programme.share.value * problem.bandwidth_hz / n, programme.cpu.value * 1e9)
@@ -77,26 +77,27 @@ def solve_edge(problem: EdgeProblem) -> tuple[FloatArray, FloatArray]:
         bound = max(bound, lower_bound(problem, programme.delay.dual_value))
         if best[0] - bound <= PROOF * best[0]:
             return best[1:]
-        said[-1] += f", proved to {(best[0] - bound) / best[0]:.1g}"
+        statuses[-1] += f", proved to {(best[0] - bound) / best[0]:.1g}"
     raise InfeasibleError(
-        f"allocation of edge {problem.edge} with {n} devices failed ({'; '.join(said)}); "
+        f"allocation of edge {problem.edge} with {n} devices failed ({'; '.join(statuses)}); "
         "use allocation.method 'newton', or look at that edge's gains and bandwidth"
     )
 
 
 def lower_bound(problem: EdgeProblem, delay_price: FloatArray) -> float:
-    """Return a bound, J, that no allocation of the edge can beat, from any delay prices (n,), up to their scale.
+    """Return a lower bound, J, on the objective of every allocation of the edge, from delay prices (n,) of any scale.
 
-    For π ≥ 0 with Σ π = λ and μ ≥ 0 it is ``Σ min_b [(p + π) s(b) + μ b] + Σ min_f [α/2 c f² + π c/f] - μ B`` (weak
-    duality). π is scaled to fit; the best μ for it is searched, the bound being concave in it.
+    For π ≥ 0 with Σ π = λ and μ ≥ 0 the bound is, by weak duality,
+    ``Σ min_b [(p + π) s(b) + μ b] + Σ min_f [α/2 c f² + π c/f] - μ B``. π is scaled so that Σ π = λ. The bound is
+    concave in μ, and the best μ is found by bisection.
     """
     pi = np.maximum(delay_price, 0.0)
     pi = pi * (problem.delay_weight / pi.sum()) if pi.sum() > 0 else np.full(len(pi), problem.delay_weight / len(pi))
     cpu = np.clip(np.cbrt(pi / problem.capacitance), np.finfo(float).tiny, problem.max_cpu_hz)
     computing = float((problem.capacitance / 2 * problem.cycles * cpu**2 + pi * problem.cycles / cpu).sum())
 
-    def fallen(log_mu: float) -> tuple[float, float]:
-        """The bound at μ, and how much bandwidth its minimiser leaves over."""
+    def bound_at(log_mu: float) -> tuple[float, float]:
+        """Return the bound at μ, J, and the bandwidth that its minimiser leaves unused, Hz."""
         mu = np.exp(log_mu)
         low, high = np.full((2, len(pi)), [[-60.0], [60.0]]) + np.log(problem.bandwidth_hz)
         for _ in range(120):  # bisection on the sign of the derivative, which is increasing in b
@@ -110,12 +111,12 @@ def lower_bound(problem: EdgeProblem, delay_price: FloatArray) -> float:
     low, high = -200.0, 200.0
     for _ in range(80):
         middle = (low + high) / 2
-        low, high = (low, middle) if fallen(middle)[1] > 0 else (middle, high)
-    return fallen((low + high) / 2)[0]
+        low, high = (low, middle) if bound_at(middle)[1] > 0 else (middle, high)
+    return bound_at((low + high) / 2)[0]
 
 
 def edge_round_cost(fleet: Fleet, work: Workload, devices: IntArray, edge: int) -> tuple[float, float]:
-    """Energy J and delay s of one edge over a round's Q edge iterations, without the cloud hop; or zeros."""
+    """Return energy J and delay s of one edge over Q edge iterations, without the cloud hop; zeros without devices."""
     if len(devices) == 0:
         return 0.0, 0.0
     (problem,) = edge_problems(fleet, work, devices, np.full(len(devices), edge, dtype=np.intp))
@@ -126,18 +127,18 @@ def edge_round_cost(fleet: Fleet, work: Workload, devices: IntArray, edge: int) 
 
 
 def _feasible(problem: EdgeProblem, bandwidth_hz: FloatArray, cpu_hz: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Undo the solver's rounding: spend the bandwidth exactly and respect every cap."""
+    """Return the solver's answer without its rounding: all bandwidth is used, and no cap is exceeded."""
     bandwidth_hz = np.maximum(bandwidth_hz, np.finfo(float).tiny)
     return bandwidth_hz * (problem.bandwidth_hz / bandwidth_hz.sum()), np.clip(cpu_hz, 1.0, problem.max_cpu_hz)
 
 
 class _Programme:
-    """The CVXPY problem for n devices, compiled once; parameters carry each edge's numbers."""
+    """The CVXPY problem for n devices. It is compiled once, and its parameters take each edge's numbers."""
 
     def __init__(self, n: int) -> None:
-        self.share = cp.Variable(n)  # bandwidth over the fair share B/n
+        self.share = cp.Variable(n)  # bandwidth divided by the fair share B/n
         self.cpu = cp.Variable(n)  # GHz
-        per_bit = cp.Variable(n)  # upload time over that of the fair share
+        per_bit = cp.Variable(n)  # upload time divided by that of the fair share
         deadline = cp.Variable()
         self.snr_scaled = cp.Parameter(n, nonneg=True)
         self.inverse_k = cp.Parameter(n, nonneg=True)
@@ -149,7 +150,7 @@ class _Programme:
         self.fair_upload_j = cp.Parameter(n, nonneg=True)  # p·s(B/n), scaled
         self.max_cpu = cp.Parameter(n, nonneg=True)  # GHz
         self.delay_weight = cp.Parameter(nonneg=True)
-        # b·ln(1 + y/b) = -rel_entr(b, (b + y)/k) + b·ln k for any k; this k brings the cone's entries near 1.
+        # b·ln(1 + y/b) = -rel_entr(b, (b + y)/k) + b·ln k for any k. This k brings the cone's entries near 1.
         rate = -cp.rel_entr(self.share, cp.multiply(self.inverse_k, self.share) + self.snr_scaled) + cp.multiply(
             self.log_k, self.share
         )
@@ -175,7 +176,7 @@ class _Programme:
         self.snr_scaled.value = snr / (1.0 + snr)
         self.inverse_k.value = 1.0 / (1.0 + snr)
         self.log_k.value = self.gain_per_share.value = np.log1p(snr)
-        # Seconds and joules are counted in those of the fair share at full speed, whatever λ and the gains are.
+        # The units of time and energy are those of the fair share at full speed, so the scale fits any λ and gains.
         second = float((fair_s + problem.cycles / problem.max_cpu_hz).max())
         joule = problem.objective(np.full(n, fair_hz), problem.max_cpu_hz)
         self.cycles.value = problem.cycles / 1e9 / second

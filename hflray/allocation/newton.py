@@ -1,8 +1,8 @@
-"""Exact bandwidth and CPU frequencies in microseconds: the public side of the Newton kernels.
+"""Compute exact bandwidths and CPU frequencies with the Newton kernels, in microseconds per edge.
 
-``per_edge`` is problem (27) of the paper for each edge, as in design, section 6; `kernels.edge` has the
-equations. ``joint`` is one deadline for all edges; see `kernels.joint`. Every answer carries its own proof:
-the prices, the KKT residual and the duality gap.
+``per_edge`` solves problem (27) of the paper for each edge (docs/design.md, "The allocation problem"); `kernels.edge`
+has the equations. ``joint`` gives all edges one deadline; see `kernels.joint`. Every solution carries the proof of its
+optimality: the prices, the KKT residual and the duality gap.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from hflray.cost import Workload, cloud_hop
 from hflray.errors import InfeasibleError
 from hflray.fleet import Fleet
 
-MAX_RESIDUAL = 1e-8  # above it an answer is not given out
+MAX_RESIDUAL = 1e-8  # a solution with a larger residual is refused
 
 
 def allocate_small(fleet: Fleet, work: Workload, devices: ArrayLike, assignment: ArrayLike) -> Allocation | None:
-    """Solve a round per edge, arguments still unchecked, the quick way.
+    """Return the per-edge solution of a small round in one compiled call, without checking the arguments first.
 
     Returns:
-        None if the round or the fleet is large, or if anything is wrong with it: then `allocate` is to be asked, which
-        says what.
+        None if the round or the fleet is large, or if a value is wrong. `allocate` then solves the round, or says what
+        is wrong.
     """
-    chosen, edges = np.asarray(devices), np.asarray(assignment)
-    if chosen.ndim != 1 or edges.ndim != 1 or chosen.size >= THREADED or not isinstance(fleet.gain, np.ndarray):
+    scheduled, edges = np.asarray(devices), np.asarray(assignment)
+    if scheduled.ndim != 1 or edges.ndim != 1 or scheduled.size >= THREADED or not isinstance(fleet.gain, np.ndarray):
         return None
-    if chosen.dtype.kind not in "iu" or edges.dtype.kind not in "iu":
+    if scheduled.dtype.kind not in "iu" or edges.dtype.kind not in "iu":
         return None
-    well, per_device, per_edge, residual, gap = allocate_in_one_call(
+    valid, per_device, per_edge, residual, gap = allocate_in_one_call(
         fleet.gain,
         fleet.power_w,
         fleet.samples,
@@ -47,11 +47,11 @@ def allocate_small(fleet: Fleet, work: Workload, devices: ArrayLike, assignment:
         float(work.model_bits),
         float(work.local_iterations),
         float(work.delay_weight),
-        # Copies, and of one type: a read-only or strided array is another type to Numba, and would compile anew.
-        np.array(chosen, dtype=np.intp),
+        # Copies have one type. A read-only or strided array is another type to Numba, which would compile again.
+        np.array(scheduled, dtype=np.intp),
         np.array(edges, dtype=np.intp),
     )
-    if not (well and residual <= MAX_RESIDUAL):
+    if not (valid and residual <= MAX_RESIDUAL):
         return None
     return Allocation(
         bandwidth_hz=per_device[0],
@@ -66,11 +66,11 @@ def allocate_small(fleet: Fleet, work: Workload, devices: ArrayLike, assignment:
 
 
 def allocate(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray, coupling: str) -> Allocation:
-    """Solve every edge's problem; see `hflray.allocation.allocate_round`.
+    """Return the solution of every edge's problem; see `hflray.allocation.allocate_round`.
 
     Raises:
-        ConfigError: a value no solver can work with; names the array and its first bad index.
-        InfeasibleError: an edge has no finite deadline in floating point; names the edge and a device.
+        ConfigError: a value is not finite and above 0; the message names the array and its first bad index.
+        InfeasibleError: an edge has no finite deadline in floating point; the message names the edge and a device.
     """
     problem = ragged(fleet, work, devices, edges)
     if coupling == "joint":
@@ -85,22 +85,28 @@ def allocate(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray, c
 
 
 def _allocate_joint(fleet: Fleet, work: Workload, devices: IntArray, problem: Ragged) -> Allocation:
+    """Return the solution under one deadline for all edges, with a duality gap of the whole round."""
     hop_delay, hop_energy = cloud_hop(fleet, work.model_bits) if work.cloud_hop else np.zeros((2, fleet.num_edges))
     empty = np.setdiff1d(np.arange(fleet.num_edges), problem.present)
     floor = float(hop_delay[empty].max()) if empty.size and work.cloud_hop else -np.inf
     hop, q = hop_delay[problem.present], float(work.edge_iterations)
-    found = new_joint_solution(len(problem.order), len(problem.present))
-    solve_joint(problem.edges, hop, floor, float(work.delay_weight), q, found, TOL)
-    weight = np.exp(found.log_weight)
-    solution = finish(problem.edges, found, weight)
+    joint = new_joint_solution(len(problem.order), len(problem.present))
+    solve_joint(problem.edges, hop, floor, float(work.delay_weight), q, joint, TOL)
+    weight = np.exp(joint.log_weight)
+    solution = finish(problem.edges, joint, weight)
     check_solution(problem, solution, devices)
     feasible = solution.feasible
-    # The proof is of the round as a whole: weak duality in the deadline too, with what is left of λ at the empty edge.
+    # The bound holds for the whole round: weak duality includes the deadline, and an empty edge carries the rest of λ.
     delay = q * feasible.delay_s + hop
     slowest = max(float(delay.max()), floor)
     objective = q * feasible.energy_j.sum() + work.delay_weight * slowest + hop_energy.sum()
-    left = work.delay_weight - weight.sum()
-    bound = q * feasible.bound_j.sum() + weight @ hop + (left * floor if np.isfinite(floor) else 0.0) + hop_energy.sum()
+    spare_weight = work.delay_weight - weight.sum()
+    bound = (
+        q * feasible.bound_j.sum()
+        + weight @ hop
+        + (spare_weight * floor if np.isfinite(floor) else 0.0)
+        + hop_energy.sum()
+    )
     residual = max(float(solution.residual.max()), float(np.abs(delay / slowest - 1.0).max()))
     if not residual <= MAX_RESIDUAL:
         raise InfeasibleError(
@@ -112,7 +118,7 @@ def _allocate_joint(fleet: Fleet, work: Workload, devices: IntArray, problem: Ra
 
 
 def check_solution(problem: Ragged, solution: Solution, devices: IntArray) -> None:
-    """Refuse an answer that is not finite or not converged. Raises InfeasibleError naming the edge and the device."""
+    """Raise InfeasibleError, naming the edge and a device, if a solution is not finite or has not converged."""
     bad = np.flatnonzero(~(np.isfinite(solution.feasible.bound_j) & (solution.residual <= MAX_RESIDUAL)))
     if bad.size:
         inside = slice(problem.edges.offsets[bad[0]], problem.edges.offsets[bad[0] + 1])
@@ -128,7 +134,7 @@ def check_solution(problem: Ragged, solution: Solution, devices: IntArray) -> No
 def _to_allocation(
     problem: Ragged, solution: Solution, weight: FloatArray, num_edges: int, residual: float, gap: float
 ) -> Allocation:
-    """Put a batch's solution back into the order of the schedule and of the fleet's edges."""
+    """Return a batch's solution in the order of the schedule and of the fleet's edges."""
     devices, filled = np.empty((3, len(problem.order))), np.zeros((3, num_edges))
     feasible, unknowns = solution.feasible, solution.unknowns
     devices[:, problem.order] = feasible.bandwidth_hz, feasible.cpu_hz, np.exp(unknowns.log_delay_price)

@@ -1,8 +1,9 @@
-"""The allocation problem of one edge as plain arrays, and what a solver gives back (paper, problem (27)).
+"""The allocation problem (27) of one edge as plain arrays, and the allocation that a solver returns.
 
-Per edge iteration, with ``y = gain·power/noise`` (Hz), ``c = L·u·D`` cycles and ``s(b) = z / (b log2(1 + y/b))``:
-minimise ``Σ [α/2·c·f² + p·s(b)] + λ·τ`` subject to ``s(b) + c/f ≤ τ``, ``Σ b ≤ B``, ``f ≤ f_max``. The factor Q of
-(9) and (10) multiplies the whole objective and the cloud hop is constant, so neither changes the answer per edge.
+With ``y = gain·power/noise`` (Hz), ``c = L·u·D`` cycles and ``s(b) = z / (b log2(1 + y/b))``, the problem of an edge
+iteration is to minimise ``Σ [α/2·c·f² + p·s(b)] + λ·τ`` subject to ``s(b) + c/f ≤ τ``, ``Σ b ≤ B`` and ``f ≤ f_max``.
+The factor Q of (9) and (10) multiplies the whole objective and the cloud hop is constant, so neither changes an edge's
+solution.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ from hflray.fleet import Fleet
 
 @dataclass(frozen=True, eq=False)
 class Allocation:
-    """What each scheduled device was given, and (method ``newton``) the proof that it is optimal.
+    """The allocation of each scheduled device and, from method ``newton``, the proof that it is optimal.
 
-    All of it is for one edge iteration; Q of them are alike.
+    All values are those of one edge iteration; the Q edge iterations of a round are equal.
 
     Attributes:
         bandwidth_hz: b_n, (H,), Hz.
         cpu_hz: f_n, (H,), Hz.
-        delay_price: π_n, (H,), J/s: what a second less for this device alone would be worth.
+        delay_price: π_n, (H,), J/s: the saving if this device alone took one second less.
         bandwidth_price: μ, (M,), J/Hz; 0 at an edge without devices.
-        deadline_s: τ, (M,), s: the slowest device's computation and upload; 0 at an edge without devices.
-        edge_price: λ_m, (M,), J/s: the weight of each edge's delay; λ for every edge unless they share a deadline.
-        kkt_residual: the largest violation of the optimality conditions, relative.
-        duality_gap: how far the objective may be above the optimum, relative to the objective.
+        deadline_s: τ, (M,), s: computation and upload of the slowest device; 0 at an edge without devices.
+        edge_price: λ_m, (M,), J/s: the weight of each edge's delay; it is λ unless the edges share a deadline.
+        kkt_residual: the largest relative violation of the optimality conditions.
+        duality_gap: bound on the objective's distance from the optimum, relative to the objective.
     """
 
     bandwidth_hz: FloatArray
@@ -50,12 +51,12 @@ class Allocation:
 
 @dataclass(frozen=True, eq=False)
 class Ragged:
-    """All edges' problems as flat arrays, device by device in the order of the edges.
+    """The problems of all edges as flat arrays, in which the devices are sorted by edge.
 
     Attributes:
-        order: positions within the schedule, (H,).
+        order: position in the schedule of each sorted device, (H,).
         present: the edges that have devices, ascending, (e,).
-        edges: their problems, in that order.
+        edges: the problems of these edges, in the same order.
     """
 
     order: IntArray
@@ -65,7 +66,7 @@ class Ragged:
 
 @dataclass(frozen=True, eq=False)
 class EdgeProblem:
-    """One edge's problem, for n of its devices.
+    """The problem of one edge with n devices.
 
     Attributes:
         edge: index of the edge.
@@ -73,11 +74,11 @@ class EdgeProblem:
         snr_hz: y = gain·power/noise, (n,), Hz.
         cycles: c = L·u·D, (n,), cycles.
         power_w: p, (n,), W.
-        max_cpu_hz: (n,), Hz.
+        max_cpu_hz: f_max, (n,), Hz.
         bandwidth_hz: B_m, Hz.
         model_bits: z, bits.
         delay_weight: λ, J/s.
-        capacitance: α.
+        capacitance: α, J·s²/cycles³.
     """
 
     edge: int
@@ -92,29 +93,29 @@ class EdgeProblem:
     capacitance: float
 
     def upload_delay_s(self, bandwidth_hz: FloatArray) -> FloatArray:
-        """s(b), (n,), s (equations 6 and 7)."""
+        """Return the upload times s(b), (n,), s (equations 6 and 7)."""
         return np.asarray(self.model_bits * np.log(2.0) / (bandwidth_hz * np.log1p(self.snr_hz / bandwidth_hz)))
 
     def upload_slope(self, bandwidth_hz: FloatArray) -> FloatArray:
-        """s'(b), (n,), s/Hz; negative."""
+        """Return the slopes s'(b), (n,), s/Hz, which are negative."""
         lg = np.log1p(self.snr_hz / bandwidth_hz)
         return (
             -self.upload_delay_s(bandwidth_hz) * (1.0 - self.snr_hz / (self.snr_hz + bandwidth_hz) / lg) / bandwidth_hz
         )
 
     def delay_s(self, bandwidth_hz: FloatArray, cpu_hz: FloatArray) -> float:
-        """The slowest device's upload and computation, s."""
+        """Return the delay of the slowest device, s."""
         return float((self.upload_delay_s(bandwidth_hz) + self.cycles / cpu_hz).max())
 
     def objective(self, bandwidth_hz: FloatArray, cpu_hz: FloatArray) -> float:
-        """Σ energy + λ · slowest, of one edge iteration, J."""
+        """Return the energy plus λ times the slowest delay of one edge iteration, J."""
         upload = self.upload_delay_s(bandwidth_hz)
         energy = self.capacitance / 2 * self.cycles * cpu_hz**2 + self.power_w * upload
         return float(energy.sum() + self.delay_weight * self.delay_s(bandwidth_hz, cpu_hz))
 
 
 def check_fleet(fleet: Fleet, devices: IntArray, edges: IntArray) -> None:
-    """Refuse values no solver can work with. Raises ConfigError naming the array and its first bad index."""
+    """Raise ConfigError, naming the array and its first bad index, if a value is not finite and above 0."""
     check_values(fleet, devices)
     gain = fleet.gain_of(devices, edges)
     bad = np.flatnonzero(~(np.isfinite(gain) & (gain > 0)))
@@ -123,7 +124,7 @@ def check_fleet(fleet: Fleet, devices: IntArray, edges: IntArray) -> None:
 
 
 def check_links(fleet: Fleet, devices: IntArray) -> None:
-    """As `check_fleet`, for the links of `devices` to every edge: what an assigner needs."""
+    """Check as `check_fleet` does, but the links of `devices` to every edge, which an assigner needs."""
     check_values(fleet, devices)
     gain = fleet.gain[devices]
     bad = np.argwhere(~(np.isfinite(gain) & (gain > 0)))
@@ -132,19 +133,19 @@ def check_links(fleet: Fleet, devices: IntArray) -> None:
 
 
 def check_values(fleet: Fleet, devices: IntArray) -> None:
-    """As `check_fleet`, for everything but the links."""
-    everywhere = slice(None)
-    for name, where in (
+    """Check as `check_fleet` does, but not the links."""
+    all_edges = slice(None)
+    for name, indices in (
         ("power_w", devices),
         ("samples", devices),
         ("cycles_per_sample", devices),
         ("max_cpu_hz", devices),
-        ("edge_bandwidth_hz", everywhere),
+        ("edge_bandwidth_hz", all_edges),
     ):
-        values = getattr(fleet, name)[where]
+        values = getattr(fleet, name)[indices]
         bad = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
         if bad.size:
-            index = bad[0] if where is everywhere else devices[bad[0]]
+            index = bad[0] if indices is all_edges else devices[bad[0]]
             raise ConfigError(f"{name}[{index}]: got {values[bad[0]]}; a finite number above 0 is needed")
     for name in ("noise_w_per_hz", "capacitance"):
         value = getattr(fleet, name)
@@ -153,7 +154,7 @@ def check_values(fleet: Fleet, devices: IntArray) -> None:
 
 
 def refuse_gain(device: int, edge: int, value: float) -> NoReturn:
-    """Raise the ConfigError of a gain that no solver can work with."""
+    """Raise ConfigError for a gain that is not finite and above 0."""
     raise ConfigError(f"gain[{device}, {edge}]: got {value}; a finite linear power gain above 0 is needed")
 
 
@@ -162,14 +163,14 @@ def edge_problems(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArr
     check_fleet(fleet, devices, edges)
     for edge in np.unique(edges):
         members = np.flatnonzero(edges == edge)
-        own = lay_out(fleet, work, devices[members], np.full(len(members), edge, dtype=np.intp))
+        edge_devices = lay_out(fleet, work, devices[members], np.full(len(members), edge, dtype=np.intp))
         yield EdgeProblem(
             edge=int(edge),
             members=members,
-            snr_hz=own.snr,
-            cycles=own.cycles,
-            power_w=own.power,
-            max_cpu_hz=own.cap,
+            snr_hz=edge_devices.snr,
+            cycles=edge_devices.cycles,
+            power_w=edge_devices.power,
+            max_cpu_hz=edge_devices.cap,
             bandwidth_hz=float(fleet.edge_bandwidth_hz[edge]),
             model_bits=work.model_bits,
             delay_weight=work.delay_weight,
@@ -178,7 +179,7 @@ def edge_problems(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArr
 
 
 def lay_out(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray) -> Devices:
-    """What the kernels know of `devices`, (n,), each at its edge of `edges`, (n,)."""
+    """Return the kernels' arrays of `devices`, (n,), each of which is at its edge in `edges`, (n,)."""
     return Devices(
         snr=received_snr_hz(fleet.gain_of(devices, edges), fleet.power_w[devices], fleet.noise_w_per_hz),
         cycles=compute_cycles(work.local_iterations, fleet.cycles_per_sample[devices], fleet.samples[devices]),
@@ -188,14 +189,14 @@ def lay_out(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray) ->
 
 
 def ragged(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray) -> Ragged:
-    """Lay the edges' problems out for the batched kernels. Raises ConfigError as `check_fleet`."""
+    """Return the edges' problems as the batched kernels take them. Raises ConfigError as `check_fleet` does."""
     check_fleet(fleet, devices, edges)
     order = np.argsort(edges, kind="stable")
-    own, at = devices[order], edges[order]
-    present, first = np.unique(at, return_index=True)
+    by_edge, sorted_edges = devices[order], edges[order]
+    present, first = np.unique(sorted_edges, return_index=True)
     problem = Edges(
-        offsets=np.append(first, len(at)).astype(np.intp),
-        devices=lay_out(fleet, work, own, at),
+        offsets=np.append(first, len(sorted_edges)).astype(np.intp),
+        devices=lay_out(fleet, work, by_edge, sorted_edges),
         bandwidth=fleet.edge_bandwidth_hz[present],
         bits=float(work.model_bits),
         alpha=float(fleet.capacitance),

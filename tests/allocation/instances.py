@@ -15,15 +15,15 @@ BITS, ALPHA = 448 * 8192.0, 2e-28
 
 
 def edge(snr_hz: Any, cycles: Any, power_w: Any, max_cpu_hz: Any, bandwidth_hz: float, weight: float) -> EdgeProblem:
-    """An edge from arrays or numbers, broadcast to the length of `snr_hz`."""
+    """Return an edge's problem from arrays or numbers, which are broadcast to the length of `snr_hz`."""
     snr = np.atleast_1d(np.asarray(snr_hz, dtype=np.float64))
     cycles, power, cap = (np.broadcast_to(np.float64(v), snr.shape).copy() for v in (cycles, power_w, max_cpu_hz))
     return EdgeProblem(0, np.arange(len(snr)), snr, cycles, power, cap, bandwidth_hz, BITS, weight, ALPHA)
 
 
-def random_edge(rng: np.random.Generator, most: int = 200) -> EdgeProblem:
-    """Harder than any fleet: 1 to `most` devices, λ from 1e-4 to 1e4, gains over 120 dB, caps that bind or do not."""
-    n = int(rng.integers(1, most + 1))
+def random_edge(rng: np.random.Generator, max_devices: int = 200) -> EdgeProblem:
+    """Return a problem harder than a fleet's: λ from 1e-4 to 1e4, gains over 120 dB, and caps that may bind."""
+    n = int(rng.integers(1, max_devices + 1))
     gain = 10 ** rng.uniform(-17, -5, n) if rng.random() < 0.5 else 10 ** (rng.uniform(-16, -6) + rng.uniform(-1, 1, n))
     power = 10 ** (rng.uniform(0, 23, n) / 10) * 1e-3
     kind = rng.integers(3)
@@ -39,7 +39,7 @@ def random_edge(rng: np.random.Generator, most: int = 200) -> EdgeProblem:
 
 
 def solve_all(problems: list[EdgeProblem], **options: Any) -> tuple[Solution, np.ndarray]:
-    """Solve edges as one ragged batch, all with the z and α of the first; also return the offsets."""
+    """Solve edges as one batch with the z and α of the first, and return the solution and the offsets."""
     edges = Edges(
         offsets=np.cumsum([0] + [len(p.members) for p in problems]).astype(np.intp),
         devices=Devices(

@@ -1,4 +1,4 @@
-"""The Newton allocator: against hand-computed answers, against CVXPY, and on instances harder than any fleet."""
+"""The Newton allocator, compared with results by hand and with CVXPY, and run on instances harder than any fleet."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NEAREST = FLEET.distance_m[DEVICES].argmin(axis=1)
 
 
 def check_optimality(problem, solution, inside, e):
-    """The optimality conditions of (27), written down here once more from the formulas."""
+    """Assert the optimality conditions of (27), written independently of the kernels."""
     b, f = solution.feasible.bandwidth_hz[inside], solution.feasible.cpu_hz[inside]
     pi, mu = np.exp(solution.unknowns.log_delay_price[inside]), np.exp(solution.unknowns.log_bandwidth_price[e])
     tau = solution.feasible.delay_s[e]
@@ -33,13 +33,13 @@ def check_optimality(problem, solution, inside, e):
     np.testing.assert_allclose(problem.upload_delay_s(b) + problem.cycles / f, tau, rtol=1e-8)
     np.testing.assert_allclose(f, np.minimum(problem.max_cpu_hz, np.cbrt(pi / ALPHA)), rtol=1e-8)
     np.testing.assert_allclose(pi.sum(), problem.delay_weight, rtol=1e-8)
-    h = b * 1e-4  # central differences: s' without the kernel's formula
+    h = b * 1e-4  # central differences give s' without the kernel's formula
     slope = (problem.upload_delay_s(b + h) - problem.upload_delay_s(b - h)) / (2 * h)
     np.testing.assert_allclose(-(problem.power_w + pi) * slope, mu, rtol=1e-5)
     objective = solution.feasible.energy_j[e] + problem.delay_weight * tau
     np.testing.assert_allclose(objective, problem.objective(b, f), rtol=1e-12)
     assert solution.residual[e] <= 1e-8
-    # The last bits: the bound and the objective are sums of terms that cancel.
+    # The bound and the objective are sums of terms that cancel, so the last bits may differ.
     assert -1e-11 * objective <= objective - solution.feasible.bound_j[e] <= 1e-8 * objective
 
 
@@ -51,13 +51,13 @@ def check_batch(problems, **options):
 
 
 def test_one_device_gets_everything_by_hand():
-    # Y = B: log2(1 + 1) = 1, so s = z/B = 1 s. f = (λ/α)^{1/3} = (0.2/2e-28)^{1/3} = 1e9 Hz. c = 1e9: 1 s.
+    # With Y = B, log2(1 + 1) = 1, so s = z/B = 1 s. f = (λ/α)^{1/3} = (0.2/2e-28)^{1/3} = 1e9 Hz; c = 1e9 takes 1 s.
     solution = check_batch([edge(BITS, 1e9, 0.1, 2e9, BITS, 0.2)])
     np.testing.assert_allclose(solution.feasible.bandwidth_hz, [BITS])
     np.testing.assert_allclose(solution.feasible.cpu_hz, [1e9])
     np.testing.assert_allclose(solution.feasible.delay_s, [2.0])
     np.testing.assert_allclose(solution.feasible.energy_j, [0.1 + 1e-28 * 1e9 * 1e18])
-    # At the cap: λ = 2e4 asks for 4.6e10 Hz.
+    # λ = 2e4 would need 4.6e10 Hz, so the cap binds.
     solution = check_batch([edge(BITS, 1e9, 0.1, 2e9, BITS, 2e4)])
     np.testing.assert_allclose(solution.feasible.cpu_hz, [2e9])
     np.testing.assert_allclose(solution.feasible.delay_s, [1.5])
@@ -70,29 +70,29 @@ def test_equal_devices_share_equally():
     np.testing.assert_allclose(solution.feasible.cpu_hz, np.cbrt(1 / 8 / ALPHA), rtol=1e-9)
 
 
-def test_a_device_with_hardly_any_gain():
+def test_a_device_with_hardly_any_gain_gets_most_bandwidth():
     solution = check_batch([edge([1e7, 1e7, 1e2], 2e8, 0.05, 2e9, 1e6, 1.0)])
-    # Bandwidth hardly helps it: even all of it would not, s(∞) = z ln 2 / Y.
+    # Even unlimited bandwidth does not make it faster than s(∞) = z ln 2 / Y.
     assert solution.feasible.delay_s[0] >= BITS * np.log(2) / 1e2
     assert solution.feasible.bandwidth_hz[2] > 0.7e6
 
 
 @pytest.mark.parametrize("weight", [1e6, 1e10])
-def test_delay_so_dear_that_every_cpu_is_at_its_cap(weight):
+def test_every_cpu_is_at_its_cap_if_delay_costs_much(weight):
     rng = np.random.default_rng(3)
     cap = rng.uniform(1e9, 2e9, 20)
     solution = check_batch([edge(10 ** rng.uniform(5, 9, 20), 2e8, 0.05, cap, 1e6, weight)])
     np.testing.assert_array_equal(solution.feasible.cpu_hz, cap)
 
 
-def test_2000_hard_instances():
+def test_2000_hard_instances_are_solved():
     rng = np.random.default_rng(5)
     check_batch([random_edge(rng) for _ in range(2000)])
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_100000_hard_instances():
+def test_100000_hard_instances_are_solved():
     for chunk in range(50):
         rng = np.random.default_rng([7, chunk])
         check_batch([random_edge(rng) for _ in range(2000)])
@@ -100,8 +100,8 @@ def test_100000_hard_instances():
 
 def test_agrees_with_cvxpy():
     rng = np.random.default_rng(11)
-    problems = [random_edge(rng, most=30) for _ in range(150)]
-    # The range on which the conic solver is to be trusted; the hard one has the certificate.
+    problems = [random_edge(rng, max_devices=30) for _ in range(150)]
+    # The conic solver is reliable in this range. The certificate covers the harder instances.
     problems = [
         p for p in problems if 1e-2 < p.delay_weight < 1e2 and p.max_cpu_hz.min() > 1e8 and p.snr_hz.min() > 1e3
     ]
@@ -110,14 +110,14 @@ def test_agrees_with_cvxpy():
     for e, problem in enumerate(problems):
         reference = problem.objective(*solve_with_cvxpy(problem))
         inside, feasible = slice(offsets[e], offsets[e + 1]), solution.feasible
-        mine = problem.objective(feasible.bandwidth_hz[inside], feasible.cpu_hz[inside])
-        assert mine <= reference * (1 + 1e-9)
-        assert mine >= reference * (1 - 1e-5)
+        objective = problem.objective(feasible.bandwidth_hz[inside], feasible.cpu_hz[inside])
+        assert objective <= reference * (1 + 1e-9)
+        assert objective >= reference * (1 - 1e-5)
 
 
 def test_the_bound_is_a_bound_for_any_prices():
     rng = np.random.default_rng(2)
-    problem = random_edge(rng, most=20)
+    problem = random_edge(rng, max_devices=20)
     solution, _ = solve_all([problem])
     optimum = problem.objective(solution.feasible.bandwidth_hz, solution.feasible.cpu_hz)
     assert lower_bound(problem, np.exp(solution.unknowns.log_delay_price)) == pytest.approx(optimum, rel=1e-8)
@@ -128,7 +128,7 @@ def test_the_bound_is_a_bound_for_any_prices():
 factors = st.floats(1e-3, 1e3)
 
 
-def same_allocation(one, two):
+def assert_same_allocation(one, two):
     np.testing.assert_allclose(two.feasible.bandwidth_hz, one.feasible.bandwidth_hz, rtol=1e-5)
     np.testing.assert_allclose(two.feasible.cpu_hz, one.feasible.cpu_hz, rtol=1e-5)
 
@@ -136,8 +136,8 @@ def same_allocation(one, two):
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32), factor=factors)
 def test_scaling_energy_scales_the_objective(seed, factor):
-    """p, α and λ times k at the same signal-to-noise ratio: joules in another unit, so k times the energy."""
-    problem = random_edge(np.random.default_rng(seed), most=15)
+    """p, α and λ times k, at the same signal-to-noise ratio, only change the unit: the energy is k times as much."""
+    problem = random_edge(np.random.default_rng(seed), max_devices=15)
     scaled = dataclasses.replace(
         problem,
         power_w=problem.power_w * factor,
@@ -145,7 +145,7 @@ def test_scaling_energy_scales_the_objective(seed, factor):
         delay_weight=problem.delay_weight * factor,
     )
     (one, _), (two, _) = solve_all([problem]), solve_all([scaled])
-    same_allocation(one, two)
+    assert_same_allocation(one, two)
     np.testing.assert_allclose(two.feasible.delay_s, one.feasible.delay_s, rtol=1e-7)
     np.testing.assert_allclose(two.feasible.energy_j, factor * one.feasible.energy_j, rtol=1e-6)
     value = scaled.objective(two.feasible.bandwidth_hz, two.feasible.cpu_hz)
@@ -155,33 +155,33 @@ def test_scaling_energy_scales_the_objective(seed, factor):
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32), factor=factors)
 def test_scaling_the_work_scales_energy_and_delay(seed, factor):
-    """z and the cycles times k: everybody does k times as much at the same pace, so k times the delay and energy."""
-    problem = random_edge(np.random.default_rng(seed), most=15)
-    more = dataclasses.replace(problem, model_bits=problem.model_bits * factor, cycles=problem.cycles * factor)
-    (one, _), (two, _) = solve_all([problem]), solve_all([more])
-    same_allocation(one, two)
+    """With z and the cycles times k each device does k times the work, which takes k times the delay and energy."""
+    problem = random_edge(np.random.default_rng(seed), max_devices=15)
+    scaled = dataclasses.replace(problem, model_bits=problem.model_bits * factor, cycles=problem.cycles * factor)
+    (one, _), (two, _) = solve_all([problem]), solve_all([scaled])
+    assert_same_allocation(one, two)
     np.testing.assert_allclose(two.feasible.delay_s, factor * one.feasible.delay_s, rtol=1e-7)
     np.testing.assert_allclose(two.feasible.energy_j, factor * one.feasible.energy_j, rtol=1e-6)
 
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32), factor=factors)
-def test_dearer_delay_is_no_slower_and_takes_no_less_energy(seed, factor):
-    problem = random_edge(np.random.default_rng(seed), most=15)
+def test_a_higher_weight_on_delay_is_no_slower_and_takes_no_less_energy(seed, factor):
+    problem = random_edge(np.random.default_rng(seed), max_devices=15)
     (one, _), (two, _) = (
         solve_all([problem]),
         solve_all([dataclasses.replace(problem, delay_weight=problem.delay_weight * factor)]),
     )
-    cheap, dear = (one, two) if factor >= 1 else (two, one)
-    assert dear.feasible.delay_s[0] <= cheap.feasible.delay_s[0] * (1 + 1e-9)
-    assert dear.feasible.energy_j[0] >= cheap.feasible.energy_j[0] * (1 - 1e-9)
+    low, high = (one, two) if factor >= 1 else (two, one)
+    assert high.feasible.delay_s[0] <= low.feasible.delay_s[0] * (1 + 1e-9)
+    assert high.feasible.energy_j[0] >= low.feasible.energy_j[0] * (1 - 1e-9)
 
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32))
-def test_order_of_the_devices_does_not_matter(seed):
+def test_the_order_of_the_devices_does_not_matter(seed):
     rng = np.random.default_rng(seed)
-    problem = random_edge(rng, most=30)
+    problem = random_edge(rng, max_devices=30)
     p = rng.permutation(len(problem.members))
     shuffled = edge(
         problem.snr_hz[p],
@@ -198,28 +198,28 @@ def test_order_of_the_devices_does_not_matter(seed):
 
 def test_threads_do_not_change_a_bit():
     rng = np.random.default_rng(1)
-    problems = [random_edge(rng, most=40) for _ in range(200)]
+    problems = [random_edge(rng, max_devices=40) for _ in range(200)]
     one, two = solve_all(problems, threads=1)[0], solve_all(problems, threads=3)[0]
-    for ours, theirs in zip(arrays_of(one), arrays_of(two), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    for first, second in zip(arrays_of(one), arrays_of(two), strict=True):
+        np.testing.assert_array_equal(first, second)
 
 
 def arrays_of(solution):
-    """Every array of a solution."""
+    """Return every array of a solution."""
     return [*solution.unknowns, *solution.feasible, solution.residual, solution.evaluations]
 
 
-def test_a_neighbour_is_a_good_start():
+def test_a_similar_problems_solution_is_a_good_start():
     rng = np.random.default_rng(1)
-    problems = [random_edge(rng, most=40) for _ in range(300)]
+    problems = [random_edge(rng, max_devices=40) for _ in range(300)]
     cold, _ = solve_all(problems)
     nearby = [dataclasses.replace(p, delay_weight=p.delay_weight * 1.05) for p in problems]
     warm = check_batch(nearby, warm=cold)
-    again, _ = solve_all(nearby)
-    assert warm.evaluations.mean() < 0.6 * again.evaluations.mean()
+    cold_again, _ = solve_all(nearby)
+    assert warm.evaluations.mean() < 0.6 * cold_again.evaluations.mean()
 
 
-def test_a_round_carries_its_proof():
+def test_a_round_is_certified():
     allocation = allocate_round(FLEET, WORK, DEVICES, NEAREST)
     cost = round_cost(FLEET, WORK, DEVICES, NEAREST, allocation)
     assert allocation.kkt_residual <= 1e-8
@@ -229,15 +229,15 @@ def test_a_round_carries_its_proof():
     np.testing.assert_allclose(np.bincount(NEAREST, allocation.delay_price), 1.0)
     np.testing.assert_array_equal(allocation.edge_price, 1.0)
     reference = round_cost(FLEET, WORK, DEVICES, NEAREST, allocate_round(FLEET, WORK, DEVICES, NEAREST, method="cvxpy"))
-    # Per edge, not per round: the round's objective is no sum of the edges'.
-    mine, theirs = (c.edge_energy_j + WORK.delay_weight * c.edge_delay_s for c in (cost, reference))
-    np.testing.assert_allclose(mine, theirs, rtol=1e-5)
-    assert (mine <= theirs * (1 + 1e-9)).all()
+    # The comparison is per edge, because the round's objective is not the sum of the edges'.
+    objectives, references = (c.edge_energy_j + WORK.delay_weight * c.edge_delay_s for c in (cost, reference))
+    np.testing.assert_allclose(objectives, references, rtol=1e-5)
+    assert (objectives <= references * (1 + 1e-9)).all()
 
 
-def test_edges_without_devices():
-    everyone_at_3 = np.full(len(DEVICES), 3)
-    allocation = allocate_round(FLEET, WORK, DEVICES, everyone_at_3)
+def test_edges_without_devices_get_no_bandwidth_price_or_deadline():
+    all_at_3 = np.full(len(DEVICES), 3)
+    allocation = allocate_round(FLEET, WORK, DEVICES, all_at_3)
     np.testing.assert_array_equal(np.flatnonzero(allocation.deadline_s), [3])
     np.testing.assert_allclose(allocation.bandwidth_hz.sum(), FLEET.edge_bandwidth_hz[3])
 
@@ -249,8 +249,8 @@ def test_a_bad_value_is_named_with_its_index(name, value, method):
     array = getattr(FLEET, name).copy()
     array[(6, NEAREST[3]) if name == "gain" else 4] = value
     fleet = dataclasses.replace(FLEET, **{name: array})
-    where = f"gain\\[6, {NEAREST[3]}\\]" if name == "gain" else f"{name}\\[4\\]"
-    with pytest.raises(ConfigError, match=where):
+    element = f"gain\\[6, {NEAREST[3]}\\]" if name == "gain" else f"{name}\\[4\\]"
+    with pytest.raises(ConfigError, match=element):
         allocate_round(fleet, WORK, DEVICES, NEAREST, method=method)
 
 

@@ -14,7 +14,7 @@ from tests.benchmarks import allocation
 
 def problems(count: int = 6):
     rng = np.random.default_rng(0)
-    return [random_edge(rng, most=5) for _ in range(count)]
+    return [random_edge(rng, max_devices=5) for _ in range(count)]
 
 
 def test_every_link_of_a_moved_batch_moves_by_a_decibel_up_or_down() -> None:

@@ -1,4 +1,4 @@
-"""The allocation's compiled functions ("kernels"): what Numba turns into machine code, and how.
+"""The functions of the allocation that Numba compiles ("kernels"), and how it compiles them.
 
-Nothing is imported here, so that a run without the Newton method does not load Numba.
+This file imports nothing, so that a run without the Newton method does not load Numba.
 """

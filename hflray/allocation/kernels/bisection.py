@@ -1,16 +1,16 @@
-"""The solver that cannot fail: one edge's problem (27) by three nested, bracketed root searches.
+"""Solve one edge's problem (27) by three nested root searches in brackets, which cannot fail.
 
-Given μ and a delay price π, the best bandwidth and frequency of a device are closed forms, and its delay falls with π.
-So does, at fixed μ, the sum of the prices with the deadline τ; and so does the sum of the bandwidths with μ (it is the
-slope of the concave dual). Each search has a bracket known beforehand:
+For given μ and delay price π, the best bandwidth and frequency of a device are closed forms, and its delay falls with
+π. At fixed μ the sum of the delay prices falls with the deadline τ. The sum of the bandwidths, which is the slope of
+the concave dual, falls with μ. Each search starts from a bracket that certainly holds the root:
 
 * π: at most λ; at least ``α (c/τ)³``, because c/f ≤ τ;
 * τ: at least ``max τ_n(λ)``, because no π exceeds λ; at most ``max τ_n(λ/n)``, because some π is at least λ/n;
 * μ: at least ``max p (-s'(B))``, because no b exceeds B; at most ``max (p + λ)(-s'(B/n))``, because some b
   is at least B/n.
 
-Newton steps or secants shorten the searches where they stay inside the bracket. About a hundred times slower than
-`kernels.edge`, and used only where that does not converge.
+A Newton step or a secant replaces a bisection where it stays inside the bracket. This solver is about a hundred times
+slower than `kernels.edge`, which calls it only where Newton's method does not converge.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hflray.arrays import FloatArray
 
 @kernel
 def log_price_of(y: float, b: float, snr: float, power: float, bits: float) -> float:
-    """ln[(p + π)(-s'(b))]."""
+    """Return ln[(p + π)(-s'(b))], the bandwidth price at which a device takes b Hz; `y` is ln π."""
     ratio = snr / b
     lg = math.log1p(ratio)
     d = slack(ratio, lg, ratio / (1.0 + ratio))
@@ -36,7 +36,7 @@ def log_price_of(y: float, b: float, snr: float, power: float, bits: float) -> f
 def find_delay_price(
     deadline: float, price: float, device: Device, bits: float, alpha: float, top: float
 ) -> tuple[float, float, float]:
-    """The delay price at which one device's ln delay is `deadline`, when ln μ is `price`.
+    """Find the delay price at which one device's ln delay is `deadline`, when ln μ is `price`.
 
     Returns:
         ln π (at most `top`), ln b and d ln τ / d ln π.
@@ -57,14 +57,14 @@ def find_delay_price(
         guess = y - error / slope
         if abs(guess - y) <= 1e-15 * max(1.0, abs(y)):
             break
-        # Near the cap the delay flattens and Newton's step is cautious or wild: keep it only inside the bracket.
+        # Near the cap the delay is almost flat, so Newton's step may be far too long; take it only inside the bracket.
         y = guess if low < guess < high else 0.5 * (low + high)
     return y, x, slope
 
 
 @kernel
 def device_at(devices: Devices, i: int) -> Device:
-    """The i-th of some devices."""
+    """Return device i."""
     return Device(devices.snr[i], devices.cycles[i], devices.power[i], devices.cap[i])
 
 
@@ -86,7 +86,7 @@ def prices_at(
 def find_deadline(
     price: float, devices: Devices, setting: Setting, x: FloatArray, y: FloatArray
 ) -> tuple[float, float]:
-    """At ln μ = `price`, return ln τ with Σ π = λ, and ln Σ b; fills x = ln b and y = ln π, (n,)."""
+    """Return the ln τ at which Σ π = λ when ln μ is `price`, and ln Σ b; fill x = ln b and y = ln π, (n,)."""
     n = len(devices.snr)
     top = math.log(setting.weight)
     low = high = -math.inf
@@ -105,7 +105,7 @@ def find_deadline(
         if abs(error) <= 1e-13 or high - low <= 4e-16 * max(1.0, abs(deadline)):
             break
         guess = deadline - error / slope
-        # From both ends in turn at worst: a step that leaves the bracket is replaced by its middle.
+        # A step that leaves the bracket is replaced by the middle of the bracket.
         deadline = guess if low < guess < high else 0.5 * (low + high)
     total = 0.0
     for i in range(n):
@@ -126,7 +126,7 @@ def bisect_edge(devices: Devices, setting: Setting, x: FloatArray, y: FloatArray
     under = over = math.nan  # ln(Σ b / B) at the ends of the bracket
     for trial in range(200):
         price = 0.5 * (low + high)
-        # Two halvings, then a secant, and so on: fast where the sum is smooth, and never slower than bisection by much.
+        # Every third step is a secant, which is fast where the sum is smooth. Elsewhere the other two bound the time.
         if trial % 3 == 2 and not math.isnan(under + over):
             price = low + (high - low) * over / (over - under)
         deadline, total = find_deadline(price, devices, setting, x, y)

@@ -1,6 +1,6 @@
-"""What the kernels hand to each other by name: NamedTuples, which Numba passes as their fields.
+"""The NamedTuples that are arguments and results of the kernels; Numba passes each as its fields.
 
-Numba is not imported here, so that code which only lays arrays out (`hflray.allocation.problem`) does without it.
+This file does not import Numba, so that code which only makes arrays (`hflray.allocation.problem`) does not load it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from hflray.arrays import FloatArray, IntArray
 
 
 class Devices(NamedTuple):
-    """What is known of n devices at the edge that each is assigned to. The kernels read it and never write it.
+    """The n devices of a problem, each at its assigned edge. The kernels only read it.
 
     | field | symbol | unit | shape |
     |---|---|---|---|
@@ -28,7 +28,7 @@ class Devices(NamedTuple):
 
 
 class Device(NamedTuple):
-    """The same of one device: numbers instead of arrays."""
+    """One device, with the fields of `Devices` as numbers."""
 
     snr: float
     cycles: float
@@ -37,14 +37,14 @@ class Device(NamedTuple):
 
 
 class Setting(NamedTuple):
-    """The four numbers of an edge's problem (27) beside its devices. The kernels read it and never write it.
+    """The four numbers of an edge's problem (27) besides its devices. The kernels only read it.
 
     | field | symbol | unit |
     |---|---|---|
     | ``bandwidth`` | B | Hz |
     | ``weight`` | λ | J/s |
     | ``bits`` | z | bits |
-    | ``alpha`` | α, the capacitance | F·s² style coefficient |
+    | ``alpha`` | α, the capacitance | J·s²/cycles³ |
     """
 
     bandwidth: float
@@ -54,13 +54,13 @@ class Setting(NamedTuple):
 
 
 class Guess(NamedTuple):
-    """Where Newton's method begins at an edge, beside the ln b and ln π of its devices.
+    """The start of Newton's method at an edge, besides the ln b and ln π of its devices.
 
     | field | symbol | meaning |
     |---|---|---|
     | ``price`` | ln μ | of J/Hz |
     | ``deadline`` | ln τ | of s |
-    | ``warm`` | | False: the two numbers and the devices' unknowns are not read; the start is equal shares |
+    | ``warm`` | | if False, these numbers and the devices' unknowns are not read; a cold start replaces them |
     """
 
     price: float
@@ -69,14 +69,14 @@ class Guess(NamedTuple):
 
 
 class Solved(NamedTuple):
-    """What Newton's method found at an edge, beside the ln b and ln π of its devices.
+    """The result of Newton's method at an edge, besides the ln b and ln π of its devices.
 
     | field | symbol | meaning |
     |---|---|---|
     | ``price`` | ln μ | of J/Hz |
     | ``deadline`` | ln τ | of s |
-    | ``residual`` | | the largest violation of the optimality conditions, relative |
-    | ``evaluations`` | | how often the conditions were evaluated |
+    | ``residual`` | | the largest relative violation of the optimality conditions |
+    | ``evaluations`` | | number of evaluations of the conditions |
     | ``slope`` | d ln τ / d ln λ | elasticity of the deadline in the weight, at most 0 |
     """
 
@@ -88,7 +88,7 @@ class Solved(NamedTuple):
 
 
 class Edges(NamedTuple):
-    """The problems of e edges with n devices in all. The kernels read it and never write it.
+    """The problems of e edges with n devices in total. The kernels only read it.
 
     | field | symbol | unit | shape |
     |---|---|---|---|
@@ -96,7 +96,7 @@ class Edges(NamedTuple):
     | ``devices`` | | see `Devices` | (n,) each |
     | ``bandwidth`` | B | Hz | (e,) |
     | ``bits`` | z | bits | number |
-    | ``alpha`` | α | F·s² style coefficient | number |
+    | ``alpha`` | α | J·s²/cycles³ | number |
     """
 
     offsets: IntArray
@@ -107,7 +107,7 @@ class Edges(NamedTuple):
 
 
 class Unknowns(NamedTuple):
-    """What the optimality conditions of e edges with n devices are solved for, as logarithms.
+    """The unknowns of the optimality conditions of e edges with n devices, as logarithms.
 
     | field | symbol | unit of the number whose logarithm it is | shape |
     |---|---|---|---|
@@ -124,15 +124,15 @@ class Unknowns(NamedTuple):
 
 
 class Feasible(NamedTuple):
-    """A feasible allocation of e edges with n devices, what one edge iteration costs with it, and a bound.
+    """A feasible allocation of e edges with n devices, its cost for one edge iteration, and a lower bound.
 
     | field | symbol | unit | shape |
     |---|---|---|---|
     | ``bandwidth_hz`` | b | Hz | (n,) |
     | ``cpu_hz`` | f | Hz | (n,) |
     | ``energy_j`` | E | J | (e,) |
-    | ``delay_s`` | the slowest device's | s | (e,) |
-    | ``bound_j`` | no allocation has a lower ``energy + weight·delay`` | J | (e,) |
+    | ``delay_s`` | delay of the slowest device | s | (e,) |
+    | ``bound_j`` | lower bound on ``energy + weight·delay`` of any allocation | J | (e,) |
     """
 
     bandwidth_hz: FloatArray
@@ -143,13 +143,13 @@ class Feasible(NamedTuple):
 
 
 class Solution(NamedTuple):
-    """The solution of e edges, written by `edges.solve_edges`; edges without devices keep what was there.
+    """The solution of e edges, which `edges.solve_edges` writes; the entries of edges without devices stay unchanged.
 
     | field | meaning | shape |
     |---|---|---|
-    | ``unknowns`` | see `Unknowns`; with them another solution can start warm | |
-    | ``residual`` | the largest violation of each edge's optimality conditions, relative | (e,) |
-    | ``evaluations`` | how often the conditions were evaluated | (e,) |
+    | ``unknowns`` | see `Unknowns`; another solution can start from them | |
+    | ``residual`` | the largest relative violation of each edge's optimality conditions | (e,) |
+    | ``evaluations`` | number of evaluations of the conditions | (e,) |
     | ``feasible`` | see `Feasible` | |
     """
 
@@ -160,7 +160,7 @@ class Solution(NamedTuple):
 
 
 class Priced(NamedTuple):
-    """The solution of an edge at a weight of its own, beside the ln b and ln π of its devices.
+    """The solution of an edge at its own weight λ_m, besides the ln b and ln π of its devices.
 
     | field | symbol | meaning |
     |---|---|---|
@@ -177,15 +177,15 @@ class Priced(NamedTuple):
 
 
 class JointSolution(NamedTuple):
-    """The solution of e edges at weights of their own, written by `joint.solve_joint` and `joint.find_weight`.
+    """The solution of e edges at their own weights λ_m, which `joint.solve_joint` writes.
 
     | field | symbol | meaning | shape |
     |---|---|---|---|
     | ``unknowns`` | | see `Unknowns` | |
-    | ``log_weight`` | ln λ_m | of J/s: what a second of the edge's delay costs | (e,) |
+    | ``log_weight`` | ln λ_m | of J/s: the price of one second of the edge's delay | (e,) |
     | ``slope`` | d ln τ / d ln λ_m | elasticity of the deadline in the weight, at most 0 | (e,) |
-    | ``residual`` | | the largest violation of each edge's optimality conditions, relative | (e,) |
-    | ``evaluations`` | | how often the conditions were evaluated | (e,) |
+    | ``residual`` | | the largest relative violation of each edge's optimality conditions | (e,) |
+    | ``evaluations`` | | number of evaluations of the conditions | (e,) |
     """
 
     unknowns: Unknowns

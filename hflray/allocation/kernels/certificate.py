@@ -1,4 +1,4 @@
-"""From the logarithms that the kernels find to a feasible allocation and a proof of how good it is."""
+"""Turn the logarithms that the kernels compute into a feasible allocation and a lower bound on the objective."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def certify(
     b_out: FloatArray,
     f_out: FloatArray,
 ) -> tuple[float, float, float]:
-    """Make one edge's feasible allocation from B, F and PI in `work`, and a bound on what any allocation could do.
+    """Make one edge's feasible allocation from B, F and PI in `work`, and a lower bound on any allocation's objective.
 
     Bandwidth is written to `b_out`, (n,) Hz, and frequency to `f_out`, (n,) Hz; `price` is ln μ. The bound is
     Lagrange's: for any μ ≥ 0 and π ≥ 0 with Σ π = λ,
     ``Σ min_{b ≤ B} [(p + π) s(b) + μ b] + Σ min_{f ≤ f_max} [α/2 c f² + π c/f] - μ B`` is at most the optimum. The
-    bracket φ(b) is convex, so that it is nowhere in [0, B] below ``φ(b') - |φ'(b')| B``, whatever b' there: b' is one
-    Newton step from the b at hand, where φ' is ``μ (1 - e^R1)``, next to nothing.
+    first bracket, φ(b), is convex, so that for any b' in [0, B] it is at least ``φ(b') - |φ'(b')| B`` in [0, B]. b' is
+    one Newton step from the computed b, where φ' is ``μ (1 - e^R1)``, which is almost 0.
 
     Returns:
-        energy J and slowest delay s of one edge iteration, and the bound J on ``energy + λ·delay``.
+        The energy, J, and slowest delay, s, of one edge iteration, and the bound, J, on ``energy + λ·delay``.
     """
     bandwidth, weight = setting.bandwidth, setting.weight
     sum_pi = 0.0

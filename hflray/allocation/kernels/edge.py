@@ -1,6 +1,7 @@
-"""Newton's method on the optimality conditions of one edge's problem (27), in Numba (design, section 6).
+"""Newton's method on the optimality conditions of one edge's problem (27), in Numba (docs/design.md,
+"The allocation problem").
 
-Unknowns, all as logarithms so that every iterate is positive: bandwidth ``x = ln b`` and delay price ``y = ln π`` of
+The unknowns are logarithms, so that every iterate is positive: bandwidth ``x = ln b`` and delay price ``y = ln π`` of
 each device, bandwidth price ``ln μ`` and deadline ``ln τ`` of the edge. With ``X = Y/b``, ``l = ln(1 + X)``,
 ``q = X/(1 + X)``, ``d = l - q`` and ``κ = z ln 2``:
 
@@ -10,14 +11,14 @@ each device, bandwidth price ``ln μ`` and deadline ``ln τ`` of the edge. With 
     per device       R1 = ln[(p + π)(-s')] - ln μ = 0,   R2 = ln(s + c/f) - ln τ = 0
     per edge         ln(Σ b / B) = 0,                    ln(Σ π / λ) = 0
 
-The Jacobian is an arrow: a 2×2 block per device and a 2×2 Schur complement. Both determinants are positive wherever
-they are evaluated (each block is ``A1 B2 - B1 A2`` with A1 < 0, B2 ≤ 0, B1 > 0, A2 < 0), so a step always exists. The
-residual need not fall along it (there is no line search); where it does not get there, `kernels.bisection`
-takes over, which cannot fail.
+The Jacobian has arrow structure: a 2×2 block for each device and a 2×2 Schur complement. Both determinants are
+positive at every point (a block's is ``A1 B2 - B1 A2`` with A1 < 0, B2 ≤ 0, B1 > 0, A2 < 0), so a step always exists.
+There is no line search, so a step may increase the residual. Where the method does not converge, `kernels.bisection`
+solves the edge; it cannot fail.
 
-Arguments shared by the functions: ``devices`` and ``setting`` are the problem (`kernels.bundles`); ``work`` is the
-devices as blocks of lanes (`kernels.lanes`), in which the iterations run; ``scratch`` is its memory, at least
-(`lanes.ROWS`, `lanes.columns` of n).
+Several functions share these arguments. ``devices`` and ``setting`` are the problem (`kernels.bundles`). ``work`` holds
+the devices as blocks of lanes (`kernels.lanes`), in which the iterations run. ``scratch`` is the memory of ``work``, of
+at least (`lanes.ROWS`, `lanes.columns` of n).
 """
 
 from __future__ import annotations
@@ -46,27 +47,27 @@ from hflray.allocation.kernels.lanes import (
     B,
     X,
     blocks_of,
+    copy_unknowns,
     fill,
-    take_back,
 )
 from hflray.allocation.kernels.terms import LN2, log_1p, slack
 from hflray.arrays import FloatArray
 
 
 def _count(value: int) -> int:
-    """A NumPy integer. Numba would compile `newton` once for each value of a constant that is a Python integer."""
+    """Return a NumPy integer, because Numba compiles `newton` again for each value of a Python integer constant."""
     return np.int64(value)  # type: ignore[return-value]
 
 
-# (longest step in any logarithm, evaluations) of the attempts before bisection takes over. The bold one has converged
-# on every instance of the stress test (100,000, harder than any fleet) within 30; the rest is there in case one does
-# not.
+# (Longest step in any logarithm, largest number of evaluations) of the attempts before bisection. The bold attempt has
+# converged within 30 evaluations on all 100,000 instances of the stress test, which are harder than any fleet's. The
+# other attempts are for an instance on which it does not.
 BOLD, BOLD_TRIALS = 8.0, _count(40)
 CAUTIOUS, CAUTIOUS_TRIALS = 2.0, _count(80)
-WARM = _count(12)  # evaluations from a neighbour's solution; it needs 2 to 5
-POLISH = _count(8)  # evaluations after bisection
+WARM = _count(12)  # most evaluations from a similar problem's solution, which needs 2 to 5
+POLISH = _count(8)  # most evaluations after bisection
 ONCE = _count(1)
-BISECTED = 1000  # added to the count of evaluations when bisection was needed
+BISECTED = 1000  # added to the number of evaluations if bisection was needed
 
 
 @kernel
@@ -80,26 +81,26 @@ def newton(
     move: float,
     trials: int,
 ) -> Solved:
-    """Newton from the unknowns in `work` and price = ln μ, deadline = ln τ; `work` is left as the last evaluation was.
+    """Run Newton's method from the unknowns in `work`; `work` then holds the last evaluation.
 
     Args:
         n: devices in `work`.
         work, setting: see the module.
-        price, deadline: where to start.
-        tol: the residual at which to stop: the largest of |R1|, |R2| and the two sums.
-        move: the longest step in any logarithm.
-        trials: the most evaluations.
+        price, deadline: ln μ and ln τ at the start.
+        tol: residual at which to stop; the residual is the largest of |R1|, |R2| and the two edge conditions.
+        move: longest step in any logarithm.
+        trials: largest number of evaluations.
 
     Returns:
-        The last point; its residual is infinite where an evaluation was not finite.
+        The last point; its residual is infinite if an evaluation was not finite.
     """
     bandwidth, weight, alpha = setting.bandwidth, setting.weight, setting.alpha
     kappa = setting.bits * LN2
     log_kappa, log_alpha = math.log(kappa), math.log(alpha)
     blocks = blocks_of(n)
-    # What holds at the solution holds on the way: no b above B, no π above λ, no deadline below a computation at full
-    # speed. Without these, one step in a hundred thousand runs away for good.
-    most_x, most_y, floor = math.log(bandwidth), math.log(weight), 0.0
+    # Every iterate keeps bounds that hold at the solution: b ≤ B, π ≤ λ, and a deadline of at least each computation at
+    # full speed. Without them one step in a hundred thousand diverges.
+    max_x, max_y, floor = math.log(bandwidth), math.log(weight), 0.0
     for i in range(n):
         at = i // LANES * BLOCK + i % LANES
         floor = max(floor, work[at + CYCLES] / work[at + CAP])
@@ -123,7 +124,7 @@ def newton(
                 c_h += pi * block[Y_H + i]
         r_b, r_pi = math.log(sum_b / bandwidth), math.log(sum_pi / weight)
         worst = max(worst, abs(r_b), abs(r_pi))
-        if not math.isfinite(worst + a_0 + c_0):  # a maximum may have passed a NaN over; the sums have not
+        if not math.isfinite(worst + a_0 + c_0):  # a maximum may drop a NaN, but a sum does not
             return Solved(price, deadline, math.inf, trial, 0.0)
         schur = a_m * c_h - a_h * c_m
         if worst <= tol or trial == trials:
@@ -138,17 +139,17 @@ def newton(
         price += d_price
         deadline = max(deadline + d_deadline, floor)
         for k in range(blocks):
-            advance(work[k * BLOCK : (k + 1) * BLOCK], d_price, d_deadline, move, most_x, most_y)
+            advance(work[k * BLOCK : (k + 1) * BLOCK], d_price, d_deadline, move, max_x, max_y)
     return Solved(price, deadline, math.inf, trials, 0.0)
 
 
 @kernel
 def cold_start(n: int, work: FloatArray, setting: Setting) -> tuple[float, float]:
-    """Fill the unknowns in `work` with a first guess; return ln μ and ln τ to go with it.
+    """Fill the unknowns in `work` with a first guess, and return its ln μ and ln τ.
 
-    Bandwidth in inverse proportion to the spectral efficiency at the fair share; the slowest device at π = λ/n sets τ;
-    then the larger of the π that meets τ and the π that the average bandwidth price asks for: Newton on the convex
-    ``ln(p + π)`` comes down from above without overshooting, and flies off from below.
+    Bandwidth is inversely proportional to the spectral efficiency at the fair share. The slowest device at π = λ/n sets
+    τ. π is the larger of the price that meets τ and the price that follows from the average bandwidth price, because
+    Newton's method on the convex ``ln(p + π)`` converges from above without overshooting, and diverges from below.
     """
     bandwidth, weight, alpha = setting.bandwidth, setting.weight, setting.alpha
     blocks, kappa, total = blocks_of(n), setting.bits * LN2, 0.0
@@ -159,16 +160,16 @@ def cold_start(n: int, work: FloatArray, setting: Setting) -> tuple[float, float
             total += block[X + i]
     fair = weight / n
     speed = (fair / alpha) ** (1.0 / 3.0)
-    price = deadline = dearest = 0.0
+    price = deadline = slowest_price = 0.0
     for k in range(blocks):
         block = work[k * BLOCK : (k + 1) * BLOCK]
         start_prices(block, bandwidth / total, kappa, fair, weight, speed)
         for i in range(min(LANES, n - k * LANES)):
             price += block[X_M + i]
             if block[Y_0 + i] > deadline:
-                deadline, dearest = block[Y_0 + i], block[X_H + i]
-    # Where one device is far slower than the rest it has all of λ, and the price is its own.
-    price = min(price / n, dearest)
+                deadline, slowest_price = block[Y_0 + i], block[X_H + i]
+    # A device that is far slower than all others gets all of λ and sets the price.
+    price = min(price / n, slowest_price)
     for k in range(blocks):
         start_logarithms(work[k * BLOCK : (k + 1) * BLOCK], deadline, math.exp(price), weight, alpha)
     return price, math.log(deadline)
@@ -178,17 +179,17 @@ def cold_start(n: int, work: FloatArray, setting: Setting) -> tuple[float, float
 def solve_edge(
     devices: Devices, setting: Setting, x: FloatArray, y: FloatArray, start: Guess, tol: float, scratch: FloatArray
 ) -> Solved:
-    """Solve one edge: from (x, y, start) if it is warm, else from equal shares; then, if need be, by bisection.
+    """Solve one edge with Newton's method from (x, y, start) if `start` is warm, from a cold start, or by bisection.
 
     Args:
         devices, setting, scratch: see the module.
         x, y: (n,), overwritten with ln b and ln π.
-        start: where to begin; see `bundles.Guess`.
-        tol: the residual asked for.
+        start: start of the iterations; see `bundles.Guess`.
+        tol: largest accepted residual.
 
     Returns:
         The solution; its `evaluations` are 0 for the closed form of one device and at least `BISECTED` after bisection.
-        ``scratch.reshape(-1)`` is left as `blocks.iteration_cost` wants it.
+        ``scratch.reshape(-1)`` then is the `work` that `blocks.iteration_cost` needs.
     """
     n, work = len(devices.snr), scratch.reshape(-1)
     if n == 1:
@@ -196,33 +197,33 @@ def solve_edge(
     fill(devices, x, y, work)
     count = 0
     if start.warm:
-        found = newton(n, work, setting, start.price, start.deadline, tol, BOLD, WARM)
-        count = found.evaluations
-        if found.residual <= tol:
-            take_back(work, x, y)
-            return found
+        solved = newton(n, work, setting, start.price, start.deadline, tol, BOLD, WARM)
+        count = solved.evaluations
+        if solved.residual <= tol:
+            copy_unknowns(work, x, y)
+            return solved
     for attempt in range(2):
         move, trials = (BOLD, BOLD_TRIALS) if attempt == 0 else (CAUTIOUS, CAUTIOUS_TRIALS)
         price, deadline = cold_start(n, work, setting)
-        found = newton(n, work, setting, price, deadline, tol, move, trials)
-        count += found.evaluations
-        if found.residual <= tol:
-            take_back(work, x, y)
-            return Solved(found.price, found.deadline, found.residual, count, found.slope)
+        solved = newton(n, work, setting, price, deadline, tol, move, trials)
+        count += solved.evaluations
+        if solved.residual <= tol:
+            copy_unknowns(work, x, y)
+            return Solved(solved.price, solved.deadline, solved.residual, count, solved.slope)
     price, deadline = bisect_edge(devices, setting, x, y)
     fill(devices, x, y, work)
-    found = newton(n, work, setting, price, deadline, tol, CAUTIOUS, POLISH)
-    count += found.evaluations
-    if not found.residual <= tol:  # then where bisection ended, with the residual there
+    solved = newton(n, work, setting, price, deadline, tol, CAUTIOUS, POLISH)
+    count += solved.evaluations
+    if not solved.residual <= tol:  # return the end of bisection, with its residual
         fill(devices, x, y, work)
-        found = newton(n, work, setting, price, deadline, tol, CAUTIOUS, ONCE)
-    take_back(work, x, y)
-    return Solved(found.price, found.deadline, found.residual, BISECTED + count, found.slope)
+        solved = newton(n, work, setting, price, deadline, tol, CAUTIOUS, ONCE)
+    copy_unknowns(work, x, y)
+    return Solved(solved.price, solved.deadline, solved.residual, BISECTED + count, solved.slope)
 
 
 @kernel
 def solve_alone(devices: Devices, setting: Setting, x: FloatArray, y: FloatArray, work: FloatArray) -> Solved:
-    """The closed form of an edge with one device, which gets all the bandwidth and all the weight."""
+    """Return the closed form for an edge with one device, which gets all bandwidth and all weight."""
     bandwidth, weight, alpha = setting.bandwidth, setting.weight, setting.alpha
     power, cycles, cap = devices.power[0], devices.cycles[0], devices.cap[0]
     x[0], y[0] = math.log(bandwidth), math.log(weight)

@@ -1,4 +1,4 @@
-"""Many edges in one call: each is solved by itself, and certified while its numbers are at hand."""
+"""Solve many edges in one call, each independently, and certify each right after it is solved."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from hflray.arrays import FloatArray
 
 @kernel
 def devices_at(edges: Edges, e: int) -> Devices:
-    """The devices of edge e, as views."""
+    """Return the devices of edge e, as views."""
     i, j = edges.offsets[e], edges.offsets[e + 1]
     devices = edges.devices
     return Devices(devices.snr[i:j], devices.cycles[i:j], devices.power[i:j], devices.cap[i:j])
 
 
 def new_feasible(devices: int, edges: int) -> Feasible:
-    """Arrays for what so many devices are given at so many edges; zeros, so that edges without devices have those."""
+    """Return zeros for the allocation of `devices` devices at `edges` edges; edges without devices keep the zeros."""
     energy, delay, bound = np.zeros(edges), np.zeros(edges), np.zeros(edges)
     return Feasible(np.zeros(devices), np.zeros(devices), energy, delay, bound)
 
 
 def new_solution(devices: int, edges: int) -> Solution:
-    """Arrays for a solution of so many devices at so many edges, as `new_feasible`."""
+    """Return zeros for a solution of `devices` devices at `edges` edges."""
     unknowns = Unknowns(np.zeros(devices), np.zeros(devices), np.zeros(edges), np.zeros(edges))
     return Solution(unknowns, np.zeros(edges), np.zeros(edges, dtype=np.intp), new_feasible(devices, edges))
 
@@ -42,10 +42,10 @@ def solve_edges(
     Args:
         edges: the problems.
         weight: λ of each edge, (e,), J/s.
-        first, last: the edges that are solved; the others are left alone, so that threads may share the work.
+        first, last: range of the edges to solve; the others are not touched, so that threads can share the work.
         warm: whether to start from the unknowns that `solution` holds.
-        tol: KKT residual asked for.
-        solution: overwritten where edges have devices.
+        tol: largest accepted KKT residual.
+        solution: overwritten for edges that have devices.
     """
     scratch = scratch_for_edges(edges.offsets, first, last)
     unknowns, feasible = solution.unknowns, solution.feasible
@@ -65,7 +65,7 @@ def solve_edges(
 
 @kernel
 def certify_edges(edges: Edges, weight: FloatArray, unknowns: Unknowns, feasible: Feasible) -> None:
-    """`certify` for all edges, solved elsewhere with λ as in `weight`, (e,); `feasible` is overwritten."""
+    """Certify all edges at `unknowns`, solved with λ as in `weight`, (e,), J/s; `feasible` is overwritten."""
     work = scratch_for_edges(edges.offsets, 0, len(edges.bandwidth)).reshape(-1)
     for e in range(len(edges.bandwidth)):
         i, j = edges.offsets[e], edges.offsets[e + 1]

@@ -1,9 +1,9 @@
-"""How hflray's kernels are compiled: Numba, cached on disk, without the interpreter lock.
+"""Compile hflray's kernels with Numba, with a cache on disk and without the interpreter lock.
 
-Processes that need a kernel at the same time compile it once: the others wait, and take it from the disk.
+If several processes need a kernel at the same time, one compiles it, and the others wait and read it from the disk.
 
-Threads come from Python (`hflray.allocation.batch`), not from Numba's parallel mode: its threading layers do not all
-survive the forks and threads of a Ray worker, and compile several times longer.
+The threads are Python's (`hflray.allocation.batch`). Numba's parallel mode is not used, because some of its threading
+layers do not survive the forks and threads of a Ray worker, and because it compiles several times longer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from numba.extending import register_jitable
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 PACKAGE = Path(__file__).parents[2]
-FOLDERS = ("allocation", "allocation/kernels", "assignment")  # kernels are written nowhere else (a test looks)
+FOLDERS = ("allocation", "allocation/kernels", "assignment")  # a test checks that no other folder has kernels
 logger = logging.getLogger("hflray")
 
 
@@ -37,20 +37,21 @@ def kernel(function: Function) -> Function:
 
 
 def vector_kernel(function: Function) -> Function:
-    """The same for what is to become vector code: a multiplication and an addition may be one instruction."""
+    """Compile as `kernel` does, and allow a fused multiplication and addition, so that loops become vector code."""
     return _compiled(function, fastmath={"contract"})
 
 
 def shared(function: Function) -> Function:
-    """Leave a function as it is for Python, and let kernels call it: there it is compiled as part of them."""
+    """Let kernels call a function, which is then compiled as part of them; Python calls it as it is."""
     result: Function = register_jitable(error_model="numpy")(function)
     return result
 
 
 def _compiled(function: Function, fastmath: Any) -> Function:
+    """Return the compiled function, whose cache is valid as long as no file with kernels changes."""
     compiled = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=fastmath)(function)
-    # Numba's cache looks at a kernel's own file only, and would go on using what it inlined from another that has
-    # changed since. The stamp it compares is made to cover all kernels.
+    # Numba's cache compares a kernel's own file only, and would keep code that it inlined from another file after that
+    # file changed. This stamp covers all files with kernels.
     index = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
     if index is not None and hasattr(index, "_source_stamp"):
         index._source_stamp = (_sources(), 0)
@@ -60,27 +61,27 @@ def _compiled(function: Function, fastmath: Any) -> Function:
 
 
 def _once(compiled: Any) -> Callable[[Any], Any]:
-    """The dispatcher's `compile`, while no other process of this machine compiles one of these kernels."""
+    """Return the dispatcher's `compile` under a lock, so that one process of this machine compiles at a time."""
     compile_now = compiled.compile
 
     def compile_once(signature: Any) -> Any:
-        with global_compiler_lock:  # Numba's own, of the threads; taken first, as a caller of ours may hold it
-            if _gate.held or _kept(compiled, signature):
+        with global_compiler_lock:  # Numba's lock of the threads is taken first, because a caller may hold it
+            if _gate.held or _is_compiled(compiled, signature):
                 return compile_now(signature)
             with _gate.alone():
-                return compile_now(signature)  # which looks on the disk first
+                return compile_now(signature)  # it reads the disk first
 
     return compile_once
 
 
-def _kept(compiled: Any, signature: Any) -> bool:
-    """Whether it need not be compiled."""
+def _is_compiled(compiled: Any, signature: Any) -> bool:
+    """Return whether the kernel is compiled for this signature, in this process or on the disk."""
     if signature in compiled.overloads:
         return True
     try:
         key = compiled._cache._index_key(signature, compiled.targetctx.codegen())
         return key in compiled._cache._cache_file._load_index()
-    except (AttributeError, OSError):  # another Numba, an unreadable cache: better twice than not at all
+    except (AttributeError, OSError):  # another Numba or an unreadable cache: compile without the lock
         return True
 
 
@@ -88,13 +89,13 @@ class _Gate:
     """A lock that the processes of this user hold while they compile into the same cache."""
 
     def __init__(self) -> None:
-        self.held = False  # by this process; read and written under Numba's own lock
+        self.held = False  # by this process; Numba's lock protects it
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Hold it; without, where there can be no such file."""
-        where = f"{PACKAGE}\0{os.environ.get('NUMBA_CACHE_DIR', '')}"
-        name = f"hflray-kernels-{os.getuid()}-{hashlib.sha256(where.encode()).hexdigest()[:12]}"
+        """Hold the lock during the block, or no lock if its file cannot be made."""
+        place = f"{PACKAGE}\0{os.environ.get('NUMBA_CACHE_DIR', '')}"
+        name = f"hflray-kernels-{os.getuid()}-{hashlib.sha256(place.encode()).hexdigest()[:12]}"
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):
                 file = os.open(Path(tempfile.gettempdir()) / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -112,7 +113,7 @@ _gate = _Gate()
 
 @cache
 def _sources() -> str:
-    """A hash of every file that holds kernels."""
+    """Return a hash of every file with kernels."""
     digest = hashlib.sha256()
     for path in kernel_files():
         digest.update(path.read_bytes())
@@ -120,24 +121,24 @@ def _sources() -> str:
 
 
 def kernel_files() -> list[Path]:
-    """The files whose change makes every cached kernel out of date: those of `FOLDERS` that speak of kernels."""
+    """Return the files whose change makes every cached kernel invalid: those in `FOLDERS` that contain "kernel"."""
     paths = [path for folder in FOLDERS for path in sorted((PACKAGE / folder).glob("*.py"))]
     return [path for path in paths if b"kernel" in path.read_bytes()]
 
 
 class _Announcer(event.Listener):  # type: ignore[misc]
-    """Say once why the first call takes seconds."""
+    """A listener that logs once why the first call takes seconds."""
 
     def __init__(self) -> None:
-        self.silent = False
+        self.announced = False
 
     def on_start(self, event: Any) -> None:
         dispatcher = event.data.get("dispatcher")
-        if self.silent or not str(getattr(dispatcher, "__module__", "")).startswith("hflray."):
+        if self.announced or not str(getattr(dispatcher, "__module__", "")).startswith("hflray."):
             return
-        self.silent = True
+        self.announced = True
         folder = dispatcher.stats.cache_path
-        # A warning, so that it is seen where nobody has set logging up.
+        # The level is warning, so that it is shown even if logging is not configured.
         logger.warning("compiling hflray's kernels, once (a few seconds); kept in %s", folder)
 
     def on_end(self, event: Any) -> None:

@@ -1,18 +1,19 @@
 """One deadline for all edges: the exact optimum of the paper's problem (17) for a given assignment.
 
-``minimise Σ_m Q E_m + λ T`` with ``Q τ_m + h_m ≤ T``, h_m being edge m's constant hop to the cloud. The Lagrangian
-splits by edge: with prices λ_m ≥ 0 that add up to λ, each edge solves its problem (27) with weight λ_m. At the
-optimum every edge with devices just meets the deadline (an edge with time to spare would slow down and save energy).
+The problem is to minimise ``Σ_m Q E_m + λ T`` subject to ``Q τ_m + h_m ≤ T``, where h_m is edge m's constant hop to the
+cloud. The Lagrangian splits by edge: with prices λ_m ≥ 0 that add up to λ, each edge solves its problem (27) with
+weight λ_m. At the optimum every edge with devices just meets the deadline, because a faster edge could slow down and
+save energy.
 
-So for a given T each λ_m is the root of ``Q τ_m(λ_m) + h_m = T``, where τ_m falls with λ_m, and T is the root of
-``Σ λ_m(T) = λ``, where every λ_m falls with T. Both searches are Newton's, with slopes from the kernel, inside brackets
-known beforehand:
+For a given T each λ_m is the root of ``Q τ_m(λ_m) + h_m = T``, where τ_m falls with λ_m, and T is the root of
+``Σ λ_m(T) = λ``, where every λ_m falls with T. Both searches are Newton's, with slopes from the kernel, inside
+brackets that certainly hold the root:
 
 * λ_m ≤ λ, and ``λ_m ≥ max α (c/τ)³``, because c/f ≤ τ and π ≤ λ_m;
 * ``T ≥ max Q τ_m(λ) + h_m``, because no λ_m exceeds λ; ``T ≤ max Q τ_m(λ/e) + h_m``, because one of e is at least λ/e.
 
-An edge without devices still has its hop (design, 5.10). Where the longest such hop is above that T, it is the
-deadline, and carries what is left of λ as its own price.
+An edge without devices still has its hop (docs/design.md, D10). If the longest such hop is above that T, it is the
+deadline, and the rest of λ is its price.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from hflray.arrays import FloatArray
 
 @shared
 def new_joint_solution(devices: int, edges: int) -> JointSolution:
-    """Zeros for a solution of so many devices at so many edges."""
+    """Return zeros for a solution of `devices` devices at `edges` edges."""
     unknowns = Unknowns(np.zeros(devices), np.zeros(devices), np.zeros(edges), np.zeros(edges))
     evaluations = np.zeros(edges, dtype=np.intp)
     return JointSolution(unknowns, np.zeros(edges), np.zeros(edges), np.zeros(edges), evaluations)
@@ -58,13 +59,14 @@ def find_weight(
     tol: float,
     scratch: FloatArray,
 ) -> Priced:
-    """Find the weight at which one edge's ln deadline is `target`; its logarithm is at most `top`.
+    """Find the weight at which one edge's ln deadline is `target`.
 
     Args:
         devices, setting: the edge's problem; the weight of `setting` is not read.
-        x, y: ln b and ln π of the solution `last`, (n,); overwritten with those found.
-        last: the solution at another weight, to start from.
-        target, top: see above.
+        x, y: ln b and ln π of the solution `last`, (n,); overwritten with the new ones.
+        last: the solution at another weight, from which the search starts.
+        target: ln of the deadline.
+        top: upper bound of the weight's logarithm.
         tol, scratch: see `edge.solve_edge`.
     """
     high, low = top, math.inf
@@ -73,9 +75,9 @@ def find_weight(
     low = min(top, math.log(setting.alpha) - low)
     u = min(max(last.log_weight, low), high)
     for _ in range(100):
-        # `solve_edge` is called directly: one more function in between made a round 20 % slower.
-        given = Setting(setting.bandwidth, math.exp(u), setting.bits, setting.alpha)
-        solved = solve_edge(devices, given, x, y, Guess(last.price, last.deadline, True), tol, scratch)
+        # `solve_edge` is called directly, because one more function in between made a round 20 % slower.
+        weighted = Setting(setting.bandwidth, math.exp(u), setting.bits, setting.alpha)
+        solved = solve_edge(devices, weighted, x, y, Guess(last.price, last.deadline, True), tol, scratch)
         evaluations = last.evaluations + solved.evaluations
         last = Priced(u, solved.price, solved.deadline, solved.slope, solved.residual, evaluations)
         error = solved.deadline - target
@@ -88,7 +90,7 @@ def find_weight(
         guess = u - error / solved.slope if solved.slope < 0.0 else math.inf
         if guess == u:
             break
-        # A point that belongs to another u is no good start: shift the prices along.
+        # The delay prices move with the weight: a start with those of the old u would be worse.
         new = guess if low < guess < high else 0.5 * (low + high)
         for i in range(len(x)):
             y[i] += new - u
@@ -97,47 +99,47 @@ def find_weight(
 
 
 @kernel
-def priced_at(found: JointSolution, e: int) -> Priced:
-    """The solution of edge e."""
-    price, deadline = found.unknowns.log_bandwidth_price[e], found.unknowns.log_deadline[e]
-    return Priced(found.log_weight[e], price, deadline, found.slope[e], found.residual[e], found.evaluations[e])
+def priced_at(joint: JointSolution, e: int) -> Priced:
+    """Return the solution of edge e."""
+    price, deadline = joint.unknowns.log_bandwidth_price[e], joint.unknowns.log_deadline[e]
+    return Priced(joint.log_weight[e], price, deadline, joint.slope[e], joint.residual[e], joint.evaluations[e])
 
 
 @kernel
-def keep_priced(found: JointSolution, e: int, priced: Priced) -> None:
-    """Write edge e's solution."""
-    found.log_weight[e], found.slope[e], found.residual[e] = priced.log_weight, priced.slope, priced.residual
-    found.unknowns.log_bandwidth_price[e], found.unknowns.log_deadline[e] = priced.price, priced.deadline
-    found.evaluations[e] = priced.evaluations
+def keep_priced(joint: JointSolution, e: int, priced: Priced) -> None:
+    """Write the solution of edge e to `joint`."""
+    joint.log_weight[e], joint.slope[e], joint.residual[e] = priced.log_weight, priced.slope, priced.residual
+    joint.unknowns.log_bandwidth_price[e], joint.unknowns.log_deadline[e] = priced.price, priced.deadline
+    joint.evaluations[e] = priced.evaluations
 
 
 @kernel
-def keep_solved(found: JointSolution, e: int, log_weight: float, solved: Solved, before: int) -> None:
-    """Write edge e's solution at a weight, for which the conditions were evaluated `before` times more."""
+def keep_solved(joint: JointSolution, e: int, log_weight: float, solved: Solved, before: int) -> None:
+    """Write the solution of edge e at a weight to `joint`; the conditions had been evaluated `before` times already."""
     evaluations = before + solved.evaluations
-    keep_priced(found, e, Priced(log_weight, solved.price, solved.deadline, solved.slope, solved.residual, evaluations))
+    keep_priced(joint, e, Priced(log_weight, solved.price, solved.deadline, solved.slope, solved.residual, evaluations))
 
 
 @kernel
 def solve_joint(
-    edges: Edges, hop: FloatArray, floor: float, weight: float, iterations: float, found: JointSolution, tol: float
+    edges: Edges, hop: FloatArray, floor: float, weight: float, iterations: float, joint: JointSolution, tol: float
 ) -> float:
-    """Solve edges that all have devices under one deadline.
+    """Solve edges, each of which has devices, under one deadline.
 
     Args:
         edges: the problems.
-        hop: h_m, (e,), s; zeros without a cloud hop.
-        floor: the longest hop of an edge without devices, s; -inf without one.
+        hop: h_m, (e,), s; zeros if there is no cloud hop.
+        floor: the longest hop of an edge without devices, s; -inf if every edge has devices.
         weight, iterations: λ, J/s, and Q.
-        found: overwritten; Σ λ_m = λ unless `floor` binds.
-        tol: KKT residual asked for.
+        joint: overwritten; Σ λ_m = λ unless `floor` binds.
+        tol: largest accepted KKT residual.
 
     Returns:
         The deadline T, s.
     """
-    count, log_weight, slopes = len(edges.bandwidth), found.log_weight, found.slope
-    x, y, log_price, log_deadline = found.unknowns
-    # The loops below hand `find_weight` the views of one edge: handing a function the whole bundles costs 1 to 2 %.
+    count, log_weight, slopes = len(edges.bandwidth), joint.log_weight, joint.slope
+    x, y, log_price, log_deadline = joint.unknowns
+    # The loops below pass `find_weight` the views of one edge, because passing whole bundles costs 1 to 2 %.
     scratch = scratch_for_edges(edges.offsets, 0, count)
     top = math.log(weight)
     low = high = -math.inf
@@ -146,7 +148,7 @@ def solve_joint(
         for share in (top, top - math.log(count)):
             setting = Setting(edges.bandwidth[e], math.exp(share), edges.bits, edges.alpha)
             solved = solve_edge(devices_at(edges, e), setting, x[i:j], y[i:j], Guess(0.0, 0.0, False), tol, scratch)
-            keep_solved(found, e, share, solved, 0)
+            keep_solved(joint, e, share, solved, 0)
             at = iterations * math.exp(log_deadline[e]) + hop[e]
             if share == top:
                 low = max(low, at)
@@ -158,10 +160,10 @@ def solve_joint(
         total = slope = 0.0
         for e in range(count):
             i, j = edges.offsets[e], edges.offsets[e + 1]
-            own, setting = devices_at(edges, e), Setting(edges.bandwidth[e], 0.0, edges.bits, edges.alpha)
+            devices, setting = devices_at(edges, e), Setting(edges.bandwidth[e], 0.0, edges.bits, edges.alpha)
             target = math.log((deadline - hop[e]) / iterations)
-            start = priced_at(found, e)
-            keep_priced(found, e, find_weight(own, setting, x[i:j], y[i:j], start, target, top, tol, scratch))
+            start = priced_at(joint, e)
+            keep_priced(joint, e, find_weight(devices, setting, x[i:j], y[i:j], start, target, top, tol, scratch))
             total += math.exp(log_weight[e])
             slope += math.exp(log_weight[e]) / (deadline - hop[e]) / slopes[e]
         error = math.log(total) - top
@@ -177,34 +179,33 @@ def solve_joint(
             break
         guess = deadline - error * total / slope  # Newton on ln Σ λ_m
         deadline = guess if low < guess < high else 0.5 * (low + high)
-    # Σ λ_m = λ to the last digit: one edge takes what the others leave, and its delay is the deadline. It is the edge
-    # whose delay its price moves least (at its floor, with every frequency at its cap, not at all), so that this
-    # settles at once.
-    last, most = 0, -1.0
+    # Make Σ λ_m = λ exact: one edge takes the rest of λ, and its delay is the deadline. The loop converges at once
+    # because this is the edge whose delay depends least on its price (not at all if all its frequencies are capped).
+    last, largest = 0, -1.0
     for e in range(count):
         ease = math.exp(log_weight[e]) / max(-slopes[e], 1e-300)
-        if ease > most:
-            last, most = e, ease
+        if ease > largest:
+            last, largest = e, ease
     for _ in range(20):
-        others = -math.exp(log_weight[last])
+        other_weights = -math.exp(log_weight[last])
         for e in range(count):
-            others += math.exp(log_weight[e])
+            other_weights += math.exp(log_weight[e])
         i, j = edges.offsets[last], edges.offsets[last + 1]
-        log_weight[last] = math.log(max(weight - others, 1e-3 * weight))
+        log_weight[last] = math.log(max(weight - other_weights, 1e-3 * weight))
         setting = Setting(edges.bandwidth[last], math.exp(log_weight[last]), edges.bits, edges.alpha)
         old = Guess(log_price[last], log_deadline[last], True)
         solved = solve_edge(devices_at(edges, last), setting, x[i:j], y[i:j], old, tol, scratch)
-        keep_solved(found, last, log_weight[last], solved, found.evaluations[last])
+        keep_solved(joint, last, log_weight[last], solved, joint.evaluations[last])
         before, deadline = deadline, iterations * math.exp(log_deadline[last]) + hop[last]
         worst = abs(deadline - before) / deadline
         for e in range(count):
             if e == last:
                 continue
             i, j = edges.offsets[e], edges.offsets[e + 1]
-            own, setting = devices_at(edges, e), Setting(edges.bandwidth[e], 0.0, edges.bits, edges.alpha)
+            devices, setting = devices_at(edges, e), Setting(edges.bandwidth[e], 0.0, edges.bits, edges.alpha)
             target = math.log((deadline - hop[e]) / iterations)
-            start = priced_at(found, e)
-            keep_priced(found, e, find_weight(own, setting, x[i:j], y[i:j], start, target, top, tol, scratch))
+            start = priced_at(joint, e)
+            keep_priced(joint, e, find_weight(devices, setting, x[i:j], y[i:j], start, target, top, tol, scratch))
         if worst <= 1e-13:
             break
     return deadline

@@ -1,13 +1,13 @@
-"""exp and ln without branches or calls, and the layout that lets LLVM run them on a vector of devices at a time.
+"""exp and ln without branches or calls, and a layout of devices that LLVM compiles to vector instructions.
 
-An edge's devices lie in blocks of `LANES`: block k of the work array is ``work[k * BLOCK : (k + 1) * BLOCK]``, and in
-it a quantity of the devices ``k * LANES + i`` is at ``QUANTITY + i``. All distances are constants, so a loop over
-``range(LANES)`` needs no checks for overlap and becomes a few vector instructions: with the library's exp and log,
-which are calls, a Newton step of ten devices takes twice as long, and of fifty three times. The last block is filled
-up with copies of the first device, which no sum counts.
+An edge's devices lie in blocks of `LANES`. Block k of the work array is ``work[k * BLOCK : (k + 1) * BLOCK]``, and a
+quantity of device ``k * LANES + i`` is at ``QUANTITY + i`` in it. All distances are constants, so a loop over
+``range(LANES)`` needs no checks for overlap and becomes a few vector instructions. With the library's exp and log,
+which are calls, a Newton step takes twice as long for ten devices and three times as long for fifty. The last block is
+filled with copies of the first device, which no sum includes.
 
-exp and ln are within 1.4 units in the last place (a test compares), and carry NaN on. Multiplications and additions
-may be fused, so that low bits depend on the kind of CPU, as those of the training do.
+exp and ln are accurate to 1.4 units in the last place, which a test checks, and return NaN for NaN. Multiplications
+and additions may be fused, so the low bits depend on the type of CPU, as those of local training do.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hflray.allocation.kernels.jit import kernel, vector_kernel
 from hflray.arrays import FloatArray, IntArray
 
 LANES = 8
-# Where each quantity begins in a block. Symbols are those of `kernels.edge`.
+# The start of each quantity in a block, with the symbols of `kernels.edge`.
 #
 # | name | symbol | unit | written by |
 # |---|---|---|---|
@@ -32,14 +32,14 @@ LANES = 8
 # | X, Y | x = ln b, y = ln π | | `fill`, the cold start, `blocks.advance` |
 # | B, F, PI | b, f before its cap, π | Hz, Hz, J/s | `blocks.evaluate`, `blocks.locate` |
 # | WORST | the larger of abs(R1) and abs(R2) | | `blocks.evaluate` |
-# | X_0, Y_0 | what R1 and R2 add to Newton's dx and dy | | `blocks.evaluate` |
+# | X_0, Y_0 | part of Newton's dx and dy from R1 and R2 | | `blocks.evaluate` |
 # | X_M, Y_M | change of dx and dy per unit of d ln μ | | `blocks.evaluate` |
 # | X_H, Y_H | change of dx and dy per unit of d ln τ | | `blocks.evaluate` |
 #
-# After the last evaluation the six rows from X_0 on are free; the cold start, `blocks.costs` and `blocks.bounds` write
-# there what their docstrings say.
+# Outside the iterations the six rows from X_0 on are free. The cold start, `blocks.costs` and `blocks.bounds` write
+# other quantities there, which their docstrings name.
 SNR, CYCLES, POWER, CAP, X, Y, B, F, PI, WORST, X_0, X_M, X_H, Y_0, Y_M, Y_H = (LANES * k for k in range(16))
-ROWS = 16  # rows of scratch that the kernels need, of `columns` columns
+ROWS = 16  # the kernels need a scratch array of this many rows and `columns` columns
 BLOCK = ROWS * LANES
 
 _ROUND, _ROUND_BITS = 6755399441055744.0, 0x4338000000000000  # 1.5·2^52: adding it rounds to an integer
@@ -49,13 +49,13 @@ _FAR = 700.0  # e^±700 is still a number
 
 
 def _bits_of(context: Any, value: Any) -> Any:
-    """The 64 bits of a float as an integer."""
-    return types.int64(types.float64), lambda _, builder, __, given: builder.bitcast(given[0], ir.IntType(64))
+    """Define the intrinsic that returns the 64 bits of a float as an integer."""
+    return types.int64(types.float64), lambda _, builder, __, args: builder.bitcast(args[0], ir.IntType(64))
 
 
 def _float_of(context: Any, value: Any) -> Any:
-    """The float with these 64 bits."""
-    return types.float64(types.int64), lambda _, builder, __, given: builder.bitcast(given[0], ir.DoubleType())
+    """Define the intrinsic that returns the float with the 64 bits of an integer."""
+    return types.float64(types.int64), lambda _, builder, __, args: builder.bitcast(args[0], ir.DoubleType())
 
 
 _bits: Any = intrinsic(_bits_of)
@@ -64,12 +64,14 @@ _float: Any = intrinsic(_float_of)
 
 @vector_kernel
 def exp(x: float) -> float:
-    """e^x; beyond ±700 as at ±700."""
+    """Return e^x; an x beyond ±700 counts as ±700."""
     x = -_FAR if x < -_FAR else x
     x = _FAR if x > _FAR else x
     shifted = x * _PER_LN2 + _ROUND
     k = shifted - _ROUND
-    r = (x - k * _LN2_HIGH) - k * _LN2_LOW  # |r| <= ln 2 / 2: Taylor to r^13, even and odd powers apart
+    r = (
+        x - k * _LN2_HIGH
+    ) - k * _LN2_LOW  # |r| <= ln 2 / 2; the Taylor series to r^13 is split into even and odd powers
     s = r * r
     even = 1.0 + s * (1 / 2 + s * (1 / 24 + s * (1 / 720 + s * (1 / 40320 + s * (1 / 3628800 + s * (1 / 479001600))))))
     odd = 1.0 + s * (
@@ -81,14 +83,14 @@ def exp(x: float) -> float:
 
 @vector_kernel
 def log(x: float) -> float:
-    """ln x of a positive x; NaN of NaN and infinity."""
+    """Return ln x of a positive x, and NaN for NaN and infinity."""
     bits = _bits(x)
     exponent = (bits - _SQRT_HALF_BITS) >> 52
     k = _float(exponent + _ROUND_BITS) - _ROUND
     f = _float(bits - (exponent << 52)) - 1.0  # x = 2^k (1 + f), 1 + f between √½ and √2
     s = f / (2.0 + f)
     z = s * s
-    # fdlibm's polynomial: ln(1 + f) = f - f²/2 + s (f²/2 + R(s²)).
+    # The polynomial is fdlibm's: ln(1 + f) = f - f²/2 + s (f²/2 + R(s²)).
     r = z * (
         6.666666666666735130e-01
         + z
@@ -112,32 +114,32 @@ def log(x: float) -> float:
 
 @vector_kernel
 def log1p(x: float) -> float:
-    """ln(1 + x) of x >= 0, also where 1 + x has lost the digits of x."""
+    """Return ln(1 + x) of x >= 0, accurately even if 1 + x loses digits of x."""
     u = 1.0 + x
     return log(u) + (x - (u - 1.0)) / u
 
 
 @kernel
 def blocks_of(n: int) -> int:
-    """How many blocks n devices take."""
+    """Return the number of blocks of n devices."""
     return (n + LANES - 1) // LANES
 
 
 @kernel
 def columns(n: int) -> int:
-    """Columns of scratch for n devices: whole blocks."""
+    """Return the columns of scratch for n devices, which are whole blocks."""
     return blocks_of(n) * LANES
 
 
 @kernel
 def scratch_for(n: int) -> FloatArray:
-    """Scratch for edges of up to n devices."""
+    """Return scratch for edges of up to n devices."""
     return np.empty((ROWS, columns(n)))
 
 
 @kernel
 def scratch_for_edges(offsets: IntArray, first: int, last: int) -> FloatArray:
-    """Scratch for any of the edges `first` to `last`; edge e has the devices ``offsets[e]:offsets[e + 1]``."""
+    """Return scratch for any edge from `first` to `last`; edge e has the devices ``offsets[e]:offsets[e + 1]``."""
     longest = 1
     for e in range(first, last):
         longest = max(longest, offsets[e + 1] - offsets[e])
@@ -146,26 +148,26 @@ def scratch_for_edges(offsets: IntArray, first: int, last: int) -> FloatArray:
 
 @kernel
 def scratch_with_list(n: int) -> FloatArray:
-    """Scratch for edges of up to n devices, with rows for a list of devices and their unknowns (`listed`)."""
+    """Return scratch for edges of up to n devices, with rows for a list of devices and their unknowns (`listed`)."""
     return np.empty((ROWS + 6, columns(n)))
 
 
 @kernel
 def listed(scratch: FloatArray) -> tuple[Devices, FloatArray, FloatArray]:
-    """The rows of `scratch_with_list` for a list of devices: `Devices`, ln b and ln π, as long as there is room."""
+    """Return the rows of `scratch_with_list` for a list of devices: `Devices`, ln b and ln π, of full length."""
     devices = Devices(scratch[ROWS], scratch[ROWS + 1], scratch[ROWS + 2], scratch[ROWS + 3])
     return devices, scratch[ROWS + 4], scratch[ROWS + 5]
 
 
 @kernel
 def first_devices(devices: Devices, n: int) -> Devices:
-    """The first n of some devices, as views."""
+    """Return the first n devices, as views."""
     return Devices(devices.snr[:n], devices.cycles[:n], devices.power[:n], devices.cap[:n])
 
 
 @kernel
 def fill(devices: Devices, x: FloatArray, y: FloatArray, work: FloatArray) -> None:
-    """Lay out an edge's devices and their unknowns ln b and ln π, (n,) each, in `work`."""
+    """Write an edge's devices and their unknowns ln b and ln π, (n,) each, to `work`."""
     n = len(devices.snr)
     for k in range(columns(n)):
         i = k if k < n else 0
@@ -176,8 +178,8 @@ def fill(devices: Devices, x: FloatArray, y: FloatArray, work: FloatArray) -> No
 
 
 @kernel
-def take_back(work: FloatArray, x: FloatArray, y: FloatArray) -> None:
-    """Copy the unknowns out of `work`."""
+def copy_unknowns(work: FloatArray, x: FloatArray, y: FloatArray) -> None:
+    """Copy the unknowns ln b and ln π from `work` to `x` and `y`, (n,)."""
     for i in range(len(x)):
         at = i // LANES * BLOCK + i % LANES
         x[i], y[i] = work[at + X], work[at + Y]

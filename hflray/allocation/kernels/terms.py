@@ -1,4 +1,4 @@
-"""The few scalar formulas that the kernels share; symbols as in `kernels.edge`."""
+"""The scalar formulas that several kernels use, with the symbols of `kernels.edge`."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ LN2 = math.log(2.0)
 
 @kernel
 def log_1p(ratio: float) -> float:
-    """ln(1 + X). log1p takes three times as long as log, and adds nothing once 1 + X keeps the digits of X."""
+    """Return ln(1 + X). log1p takes three times as long as log, and gains nothing where 1 + X keeps X's digits."""
     return math.log(1.0 + ratio) if ratio > 0.5 else math.log1p(ratio)
 
 
 @kernel
 def slack(ratio: float, lg: float, q: float) -> float:
-    """d = ln(1 + X) - X/(1 + X) at X = `ratio`, without cancellation: the series X²/2 - 2X³/3 + … for small X."""
+    """Return d = ln(1 + X) - X/(1 + X) at X = `ratio`. For small X the series X²/2 - 2X³/3 + … avoids cancellation."""
     if ratio > 1e-2:
         return lg - q
     x = ratio
-    # Σ_{k≥2} (-1)^k X^k (k-1)/k; the first term left out is below 1e-15 of the first.
+    # The series is Σ_{k≥2} (-1)^k X^k (k-1)/k; the first omitted term is below 1e-15 of the first term.
     return (
         x * x * (1 / 2 - x * (2 / 3 - x * (3 / 4 - x * (4 / 5 - x * (5 / 6 - x * (6 / 7 - x * (7 / 8 - x * 8 / 9)))))))
     )
@@ -32,7 +32,7 @@ def slack(ratio: float, lg: float, q: float) -> float:
 def invert_slope(target: float) -> float:
     """Return ``w = ln X`` with ``ln[X² d / l²] = target``: b = Y/X is where ``-s'(b) Y²/κ`` is e^target.
 
-    The left side has slope between 1.7 and 2 in w everywhere, so Newton contracts from anywhere.
+    The left side has slope between 1.7 and 2 in w everywhere, so Newton's method converges from any start.
     """
     w = target / 2.0 if target < 0.0 else target / 1.9
     for _ in range(60):
@@ -49,10 +49,10 @@ def invert_slope(target: float) -> float:
 
 @kernel
 def delay_at(y: float, price: float, device: Device, bits: float, alpha: float) -> tuple[float, float, float]:
-    """What one device does at best when ln π is `y` and ln μ is `price`; z and α are `bits` and `alpha`.
+    """Evaluate one device's best response to ln π = `y` and ln μ = `price`; z and α are `bits` and `alpha`.
 
     Returns:
-        ln b, ln(s + c/f), and the slope of the latter in ln π (negative).
+        ln b, ln(s + c/f), and the derivative of ln(s + c/f) in ln π, which is negative.
     """
     kappa = bits * LN2
     pi = math.exp(y)

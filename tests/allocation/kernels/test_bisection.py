@@ -1,4 +1,4 @@
-"""The solver behind the solver: it is never reached in practice, so it is tested by itself."""
+"""Bisection, which Newton's method replaces on all known instances, so it is tested directly."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hflray.allocation.kernels.terms import invert_slope, log_1p, slack
 from tests.allocation.instances import ALPHA, BITS, random_edge, solve_all
 
 
-def test_finds_the_same_optimum_without_newton():
+def test_bisection_finds_the_same_optimum_as_newton():
     rng = np.random.default_rng(8)
     for _ in range(60):
-        problem = random_edge(rng, most=25)
+        problem = random_edge(rng, max_devices=25)
         n = len(problem.members)
         if n == 1:
             continue
@@ -30,19 +30,19 @@ def test_finds_the_same_optimum_without_newton():
         assert price == pytest.approx(solution.unknowns.log_bandwidth_price[0], abs=1e-6)
         assert math.exp(deadline) == pytest.approx(solution.feasible.delay_s[0], rel=1e-8)
         assert np.exp(x).sum() == pytest.approx(problem.bandwidth_hz, rel=1e-8)
-        # Where it ends, the optimality conditions hold: Newton has next to nothing left to do.
+        # The optimality conditions hold at the end of the bisection, so Newton's method stops almost at once.
         work = scratch_for(n).reshape(-1)
         fill(devices, x, y, work)
-        found = newton(n, work, setting, price, deadline, 1e-9, 2.0, 8)
-        assert found.residual <= 1e-9
-        assert found.evaluations <= 4
+        solved = newton(n, work, setting, price, deadline, 1e-9, 2.0, 8)
+        assert solved.residual <= 1e-9
+        assert solved.evaluations <= 4
 
 
-def test_series_and_logarithms_meet():
+def test_series_and_logarithms_agree():
     for ratio in (1e-12, 1e-6, 9.99e-3, 1.01e-2, 0.4999, 0.5001, 1.0, 1e6):
         lg = log_1p(ratio)
         assert lg == pytest.approx(math.log1p(ratio), rel=1e-15)
-        # Σ (-1)^k X^k (k-1)/k below 1/2, where it converges; the difference itself above.
+        # The exact value is Σ (-1)^k X^k (k-1)/k where the series converges fast, and the difference elsewhere.
         exact = (
             math.fsum((-1) ** k * ratio**k * (k - 1) / k for k in range(2, 80))
             if ratio < 0.4
@@ -51,7 +51,7 @@ def test_series_and_logarithms_meet():
         assert slack(ratio, lg, ratio / (1 + ratio)) == pytest.approx(exact, rel=1e-12)
 
 
-def test_the_slope_is_inverted():
+def test_invert_slope_is_the_inverse_of_the_slope():
     for target in np.linspace(-60, 80, 57):
         ratio = math.exp(invert_slope(target))
         lg = math.log1p(ratio)

@@ -1,4 +1,4 @@
-"""The cache of compiled kernels knows of every file that a kernel is written in."""
+"""A change of any file with a kernel makes the cached kernels invalid."""
 
 from __future__ import annotations
 
@@ -37,12 +37,14 @@ def test_every_file_with_a_kernel_is_watched():
     decorated = {path for path in package.rglob("*.py") if re.search(r"^@(vector_)?kernel\b", path.read_text(), re.M)}
     assert decorated <= set(kernel_files())
     assert {"edge.py", "state.py", "terms.py"} <= {path.name for path in decorated}
-    assert package / "allocation" / "newton.py" in kernel_files()  # it speaks of kernels, although it holds none
+    assert (
+        package / "allocation" / "newton.py" in kernel_files()
+    )  # it contains the word kernel, although it has no kernel
     assert package / "allocation" / "cvxpy.py" not in kernel_files()
 
 
 def compiled_by(processes: int, **env: str) -> list[int]:
-    """Start processes at once; how many kernels each compiled."""
+    """Start processes at the same time, and return the number of kernels that each compiled."""
     command = [sys.executable, "-c", COMPILES]
     started = [
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=os.environ | env)
@@ -54,10 +56,10 @@ def compiled_by(processes: int, **env: str) -> list[int]:
 def test_processes_that_start_together_compile_once(tmp_path) -> None:
     counts = compiled_by(3, NUMBA_CACHE_DIR=str(tmp_path))
     assert sorted(counts)[:2] == [0, 0]
-    assert max(counts) >= 2  # `fill` and what it calls
+    assert max(counts) >= 2  # `fill` and the kernels that it calls
     assert compiled_by(1, NUMBA_CACHE_DIR=str(tmp_path)) == [0]
 
 
-def test_where_there_can_be_no_lock_each_compiles(tmp_path) -> None:
+def test_without_a_lock_file_each_process_compiles(tmp_path) -> None:
     counts = compiled_by(2, NUMBA_CACHE_DIR=str(tmp_path / "cache"), TMPDIR="/nonexistent", TEMP="", TMP="")
     assert max(counts) >= 2

@@ -1,4 +1,4 @@
-"""One shared deadline: against a general-purpose solver of the whole problem, by hand, and by its certificate."""
+"""One shared deadline, compared with a general-purpose solver of the whole problem, and certified."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hflray.errors import ConfigError
 from hflray.fleet import FleetConfig, sample_fleet
 
 
-def scene(seed, scheduled=30, edges=4):
+def random_round(seed, scheduled=30, edges=4):
     rng = np.random.default_rng(seed)
     fleet = sample_fleet(FleetConfig(num_edges=edges), rng)
     devices = np.sort(rng.choice(100, scheduled, replace=False))
@@ -20,7 +20,7 @@ def scene(seed, scheduled=30, edges=4):
 
 
 def optimum_by_cvxpy(fleet, work, devices, edges):
-    """The whole of (17) for one assignment as one convex programme."""
+    """Return the optimum of (17) for one assignment, solved as one convex programme."""
     hop_delay, hop_energy = cloud_hop(fleet, work.model_bits) if work.cloud_hop else np.zeros((2, fleet.num_edges))
     n, q = len(devices), work.edge_iterations
     share, cpu, deadline = cp.Variable(n), cp.Variable(n), cp.Variable()
@@ -28,7 +28,7 @@ def optimum_by_cvxpy(fleet, work, devices, edges):
     size = np.bincount(edges, minlength=fleet.num_edges)[edges]
     fair = fleet.edge_bandwidth_hz[edges] / size
     snr = fleet.gain[devices, edges] * fleet.power_w[devices] / fleet.noise_w_per_hz / fair
-    rate = -cp.rel_entr(share, share + snr) / np.log(2)  # of the fair share's Hz
+    rate = -cp.rel_entr(share, share + snr) / np.log(2)  # in units of the fair share, Hz
     cycles = work.local_iterations * fleet.cycles_per_sample[devices] * fleet.samples[devices]
     energy = (fleet.capacitance / 2 * cycles * 1e18) @ cp.square(cpu) + fleet.power_w[devices] @ upload
     constraints = [
@@ -44,10 +44,10 @@ def optimum_by_cvxpy(fleet, work, devices, edges):
 
 @pytest.mark.parametrize("hop", [True, False])
 @pytest.mark.parametrize("weight", [0.1, 1.0, 10.0])
-def test_is_the_optimum_of_the_whole_problem(weight, hop):
+def test_the_joint_allocation_is_the_optimum_of_the_whole_problem(weight, hop):
     work = Workload(model_bits=448 * 8192, delay_weight=weight, cloud_hop=hop)
     for seed in range(2):
-        fleet, devices, edges = scene(seed)
+        fleet, devices, edges = random_round(seed)
         cost = round_cost(fleet, work, devices, edges, allocate_round(fleet, work, devices, edges, coupling="joint"))
         reference = optimum_by_cvxpy(fleet, work, devices, edges)
         assert cost.objective == pytest.approx(reference, rel=2e-5)
@@ -55,10 +55,10 @@ def test_is_the_optimum_of_the_whole_problem(weight, hop):
         assert cost.objective < 0.999 * separate.objective
 
 
-def test_proof_prices_and_deadlines():
+def test_certificate_prices_and_deadlines_are_consistent():
     rng = np.random.default_rng(9)
     for seed in range(60):
-        fleet, devices, _ = scene(seed, scheduled=int(rng.integers(1, 60)), edges=int(rng.integers(1, 9)))
+        fleet, devices, _ = random_round(seed, scheduled=int(rng.integers(1, 60)), edges=int(rng.integers(1, 9)))
         edges = fleet.distance_m[devices].argmin(axis=1)
         work = Workload(model_bits=448 * 8192, delay_weight=10 ** rng.uniform(-4, 4), cloud_hop=bool(seed % 2))
         allocation = allocate_round(fleet, work, devices, edges, coupling="joint")
@@ -66,7 +66,9 @@ def test_proof_prices_and_deadlines():
         assert allocation.kkt_residual <= 1e-8
         assert -1e-10 <= allocation.duality_gap <= 1e-8
         busy = cost.edge_devices > 0
-        np.testing.assert_allclose(cost.edge_delay_s[busy], cost.delay_s, rtol=1e-8)  # all finish together
+        np.testing.assert_allclose(
+            cost.edge_delay_s[busy], cost.delay_s, rtol=1e-8
+        )  # all edges finish at the same time
         np.testing.assert_allclose(allocation.edge_price.sum(), work.delay_weight, rtol=1e-9)
         np.testing.assert_allclose(
             np.bincount(edges, allocation.delay_price, minlength=fleet.num_edges), allocation.edge_price, rtol=1e-7
@@ -77,8 +79,8 @@ def test_proof_prices_and_deadlines():
         )
 
 
-def test_one_edge_is_the_same_as_per_edge():
-    fleet, devices, edges = scene(3, edges=1)
+def test_joint_equals_per_edge_for_one_edge():
+    fleet, devices, edges = random_round(3, edges=1)
     work = Workload(model_bits=448 * 8192)
     one, two = (allocate_round(fleet, work, devices, edges, coupling=c) for c in ("joint", "per_edge"))
     np.testing.assert_allclose(one.bandwidth_hz, two.bandwidth_hz, rtol=1e-7)
@@ -86,7 +88,7 @@ def test_one_edge_is_the_same_as_per_edge():
 
 
 def test_an_empty_edges_slow_hop_is_the_deadline():
-    fleet, devices, _ = scene(4)
+    fleet, devices, _ = random_round(4)
     import dataclasses
 
     cloud_gain = fleet.cloud_gain.copy()
@@ -99,12 +101,12 @@ def test_an_empty_edges_slow_hop_is_the_deadline():
     cost = round_cost(fleet, work, devices, edges, allocation)
     assert cost.delay_s == pytest.approx(slow)
     np.testing.assert_allclose(cost.edge_delay_s[[0, 3]], slow, rtol=1e-8)
-    assert allocation.edge_price.sum() < work.delay_weight  # the rest of λ is the empty edge's
+    assert allocation.edge_price.sum() < work.delay_weight  # the empty edge carries the rest of λ
     assert cost.objective == pytest.approx(optimum_by_cvxpy(fleet, work, devices, edges), rel=2e-5)
     assert -1e-10 <= allocation.duality_gap <= 1e-8
 
 
-def test_cvxpy_does_not_do_joint():
-    fleet, devices, edges = scene(0)
+def test_cvxpy_refuses_the_joint_coupling():
+    fleet, devices, edges = random_round(0)
     with pytest.raises(ConfigError, match="newton"):
         allocate_round(fleet, Workload(model_bits=1e6), devices, edges, method="cvxpy", coupling="joint")

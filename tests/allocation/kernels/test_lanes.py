@@ -1,4 +1,4 @@
-"""exp and ln against the library's in extended precision, and that they did become vector code."""
+"""exp and ln agree with the library's in extended precision, and compile to vector code."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ import pytest
 
 from hflray.allocation.kernels import blocks, lanes
 from hflray.allocation.kernels.bundles import Devices, Setting
-from hflray.allocation.kernels.lanes import BLOCK, LANES, columns, fill, scratch_for, take_back
+from hflray.allocation.kernels.lanes import BLOCK, LANES, columns, copy_unknowns, fill, scratch_for
 from hflray.allocation.kernels.terms import LN2
 from hflray.allocation.kernels.terms import slack as branching_slack
 
 EPS = np.finfo(np.float64).eps
 
 
-def over(function, values):
+def apply(function, values):
+    """Return the function's value at each of `values`, computed in compiled code."""
+
     @numba.njit
     def run(values):
         results = np.empty_like(values)
@@ -30,7 +32,7 @@ def over(function, values):
 
 
 @pytest.mark.parametrize(
-    ("ours", "exact", "values"),
+    ("kernel", "reference", "values"),
     [
         (lanes.exp, np.exp, np.linspace(-699, 699, 20_001)),
         (lanes.exp, np.exp, np.linspace(-1e-3, 1e-3, 2001)),
@@ -39,20 +41,20 @@ def over(function, values):
         (lanes.log1p, np.log1p, 10.0 ** np.linspace(-18, 18, 20_001)),
     ],
 )
-def test_right_to_the_last_digit_or_so(ours, exact, values):
-    reference = exact(values.astype(np.longdouble))
-    error = np.abs((over(ours, values) - reference) / reference)
+def test_the_error_is_at_most_1_4_units_in_the_last_place(kernel, reference, values):
+    exact = reference(values.astype(np.longdouble))
+    error = np.abs((apply(kernel, values) - exact) / exact)
     assert float(error.max()) <= 1.4 * EPS
 
 
-def test_what_is_not_a_number_is_seen():
-    assert np.isnan(over(lanes.exp, [np.nan])).all()
-    assert np.isnan(over(lanes.log, [np.nan, np.inf])).all()
-    assert over(lanes.exp, [0.0, -1e9, 1e9]).tolist() == pytest.approx([1.0, math.exp(-700), math.exp(700)])
-    assert over(lanes.log, [1.0]).tolist() == [0.0]
+def test_nan_gives_nan():
+    assert np.isnan(apply(lanes.exp, [np.nan])).all()
+    assert np.isnan(apply(lanes.log, [np.nan, np.inf])).all()
+    assert apply(lanes.exp, [0.0, -1e9, 1e9]).tolist() == pytest.approx([1.0, math.exp(-700), math.exp(700)])
+    assert apply(lanes.log, [1.0]).tolist() == [0.0]
 
 
-def test_slack_without_its_branch():
+def test_slack_without_a_branch_agrees_with_slack():
     for ratio in (1e-9, 9.9e-3, 1.01e-2, 0.5, 3.0, 1e9):
         lg, q = math.log1p(ratio), ratio / (1 + ratio)
         assert blocks.slack(ratio, lg, q) == pytest.approx(branching_slack(ratio, lg, q), rel=1e-14)
@@ -61,20 +63,20 @@ def test_slack_without_its_branch():
 @pytest.mark.parametrize("n", [1, 7, 8, 9, 23])
 def test_devices_go_into_blocks_and_come_back(n):
     rng = np.random.default_rng(n)
-    given = rng.uniform(1, 2, (6, n))
+    values = rng.uniform(1, 2, (6, n))
     work = scratch_for(n).reshape(-1)
-    fill(Devices(*given[:4]), given[4], given[5], work)
+    fill(Devices(*values[:4]), values[4], values[5], work)
     whole = work[: columns(n) // LANES * BLOCK].reshape(-1, BLOCK)[:, : 6 * LANES].reshape(-1, 6, LANES)
     laid_out = np.concatenate(list(whole), axis=1)
-    np.testing.assert_array_equal(laid_out[:, :n], given)
-    np.testing.assert_array_equal(laid_out[:, n:], np.repeat(given[:, :1], columns(n) - n, axis=1))
+    np.testing.assert_array_equal(laid_out[:, :n], values)
+    np.testing.assert_array_equal(laid_out[:, n:], np.repeat(values[:, :1], columns(n) - n, axis=1))
     x, y = np.empty((2, n))
-    take_back(work, x, y)
-    np.testing.assert_array_equal((x, y), given[4:])
+    copy_unknowns(work, x, y)
+    np.testing.assert_array_equal((x, y), values[4:])
 
 
-def test_cost_of_an_edge_by_hand():
-    # Y/b = 1: s = z ln 2 / (b ln 2) = z / b. Bandwidth is scaled to fit: 2 and 2 of 1 and 1.
+def test_the_cost_of_an_edge_agrees_with_the_cost_by_hand():
+    # With Y/b = 1, s = z ln 2 / (b ln 2) = z / b. The bandwidths 1 and 1 are scaled to 2 and 2.
     n, bits, alpha = 2, 6.0, 0.5
     work = scratch_for(n).reshape(-1)
     devices = Devices(np.full(n, 2.0), np.array([4.0, 8.0]), np.array([1.0, 3.0]), np.array([9.0, 2.0]))
@@ -86,7 +88,7 @@ def test_cost_of_an_edge_by_hand():
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="reads x86 assembly")
 def test_an_evaluation_is_vector_code():
-    """What the blocks are for: a change that brings a branch or a call back shows here, and not only as slowness."""
+    """The blocks exist for vector code; this test fails if a change brings a branch or a call back."""
 
     @numba.njit
     def once(block, price):
