@@ -1,4 +1,4 @@
-"""What a configuration asks of its assigner."""
+"""The assigner that a configuration builds, and its coupling."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ SEARCHING = ("hfel", "local_search", "d3qn")
 def test_the_coupling_reaches_the_assigners_that_search(name, coupling):
     config = load_config(None, [f"assignment.name={name}", f"allocation.coupling={coupling}"])
     assert configured_assigner(config).coupling == coupling
-    assert build_assigner(name).coupling == "per_edge"  # by itself
+    assert build_assigner(name).coupling == "per_edge"  # the default
 
 
-def test_an_option_says_otherwise():
+def test_an_option_replaces_the_coupling():
     config = load_config(None, ["assignment.name=local_search", "allocation.coupling=joint"])
     config = config.model_copy(
         update={"assignment": config.assignment.model_copy(update={"options": {"coupling": "per_edge"}})}
@@ -34,7 +34,7 @@ def test_an_option_says_otherwise():
 
 
 @pytest.mark.parametrize("name", ["geographic", "best_gain", "random"])
-def test_the_others_do_not_know_it(name):
+def test_the_simple_assigners_have_no_coupling(name):
     assigner = configured_assigner(load_config(None, [f"assignment.name={name}", "allocation.coupling=joint"]))
     assert not hasattr(assigner, "coupling")
     with pytest.raises(ConfigError, match="coupling"):
@@ -42,13 +42,13 @@ def test_the_others_do_not_know_it(name):
 
 
 class Outside:
-    """An assigner from elsewhere, that takes no settings."""
+    """An assigner that is not built in and takes no settings."""
 
     def assign(self, fleet, work, devices, rng):
         return np.zeros(len(devices), dtype=np.intp)
 
 
-def test_an_assigner_from_outside_is_not_given_it(monkeypatch):
+def test_an_assigner_from_outside_gets_no_coupling(monkeypatch):
     table = registry._table("assigner") | {"outside": "tests.test_assignment:Outside"}
     monkeypatch.setattr(registry, "_table", lambda kind: table)
     config = load_config(None, ["assignment.name=outside", "allocation.coupling=joint"])
@@ -61,8 +61,8 @@ def test_hfel_with_cvxpy_under_one_deadline_is_refused_before_anything_runs():
         configured_assigner(config)
 
 
-def test_per_edge_assignments_are_those_of_before():
-    """As commit 6c93c38 made them, before the searches knew of couplings."""
+def test_per_edge_assignments_stay_the_same():
+    """The digest is that of commit 6c93c38, in which the searches had no couplings."""
     digest = hashlib.sha256()
     for seed in range(6):
         rng = np.random.default_rng(seed)

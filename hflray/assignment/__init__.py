@@ -1,4 +1,4 @@
-"""Which edge each scheduled device talks to: Ψ_i of the paper, section V and the benchmarks of section VI."""
+"""Assign an edge to each scheduled device: Ψ_i of the paper, its section V and the benchmarks of section VI."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hflray.fleet import Fleet
 
 __all__ = ["Assigner", "build_assigner", "configured_assigner"]
 
-# The keys of the configuration's `assignment` section that each assigner takes; the others ignore them. The assigners
-# named here also take `allocation.coupling`: the objective that they lower is the one that the round is billed by.
+# The keys of the configuration's `assignment` section that each assigner takes; other assigners ignore them. These
+# assigners also take `allocation.coupling`, so that they minimise the objective of the round's allocation.
 SETTINGS = {
     "hfel": ("transfers", "exchanges", "start"),
     "local_search": ("start", "restarts", "budget_ms"),
@@ -24,7 +24,7 @@ SETTINGS = {
 
 
 class Assigner(Protocol):
-    """Anything that gives each scheduled device an edge."""
+    """An object that assigns an edge to each scheduled device."""
 
     def assign(self, fleet: Fleet, work: Workload, devices: ArrayLike, rng: np.random.Generator) -> NDArray[np.intp]:
         """Return the edge of each of `devices`, (H,) indices from 0 to M - 1.
@@ -33,33 +33,33 @@ class Assigner(Protocol):
             fleet: N devices and M edges.
             work: model size, iterations and λ of the round.
             devices: the scheduled devices, (H,) indices.
-            rng: the only source of randomness; assigners that need none ignore it.
+            rng: the only source of randomness; deterministic assigners ignore it.
 
         Raises:
-            ConfigError: an index is not of the fleet, or is listed twice.
+            ConfigError: an index is not in the fleet, or is listed twice.
         """
 
 
 def build_assigner(name: str, **options: Any) -> Assigner:
-    """Build the assigner registered as `name`.
+    """Return the assigner registered as `name`.
 
     Args:
-        name: ``geographic``, ``random``, ``best_gain``, ``hfel``… or one added through the entry point group
+        name: ``geographic``, ``random``, ``best_gain``, ``hfel``… or the name of an entry point in the group
             ``hflray.assigners``.
-        **options: whatever that assigner accepts, such as ``exchanges`` for ``hfel``.
+        **options: arguments of the assigner, such as ``exchanges`` of ``hfel``.
 
     Raises:
-        ConfigError: the name is unknown, or an option is; the message lists what is accepted.
+        ConfigError: the name or an option is unknown; the message lists the known ones.
     """
     assigner: Assigner = registry.build("assigner", name, **options)
     return assigner
 
 
 def configured_assigner(config: ExperimentConfig) -> Assigner:
-    """Build the assigner that a configuration asks for, with its settings; null leaves the assigner's own default.
+    """Return the assigner of a configuration; a setting of null leaves the assigner's default.
 
     Raises:
-        ConfigError: ``assignment.options`` holds something the assigner does not accept.
+        ConfigError: the assigner does not accept an option in ``assignment.options``.
     """
     section = config.assignment
     settings = {name: getattr(section, name) for name in SETTINGS.get(section.name, ())}
@@ -70,7 +70,7 @@ def configured_assigner(config: ExperimentConfig) -> Assigner:
         options["coupling"] = config.allocation.coupling
     assigner = build_assigner(section.name, **(options | section.options))
     if section.name == "d3qn":
-        from hflray.assignment.d3qn import D3QN  # with torch, which other assigners do without
+        from hflray.assignment.d3qn import D3QN  # imports torch, which other assigners do not need
 
         if isinstance(assigner, D3QN):
             assigner.on_deployment(config.fleet.deployment_seed)

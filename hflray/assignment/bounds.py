@@ -1,8 +1,9 @@
-"""How far from optimal an assignment is: a lower bound for any size, and brute force for small ones.
+"""Bound the distance of an assignment from the optimum: a lower bound for any size, and brute force for small rounds.
 
-**The bound** is Lagrange's, of the whole of problem (17): assignment, bandwidth and frequency together. Price each
-device's delay with π_n ≥ 0, the longest cloud hop ``h = max h_m`` (no deadline is shorter) with ρ ≥ 0, ``Σ π_n + ρ =
-λ``, and each edge's bandwidth with μ_m ≥ 0. Then no assignment with any allocation costs less than
+**The bound** is the Lagrangian bound of the whole problem (17), with assignment, bandwidth and frequency as unknowns.
+Let π_n ≥ 0 be the price of each device's delay, ρ ≥ 0 the price of the longest cloud hop ``h = max h_m`` (no deadline
+is below it), with ``Σ π_n + ρ = λ``, and μ_m ≥ 0 the price of each edge's bandwidth. No assignment with any allocation
+costs less than
 
     D = Σ_n min_m min_{b, f ≤ f_max} [Q(α/2 c f² + p s_m(b)) + π_n (Q(s_m(b) + c/f) + h_m) + μ_m b]
         - Σ_m μ_m B_m + ρ h + Σ_m e_m.
@@ -10,10 +11,11 @@ device's delay with π_n ≥ 0, the longest cloud hop ``h = max h_m`` (no deadli
 Proof. Take any assignment m(n), feasible b, f and deadline T, of cost ``Σ_n Q(α/2 c f² + p s) + Σ_m e_m + λ T`` (e_m:
 energy of the hops). Since ``Q(s + c/f) + h_m(n) ≤ T``, ``h ≤ T`` and ``Σ b ≤ B_m`` at each edge, adding ``Σ_n π_n (Q(s
 + c/f) + h_m(n) - T) + ρ (h - T) + Σ_m μ_m (Σ_{n at m} b_n - B_m)`` adds nothing positive. T then has the factor ``λ - Σ
-π - ρ = 0``, and what is left is a sum over devices, each term of which is at least its minimum over m, b and f: D. ∎
+π - ρ = 0``, and the rest is a sum over devices, each term of which is at least its minimum over m, b and f: D. ∎
 
-D is concave in the prices, so any ascent gives a bound at every step. It is the optimum of the relaxation in which a
-device may be split over edges. The allocation of either coupling is feasible, so the bound holds for both.
+D is concave in the prices, and every step of an ascent gives a valid bound. The largest D is the optimum of the
+relaxation in which a device may be split over edges. The allocation of either coupling is feasible, so the bound holds
+for both.
 """
 
 from __future__ import annotations
@@ -34,13 +36,13 @@ from hflray.cost import Workload, check_assignment, round_cost
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 
-MOST = 1_000_000  # assignments that brute force goes through
-STAGES = (0.3, 0.1, 0.03, 0.01, 0.003)  # smoothing of the minimum over edges, in parts of the mean cost of a device
+MAX_ASSIGNMENTS = 1_000_000  # largest number of assignments that brute force tries
+STAGES = (0.3, 0.1, 0.03, 0.01, 0.003)  # smoothing of the minimum over edges, as fractions of a device's mean cost
 
 
 @dataclass(frozen=True)
 class Gap:
-    """An assignment's objective, a bound that no assignment goes below, and ``(objective - bound) / objective``."""
+    """An assignment's objective, J, a lower bound for all assignments, J, and ``(objective - bound) / objective``."""
 
     objective: float
     bound: float
@@ -50,20 +52,20 @@ class Gap:
 def gap(
     fleet: Fleet, work: Workload, devices: ArrayLike, assignment: ArrayLike, coupling: Coupling = "per_edge"
 ) -> Gap:
-    """Return how far `assignment` is from optimal, at most.
+    """Return the objective of `assignment` and a bound on its distance from the optimum.
 
     Args:
         fleet, work, devices, assignment: as in `hflray.allocation.allocate_round`.
-        coupling: how the assignment's own bandwidth and frequencies are found; the bound holds for both.
+        coupling: coupling of the assignment's own allocation; the bound holds for both.
 
     Raises:
-        ConfigError: a bad index, or a value no allocation can work with.
+        ConfigError: an index is wrong, or a value is not finite and above 0.
     """
-    chosen, edges = check_assignment(fleet, devices, assignment)
-    allocation = allocate_round(fleet, work, chosen, edges, coupling=coupling)
-    objective = round_cost(fleet, work, chosen, edges, allocation).objective
-    shared = allocate_round(fleet, work, chosen, edges, coupling="joint")
-    bound = lower_bound(fleet, work, chosen, shared.delay_price, shared.bandwidth_price)
+    scheduled, edges = check_assignment(fleet, devices, assignment)
+    allocation = allocate_round(fleet, work, scheduled, edges, coupling=coupling)
+    objective = round_cost(fleet, work, scheduled, edges, allocation).objective
+    shared = allocate_round(fleet, work, scheduled, edges, coupling="joint")
+    bound = lower_bound(fleet, work, scheduled, shared.delay_price, shared.bandwidth_price)
     return Gap(objective, bound, (objective - bound) / objective)
 
 
@@ -74,17 +76,17 @@ def lower_bound(
     delay_price: FloatArray | None = None,
     bandwidth_price: FloatArray | None = None,
 ) -> float:
-    """Return a cost in J, that no assignment of `devices` with any allocation goes below (see the module).
+    """Return a lower bound, J, on the cost of every assignment of `devices` with any allocation (see the module).
 
     Args:
         fleet, work, devices: the round.
-        delay_price, bandwidth_price: prices to start the ascent from, (H,) and (M,), as `Allocation` has them.
+        delay_price, bandwidth_price: prices at the start of the ascent, (H,) and (M,), as in `Allocation`.
     """
-    problem, chosen = round_problem(fleet, work, devices)
-    h, m, q = len(chosen), fleet.num_edges, float(work.edge_iterations)
+    problem, scheduled = round_problem(fleet, work, devices)
+    h, m, q = len(scheduled), fleet.num_edges, float(work.edge_iterations)
     pi = np.full(h, 1.0 / h) if delay_price is None else delay_price / work.delay_weight
     mu = np.zeros(m) if bandwidth_price is None else q * bandwidth_price
-    # An edge that has no price yet: as dear as delay and energy of a fair share of the devices make it.
+    # An edge without a price starts from the price that a fair share of the devices would give it.
     fair = work.delay_weight * q * problem.bits / problem.bandwidth**2 / h
     mu = np.where(mu > 0, mu, fair)
     start = np.concatenate([np.log(np.maximum(pi, 1e-12)), [math.log(1e-3)], np.log(mu)])
@@ -92,21 +94,21 @@ def lower_bound(
     scale = max(abs(best), 1e-300)
     for part in STAGES:
 
-        def falling(point: FloatArray, width: float = part * scale / h) -> tuple[float, FloatArray]:
+        def negated_bound(point: FloatArray, width: float = part * scale / h) -> tuple[float, FloatArray]:
             value, gradient = bound_at(problem, point, width)
             return -value / scale, -gradient / scale
 
-        start = minimize(falling, start, jac=True, method="L-BFGS-B", options={"maxiter": 80, "maxcor": 20}).x
+        start = minimize(negated_bound, start, jac=True, method="L-BFGS-B", options={"maxiter": 80, "maxcor": 20}).x
         best = max(best, bound_at(problem, start, 0.0)[0])
     return float(best)
 
 
 @kernel
 def bound_at(problem: RoundProblem, point: FloatArray, width: float) -> tuple[float, FloatArray]:
-    """D and its gradient at the prices ``(π, ρ) = λ softmax(point[:H + 1])``, ``μ = exp(point[H + 1:])``.
+    """Return D and its gradient at the prices ``(π, ρ) = λ softmax(point[:H + 1])``, ``μ = exp(point[H + 1:])``.
 
-    With `width` > 0 J the minimum over edges is smoothed (``-width ln Σ exp(-/width)``, below the minimum: still a
-    bound).
+    With `width` > 0 J the minimum over edges is smoothed to ``-width ln Σ exp(-x/width)``. That is below the minimum,
+    so the result still is a bound.
     """
     m_count, h_count = problem.snr.shape
     weights = np.exp(point[: h_count + 1] - point[: h_count + 1].max())
@@ -117,25 +119,25 @@ def bound_at(problem: RoundProblem, point: FloatArray, width: float) -> tuple[fl
     slope_pi, slope_mu = np.empty(h_count + 1), -problem.bandwidth
     slope_pi[h_count] = hop
     kappa, q = problem.bits * LN2, problem.iterations
-    term, late, used = np.empty(m_count), np.empty(m_count), np.empty(m_count)
+    term, delay, bandwidth = np.empty(m_count), np.empty(m_count), np.empty(m_count)
     for n in range(h_count):
         pi, p, c = weights[n], problem.power[n], problem.cycles[n]
         f = min(problem.cap[n], (pi / problem.alpha) ** (1.0 / 3.0))
         for m in range(m_count):
             snr = problem.snr[m, n]
-            dear = q * (p + pi)  # of a second of upload
-            ratio = math.exp(invert_slope(math.log(mu[m]) + 2.0 * math.log(snr) - math.log(kappa * dear)))
-            used[m] = snr / ratio
-            s = kappa / (used[m] * math.log1p(ratio))
-            late[m] = q * (s + c / f) + problem.hop.delay[m]
-            term[m] = q * (problem.alpha / 2.0 * c * f * f + p * s) + pi * late[m] + mu[m] * used[m]
+            price = q * (p + pi)  # of one second of upload
+            ratio = math.exp(invert_slope(math.log(mu[m]) + 2.0 * math.log(snr) - math.log(kappa * price)))
+            bandwidth[m] = snr / ratio
+            s = kappa / (bandwidth[m] * math.log1p(ratio))
+            delay[m] = q * (s + c / f) + problem.hop.delay[m]
+            term[m] = q * (problem.alpha / 2.0 * c * f * f + p * s) + pi * delay[m] + mu[m] * bandwidth[m]
         least = term.min()
         share = np.exp(-(term - least) / width) if width > 0.0 else (term == least) * 1.0
         total = share.sum()
         value += least - width * math.log(total) if width > 0.0 else least
         share /= total
-        slope_pi[n] = (share * late).sum()
-        slope_mu += share * used
+        slope_pi[n] = (share * delay).sum()
+        slope_mu += share * bandwidth
     mean = (weights * slope_pi).sum() / problem.weight
     gradient = np.empty(len(point))
     gradient[: h_count + 1] = weights * (slope_pi - mean)
@@ -144,31 +146,32 @@ def bound_at(problem: RoundProblem, point: FloatArray, width: float) -> tuple[fl
 
 
 def brute_force(fleet: Fleet, work: Workload, devices: ArrayLike) -> tuple[IntArray, float]:
-    """Return the best of all M^H assignments under the per-edge allocation, and its objective.
+    """Return the best of all M^H assignments under the per-edge allocation, and its objective, J.
 
     Raises:
-        ConfigError: there are more than a million, or an index or value is bad.
+        ConfigError: there are more than a million assignments, or an index or a value is wrong.
     """
-    problem, chosen = round_problem(fleet, work, devices)
-    if fleet.num_edges ** len(chosen) > MOST:
+    problem, scheduled = round_problem(fleet, work, devices)
+    if fleet.num_edges ** len(scheduled) > MAX_ASSIGNMENTS:
         raise ConfigError(
-            f"devices: {len(chosen)} devices at {fleet.num_edges} edges have {fleet.num_edges}^{len(chosen)} "
-            f"assignments; brute force goes through {MOST:,} at most; use lower_bound"
+            f"devices: {len(scheduled)} devices at {fleet.num_edges} edges have {fleet.num_edges}^{len(scheduled)} "
+            f"assignments; brute force tries {MAX_ASSIGNMENTS:,} at most; use lower_bound"
         )
     return _search_all(problem)
 
 
 @kernel
 def _search_all(problem: RoundProblem) -> tuple[IntArray, float]:
+    """Return the best assignment, (H,), and its objective, J."""
     m_count, h_count = problem.snr.shape
-    # An edge's cost depends on the set of its devices only: all 2^H sets once, then all assignments by look-up.
+    # An edge's cost depends only on the set of its devices: each of the 2^H sets is solved once, and then looked up.
     energy, delay = np.empty((m_count, 1 << h_count)), np.empty((m_count, 1 << h_count))
-    inside = np.empty(h_count, dtype=np.intp)
-    for chosen in range(1 << h_count):
+    member = np.empty(h_count, dtype=np.intp)
+    for subset in range(1 << h_count):
         for n in range(h_count):
-            inside[n] = (chosen >> n) & 1
+            member[n] = (subset >> n) & 1
         for m in range(m_count):
-            energy[m, chosen], delay[m, chosen] = assigned_edge_cost(problem, np.where(inside == 1, m, -1), m)
+            energy[m, subset], delay[m, subset] = assigned_edge_cost(problem, np.where(member == 1, m, -1), m)
     assignment, answer, best = np.zeros(h_count, dtype=np.intp), np.zeros(h_count, dtype=np.intp), math.inf
     sets = np.empty(m_count, dtype=np.intp)
     for number in range(m_count**h_count):

@@ -1,18 +1,19 @@
-"""Greedy and local search over a few candidate edges of each device: for schedules of thousands of devices and more.
+"""Greedy and local search over a few candidate edges of each device, for schedules of thousands of devices.
 
-Not in the paper. `hflray.assignment.local_search` knows the exact cost of every move, which takes tables of H × M
-entries; here only moves that can win are solved.
+This search is not in the paper. `hflray.assignment.local_search` computes the exact cost of every move, which takes
+tables of H × M entries; this search solves only moves that an estimate selects.
 
-**Greedy.** With upload energy alone and a fair share's spectral efficiency ``η``, the best split of an edge's
-bandwidth costs ``A²/B`` with ``A = Σ a``, ``a = sqrt(p z / η)``. Device by device, a few times over, each goes where it
-adds least to ``Σ A²/B``.
+**Greedy.** If only upload energy counts, and at a fair share's spectral efficiency ``η``, the best split of an edge's
+bandwidth costs ``A²/B`` with ``A = Σ a``, ``a = sqrt(p z / η)``. In each of a few passes, each device in turn moves to
+the candidate edge where it adds least to ``Σ A²/B``.
 
-**Local search.** Let V be an edge's ``E + λT``, found with prices μ, π and deadline τ. If its deadline stayed, a device
-more would raise V by at least ``min [p s + α/2 c f² + μ b + π (s + c/f - τ)]`` for any π (weak duality), and one less
-would lower it by at most its own ``p s + α/2 c f² + μ b``. Both are right to first order however the deadline moves,
-and with the second order taken from ``A²/B`` they tell in a microsecond whether a transfer is worth solving: an
-estimate, so that a move that wins may be passed over. Those worth it are solved, both edges, warm, and made if the
-round's ``Σ E_m + λ max T_m`` falls. After each pass the slowest edge is relieved while a transfer from it helps.
+**Local search.** Let V be an edge's ``E + λT``, solved with prices μ, π and deadline τ. At an unchanged deadline, one
+more device raises V by at least ``min [p s + α/2 c f² + μ b + π (s + c/f - τ)]`` for any π (weak duality), and one
+device less lowers V by at most its own ``p s + α/2 c f² + μ b``. Both are correct to first order even if the deadline
+changes. With a second order from ``A²/B`` they estimate in a microsecond whether a transfer is worth solving, so a
+transfer that would help can be missed. For each selected transfer both edges are solved from a warm start, and it is
+made if the round's ``Σ E_m + λ max T_m`` falls. After each pass, transfers from the slowest edge are made while they
+help.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ from hflray.assignment.transfers import (
 from hflray.cost import Workload
 from hflray.fleet import Fleet
 
-WIN = 1e-7  # a move must win this much of the energy of its two edges
-PASS = 3e-4  # passes go on while one lowers the objective by this much, relatively
-RELIEF = 1e-5  # and so does relieving the slowest edge
+WIN = 1e-7  # a move must lower the objective by this fraction of the energy of its two edges
+PASS = 3e-4  # the search ends with a pass that lowers the objective by less than this fraction
+RELIEF = 1e-5  # the same for a transfer from the slowest edge
 GREEDY_PASSES = 5
-RELIEVE = 100  # transfers from the slowest edge that are solved, at most, to find one that helps
-AT_ONCE = 2000  # devices looked at between looks at the clock
+RELIEVE = 100  # largest number of transfers from the slowest edge that are solved to find one that helps
+AT_ONCE = 2000  # devices checked between two checks of the clock
 
 
 def search_candidates(
@@ -57,16 +58,16 @@ def search_candidates(
 
     Args:
         fleet, work: the round.
-        start: the assignment that the greedy passes begin with.
-        count: strongest edges of each device that are candidates, besides the starting one.
-        rng: order in which devices are looked at.
-        stop: reading of `time.perf_counter` at which to stop.
+        start: the assignment before the greedy passes.
+        count: number of each device's strongest edges that are candidates, besides the starting edge.
+        rng: generator of the order of the devices.
+        stop: value of `time.perf_counter` at which to stop.
 
     Raises:
-        ConfigError: a value no allocation can work with.
+        ConfigError: a value is not finite and above 0.
     """
     strongest = fleet.strongest_edges(devices, min(count, fleet.num_edges))
-    # Looking at all links is a good part of the time: the best gain is known here.
+    # Reading all links takes much of the time, and the strongest edges are already known.
     begin = strongest[:, 0] if start == "best_gain" else starting_assignment(start, fleet, devices, rng)
     problem = candidates(fleet, work, devices, np.column_stack([strongest, begin]))
     h = len(devices)
@@ -90,7 +91,7 @@ def search_candidates(
 
 
 def candidates(fleet: Fleet, work: Workload, devices: IntArray, edge: IntArray) -> Candidates:
-    """Lay out the round with candidate edges (H, K). Raises ConfigError as `search_candidates`."""
+    """Return the round with candidate edges, (H, K). Raises ConfigError as `search_candidates` does."""
     check_values(fleet, devices)
     gain = fleet.gain_of(devices[:, None], edge)
     bad = np.argwhere(~(np.isfinite(gain) & (gain > 0)))
@@ -103,7 +104,7 @@ def candidates(fleet: Fleet, work: Workload, devices: IntArray, edge: IntArray) 
 
 @kernel
 def greedy(problem: Candidates, slot: IntArray, passes: int) -> None:
-    """Move each device in turn to the candidate where it adds least to ``Σ A²/B``; changes `slot`."""
+    """Move each device in turn to the candidate where it adds least to ``Σ A²/B``, and update `slot`."""
     h_count, k_count = problem.links.edge.shape
     fair = len(problem.bandwidth) / h_count
     load = np.empty((h_count, k_count))
@@ -111,8 +112,8 @@ def greedy(problem: Candidates, slot: IntArray, passes: int) -> None:
     for h in range(h_count):
         for j in range(k_count):
             share = problem.bandwidth[problem.links.edge[h, j]] * min(fair, 1.0)
-            paid = problem.power[h] + problem.weight * min(fair, 1.0)
-            load[h, j] = math.sqrt(paid * problem.bits * LN2 / math.log1p(problem.links.snr[h, j] / share))
+            price = problem.power[h] + problem.weight * min(fair, 1.0)
+            load[h, j] = math.sqrt(price * problem.bits * LN2 / math.log1p(problem.links.snr[h, j] / share))
         total[problem.links.edge[h, slot[h]]] += load[h, slot[h]]
     for _ in range(passes):
         for h in range(h_count):
@@ -120,17 +121,17 @@ def greedy(problem: Candidates, slot: IntArray, passes: int) -> None:
             least = math.inf
             for j in range(k_count):
                 k = problem.links.edge[h, j]
-                more = load[h, j] * (2.0 * total[k] + load[h, j]) / problem.bandwidth[k]
-                if more < least:
-                    least = more
+                increase = load[h, j] * (2.0 * total[k] + load[h, j]) / problem.bandwidth[k]
+                if increase < least:
+                    least = increase
                     slot[h] = j
             total[problem.links.edge[h, slot[h]]] += load[h, slot[h]]
 
 
 @kernel
 def improve(problem: Candidates, place: Place, order: IntArray) -> int:
-    """Look at devices in this order, and move each to its best candidate if that wins; return how many moved."""
-    moved = 0
+    """Move each device of `order` to its best candidate if that helps, and return the number of moves."""
+    moves = 0
     room = place.lists.size.max() + 64
     first, second = scratch_with_list(room), scratch_with_list(room)
     slowest = slowest_three(place.delay)
@@ -139,42 +140,43 @@ def improve(problem: Candidates, place: Place, order: IntArray) -> int:
         newest = place.visits.stamp[m]
         for j in range(problem.links.edge.shape[1]):
             newest = max(newest, place.visits.stamp[problem.links.edge[h, j]])
-        if newest <= place.visits.seen[h]:
+        if newest <= place.visits.checked[h]:
             continue
-        place.visits.seen[h] = place.visits.clock[0]
-        own = own_cost(problem, place, h)
-        # The second order: (A + a)² - A² - 2Aa = (2Aa)²/(4A²), with A² the cost of the whole edge.
-        own -= own * own / (4.0 * value_of(problem, place, m))
-        best, to, x, y = own, -1, 0.0, 0.0
+        place.visits.checked[h] = place.visits.clock[0]
+        saving = own_cost(problem, place, h)
+        # The second order is (A + a)² - A² - 2Aa = (2Aa)²/(4A²), where A² is the cost of the whole edge.
+        saving -= saving * saving / (4.0 * value_of(problem, place, m))
+        best, target, x, y = saving, -1, 0.0, 0.0
         for j in range(problem.links.edge.shape[1]):
             k = problem.links.edge[h, j]
             if k == m:
                 continue
             if place.lists.size[k] == 0:
-                to = j
+                target = j
                 break
-            more, x_j, y_j = added_cost(problem, place, h, j, best)
-            if more < best:
-                more += more * more / (4.0 * value_of(problem, place, k))
-                if more < best:
-                    best, to, x, y = more, j, x_j, y_j
-        if to < 0:
+            increase, x_j, y_j = added_cost(problem, place, h, j, best)
+            if increase < best:
+                increase += increase * increase / (4.0 * value_of(problem, place, k))
+                if increase < best:
+                    best, target, x, y = increase, j, x_j, y_j
+        if target < 0:
             continue
-        k = problem.links.edge[h, to]
+        k = problem.links.edge[h, target]
         if place.lists.size[k] + 4 >= room:
             room = 2 * place.lists.size[k] + 64
             first, second = scratch_with_list(room), scratch_with_list(room)
         least = WIN * (place.energy[m] + place.energy[k])
-        if try_transfer(problem, place, Guest(h, to, x, y), slowest, least, first, second) > 0.0:
-            moved += 1
+        if try_transfer(problem, place, Guest(h, target, x, y), slowest, least, first, second) > 0.0:
+            moves += 1
             slowest = slowest_three(place.delay)
-    return moved
+    return moves
 
 
 @kernel
 def relieve(problem: Candidates, place: Place) -> float:
-    """Make a transfer from the slowest edge that lowers the objective, the best by estimate first; return by how much
-    it did.
+    """Make the first transfer from the slowest edge that lowers the objective, and return the fall, J.
+
+    The transfers are tried by increasing estimate. Without one that helps the result is 0.
     """
     m = place.delay.argmax()
     room = place.lists.size.max() + 64
@@ -185,25 +187,25 @@ def relieve(problem: Candidates, place: Place) -> float:
     h = place.lists.head[m]
     for i in range(count):
         members[i] = h
-        own = own_cost(problem, place, h)
+        saving = own_cost(problem, place, h)
         for j in range(k_count):
             k = problem.links.edge[h, j]
             if k != m:
                 guess[i * k_count + j] = (
                     added_cost(problem, place, h, j, math.inf)[0] if place.lists.size[k] > 0 else 0.0
-                ) - own
+                ) - saving
         h = place.lists.after[h]
     least = WIN * place.energy[m]
-    for at in np.argsort(guess)[:RELIEVE]:
-        if guess[at] == math.inf:
+    for i in np.argsort(guess)[:RELIEVE]:
+        if guess[i] == math.inf:
             break
-        h, j = members[at // k_count], at % k_count
+        h, j = members[i // k_count], i % k_count
         _, x, y = (
             added_cost(problem, place, h, j, math.inf)
             if place.lists.size[problem.links.edge[h, j]] > 0
             else (0.0, 0.0, 0.0)
         )
-        won = try_transfer(problem, place, Guest(h, j, x, y), slowest, least, first, second)
-        if won > 0.0:
-            return won
+        gain = try_transfer(problem, place, Guest(h, j, x, y), slowest, least, first, second)
+        if gain > 0.0:
+            return gain
     return 0.0

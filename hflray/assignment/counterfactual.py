@@ -1,6 +1,6 @@
-"""What the round would cost if one device alone had gone to another edge: the whole table of single transfers.
+"""The table of single transfers: a round's objective if one device alone were at another edge.
 
-The learned assigner's fine-tuning follows it (`hflray.rl.finetune`); it also tells how much each choice matters.
+The learned assigner is fine-tuned by this table (`hflray.rl.finetune`). It also shows how much each choice matters.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from hflray.arrays import FloatArray, IntArray
 from hflray.assignment.objective import RoundProblem, others_delay, slowest_three
 from hflray.assignment.state import State, changed_edge_cost, new_state
 
-TOL = 1e-4  # KKT residual of a transfer: a table for learning and looking, not for deciding between near ties
+TOL = 1e-4  # KKT residual of a transfer; the table need not decide between near ties
 
 
 def transfer_objectives(problem: RoundProblem, assignment: IntArray) -> tuple[float, FloatArray]:
-    """Return the objective of `assignment` (H,), J, and with each device moved to each edge, (H, M), J.
+    """Return the objective of `assignment`, (H,), in J, and the objectives with each device at each edge, (H, M), in J.
 
-    A device's own edge has the objective itself. The per-edge allocation of the two edges that change is solved again.
+    The entry of a device's own edge is the objective of `assignment`. The per-edge allocation of the two edges that
+    change is solved again.
     """
     state = new_state(problem, np.asarray(assignment, dtype=np.intp), exchanges=False)
     table = np.empty((len(assignment), len(problem.bandwidth)))
@@ -28,19 +29,20 @@ def transfer_objectives(problem: RoundProblem, assignment: IntArray) -> tuple[fl
 
 @kernel
 def _fill(problem: RoundProblem, state: State, table: FloatArray) -> float:
+    """Fill `table` for a solved state, and return its objective, J."""
     scratch = scratch_with_list(state.solved.size.max() + 2)
     slowest = slowest_three(state.delay)
     base = state.energy.sum()
-    now = base + problem.weight * state.delay.max()
+    objective = base + problem.weight * state.delay.max()
     for h in range(len(state.assignment)):
         m = state.assignment[h]
-        less = changed_edge_cost(problem, state.solved, m, h, -1, True, TOL, scratch)
+        without = changed_edge_cost(problem, state.solved, m, h, -1, True, TOL, scratch)
         for k in range(len(state.solved.size)):
             if k == m:
-                table[h, k] = now
+                table[h, k] = objective
                 continue
-            more = changed_edge_cost(problem, state.solved, k, -1, h, True, TOL, scratch)
-            energy = base - state.energy[m] - state.energy[k] + less.energy + more.energy
-            delay = max(less.delay, more.delay, others_delay(slowest, m, k))
+            extra = changed_edge_cost(problem, state.solved, k, -1, h, True, TOL, scratch)
+            energy = base - state.energy[m] - state.energy[k] + without.energy + extra.energy
+            delay = max(without.delay, extra.delay, others_delay(slowest, m, k))
             table[h, k] = energy + problem.weight * delay
-    return float(now)
+    return float(objective)

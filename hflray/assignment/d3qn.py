@@ -1,10 +1,10 @@
 """The learned assigner (paper, section V): one pass of a Q-network over the scheduled devices, then ``argmax`` (23).
 
-Inference only, without Ray or RLlib. The policy is a file of `hflray.assignment.policy`, which names the shipped ones;
-`hflray.rl.train` makes others.
+This module runs inference only, and needs neither Ray nor RLlib. The policy is a file (`hflray.assignment.policy` names
+the shipped ones), which `hflray.rl.train` makes.
 
-`polish_ms` lets local search go on from the policy's answer, for so many milliseconds or to a local ``optimum``, on the
-objective of `coupling`; the policy itself does not know the coupling.
+With `polish_ms`, a local search on the objective of `coupling` improves the policy's assignment, for that many
+milliseconds or to a local ``optimum``. The policy itself does not depend on the coupling.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hflray.cost import Workload
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 
-AT_ONCE = 50  # exchanges that a polish solves between looks at the clock
+AT_ONCE = 50  # exchanges that a polish solves between two checks of the clock
 logger = logging.getLogger("hflray")
 _warned: set[str] = set()
 
@@ -39,14 +39,16 @@ class D3QN:
     """The learned assigner.
 
     Args:
-        policy: a policy file, or the name of a shipped one; None: ``any_deployment``.
-        polish_ms: milliseconds of local search from the policy's answer; None or 0: the policy alone; ``optimum``: to
-            a local optimum over transfers and exchanges. With a number the answer depends on the machine's speed.
-        coupling: what the polish minimises: ``per_edge`` or ``joint``, as in `hflray.assignment.local_search`.
-        features: if given, the feature set that the policy must have been trained on (``paper`` or ``db``).
+        policy: path of a policy, or name of a shipped one; None: ``any_deployment``.
+        polish_ms: milliseconds of local search from the policy's assignment. With None or 0 there is none; with
+            ``optimum`` it ends at a local optimum over transfers and exchanges. With a number the result depends on the
+            machine's speed.
+        coupling: objective of the polish, ``per_edge`` or ``joint``, as in `hflray.assignment.local_search`.
+        features: if not None, the feature set on which the policy must have been trained (``paper`` or ``db``).
 
     Raises:
-        ConfigError: an unknown name; a file that is missing, damaged or no policy; another feature set; a bad budget.
+        ConfigError: the name is unknown, the file is missing, damaged or no policy, the feature set is another one, or
+            `polish_ms` is wrong.
     """
 
     def __init__(
@@ -72,14 +74,14 @@ class D3QN:
         self.polish_ms, self.coupling = float(budget), check_coupling(coupling)
 
     def assign(self, fleet: Fleet, work: Workload, devices: ArrayLike, rng: np.random.Generator) -> IntArray:
-        """Return the edge of each of `devices`, (H,) indices; `rng` is not drawn from.
+        """Return the edge of each of `devices`, (H,) indices; `rng` is not used.
 
         Raises:
-            ConfigError: a bad index or value, or a fleet of another M than a one-deployment policy is for.
+            ConfigError: an index or a value is wrong, or the policy is for another number of edges.
         """
         self._check(fleet.num_edges, np.size(devices))
-        problem, chosen = round_problem(fleet, work, devices)
-        rows = rows_of(self.spec.features, fleet, problem, chosen)
+        problem, scheduled = round_problem(fleet, work, devices)
+        rows = rows_of(self.spec.features, fleet, problem, scheduled)
         begin = time.perf_counter()
         with torch.inference_mode(), _one_thread():
             q = self.network(torch.from_numpy(rows)[None])[0]
@@ -92,13 +94,14 @@ class D3QN:
             )
         if self.polish_ms and fleet.num_edges > 1:
             search = search_for(problem, True, self.coupling)
-            # Looking at the clock means ranking the exchanges again: not where there is no limit.
+            # Each check of the clock ranks the exchanges again, so without a limit it is not checked more often.
             limited = {"at_once": AT_ONCE} if self.polish_ms < np.inf else {}
             search.run(assignment, begin + self.polish_ms / 1e3, **limited)
             return search.assignment
         return assignment
 
     def _check(self, num_edges: int, num_scheduled: int) -> None:
+        """Refuse an M that the policy cannot take, and warn once of an H or M beyond its training."""
         if self.spec.architecture == "bilstm" and num_edges != self.spec.num_edges:
             raise ConfigError(
                 f"assignment.policy: {self.path} is for M = {self.spec.num_edges} edges, this fleet has {num_edges}; "
@@ -106,17 +109,17 @@ class D3QN:
                 f"{TRAIN} --set fleet.num_edges={num_edges}"
             )
         trained = self.card.get("trained_on", {})
-        for what, value in (("num_scheduled", num_scheduled), ("num_edges", num_edges)):
-            most = trained.get(what, [value, value])[1]
-            if value > most and (key := f"{self.path}:{what}") not in _warned:
+        for name, value in (("num_scheduled", num_scheduled), ("num_edges", num_edges)):
+            largest = trained.get(name, [value, value])[1]
+            if value > largest and (key := f"{self.path}:{name}") not in _warned:
                 _warned.add(key)
                 logger.warning(
                     "d3qn: %s = %d, more than the %d that %s was trained up to; it works, but is not tuned for it "
-                    "(assignment.polish_ms helps)", what, value, most, self.path.name,
+                    "(assignment.polish_ms helps)", name, value, largest, self.path.name,
                 )  # fmt: skip
 
     def on_deployment(self, seed: int | None) -> None:
-        """Warn once of fleets of another deployment (`fleet.deployment_seed`) than the one the policy learned."""
+        """Warn once if the policy was trained on another deployment (`fleet.deployment_seed`) only."""
         learned = self.card.get("trained_on", {}).get("specification", {}).get("fleet", {}).get("deployment_seed")
         if learned is not None and seed != learned and (key := f"{self.path}:deployment {seed}") not in _warned:
             _warned.add(key)
@@ -128,7 +131,7 @@ class D3QN:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Layers this small gain nothing from a second thread, wait for it on a busy machine, and keep their bits."""
+    """Run torch in one thread: small layers gain nothing from a second one, and their bits stay the same."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

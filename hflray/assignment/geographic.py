@@ -1,4 +1,4 @@
-"""Geographic assignment: every device talks to its nearest edge. A benchmark of the paper's section VI."""
+"""Geographic assignment, a benchmark of the paper's section VI: every device uploads to its nearest edge."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hflray.fleet import Fleet
 
 
 class Geographic:
-    """The nearest edge by distance, the lower index where two are equally near. Shadowing plays no part."""
+    """An assigner of the nearest edge, without regard to shadowing; of equal distances the lower index wins."""
 
     def assign(self, fleet: Fleet, work: Workload, devices: ArrayLike, rng: np.random.Generator) -> NDArray[np.intp]:
-        """Return the edge of each of `devices`, (H,) indices. Raises ConfigError for an index not of the fleet."""
-        chosen, _ = check_assignment(fleet, devices, np.zeros(np.shape(devices), dtype=np.intp))
-        return fleet.nearest_edges(chosen)[:, 0]
+        """Return the edge of each of `devices`, (H,) indices. Raises ConfigError for an index outside the fleet."""
+        scheduled, _ = check_assignment(fleet, devices, np.zeros(np.shape(devices), dtype=np.intp))
+        return fleet.nearest_edges(scheduled)[:, 0]

@@ -1,14 +1,15 @@
-"""HFEL: random transfers, then random exchanges, each kept if it lowers the round's objective.
+"""HFEL: random transfers and then random exchanges, each of which is kept if it lowers the round's objective.
 
-The paper's benchmark (section VI: HFEL-100 and HFEL-300) and the teacher of its learned assigner (section V); taken
-from Luo et al., "HFEL: Joint Edge Association and Resource Allocation". The paper gives 100 transfers and 100 or 300
-exchanges. It does not say where the search starts or what counts as one. Here it starts from the geographic assignment,
-and a try draws a device and an edge, or two devices, uniformly; one that changes nothing (the edge is the device's own;
-both devices are of one edge) counts as a try, as in the figures of the design, decision 5.8. With `redraw` every try
-changes something, about a quarter more of them at M = 5: a stronger search of the same name. The objective is ``Σ E_m +
-λ max T_m`` with the per-edge allocation (27); only the two edges that change are solved again. With
-``coupling="joint"`` it is the optimum of (17), one deadline for all edges, and a try is kept if that optimum is lower
-(`hflray.assignment.joint_round`); the same draws are the same tries.
+HFEL is a benchmark of the paper (section VI: HFEL-100 and HFEL-300) and the teacher of its learned assigner (section
+V). It is from Luo et al., "HFEL: Joint Edge Association and Resource Allocation". The paper gives 100 transfers and 100
+or 300 exchanges. It says neither where the search starts nor what counts as a try. Here the search starts from the
+geographic assignment, and a try draws a device and an edge, or two devices, uniformly. A try that changes nothing (the
+edge is the device's own, or both devices are at one edge) counts, as in the figures of docs/design.md, D8. With
+`redraw` every try changes the assignment, which is about a quarter more changes at M = 5 and a stronger search.
+
+The objective is ``Σ E_m + λ max T_m`` with the per-edge allocation (27), and only the two edges that change are solved
+again. With ``coupling="joint"`` the objective is the optimum of (17), with one deadline for all edges
+(`hflray.assignment.joint_round`). The same draws give the same tries for both.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ class HFEL:
     """Random search over transfers and exchanges.
 
     Args:
-        transfers: transfers tried (the paper: 100).
-        exchanges: exchanges tried (the paper: 100 or 300).
+        transfers: number of transfers tried (the paper: 100).
+        exchanges: number of exchanges tried (the paper: 100 or 300).
         start: ``geographic``, ``best_gain`` or ``random``.
-        method: ``newton``, or ``cvxpy`` as the paper had it, a thousand times slower.
-        redraw: draw only moves that change something.
-        coupling: ``per_edge``, as the paper has it, or ``joint``, with method ``newton`` only.
+        method: ``newton``, or ``cvxpy`` as in the paper, which is a thousand times slower.
+        redraw: whether to draw only moves that change the assignment.
+        coupling: ``per_edge`` as in the paper, or ``joint``, which needs method ``newton``.
     """
 
     def __init__(
@@ -76,11 +77,11 @@ class HFEL:
         """Return the edge of each of `devices`, (H,) indices. The same `rng` state gives the same answer.
 
         Raises:
-            ConfigError: an index not of the fleet, or a value no allocation can work with.
+            ConfigError: an index is not in the fleet, or a value is not finite and above 0.
         """
-        problem, chosen = round_problem(fleet, work, devices)
-        assignment = starting_assignment(self.start, fleet, chosen, rng)
-        # All draws are made here, whatever is kept later: both methods see the same proposals.
+        problem, scheduled = round_problem(fleet, work, devices)
+        assignment = starting_assignment(self.start, fleet, scheduled, rng)
+        # All draws are made before the search, so that both methods try the same proposals.
         draws = rng.random((self.transfers + self.exchanges, 2))
         if self.coupling == "joint":
             state, trial = blank_state(problem, assignment, False, 0), blank_state(problem, assignment, False, 0)
@@ -90,11 +91,12 @@ class HFEL:
         if self.method == "newton":
             search(problem, assignment, self.transfers, draws, self.redraw, energy, delay)
             return assignment
-        return self._with_cvxpy(fleet, work, chosen, assignment, draws)
+        return self._with_cvxpy(fleet, work, scheduled, assignment, draws)
 
     def _with_cvxpy(
         self, fleet: Fleet, work: Workload, devices: IntArray, assignment: IntArray, draws: FloatArray
     ) -> IntArray:
+        """Run the same search as `search`, with the CVXPY reference as allocator."""
         from hflray.allocation.cvxpy import edge_round_cost
 
         hop_delay, hop_energy = cloud_hop(fleet, work.model_bits) if work.cloud_hop else np.zeros((2, fleet.num_edges))
@@ -124,7 +126,7 @@ class HFEL:
 def propose(
     assignment: IntArray, num_edges: int, transfer: bool, u: float, v: float, redraw: bool
 ) -> tuple[IntArray, int, int] | None:
-    """Return the neighbour that two draws in [0, 1) stand for and the two edges that change; None: nothing does."""
+    """Return the assignment that two draws in [0, 1) propose and the two edges that change, or None for no change."""
     a = int(u * len(assignment))
     first = assignment[a]
     if transfer:
@@ -138,10 +140,10 @@ def propose(
         return changed, first, second
     b = int(v * len(assignment))
     if redraw:
-        others = np.flatnonzero(assignment != first)
-        if len(others) == 0:
+        elsewhere = np.flatnonzero(assignment != first)
+        if len(elsewhere) == 0:
             return None
-        b = others[int(v * len(others))]
+        b = elsewhere[int(v * len(elsewhere))]
     second = assignment[b]
     if second == first:
         return None
@@ -160,7 +162,7 @@ def search(
     energy: FloatArray,
     delay: FloatArray,
 ) -> float:
-    """Improve `assignment` (H,) in place; fills E_m and T_m (M,) and returns the objective."""
+    """Improve `assignment`, (H,), in place, fill E_m and T_m, (M,), and return the objective, J."""
     best = all_costs(problem, assignment, energy, delay)
     for trial in range(len(draws)):
         changed = propose(assignment, len(energy), trial < transfers, draws[trial, 0], draws[trial, 1], redraw)
@@ -189,10 +191,10 @@ def search_joint(
     draws: FloatArray,
     redraw: bool,
 ) -> float:
-    """Improve `assignment` (H,) under one deadline for all edges, in `state`; return the joint objective.
+    """Improve `assignment`, (H,), under one deadline for all edges, and return the joint objective, J.
 
-    `trial` is a state to work in. A try is kept if it lowers the objective by more than `joint_round.TIGHT`, the
-    relative width to which the objective is known.
+    `state` holds the improved assignment, and `trial` is scratch of the same size. A try is kept if it lowers the
+    objective by more than `joint_round.TIGHT`, the relative error of the objective.
     """
     best = begin_joint(problem, state, assignment)
     for i in range(len(draws)):

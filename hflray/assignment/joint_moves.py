@@ -1,15 +1,15 @@
-"""What every transfer and every exchange would make of the joint optimum: an estimate, and a bound that is certain.
+"""Estimate and bound the joint optimum after each transfer and each exchange.
 
-A move changes two edges. Each is solved with its price as it was, and the solution is kept in the tables of
-`hflray.assignment.state` as an entry of four numbers: E_m, T_m, the elasticity ε of T_m in the price, and the price w.
+A move changes two edges. Each is solved at its present price, and the tables of `hflray.assignment.state` hold the
+solution as an entry of four numbers: E_m, T_m, the elasticity ε of T_m in the price, and the price w.
 
-* **The bound.** With all prices at those of the present optimum, L of `hflray.assignment.joint_round` after the move is
-  a sum over the edges of which only two terms are new. No allocation of the new assignment costs less.
-* **The estimate.** The prices that the new assignment would have follow from the power laws: those of the two new
-  entries, and one for all the other edges together, whose T is the same. The gain of ``∫ T dw`` is added to L.
+* **The bound.** If all prices are those of the present optimum, L of `hflray.assignment.joint_round` after the move is
+  a sum over the edges in which only two terms are new. No allocation of the new assignment costs less.
+* **The estimate.** The prices at the new assignment's optimum follow from power laws: those of the two new entries, and
+  one for all other edges together, which have the same T. The gain of ``∫ T dw`` is added to L.
 
-An entry solved at a price near the present one is good for the estimate, not for the bound. A device alone at an
-edge has the price that meets the deadline; then the prices add up to more than λ and there is no bound (-inf).
+An entry at a price near the present one is accurate enough for the estimate but not for the bound. A device alone at an
+edge has the price that meets the deadline. The prices then add up to more than λ, and there is no bound (-inf).
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from hflray.assignment.objective import RoundProblem
 from hflray.assignment.state import DELAY, ELASTICITY, ENERGY, PAID, WEIGHT, State, changed_edge_cost
 
 TOL = 1e-6  # KKT residual of a candidate
-NEAR = 1.3  # a price that is this many times another at most is near it
+NEAR = 1.3  # two prices are near if their ratio is at most this
 
 
 class Optimum(NamedTuple):
-    """The present joint optimum, as the estimates need it.
+    """The quantities of the present joint optimum that the estimates need.
 
     Attributes:
         objective, deadline: J and T, J and s.
         total: Σ w_m, J/s.
         stiffness: Σ w_m / ε_m, J/s, negative.
-        floor, floor_edge, next_floor: the longest hop of an edge without devices, s, that edge, and the longest of the
-            others; -inf, -1 and -inf where there is none.
+        floor, floor_edge, next_floor: the longest hop of an edge without devices, s, its edge, and the second longest
+            such hop, s; -inf, -1 and -inf stand for missing ones.
     """
 
     objective: float
@@ -52,7 +52,7 @@ class Optimum(NamedTuple):
 
 @kernel
 def optimum_of(problem: RoundProblem, state: State, objective: float) -> Optimum:
-    """Gather what a solved state says."""
+    """Return the quantities of a solved state."""
     edge = state.solved.edge
     total = stiffness = 0.0
     deadline = floor = next_floor = -math.inf
@@ -73,7 +73,7 @@ def optimum_of(problem: RoundProblem, state: State, objective: float) -> Optimum
 def fill_entry(
     problem: RoundProblem, state: State, m: int, without: int, extra: int, entry: FloatArray, scratch: FloatArray
 ) -> None:
-    """Solve edge m as changed at its present price, for `entry`, (4,)."""
+    """Solve the changed edge m at its present price, and write the solution to `entry`, (4,)."""
     edge = state.solved.edge
     cost = changed_edge_cost(problem, state.solved, m, without, extra, True, TOL, scratch)
     entry[ENERGY], entry[DELAY] = cost.energy, cost.delay
@@ -85,8 +85,8 @@ def fill_entry(
 
 
 @kernel
-def worn(entry: FloatArray, weight: float, exact: bool) -> bool:
-    """Whether an entry's price is not near the present `weight`; with `exact`, not the same."""
+def is_outdated(entry: FloatArray, weight: float, exact: bool) -> bool:
+    """Return whether an entry's price is not near the present `weight`, or with `exact` not equal to it."""
     if exact:
         return bool(entry[PAID] != weight)
     return bool(entry[PAID] > NEAR * weight or weight > NEAR * entry[PAID])
@@ -94,31 +94,31 @@ def worn(entry: FloatArray, weight: float, exact: bool) -> bool:
 
 @kernel
 def value_of_move(
-    problem: RoundProblem, state: State, now: Optimum, m: int, k: int, first: FloatArray, second: FloatArray
+    problem: RoundProblem, state: State, optimum: Optimum, m: int, k: int, first: FloatArray, second: FloatArray
 ) -> tuple[float, float]:
-    """The estimate and the bound, J, of the joint objective once edges m and k are as in the entries `first`, `second`.
+    """Return estimate and bound, J, of the joint objective if edges m and k change to the entries `first` and `second`.
 
-    The bound is -inf where there is none.
+    A missing bound is -inf.
     """
     edge = state.solved.edge
-    floor = now.next_floor if now.floor_edge == k else now.floor
+    floor = optimum.next_floor if optimum.floor_edge == k else optimum.floor
     if first[PAID] == 0.0:  # edge m has lost its last device
         floor = max(floor, first[DELAY])
     weight, delay, slope = np.zeros(3), np.ones(3), np.full(3, -1.0)
-    weight[0], delay[0] = now.total - edge[WEIGHT, m], now.deadline
-    stiffness = now.stiffness - edge[WEIGHT, m] / elasticity(problem, state, m)
-    # L, without ρF: what it was, less the old terms of the two edges, plus the new ones.
-    lower = now.objective - (problem.weight - now.total) * max(now.floor, 0.0)
+    weight[0], delay[0] = optimum.total - edge[WEIGHT, m], optimum.deadline
+    stiffness = optimum.stiffness - edge[WEIGHT, m] / elasticity(problem, state, m)
+    # This is L without ρF: its old value, minus the old terms of the two edges, plus their new terms.
+    lower = optimum.objective - (problem.weight - optimum.total) * max(optimum.floor, 0.0)
     lower += first[ENERGY] + first[PAID] * first[DELAY] - state.energy[m] - edge[WEIGHT, m] * state.delay[m]
     lower += second[ENERGY] + second[PAID] * second[DELAY] - state.energy[k]
-    known = first[PAID] in (edge[WEIGHT, m], 0.0)
+    exact = first[PAID] in (edge[WEIGHT, m], 0.0)
     if state.solved.size[k] > 0:
         weight[0] -= edge[WEIGHT, k]
         stiffness -= edge[WEIGHT, k] / elasticity(problem, state, k)
         lower -= edge[WEIGHT, k] * state.delay[k]
-        known &= second[PAID] == edge[WEIGHT, k]
+        exact &= second[PAID] == edge[WEIGHT, k]
     else:
-        known = False
+        exact = False
     if weight[0] > 1e-12 * problem.weight:
         slope[0] = min(STIFF, weight[0] / stiffness)
     else:
@@ -131,66 +131,69 @@ def value_of_move(
     deadline, estimate, total = math.exp(u), lower, 0.0
     for i in range(3):
         if weight[i] > 0.0:
-            moved = weight[i] * math.exp((u - math.log(delay[i])) / slope[i])
-            estimate += (moved * deadline - weight[i] * delay[i]) / (1.0 + max(slope[i], -0.9))
-            total += moved
+            price = weight[i] * math.exp((u - math.log(delay[i])) / slope[i])
+            estimate += (price * deadline - weight[i] * delay[i]) / (1.0 + max(slope[i], -0.9))
+            total += price
     estimate += (problem.weight - total) * max(floor, 0.0)
     rest = problem.weight - weight.sum()
-    bound = lower + max(rest, 0.0) * max(floor, 0.0) if known and rest > -1e-12 * problem.weight else -math.inf
+    bound = lower + max(rest, 0.0) * max(floor, 0.0) if exact and rest > -1e-12 * problem.weight else -math.inf
     return estimate, bound
 
 
 @kernel
-def fill_transfers(problem: RoundProblem, state: State, now: Optimum, allowed: BoolArray, exact: bool) -> None:
-    """Solve the entries of transfers of a device h to an edge k with ``allowed[h, k]``, (H, M), that are not known.
+def fill_transfers(problem: RoundProblem, state: State, optimum: Optimum, allowed: BoolArray, exact: bool) -> None:
+    """Solve the missing entries of transfers of a device h to an edge k with ``allowed[h, k]``, (H, M).
 
-    Those that were solved at a price that is not near the present one, or with `exact` at any other, are solved again.
+    An entry whose price is not near the present one, or with `exact` not equal to it, is solved again.
     """
     edge, tables = state.solved.edge, state.tables
     scratch = scratch_with_list(state.solved.size.max() + 2)
     for h in range(len(state.assignment)):
         m = state.assignment[h]
         entry = tables.out_cost[h]
-        if tables.out_stamp[h] != tables.stamp[m] or (state.solved.size[m] > 1 and worn(entry, edge[WEIGHT, m], exact)):
+        if tables.out_stamp[h] != tables.stamp[m] or (
+            state.solved.size[m] > 1 and is_outdated(entry, edge[WEIGHT, m], exact)
+        ):
             fill_entry(problem, state, m, h, -1, entry, scratch)
             tables.out_stamp[h] = tables.stamp[m]
         for k in range(len(state.solved.size)):
             if k == m or not allowed[h, k]:
                 continue
-            entry, known = tables.in_cost[h, k], tables.in_stamp[h, k] == tables.stamp[k]
-            if state.solved.size[k] == 0 and (exact or not known):
-                edge[WEIGHT, k] = price_alone(problem, k, h, now.deadline)
+            entry, valid = tables.in_cost[h, k], tables.in_stamp[h, k] == tables.stamp[k]
+            if state.solved.size[k] == 0 and (exact or not valid):
+                edge[WEIGHT, k] = price_alone(problem, k, h, optimum.deadline)
                 fill_entry(problem, state, k, -1, h, entry, scratch)
-            elif state.solved.size[k] > 0 and (not known or worn(entry, edge[WEIGHT, k], exact)):
+            elif state.solved.size[k] > 0 and (not valid or is_outdated(entry, edge[WEIGHT, k], exact)):
                 fill_entry(problem, state, k, -1, h, entry, scratch)
             tables.in_stamp[h, k] = tables.stamp[k]
 
 
 @kernel
 def rank_transfers(
-    problem: RoundProblem, state: State, now: Optimum, allowed: BoolArray, exact: bool, enough: float
+    problem: RoundProblem, state: State, optimum: Optimum, allowed: BoolArray, exact: bool, enough: float
 ) -> IntArray:
-    """The transfers that may bring the joint objective below `enough`: device and edge, (n, 2), best estimate first.
+    """Return the transfers that may bring the joint objective below `enough`, by increasing estimate.
 
-    Not `exact`: those with an estimate below it. `exact`: those that the bound does not rule out; no other gets there.
+    The result is (n, 2), with device and edge. With `exact` it has all transfers that the bound does not rule out, so
+    that no other transfer gets below `enough`; without it, those whose estimate is below `enough`.
     """
     tables = state.tables
-    fill_transfers(problem, state, now, allowed, exact)
+    fill_transfers(problem, state, optimum, allowed, exact)
     values, moves = [], []
     for h in range(len(state.assignment)):
         m = state.assignment[h]
         for k in range(len(state.solved.size)):
             if k != m and allowed[h, k]:
-                estimate, bound = value_of_move(problem, state, now, m, k, tables.out_cost[h], tables.in_cost[h, k])
+                estimate, bound = value_of_move(problem, state, optimum, m, k, tables.out_cost[h], tables.in_cost[h, k])
                 if (bound if exact else estimate) < enough:
                     values.append(estimate)
                     moves.append((h, k))
-    return in_order(values, moves)
+    return sort_moves(values, moves)
 
 
 @kernel
-def in_order(values: list[float], moves: list[tuple[int, int]]) -> IntArray:
-    """Moves as an array (n, 2), the lowest value first."""
+def sort_moves(values: list[float], moves: list[tuple[int, int]]) -> IntArray:
+    """Return the moves, (n, 2), by increasing value."""
     value, move = np.empty(len(values)), np.empty((len(values), 2), dtype=np.intp)
     for i in range(len(values)):
         value[i], move[i, 0], move[i, 1] = values[i], moves[i][0], moves[i][1]
@@ -199,10 +202,11 @@ def in_order(values: list[float], moves: list[tuple[int, int]]) -> IntArray:
 
 
 @kernel
-def rank_exchanges(problem: RoundProblem, state: State, now: Optimum, shortlist: int) -> IntArray:
-    """The `shortlist` exchanges that the tables of transfers promise most of, devices (n, 2), the best first.
+def rank_exchanges(problem: RoundProblem, state: State, optimum: Optimum, shortlist: int) -> IntArray:
+    """Return the `shortlist` exchanges with the lowest guess, devices (n, 2), by increasing guess.
 
-    `fill_transfers` must have filled the tables. Promised is the sum of what the two transfers do to each edge.
+    The guess adds up the changes that the two transfers make to each edge. `fill_transfers` must have filled the
+    tables.
     """
     tables = state.tables
     count = len(state.assignment)
@@ -215,7 +219,7 @@ def rank_exchanges(problem: RoundProblem, state: State, now: Optimum, shortlist:
             if m != k:
                 combine(state, m, tables.out_cost[a], tables.in_cost[b, m], first)
                 combine(state, k, tables.out_cost[b], tables.in_cost[a, k], second)
-                guess[a, b] = value_of_move(problem, state, now, m, k, first, second)[0]
+                guess[a, b] = value_of_move(problem, state, optimum, m, k, first, second)[0]
     flat = guess.ravel()
     order = np.argsort(flat)[: min(shortlist, np.count_nonzero(flat < math.inf))]
     moves = np.empty((len(order), 2), dtype=np.intp)
@@ -226,7 +230,7 @@ def rank_exchanges(problem: RoundProblem, state: State, now: Optimum, shortlist:
 
 @kernel
 def combine(state: State, m: int, without: FloatArray, extra: FloatArray, entry: FloatArray) -> None:
-    """A guess of edge m's entry, (4,), with one device less and another more: what each does, added up."""
+    """Write to `entry`, (4,), a guess for edge m without one device and with another: the sum of both changes."""
     if without[PAID] == 0.0:
         entry[:] = extra
         return
@@ -237,23 +241,23 @@ def combine(state: State, m: int, without: FloatArray, extra: FloatArray, entry:
 
 @kernel
 def solve_exchanges(
-    problem: RoundProblem, state: State, now: Optimum, moves: IntArray, exact: bool, enough: float
+    problem: RoundProblem, state: State, optimum: Optimum, moves: IntArray, exact: bool, enough: float
 ) -> IntArray:
-    """Of the exchanges `moves` (n, 2), those that may bring the joint objective below `enough`; as `rank_transfers`."""
+    """Return those of the exchanges `moves`, (n, 2), that may get below `enough`, as `rank_transfers` does."""
     edge, tables = state.solved.edge, state.tables
     scratch = scratch_with_list(state.solved.size.max() + 2)
-    values, kept = [], []
+    values, candidates = [], []
     for i in range(len(moves)):
         for a, b in ((moves[i, 0], moves[i, 1]), (moves[i, 1], moves[i, 0])):
             m, entry = state.assignment[a], tables.swap_cost[a, b]
-            if tables.swap_stamp[a, b] != tables.stamp[m] or worn(entry, edge[WEIGHT, m], exact):
+            if tables.swap_stamp[a, b] != tables.stamp[m] or is_outdated(entry, edge[WEIGHT, m], exact):
                 fill_entry(problem, state, m, a, b, entry, scratch)
                 tables.swap_stamp[a, b] = tables.stamp[m]
         a, b = moves[i, 0], moves[i, 1]
         estimate, bound = value_of_move(
             problem,
             state,
-            now,
+            optimum,
             state.assignment[a],
             state.assignment[b],
             tables.swap_cost[a, b],
@@ -261,5 +265,5 @@ def solve_exchanges(
         )
         if (bound if exact else estimate) < enough:
             values.append(estimate)
-            kept.append((a, b))
-    return in_order(values, kept)
+            candidates.append((a, b))
+    return sort_moves(values, candidates)

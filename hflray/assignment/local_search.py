@@ -1,19 +1,19 @@
 """Best-improvement local search over all transfers and exchanges, to a true local optimum.
 
-Not in the paper: HFEL (its benchmark) tries a few hundred random moves; with an allocation solved in microseconds all
-of them can be tried. Each step makes the transfer that lowers ``Σ E_m + λ max T_m`` most; when none lowers it, the best
-of the exchanges; when none does either, no single move improves the assignment. The start is the best-gain assignment
-(a better one than the geographic, design, decision 5.8).
+This search is not in the paper. The paper's benchmark HFEL tries a few hundred random moves; an allocation that is
+solved in microseconds allows all moves to be tried. Each step makes the transfer that lowers ``Σ E_m + λ max T_m``
+most. If no transfer lowers it, the step makes the best exchange, and if no exchange lowers it either, the search ends.
+The start is the best-gain assignment, which is a better start than the geographic one (docs/design.md, D8).
 
-`restarts` kicks the best assignment found with a few random transfers and searches again; `budget_ms` does so for as
-long as there is time (and stops the first search too, when it runs out: the best so far is returned). With a budget the
-answer depends on the machine's speed; without one, on the generator only.
+With `restarts` the search starts again from the best assignment after a few random transfers. With `budget_ms` it does
+so until the time is over, which also ends the first search, and returns the best assignment so far. With a budget the
+result depends on the machine's speed; without one it depends on the generator only.
 
-With ``coupling="joint"`` the objective is that of one deadline shared by all edges, and the search is that of
-`hflray.assignment.joint_search`.
+With ``coupling="joint"`` the objective is that of one deadline shared by all edges, and
+`hflray.assignment.joint_search` searches.
 
-The tables of all moves grow with H × M and H × H. From `LARGE` links on, or if asked to, `hflray.assignment.candidates`
-takes over: transfers only, to the strongest edges of each device.
+The tables of all moves grow with H × M and H × H. From `LARGE` links on, or with `candidates`, the search is that of
+`hflray.assignment.candidates`, which tries only transfers to the strongest edges of each device.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from hflray.cost import Workload, check_assignment
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 
-LARGE = 100_000  # H·M from which on candidate lists are used
-CANDIDATES = 12  # strongest edges of a device that are its candidates then
+LARGE = 100_000  # candidate lists are used from this H·M on
+CANDIDATES = 12  # number of a device's strongest edges that are its candidates
 
 
 class LocalSearch:
@@ -50,14 +50,14 @@ class LocalSearch:
 
     Args:
         start: ``best_gain``, ``geographic`` or ``random``.
-        exchanges: False: transfers only, for schedules of thousands of devices (the tables of exchanges are H × H).
-        restarts: further searches, each from the best assignment with `kick` random transfers.
-        kick: transfers of a kick.
-        budget_ms: stop after so many milliseconds, and restart until then; None: no limit.
-        candidates: strongest edges of each device to look at, in transfers only and without restarts; 0: all edges,
-            exchanges and restarts; None: 0 below 100,000 links (H·M), 12 from there on.
-        coupling: ``per_edge``: the objective is ``Σ E_m + λ max T_m`` with each edge's own allocation (27); ``joint``:
-            with the allocation of one shared deadline, the optimum of (17); not with candidates.
+        exchanges: False tries transfers only, for thousands of devices (the tables of exchanges are H × H).
+        restarts: number of further searches, each from the best assignment after `kick` random transfers.
+        kick: number of random transfers before a restart.
+        budget_ms: time of the search and its restarts, in ms; None: no limit.
+        candidates: number of strongest edges of each device to which transfers are tried, without exchanges and
+            restarts; 0 searches over all edges; None is 0 below 100,000 links (H·M) and 12 from there on.
+        coupling: with ``per_edge`` the objective is ``Σ E_m + λ max T_m`` with each edge's own allocation (27); with
+            ``joint`` it is the optimum of (17), with one shared deadline. Candidates need ``per_edge``.
     """
 
     def __init__(
@@ -83,8 +83,8 @@ class LocalSearch:
         """Return the edge of each of `devices`, (H,) indices.
 
         Raises:
-            ConfigError: an index not of the fleet, a value no allocation can work with, or candidates with restarts or
-                with coupling ``joint``.
+            ConfigError: an index is outside the fleet, a value is not finite and above 0, or candidates are combined
+                with restarts or with coupling ``joint``.
         """
         stop = time.perf_counter() + (self.budget_ms / 1e3 if self.budget_ms is not None else np.inf)
         count = self.candidates
@@ -97,28 +97,28 @@ class LocalSearch:
                     "set candidates to 0 to search over all edges"
                 )
             if self.coupling == "joint":
-                # The estimates of a transfer there, and its relief of the slowest edge, are of the per-edge objective.
+                # That search estimates transfers by the per-edge objective only.
                 raise ConfigError(
                     f"allocation.coupling: got 'joint' with {count} candidate edges a device ({np.size(devices)} "
                     f"devices at {fleet.num_edges} edges; candidates are used from {LARGE:,} links on): that search "
                     "knows the per_edge objective only; set assignment.options: {coupling: per_edge} to search by that "
                     "and allocate jointly, or {candidates: 0} to search over all edges"
                 )
-            chosen, _ = check_assignment(fleet, devices, np.zeros(np.shape(devices), dtype=np.intp))
-            return search_candidates(fleet, work, chosen, self.start, count, rng, stop)
-        problem, chosen = round_problem(fleet, work, devices)
+            scheduled, _ = check_assignment(fleet, devices, np.zeros(np.shape(devices), dtype=np.intp))
+            return search_candidates(fleet, work, scheduled, self.start, count, rng, stop)
+        problem, scheduled = round_problem(fleet, work, devices)
         search = search_for(problem, self.exchanges, self.coupling)
-        best = search.run(starting_assignment(self.start, fleet, chosen, rng), stop)
-        kept = search.assignment.copy()
+        best = search.run(starting_assignment(self.start, fleet, scheduled, rng), stop)
+        best_assignment = search.assignment.copy()
         searches = 0
         while fleet.num_edges > 1 and (time.perf_counter() < stop if self.budget_ms else searches < self.restarts):
             searches += 1
-            candidate = kept.copy()
+            candidate = best_assignment.copy()
             candidate[rng.integers(len(candidate), size=self.kick)] = rng.integers(fleet.num_edges, size=self.kick)
             value = search.run(candidate, stop)
             if value < best * (1.0 - GAIN):
-                best, kept = value, search.assignment.copy()
-        return kept
+                best, best_assignment = value, search.assignment.copy()
+        return best_assignment
 
 
 class PerEdgeSearch:
@@ -126,7 +126,7 @@ class PerEdgeSearch:
 
     Args:
         problem: H devices and M edges.
-        exchanges: False: transfers only.
+        exchanges: whether exchanges are tried as well as transfers.
     """
 
     def __init__(self, problem: RoundProblem, exchanges: bool) -> None:
@@ -135,9 +135,9 @@ class PerEdgeSearch:
         self.assignment = np.zeros(0, dtype=np.intp)
 
     def run(self, assignment: IntArray, stop: float = np.inf, at_once: int = AT_ONCE) -> float:
-        """`descend` from `assignment`, (H,), and keep what is found there; return the objective, J.
+        """Search from `assignment`, (H,), store the result in `self.assignment`, and return its objective, J.
 
-        What an earlier search has solved is used again.
+        `stop` and `at_once` are as in `descend`. Solutions of an earlier search are used again.
         """
         if self.state is None:
             self.state = new_state(self.problem, assignment, self.exchanges)
@@ -148,34 +148,34 @@ class PerEdgeSearch:
 
 
 def search_for(problem: RoundProblem, exchanges: bool, coupling: Coupling) -> PerEdgeSearch | JointSearch:
-    """The local search on the objective of `coupling`: ``run`` searches, ``assignment`` is what it found."""
+    """Return the local search on the objective of `coupling`; ``run`` searches and ``assignment`` is the result."""
     return (JointSearch if coupling == "joint" else PerEdgeSearch)(problem, exchanges)
 
 
 def descend(
     problem: RoundProblem, state: State, exchanges: bool, stop: float = np.inf, at_once: int = AT_ONCE
 ) -> float:
-    """Move `state` to a local optimum, or until the clock `time.perf_counter` passes `stop`; return the objective.
+    """Move `state` to a local optimum, or until `time.perf_counter` passes `stop`; return the objective, J.
 
-    At most `at_once` exchanges are solved between looks at the clock.
+    At most `at_once` exchanges are solved between two checks of the clock.
     """
-    # Transfers to weaker links are looked at when those to the strongest are used up.
-    everywhere, near = np.ones(problem.snr.T.shape, dtype=np.bool_), near_links(problem)
+    # Transfers to weaker links are tried only if no transfer to a strong link helps.
+    all_links, near = np.ones(problem.snr.T.shape, dtype=np.bool_), near_links(problem)
     value = state_objective(problem, state)
     while time.perf_counter() < stop:
         enough = value * (1.0 - GAIN)
-        found, device, edge = best_transfer(problem, state, near)
-        if not found < enough:
-            found, device, edge = best_transfer(problem, state, everywhere)
-        if found < enough:
+        candidate, device, edge = best_transfer(problem, state, near)
+        if not candidate < enough:
+            candidate, device, edge = best_transfer(problem, state, all_links)
+        if candidate < enough:
             changed = (int(state.assignment[device]), edge)
             state.assignment[device] = edge
         elif exchanges:
-            found, a, b, complete = best_exchange(problem, state, SHORTLIST, enough, at_once)
-            if not found < enough:
+            candidate, a, b, complete = best_exchange(problem, state, SHORTLIST, enough, at_once)
+            if not candidate < enough:
                 if complete:
                     break
-                continue  # to look at the clock; the tables keep what has been solved
+                continue  # check the clock; the tables keep the exchanges solved so far
             changed = (int(state.assignment[a]), int(state.assignment[b]))
             state.assignment[a], state.assignment[b] = changed[1], changed[0]
         else:

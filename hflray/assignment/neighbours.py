@@ -1,7 +1,7 @@
-"""The neighbourhood of an assignment in Numba: what every transfer and every exchange would cost.
+"""The neighbourhood of an assignment in Numba: the objective after each transfer and each exchange.
 
-The costs of the edges that a move changes come from the tables of the assignment's `hflray.assignment.state.State`,
-which are filled here as they are needed.
+The costs of the edges that a move changes come from the tables of `hflray.assignment.state.State`, which these
+functions fill when they need an entry.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from hflray.arrays import BoolArray, FloatArray
 from hflray.assignment.objective import RoundProblem, Slowest, others_delay, slowest_three
 from hflray.assignment.state import DELAY, ENERGY, State, changed_edge_cost
 
-TOL = 1e-6  # KKT residual of a candidate: its objective is right to about that, the moves made are solved to 1e-9
-GAIN = 1e-6  # a move must lower the objective by this much, relatively: candidates are solved to about as much
-SHORTLIST = 64  # exchanges solved before all the others are
-AT_ONCE = 20_000  # exchanges solved between looks at the clock
-NEAR = 5  # strongest links of a device that transfers are tried to before the others are
+TOL = 1e-6  # KKT residual of a candidate, about the error of its objective; the moves made are solved to 1e-9
+GAIN = 1e-6  # a move must lower the objective by this fraction, which is about the error of candidates
+SHORTLIST = 64  # the exchanges that are solved first
+AT_ONCE = 20_000  # exchanges solved between two checks of the clock
+NEAR = 5  # transfers to this many strongest links of a device are tried first
 
 
 def near_links(problem: RoundProblem) -> BoolArray:
-    """Whether an edge is among the `NEAR` strongest of a device, (H, M): nearly all good transfers go there."""
+    """Return whether an edge is among a device's `NEAR` strongest, (H, M), to which almost all good transfers go."""
     return np.asarray(np.argsort(np.argsort(-problem.snr.T, axis=1), axis=1) < NEAR)
 
 
 @kernel
 def best_transfer(problem: RoundProblem, state: State, allowed: BoolArray) -> tuple[float, int, int]:
-    """The objective after the best transfer, its device and its new edge (inf, -1, -1 if there is none).
+    """Return the objective after the best transfer, its device and its new edge; (inf, -1, -1) if there is none.
 
-    Only transfers of a device h to an edge k with ``allowed[h, k]``, (H, M), are looked at.
+    Only transfers of a device h to an edge k with ``allowed[h, k]``, (H, M), are considered.
     """
     scratch = scratch_with_list(state.solved.size.max() + 2)
     slowest = slowest_three(state.delay)
@@ -70,7 +70,7 @@ def swap_value(
     slowest: Slowest,
     scratch: FloatArray,
 ) -> float:
-    """The objective after exchanging devices a and b."""
+    """Return the objective after exchanging devices a and b."""
     m, k, tables = state.assignment[a], state.assignment[b], state.tables
     if tables.swap_stamp[a, b] != tables.stamp[m]:
         cost = changed_edge_cost(problem, state.solved, m, a, b, True, TOL, scratch)
@@ -87,14 +87,13 @@ def swap_value(
 
 @kernel
 def best_exchange(
-    problem: RoundProblem, state: State, shortlist: int, enough: float, most: int
+    problem: RoundProblem, state: State, shortlist: int, enough: float, budget: int
 ) -> tuple[float, int, int, bool]:
-    """The objective after the best exchange found, its devices (inf, -1, -1 if there is none), and whether all are
-    known.
+    """Return the objective after the best exchange, its two devices, and whether all exchanges are solved.
 
-    Ranked by what the tables of transfers say (`best_transfer` must have filled them), the first `shortlist` are
-    solved. If the best of them is below `enough`, that is the answer; if not, all the others are solved, at most `most`
-    in one call.
+    Without an exchange, the objective is inf and the devices are -1. The exchanges are ranked by the tables of
+    transfers, which `best_transfer` must have filled, and the first `shortlist` are solved. If the best of them is not
+    below `enough`, the others are solved too, at most `budget` of them in one call.
     """
     count = len(state.assignment)
     scratch = scratch_with_list(state.solved.size.max() + 2)
@@ -107,17 +106,17 @@ def best_exchange(
         for b in range(a + 1, count):
             k = state.assignment[b]
             if m != k:
-                here, there = tables.in_cost[b, m], tables.in_cost[a, k]
+                b_at_m, a_at_k = tables.in_cost[b, m], tables.in_cost[a, k]
                 e = (
                     tables.out_cost[a, ENERGY]
-                    + here[ENERGY]
+                    + b_at_m[ENERGY]
                     + tables.out_cost[b, ENERGY]
-                    + there[ENERGY]
+                    + a_at_k[ENERGY]
                     - 2.0 * (energy[m] + energy[k])
                 )
                 t = max(
-                    tables.out_cost[a, DELAY] + here[DELAY] - delay[m],
-                    tables.out_cost[b, DELAY] + there[DELAY] - delay[k],
+                    tables.out_cost[a, DELAY] + b_at_m[DELAY] - delay[m],
+                    tables.out_cost[b, DELAY] + a_at_k[DELAY] - delay[k],
                     others_delay(slowest, m, k),
                 )
                 guess[a, b] = base + e + problem.weight * t
@@ -126,16 +125,16 @@ def best_exchange(
     limit = math.inf
     if shortlist < len(flat):
         limit = np.partition(flat, shortlist)[shortlist]
-    for late in (False, True):
+    for second_pass in (False, True):
         for a in range(count):
             for b in range(a + 1, count):
-                # Infinite: the same edge. Ties at the limit are taken in the first pass.
-                if guess[a, b] < math.inf and (guess[a, b] > limit) == late:
-                    known = tables.swap_stamp[a, b] == tables.stamp[state.assignment[a]]
-                    known &= tables.swap_stamp[b, a] == tables.stamp[state.assignment[b]]
-                    if late and not known:
-                        most -= 1
-                        if most < 0:
+                # The guess is infinite for devices of the same edge. Ties at the limit belong to the first pass.
+                if guess[a, b] < math.inf and (guess[a, b] > limit) == second_pass:
+                    solved = tables.swap_stamp[a, b] == tables.stamp[state.assignment[a]]
+                    solved &= tables.swap_stamp[b, a] == tables.stamp[state.assignment[b]]
+                    if second_pass and not solved:
+                        budget -= 1
+                        if budget < 0:
                             return best, first, second, False
                     value = swap_value(problem, state, a, b, base, slowest, scratch)
                     if value < best:

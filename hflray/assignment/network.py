@@ -1,11 +1,12 @@
-"""The Q-networks of the learned assigner: a dueling BiLSTM (paper, Figure 2, equation (20)), and one for any M.
+"""The Q-networks of the learned assigner: a dueling BiLSTM (paper, Figure 2, equation (20)), and a network for any M.
 
-The state of equation (25) is the rows of all scheduled devices, split at t: ``χ_1 … χ_t`` go through one LSTM, ``χ_H …
-χ_t`` through the other. Past actions are not part of it. So one pass of both LSTMs over the episode gives Q for all of
-its H states (a test compares it with H passes), and a greedy assignment is one pass and an argmax.
+The state of equation (25) consists of the rows of all scheduled devices, split at t: ``χ_1 … χ_t`` go through one LSTM,
+and ``χ_H … χ_t`` through the other. It has no past actions. One pass of both LSTMs over the episode therefore gives Q
+for all of its H states (a test compares it with H passes), and a greedy assignment is one pass and an argmax.
 
-Rows are those of `hflray.assignment.features`. Shorter episodes of a batch are padded with rows of zeros at the end
-(`lengths`), and, with the ``db`` set, fewer edges with zeros too: their Q is `ABSENT`.
+The rows are those of `hflray.assignment.features`. Shorter episodes of a batch are padded with rows of zeros at the end
+(`lengths`). With the ``db`` set, episodes with fewer edges are padded with zeros too, and the Q of such edges is
+`ABSENT`.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from torch import Tensor, nn
 from hflray.assignment.features import WIDTHS, FeatureSet, Rows
 from hflray.errors import ConfigError
 
-ABSENT = -1e9  # Q of an edge that is not there; finite, because 0 · (-inf) is NaN in losses and in sampling
+ABSENT = -1e9  # Q of a padded edge; it is finite because 0 · (-inf) is NaN in losses and in sampling
 
 Architecture = Literal["bilstm", "shared"]
 
 
 @dataclass(frozen=True)
 class NetworkSpec:
-    """What a policy's network is: enough to build it again.
+    """The specification from which a policy's network is built.
 
     Attributes:
-        architecture: ``bilstm``, the paper's, for one M; ``shared``, one set of weights for any M.
+        architecture: ``bilstm`` is the paper's network, for one M; ``shared`` has one set of weights for any M.
         features: the set of `hflray.assignment.features`; ``shared`` needs ``db``.
-        num_edges: M of ``bilstm``; of ``shared``, the largest M that training pads to.
+        num_edges: M of ``bilstm``; for ``shared``, the largest M, to which training pads.
         hidden: units of each LSTM (the paper: 256).
         width: units of the link encoder of ``shared``.
         refinements: rounds of load balancing inside ``shared``.
@@ -62,38 +63,38 @@ class NetworkSpec:
 
     @property
     def row(self) -> int:
-        """Features of a row of `num_edges` edges."""
+        """The number of features of a row with `num_edges` edges."""
         return WIDTHS[self.features].row(self.num_edges)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return the specification as values that JSON can hold."""
         return asdict(self)
 
 
 class QNetwork(nn.Module):
-    """Rows (B, T, row) to Q-values (B, T, M)."""
+    """A network from rows, (B, T, row), to Q-values, (B, T, M)."""
 
     spec: NetworkSpec
 
     def forward(self, rows: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Q of every edge for every device.
+        """Return Q of every edge for every device, (B, T, M).
 
         Args:
             rows: float32, (B, T, row).
-            lengths: devices of each episode, (B,), int64; None: all T. What follows them is not looked at.
+            lengths: number of devices of each episode, (B,), int64; None: all T. Later rows do not count.
         """
         raise NotImplementedError
 
     def edge_mask(self, rows: Tensor) -> Tensor:
-        """Which edges are there, (B, T, M), bool; rows of padding have the mask of their episode."""
+        """Return which edges exist, (B, T, M), bool; rows of padding have the mask of their episode."""
         raise NotImplementedError
 
 
 class BiLstm(nn.Module):
     """Both directions of an LSTM over padded episodes, (B, T, in) to (B, T, 2 hidden).
 
-    Two one-way LSTMs and an exact reversal by index: what a packed bidirectional one computes, five times faster to
-    train on a CPU, and padding cannot leak into the backward pass.
+    Two one-way LSTMs and an exact reversal by index compute the same as a packed bidirectional LSTM. They train five
+    times faster on a CPU, and padding cannot enter the backward pass.
     """
 
     def __init__(self, inputs: int, hidden: int) -> None:
@@ -114,20 +115,21 @@ class BiLstm(nn.Module):
 
 
 def _reordered(x: Tensor, index: Tensor) -> Tensor:
+    """Return x, (B, T, …), with the steps of each episode in the order of `index`, (B, T)."""
     return x.gather(1, index[..., None].expand(-1, -1, x.shape[-1]))
 
 
 def dueling(value: Tensor, advantage: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Equation (20): ``V + A - mean A`` over the edges that are there; (B, T, 1) and (B, T, M) to (B, T, M)."""
+    """Return ``V + A - mean A``, (B, T, M), with the mean over existing edges (equation 20); V is (B, T, 1)."""
     if mask is None:
         return value + advantage - advantage.mean(dim=-1, keepdim=True)
-    there = mask.to(advantage.dtype)
-    mean = (advantage * there).sum(-1, keepdim=True) / there.sum(-1, keepdim=True).clamp_min(1.0)
+    exists = mask.to(advantage.dtype)
+    mean = (advantage * exists).sum(-1, keepdim=True) / exists.sum(-1, keepdim=True).clamp_min(1.0)
     return (value + advantage - mean).masked_fill(~mask, ABSENT)
 
 
 class DuelingBiLstm(QNetwork):
-    """The paper's network: BiLSTM, then a head for V and one for A. For one number of edges."""
+    """The paper's network for one number of edges: a BiLSTM, a head for V and a head for A."""
 
     def __init__(self, spec: NetworkSpec) -> None:
         super().__init__()
@@ -142,17 +144,17 @@ class DuelingBiLstm(QNetwork):
         return dueling(self.value(z), self.advantage(z))
 
     def edge_mask(self, rows: Tensor) -> Tensor:
-        """See `QNetwork`: all of them."""
+        """See `QNetwork`; every edge exists."""
         return torch.ones((*rows.shape[:-1], self.spec.num_edges), dtype=torch.bool, device=rows.device)
 
 
 class SharedBiLstm(QNetwork):
-    """One set of weights for any number of edges: each link is encoded alike, and a link's Q comes from its own code.
+    """A network with one set of weights for any number of edges; each link has a code, from which its Q is computed.
 
-    What links tell each other goes through sums, so that neither M nor the order of the edges matters: a device
-    spreads over its edges by a softmax; what it brings to each of them is added up there (the edge's load); each link
-    looks at its edge's load and its device's choice, and thinks again, `refinements` times. The BiLSTM then reads what
-    each device has come to, and the two heads are as the paper's, the advantage's shared by all edges.
+    Links exchange information only through sums, so that neither M nor the order of the edges matters. A softmax
+    spreads each device over its edges, and the contributions of all devices to an edge add up to its load. Each link's
+    code is then updated from its edge's load and its device's choice, `refinements` times. The BiLSTM reads each
+    device's choice, and the two heads are the paper's, with one advantage head for all edges.
     """
 
     def __init__(self, spec: NetworkSpec) -> None:
@@ -172,39 +174,40 @@ class SharedBiLstm(QNetwork):
         self.value = nn.Linear(2 * spec.hidden, 1)
 
     def _split(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the features of the links, (B, T, M, link), and of the devices, (B, T, device)."""
         edges = self.sizes.edges(rows.shape[-1])
         links = rows[..., : edges * self.sizes.link].reshape(*rows.shape[:-1], edges, self.sizes.link)
         return links, rows[..., edges * self.sizes.link :]
 
     def edge_mask(self, rows: Tensor) -> Tensor:
         """See `QNetwork`."""
-        there = self._split(rows)[0][..., 0] > 0.5
-        return there.any(dim=1, keepdim=True).expand(there.shape)
+        exists = self._split(rows)[0][..., 0] > 0.5
+        return exists.any(dim=1, keepdim=True).expand(exists.shape)
 
     def forward(self, rows: Tensor, lengths: Tensor | None = None) -> Tensor:
         """See `QNetwork`."""
-        links, own = self._split(rows)
-        there = links[..., :1] > 0.5  # (B, T, M, 1); False in padding of either kind
-        code = self.encode(torch.cat([links, own[..., None, :].expand(-1, -1, links.shape[2], -1)], dim=-1))
+        links, device = self._split(rows)
+        exists = links[..., :1] > 0.5  # (B, T, M, 1); False for padded rows and padded edges
+        code = self.encode(torch.cat([links, device[..., None, :].expand(-1, -1, links.shape[2], -1)], dim=-1))
         for step in range(len(self.spread)):
-            share = self.spread[step](code).masked_fill(~there, ABSENT).softmax(dim=2) * there
-            # Per edge: over all devices, in units of ten of them, about what an edge has.
+            share = self.spread[step](code).masked_fill(~exists, ABSENT).softmax(dim=2) * exists
+            # The load of an edge is the sum over all devices, divided by 10, about the number of devices of an edge.
             load = (share * self.bring[step](code)).sum(dim=1, keepdim=True).div(10.0).expand_as(code)
             choice = (share * code).sum(dim=2, keepdim=True)
             if step < len(self.again):
                 code = code + self.again[step](torch.cat([code, load, choice.expand_as(code)], dim=-1))
-        z = self.body(torch.cat([choice[..., 0, :], own], dim=-1), lengths)
+        z = self.body(torch.cat([choice[..., 0, :], device], dim=-1), lengths)
         reading = self.reading(z)[..., None, :].expand_as(code)
         advantage = self.advantage(torch.cat([code, load, reading], dim=-1))[..., 0]
         return dueling(self.value(z), advantage, self.edge_mask(rows))
 
 
 def padded_batch(rows: Sequence[Rows]) -> tuple[Tensor, Tensor]:
-    """Rows (H_i, row) of several fleets as a network takes them: (B, T, row) with zeros at the end, lengths (B,)."""
+    """Return rows (H_i, row) of several fleets as one batch, (B, T, row), padded with zeros, and its lengths, (B,)."""
     batch = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(matrix) for matrix in rows], batch_first=True)
     return batch, torch.tensor([len(matrix) for matrix in rows])
 
 
 def build_network(spec: NetworkSpec) -> QNetwork:
-    """A network with fresh weights, from torch's generator."""
+    """Return a network with new weights, drawn from torch's generator."""
     return DuelingBiLstm(spec) if spec.architecture == "bilstm" else SharedBiLstm(spec)

@@ -1,6 +1,6 @@
-"""The objective that the searching assigners lower: one round's ``Σ E_m + λ max T_m`` with the per-edge allocation.
+"""The objective of the searching assigners: one round's ``Σ E_m + λ max T_m`` with the per-edge allocation.
 
-Equations (9) to (14) and (17) of the paper; an edge without devices keeps its cloud hop.
+It follows equations (9) to (14) and (17) of the paper. An edge without devices keeps its cloud hop.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from hflray.fleet import Fleet
 Start = Literal["geographic", "best_gain", "random"]
 STARTS: tuple[Start, ...] = ("geographic", "best_gain", "random")
 
-TOL = 1e-9  # KKT residual; decides between candidates that differ by more than about 1e-9
+TOL = 1e-9  # KKT residual; candidates that differ by more than about 1e-9 are told apart
 
 
 class Hop(NamedTuple):
-    """What each edge's hop to the cloud takes: `delay`, (M,), s, and `energy`, (M,), J; zeros without a cloud hop."""
+    """The delay, (M,), s, and energy, (M,), J, of each edge's hop to the cloud; zeros if there is no cloud hop."""
 
     delay: FloatArray
     energy: FloatArray
 
 
 class RoundProblem(NamedTuple):
-    """One round's problem (17) as arrays that Numba takes: H scheduled devices, M edges. Nobody writes it.
+    """One round's problem (17) with H scheduled devices and M edges, as arrays for Numba. The kernels only read it.
 
     | field | symbol | unit | shape |
     |---|---|---|---|
-    | ``snr`` | Y = gain·power/noise of every link | Hz | (M, H): a row is an edge |
+    | ``snr`` | Y = gain·power/noise of every link | Hz | (M, H) |
     | ``cycles`` | c | cycles | (H,) |
     | ``power`` | p | W | (H,) |
     | ``cap`` | f_max | Hz | (H,) |
@@ -51,7 +51,7 @@ class RoundProblem(NamedTuple):
     | ``iterations`` | Q | edge iterations | number |
     | ``weight`` | λ | J/s | number |
     | ``bits`` | z | bits | number |
-    | ``alpha`` | α | F·s² style coefficient | number |
+    | ``alpha`` | α | J·s²/cycles³ | number |
     """
 
     snr: FloatArray
@@ -67,7 +67,7 @@ class RoundProblem(NamedTuple):
 
 
 class EdgeCost(NamedTuple):
-    """What an edge costs with some devices, and the solution that says so, beside the ln b and ln π of the devices.
+    """The cost of an edge with a set of devices, and its solution besides the ln b and ln π of the devices.
 
     | field | symbol | meaning |
     |---|---|---|
@@ -86,7 +86,7 @@ class EdgeCost(NamedTuple):
 
 
 class Slowest(NamedTuple):
-    """The three largest delays of the edges, s, and the edges of the first two; -inf and -1 where there is none."""
+    """The three largest delays of the edges, s, and the edges of the first two; -inf and -1 stand for missing ones."""
 
     first: float
     first_edge: int
@@ -96,25 +96,26 @@ class Slowest(NamedTuple):
 
 
 def round_problem(fleet: Fleet, work: Workload, devices: ArrayLike) -> tuple[RoundProblem, IntArray]:
-    """Lay out the problem of scheduling `devices`; return it and the checked device indices (H,).
+    """Return the problem of the scheduled `devices`, and their checked indices, (H,).
 
     Raises:
-        ConfigError: a bad index, or a value no allocation can work with; names the array and the first bad index.
+        ConfigError: an index is wrong, or a value is not finite and above 0; the message names the array and the first
+            bad index.
     """
-    chosen, _ = check_assignment(fleet, devices, np.zeros(np.shape(devices), dtype=np.intp))
-    check_links(fleet, chosen)
-    snr = received_snr_of_links_hz(fleet.gain[chosen], fleet.power_w[chosen], fleet.noise_w_per_hz)
-    return RoundProblem(snr=np.ascontiguousarray(snr.T), **all_but_links(fleet, work, chosen)), chosen
+    scheduled, _ = check_assignment(fleet, devices, np.zeros(np.shape(devices), dtype=np.intp))
+    check_links(fleet, scheduled)
+    snr = received_snr_of_links_hz(fleet.gain[scheduled], fleet.power_w[scheduled], fleet.noise_w_per_hz)
+    return RoundProblem(snr=np.ascontiguousarray(snr.T), **all_but_links(fleet, work, scheduled)), scheduled
 
 
 def all_but_links(fleet: Fleet, work: Workload, devices: IntArray) -> dict[str, Any]:
-    """The fields of `RoundProblem` that do not depend on links, for `devices`, (H,)."""
+    """Return the fields of `RoundProblem` that do not depend on links, for `devices`, (H,)."""
     hop = cloud_hop(fleet, work.model_bits) if work.cloud_hop else np.zeros((2, fleet.num_edges))
     return {
         "cycles": compute_cycles(work.local_iterations, fleet.cycles_per_sample[devices], fleet.samples[devices]),
         "power": fleet.power_w[devices],
         "cap": fleet.max_cpu_hz[devices],
-        # A copy: a frozen fleet's array is read-only, which is another type to Numba and would compile twice.
+        # A frozen fleet's array is read-only, which is another type to Numba; without a copy it would compile twice.
         "bandwidth": fleet.edge_bandwidth_hz.copy(),
         "hop": Hop(*hop),
         "iterations": float(work.edge_iterations),
@@ -125,21 +126,21 @@ def all_but_links(fleet: Fleet, work: Workload, devices: IntArray) -> dict[str, 
 
 
 def check_start(start: Start) -> Start:
-    """Return `start` if it is known; raise ConfigError that lists the known ones otherwise."""
+    """Return `start` if it is known. Raises ConfigError, which lists the known starts."""
     if start not in STARTS:
         raise ConfigError(f"assignment.start: unknown start '{start}'; known: {', '.join(STARTS)}")
     return start
 
 
 def check_coupling(coupling: Coupling) -> Coupling:
-    """Return `coupling` if it is known; raise ConfigError that lists the known ones otherwise."""
+    """Return `coupling` if it is known. Raises ConfigError, which lists the known couplings."""
     if coupling not in ("per_edge", "joint"):
         raise ConfigError(f"assignment.coupling: unknown coupling '{coupling}'; known: per_edge, joint")
     return coupling
 
 
 def starting_assignment(start: Start, fleet: Fleet, devices: IntArray, rng: np.random.Generator) -> IntArray:
-    """The assignment (H,) that a search starts from; only ``random`` draws from `rng`."""
+    """Return the assignment, (H,), from which a search starts; only ``random`` draws from `rng`."""
     if start == "geographic":
         return fleet.nearest_edges(devices)[:, 0]
     if start == "best_gain":
@@ -149,7 +150,7 @@ def starting_assignment(start: Start, fleet: Fleet, devices: IntArray, rng: np.r
 
 @kernel
 def assigned_edge_cost(problem: RoundProblem, assignment: IntArray, edge: int) -> tuple[float, float]:
-    """E_m J and T_m s of one edge for the round, cloud hop included, with its devices as `assignment` (H,) has them."""
+    """Return E_m, J, and T_m, s, of one edge for the round under `assignment`, (H,), cloud hop included."""
     members = np.flatnonzero(assignment == edge)
     n = len(members)
     if n == 0:
@@ -167,7 +168,7 @@ def assigned_edge_cost(problem: RoundProblem, assignment: IntArray, edge: int) -
 
 @kernel
 def all_costs(problem: RoundProblem, assignment: IntArray, energy: FloatArray, delay: FloatArray) -> float:
-    """Fill E_m and T_m (M,) of every edge; return the objective."""
+    """Fill E_m, (M,), J, and T_m, (M,), s, of every edge, and return the objective, J."""
     for edge in range(len(problem.bandwidth)):
         energy[edge], delay[edge] = assigned_edge_cost(problem, assignment, edge)
     return float(energy.sum() + problem.weight * delay.max())
@@ -175,7 +176,7 @@ def all_costs(problem: RoundProblem, assignment: IntArray, energy: FloatArray, d
 
 @kernel
 def slowest_three(delay: FloatArray) -> Slowest:
-    """The largest of the edges' delays, (M,), s."""
+    """Return the three largest of the edges' delays, (M,), s."""
     first = second = third = -math.inf
     i = j = -1
     for m in range(len(delay)):
@@ -190,7 +191,7 @@ def slowest_three(delay: FloatArray) -> Slowest:
 
 @kernel
 def others_delay(slowest: Slowest, m: int, k: int) -> float:
-    """The largest delay of the edges other than m and k, s."""
+    """Return the largest delay of the edges other than m and k, s."""
     if slowest.first_edge not in (m, k):
         return slowest.first
     if slowest.second_edge not in (m, k):

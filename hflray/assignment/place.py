@@ -1,4 +1,4 @@
-"""Where the devices of a round with candidate lists are: what the kernels of `hflray.assignment.transfers` work on."""
+"""The arrays of a round with candidate lists, on which the kernels of `hflray.assignment.transfers` work."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from hflray.assignment.objective import Hop
 
 
 class Links(NamedTuple):
-    """K candidate edges of each of H devices: `edge`, (H, K), and `snr`, Y of the link to each, (H, K), Hz."""
+    """The K candidate edges of each of H devices, `edge`, (H, K), and Y of the link to each, `snr`, (H, K), Hz."""
 
     edge: IntArray
     snr: FloatArray
 
 
 class Candidates(NamedTuple):
-    """A round as arrays that Numba takes: H devices, K candidate edges of each, M edges. Nobody writes it.
+    """A round of H devices, K candidate edges of each, and M edges, as arrays for Numba. The kernels only read it.
 
-    | field | what |
+    | field | meaning |
     |---|---|
     | ``links`` | see `Links` |
-    | the others | as in `hflray.assignment.objective.RoundProblem` |
+    | other fields | as in `hflray.assignment.objective.RoundProblem` |
     """
 
     links: Links
@@ -39,13 +39,13 @@ class Candidates(NamedTuple):
 
 
 class Lists(NamedTuple):
-    """The devices of each edge as linked lists; -1 is the end.
+    """The devices of each edge as linked lists, in which -1 marks the end.
 
-    | field | what | shape |
+    | field | meaning | shape |
     |---|---|---|
     | ``head`` | first device of each edge | (M,) |
-    | ``after``, ``before`` | the next device and the one before | (H,), (H,) |
-    | ``size`` | devices of each edge | (M,) |
+    | ``after``, ``before`` | next and previous device of each device | (H,), (H,) |
+    | ``size`` | number of devices of each edge | (M,) |
     """
 
     head: IntArray
@@ -55,22 +55,26 @@ class Lists(NamedTuple):
 
 
 class Visits(NamedTuple):
-    """When each edge changed last (`stamp`, (M,)), when each device was looked at last (`seen`, (H,)), and the time.
+    """The times of the last change of each edge and of the last check of each device; time counts the changes.
 
-    Time is the number of changes so far; `clock`, (1,), holds it.
+    | field | meaning | shape |
+    |---|---|---|
+    | ``stamp`` | time of each edge's last change | (M,) |
+    | ``checked`` | time of each device's last check | (H,) |
+    | ``clock`` | number of changes | (1,) |
     """
 
     stamp: IntArray
-    seen: IntArray
+    checked: IntArray
     clock: IntArray
 
 
 class Place(NamedTuple):
-    """Where each device is, and the solution of each edge. H devices, M edges.
+    """The assignment of H devices and the solution of each of M edges. The kernels write it.
 
     | field | symbol | unit | shape |
     |---|---|---|---|
-    | ``slot`` | which of its candidates each device is at | | (H,) |
+    | ``slot`` | index of each device's edge among its candidates | | (H,) |
     | ``lists`` | see `Lists` | | |
     | ``x`` | ln b | of Hz | (H,) |
     | ``y`` | ln π | of J/s | (H,) |
@@ -93,7 +97,7 @@ class Place(NamedTuple):
 
 
 def blank_place(slot: IntArray, num_edges: int) -> Place:
-    """Devices at their candidates `slot`, (H,), with empty lists and nothing solved; `settle_all` fills it."""
+    """Return a `Place` for the candidates `slot`, (H,), with empty lists and no solutions; `settle_all` fills it."""
     h, m = len(slot), num_edges
     lists = Lists(
         head=np.full(m, -1, dtype=np.intp),

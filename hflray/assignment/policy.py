@@ -1,15 +1,15 @@
-"""Policies of the learned assigner as files, and the shipped ones by name.
+"""Save and load policies of the learned assigner, and name the shipped ones.
 
-A policy is one safetensors file: the network's tensors and, in its header, the model card (what it was trained on, by
-which commit, with which results) and a checksum. Three are shipped:
+A policy is one safetensors file with the network's tensors. Its header has a checksum and the model card, which tells
+on what the policy was trained, by which commit, and with which results. Three policies are shipped:
 
 ``any_deployment``
-    The default. A network of ours for any number of edges, with the ``db`` features, that learned from local search
-    and then from the objective itself. It is not the paper's.
+    The default: a network for any number of edges, with the ``db`` features, which learned from local search and then
+    from the objective itself. The paper has no such network.
 ``paper_db``
-    The paper's network (BiLSTM of 256) with the ``db`` features, for M = 5 edges wherever they are.
+    The paper's network (a BiLSTM of 256 units) with the ``db`` features, for M = 5 edges at any positions.
 ``paper_literal``
-    The paper's network and features, learned by Algorithm 5 as printed, for one deployment of M = 5 edges
+    The paper's network and features, trained by Algorithm 5 as printed, for one deployment of M = 5 edges
     (`fleet.deployment_seed` 0).
 """
 
@@ -34,15 +34,15 @@ TRAIN = "python -m hflray.tune tune_configs/fig5_assigner_learning.yaml"
 
 
 def shipped() -> list[str]:
-    """Names of the shipped policies."""
+    """Return the names of the shipped policies."""
     return sorted(path.stem for path in POLICIES.glob("*.safetensors"))
 
 
 def policy_path(policy: str | Path) -> Path:
-    """The file of a policy: of a shipped one by its bare name, or the path itself.
+    """Return the path of a policy, which is given by a shipped policy's name or by its path.
 
     Raises:
-        ConfigError: a bare name that is neither a shipped policy nor a file.
+        ConfigError: a bare name is neither a shipped policy nor a file.
     """
     name, path = str(policy), Path(policy)
     if name in shipped():
@@ -59,27 +59,27 @@ def save_policy(path: str | Path, network: QNetwork, card: dict[str, Any]) -> No
     """Write a policy: the network's tensors, its specification, the card and a checksum, in one safetensors file.
 
     Args:
-        path: the file; its folder is made.
-        network: of `hflray.assignment.network`.
-        card: what JSON can hold: ``trained_on`` with ``num_scheduled`` and ``num_edges`` as [low, high], and whatever
-            else a reader should know.
+        path: path of the file, whose folder is made.
+        network: a network of `hflray.assignment.network`.
+        card: values that JSON can hold: ``trained_on`` with ``num_scheduled`` and ``num_edges`` as [low, high], and any
+            further information for the reader.
     """
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
     head = json.dumps({"spec": network.spec.to_dict(), "card": card}, sort_keys=True)
-    # To a temporary name first: a reader never sees half a policy.
+    # The file is written under a temporary name first, so that nobody reads half a policy.
     partial = file.with_suffix(".partial")
     save_file(tensors, partial, metadata={"hflray_policy": head, "sha256": _digest(head, tensors)})
-    partial.chmod(0o644)  # safetensors keeps files to their owner; a policy is there to be given on
+    partial.chmod(0o644)  # safetensors makes the file readable for its owner only, but policies are shared
     partial.replace(file)
 
 
 def load_policy(path: str | Path) -> tuple[QNetwork, dict[str, Any]]:
-    """Read a policy: its network, ready for inference, and its card. The same file is read once.
+    """Return a policy's network, ready for inference, and its card. A file is read once.
 
     Raises:
-        ConfigError: the file is missing, damaged, changed since it was written, or no policy.
+        ConfigError: the file is missing, damaged, changed since it was written, or not a policy.
     """
     file = Path(path)
     if not file.is_file():
@@ -91,30 +91,32 @@ def load_policy(path: str | Path) -> tuple[QNetwork, dict[str, Any]]:
 
 
 @cache
-def _load(file: Path, changed: int, size: int) -> tuple[QNetwork, dict[str, Any]]:
-    again = f"get the file again, or train one: {TRAIN}"
+def _load(file: Path, modified_ns: int, size: int) -> tuple[QNetwork, dict[str, Any]]:
+    """Read the policy of this path, modification time and size; these are the cache's key."""
+    fix = f"get the file again, or train one: {TRAIN}"
     try:
-        with safe_open(file, framework="pt") as opened:
-            header = opened.metadata() or {}
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 (no mapping)
+        with safe_open(file, framework="pt") as reader:
+            header = reader.metadata() or {}
+            tensors = {name: reader.get_tensor(name) for name in reader.keys()}  # noqa: SIM118 (it is not a mapping)
     except (SafetensorError, OSError) as error:
-        raise ConfigError(f"assignment.policy: {file} cannot be read ({error}); {again}") from None
+        raise ConfigError(f"assignment.policy: {file} cannot be read ({error}); {fix}") from None
     if "hflray_policy" not in header:
-        raise ConfigError(f"assignment.policy: {file} is not a policy of hflray; {again}")
+        raise ConfigError(f"assignment.policy: {file} is not a policy of hflray; {fix}")
     head = header["hflray_policy"]
     if _digest(head, tensors) != header.get("sha256"):
-        raise ConfigError(f"assignment.policy: {file} has been changed or damaged (its checksum differs); {again}")
+        raise ConfigError(f"assignment.policy: {file} has been changed or damaged (its checksum differs); {fix}")
     saved = json.loads(head)
     try:
         network = build_network(NetworkSpec(**saved["spec"]))
         network.load_state_dict(tensors)
     except (TypeError, RuntimeError) as error:
         first = str(error).splitlines()[0]
-        raise ConfigError(f"assignment.policy: {file} is of another version of hflray ({first}); {again}") from None
+        raise ConfigError(f"assignment.policy: {file} is of another version of hflray ({first}); {fix}") from None
     return network.eval().requires_grad_(False), saved["card"]
 
 
 def _digest(head: str, tensors: dict[str, torch.Tensor]) -> str:
+    """Return the checksum of a policy's header and tensors."""
     digest = hashlib.sha256(head.encode())
     for name in sorted(tensors):
         tensor = tensors[name]

@@ -1,9 +1,9 @@
-"""An assignment with the solution of every edge, and tables of what its neighbours cost; in Numba.
+"""An assignment with the solution of every edge and tables of its neighbours' costs, in Numba.
 
-An edge's cost depends on the set of its devices only. So the cost of each edge without one of its devices, of each edge
-with one device more, and of each edge with one device replaced is kept in tables, stamped with the state of the edge
-that it was computed for; after a move, only the entries of the two edges that changed are solved again, each from its
-edge's solution as a warm start.
+An edge's cost depends only on the set of its devices. Tables therefore hold the cost of each edge without one of its
+devices, with one more device, and with one device replaced. Every entry has the stamp of the edge's state for which it
+was computed. After a move only the entries of the two changed edges are solved again, each from its edge's solution as
+a warm start.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from hflray.assignment.objective import EdgeCost, RoundProblem
 
 PRICE, DEADLINE, WEIGHT, SLOPE = range(4)  # rows of `SolvedEdges.edge`
 ENERGY, DELAY, ELASTICITY, PAID = range(4)  # columns of an entry of `Tables`
-EXACT = 1e-9  # KKT residual that the edges of the assignment itself are solved to
+EXACT = 1e-9  # largest KKT residual of the edges of the assignment itself
 
 
 class SolvedEdges(NamedTuple):
     """The devices of each edge and the edge's last solution. H devices, M edges.
 
-    It is a part of `State` by itself because Numba passes a NamedTuple as all the numbers that its arrays consist of:
-    handing the tables over to `changed_edge_cost` as well took a fifth of its time.
+    It is separate from the other parts of `State` because Numba passes every field of every array of a NamedTuple:
+    passing the tables to `changed_edge_cost` as well took a fifth of its time.
 
     | field | symbol | unit | shape |
     |---|---|---|---|
     | ``members`` | devices of each edge; the first `size` of a row are in use | | (M, H) |
-    | ``size`` | devices of each edge | | (M,) |
+    | ``size`` | number of devices of each edge | | (M,) |
     | ``x`` | ln b | of Hz | (H,) |
     | ``y`` | ln π | of J/s | (H,) |
     | ``edge`` | rows PRICE, DEADLINE, WEIGHT and SLOPE, see below | | (4, M) |
 
-    PRICE is ln μ, DEADLINE ln τ, WEIGHT what a second of the edge's delay costs, J/s: λ, or λ_m where the edges share
-    one deadline; SLOPE the elasticity d ln τ / d ln WEIGHT. Numba hands one array over faster than four.
+    PRICE is ln μ and DEADLINE is ln τ. WEIGHT is the price of the edge's delay, J/s: λ, or λ_m if the edges share one
+    deadline. SLOPE is the elasticity d ln τ / d ln WEIGHT. Numba passes one array faster than four.
     """
 
     members: IntArray
@@ -52,18 +52,18 @@ class SolvedEdges(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """What the neighbours of an assignment cost, and for which state of the edge each entry was computed.
+    """The costs of an assignment's neighbours, and the state of the edge for which each was computed.
 
-    An entry is a row of ENERGY, E_m in J, and DELAY, T_m in s; where the edges share one deadline also of ELASTICITY
-    and PAID (`hflray.assignment.joint_moves`). It holds while its stamp is that of the edge. H devices, M edges.
+    An entry is a row of ENERGY, E_m in J, and DELAY, T_m in s. If the edges share one deadline, it also has ELASTICITY
+    and PAID (`hflray.assignment.joint_moves`). An entry is valid while its stamp is the edge's. H devices, M edges.
 
-    | field | what | shape |
+    | field | meaning | shape |
     |---|---|---|
-    | ``stamp`` | the state of each edge, never used twice | (M,) |
-    | ``clock`` | the last stamp given | (1,) |
-    | ``out_cost``, ``out_stamp`` | a device's edge without it | (H, entry), (H,) |
-    | ``in_cost``, ``in_stamp`` | an edge with the device as well | (H, M, entry), (H, M) |
-    | ``swap_cost``, ``swap_stamp`` | the first device's edge with the second in its place | (H, H, entry), (H, H) |
+    | ``stamp`` | number of each edge's state, never used twice | (M,) |
+    | ``clock`` | the newest stamp | (1,) |
+    | ``out_cost``, ``out_stamp`` | a device's edge without the device | (H, entry), (H,) |
+    | ``in_cost``, ``in_stamp`` | an edge with one more device | (H, M, entry), (H, M) |
+    | ``swap_cost``, ``swap_stamp`` | the first device's edge with the second instead of it | (H, H, entry), (H, H) |
     """
 
     stamp: IntArray
@@ -77,7 +77,7 @@ class Tables(NamedTuple):
 
 
 class State(NamedTuple):
-    """An assignment and what is known about it and its neighbours. H devices, M edges.
+    """An assignment of H devices to M edges, its solution, and the tables of its neighbours.
 
     | field | symbol | unit | shape |
     |---|---|---|---|
@@ -96,14 +96,14 @@ class State(NamedTuple):
 
 
 def new_state(problem: RoundProblem, assignment: IntArray, exchanges: bool) -> State:
-    """A state of this assignment (copied), solved, with empty tables; without exchanges the H × H table is left out."""
+    """Return a solved state of a copy of `assignment`, with empty tables; only exchanges need the H × H table."""
     state = blank_state(problem, assignment, exchanges, 2)
     restart(problem, state, assignment)
     return state
 
 
 def blank_state(problem: RoundProblem, assignment: IntArray, exchanges: bool, entry: int) -> State:
-    """A state of this assignment (copied), not solved yet, whose tables are empty and hold `entry` numbers each."""
+    """Return an unsolved state of a copy of `assignment`, with empty tables whose entries have `entry` numbers."""
     h, m = len(assignment), len(problem.bandwidth)
     k = h if exchanges else 0
     solved = SolvedEdges(
@@ -130,7 +130,7 @@ def blank_state(problem: RoundProblem, assignment: IntArray, exchanges: bool, en
 
 @kernel
 def restart(problem: RoundProblem, state: State, assignment: IntArray) -> None:
-    """Take over another assignment; edges whose devices stay the same keep their entries."""
+    """Change the state to another assignment; edges whose devices stay the same keep their entries."""
     changed = np.zeros(len(state.solved.size), dtype=np.bool_)
     for h in range(len(assignment)):
         if state.tables.clock[0] == 0:
@@ -166,7 +166,7 @@ def list_members(state: State, m: int) -> None:
 
 @kernel
 def solve_members(problem: RoundProblem, state: State, m: int, warm: bool, tol: float) -> None:
-    """Solve edge m with the devices listed, to a KKT residual of `tol`, from its last solution if `warm`."""
+    """Solve edge m with its listed devices to a KKT residual of `tol`, from its last solution if `warm`."""
     n = state.solved.size[m]
     scratch = scratch_with_list(n + 1)
     cost = changed_edge_cost(problem, state.solved, m, -1, -1, warm, tol, scratch)
@@ -190,11 +190,11 @@ def changed_edge_cost(
     tol: float,
     scratch: FloatArray,
 ) -> EdgeCost:
-    """What edge m costs without its device `without` and with the device `extra`; -1 for none.
+    """Return the cost of edge m without its device `without` and with the device `extra`; -1 stands for no device.
 
-    It is solved from the edge's own solution if `warm`, else from equal shares, to a KKT residual of `tol`. `scratch`
-    is a `lanes.scratch_with_list` with room for the edge's devices and one more; its list gets ln b and ln π, in the
-    order of the edge's devices, the extra one last.
+    The edge is solved to a KKT residual of `tol`, from its last solution if `warm`, else from a cold start. `scratch`
+    is a `lanes.scratch_with_list` with room for the edge's devices and one more. Its list is filled with ln b and ln π
+    in the order of the edge's devices, with the extra device last.
     """
     n = 0
     snr, cycles, power, cap = scratch[ROWS], scratch[ROWS + 1], scratch[ROWS + 2], scratch[ROWS + 3]
@@ -217,14 +217,14 @@ def changed_edge_cost(
     if n == 0:
         return EdgeCost(problem.hop.energy[m], problem.hop.delay[m], 0.0, 0.0, 0.0)
     start = Guess(solved.edge[PRICE, m], solved.edge[DEADLINE, m], warm and n > 1)
-    found = solve_edge(Devices(snr[:n], cycles[:n], power[:n], cap[:n]), setting, x[:n], y[:n], start, tol, scratch)
+    solution = solve_edge(Devices(snr[:n], cycles[:n], power[:n], cap[:n]), setting, x[:n], y[:n], start, tol, scratch)
     energy, delay = iteration_cost(n, scratch.reshape(-1), setting, 1.0)
     energy = problem.iterations * energy + problem.hop.energy[m]
     delay = problem.iterations * delay + problem.hop.delay[m]
-    return EdgeCost(energy, delay, found.price, found.deadline, found.slope)
+    return EdgeCost(energy, delay, solution.price, solution.deadline, solution.slope)
 
 
 @kernel
 def state_objective(problem: RoundProblem, state: State) -> float:
-    """Σ E_m + λ max T_m."""
+    """Return Σ E_m + λ max T_m, J."""
     return float(state.energy.sum() + problem.weight * state.delay.max())

@@ -1,7 +1,7 @@
-"""One transfer at a time, in Numba: where the devices are, what a move may win, and the move (`candidates`).
+"""Single transfers in Numba: the estimate of a transfer's gain, and the transfer itself.
 
-The lists, the solutions and the stamps of the edges are kept in a `Place`; estimates of what a transfer wins come from
-the prices of the two edges' solutions (`own_cost`, `added_cost`; see `hflray.assignment.candidates`).
+A `Place` holds the lists, the solutions and the stamps of the edges. The estimates use the prices of the two edges'
+solutions (`own_cost`, `added_cost`; see `hflray.assignment.candidates`).
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from hflray.arrays import FloatArray
 from hflray.assignment.objective import EdgeCost, Slowest, others_delay
 from hflray.assignment.place import Candidates, Place
 
-TOL = 1e-7  # KKT residual that an edge is solved to
+TOL = 1e-7  # largest KKT residual of an edge's solution
 
 
 class Guest(NamedTuple):
-    """A device that is to join an edge.
+    """A device that joins an edge.
 
     Attributes:
-        device, slot: the device, and which of its candidates the edge is; -1 and -1 for no device.
-        x, y: ln b and ln π to start from.
+        device, slot: the device, and the edge's index among its candidates; -1 and -1 for no device.
+        x, y: ln b and ln π at the start of the solution.
     """
 
     device: int
@@ -40,10 +40,10 @@ class Guest(NamedTuple):
 def solve_with(
     problem: Candidates, place: Place, m: int, without: int, extra: Guest, warm: bool, scratch: FloatArray
 ) -> EdgeCost:
-    """What edge m costs without its device `without` (-1: none) and with the device `extra` (device -1: none).
+    """Return the cost of edge m without its device `without` (-1: none) and with `extra` (device -1: none).
 
-    `scratch` is a `lanes.scratch_with_list` with room for the edge's devices and one more; its list gets ln b and ln π,
-    in the order of the edge's list, the extra device last. If `warm`, that one starts from its own x and y.
+    `scratch` is a `lanes.scratch_with_list` with room for the edge's devices and one more. Its list is filled with ln b
+    and ln π in the order of the edge's list, with the extra device last. `warm` starts from the edge's last solution.
     """
     n = 0
     devices, x, y = listed(scratch)
@@ -62,23 +62,23 @@ def solve_with(
         return EdgeCost(problem.hop.energy[m], problem.hop.delay[m], 0.0, 0.0, 0.0)
     setting = Setting(problem.bandwidth[m], problem.weight, problem.bits, problem.alpha)
     start = Guess(place.price[m], place.deadline[m], warm and n > 1)
-    found = solve_edge(first_devices(devices, n), setting, x[:n], y[:n], start, TOL, scratch)
+    solved = solve_edge(first_devices(devices, n), setting, x[:n], y[:n], start, TOL, scratch)
     energy, delay = iteration_cost(n, scratch.reshape(-1), setting, 1.0)
     energy = problem.iterations * energy + problem.hop.energy[m]
     delay = problem.iterations * delay + problem.hop.delay[m]
-    return EdgeCost(energy, delay, found.price, found.deadline, found.slope)
+    return EdgeCost(energy, delay, solved.price, solved.deadline, solved.slope)
 
 
 @kernel
 def put_candidate(problem: Candidates, h: int, slot: int, devices: Devices, n: int) -> None:
-    """Write what is known of device h at its candidate `slot` to place n of `devices`."""
+    """Write device h at its candidate `slot` to place n of `devices`."""
     devices.snr[n], devices.cycles[n] = problem.links.snr[h, slot], problem.cycles[h]
     devices.power[n], devices.cap[n] = problem.power[h], problem.cap[h]
 
 
 @kernel
-def keep(place: Place, m: int, cost: EdgeCost, scratch: FloatArray) -> None:
-    """Take over edge m's solution, as `solve_with` left it, once its list is what was solved."""
+def store_solution(place: Place, m: int, cost: EdgeCost, scratch: FloatArray) -> None:
+    """Store the solution of edge m from `solve_with`; the edge's list must have the devices that were solved."""
     n = 0
     _, x, y = listed(scratch)
     h = place.lists.head[m]
@@ -94,7 +94,7 @@ def keep(place: Place, m: int, cost: EdgeCost, scratch: FloatArray) -> None:
 
 @kernel
 def insert(place: Place, h: int, m: int) -> None:
-    """Put device h at the end of edge m's list."""
+    """Append device h to edge m's list."""
     place.lists.after[h] = place.lists.before[h] = -1
     place.lists.size[m] += 1
     last = place.lists.head[m]
@@ -108,7 +108,7 @@ def insert(place: Place, h: int, m: int) -> None:
 
 @kernel
 def remove(place: Place, h: int, m: int) -> None:
-    """Take device h out of edge m's list."""
+    """Remove device h from edge m's list."""
     place.lists.size[m] -= 1
     if place.lists.before[h] >= 0:
         place.lists.after[place.lists.before[h]] = place.lists.after[h]
@@ -121,7 +121,7 @@ def remove(place: Place, h: int, m: int) -> None:
 @kernel
 def settle_all(problem: Candidates, place: Place) -> None:
     """Build the lists from `slot` and solve every edge from scratch."""
-    for h in range(len(place.slot) - 1, -1, -1):  # at the front: quick
+    for h in range(len(place.slot) - 1, -1, -1):  # inserting at the head takes constant time
         m = problem.links.edge[h, place.slot[h]]
         place.lists.after[h], place.lists.before[h] = place.lists.head[m], -1
         if place.lists.head[m] >= 0:
@@ -130,33 +130,32 @@ def settle_all(problem: Candidates, place: Place) -> None:
         place.lists.size[m] += 1
     scratch = scratch_with_list(place.lists.size.max() + 3)
     for m in range(len(place.lists.size)):
-        keep(place, m, solve_with(problem, place, m, -1, Guest(-1, -1, 0.0, 0.0), False, scratch), scratch)
+        store_solution(place, m, solve_with(problem, place, m, -1, Guest(-1, -1, 0.0, 0.0), False, scratch), scratch)
 
 
 @kernel
 def place_objective(problem: Candidates, place: Place) -> float:
-    """Σ E_m + λ max T_m, J."""
+    """Return Σ E_m + λ max T_m, J."""
     return float(place.energy.sum() + problem.weight * place.delay.max())
 
 
 @kernel
 def own_cost(problem: Candidates, place: Place, h: int) -> float:
-    """By how much at most its edge's V falls without device h at an unchanged deadline, of one edge iteration, J."""
+    """Return the largest fall of its edge's V without device h, at an unchanged deadline, of one edge iteration, J."""
     m = problem.links.edge[h, place.slot[h]]
     b, pi = math.exp(place.x[h]), math.exp(place.y[h])
     s = problem.bits * LN2 / (b * log_1p(problem.links.snr[h, place.slot[h]] / b))
     f = min(problem.cap[h], (pi / problem.alpha) ** (1.0 / 3.0))
-    late = s + problem.cycles[h] / f - math.exp(place.deadline[m])
+    lateness = s + problem.cycles[h] / f - math.exp(place.deadline[m])
     spent = problem.power[h] * s + problem.alpha / 2.0 * problem.cycles[h] * f * f
-    return float(spent + math.exp(place.price[m]) * b + pi * late)
+    return float(spent + math.exp(place.price[m]) * b + pi * lateness)
 
 
 @kernel
 def added_cost(problem: Candidates, place: Place, h: int, j: int, enough: float) -> tuple[float, float, float]:
-    """By how much at least the V of candidate j rises with device h at an unchanged deadline, J; and ln b and ln π that
-    go with it.
+    """Return the least rise of candidate j's V with device h, at an unchanged deadline, J, and its ln b and ln π.
 
-    Any π gives a bound, and the best is where the deadline is met; the search for it ends where the bound is `enough`.
+    Any π gives a bound. The best π meets the deadline; the search for it ends once the bound is at least `enough`.
     """
     m = problem.links.edge[h, j]
     top = math.log(problem.weight)
@@ -166,13 +165,13 @@ def added_cost(problem: Candidates, place: Place, h: int, j: int, enough: float)
     mu, y = math.exp(price), min(place.y[h], top)
     value = x = 0.0
     for _ in range(5):
-        x, log_late, slope = delay_at(y, price, device, problem.bits, problem.alpha)
-        late, pi = math.exp(log_late), math.exp(y)
+        x, log_delay, slope = delay_at(y, price, device, problem.bits, problem.alpha)
+        delay, pi = math.exp(log_delay), math.exp(y)
         f = min(cap, (pi / problem.alpha) ** (1.0 / 3.0))
-        s = late - cycles / f
-        value = power * s + problem.alpha / 2.0 * cycles * f * f + mu * math.exp(x) + pi * (late - deadline)
-        move = max(-3.0, min(3.0, (place.deadline[m] - log_late) / slope))
-        if value >= enough or abs(late - deadline) < 1e-3 * deadline or (y == top and move > 0.0):
+        s = delay - cycles / f
+        value = power * s + problem.alpha / 2.0 * cycles * f * f + mu * math.exp(x) + pi * (delay - deadline)
+        move = max(-3.0, min(3.0, (place.deadline[m] - log_delay) / slope))
+        if value >= enough or abs(delay - deadline) < 1e-3 * deadline or (y == top and move > 0.0):
             break
         y = min(top, y + move)
     return value, x, y
@@ -188,32 +187,32 @@ def try_transfer(
     first: FloatArray,
     second: FloatArray,
 ) -> float:
-    """Make the transfer that `guest` says if that lowers the objective by more than `least`, J.
+    """Make the transfer of `guest` if that lowers the objective by more than `least`, J.
 
-    `first` and `second` are scratch for the edge that it leaves and the one that it joins; see `solve_with`.
+    `first` and `second` are scratch for the edge that the device leaves and the edge that it joins; see `solve_with`.
 
     Returns:
-        by how much the objective fell, J; 0 if the transfer was not made.
+        The fall of the objective, J; 0 if the transfer was not made.
     """
     h, j = guest.device, guest.slot
     m, k = problem.links.edge[h, place.slot[h]], problem.links.edge[h, j]
-    there = solve_with(problem, place, k, -1, guest, place.lists.size[k] > 0, second)
-    here = solve_with(problem, place, m, h, Guest(-1, -1, 0.0, 0.0), True, first)
+    joined = solve_with(problem, place, k, -1, guest, place.lists.size[k] > 0, second)
+    left_edge = solve_with(problem, place, m, h, Guest(-1, -1, 0.0, 0.0), True, first)
     old = place.energy[m] + place.energy[k] + problem.weight * slowest.first
-    late = max(here.delay, there.delay, others_delay(slowest, m, k))
-    won = old - here.energy - there.energy - problem.weight * late
-    if not won > least:
+    delay = max(left_edge.delay, joined.delay, others_delay(slowest, m, k))
+    gain = old - left_edge.energy - joined.energy - problem.weight * delay
+    if not gain > least:
         return 0.0
     remove(place, h, m)
     place.slot[h] = j
     insert(place, h, k)
-    keep(place, m, here, first)
-    keep(place, k, there, second)
-    return float(won)
+    store_solution(place, m, left_edge, first)
+    store_solution(place, k, joined, second)
+    return float(gain)
 
 
 @kernel
 def value_of(problem: Candidates, place: Place, m: int) -> float:
-    """V = E + λT of edge m, of one edge iteration, J."""
+    """Return V = E + λT of edge m, of one edge iteration, J."""
     energy = (place.energy[m] - problem.hop.energy[m]) / problem.iterations
     return float(energy + problem.weight * math.exp(place.deadline[m]))

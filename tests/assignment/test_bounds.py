@@ -1,4 +1,4 @@
-"""The lower bound is one, brute force finds the best, and gaps are reported with the right sign."""
+"""The lower bound is valid, brute force finds the best assignment, and gaps are ordered correctly."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hflray.errors import ConfigError
 from hflray.fleet import FleetConfig, sample_fleet
 
 
-def scene(seed, devices=8, edges=3):
+def random_round(seed, devices=8, edges=3):
     rng = np.random.default_rng(seed)
     return sample_fleet(FleetConfig(num_devices=devices, num_edges=edges), rng), np.arange(devices)
 
@@ -29,15 +29,15 @@ def objective(fleet, work, devices, assignment, coupling="per_edge"):
 @pytest.mark.parametrize("hop", [True, False])
 def test_brute_force_is_the_minimum(hop):
     work = Workload(model_bits=448 * 8192, cloud_hop=hop)
-    fleet, devices = scene(1, devices=5)
+    fleet, devices = random_round(1, devices=5)
     best, value = brute_force(fleet, work, devices)
-    everything = {a: objective(fleet, work, devices, np.array(a)) for a in itertools.product(range(3), repeat=5)}
-    assert value == pytest.approx(min(everything.values()), rel=1e-8)
-    assert everything[tuple(best)] == pytest.approx(value, rel=1e-8)
+    objectives = {a: objective(fleet, work, devices, np.array(a)) for a in itertools.product(range(3), repeat=5)}
+    assert value == pytest.approx(min(objectives.values()), rel=1e-8)
+    assert objectives[tuple(best)] == pytest.approx(value, rel=1e-8)
 
 
-def test_brute_force_refuses_what_is_too_large():
-    fleet, devices = scene(0, devices=20)
+def test_brute_force_refuses_large_rounds():
+    fleet, devices = random_round(0, devices=20)
     with pytest.raises(ConfigError, match="3\\^20"):
         brute_force(fleet, Workload(model_bits=1e6), devices)
 
@@ -46,21 +46,21 @@ def test_the_bound_is_below_the_optimum_of_200_small_instances():
     rng = np.random.default_rng(0)
     tightness = []
     for seed in range(200):
-        fleet, devices = scene(seed)
+        fleet, devices = random_round(seed)
         work = Workload(model_bits=448 * 8192, delay_weight=10 ** rng.uniform(-2, 2), cloud_hop=bool(seed % 2))
         best, value = brute_force(fleet, work, devices)
-        # The joint allocation of the best assignment costs less still: the bound is below that as well.
+        # The bound is also below the joint allocation of the best assignment, which costs less.
         shared = objective(fleet, work, devices, best, "joint")
         bound = lower_bound(fleet, work, devices)
         assert bound <= shared * (1 + 1e-9) <= value * (1 + 2e-9)
         tightness.append(bound / shared)
-    assert np.mean(tightness) > 0.9  # a bound worth having
+    assert np.mean(tightness) > 0.9  # the bound is tight enough to be useful
 
 
 def test_any_prices_give_a_bound():
     work = Workload(model_bits=448 * 8192)
     rng = np.random.default_rng(4)
-    fleet, devices = scene(3)
+    fleet, devices = random_round(3)
     best, _ = brute_force(fleet, work, devices)
     shared = objective(fleet, work, devices, best, "joint")
     problem, _ = round_problem(fleet, work, devices)
@@ -72,7 +72,7 @@ def test_any_prices_give_a_bound():
 
 def test_the_gradient_is_the_slope_of_the_bound():
     work = Workload(model_bits=448 * 8192)
-    fleet, devices = scene(3)
+    fleet, devices = random_round(3)
     problem, _ = round_problem(fleet, work, devices)
     point = np.concatenate([np.random.default_rng(0).normal(size=9), np.full(3, -12.0)])
     _, gradient = bound_at(problem, point, 0.5)
@@ -83,7 +83,7 @@ def test_the_gradient_is_the_slope_of_the_bound():
         assert slope == pytest.approx(gradient[i], rel=1e-5, abs=1e-6)
 
 
-def test_gap_of_good_and_bad_assignments():
+def test_a_better_assignment_has_a_smaller_gap():
     rng = np.random.default_rng(1)
     fleet = sample_fleet(FleetConfig(), rng)
     devices, work = np.arange(50), Workload(model_bits=448 * 8192)
@@ -95,11 +95,11 @@ def test_gap_of_good_and_bad_assignments():
     assert 0 <= shared.relative < good.relative < 0.25 < bad.relative < 1
     assert shared.relative < 0.12
     assert good.relative == pytest.approx((good.objective - good.bound) / good.objective)
-    # Prices found from any start give about the same bound.
+    # The ascent gives about the same bound from any start.
     assert lower_bound(fleet, work, devices) == pytest.approx(good.bound, rel=0.02)
 
 
 def test_bad_input_is_named():
-    fleet, devices = scene(0)
+    fleet, devices = random_round(0)
     with pytest.raises(ConfigError, match="assignment\\[2\\]"):
         gap(fleet, Workload(model_bits=1e6), devices[:3], [0, 0, 3])

@@ -1,4 +1,4 @@
-"""The table of single transfers against solving each of them from scratch."""
+"""The table of single transfers agrees with solving each transfer from scratch."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from hflray.fleet import FleetConfig, sample_fleet
 
 
 @pytest.mark.parametrize("scheduled, edges", [(12, 3), (1, 2), (3, 1), (5, 7)])
-def test_every_entry_is_that_assignments_objective(scheduled, edges):
+def test_every_entry_is_the_objective_after_the_transfer(scheduled, edges):
     rng = np.random.default_rng(scheduled)
     fleet = sample_fleet(FleetConfig(num_devices=20, num_edges=edges), rng)
     problem, _ = round_problem(fleet, Workload(model_bits=448 * 8192), np.arange(scheduled))
     assignment = rng.integers(edges, size=scheduled)
-    now, table = transfer_objectives(problem, assignment)
+    objective, table = transfer_objectives(problem, assignment)
     assert table.shape == (scheduled, edges)
     energy, delay = np.empty((2, edges))
-    assert now == pytest.approx(all_costs(problem, assignment, energy, delay), rel=1e-8)
+    assert objective == pytest.approx(all_costs(problem, assignment, energy, delay), rel=1e-8)
     for h in range(scheduled):
         for m in range(edges):
             moved = assignment.copy()

@@ -1,4 +1,4 @@
-"""The learned assigner at inference: the shipped policy, polish, and every way a policy can be wrong."""
+"""The learned assigner at inference: the shipped policy, its polish, and the messages about wrong policies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WORK = Workload(model_bits=448 * 8192)
 CARD = {"trained_on": {"num_scheduled": [5, 10], "num_edges": [3, 3]}, "note": "weights as drawn"}
 
 
-def scene(seed=0, scheduled=50, edges=5, **fleet):
+def random_round(seed=0, scheduled=50, edges=5, **fleet):
     rng = np.random.default_rng(seed)
     fleet = sample_fleet(FleetConfig(num_devices=2 * scheduled, num_edges=edges, **fleet), rng)
     return fleet, np.sort(rng.choice(2 * scheduled, scheduled, replace=False))
@@ -38,7 +38,7 @@ def objective(fleet, devices, assignment):
     return round_cost(fleet, WORK, devices, assignment, allocate_round(fleet, WORK, devices, assignment)).objective
 
 
-def of(name, fleet, devices, **options):
+def objective_of(name, fleet, devices, **options):
     edges = build_assigner(name, **options).assign(fleet, WORK, devices, np.random.default_rng(0))
     return objective(fleet, devices, edges)
 
@@ -53,7 +53,7 @@ def policy(tmp_path):
 
 
 def test_the_answer_is_the_networks_argmax(policy):
-    fleet, devices = scene(scheduled=8, edges=3)
+    fleet, devices = random_round(scheduled=8, edges=3)
     network, card = load_policy(policy)
     assert card == CARD
     with torch.no_grad():
@@ -67,44 +67,44 @@ def test_the_answer_is_the_networks_argmax(policy):
 
 
 @pytest.mark.parametrize(
-    "scheduled, edges, most", [(50, 5, 1.08), (10, 5, 1.12), (100, 5, 1.08), (30, 3, 1.1), (50, 8, 1.12)]
+    "scheduled, edges, largest", [(50, 5, 1.08), (10, 5, 1.12), (100, 5, 1.08), (30, 3, 1.1), (50, 8, 1.12)]
 )
-def test_the_shipped_policy_is_near_local_search(scheduled, edges, most):
+def test_the_shipped_policy_is_near_local_search(scheduled, edges, largest):
     ratios = []
     for seed in range(20):
-        fleet, devices = scene(1000 + seed, scheduled, edges)
-        ratios.append(of("d3qn", fleet, devices) / of("local_search", fleet, devices))
-    assert np.mean(ratios) < most
+        fleet, devices = random_round(1000 + seed, scheduled, edges)
+        ratios.append(objective_of("d3qn", fleet, devices) / objective_of("local_search", fleet, devices))
+    assert np.mean(ratios) < largest
 
 
 def test_polish_to_an_optimum_is_no_worse_than_local_search():
     alone, polished, search = [], [], []
     for seed in range(10):
-        fleet, devices = scene(2000 + seed)
-        alone.append(of("d3qn", fleet, devices))
-        polished.append(of("d3qn", fleet, devices, polish_ms="optimum"))
-        search.append(of("local_search", fleet, devices))
+        fleet, devices = random_round(2000 + seed)
+        alone.append(objective_of("d3qn", fleet, devices))
+        polished.append(objective_of("d3qn", fleet, devices, polish_ms="optimum"))
+        search.append(objective_of("local_search", fleet, devices))
     assert all(p <= a * (1 + 1e-9) for p, a in zip(polished, alone, strict=True))
     assert np.mean(polished) <= np.mean(search) * 1.005
-    fleet, devices = scene(2000)
+    fleet, devices = random_round(2000)
     first = build_assigner("d3qn", polish_ms="optimum")
     one, two = (first.assign(fleet, WORK, devices, np.random.default_rng(s)) for s in (0, 1))
     np.testing.assert_array_equal(one, two)
 
 
 @pytest.mark.parametrize("polish_ms", [1, 2, 3, 5, 8])
-def test_a_budget_is_kept(monkeypatch, polish_ms):
-    """Counted in moves, a microsecond each: the polish looks at the clock every `AT_ONCE` exchanges."""
-    fleet, devices = scene(3, scheduled=60, edges=3)
+def test_the_polish_keeps_its_budget(monkeypatch, polish_ms):
+    """Each move takes a microsecond, and the polish checks the clock every `AT_ONCE` exchanges."""
+    fleet, devices = random_round(3, scheduled=60, edges=3)
     clock = MoveClock(monkeypatch)
     monkeypatch.setattr(d3qn, "time", clock)
     build_assigner("d3qn", polish_ms=float(polish_ms)).assign(fleet, WORK, devices, np.random.default_rng(0))
-    most = 2 * 60 * 3 + SHORTLIST + d3qn.AT_ONCE  # what one step may run over; there are 1,770 exchanges
-    assert polish_ms * 1000 <= clock.moves < polish_ms * 1000 + most
+    largest = 2 * 60 * 3 + SHORTLIST + d3qn.AT_ONCE  # the excess of one step; there are 1,770 exchanges
+    assert polish_ms * 1000 <= clock.moves < polish_ms * 1000 + largest
     assert "exchange" in clock.answers
 
 
-def test_it_is_small_documented_and_needs_neither_ray_nor_rllib():
+def test_the_shipped_policy_is_small_and_documented_and_needs_no_ray():
     assert SHIPPED.stat().st_size <= 3_000_000
     _, card = load_policy(SHIPPED)
     for key in ("trained_on", "seed", "env_steps", "git_commit", "results", "fine_tuned"):
@@ -114,21 +114,21 @@ def test_it_is_small_documented_and_needs_neither_ray_nor_rllib():
         "import sys; from hflray.assignment import build_assigner; build_assigner('d3qn'); "
         "print([m for m in ('ray', 'mlflow', 'gymnasium') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("scheduled, edges", [(1, 1), (1, 5), (2, 1)])
-def test_one_device_or_one_edge(scheduled, edges):
-    fleet, devices = scene(4, scheduled, edges)
+def test_one_device_or_one_edge_is_assigned(scheduled, edges):
+    fleet, devices = random_round(4, scheduled, edges)
     for polish in (None, "optimum"):
-        got = build_assigner("d3qn", polish_ms=polish).assign(fleet, WORK, devices, np.random.default_rng(0))
-        assert got.shape == (scheduled,)
-        assert ((got >= 0) & (got < edges)).all()
+        assignment = build_assigner("d3qn", polish_ms=polish).assign(fleet, WORK, devices, np.random.default_rng(0))
+        assert assignment.shape == (scheduled,)
+        assert ((assignment >= 0) & (assignment < edges)).all()
 
 
 def test_another_number_of_edges_names_both_and_the_command(policy):
-    fleet, devices = scene(5, 8, 4)
+    fleet, devices = random_round(5, 8, 4)
     with pytest.raises(ConfigError, match=r"M = 3 edges, this fleet has 4.*fig5.*fleet.num_edges=4"):
         build_assigner("d3qn", policy=policy).assign(fleet, WORK, devices, np.random.default_rng(0))
 
@@ -140,27 +140,27 @@ def test_another_feature_set_names_both_and_the_command(policy):
 
 def test_more_devices_than_trained_for_warn_once(policy, caplog):
     d3qn._warned.clear()
-    fleet, devices = scene(6, 12, 3)
+    fleet, devices = random_round(6, 12, 3)
     assigner = build_assigner("d3qn", policy=policy)
     with caplog.at_level(logging.WARNING, logger="hflray"):
         for _ in range(3):
             assigner.assign(fleet, WORK, devices, np.random.default_rng(0))
-    (said,) = [record.getMessage() for record in caplog.records]
-    assert "num_scheduled = 12" in said
-    assert "10" in said
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert "num_scheduled = 12" in message
+    assert "10" in message
 
 
-def test_a_missing_file(tmp_path):
+def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"none\.safetensors does not exist.*fig5_assigner_learning"):
         build_assigner("d3qn", policy=tmp_path / "none.safetensors")
 
 
-def test_a_tampered_file(policy):
+def test_a_changed_file_fails_its_checksum(policy):
     tensors = load_file(policy)
     from safetensors import safe_open
 
-    with safe_open(policy, framework="pt") as opened:
-        metadata = opened.metadata()
+    with safe_open(policy, framework="pt") as reader:
+        metadata = reader.metadata()
     name = sorted(tensors)[0]
     tensors[name].view(-1)[0] += 1e-3
     save_file(tensors, policy, metadata=metadata)
@@ -168,7 +168,7 @@ def test_a_tampered_file(policy):
         build_assigner("d3qn", policy=policy)
 
 
-def test_a_truncated_file_and_one_that_is_no_policy(policy, tmp_path):
+def test_a_truncated_file_and_a_file_without_a_policy_are_refused(policy, tmp_path):
     policy.write_bytes(policy.read_bytes()[:-100])
     with pytest.raises(ConfigError, match="cannot be read"):
         build_assigner("d3qn", policy=policy)
@@ -178,12 +178,12 @@ def test_a_truncated_file_and_one_that_is_no_policy(policy, tmp_path):
         build_assigner("d3qn", policy=other)
 
 
-def test_weights_that_give_nan_are_an_error_not_an_answer(tmp_path):
+def test_weights_that_give_nan_are_an_error(tmp_path):
     network = build_network(NetworkSpec("bilstm", "db", num_edges=3, hidden=8))
     with torch.no_grad():
         network.value.bias.fill_(float("nan"))
     save_policy(tmp_path / "nan.safetensors", network, CARD)
-    fleet, devices = scene(7, 8, 3)
+    fleet, devices = random_round(7, 8, 3)
     with pytest.raises(ConfigError, match=r"devices\[0\].*no finite value"):
         build_assigner("d3qn", policy=tmp_path / "nan.safetensors").assign(
             fleet, WORK, devices, np.random.default_rng(0)
@@ -191,7 +191,7 @@ def test_weights_that_give_nan_are_an_error_not_an_answer(tmp_path):
 
 
 def test_nan_gains_are_named():
-    fleet, devices = scene(8)
+    fleet, devices = random_round(8)
     gain = np.array(fleet.gain)
     gain[devices[2], 3] = np.nan
     with pytest.raises(ConfigError, match=rf"gain\[{devices[2]}, 3\]"):
@@ -206,22 +206,22 @@ def test_nan_gains_are_named():
         ({"polish": 3}, "polish"),
     ],
 )
-def test_bad_options(options, text):
+def test_bad_options_are_refused(options, text):
     with pytest.raises(ConfigError, match=text):
         build_assigner("d3qn", **options)
 
 
-def test_from_the_configuration(policy):
+def test_the_configuration_sets_policy_and_polish(policy):
     config = load_config(None, ["assignment.name=d3qn", f"assignment.policy={policy}", "assignment.polish_ms=optimum"])
     assigner = configured_assigner(config)
     assert assigner.path == policy
     assert assigner.polish_ms == float("inf")
 
 
-def test_the_polish_lowers_the_objective_of_the_coupling():
+def test_the_polish_minimises_the_objective_of_the_coupling():
     ratios = []
     for seed in range(6):
-        fleet, devices = scene(seed)
+        fleet, devices = random_round(seed)
         values = {}
         for coupling in ("per_edge", "joint"):
             edges = build_assigner("d3qn", polish_ms="optimum", coupling=coupling).assign(

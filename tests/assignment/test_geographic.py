@@ -20,11 +20,11 @@ def fleet():
     return sample_fleet(FleetConfig(num_devices=30, num_edges=4), np.random.default_rng(0))
 
 
-def test_nearest_edge_by_hand(fleet):
+def test_the_nearest_edge_is_assigned(fleet):
     distance = np.array([[3.0, 1.0, 2.0, 9.0], [5.0, 7.0, 5.0, 6.0], [8.0, 8.0, 8.0, 1.0]])
     small = dataclasses.replace(fleet.take([0, 1, 2]), distance_m=distance)
     edges = build_assigner("geographic").assign(small, WORK, [2, 0, 1], np.random.default_rng(0))
-    assert edges.tolist() == [3, 1, 0]  # in the order of `devices`; the lower index of a tie
+    assert edges.tolist() == [3, 1, 0]  # the order is that of `devices`, and the lower index wins a tie
     assert edges.dtype.kind == "i"
 
 
@@ -47,12 +47,12 @@ def test_only_distance_counts(fleet):
         ([[0, 1]], "1-D"),
     ],
 )
-def test_bad_devices(fleet, name, devices, words):
+def test_bad_devices_are_refused(fleet, name, devices, words):
     with pytest.raises(ConfigError, match=words):
         build_assigner(name).assign(fleet, WORK, devices, np.random.default_rng(0))
 
 
-def test_wrong_option_and_name():
+def test_a_wrong_option_and_a_wrong_name_are_refused():
     with pytest.raises(
         ConfigError, match=r"assigner 'geographic': unknown option 'exchanges' \(got 3\); accepted: none"
     ):

@@ -1,4 +1,4 @@
-"""HFEL: it lowers the objective, draws as it says, and decides as it does with CVXPY."""
+"""HFEL lowers the objective, draws uniformly, and accepts the same moves with Newton and CVXPY."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hflray.errors import ConfigError
 from hflray.fleet import FleetConfig, sample_fleet
 
 
-def scene(seed, num_devices=100, num_edges=5, scheduled=50):
+def random_round(seed, num_devices=100, num_edges=5, scheduled=50):
     rng = np.random.default_rng(seed)
     fleet = sample_fleet(FleetConfig(num_devices=num_devices, num_edges=num_edges), rng)
     return fleet, np.sort(rng.choice(num_devices, scheduled, replace=False))
@@ -29,10 +29,10 @@ def objective(fleet, work, devices, assignment):
 
 @pytest.mark.parametrize("hop", [True, False])
 def test_the_kernel_objective_is_the_cost_modules(hop):
-    fleet, devices = scene(0)
+    fleet, devices = random_round(0)
     work = Workload(model_bits=448 * 8192, delay_weight=0.7, cloud_hop=hop)
-    problem, chosen = round_problem(fleet, work, devices)
-    for assignment in (fleet.distance_m[chosen].argmin(axis=1), np.full(50, 2)):
+    problem, scheduled_devices = round_problem(fleet, work, devices)
+    for assignment in (fleet.distance_m[scheduled_devices].argmin(axis=1), np.full(50, 2)):
         energy, delay = np.empty((2, 5))
         value = all_costs(problem, assignment, energy, delay)
         cost = round_cost(fleet, work, devices, assignment, allocate_round(fleet, work, devices, assignment))
@@ -46,7 +46,7 @@ def test_the_kernel_objective_is_the_cost_modules(hop):
 def test_more_tries_are_never_worse(start, hop):
     work = Workload(model_bits=448 * 8192, cloud_hop=hop)
     for seed in range(5):
-        fleet, devices = scene(seed)
+        fleet, devices = random_round(seed)
         values = [
             objective(
                 fleet,
@@ -58,15 +58,15 @@ def test_more_tries_are_never_worse(start, hop):
             )
             for t, e in ((0, 0), (100, 0), (100, 100), (100, 300))
         ]
-        # One generator: each run makes the earlier one's tries first (draws are consumed in order).
+        # The generator is the same, so each run starts with the tries of the run before it.
         assert all(later <= earlier * (1 + 1e-9) for earlier, later in pairwise(values))
         assert values[-1] < 0.95 * values[0]
 
 
 def test_the_same_generator_gives_the_same_answer_and_leaves_global_state_alone():
-    fleet, devices = scene(1)
+    fleet, devices = random_round(1)
     work = Workload(model_bits=448 * 8192)
-    state = np.random.get_state()[1].copy()  # noqa: NPY002 - the global state is what is looked at
+    state = np.random.get_state()[1].copy()  # noqa: NPY002 - the test is about the global state
     one, two, other = (build_assigner("hfel").assign(fleet, work, devices, np.random.default_rng(s)) for s in (4, 4, 5))
     np.testing.assert_array_equal(one, two)
     assert (one != other).any()
@@ -74,8 +74,8 @@ def test_the_same_generator_gives_the_same_answer_and_leaves_global_state_alone(
 
 
 @pytest.mark.parametrize("num_edges, scheduled", [(1, 10), (5, 1), (1, 1), (2, 2)])
-def test_one_edge_or_one_device(num_edges, scheduled):
-    fleet, devices = scene(2, num_edges=num_edges, scheduled=scheduled)
+def test_one_edge_or_one_device_is_assigned(num_edges, scheduled):
+    fleet, devices = random_round(2, num_edges=num_edges, scheduled=scheduled)
     edges = build_assigner("hfel").assign(fleet, Workload(model_bits=1e6), devices, np.random.default_rng(0))
     assert edges.shape == (scheduled,)
     assert ((edges >= 0) & (edges < num_edges)).all()
@@ -94,8 +94,8 @@ def test_a_try_draws_devices_and_edges_uniformly():
             changed = propose(assignment, 3, False, u, v, False)
             if changed is not None:
                 pairs[tuple(np.flatnonzero(changed[0] != assignment))] += 1
-    assert (counts == 12).all()  # the device's own edge as often as any other: such a try changes nothing
-    assert pairs.sum() == 10 * 9  # all ordered pairs but those of one edge: (0, 0), (1, 1), ..., (0, 1), (1, 0)
+    assert (counts == 12).all()  # the device's own edge is drawn as often as any other, and such a try changes nothing
+    assert pairs.sum() == 10 * 9  # all ordered pairs except those at one edge: (0, 0), (1, 1), ..., (0, 1), (1, 0)
     assert set(map(tuple, np.argwhere(pairs))) == {(0, 2), (0, 3), (1, 2), (1, 3), (2, 3)}
 
 
@@ -103,7 +103,7 @@ def test_redraw_is_a_stronger_search():
     work = Workload(model_bits=448 * 8192)
     values = []
     for seed in range(20):
-        fleet, devices = scene(seed)
+        fleet, devices = random_round(seed)
         values.append(
             [
                 objective(
@@ -119,44 +119,44 @@ def test_redraw_is_a_stronger_search():
     assert redrawn < plain
 
 
-def test_redrawn_proposals_are_never_wasted():
+def test_with_redraw_every_proposal_changes_the_assignment():
     assignment = np.array([0, 0, 1, 2, 2, 2])
     rng = np.random.default_rng(0)
-    seen = set()
+    transfers = set()
     for u, v in rng.random((3000, 2)):
         candidate, first, second = propose(assignment, 4, True, u, v, True)
         (a,) = np.flatnonzero(candidate != assignment)
         assert (assignment[a], candidate[a]) == (first, second)
-        seen.add((int(a), int(second)))
+        transfers.add((int(a), int(second)))
         candidate, first, second = propose(assignment, 4, False, u, v, True)
         a, b = np.flatnonzero(candidate != assignment)
         assert {candidate[a], candidate[b]} == {first, second} == {assignment[a], assignment[b]}
-    assert len(seen) == 6 * 3  # every transfer there is
+    assert len(transfers) == 6 * 3  # every possible transfer
     assert propose(np.zeros(4, dtype=np.intp), 1, True, 0.5, 0.5, True) is None
     assert propose(np.zeros(4, dtype=np.intp), 3, False, 0.5, 0.5, True) is None
 
 
 def check_decisions(seeds, transfers, exchanges, **sizes):
-    """Walk Newton's path and compare each decision with the one that CVXPY's costs would take."""
+    """Compare each decision of the search with Newton to the decision by CVXPY's costs; return their number."""
     from hflray.allocation.cvxpy import edge_round_cost
     from hflray.cost import cloud_hop
 
     work = Workload(model_bits=448 * 8192)
     compared = 0
     for seed in seeds:
-        fleet, devices = scene(seed, **sizes)
+        fleet, devices = random_round(seed, **sizes)
         hop_delay, hop_energy = cloud_hop(fleet, work.model_bits)
         problem, _ = round_problem(fleet, work, devices)
-        known = {}
+        costs_of = {}
 
-        def reference(assignment, fleet=fleet, devices=devices, known=known, delay=hop_delay, energy=hop_energy):
+        def reference(assignment, fleet=fleet, devices=devices, costs_of=costs_of, delay=hop_delay, energy=hop_energy):
             costs = []
             for edge in range(fleet.num_edges):
                 members = devices[assignment == edge]
                 key = (edge, members.tobytes())
-                if key not in known:
-                    known[key] = edge_round_cost(fleet, work, members, edge)
-                costs.append(known[key])
+                if key not in costs_of:
+                    costs_of[key] = edge_round_cost(fleet, work, members, edge)
+                costs.append(costs_of[key])
             e, t = np.array(costs).T
             return (e + energy).sum() + work.delay_weight * (t + delay).max()
 
@@ -183,18 +183,18 @@ def check_decisions(seeds, transfers, exchanges, **sizes):
     return compared
 
 
-def test_decides_as_with_cvxpy():
+def test_newton_and_cvxpy_accept_the_same_moves():
     assert check_decisions(range(3), 12, 12, num_devices=30, num_edges=3, scheduled=15) > 40
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_decides_as_with_cvxpy_on_20_instances():
+def test_newton_and_cvxpy_accept_the_same_moves_on_20_instances():
     assert check_decisions(range(20), 100, 100) > 3000
 
 
-def test_the_cvxpy_method_agrees():
-    fleet, devices = scene(3, num_devices=20, num_edges=3, scheduled=9)
+def test_method_cvxpy_gives_the_same_assignment():
+    fleet, devices = random_round(3, num_devices=20, num_edges=3, scheduled=9)
     work = Workload(model_bits=448 * 8192)
     answers = [
         build_assigner("hfel", transfers=6, exchanges=6, method=m).assign(
@@ -215,13 +215,13 @@ def test_the_cvxpy_method_agrees():
         ({"exchange": 3}, "exchange"),
     ],
 )
-def test_bad_options(options, text):
+def test_bad_options_are_refused(options, text):
     with pytest.raises(ConfigError, match=text):
         build_assigner("hfel", **options)
 
 
 def test_a_bad_link_to_any_edge_is_named():
-    fleet, devices = scene(0)
+    fleet, devices = random_round(0)
     gain = fleet.gain.copy()
     gain[devices[7], 2] = 0.0
     with pytest.raises(ConfigError, match=f"gain\\[{devices[7]}, 2\\]"):
@@ -230,36 +230,36 @@ def test_a_bad_link_to_any_edge_is_named():
         )
 
 
-def joint(fleet, work, devices, assignment):
+def joint_objective(fleet, work, devices, assignment):
     allocation = allocate_round(fleet, work, devices, assignment, coupling="joint")
     return round_cost(fleet, work, devices, assignment, allocation).objective
 
 
 @pytest.mark.parametrize("redraw", [False, True])
-def test_under_one_deadline_it_decides_as_the_exact_joint_solver(redraw):
-    kept = 0
+def test_under_one_deadline_hfel_decides_as_the_exact_joint_solver(redraw):
+    accepted = 0
     for seed in range(3):
-        fleet, devices = scene(seed, num_devices=30, num_edges=4, scheduled=14)
+        fleet, devices = random_round(seed, num_devices=30, num_edges=4, scheduled=14)
         work = Workload(model_bits=448 * 8192, cloud_hop=bool(seed % 2))
-        found = build_assigner("hfel", transfers=40, exchanges=40, redraw=redraw, coupling="joint").assign(
+        result = build_assigner("hfel", transfers=40, exchanges=40, redraw=redraw, coupling="joint").assign(
             fleet, work, devices, np.random.default_rng(seed)
         )
         expected = fleet.distance_m[devices].argmin(axis=1)
-        best = joint(fleet, work, devices, expected)
+        best = joint_objective(fleet, work, devices, expected)
         for trial, (u, v) in enumerate(np.random.default_rng(seed).random((80, 2))):
             changed = propose(expected, 4, trial < 40, u, v, redraw)
-            if changed is not None and (value := joint(fleet, work, devices, changed[0])) < best * (1 - 1e-9):
-                expected, best, kept = changed[0], value, kept + 1
-        np.testing.assert_array_equal(found, expected)
-    assert kept > 10
+            if changed is not None and (value := joint_objective(fleet, work, devices, changed[0])) < best * (1 - 1e-9):
+                expected, best, accepted = changed[0], value, accepted + 1
+        np.testing.assert_array_equal(result, expected)
+    assert accepted > 10
 
 
 def test_under_one_deadline_more_tries_are_never_worse():
     work = Workload(model_bits=448 * 8192)
     for seed in range(5):
-        fleet, devices = scene(seed)
+        fleet, devices = random_round(seed)
         values = [
-            joint(
+            joint_objective(
                 fleet,
                 work,
                 devices,
@@ -274,8 +274,8 @@ def test_under_one_deadline_more_tries_are_never_worse():
 
 
 @pytest.mark.parametrize("num_edges, scheduled", [(1, 10), (5, 1), (1, 1), (2, 2), (6, 3)])
-def test_one_edge_or_one_device_under_one_deadline(num_edges, scheduled):
-    fleet, devices = scene(2, num_edges=num_edges, scheduled=scheduled)
+def test_one_edge_or_one_device_is_assigned_under_one_deadline(num_edges, scheduled):
+    fleet, devices = random_round(2, num_edges=num_edges, scheduled=scheduled)
     edges = build_assigner("hfel", coupling="joint").assign(
         fleet, Workload(model_bits=1e6), devices, np.random.default_rng(0)
     )

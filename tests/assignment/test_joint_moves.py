@@ -1,4 +1,4 @@
-"""Estimates and bounds of every move under one deadline, against the exact joint solution of each."""
+"""Estimates and bounds of moves under one deadline, compared with the exact joint solution of each move."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hflray.fleet import FleetConfig, sample_fleet
 
 
 def setting(seed, num_edges=4, count=12, hop=True):
-    """A fleet's round, an assignment to near edges solved, and the exact joint objective as a function, J."""
+    """Return a round's problem, a solved state, its objective, J, and a function that gives the exact one, J."""
     rng = np.random.default_rng(seed)
     fleet = sample_fleet(FleetConfig(num_devices=count, num_edges=num_edges), rng)
     work = Workload(model_bits=448 * 8192, cloud_hop=hop)
@@ -40,7 +40,7 @@ def setting(seed, num_edges=4, count=12, hop=True):
 
 
 def transfers(state, num_edges):
-    """Every transfer and the assignment after it."""
+    """Yield every transfer and the assignment after it."""
     for h, m in enumerate(state.assignment.tolist()):
         for k in range(num_edges):
             if k != m:
@@ -49,8 +49,8 @@ def transfers(state, num_edges):
                 yield h, k, moved
 
 
-def close(errors):
-    """Estimates are mostly right, and those of moves that cost little more, or win, by a few per cent at worst."""
+def assert_small(errors):
+    """Assert that most estimates are right, and those of moves near the objective to a few per cent."""
     error, ratio = np.array(errors).T
     assert np.median(error) < 2e-3
     assert np.quantile(error[ratio < 1.05], 0.9) < 0.03
@@ -60,14 +60,14 @@ def close(errors):
 def test_bounds_of_transfers_hold_and_estimates_are_close(hop):
     errors, unbounded, moved_far = [], 0, 0
     for seed in range(8):
-        sizes = (4, 12) if seed % 2 else (6, 8)  # of 6 edges some are empty
+        sizes = (4, 12) if seed % 2 else (6, 8)  # some of 6 edges are empty
         problem, state, value, exact = setting(seed, *sizes, hop)
-        now = optimum_of(problem, state, value)
-        fill_transfers(problem, state, now, np.ones(sizes[::-1], dtype=bool), True)
+        optimum = optimum_of(problem, state, value)
+        fill_transfers(problem, state, optimum, np.ones(sizes[::-1], dtype=bool), True)
         for h, k, moved in transfers(state, sizes[0]):
             m = int(state.assignment[h])
             estimate, bound = value_of_move(
-                problem, state, now, m, k, state.tables.out_cost[h], state.tables.in_cost[h, k]
+                problem, state, optimum, m, k, state.tables.out_cost[h], state.tables.in_cost[h, k]
             )
             true = exact(moved)
             assert bound <= true * (1 + 1e-6)
@@ -76,53 +76,53 @@ def test_bounds_of_transfers_hold_and_estimates_are_close(hop):
             moved_far += abs(true / value - 1) > 0.05
             errors.append((abs(estimate / true - 1), true / value))
     assert unbounded > 5
-    assert moved_far > 30  # these are not all small changes
-    close(errors)
+    assert moved_far > 30  # many of the changes are large
+    assert_small(errors)
 
 
 def test_bounds_of_exchanges_hold_and_estimates_are_close():
     errors = []
     for seed in range(4):
         problem, state, value, exact = setting(seed)
-        now = optimum_of(problem, state, value)
+        optimum = optimum_of(problem, state, value)
         pairs = np.column_stack(np.triu_indices(12, 1))
         pairs = pairs[state.assignment[pairs[:, 0]] != state.assignment[pairs[:, 1]]]
-        assert len(solve_exchanges(problem, state, now, pairs, True, np.inf)) == len(pairs)
+        assert len(solve_exchanges(problem, state, optimum, pairs, True, np.inf)) == len(pairs)
         for a, b in pairs.tolist():
             m, k = state.assignment[[a, b]].tolist()
             estimate, bound = value_of_move(
-                problem, state, now, m, k, state.tables.swap_cost[a, b], state.tables.swap_cost[b, a]
+                problem, state, optimum, m, k, state.tables.swap_cost[a, b], state.tables.swap_cost[b, a]
             )
             moved = state.assignment.copy()
             moved[[a, b]] = k, m
             true = exact(moved)
             assert -np.inf < bound <= true * (1 + 1e-6)
             errors.append((abs(estimate / true - 1), true / value))
-    close(errors)
+    assert_small(errors)
 
 
-def test_ranked_moves_are_those_that_may_win_best_first():
+def test_ranked_moves_include_all_that_help_with_the_best_first():
     problem, state, value, exact = setting(3)
-    now = optimum_of(problem, state, value)
-    everywhere = np.ones((12, 4), dtype=bool)
+    optimum = optimum_of(problem, state, value)
+    all_links = np.ones((12, 4), dtype=bool)
     true = {(h, k): exact(moved) for h, k, moved in transfers(state, 4)}
-    promised = [tuple(move) for move in rank_transfers(problem, state, now, everywhere, False, value).tolist()]
-    possible = [tuple(move) for move in rank_transfers(problem, state, now, everywhere, True, value).tolist()]
-    winners = {move for move, cost in true.items() if cost < value}
-    assert winners <= set(possible)
-    assert len(winners) > 5
+    estimated = [tuple(move) for move in rank_transfers(problem, state, optimum, all_links, False, value).tolist()]
+    possible = [tuple(move) for move in rank_transfers(problem, state, optimum, all_links, True, value).tolist()]
+    improving = {move for move, cost in true.items() if cost < value}
+    assert improving <= set(possible)
+    assert len(improving) > 5
     assert len(possible) < len(true)
-    assert true[promised[0]] < min(true.values()) * 1.01
-    only = np.zeros((12, 4), dtype=bool)
-    only[:, 1] = True
-    assert set(rank_transfers(problem, state, now, only, False, value)[:, 1].tolist()) == {1}
+    assert true[estimated[0]] < min(true.values()) * 1.01
+    edge_1 = np.zeros((12, 4), dtype=bool)
+    edge_1[:, 1] = True
+    assert set(rank_transfers(problem, state, optimum, edge_1, False, value)[:, 1].tolist()) == {1}
 
 
 def test_the_shortlist_of_exchanges_holds_the_best():
     problem, state, value, exact = setting(2)
-    now = optimum_of(problem, state, value)
-    fill_transfers(problem, state, now, np.ones((12, 4), dtype=bool), False)
-    pairs = rank_exchanges(problem, state, now, 10)
+    optimum = optimum_of(problem, state, value)
+    fill_transfers(problem, state, optimum, np.ones((12, 4), dtype=bool), False)
+    pairs = rank_exchanges(problem, state, optimum, 10)
     assert pairs.shape == (10, 2)
     costs = {}
     for a in range(12):
@@ -133,31 +133,31 @@ def test_the_shortlist_of_exchanges_holds_the_best():
                 costs[a, b] = exact(moved)
     best = min(costs, key=lambda pair: costs[pair])
     assert best in {tuple(pair) for pair in pairs.tolist()}
-    kept = solve_exchanges(problem, state, now, pairs, False, value)
-    assert tuple(kept[0].tolist()) == best
+    confirmed = solve_exchanges(problem, state, optimum, pairs, False, value)
+    assert tuple(confirmed[0].tolist()) == best
 
 
-def test_entries_of_other_prices_are_good_for_estimates_and_are_not_taken_for_bounds():
-    everywhere = np.ones((12, 4), dtype=bool)
+def test_entries_at_other_prices_serve_estimates_but_not_bounds():
+    all_links = np.ones((12, 4), dtype=bool)
     errors = {False: [], True: []}
     for seed in range(6):
         problem, state, value, exact = setting(seed)
         trial = blank_state(problem, state.assignment, False, 0)
-        for _ in range(3):  # moves, so that prices are left behind
-            now = optimum_of(problem, state, value)
-            (h, k), *_ = rank_transfers(problem, state, now, everywhere, False, np.inf).tolist()
+        for _ in range(3):  # the prices of later moves differ from those of old entries
+            optimum = optimum_of(problem, state, value)
+            (h, k), *_ = rank_transfers(problem, state, optimum, all_links, False, np.inf).tolist()
             value = min(value, try_move(problem, state, trial, h, k, False, value))
-        now = optimum_of(problem, state, value)
-        fill_transfers(problem, state, now, everywhere, False)
+        optimum = optimum_of(problem, state, value)
+        fill_transfers(problem, state, optimum, all_links, False)
         for all_new in (False, True):
             if all_new:
-                fill_transfers(problem, state, now, everywhere, True)
+                fill_transfers(problem, state, optimum, all_links, True)
             for device, k, moved in transfers(state, 4):
                 m = int(state.assignment[device])
                 if state.solved.size[m] == 1 or state.solved.size[k] == 0:
                     continue
                 here, there = state.tables.out_cost[device], state.tables.in_cost[device, k]
-                estimate, bound = value_of_move(problem, state, now, m, k, here, there)
+                estimate, bound = value_of_move(problem, state, optimum, m, k, here, there)
                 new = here[PAID] == state.solved.edge[WEIGHT, m] and there[PAID] == state.solved.edge[WEIGHT, k]
                 assert new or not all_new
                 assert (bound > -np.inf) == new

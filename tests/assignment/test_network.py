@@ -1,4 +1,4 @@
-"""The Q-networks: one pass equals the H states of equation (25), padding of both kinds changes nothing, dueling."""
+"""The Q-networks: one pass equals the H states of equation (25), and padding changes nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_one_pass_is_all_states_of_equation_25():
     with torch.no_grad():
         whole = network(chi)
         for t in range(7):
-            # s_t: χ_1 … χ_t forward, χ_H … χ_t backward; the outputs at the ends are what the heads see.
+            # State s_t is χ_1 … χ_t forward and χ_H … χ_t backward; the heads read the last output of each.
             ahead = network.body.ahead(chi[:, : t + 1])[0][:, -1]
             back = network.body.back(chi[:, t:].flip(1))[0][:, -1]
             z = torch.cat([ahead, back], dim=-1)[:, None]
@@ -35,22 +35,22 @@ def test_one_pass_is_all_states_of_equation_25():
             torch.testing.assert_close(q[:, 0], whole[:, t], atol=1e-6, rtol=1e-5)
 
 
-def test_the_bilstm_is_torchs_packed_one():
-    ours = BiLstm(5, 8)
-    theirs = torch.nn.LSTM(5, 8, batch_first=True, bidirectional=True)
-    state = dict(ours.ahead.state_dict())
-    state |= {f"{name}_reverse": value for name, value in ours.back.state_dict().items()}
-    theirs.load_state_dict(state)
+def test_the_bilstm_equals_torchs_packed_bilstm():
+    bilstm = BiLstm(5, 8)
+    reference = torch.nn.LSTM(5, 8, batch_first=True, bidirectional=True)
+    state = dict(bilstm.ahead.state_dict())
+    state |= {f"{name}_reverse": value for name, value in bilstm.back.state_dict().items()}
+    reference.load_state_dict(state)
     x, lengths = torch.randn(3, 6, 5), torch.tensor([6, 2, 4])
     with torch.no_grad():
         packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-        expected, _ = torch.nn.utils.rnn.pad_packed_sequence(theirs(packed)[0], batch_first=True)
-        got = ours(x, lengths)
+        expected, _ = torch.nn.utils.rnn.pad_packed_sequence(reference(packed)[0], batch_first=True)
+        outputs = bilstm(x, lengths)
     for i, n in enumerate(lengths):
-        torch.testing.assert_close(got[i, :n], expected[i, :n], atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(outputs[i, :n], expected[i, :n], atol=1e-6, rtol=1e-5)
 
 
-def test_dueling_by_hand():
+def test_dueling_agrees_with_equation_20_by_hand():
     q = dueling(torch.tensor([[[2.0]]]), torch.tensor([[[1.0, 4.0, 7.0]]]))
     torch.testing.assert_close(q, torch.tensor([[[-1.0, 2.0, 5.0]]]))
     masked = dueling(torch.tensor([[[2.0]]]), torch.tensor([[[1.0, 4.0, 7.0]]]), torch.tensor([[[True, True, False]]]))
@@ -58,7 +58,7 @@ def test_dueling_by_hand():
 
 
 @pytest.mark.parametrize("spec", [SHARED, NetworkSpec("bilstm", "db", num_edges=6, hidden=16)])
-def test_devices_of_padding_change_nothing(spec):
+def test_padded_devices_change_nothing(spec):
     network = build_network(spec)
     x = rows(2, 9, 6)
     x[1, 5:] = 0.0
@@ -69,7 +69,7 @@ def test_devices_of_padding_change_nothing(spec):
     assert torch.isfinite(together).all()
 
 
-def test_edges_of_padding_change_nothing_and_are_never_chosen():
+def test_padded_edges_change_nothing_and_are_never_chosen():
     network = build_network(SHARED)
     x = rows(2, 9, 3)
     wide = torch.from_numpy(pad_edges(x.numpy(), WIDTHS["db"], 6))
@@ -81,14 +81,14 @@ def test_edges_of_padding_change_nothing_and_are_never_chosen():
     assert network.edge_mask(wide).shape == padded.shape
 
 
-def test_shared_weights_do_not_know_the_edges_order():
+def test_shared_weights_do_not_depend_on_the_order_of_the_edges():
     network = build_network(SHARED)
     x, link = rows(1, 8, 4), WIDTHS["db"].link
     order = [2, 0, 3, 1]
-    turned = x.clone()
-    turned[..., : 4 * link] = x[..., : 4 * link].reshape(1, 8, 4, link)[:, :, order].reshape(1, 8, -1)
+    permuted = x.clone()
+    permuted[..., : 4 * link] = x[..., : 4 * link].reshape(1, 8, 4, link)[:, :, order].reshape(1, 8, -1)
     with torch.no_grad():
-        torch.testing.assert_close(network(turned), network(x)[..., order], atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(network(permuted), network(x)[..., order], atol=1e-5, rtol=1e-4)
         assert network(rows(1, 8, 11)).shape == (1, 8, 11)  # any M
 
 
@@ -111,6 +111,6 @@ def test_gradients_reach_every_weight():
         ({"num_edges": 2.5}, "num_edges.*2.5"),
     ],
 )
-def test_bad_specifications(options, text):
+def test_bad_specifications_are_refused(options, text):
     with pytest.raises(ConfigError, match=text):
         NetworkSpec(**options)

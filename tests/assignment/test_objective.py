@@ -1,4 +1,4 @@
-"""What every searching assigner is given: bad values are refused by name, before any kernel runs."""
+"""The input of the searching assigners: bad values are refused by name before any kernel runs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_bad_schedule_is_an_error(call, devices, text):
         call(FLEET, devices)
 
 
-def test_a_joint_deadline_that_is_no_number_names_edge_and_device():
+def test_an_infinite_joint_deadline_names_edge_and_device():
     gain = FLEET.gain.copy()
     gain[4] = 1e-310
     with pytest.raises(InfeasibleError, match=r"edge 2.*device 4"):

@@ -1,4 +1,4 @@
-"""Policies by name and as files; what is wrong with a file is tested where one is used, in test_d3qn."""
+"""Policies by name and by path; test_d3qn has the tests of wrong files."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def test_an_unknown_name_lists_the_shipped_ones(name):
 def test_a_path_is_a_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     network = build_network(NetworkSpec("bilstm", "db", num_edges=3, hidden=8))
-    save_policy("mine.safetensors", network, {})
+    save_policy("own.safetensors", network, {})
     save_policy("any_deployment.safetensors", network, {})
-    assert build_assigner("d3qn", policy="mine.safetensors").spec.num_edges == 3
-    assert build_assigner("d3qn", policy="any_deployment.safetensors").spec.num_edges == 3  # the file here
+    assert build_assigner("d3qn", policy="own.safetensors").spec.num_edges == 3
+    assert build_assigner("d3qn", policy="any_deployment.safetensors").spec.num_edges == 3  # the file in this folder
     assert build_assigner("d3qn", policy="any_deployment").path == SHIPPED
     with pytest.raises(ConfigError, match="does not exist"):
-        build_assigner("d3qn", policy="folder/mine")
+        build_assigner("d3qn", policy="folder/own")
 
 
 def test_a_policy_of_one_deployment_warns_on_another(tmp_path, caplog):
@@ -47,17 +47,17 @@ def test_a_policy_of_one_deployment_warns_on_another(tmp_path, caplog):
     card = {"trained_on": {"specification": {"fleet": {"deployment_seed": 0}}}}
     save_policy(tmp_path / "p.safetensors", build_network(NetworkSpec("bilstm", "paper", num_edges=5, hidden=8)), card)
 
-    def warned(*overrides):
+    def warnings_of(*overrides):
         caplog.clear()
         with caplog.at_level(logging.WARNING, logger="hflray"):
             configured_assigner(load_config(overrides=["assignment.name=d3qn", *overrides]))
         return [record.getMessage() for record in caplog.records]
 
-    mine = f"assignment.policy={tmp_path / 'p.safetensors'}"
-    assert not warned(mine, "fleet.deployment_seed=0")
-    (said,) = warned(mine, "fleet.deployment_seed=3")
-    assert "fleet.deployment_seed is 3" in said
-    assert "deployment 0 alone" in said
-    assert not warned(mine, "fleet.deployment_seed=3")  # once
-    assert "is null" in warned(mine)[0]
-    assert not warned("fleet.deployment_seed=3")  # the default is for any
+    setting = f"assignment.policy={tmp_path / 'p.safetensors'}"
+    assert not warnings_of(setting, "fleet.deployment_seed=0")
+    (message,) = warnings_of(setting, "fleet.deployment_seed=3")
+    assert "fleet.deployment_seed is 3" in message
+    assert "deployment 0 alone" in message
+    assert not warnings_of(setting, "fleet.deployment_seed=3")  # the warning is shown once
+    assert "is null" in warnings_of(setting)[0]
+    assert not warnings_of("fleet.deployment_seed=3")  # the default policy is for any deployment
