@@ -1,13 +1,13 @@
 """All benchmarks in one go: `python -m tests.benchmarks [run|check|keep|list]`; `make bench` pauses the queue for it.
 
-run    measures what is not there yet at this commit, each benchmark in a process of its own with a time limit, into
-       hflray_results/bench/CPU.json; one that fails is kept as failed, and the others go on
-check  says which ratios of that file are more than 10 % below those of tests/benchmarks/results/CPU.json (exit code 1;
-       2 if nothing could be compared)
-keep   makes that file the one of this CPU in tests/benchmarks/results, to be committed
+run    measures the tables that are missing at this commit, each benchmark in its own process with a time limit, and
+       writes hflray_results/bench/CPU.json; a benchmark that fails is stored as failed, and the others continue
+check  names the ratios of that file that are more than 10 % below those of tests/benchmarks/results/CPU.json (exit
+       code 1; 2 if nothing could be compared)
+keep   copies that file to tests/benchmarks/results as the file of this CPU, to be committed
 list   names the benchmarks and their tables
 
-Where two processes of a bare loop do less than 1.5 times the work of one, what runs on two CPUs is not measured.
+If two processes of a bare loop do less than 1.5 times the work of one, parallel tables are not measured.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What runs in one process.
+    """A benchmark, which runs in one process.
 
     Attributes:
-        name: for ``--only`` and the log.
-        command: the file in this folder, and its arguments.
-        keys: of its tables, all of them.
-        limit_s: after so many seconds it is ended, and what it has not said by then has failed.
+        name: name for ``--only`` and the log.
+        command: file in this folder, and its arguments.
+        keys: keys of all its tables.
+        limit_s: time after which it is ended, s; tables that are missing then have failed.
         parallel: whether several of its processes or threads work at the same time.
     """
 
@@ -82,10 +82,10 @@ BENCHMARKS = (
 
 
 def chosen(only: Sequence[str], benchmarks: Sequence[Benchmark] = BENCHMARKS) -> list[Benchmark]:
-    """The benchmarks of these names, files (without .py) or keys; all without any.
+    """Return the benchmarks with these names, files (without .py) or keys; an empty `only` selects all.
 
     Raises:
-        ValueError: a word names none.
+        ValueError: a word names no benchmark.
     """
     found: list[Benchmark] = []
     for word in only:
@@ -97,12 +97,12 @@ def chosen(only: Sequence[str], benchmarks: Sequence[Benchmark] = BENCHMARKS) ->
 
 
 def done(benchmark: Benchmark, results: Results) -> bool:
-    """Whether all its tables are there. What failed or was not measured is tried again."""
+    """Return whether all its tables are measured; a failed table is tried again."""
     return all(results.tables.get(key, {}).get("status") == "measured" for key in benchmark.keys)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """End a process and all below it: Ray's are in sessions of their own."""
+    """End a process and its descendants, because Ray's processes have their own sessions."""
     try:
         family = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
     except psutil.NoSuchProcess:
@@ -116,12 +116,12 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 def measure(benchmark: Benchmark, results: Results, log: Path) -> None:
-    """Run one benchmark and keep its tables in `results`; those that it did not give have failed.
+    """Run one benchmark and store its tables in `results`; missing tables are stored as failed.
 
     Args:
-        benchmark: which.
-        results: changed.
-        log: where to write what it says.
+        benchmark: the benchmark.
+        results: overwritten for the benchmark's tables.
+        log: file for the benchmark's output.
     """
     script = Path(__file__).parent / benchmark.command[0]
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -154,7 +154,7 @@ def measure(benchmark: Benchmark, results: Results, log: Path) -> None:
 
 
 def summary(benchmark: Benchmark, results: Results) -> str:
-    """The tables of a benchmark in short, a line each."""
+    """Return a short line for each table of a benchmark."""
     lines = []
     for key in benchmark.keys:
         table = results.tables[key]
@@ -174,16 +174,16 @@ def run(
     again: bool = False,
     benchmarks: Sequence[Benchmark] = BENCHMARKS,
 ) -> bool:
-    """Measure what is not in the file yet; return whether nothing failed.
+    """Measure the tables that the file lacks, and return whether none failed.
 
     Args:
-        results_file: written after every benchmark.
-        quick: the small sizes.
-        only: names, see `chosen`.
-        again: also what is there.
-        benchmarks: all there are.
+        results_file: the file, which is written after every benchmark.
+        quick: whether to use the small sizes.
+        only: names; see `chosen`.
+        again: whether to measure existing tables again.
+        benchmarks: all benchmarks.
     """
-    wanted = chosen(only, benchmarks)
+    selected = chosen(only, benchmarks)
     results = Results.here(quick)
     if results_file.is_file():
         before = Results.read(results_file)
@@ -198,8 +198,8 @@ def run(
     print(f"{results.machine['cpu']}, {len(cpus)} CPUs, load {os.getloadavg()[0]:.1f}; commit {results.commit[:12]}")
     print(f"{found.text() if found else refused}{': no parallel table is measured' if refused else ''}", flush=True)
     failed = False
-    for number, benchmark in enumerate(wanted, 1):
-        print(f"[{number}/{len(wanted)}] {benchmark.name}", end="", flush=True)
+    for number, benchmark in enumerate(selected, 1):
+        print(f"[{number}/{len(selected)}] {benchmark.name}", end="", flush=True)
         if not again and done(benchmark, results):
             print(": is there already")
             continue
@@ -219,7 +219,7 @@ def run(
 
 
 def check(new: Path, old: Path) -> int:
-    """Print what got slower; the exit code."""
+    """Print which ratios fell, and return the exit code."""
     for path, how in ((new, "make bench writes it"), (old, "make bench-keep makes it")):
         if not path.is_file():
             print(f"{path}: there is no such file; {how}")
@@ -240,14 +240,14 @@ def check(new: Path, old: Path) -> int:
 
 
 def keep(new: Path, old: Path) -> int:
-    """Make `new` the file of this CPU; the exit code."""
+    """Make `new` the file of this CPU, and return the exit code."""
     if not new.is_file():
         print(f"{new}: there is no such file; make bench writes it")
         return 2
     results = Results.read(new)
-    lacking = [key for b in BENCHMARKS for key in b.keys if key not in results.tables]
-    if results.quick or lacking:
-        why = "has the small sizes of --quick" if results.quick else f"has no {', '.join(lacking)}: make bench goes on"
+    missing = [key for b in BENCHMARKS for key in b.keys if key not in results.tables]
+    if results.quick or missing:
+        why = "has the small sizes of --quick" if results.quick else f"has no {', '.join(missing)}: make bench goes on"
         print(f"{new} {why}; it is not kept")
         return 2
     for key, table in results.tables.items():
@@ -260,7 +260,7 @@ def keep(new: Path, old: Path) -> int:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Do what is asked for; the exit code."""
+    """Run the command, and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,6 +1,6 @@
-"""A bare loop: the yardstick beside which seconds become ratios, and the proof that two CPUs do the work of two.
+"""A bare loop: the unit of time in ratios, and a test of whether two CPUs do twice the work of one.
 
-`python tests/benchmarks/_bare.py CPU` serves `scaling`: for every line with a number of seconds, it turns that long.
+`python tests/benchmarks/_bare.py CPU` serves `scaling`: for each line with a number of seconds it runs that long.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-SCALES = 1.5  # times the work of one loop that two together must do; below, nothing parallel is compared
+SCALES = 1.5  # least work of two loops, in units of one loop's, at which parallel tables are measured
 
 
 def work() -> float:
-    """The piece of work that a loop repeats: plain Python and NumPy in equal parts, about 1 ms, on one core."""
+    """Do the work that a loop repeats: plain Python and NumPy in equal parts, about 1 ms on one core."""
     values = np.arange(20_000, dtype=np.float64)
     total = 0.0
     for i in range(10):
@@ -29,10 +29,10 @@ def work() -> float:
 
 
 def yardstick_s(seconds: float = 0.3, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Seconds of `work`: the median over at least five times and so many seconds.
+    """Return the seconds of `work`: the median over at least five runs and `seconds` seconds.
 
-    What is measured with no other program beside it is divided by this, so that a slower machine, or a slower hour of
-    the same one, does not look like slower code.
+    A time that is not compared with another program is divided by this, so that a slow machine, or a slow hour of the
+    same machine, does not look like slow code.
     """
     work()
     times, end = [], time.perf_counter() + seconds
@@ -45,12 +45,12 @@ def yardstick_s(seconds: float = 0.3, clock: Callable[[], float] = time.perf_cou
 
 @dataclass(frozen=True)
 class Scaling:
-    """What bare loops do, in pieces of work a second.
+    """The speed of bare loops, in pieces of work per second.
 
     Attributes:
-        one: of one process, alone on the machine.
-        two: of two processes together, each on a CPU of its own.
-        ratio: the median of the turns' ratios; 2 on two CPUs that do not slow each other.
+        one: speed of one process alone on the machine.
+        two: speed of two processes together, each on its own CPU.
+        ratio: median of the turns' ratios; it is 2 if the two CPUs do not slow each other.
     """
 
     one: float
@@ -59,19 +59,19 @@ class Scaling:
 
     @property
     def enough(self) -> bool:
-        """Whether what runs on two CPUs can be compared here."""
+        """Whether parallel tables can be compared on this machine."""
         return self.ratio >= SCALES
 
     def text(self) -> str:
-        """A sentence for the screen, and for the tables that are not measured."""
-        said = f"two processes of a bare loop together do {self.ratio:.2f} × the work of one"
+        """Return a sentence for the screen and for the tables that are not measured."""
+        text = f"two processes of a bare loop together do {self.ratio:.2f} × the work of one"
         if self.enough:
-            return said
-        return f"{said}, at least {SCALES} × is needed to compare what runs on two CPUs"
+            return text
+        return f"{text}, at least {SCALES} × is needed to compare what runs on two CPUs"
 
 
 def scaling(cpus: Sequence[int], seconds: float = 1.0, turns: int = 5) -> Scaling:
-    """Let one loop and two loops run in turns, on the first two of these CPUs."""
+    """Run one loop and two loops in turns on the first two of these CPUs, and return their speeds."""
     loops = [
         subprocess.Popen(
             [sys.executable, __file__, str(cpu)],
@@ -83,15 +83,15 @@ def scaling(cpus: Sequence[int], seconds: float = 1.0, turns: int = 5) -> Scalin
         for cpu in cpus[:2]
     ]
 
-    def rate(some: list[subprocess.Popen[str]]) -> float:
-        for loop in some:
+    def rate(group: list[subprocess.Popen[str]]) -> float:
+        for loop in group:
             assert loop.stdin is not None
             loop.stdin.write(f"{seconds}\n")
             loop.stdin.flush()
-        return sum(float(loop.stdout.readline()) for loop in some if loop.stdout is not None)
+        return sum(float(loop.stdout.readline()) for loop in group if loop.stdout is not None)
 
     try:
-        rate(loops)  # the first time pays for imports
+        rate(loops)  # the first run includes the imports
         pairs = [(rate(loops[:1]), rate(loops)) for _ in range(turns)]
     finally:
         for loop in loops:

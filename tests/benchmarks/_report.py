@@ -1,7 +1,7 @@
-"""What benchmarks share: tables as data, and the conditions under which they were measured. Run by none by itself.
+"""Helpers of all benchmarks: tables as data, and the conditions under which they are measured.
 
-A benchmark yields `Table` objects to `publish`, which prints each one when it is there and, with ``--json FILE``,
-appends it to a file as a line of JSON. `python -m tests.benchmarks` runs all of them that way.
+A benchmark yields `Table` objects to `publish`, which prints each one as soon as it is measured and, with ``--json
+FILE``, appends it to a file as a line of JSON. `python -m tests.benchmarks` runs all benchmarks in this way.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import psutil
 
 from hflray.training.machine import available_cpus
 
-QUIET = 0.25  # of a CPU, for each CPU that there is: what the rest of the machine may do beside a measurement
+QUIET = 0.25  # CPUs per CPU of the machine that other processes may use during a measurement
 
 
 @dataclass
@@ -32,15 +32,15 @@ class Table:
     """A table of a benchmark.
 
     Attributes:
-        title: what was measured, with the settings.
+        title: the measurement and its settings.
         columns: the key of each column in `rows`, its heading, and the format of its values; the first holds names.
         rows: one value or None for each key.
-        facts: single figures beside the table, by name.
-        notes: sentences to print below it.
-        key: its name in the file of all tables, ``benchmark/what``.
-        ratios: by name, how many times as fast it was as something else in the same run (another program, the bare loop
-            without what is measured, or `_bare.work`). A greater one is better; `make bench-check` compares them.
-        not_measured: why there is nothing in it; empty if there is.
+        facts: single figures besides the rows, by name.
+        notes: sentences that are printed below the table.
+        key: name of the table in the file of all tables, ``benchmark/table``.
+        ratios: by name, speed divided by that of something else in the same run (another program, the bare loop without
+            the measured part, or `_bare.work`). A greater ratio is better; `make bench-check` compares them.
+        not_measured: the reason why the table is empty; empty if it was measured.
     """
 
     title: str
@@ -53,7 +53,7 @@ class Table:
     not_measured: str = ""
 
     def text(self) -> str:
-        """The table for the screen."""
+        """Return the table as text for the screen."""
         if self.not_measured:
             return f"{self.title}\n  not measured: {self.not_measured}"
         cells = [[heading for _, heading, _ in self.columns]]
@@ -70,12 +70,13 @@ class Table:
         return "\n".join([self.title, *(lines if self.columns else ()), *(f"  {note}" for note in self.notes)])
 
     def json(self) -> dict[str, Any]:
-        """The table as JSON has it: plain numbers, and null for what is none."""
+        """Return the table as values for JSON, with null for numbers that are not finite."""
         found: dict[str, Any] = _plain(dataclasses.asdict(self))
         return found
 
 
 def _plain(value: Any) -> Any:
+    """Return the value with plain numbers of six digits, and None for numbers that are not finite."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -88,7 +89,7 @@ def _plain(value: Any) -> Any:
 
 
 def arguments(doc: str | None) -> argparse.ArgumentParser:
-    """A parser with what every benchmark understands; `doc`: its module's docstring. For the program itself only."""
+    """Return a parser with the options of every benchmark; `doc` is its module's docstring. For `main` only."""
     adopt_orphans()
     parser = argparse.ArgumentParser(description=(doc or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small sizes: whether it runs, not how fast it is")
@@ -97,17 +98,17 @@ def arguments(doc: str | None) -> argparse.ArgumentParser:
 
 
 def publish(tables: Iterable[Table], file: Path | None = None) -> None:
-    """Print each table when it is there, with the conditions it was measured in; `file`: append it there as JSON."""
-    left = iter(tables)
+    """Print each table and its conditions as soon as it is measured, and append it to `file` as JSON."""
+    remaining = iter(tables)
     while True:
         begin = time.perf_counter()
-        with conditions() as found:
-            table = next(left, None)
+        with conditions() as surroundings:
+            table = next(remaining, None)
         if table is None:
             return
         if "load" not in table.facts and not table.not_measured:
-            table.facts |= found.facts()
-            table.notes += found.text().splitlines()
+            table.facts |= surroundings.facts()
+            table.notes += surroundings.text().splitlines()
         print(table.text() + "\n", flush=True)
         if file is not None:
             line = table.json() | {"wall_s": round(time.perf_counter() - begin, 1)}
@@ -116,7 +117,7 @@ def publish(tables: Iterable[Table], file: Path | None = None) -> None:
 
 
 def cpu_name() -> str:
-    """The CPU as the system names it, with family and model, because virtual machines hide the rest."""
+    """Return the system's name of the CPU, with family and model, which virtual machines do not hide."""
     found: dict[str, str] = {}
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
@@ -130,38 +131,38 @@ def cpu_name() -> str:
 
 
 def busy_cpu_s() -> float:
-    """CPU seconds that this machine has worked since it started, and that its host took away from it ("steal")."""
+    """Return the CPU seconds that this machine has worked since its start, and that its host took from it ("steal")."""
     spent = psutil.cpu_times()._asdict()
     return sum(spent.get(name, 0.0) for name in ("user", "nice", "system", "irq", "softirq", "steal"))
 
 
 def adopt_orphans() -> None:
-    """Become the parent of what ended children leave behind (Ray's do), so that `own_cpu_s` counts it. Linux only."""
+    """Adopt the processes that ended children (such as Ray's) leave, so that `own_cpu_s` counts them. Linux only."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 
 
 def own_cpu_s() -> float:
-    """CPU seconds of this process and of all below it, those that have ended and those that live."""
+    """Return the CPU seconds of this process and of its living and ended descendants."""
     spent = sum(os.times()[:4])
     for child in psutil.Process().children(recursive=True):
         try:
             times = child.cpu_times()
         except psutil.Error:
-            continue  # it has just ended
+            continue  # the process has just ended
         spent += times.user + times.system + times.children_user + times.children_system
     return spent
 
 
 @dataclass
 class Conditions:
-    """Where and beside what something was measured.
+    """The machine and the other work during a measurement.
 
     Attributes:
-        machine: the CPU.
-        cpus: how many this process may use.
-        load: the average over the minute before the start. After another benchmark it is that one's.
-        others_cpus: CPUs that other processes (and the host) had meanwhile, on average; None while it is not over.
+        machine: name of the CPU.
+        cpus: number of CPUs that this process may use.
+        load: load average over the minute before the start, which may be that of the benchmark before.
+        others_cpus: average number of CPUs that other processes and the host used meanwhile; None before the end.
     """
 
     machine: str
@@ -171,15 +172,15 @@ class Conditions:
 
     @property
     def busy(self) -> bool:
-        """Whether the rest of the machine did too much; before the end, by the load average."""
+        """Whether other processes used too much; before the end, the load average decides."""
         return (self.load if self.others_cpus is None else self.others_cpus) > QUIET * self.cpus
 
     def facts(self) -> dict[str, float]:
-        """For `Table.facts`."""
+        """Return the figures for `Table.facts`."""
         return {"load": self.load, "others_cpus": float("nan") if self.others_cpus is None else self.others_cpus}
 
     def text(self) -> str:
-        """What to print beside the figures."""
+        """Return the lines that are printed with the figures."""
         said = f"{self.machine}; {self.cpus} CPUs; load average {self.load:.1f} at the start"
         if self.others_cpus is not None:
             said += f"; other processes had {self.others_cpus:.2f} CPUs meanwhile"
@@ -194,11 +195,11 @@ class Conditions:
 
 @contextmanager
 def conditions(own: Callable[[], float] = own_cpu_s, load: float | None = None) -> Iterator[Conditions]:
-    """Watch the machine while the block runs.
+    """Measure the machine's other work while the block runs.
 
     Args:
-        own: CPU seconds so far of all that belongs to the benchmark.
-        load: the load average before it started anything; None: now.
+        own: returns the CPU seconds of the benchmark's processes so far.
+        load: load average before the benchmark started any process; None: the present one.
     """
     found = Conditions(cpu_name(), len(available_cpus()), os.getloadavg()[0] if load is None else load)
     begin, busy, mine = time.perf_counter(), busy_cpu_s(), own()
@@ -209,7 +210,7 @@ def conditions(own: Callable[[], float] = own_cpu_s, load: float | None = None) 
 
 @contextmanager
 def on_cpus(cpus: Iterable[int]) -> Iterator[None]:
-    """Keep this thread, and the threads and processes it starts meanwhile, on these CPUs (where that can be done)."""
+    """Keep this thread, and the threads and processes that it starts, on these CPUs, if the system supports that."""
     if not hasattr(os, "sched_setaffinity"):
         yield
         return
@@ -222,14 +223,14 @@ def on_cpus(cpus: Iterable[int]) -> Iterator[None]:
 
 
 def check_objectives(mine: np.ndarray, reference: np.ndarray, above: float, below: float) -> tuple[float, float]:
-    """Both sides must have found the same objectives, (n,); NaN where the reference failed.
+    """Check that objectives, (n,), agree with a reference's, which are NaN where the reference failed.
 
     Returns:
-        The least and the greatest of ``(mine - reference) / reference``.
+        The smallest and the largest of ``(mine - reference) / reference``.
 
     Raises:
-        AssertionError: mine is above the reference by more than `above`, or below it by more than `below`, relative;
-            or the reference solved less than nine tenths.
+        AssertionError: an objective is above the reference by more than `above`, or below it by more than `below`,
+            relative; or the reference solved less than nine tenths.
     """
     solved = ~np.isnan(reference)
     if solved.mean() < 0.9:

@@ -1,10 +1,10 @@
-"""The file of all tables: what is in it, where it lies, and what got slower between two of them.
+"""The file of all tables: its content, its place, and the comparison of two files.
 
 A file is JSON: ``format``, ``commit``, ``machine`` (CPU, cores, memory, versions), ``quick``, ``bare_loops``
-(`_bare.Scaling`, or null with one CPU), and ``tables``: by key, what `_report.Table` holds, with
+(`_bare.Scaling`, or null with one CPU), and ``tables``: by key, the content of `_report.Table`, with
 
-* ``status``: ``measured``, ``not measured`` or ``failed``; ``message``: why, where it was not measured or failed;
-* ``date``, in UTC; ``wall_s``; ``load`` and ``others_cpus``, as `_report.Conditions`; ``busy``.
+* ``status``: ``measured``, ``not measured`` or ``failed``; ``message``: the reason if it was not measured or failed;
+* ``date`` in UTC; ``wall_s``; ``load`` and ``others_cpus``, as in `_report.Conditions`; ``busy``.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from tests.benchmarks._bare import Scaling
 from tests.benchmarks._report import QUIET, cpu_name
 
 FORMAT = 1
-KEPT = Path(__file__).parent / "results"  # the last file of each type of CPU; documents take their figures from here
-SLOWER = 0.10  # by how much a ratio must fall to be called slower
+KEPT = Path(__file__).parent / "results"  # the last file of each type of CPU, from which documents take their figures
+SLOWER = 0.10  # the fraction by which a ratio must fall to count as slower
 
 
 def slug(name: str) -> str:
-    """The name of a CPU as a file's name."""
+    """Return the name of a CPU as the name of a file."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def machine() -> dict[str, Any]:
-    """What is here."""
+    """Return this machine's CPU, cores, memory, system and versions."""
     found = environment()
     return {
         "cpu": cpu_name(),
@@ -47,13 +47,13 @@ def machine() -> dict[str, Any]:
 
 
 def now() -> str:
-    """The time in UTC, to the second."""
+    """Return the present time in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 @dataclass
 class Results:
-    """One file's content."""
+    """The content of a file."""
 
     commit: str
     machine: dict[str, Any]
@@ -63,15 +63,15 @@ class Results:
 
     @classmethod
     def here(cls, quick: bool = False) -> Results:
-        """Nothing measured yet, at this commit on this machine."""
+        """Return results without tables, at this commit and on this machine."""
         return cls(git_commit(), machine(), quick)
 
     @classmethod
     def read(cls, path: Path) -> Results:
-        """Read a file.
+        """Return the content of a file.
 
         Raises:
-            ValueError: it is none of these files, or of another format.
+            ValueError: the file is not such a file, or has another format.
         """
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
@@ -82,26 +82,26 @@ class Results:
             raise ValueError(f"{path} is not a file of benchmarks: {error!r}") from error
 
     def write(self, path: Path) -> None:
-        """Write the file; whoever reads it meanwhile sees the old one or the new one."""
+        """Write the file atomically: a reader sees the old file or the new one."""
         path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"format": FORMAT} | asdict(self), indent=1, ensure_ascii=False, sort_keys=False)
-        # A list of numbers or words on one line, so that a change of a row is a change of one line.
+        # Each list of numbers or words is on one line, so that a changed row is one changed line.
         text = re.sub(r"\[\s+([^][{}]*?)\s+\]", lambda m: "[" + re.sub(r"\s*\n\s*", " ", m[1]) + "]", text)
         beside = path.with_suffix(".part")
         beside.write_text(text + "\n", encoding="utf-8")
         beside.replace(path)
 
     def same_conditions(self, other: Results) -> bool:
-        """Whether tables of both may stand in one file: one commit, without changes beside it, on one machine."""
+        """Return whether both are of the same clean commit on the same machine, so that tables may be merged."""
         mine, theirs = ((r.commit, r.machine, r.quick) for r in (self, other))
         return mine == theirs and not self.commit.endswith("-dirty") and self.commit != "unknown"
 
     def loops(self, found: Scaling | None) -> None:
-        """Keep what bare loops did."""
+        """Store the speed of bare loops."""
         self.bare_loops = asdict(found) if found else None
 
     def measured(self, table: dict[str, Any]) -> None:
-        """Keep a table, as `_report.publish` wrote it."""
+        """Store a table from a line that `_report.publish` wrote."""
         table, key = dict(table), table["key"]
         message = table.pop("not_measured")
         facts = table["facts"]
@@ -112,20 +112,20 @@ class Results:
         self.tables[key] = about | {"load": load, "others_cpus": others, "busy": busy} | table
 
     def without(self, key: str, status: str, message: str) -> None:
-        """Keep that there is no such table, and why."""
+        """Store that a table is missing, and the reason."""
         self.tables[key] = {"status": status, "message": message, "date": now(), "ratios": {}}
 
 
 @dataclass
 class Comparison:
-    """What two files say of each other.
+    """The differences between two files.
 
     Attributes:
         slower: sentences about ratios that fell by more than `SLOWER`.
-        missing: sentences about tables and ratios that are not in both.
-        busy: tables that were measured beside other work, in either.
-        compared: how many ratios were.
-        faster: sentences about ratios that rose by as much.
+        missing: sentences about tables and ratios that one file lacks.
+        busy: tables that were measured beside other work in either file.
+        compared: number of ratios compared.
+        faster: sentences about ratios that rose by more than `SLOWER`.
     """
 
     slower: list[str] = field(default_factory=list)
@@ -136,10 +136,10 @@ class Comparison:
 
 
 def compare(new: Results, old: Results) -> Comparison:
-    """Compare ratios, never seconds.
+    """Compare the ratios of two files; seconds are not compared.
 
     Raises:
-        ValueError: they are of different CPUs, or a quick one and a full one.
+        ValueError: the files are of different CPUs, or only one has the small sizes.
     """
     if new.machine["cpu"] != old.machine["cpu"]:
         raise ValueError(f"one was measured on {new.machine['cpu']}, the other on {old.machine['cpu']}")

@@ -1,14 +1,14 @@
-"""What the actors cost beside what they compute, and what a GPU gains. ``make bench`` runs it.
+"""The overhead of the actors, and the gain of a GPU. ``make bench`` runs it.
 
     python tests/benchmarks/actors.py [--only noop memory clustering ahead gpu] [--data FOLDER]
 
-noop        a round in which nothing is trained: 1,000 devices on 2 actors; 20 devices with an actor each
-memory      of each device actor at the paper's setting (Fashion-MNIST, N = 100, H = 50, M = 5)
+noop        a round without training: 1,000 devices on 2 actors; 20 devices with an actor each
+memory      memory of each device actor at the paper's setting (Fashion-MNIST, N = 100, H = 50, M = 5)
 clustering  Algorithm 2 with the mini model on all 100 devices, on 2 actors
-ahead       a round in which nothing is trained, with the next one planned during its evaluation, and without
-gpu         50 devices trained at once against the same GPU's sequential loop; skipped without one
+ahead       a round without training, with and without planning the next round during its evaluation
+gpu         50 devices trained at once, compared with a sequential loop on the same GPU; skipped without a GPU
 
-Fashion-MNIST comes from FOLDER or $HFLRAY_DATA; without it, noise of its shape and size.
+Fashion-MNIST is read from FOLDER or $HFLRAY_DATA; without it, noise of its shape and size is used.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from tests.benchmarks._bare import yardstick_s
 from tests.benchmarks._report import Table, arguments, publish
 from tests.training.test_local import make_data, make_job
 
-PASSES_OF_A_SAMPLE = 5.52e6  # floating-point operations: forward, both gradients but the images'
+PASSES_OF_A_SAMPLE = 5.52e6  # floating-point operations of the forward pass and all gradients except the images'
 PARTS = ("noop", "memory", "clustering", "ahead", "gpu")
 
 
 def paper(folder: str | None, *overrides: str) -> ExperimentConfig:
-    """The paper's setting on Fashion-MNIST, or on noise of its shape."""
+    """Return the paper's setting on Fashion-MNIST, or on noise of its shape."""
     data = ["data.name=synthetic", "data.samples_per_device=[400, 700]"]
     if folder and (Path(folder) / "fashion_mnist.npz").is_file():
         data = ["data.name=fashion_mnist", f"data.root={folder}"]
@@ -48,7 +48,7 @@ def paper(folder: str | None, *overrides: str) -> ExperimentConfig:
 
 
 def noop(devices: int, actors: int, share: float, rounds: int = 30) -> tuple[float, float, float]:
-    """Seconds of a round in which nothing is trained, median and best, and until the first was over."""
+    """Return the median and the best time of a round without training, and the time until the first round ended, s."""
     begin = time.perf_counter()
     job, data = make_job(local_iterations=0, model="mini"), make_data((1,) * devices)
     vector = init_vector(build_model("mini", (1, 10, 10), 3), np.random.default_rng(0))
@@ -66,14 +66,14 @@ def noop(devices: int, actors: int, share: float, rounds: int = 30) -> tuple[flo
 
 
 def memory_mb(pid: int) -> tuple[float, float]:
-    """Proportional set size (shared pages divided) and resident set size of a process."""
+    """Return the proportional set size (shared pages divided) and the resident set size of a process, MB."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    found = {line.split()[0]: int(line.split()[1]) / 1024 for line in lines[1:]}
-    return found["Pss:"], found["Rss:"]
+    sizes = {line.split()[0]: int(line.split()[1]) / 1024 for line in lines[1:]}
+    return sizes["Pss:"], sizes["Rss:"]
 
 
 def memory(config: ExperimentConfig) -> list[tuple[float, float]]:
-    """Of each device actor, after two rounds with their evaluations."""
+    """Return `memory_mb` of each device actor after two rounds with evaluation."""
     import ray
 
     with Experiment(config) as experiment:
@@ -85,7 +85,7 @@ def memory(config: ExperimentConfig) -> list[tuple[float, float]]:
 
 
 def clustering(config: ExperimentConfig) -> tuple[float, float]:
-    """Seconds that Algorithm 2 takes once the actors are up, and its ARI."""
+    """Return the seconds of Algorithm 2 after the actors have started, and its ARI."""
     import ray
 
     with Experiment(config) as experiment:
@@ -98,10 +98,10 @@ def clustering(config: ExperimentConfig) -> tuple[float, float]:
 
 
 def ahead(config: ExperimentConfig, rounds: int) -> tuple[list[float], list[float], float]:
-    """Seconds of rounds without training: planned ahead, and not, in turns; and what planning one takes."""
+    """Return the seconds of rounds with and without planning ahead, in turns, and the seconds of planning a round."""
     both = []
     for may in (True, False):
-        experiment = Experiment(config, cpus=1)  # half of the two there are, for each
+        experiment = Experiment(config, cpus=1)  # each gets one of the two CPUs
         job = dataclasses.replace(experiment.job("hfl"), local_iterations=0)
         experiment.job = lambda *_, job=job: job  # type: ignore[method-assign, misc]
         if not may:
@@ -122,7 +122,7 @@ def ahead(config: ExperimentConfig, rounds: int) -> tuple[list[float], list[floa
 
 
 def at_once(device: str, devices: int, samples: int, repeats: int, precision: str = "float32") -> tuple[float, float]:
-    """Samples per second of a bare sequential loop over the devices, and of the batched kernel, on `device`."""
+    """Return the samples per second of a bare loop over the devices, and of the batched kernel, on `device`."""
     shape, local_iterations, batch = (1, 28, 28), 5, 64
     rng = np.random.default_rng(0)
     module = build_model("hfl", shape, 10).to(device)
@@ -165,14 +165,14 @@ def at_once(device: str, devices: int, samples: int, repeats: int, precision: st
 
 
 def noop_table(quick: bool) -> Table:
-    """Rounds in which nothing is trained."""
+    """Measure rounds without training."""
     columns = [
         ("row", "", ""),
         ("median_ms", "median, ms", ".1f"),
         ("best_ms", "best, ms", ".1f"),
         ("first_s", "the first was over after, s", ".1f"),
     ]
-    found = Table("rounds in which nothing is trained", columns, [], key="actors/no-op round")
+    table = Table("rounds in which nothing is trained", columns, [], key="actors/no-op round")
     settings = (("100 devices", 100, 2, 1.0), ("4 devices, an actor each", 4, 4, 0.1))
     if not quick:
         settings = (("1,000 devices", 1000, 2, 1.0), ("20 devices, an actor each", 20, 20, 0.1))
@@ -181,53 +181,53 @@ def noop_table(quick: bool) -> Table:
         median_s, best_s, ready_s = noop(*setting)
         loop_s = (loop_s + yardstick_s()) / 2
         row: dict[str, object] = {"median_ms": 1e3 * median_s, "best_ms": 1e3 * best_s, "first_s": ready_s}
-        found.rows.append({"row": name} | row)
-        found.ratios[name] = loop_s / median_s
-    found.notes.append("ratios: rounds in the time of a bare loop")
-    return found
+        table.rows.append({"row": name} | row)
+        table.ratios[name] = loop_s / median_s
+    table.notes.append("ratios: rounds in the time of a bare loop")
+    return table
 
 
 def memory_table(data: str | None, quick: bool) -> Table:
-    """Megabytes of an actor."""
+    """Measure the memory of the device actors."""
     columns = [
         ("row", "", ""),
         ("actors", "actors", "d"),
         ("pss_mb", "MB of each at most", ".0f"),
         ("rss_mb", "resident, MB", ".0f"),
     ]
-    found = Table("memory of the device actors, after two rounds", columns, [], key="actors/memory")
+    table = Table("memory of the device actors, after two rounds", columns, [], key="actors/memory")
     few = 4 if quick else 20
     for name, pool in (("2 actors", "training.num_actors=2"), ("an actor each", "training.devices_per_actor=1")):
         small = () if pool.endswith("2") else (f"scheduling.num_scheduled={few}",)
         each = memory(paper(data, pool, "training.local_iterations=1", "training.edge_iterations=1", *small))
         pss, rss = (max(column) for column in zip(*each, strict=True))
-        found.rows.append({"row": name, "actors": len(each), "pss_mb": pss, "rss_mb": rss})
-    return found
+        table.rows.append({"row": name, "actors": len(each), "pss_mb": pss, "rss_mb": rss})
+    return table
 
 
 def clustering_table(data: str | None, quick: bool) -> Table:
-    """Seconds of Algorithm 2."""
+    """Measure Algorithm 2."""
     columns = [("row", "", ""), ("s", "s on 2 actors", ".1f"), ("ari", "ARI", ".2f")]
-    found = Table("clustering all devices", columns, [], key="actors/clustering")
+    table = Table("clustering all devices", columns, [], key="actors/clustering")
     small = ("fleet.num_devices=20", "scheduling.num_scheduled=10") if quick else ()
     for name in ("ikc", "vkc"):
         loop_s = yardstick_s()
         seconds, ari = clustering(paper(data, f"scheduling.name={name}", *small))
-        found.rows.append({"row": name, "s": seconds, "ari": ari})
-        found.ratios[name] = (loop_s + yardstick_s()) / 2 / seconds
-    found.notes.append("ratios: clusterings in the time of a bare loop")
-    return found
+        table.rows.append({"row": name, "s": seconds, "ari": ari})
+        table.ratios[name] = (loop_s + yardstick_s()) / 2 / seconds
+    table.notes.append("ratios: clusterings in the time of a bare loop")
+    return table
 
 
 def ahead_table(data: str | None, quick: bool) -> Table:
-    """Rounds with the next one planned during their evaluation."""
+    """Measure rounds with and without planning the next round during their evaluation."""
     columns = [
         ("row", "", ""),
         ("planning_ms", "planning, ms", ".0f"),
         ("with_ms", "a round planned ahead, ms", ".0f"),
         ("without_ms", "and not, ms", ".0f"),
     ]
-    found = Table("rounds without training, the next one planned meanwhile", columns, [], key="actors/planned ahead")
+    table = Table("rounds without training, the next one planned meanwhile", columns, [], key="actors/planned ahead")
     large = ("fleet.num_devices=1000", "scheduling.num_scheduled=500", "data.samples_per_device=[20, 40]")
     settings = (
         ("d3qn, H = 50", ("assignment.name=d3qn",)),
@@ -238,13 +238,13 @@ def ahead_table(data: str | None, quick: bool) -> Table:
         config = paper(data, "max_rounds=100", "training.num_actors=2", *overrides)
         with_it, without, planning = ahead(config, 2 if quick else 6)
         one, other = statistics.median(with_it) * 1e3, statistics.median(without) * 1e3
-        found.rows.append({"row": name, "planning_ms": planning * 1e3, "with_ms": one, "without_ms": other})
-        found.ratios[name] = statistics.median(b / a for a, b in zip(with_it, without, strict=True))
-    return found
+        table.rows.append({"row": name, "planning_ms": planning * 1e3, "with_ms": one, "without_ms": other})
+        table.ratios[name] = statistics.median(b / a for a, b in zip(with_it, without, strict=True))
+    return table
 
 
 def gpu_table(quick: bool) -> Table:
-    """Many devices at once on a GPU against its own sequential loop."""
+    """Measure many devices at once on a GPU and a sequential loop on the same GPU."""
     columns = [
         ("row", "", ""),
         ("one", "sequential, samples/s", ",.0f"),
@@ -253,11 +253,11 @@ def gpu_table(quick: bool) -> Table:
         ("tflops", "TFLOP/s", ".2f"),
         ("product_tflops", "matrix product, TFLOP/s", ".1f"),
     ]
-    found = Table("training on a GPU", columns, [], key="actors/gpu")
+    table = Table("training on a GPU", columns, [], key="actors/gpu")
     if not torch.cuda.is_available():
-        found.not_measured = "torch finds no CUDA device"
-        return found
-    found.title += f", {torch.cuda.get_device_name()}"
+        table.not_measured = "torch finds no CUDA device"
+        return table
+    table.title += f", {torch.cuda.get_device_name()}"
     for precision in ("float32", "tf32", "bf16"):
         one, together = at_once("cuda", 50, 550, repeats=1 if quick else 5, precision=precision)
         kind = torch.bfloat16 if precision == "bf16" else torch.float32
@@ -269,7 +269,7 @@ def gpu_table(quick: bool) -> Table:
             a @ a
             torch.cuda.synchronize()
             best = min(best, time.perf_counter() - begin)
-        found.rows.append(
+        table.rows.append(
             {
                 "row": precision,
                 "one": one,
@@ -279,12 +279,12 @@ def gpu_table(quick: bool) -> Table:
                 "product_tflops": 2 * 8192**3 / best / 1e12,
             }
         )
-        found.ratios[precision] = together / one
-    return found
+        table.ratios[precision] = together / one
+    return table
 
 
 def tables(only: Sequence[str], data: str | None, quick: bool) -> Iterator[Table]:
-    """Measure, and yield each table when it is there. The arguments are those of the command line."""
+    """Measure, and yield each table as soon as it is measured. The arguments are those of the command line."""
     if set(only) != {"gpu"}:
         start_ray(2)
     if "noop" in only:

@@ -1,16 +1,16 @@
-"""Allocation against CVXPY with Clarabel, in one run: accuracy, and time as ratios. ``make bench`` runs it.
+"""Allocation compared with CVXPY and Clarabel in one run: accuracy, and time as ratios. ``make bench`` runs it.
 
     python tests/benchmarks/allocation.py [--only first one two hard] [--edges 200] [--stress 20000] [--repeats 5]
 
-Equals are compared: one thread on one CPU with one thread of CVXPY on the same CPU, then two threads on two CPUs with
-two processes of CVXPY, each on one of them with half of the edges. Both take turns, so that whatever else the machine
-does meets them alike; figures are medians over the turns, and ratios medians of the turns' ratios. CVXPY's problem is
-compiled once per size and its parameters changed, so that its canonicalisation is not counted against it, and its time
-is the median over the edges that it solved, so that what it spends on others is not counted either; its first solve of
-a size is shown beside it. The ratio of the CPU time that both got is the one that a busy machine changes least.
+Both sides have equal resources: one thread on one CPU is compared with one thread of CVXPY on the same CPU, and two
+threads on two CPUs with two processes of CVXPY, each on one of the CPUs with half of the edges. They take turns, so
+that other work on the machine affects both alike. Figures are medians over the turns, and ratios are medians of the
+turns' ratios. CVXPY's problem is compiled once per size and its parameters are changed, so that its canonicalisation
+does not count. Its time is the median over the edges that it solved, so that its failures do not count either. Its
+first solve of a size is shown separately. A busy machine changes the ratio of CPU times least.
 
-A warm start is measured on a batch that moved: the gain of every link is 1 dB higher or lower, by a coin. To solve a
-batch again that did not move is a row of its own. Whatever is timed must have found CVXPY's objectives.
+A warm start is measured on a changed batch, in which the gain of every link is 1 dB higher or lower at random. Solving
+an unchanged batch again is a row of its own. Every timed solution must have CVXPY's objectives.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ WORK = Workload(model_bits=BITS)
 BATCH = 20_000  # edges in a batch
 PARTS = ("first", "one", "two", "hard")
 PER_DEVICE = ("snr_hz", "cycles", "power_w", "max_cpu_hz")
-MOVE = 2  # the seed of how it moves
-STEP_DB = 1.0  # how far the gains of a moved batch are away
-# How far an objective may be above and below CVXPY's, relative. Ours is the better one; Clarabel stops within 1e-5.
+MOVE = 2  # seed of the changed gains
+STEP_DB = 1.0  # change of each gain in a moved batch
+# Largest relative distance of an objective above and below CVXPY's. Clarabel stops within 1e-5, so ours may be lower.
 ABOVE, BELOW = 1e-7, 1e-4
 
 
 def first_compile() -> tuple[float, str]:
-    """Seconds of the first allocation in a fresh process with an empty cache, and what it said."""
+    """Return the seconds of the first allocation in a new process with an empty cache, and its message."""
     code = (
         "import numpy as np, time\n"
         "from hflray.fleet import *; from hflray.cost import Workload; from hflray.allocation import allocate_round\n"
@@ -78,7 +78,7 @@ def first_compile() -> tuple[float, str]:
 
 
 def moved(problems: Sequence[EdgeProblem], rng: np.random.Generator, step_db: float = STEP_DB) -> list[EdgeProblem]:
-    """The same edges with the gain of every link `step_db` higher or lower, by a coin."""
+    """Return the edges with the gain of every link `step_db` higher or lower at random."""
     return [
         dataclasses.replace(p, snr_hz=p.snr_hz * 10 ** (rng.choice([-step_db, step_db], len(p.snr_hz)) / 10))
         for p in problems
@@ -86,7 +86,7 @@ def moved(problems: Sequence[EdgeProblem], rng: np.random.Generator, step_db: fl
 
 
 def flat(problems: Sequence[EdgeProblem]) -> tuple[Edges, np.ndarray]:
-    """The arguments of `solve_batch` for these edges."""
+    """Return the arguments of `solve_batch` for these edges."""
     edges = Edges(
         np.cumsum([0] + [len(p.members) for p in problems]).astype(np.intp),
         Devices(*(np.concatenate([getattr(p, name) for p in problems]) for name in PER_DEVICE)),
@@ -98,12 +98,12 @@ def flat(problems: Sequence[EdgeProblem]) -> tuple[Edges, np.ndarray]:
 
 
 def objectives(solution: Solution) -> np.ndarray:
-    """Σ energy + λ · delay of each edge, (e,); λ is 1 here."""
+    """Return Σ energy + λ · delay of each edge, (e,), J; λ is 1."""
     return solution.feasible.energy_j + solution.feasible.delay_s
 
 
 def serve(pipe: Connection, sets: list[list[EdgeProblem]]) -> None:
-    """A process of CVXPY: for every number received, solve that set of edges and answer with a `Round`."""
+    """Run CVXPY in this process: for every number received, solve that set of edges and send a `Round`."""
     from hflray.allocation.cvxpy import _programme
     from hflray.allocation.cvxpy import solve_edge as solve_with_cvxpy
 
@@ -113,7 +113,7 @@ def serve(pipe: Connection, sets: list[list[EdgeProblem]]) -> None:
     pipe.send(time.perf_counter() - begin)
     while (number := pipe.recv()) is not None:
         problems = sets[number]
-        found, seconds, cpu_seconds = np.full(len(problems), np.nan), [], []
+        result, seconds, cpu_seconds = np.full(len(problems), np.nan), [], []
         wall, cpu = time.perf_counter(), time.process_time()
         for i, problem in enumerate(problems):
             begin, cpu_begin = time.perf_counter(), time.process_time()
@@ -123,19 +123,19 @@ def serve(pipe: Connection, sets: list[list[EdgeProblem]]) -> None:
                 continue
             seconds.append(time.perf_counter() - begin)
             cpu_seconds.append(time.process_time() - cpu_begin)
-            found[i] = problem.objective(*answer)
+            result[i] = problem.objective(*answer)
         had = (time.process_time() - cpu) / (time.perf_counter() - wall)
-        pipe.send(Round(found, statistics.median(seconds), statistics.median(cpu_seconds), had))
+        pipe.send(Round(result, statistics.median(seconds), statistics.median(cpu_seconds), had))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Round:
-    """All edges solved once by CVXPY.
+    """The result of CVXPY for all edges.
 
     Attributes:
-        objective: (e,), NaN where it failed.
-        seconds, cpu_seconds: an edge, of the wall clock and of the CPU.
-        cpus_had: CPUs that it got.
+        objective: objective of each edge, (e,), J; NaN where CVXPY failed.
+        seconds, cpu_seconds: wall time and CPU time per edge, s.
+        cpus_had: average number of CPUs that it used.
     """
 
     objective: np.ndarray
@@ -145,10 +145,10 @@ class Round:
 
 
 class Reference:
-    """CVXPY in a process for each of `cpus`, all of whose threads stay on that CPU; they share the edges of each set.
+    """CVXPY in one process per CPU of `cpus`, whose threads stay on that CPU; the processes share the edges of a set.
 
     Attributes:
-        first_s: seconds in which a process compiled the problem and solved it once.
+        first_s: seconds in which a process compiles the problem and solves it once.
     """
 
     def __init__(self, *sets: Sequence[EdgeProblem], cpus: Sequence[int]) -> None:
@@ -168,15 +168,15 @@ class Reference:
         self.first_s = max(pipe.recv() for pipe in self._pipes)
 
     def round(self, number: int = 0) -> Round:
-        """Solve the edges of that set once, all processes at the same time."""
+        """Solve the edges of set `number` once, in all processes at the same time."""
         for pipe in self._pipes:
             pipe.send(number)
         answers: list[Round] = [pipe.recv() for pipe in self._pipes]
-        found = np.empty(self._counts[number])
+        result = np.empty(self._counts[number])
         for first, answer in enumerate(answers):
-            found[first :: len(answers)] = answer.objective
+            result[first :: len(answers)] = answer.objective
         return Round(
-            found,
+            result,
             1 / sum(1 / answer.seconds for answer in answers),
             statistics.mean(answer.cpu_seconds for answer in answers),
             sum(answer.cpus_had for answer in answers),
@@ -191,7 +191,7 @@ class Reference:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One way to solve edges: `call` solves `edges` of them. `asked`: how many times CVXPY's speed it should have."""
+    """A timed call, which solves `edges` edges; `asked` is the speed it should reach, in units of CVXPY's."""
 
     name: str
     edges: int
@@ -200,10 +200,10 @@ class Row:
 
 
 def rows(fleets: list[Fleet], problems: list[EdgeProblem], threads: int, batch: int) -> tuple[list[Row], np.ndarray]:
-    """What is timed with so many threads, and the moved edges' objectives, (e,). Everything is compiled afterwards.
+    """Return the rows to time with `threads` threads, and the moved edges' objectives, (e,); all kernels are compiled.
 
     Raises:
-        AssertionError: the moved batch is not solved alike from a warm start and a cold one, or is not another one.
+        AssertionError: warm and cold starts give the moved batch other objectives, or it equals the batch before.
     """
     copies = [problems[i % len(problems)] for i in range(batch)]
     there, here = flat(moved(copies, np.random.default_rng(MOVE))), flat(copies)
@@ -212,14 +212,14 @@ def rows(fleets: list[Fleet], problems: list[EdgeProblem], threads: int, batch: 
     check_objectives(objectives(warm), objectives(cold), 1e-9, 1e-9)
     if np.median(np.abs(objectives(cold) / objectives(start) - 1)) < 1e-3:
         raise AssertionError("the moved batch has the objectives of the one that it was moved from")
-    found = [
+    result = [
         Row(f"batch of {batch:,}, with certificate", batch, lambda: solve_batch(*here, threads=threads), 1000),
         Row("moved by 1 dB a link, cold", batch, lambda: solve_batch(*there, threads=threads)),
         Row("moved by 1 dB a link, warm", batch, lambda: solve_batch(*there, warm=start, threads=threads)),
         Row("not moved at all, warm", batch, lambda: solve_batch(*here, warm=start, threads=threads)),
     ]
-    if threads > 1:  # a call for one edge has one thread
-        return found, objectives(warm)[: len(problems)]
+    if threads > 1:  # a call for one edge uses one thread
+        return result, objectives(warm)[: len(problems)]
     devices, zeros = np.arange(10), np.zeros(10, dtype=np.intp)
     x, y, scratch = np.empty(10), np.empty(10), scratch_for(10)
 
@@ -241,14 +241,14 @@ def rows(fleets: list[Fleet], problems: list[EdgeProblem], threads: int, batch: 
         Row("bare kernel, called from Python", 20 * len(problems), bare, 500),
         Row("allocate_round, one edge", len(problems), public, 100),
     ]
-    return one_by_one + found, objectives(warm)[: len(problems)]
+    return one_by_one + result, objectives(warm)[: len(problems)]
 
 
 def speed(threads: int, edges: int, repeats: int, batch: int = BATCH) -> Table:
-    """So many threads of ours on as many CPUs against as many processes of CVXPY, in turns.
+    """Measure `threads` threads on as many CPUs and as many processes of CVXPY, in turns.
 
     Raises:
-        AssertionError: the two do not find the same objectives, for the edges as drawn or moved.
+        AssertionError: both sides give other objectives, for the edges as drawn or as moved.
     """
     cpus = available_cpus()[:threads]
     rng = np.random.default_rng(0)
@@ -256,8 +256,8 @@ def speed(threads: int, edges: int, repeats: int, batch: int = BATCH) -> Table:
     devices, zeros = np.arange(10), np.zeros(10, dtype=np.intp)
     problems = [next(edge_problems(fleet, WORK, devices, zeros)) for fleet in fleets]
     with ExitStack() as stack:
-        found = stack.enter_context(conditions())
-        # What `rows` moves, moved alike: the first of its batch are these edges.
+        result = stack.enter_context(conditions())
+        # These are the first edges of the batch that `rows` moves, and they move in the same way.
         there = moved(problems, np.random.default_rng(MOVE))
         reference = stack.enter_context(closing(Reference(problems, there, cpus=cpus)))
         stack.enter_context(on_cpus(cpus))
@@ -315,12 +315,12 @@ def speed(threads: int, edges: int, repeats: int, batch: int = BATCH) -> Table:
         )
     failed = int(np.isnan(theirs).sum())
     table.facts |= {"cvxpy_first_ms": 1e3 * reference.first_s, "cvxpy_failed": failed, "least": least, "most": most}
-    table.facts |= found.facts()
+    table.facts |= result.facts()
     table.notes = [
         f"objective against CVXPY's: from {least:.1e} to {most:.1e} relative, and alike for the moved edges; "
         f"CVXPY failed on {failed} of {edges}",
         f"CVXPY, compiling the problem of 10 devices and first solve: {1e3 * reference.first_s:.1f} ms",
-        *found.text().splitlines(),
+        *result.text().splitlines(),
     ]
     table.key = f"allocation/{'one thread' if threads == 1 else 'two threads'}"
     table.ratios = {str(row["row"]): float(str(row["ratio"])) for row in table.rows}
@@ -328,7 +328,7 @@ def speed(threads: int, edges: int, repeats: int, batch: int = BATCH) -> Table:
 
 
 def stress(instances: int) -> Table:
-    """Hard random instances: residuals, evaluations, time. All cores, in batches of 2,000."""
+    """Measure residuals, evaluations and time of hard random instances, on all cores in batches of 2,000."""
     rng = np.random.default_rng(1)
     worst, counts, over, done, spent = 0.0, [], 0.0, 0, 0.0
     loop_s = yardstick_s()
@@ -367,7 +367,7 @@ def stress(instances: int) -> Table:
 
 
 def first() -> Table:
-    """What the first allocation of a process costs where nothing is compiled yet."""
+    """Measure the first allocation of a process with an empty cache."""
     loop_s = yardstick_s()
     seconds, message = first_compile()
     return Table(
@@ -384,7 +384,7 @@ def first() -> Table:
 def tables(
     edges: int, instances: int, repeats: int, only: Sequence[str] = PARTS, batch: int = BATCH
 ) -> Iterator[Table]:
-    """Measure, and yield each table when it is there. The arguments are those of the command line."""
+    """Measure, and yield each table as soon as it is measured. The arguments are those of the command line."""
     if "first" in only:
         yield first()
     for threads, part in ((1, "one"), (2, "two")):
@@ -404,14 +404,14 @@ def main() -> None:
     parser.add_argument("--stress", type=int, help="hard random instances (default 20,000; quick 500)")
     parser.add_argument("--repeats", type=int, help="turns (default 5; quick 2)")
     options = parser.parse_args()
-    found = tables(
+    result = tables(
         options.edges or (20 if options.quick else 200),
         options.stress or (500 if options.quick else 20_000),
         options.repeats or (2 if options.quick else 5),
         options.only,
         1_000 if options.quick else BATCH,
     )
-    publish(found, options.json)
+    publish(result, options.json)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Training the assigner: RLlib against the same algorithm in plain torch, in one run. ``make bench`` runs it.
+"""Training the assigner: RLlib compared with the same algorithm in plain torch, in one run. ``make bench`` runs it.
 
 python -m tests.benchmarks.assigner [--seconds 60] [--set learning.train_batch=800]
 
 Both sides have the same network, the same fleets and environment, the same replay of whole episodes and the same number
-of updates for each environment step; what is compared is everything that RLlib does around them. They take turns of a
-few seconds, so that a busy machine slows both, and CPU seconds are shown beside wall seconds: the ratio is of CPU time.
-Before anything is timed, the loss of both on the same batch with the same weights must be equal.
+of updates per environment step, so the comparison shows the overhead of RLlib. They take turns of a few seconds, so
+that a busy machine slows both. CPU seconds are shown besides wall seconds, and the ratio is that of CPU time. Before
+the timing, the losses of both on the same batch with the same weights must be equal.
 Targets: ratio at least 0.75; on a quiet machine at least 2,400 environment steps/s from a cached pool, one thread.
 """
 
@@ -39,7 +39,7 @@ TURN_S = 5.0
 
 
 class Plain:
-    """D3QN over whole episodes in plain torch: what the pipeline would be without RLlib."""
+    """D3QN over whole episodes in plain torch, which is the training without RLlib."""
 
     def __init__(self, config: ExperimentConfig, pool: FleetPool) -> None:
         learning = self.learning = config.learning
@@ -55,7 +55,7 @@ class Plain:
         self.rng = np.random.default_rng(config.seed)
 
     def train(self) -> int:
-        """Sample an episode of each environment, update as often as RLlib would; return the environment steps."""
+        """Sample an episode of each environment, update as often as RLlib does, and return the environment steps."""
         sampled = self.sample()
         if self.steps >= self.learning.learning_starts:
             fragment = round(sampled / len(self.envs)) * len(self.envs)
@@ -86,7 +86,7 @@ class Plain:
         return self.steps - before
 
     def draw(self) -> list[dict[str, np.ndarray]]:
-        """Whole episodes of at least `train_batch` transitions."""
+        """Return whole episodes with at least `train_batch` transitions together."""
         drawn, count = [], 0
         while count < self.learning.train_batch:
             drawn.append(self.replay[int(self.rng.integers(len(self.replay)))])
@@ -94,7 +94,7 @@ class Plain:
         return drawn
 
     def loss(self, episodes: list[dict[str, np.ndarray]]) -> torch.Tensor:
-        """Equation (21) with the Huber loss, over the devices of these episodes."""
+        """Return the loss of equation (21), with the Huber loss, over the devices of these episodes."""
         batch = batch_of([episode["rows"] for episode in episodes])
         rows, lengths = batch[Columns.OBS], batch[LENGTHS]
         steps = rows.shape[1]
@@ -106,14 +106,14 @@ class Plain:
         with torch.no_grad():
             following = shifted(self.target(rows, lengths))
             best = (shifted(q) if self.learning.double_q else following).argmax(-1, keepdim=True)
-            there = torch.arange(steps)[None] < lengths[:, None]
+            valid = torch.arange(steps)[None] < lengths[:, None]
             goes_on = torch.arange(steps)[None] < lengths[:, None] - 1
             goal = rewards + self.learning.gamma * following.gather(-1, best)[..., 0] * goes_on
         taken = q.gather(-1, actions[..., None])[..., 0]
-        return torch.nn.functional.huber_loss(taken[there], goal[there])
+        return torch.nn.functional.huber_loss(taken[valid], goal[valid])
 
     def update(self, episodes: list[dict[str, np.ndarray]]) -> None:
-        """One step of Adam; the target network when it is due."""
+        """Take one step of Adam, and update the target network at its interval."""
         self.optimizer.zero_grad()
         self.loss(episodes).backward()
         if self.learning.grad_clip is not None:
@@ -125,7 +125,7 @@ class Plain:
 
 
 def check_equal_losses(algorithm: D3QN, plain: Plain) -> str:
-    """Both compute the same loss on the same batch with the same weights; say which."""
+    """Assert that both compute the same loss from the same batch and weights, and return a sentence with both."""
     episodes = algorithm.local_replay_buffer.sample(plain.learning.train_batch)
     module = algorithm.learner_group._learner.module["default_policy"]
     plain.network.load_state_dict(algorithm.network().state_dict())
@@ -147,7 +147,7 @@ def check_equal_losses(algorithm: D3QN, plain: Plain) -> str:
 
 
 def turn(advance: Callable[[], int], total: dict[str, float]) -> None:
-    """Let a side train for `TURN_S` seconds."""
+    """Train one side for `TURN_S` seconds, and add steps and times to `total`."""
     wall, cpu = time.perf_counter(), time.process_time()
     while time.perf_counter() - wall < TURN_S:
         total["steps"] += advance()
@@ -156,7 +156,7 @@ def turn(advance: Callable[[], int], total: dict[str, float]) -> None:
 
 
 def table(seconds: float, fleets: int = 1000, overrides: Sequence[str] = ()) -> Table:
-    """Measure for so many seconds. `fleets`: how many are cached; `overrides`: settings."""
+    """Measure for `seconds`, with `fleets` cached fleets and the settings of `overrides`."""
     torch.set_num_threads(1)
     quiet_ray()
     config = load_config(None, [f"learning.fleets={fleets}", "learning.epsilon_steps=1", *overrides])
@@ -170,7 +170,7 @@ def table(seconds: float, fleets: int = 1000, overrides: Sequence[str] = ()) -> 
         before, done[0] = done[0], int(algorithm.train()["env_runners"]["num_env_steps_sampled_lifetime"])
         return done[0] - before
 
-    for _ in range(2):  # past the first updates, with something to replay
+    for _ in range(2):  # train past the first updates, to fill the replay buffer
         rllib()
     while plain.steps < 2 * config.learning.learning_starts:
         plain.train()

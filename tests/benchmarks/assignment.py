@@ -2,8 +2,8 @@
 
 python -m tests.benchmarks.assignment [--fleets 100] [--scheduled 50] [--edges 5] [--clock wall|cpu]
 
-"A + joint" searches by the per-edge objective and is then allocated with one shared deadline; "A joint" searches by the
-objective of that too. ``--clock cpu`` counts the thread's own time, for a machine that is busy with something else.
+"A + joint" searches on the per-edge objective and then allocates with one shared deadline; "A joint" also searches on
+the joint objective. ``--clock cpu`` counts the thread's CPU time, for a machine that is busy with other work.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def tables(fleets: int, scheduled: int, edges: int, cpu_time: bool = False) -> I
     objective: dict[str, list[float]] = {name: [] for name in ASSIGNERS}
     seconds: dict[str, list[float]] = {name: [] for name in ASSIGNERS}
     bounds, loops_s = [], []
-    for seed in range(-1, fleets):  # -1: compile and warm up
+    for seed in range(-1, fleets):  # seed -1 compiles the kernels
         rng = np.random.default_rng(abs(seed))
         fleet = sample_fleet(config, rng)
         devices = np.sort(rng.choice(fleet.num_devices, scheduled, replace=False))
@@ -68,12 +68,12 @@ def tables(fleets: int, scheduled: int, edges: int, cpu_time: bool = False) -> I
             assigner = build_assigner(kind, **arguments_)
             generator = np.random.default_rng(abs(seed))
             start = clock()
-            chosen = assigner.assign(fleet, work, devices, generator)
+            assignment = assigner.assign(fleet, work, devices, generator)
             spent = clock() - start
-            allocation = allocate_round(fleet, work, devices, chosen, coupling=coupling)  # type: ignore[arg-type]
+            allocation = allocate_round(fleet, work, devices, assignment, coupling=coupling)  # type: ignore[arg-type]
             if seed >= 0:
                 seconds[name].append(spent)
-                objective[name].append(round_cost(fleet, work, devices, chosen, allocation).objective)
+                objective[name].append(round_cost(fleet, work, devices, assignment, allocation).objective)
         if seed >= 0:
             bounds.append(lower_bound(fleet, work, devices, allocation.delay_price, allocation.bandwidth_price))
     yield assigners(objective, seconds, bounds, statistics.median(loops_s), f"H = {scheduled}, M = {edges}")
@@ -81,9 +81,9 @@ def tables(fleets: int, scheduled: int, edges: int, cpu_time: bool = False) -> I
 
 
 def assigners(
-    objective: dict[str, list[float]], seconds: dict[str, list[float]], bounds: list[float], loop_s: float, what: str
+    objective: dict[str, list[float]], seconds: dict[str, list[float]], bounds: list[float], loop_s: float, sizes: str
 ) -> Table:
-    """The table of the assigners: objectives, J, and seconds of each fleet, and the lower bound of each."""
+    """Return the table of the assigners from the objectives, J, seconds and lower bounds of each fleet."""
     baseline, bound = np.array(objective["HFEL-300"]), np.array(bounds)
     columns = [
         ("row", "", ""),
@@ -96,7 +96,7 @@ def assigners(
         ("ms", "ms", ".2f"),
         ("ms_p95", "95th percentile", ".2f"),
     ]
-    table = Table(f"assigners, {len(bounds)} fleets, {what}", columns, [], {"bare_loop_ms": 1e3 * loop_s})
+    table = Table(f"assigners, {len(bounds)} fleets, {sizes}", columns, [], {"bare_loop_ms": 1e3 * loop_s})
     for name in objective:
         v, t = np.array(objective[name]), 1e3 * np.array(seconds[name])
         row: dict[str, object] = {
@@ -118,7 +118,7 @@ def assigners(
 
 
 def couplings(objective: dict[str, list[float]]) -> Table:
-    """What searching by the joint objective gains over allocating jointly afterwards; below 1 is a gain."""
+    """Return the table of joint searches, relative to per-edge searches with a joint allocation; below 1 is a gain."""
     columns = [
         ("row", "", ""),
         ("median", "ratio: median", ".4f"),

@@ -1,9 +1,9 @@
-"""The learned assigner on fleets it was and was not trained for, against local search. ``make bench`` runs it.
+"""The learned assigner on fleets inside and outside its training, compared with local search. ``make bench`` runs it.
 
 python -m tests.benchmarks.generalisation [--policy FILE] [--fleets 100] [--only "H = 50, M = 5"]
 
-Objectives are in parts of local search's on the same fleets (1.00 is as good): of the means, and the mean of the
-ratios, which no single fleet decides. Times are medians and 95th percentiles of `assign` in ms, on one thread.
+Objectives are divided by local search's on the same fleets (1.00 is as good): the ratio of the means, and the mean of
+the ratios, which no single fleet dominates. Times are medians and 95th percentiles of `assign` in ms, on one thread.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.benchmarks._report import Table, arguments, publish
 KB = 8192.0
 FIXED = (0.5, 1.0, 1.5, 2.2, 3.0)  # MHz
 
-# Name: H, fleet, work.
+# The values are H, the options of the fleet, and those of the workload.
 SCENARIOS: dict[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
     "H = 50, M = 5": (50, {}, {}),
     "fixed B_m": (50, {"edge_bandwidths_mhz": FIXED}, {}),
@@ -48,7 +48,7 @@ SCENARIOS: dict[str, tuple[int, dict[str, Any], dict[str, Any]]] = {
 
 
 def table(fleets: int, policy: str | None = None, only: Sequence[str] | None = None) -> Table:
-    """Measure. The arguments are those of the command line."""
+    """Measure, and return the table. The arguments are those of the command line."""
     assigners = {
         "local search": build_assigner("local_search"),
         "HFEL-300": build_assigner("hfel"),
@@ -65,7 +65,7 @@ def table(fleets: int, policy: str | None = None, only: Sequence[str] | None = N
         ("ms", "ms", ".2f"),
         ("ms_p95", "95th percentile", ".2f"),
     ]
-    found = Table(f"the learned assigner, {fleets} fleets each", columns, [], key="generalisation/scenarios")
+    result = Table(f"the learned assigner, {fleets} fleets each", columns, [], key="generalisation/scenarios")
     for name in only or SCENARIOS:
         scheduled, fleet_options, work_options = SCENARIOS[name]
         work = Workload(**{"model_bits": 448 * KB, **work_options})
@@ -73,7 +73,7 @@ def table(fleets: int, policy: str | None = None, only: Sequence[str] | None = N
         objective: dict[str, list[float]] = {key: [] for key in assigners}
         milliseconds: dict[str, list[float]] = {key: [] for key in assigners}
         loops_s = []
-        for seed in range(-1, fleets):  # -1: compile and warm up
+        for seed in range(-1, fleets):  # seed -1 compiles the kernels
             rng = np.random.default_rng([77, abs(seed), seed < 0])
             fleet = sample_fleet(config, rng)
             devices = np.sort(rng.choice(fleet.num_devices, scheduled, replace=False))
@@ -89,12 +89,12 @@ def table(fleets: int, policy: str | None = None, only: Sequence[str] | None = N
                     objective[key].append(all_costs(problem, edges, energy, delay))
                     milliseconds[key].append(1e3 * spent)
         reference = np.array(objective["local search"])
-        found.notes.append(
+        result.notes.append(
             f"{name}: local search {reference.mean():.2f} J by the mean, {np.median(reference):.2f} by the median"
         )
         for key in assigners:
             values, spent_ms = np.array(objective[key]), np.array(milliseconds[key])
-            found.rows.append(
+            result.rows.append(
                 {
                     "row": f"{name}: {key}",
                     "of_means": values.mean() / reference.mean(),
@@ -104,9 +104,9 @@ def table(fleets: int, policy: str | None = None, only: Sequence[str] | None = N
                     "ms_p95": np.percentile(spent_ms, 95),
                 }
             )
-            found.ratios[f"{name}: {key}"] = 1e3 * statistics.median(loops_s) / float(np.median(spent_ms))
-    found.notes.append("ratios: decisions in the time of a bare loop")
-    return found
+            result.ratios[f"{name}: {key}"] = 1e3 * statistics.median(loops_s) / float(np.median(spent_ms))
+    result.notes.append("ratios: decisions in the time of a bare loop")
+    return result
 
 
 def main() -> None:

@@ -2,10 +2,10 @@
 
     python tests/benchmarks/scale.py [--largest 1000000] [--out FOLDER]
 
-A tenth of the devices is scheduled, and there is an edge for every thousand devices (at least 5). Best gain looks at
-all H × M links, N² / 10,000 of them; the other steps at a fixed number for each device. The exponent is the slope of
-ln(seconds) against ln(N) over the three largest fleets: below them, what a call costs by itself shows. Up to
-100,000 devices a figure is the median of three fleets.
+A tenth of the devices is scheduled, and there is an edge for every thousand devices (at least 5). Best gain reads all
+H × M links, which are N² / 10,000; the other steps read a fixed number per device. The exponent is the slope of
+ln(seconds) against ln(N) over the three largest fleets, because the fixed cost of a call matters for smaller ones. Up
+to 100,000 devices a figure is the median of three fleets.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from tests.benchmarks._bare import yardstick_s
 from tests.benchmarks._report import Table, arguments, publish
 
 matplotlib.use("Agg")
-COMPARED = 10_000  # devices from which the times of a step are compared with earlier ones; below, calls are too short
+COMPARED = 10_000  # ratios are stored from this N on; calls are too short below it
 STEPS = ("sample", "geographic", "best gain", "local search", "allocation", "cost")
 Answer = TypeVar("Answer")
 
 
 def measure(num_devices: int, seed: int = 0) -> tuple[dict[str, float], float, float]:
-    """Seconds of each step, how far local search is below best gain, and the allocation's KKT residual."""
+    """Return the seconds of each step, the gain of local search over best gain, and the allocation's KKT residual."""
     seconds: dict[str, float] = {}
 
     def timed(name: str, call: Callable[[], Answer]) -> Answer:
@@ -80,17 +80,17 @@ def plot(sizes: list[int], seconds: dict[str, list[float]], path: Path) -> None:
 
 
 def table(largest: int, folder: Path) -> Table:
-    """Measure fleets of up to `largest` devices; write scale.png into `folder`."""
+    """Measure fleets of up to `largest` devices, and write scale.png to `folder`."""
     sizes = [10**power for power in range(2, 7) if 10**power <= largest]
-    measure(20_000)  # compiles
-    measure(50_000)  # the path of large rounds
+    measure(20_000)  # compile the kernels
+    measure(50_000)  # compile the search of large rounds
     columns = [
         ("row", "N", ""),
         *((name, f"{name}, s", ".4f") for name in STEPS),
         ("below", "below best gain", ".1%"),
         ("residual", "residual", ".0e"),
     ]
-    found = Table("seconds of a round's decisions against the size of the fleet", columns, [], key="scale/steps")
+    result = Table("seconds of a round's decisions against the size of the fleet", columns, [], key="scale/steps")
     seconds: dict[str, list[float]] = {name: [] for name in STEPS}
     for size in sizes:
         loop_s = yardstick_s()
@@ -98,19 +98,19 @@ def table(largest: int, folder: Path) -> Table:
         for name in STEPS:
             seconds[name].append(statistics.median(spent[name] for spent, _, _ in turns))
             if size >= COMPARED:
-                found.ratios[f"{name}, N = {size:,}"] = loop_s / seconds[name][-1]
+                result.ratios[f"{name}, N = {size:,}"] = loop_s / seconds[name][-1]
         row: dict[str, object] = {"row": f"{size:,}", "below": turns[0][1], "residual": max(turn[2] for turn in turns)}
-        found.rows.append(row | {name: seconds[name][-1] for name in STEPS})
+        result.rows.append(row | {name: seconds[name][-1] for name in STEPS})
     if len(sizes) >= 3:
         slopes = {name: np.polyfit(np.log(sizes[-3:]), np.log(seconds[name][-3:]), 1)[0] for name in STEPS}
-        found.facts |= {f"exponent, {name}": float(slope) for name, slope in slopes.items()}
-        found.notes.append("exponents: " + ", ".join(f"{name} {slope:.2f}" for name, slope in slopes.items()))
+        result.facts |= {f"exponent, {name}": float(slope) for name, slope in slopes.items()}
+        result.notes.append("exponents: " + ", ".join(f"{name} {slope:.2f}" for name, slope in slopes.items()))
     plot(sizes, seconds, folder / "scale.png")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 2**30
-    found.facts["peak_gib"] = peak
-    found.notes.append(f"peak memory of the whole process: {peak:.2f} GiB; plot: {folder / 'scale.png'}")
-    found.notes.append("ratios: calls in the time of a bare loop")
-    return found
+    result.facts["peak_gib"] = peak
+    result.notes.append(f"peak memory of the whole process: {peak:.2f} GiB; plot: {folder / 'scale.png'}")
+    result.notes.append("ratios: calls in the time of a bare loop")
+    return result
 
 
 def main() -> None:

@@ -1,19 +1,19 @@
-"""What Tune and tracking cost: milliseconds a round, trials a second, memory, a server that is away. ``make bench``.
+"""The overhead of Tune and tracking: time per round, trials per second, memory, slow servers. ``make bench`` runs it.
 
     python tests/benchmarks/sweep.py [--only overhead share many servers] [--rounds 40] [--trials 200]
 
 * ``overhead``: a short round on little data under ``python -m hflray.tune`` (one trial, serial backend, a checkpoint
-  every round, MLflow in SQLite) against the same trial in a bare ``for record in Experiment(config)``, which saves and
-  logs nothing.
+  every round, MLflow in SQLite), compared with the same trial in a bare ``for record in Experiment(config)``, which
+  saves and logs nothing.
 * ``share``: the same with the paper's fleet, schedule and model on Fashion-MNIST (N = 100, H = 30; needs $HFLRAY_DATA)
-  and L = Q = 1, where what lies between the rounds, outside their own phases, is not lost in noise; then its share of
-  one round with L = Q = 5, which takes most of a minute.
-* ``many``: many trials of two rounds on little data, with the processes of ended trials used again and, for a tenth of
-  them, without; the driver's memory as they end.
-* ``servers``: a sweep with a quick MLflow server, one that answers after 2 s, one that answers "500" as a full disk
-  makes it, and none.
+  and L = Q = 1, where the time between the rounds' own phases is not lost in noise; then its share of one round with
+  L = Q = 5, which takes most of a minute.
+* ``many``: many trials of two rounds on little data, which reuse processes, and a tenth of them without reuse; the
+  driver's memory while they end.
+* ``servers``: a sweep with a quick MLflow server, one that answers after 2 s, one that answers "500" as with a full
+  disk, and none.
 
-Everything is measured in turns (this, that, this, that), so that what else the machine does is shared.
+The variants take turns, so that other work on the machine affects them alike.
 """
 
 from __future__ import annotations
@@ -66,31 +66,31 @@ STEADY: dict[str, Any] = LITTLE | {
     "data": {"name": "synthetic", "samples_per_device": [360, 360]},
     "training": LITTLE["training"] | {"local_iterations": 2},
 }
-FROM, TO = 0.2, 0.95  # of the trials: where the driver's memory is looked at
+FROM, TO = 0.2, 0.95  # fractions of the trials between which the slope of the driver's memory is fitted
 SEEN = (0.1, FROM, 0.5, TO)
 
 
 @dataclass
 class Rounds:
-    """What rounds took.
+    """The times of rounds.
 
     Attributes:
-        whole_s: from one round's end to the next's.
-        between_s: of that, outside the later round's own phases (scheduling … evaluation).
+        whole_s: time from each round's end to the next round's end.
+        between_s: the part of it outside the later round's phases (scheduling … evaluation).
     """
 
     whole_s: list[float] = field(default_factory=list)
     between_s: list[float] = field(default_factory=list)
 
     def add(self, ends_s: list[float], phases_s: list[float]) -> None:
-        """Rounds that follow each other: when each ended, and the seconds of its phases."""
+        """Add consecutive rounds from the end of each and the seconds of its phases."""
         for (before, after), own in zip(itertools.pairwise(ends_s), phases_s[1:], strict=True):
             self.whole_s.append(after - before)
             self.between_s.append(after - before - own)
 
 
 def start(folder: Path, name: str, experiment: dict[str, Any], *arguments: str, **sections: object) -> Any:
-    """Begin a sweep in `folder`, in a process of its own."""
+    """Start a sweep in `folder`, in its own process."""
     (folder / f"{name}.yaml").write_text(yaml.dump({"name": name, "experiment": experiment, **sections}))
     command = [sys.executable, "-m", "hflray.tune", f"{name}.yaml", "-q", *arguments]
     env = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -98,27 +98,27 @@ def start(folder: Path, name: str, experiment: dict[str, Any], *arguments: str, 
 
 
 def journals(folder: Path, name: str) -> list[list[dict[str, Any]]]:
-    """The journal of every trial of a sweep, in the order they began."""
+    """Return the journals of a sweep's trials, in the order in which the trials began."""
     paths = folder.glob(f"hflray_results/{name}-*/journal/*.jsonl")
     read = [[json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] for path in paths]
     return sorted(read, key=lambda lines: lines[0]["start"])
 
 
 def ended(folder: Path, name: str) -> int:
-    """How many trials of a sweep have ended."""
+    """Return the number of a sweep's trials that have ended."""
     paths = folder.glob(f"hflray_results/{name}-*/journal/*.jsonl")
     return sum(b'"end"' in path.read_bytes().rpartition(b"\n{")[2] for path in paths)
 
 
 def stamps(lines: list[dict[str, Any]]) -> tuple[list[float], list[float]]:
-    """When each round of a journal was done, s, and the seconds of its phases."""
+    """Return the end of each round of a journal, s, and the seconds of its phases."""
     rounds = [line for line in lines if "round" in line]
     phases = [sum(v for name, v in line["metrics"].items() if name.startswith("wall/")) for line in rounds]
     return [line["time"] / 1e3 for line in rounds], phases
 
 
 def bare(folder: Path, name: str) -> tuple[list[float], list[float]]:
-    """The same of the sweep's one trial in a bare loop."""
+    """Return the same as `stamps` for the sweep's only trial in a bare loop."""
     (trial,) = expand(load_sweep(folder / f"{name}.yaml"))
     ends, phases = [], []
     with Experiment(trial.config) as run:
@@ -129,13 +129,13 @@ def bare(folder: Path, name: str) -> tuple[list[float], list[float]]:
 
 
 def overhead(folder: Path, rounds: int, experiment: dict[str, Any], turns: int = 2) -> Table:
-    """What a round takes with and without Tune, and what lies between rounds more with it.
+    """Measure a round with and without Tune, and the time that Tune adds between rounds.
 
     Args:
-        folder: where to.
-        rounds: of each turn.
+        folder: folder of the sweeps.
+        rounds: number of rounds in a turn.
         experiment: the configuration.
-        turns: how often both are measured.
+        turns: number of turns.
     """
     tuned, alone = Rounds(), Rounds()
     for turn in range(turns):
@@ -165,28 +165,28 @@ def overhead(folder: Path, rounds: int, experiment: dict[str, Any], turns: int =
 
 
 def share(folder: Path, rounds: int) -> Table:
-    """The share of the paper's round on Fashion-MNIST that Tune and tracking add."""
+    """Measure the share that Tune and tracking add to the paper's round on Fashion-MNIST."""
     short = PAPER | {"training": PAPER["training"] | {"local_iterations": 1, "edge_iterations": 1}}
-    found = overhead(folder, rounds, short)
+    result = overhead(folder, rounds, short)
     (folder / "full.yaml").write_text(yaml.dump({"name": "full", "experiment": PAPER | {"max_rounds": 1}}))
     (whole_s,) = bare(folder, "full")[1]
-    found.key, found.facts["whole_s"] = "sweep/share", whole_s
-    found.facts["share_of_whole"] = found.facts["more_s"] / whole_s
-    found.notes.append(
-        f"a round with L = Q = 5: {whole_s:.1f} s; Tune and tracking add {found.facts['share_of_whole']:+.2%} to it"
+    result.key, result.facts["whole_s"] = "sweep/share", whole_s
+    result.facts["share_of_whole"] = result.facts["more_s"] / whole_s
+    result.notes.append(
+        f"a round with L = Q = 5: {whole_s:.1f} s; Tune and tracking add {result.facts['share_of_whole']:+.2%} to it"
     )
-    return found
+    return result
 
 
 @dataclass
 class Growth:
-    """The driver's memory as trials end, and how fast they did.
+    """The driver's memory while trials end, and the speed of the trials.
 
     Attributes:
-        marks: how many have ended, and MB.
-        per_s: trials a second, from the first's first round to the last's last.
-        wall_s: in all, start included.
-        cpu_s: CPU seconds a trial.
+        marks: number of trials that have ended, and the driver's MB then.
+        per_s: trials per second, from the first trial's first round to the last trial's last.
+        wall_s: total time with the start, s.
+        cpu_s: CPU seconds per trial.
     """
 
     marks: list[tuple[int, float]]
@@ -195,17 +195,17 @@ class Growth:
     cpu_s: float = 0.0
 
     def slope(self, trials: int) -> float:
-        """MB a trial, a straight line through what was seen from 20 % to 95 % of the trials."""
+        """Return the MB per trial, by a straight line through the marks from 20 % to 95 % of the trials."""
         count, mb = zip(*[mark for mark in self.marks if FROM * trials <= mark[0] <= TO * trials], strict=True)
         return float(np.polyfit(count, mb, 1)[0])
 
     def at(self, count: float) -> float:
-        """MB once so many trials had ended."""
+        """Return the MB when `count` trials had ended."""
         return next((mb for seen, mb in self.marks if seen >= count), self.marks[-1][1])
 
 
 def many(folder: Path, trials: int, reuse: bool) -> Growth:
-    """Trials per second and how the driver's memory grew."""
+    """Run a sweep of many trials, and return its speed and the growth of the driver's memory."""
     name = f"many-{reuse}".lower()
     axes = {"seed": {"grid": list(range(trials))}}
     process = start(folder, name, LITTLE | {"max_rounds": 2}, sweep=axes, tune={"reuse": reuse})
@@ -218,7 +218,7 @@ def many(folder: Path, trials: int, reuse: bool) -> Growth:
             for child in (driver, *driver.children(recursive=True)):
                 cpu_s[child.pid] = sum(child.cpu_times()[:2])
         except psutil.Error:
-            pass  # it is just ending
+            pass  # the process is ending
         time.sleep(0.5)
     if process.returncode:
         raise SystemExit("the sweep failed")
@@ -229,7 +229,7 @@ def many(folder: Path, trials: int, reuse: bool) -> Growth:
 
 
 def many_table(folder: Path, trials: int) -> Table:
-    """Many short trials, with the processes of ended ones used again and, for a tenth of them, without."""
+    """Measure many short trials that reuse processes, and a tenth of them without reuse."""
     columns = [
         ("row", "", ""),
         ("trials", "trials", "d"),
@@ -239,7 +239,7 @@ def many_table(folder: Path, trials: int) -> Table:
         *((f"mb_{round(100 * part)}", f"driver's MB after {part:.0%}", ".0f") for part in SEEN),
         ("kb_a_trial", f"kB a trial from {FROM:.0%} to {TO:.0%}", "+.0f"),
     ]
-    found = Table("many trials of two short rounds", columns, [], key="sweep/many trials")
+    result = Table("many trials of two short rounds", columns, [], key="sweep/many trials")
     for name, count, reuse in (
         ("processes used again", trials, True),
         ("a process for each trial", max(4, trials // 10), False),
@@ -250,15 +250,15 @@ def many_table(folder: Path, trials: int) -> Table:
         enough = count >= 20
         row |= {f"mb_{round(100 * part)}": growth.at(count * part) if enough else None for part in SEEN}
         row["kb_a_trial"] = 1e3 * growth.slope(count) if enough else None
-        found.rows.append({"row": name, "per_s": growth.per_s} | row)
-        found.ratios[name] = growth.per_s * (loop_s + yardstick_s()) / 2
-    found.notes.append("ratios: trials in the time of a bare loop")
-    return found
+        result.rows.append({"row": name, "per_s": growth.per_s} | row)
+        result.ratios[name] = growth.per_s * (loop_s + yardstick_s()) / 2
+    result.notes.append("ratios: trials in the time of a bare loop")
+    return result
 
 
 @contextmanager
 def relay(uri: str, delay_s: float = 0.0, broken: bool = False) -> Iterator[str]:
-    """A server that hands requests on to another one, `delay_s` later; `broken`: that answers 500 instead."""
+    """Run a server that forwards requests after `delay_s` seconds, or with `broken` answers 500."""
     host, _, port = uri.removeprefix("http://").partition(":")
 
     class Handler(BaseHTTPRequestHandler):
@@ -270,12 +270,12 @@ def relay(uri: str, delay_s: float = 0.0, broken: bool = False) -> Iterator[str]
             if broken:
                 status, kind, answer = 500, "application/json", b'{"error_code": "INTERNAL_ERROR", "message": "full"}'
             else:
-                there = http.client.HTTPConnection(host, int(port), timeout=60)
+                target = http.client.HTTPConnection(host, int(port), timeout=60)
                 headers = {k: v for k, v in self.headers.items() if k.lower() not in ("host", "connection")}
-                there.request(self.command, self.path, body, headers)
-                reply = there.getresponse()
+                target.request(self.command, self.path, body, headers)
+                reply = target.getresponse()
                 status, kind, answer = reply.status, reply.getheader("Content-Type", ""), reply.read()
-                there.close()
+                target.close()
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(answer)))
@@ -294,7 +294,7 @@ def relay(uri: str, delay_s: float = 0.0, broken: bool = False) -> Iterator[str]
 
 
 def servers(folder: Path, rounds: int, turns: int = 2) -> Table:
-    """What a round takes with servers of all kinds; `facts` has the medians, s."""
+    """Measure a round with servers of all kinds; `facts` has the medians, s."""
     whole: dict[str, list[float]] = {}
     after: dict[str, list[float]] = {}
     with mlflow_server(folder) as server:
@@ -320,16 +320,16 @@ def servers(folder: Path, rounds: int, turns: int = 2) -> Table:
         ("more", "against quick", "+.1%"),
         ("end_s", "s from the last round to the prompt", ".0f"),
     ]
-    found = Table("MLflow servers of all kinds", columns, [], facts=dict(medians), key="sweep/servers")
+    result = Table("MLflow servers of all kinds", columns, [], facts=dict(medians), key="sweep/servers")
     for kind, value in medians.items():
         row: dict[str, object] = {"row": kind, "ms": 1e3 * value, "rounds": len(whole[kind])}
-        found.rows.append(row | {"more": value / medians["quick"] - 1, "end_s": statistics.mean(after[kind])})
-    found.ratios = {kind: medians["quick"] / value for kind, value in medians.items() if kind != "quick"}
-    return found
+        result.rows.append(row | {"more": value / medians["quick"] - 1, "end_s": statistics.mean(after[kind])})
+    result.ratios = {kind: medians["quick"] / value for kind, value in medians.items() if kind != "quick"}
+    return result
 
 
 def tables(only: Sequence[str], rounds: int, trials: int, turns: int) -> Iterator[Table]:
-    """Measure, and yield each table when it is there. The arguments are those of the command line."""
+    """Measure, and yield each table as soon as it is measured. The arguments are those of the command line."""
     with tempfile.TemporaryDirectory(prefix="hflray-sweep-") as name:
         for part in only:
             place = Path(name) / part
@@ -348,19 +348,19 @@ def tables(only: Sequence[str], rounds: int, trials: int, turns: int) -> Iterato
 
 
 def main(words: list[str] | None = None) -> None:
-    """Run what is asked for."""
+    """Print the tables."""
     parser = arguments(__doc__)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="default: all")
     parser.add_argument("--rounds", type=int, help="of a turn, of the short rounds (default 40; quick 6)")
     parser.add_argument("--trials", type=int, help="default 200; quick 8")
     options = parser.parse_args(words)
-    found = tables(
+    result = tables(
         options.only,
         options.rounds or (6 if options.quick else 40),
         options.trials or (8 if options.quick else 200),
         1 if options.quick else 2,
     )
-    publish(found, options.json)
+    publish(result, options.json)
 
 
 if __name__ == "__main__":

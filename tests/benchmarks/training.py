@@ -1,22 +1,22 @@
-"""Local training against a bare PyTorch loop, Flower and pfl-research, side by side in one run. ``make bench`` runs it.
+"""Local training compared with a bare PyTorch loop, Flower and pfl-research in one run. ``make bench`` runs it.
 
     python tests/benchmarks/training.py [--quick] [--data fashion_mnist.npz] [--repeats 3] [--only bare1,bare2,...]
         [--one-core] [--installed-peers]
 
-The same work for all: H devices of about 550 samples, the paper's Fashion-MNIST model, batch 64, one aggregation
-(Q = M = 1: the peers have no edges). Speed does not depend on which 50 of 100 devices are scheduled, so only the
-scheduled ones exist. All contestants are alive at once and train one round each in turn, so that whatever else the
-machine does meets them alike; every figure is a median of the turns' ratios. Before anything is timed, two full-batch
-steps from the same start must give all of them the same aggregated weights to a relative 1e-4, and after the timed
-rounds, whose batches are in each one's own order, the models must have about the same loss on the training data.
+All contestants do the same work: H devices of about 550 samples, the paper's Fashion-MNIST model, batch 64, and one
+aggregation (Q = M = 1, because the peers have no edges). Speed does not depend on which 50 of 100 devices are
+scheduled, so only the scheduled ones exist. All contestants run at the same time and train one round each in turn, so
+that other work on the machine affects them alike. Every figure is a median of the turns' ratios. Before the timing, two
+full-batch steps from the same start must give all of them the same aggregated weights to a relative 1e-4. After the
+timed rounds, in which each has its own order of batches, the models must have about the same loss on the training data.
 
-`actors-eager` is hflray's actors with the very gradient step of the peers: between it and the peers lies what the
-platforms cost (part of hflray's is a heap that keeps its memory), between it and `actors` what the kernel gains.
-A last table gives Ray's share of a round at the paper's Q = 5, M = 5, where the serial backend and the actors must
-end with the same bits.
+`actors-eager` is hflray's actors with the gradient step of the peers. The difference between it and the peers is the
+platforms' overhead (part of hflray's is a heap that keeps its memory), and the difference between it and `actors` is
+the gain of the kernel. A last table gives Ray's share of a round at the paper's Q = 5, M = 5, at which the serial
+backend and the actors must end with the same bits.
 
-Flower and pfl-research get virtual environments of their own in ~/.cache/hflray/bench, made on first use from PyPI;
-with ``--installed-peers`` none is made, and a peer without one is a row that says "not measured".
+Flower and pfl-research have their own virtual environments in ~/.cache/hflray/bench, which are made from PyPI on first
+use. With ``--installed-peers`` none is made, and the row of a peer without an environment says "not measured".
 """
 
 from __future__ import annotations
@@ -48,27 +48,30 @@ from tests.benchmarks._report import Table, arguments, conditions, publish
 
 MEAN, STD = 0.2860, 0.3530  # as in peers/common.py
 ROOT, PEERS = Path(__file__).parents[2], Path(__file__).parent / "peers"
-FULL_STEPS = 2  # full-batch steps by which all must come to the same weights: more than one, so that L is tested too
-LARGEST_DIFFERENCE = 1e-4  # of these weights; float32 sums in another order give 1e-7
-LARGEST_LOSS_RATIO = 1.1  # after the timed rounds; the order of the batches alone was seen to give 1.04 (4 devices)
+FULL_STEPS = 2  # full-batch steps that must give all the same weights; two steps also test L
+LARGEST_DIFFERENCE = 1e-4  # relative difference of these weights; float32 sums in another order give 1e-7
+LARGEST_LOSS_RATIO = 1.1  # after the timed rounds; another order of the batches alone gave 1.04 (4 devices)
 EDGES = (5, 5)  # Q and M of the paper
 SHARES = ("ray", "waiting", "beyond_busiest")  # of a round; see peers/ours.py
-BATCH, PASSES_OF_A_SAMPLE = 64, 5.52e6  # floating-point operations: forward, both gradients but the images'
+BATCH, PASSES_OF_A_SAMPLE = (
+    64,
+    5.52e6,
+)  # floating-point operations of the forward pass and all gradients except the images'
 PINS = {"flwr": "flwr[simulation]==1.41.*", "pfl": "pfl[pytorch]==0.6.*"}
 Command = list[str]
 
 
 @dataclass
 class Contestant:
-    """One row of the table: one process that answers, or (the bare loop) one for each CPU.
+    """One row of the table: one process, or for the bare loop one process per CPU.
 
     Attributes:
-        name: its first word identifies it.
-        commands: what to start.
-        workers: processes that train at the same time.
-        threads: torch threads of each of them.
-        kernel: `peers`, or the name of hflray's.
-        notes: what each process said of each round.
+        name: name, whose first word identifies the contestant.
+        commands: commands of the processes.
+        workers: number of processes that train at the same time.
+        threads: number of torch threads of each of them.
+        kernel: `peers`, or the name of hflray's kernel.
+        notes: report of each process about each round.
     """
 
     name: str
@@ -97,7 +100,7 @@ class Contestant:
     def round(
         self, local_iterations: int, batch_size: int = BATCH, save: Path | None = None, edges: tuple[int, int] = (1, 1)
     ) -> float:
-        """Train one round; return its seconds. `save`: a folder, for the model of each process. `edges`: Q and M."""
+        """Train one round and return its seconds; `save` is a folder for each process's model, `edges` are Q and M."""
         begin = time.perf_counter()
         for index, process in enumerate(self.processes):
             command = {
@@ -116,13 +119,13 @@ class Contestant:
         return folder / f"{self.name.split()[0]}-{index}.npy"
 
     def model(self, folder: Path, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
-        """What `round` saved, (P,); of several processes, which never meet, the weighted mean. `sizes`: D_n, (H,)."""
+        """Return the model that `round` has saved, (P,), averaged over the processes by `sizes`, D_n, (H,)."""
         count = len(self.processes)
         models = [np.load(self._path(folder, index)).astype(np.float64) for index in range(count)]
         return np.average(models, axis=0, weights=[sizes[index::count].sum() for index in range(count)])
 
     def check(self) -> None:
-        """Raise AssertionError where a process said that it trains with another kernel or number of threads."""
+        """Raise AssertionError if a process reports another kernel or number of threads."""
         for note in self.notes:
             if (note["kernel"], note["threads"]) != (self.kernel, self.threads):
                 raise AssertionError(
@@ -138,7 +141,7 @@ class Contestant:
 
     def _wait(self, word: str) -> None:
         for process in self.processes:
-            while (line := process.stdout.readline()).split()[:1] != [word]:  # Flower prints to stdout as well
+            while (line := process.stdout.readline()).split()[:1] != [word]:  # Flower also prints to stdout
                 if not line:
                     raise RuntimeError(f"{self.name} ended: see {cache_folder('bench')}/{self.name.split()[0]}.log")
             if word == "done":
@@ -154,17 +157,17 @@ class Contestant:
                 process.kill()
 
     def tree(self) -> set[int]:
-        """The processes and all below them."""
+        """Return the ids of the processes and their descendants."""
         parents: dict[int, int] = {}
         for path in Path("/proc").glob("[0-9]*/stat"):
             try:
                 parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
             except (OSError, ValueError):
                 continue
-        found = {process.pid for process in self.processes}
-        while more := {pid for pid, parent in parents.items() if parent in found} - found:
-            found |= more
-        return found
+        pids = {process.pid for process in self.processes}
+        while more := {pid for pid, parent in parents.items() if parent in pids} - pids:
+            pids |= more
+        return pids
 
     def cpu_time(self) -> float:
         total = 0.0
@@ -177,7 +180,7 @@ class Contestant:
         return total
 
     def memory_mb(self) -> float:
-        """Proportional set size: shared pages are counted once."""
+        """Return the proportional set size of all processes, MB, which counts shared pages once."""
         total = 0
         for pid in self.tree():
             try:
@@ -189,7 +192,7 @@ class Contestant:
 
 
 class _Peak:
-    """Samples a contestant's memory while it trains; every two seconds, because reading it costs some."""
+    """Sample a contestant's memory while it trains, every two seconds, because reading it takes time."""
 
     def __init__(self, contestant: Contestant) -> None:
         self._contestant, self._end, self._peak = contestant, threading.Event(), 0.0
@@ -207,7 +210,10 @@ class _Peak:
 
 
 def environment(name: str, make: bool = True) -> Path:
-    """The Python of a peer's own virtual environment, made if need be. Raises RuntimeError with the reason."""
+    """Return the Python of a peer's virtual environment, which is made if it is missing and `make` is true.
+
+    Raises RuntimeError with the reason if there is no environment.
+    """
     folder = cache_folder("bench") / name
     python = folder / "bin" / "python"
     if (folder / "ready").exists():
@@ -217,7 +223,7 @@ def environment(name: str, make: bool = True) -> Path:
     print(f"installing {PINS[name]} into {folder} ...", flush=True)
     steps = [
         [sys.executable, "-m", "venv", "--clear", str(folder)],
-        # The same torch as here first, and held there: a peer must bring neither another one nor CUDA's.
+        # Install this process's version of torch first, and pin it, so that a peer brings no other version.
         [str(python), "-m", "pip", "install", "-q", f"torch=={torch.__version__.split('+')[0]}", "numpy"],
         [str(python), "-m", "pip", "install", "-q", "-c", str(folder / "pins.txt"), PINS[name]],
     ]
@@ -232,7 +238,7 @@ def environment(name: str, make: bool = True) -> Path:
 
 
 def make_work(folder: Path, devices: int, source: str | None) -> tuple[Path, int]:
-    """Write the devices' data; return the file and the number of samples. Without Fashion-MNIST, noise of its shape."""
+    """Write the devices' data, or noise without `source`, and return the file and the number of samples."""
     rng = np.random.default_rng(0)
     sizes = rng.integers(500, 601, devices)
     total = int(sizes.sum())
@@ -248,7 +254,7 @@ def make_work(folder: Path, devices: int, source: str | None) -> tuple[Path, int
 
 
 def matmul_peak(cpu: int) -> float:
-    """FLOP/s of one CPU's float32 matrix product, the best of some, by the CPU time it got."""
+    """Return the FLOP/s of one CPU's float32 matrix product, by CPU time, the best of 40."""
     code = (
         "import os,time,torch\n"
         f"hasattr(os,'sched_setaffinity') and os.sched_setaffinity(0,{{{cpu}}})\n"
@@ -267,34 +273,37 @@ def contestants(
     missing: dict[str, str] | None = None,
     make: bool = True,
 ) -> list[Contestant]:
-    """Those that are wanted; `missing` gets the others, with the reason. `make`: the environments that peers lack."""
-    here, count = sys.executable, len(cpus)
+    """Return the contestants of `only`; `missing` gets the reason of each that cannot start. `make` is as in
+    `environment`.
+    """
+    python, count = sys.executable, len(cpus)
 
-    def wanted(title: str) -> bool:
+    def selected(title: str) -> bool:
         return only is None or title.split()[0] in only
 
-    def peer(python: object, script: str, *arguments: object) -> Command:
-        return [str(python), str(PEERS / script), str(work), *map(str, arguments)]
+    def peer(interpreter: object, script: str, *arguments: object) -> Command:
+        return [str(interpreter), str(PEERS / script), str(work), *map(str, arguments)]
 
     def ours(title: str, backend: str, workers: int, own_kernel: str, precision: str = "float32") -> Contestant:
-        command = peer(here, "ours.py", backend, workers, own_kernel, precision)
+        command = peer(python, "ours.py", backend, workers, own_kernel, precision)
         return Contestant(title, [command], workers, kernel=own_kernel)
 
     everyone = [
-        Contestant("bare1 (a)", [peer(here, "bare.py", cpus[0], 0, 1)]),
-        Contestant("bare2 (b)", [peer(here, "bare.py", cpu, first, count) for first, cpu in enumerate(cpus)], count),
+        Contestant("bare1 (a)", [peer(python, "bare.py", cpus[0], 0, 1)]),
+        Contestant("bare2 (b)", [peer(python, "bare.py", cpu, first, count) for first, cpu in enumerate(cpus)], count),
         ours("serial (c)", "serial", 1, kernel),
         ours("actors-eager", "ray", count, "peers"),
         ours("actors (d)", "ray", count, kernel),
         ours("actors-bf16", "ray", count, kernel, "bf16"),
     ]
-    # pfl-research computes in one process, with threads; beside it with one, because threads suffer most from company.
+    # pfl-research computes in one process with threads. Another row has one thread, because other work slows
+    # threads most.
     for name, title, script, workers, threads in (
         ("flwr", "flower (e)", "flower.py", count, 1),
         ("pfl", "pfl (f)", "pfl_research.py", 1, count),
         ("pfl", "pfl-1-thread", "pfl_research.py", 1, 1),
     ):
-        if not wanted(title):
+        if not selected(title):
             continue
         try:
             command = peer(environment(name, make), script, workers * threads)
@@ -303,14 +312,14 @@ def contestants(
                 missing[title] = f"no environment: {error}"
             continue
         everyone.append(Contestant(title, [command], workers, threads))
-    return [contestant for contestant in everyone if wanted(contestant.name)]
+    return [contestant for contestant in everyone if selected(contestant.name)]
 
 
 def check_equal_work(running: list[Contestant], folder: Path) -> Table:
-    """`FULL_STEPS` full-batch steps from the same start must give all of them the same model.
+    """Check that `FULL_STEPS` full-batch steps from the same start give all contestants the same model.
 
     Raises:
-        AssertionError: it does not, by more than `LARGEST_DIFFERENCE` of the weights (bf16 may).
+        AssertionError: weights differ by more than `LARGEST_DIFFERENCE`, which bf16 may.
     """
     with np.load(folder / "work.npz") as file:
         start, sizes = file["start"].astype(np.float64), np.diff(file["offsets"])
@@ -332,7 +341,7 @@ def check_equal_work(running: list[Contestant], folder: Path) -> Table:
 
 
 def training_loss(model: NDArray[np.float64], work: Path) -> float:
-    """Mean cross-entropy of a model, (P,), on all devices' samples."""
+    """Return the mean cross-entropy of a model, (P,), on all devices' samples."""
     with np.load(work) as file:
         x, y = torch.from_numpy(file["x"]), torch.from_numpy(file["y"])
     module = build_model("hfl", (1, 28, 28), 10)
@@ -346,7 +355,7 @@ def training_loss(model: NDArray[np.float64], work: Path) -> float:
 
 
 def check_equal_loss(losses: dict[str, float]) -> None:
-    """Raise AssertionError where a model's loss differs from the first one's by more than `LARGEST_LOSS_RATIO`."""
+    """Raise AssertionError if a model's loss differs from the first one's by more than `LARGEST_LOSS_RATIO`."""
     (first, reference), *others = losses.items()
     for name, loss in others:
         if not reference / LARGEST_LOSS_RATIO <= loss <= reference * LARGEST_LOSS_RATIO:
@@ -356,16 +365,16 @@ def check_equal_loss(losses: dict[str, float]) -> None:
 def speed(
     running: list[Contestant], folder: Path, local_iterations: int, repeats: int, peak: float, load: float
 ) -> Table:
-    """Let all train `repeats` rounds in turns; the table of their speeds, as ratios to the bare loops.
+    """Train `repeats` rounds of each contestant in turns, and return the table of their speeds.
 
-    `load`: the load average before the contestants were started.
+    `load` is the load average before the contestants were started.
     """
     with np.load(folder / "work.npz") as file:
         sizes = np.diff(file["offsets"])
     for contestant in running:
-        contestant.round(local_iterations)  # the first round of a setting pays for what is loaded once
+        contestant.round(local_iterations)  # the first round of a setting includes what is loaded once
         contestant.seconds, contestant.cpu_seconds, contestant.notes = [], [], []
-    with conditions(load=load) as found:
+    with conditions(load=load) as surroundings:
         for turn in range(repeats):
             for contestant in running:
                 contestant.timed(local_iterations, save=folder if turn == repeats - 1 else None)
@@ -373,13 +382,13 @@ def speed(
               for contestant in running}  # fmt: skip
     check_equal_loss(losses)
     table = report(running, int(sizes.sum()) * local_iterations, local_iterations, peak, losses)
-    table.facts |= found.facts()
-    table.notes += found.text().splitlines()
+    table.facts |= surroundings.facts()
+    table.notes += surroundings.text().splitlines()
     return table
 
 
 def ray_share(running: list[Contestant], folder: Path, repeats: int) -> Table:
-    """What Ray takes of a round at Q = 5, M = 5; the serial backend and the actors must end with the same bits."""
+    """Return Ray's share of a round at Q = 5, M = 5; the serial backend and the actors must end with the same bits."""
     edge_iterations, num_edges = EDGES
     with np.load(folder / "work.npz") as file:
         sizes = np.diff(file["offsets"])
@@ -395,10 +404,11 @@ def ray_share(running: list[Contestant], folder: Path, repeats: int) -> Table:
         if any((model != models[0]).any() for model in models):
             raise AssertionError("the serial backend and the actors ended with other models: no comparison")
         for contestant in ours:
-            said = [note for note in contestant.notes if "ray" in note]
-            if said:
+            reports = [note for note in contestant.notes if "ray" in note]
+            if reports:
                 medians = {
-                    key: statistics.median(note[key] for note in said) for key in ("beyond_busiest", "waiting", "ray")
+                    key: statistics.median(note[key] for note in reports)
+                    for key in ("beyond_busiest", "waiting", "ray")
                 }
                 row = {"row": f"L = {local_iterations}", "round_s": statistics.median(contestant.seconds)}
                 rows.append(row | medians)  # type: ignore[arg-type]
@@ -427,7 +437,7 @@ def main() -> None:
     parser.add_argument("--installed-peers", action="store_true", help="make no environment that a peer lacks")
     parser.add_argument("--kernel", help="of hflray; default: as autotuned here")
     options = parser.parse_args()
-    found = tables(
+    result = tables(
         repeats=options.repeats or (2 if options.quick else 5),
         devices=options.devices or (10 if options.quick else 50),
         source=options.data,
@@ -436,7 +446,7 @@ def main() -> None:
         make=not options.installed_peers,
         key="training, one core" if options.one_core else "training",
     )
-    publish(found, options.json)
+    publish(result, options.json)
 
 
 def tables(
@@ -448,20 +458,20 @@ def tables(
     make: bool = True,
     key: str = "training",
 ) -> Iterator[Table]:
-    """Measure, and yield each table when it is there. The arguments are those of the command line.
+    """Measure, and yield each table as soon as it is measured. The arguments are those of the command line.
 
-    `key`: what the tables' keys begin with.
+    The tables' keys begin with `key`.
     """
-    found = Path(os.environ.get("HFLRAY_DATA", "")) / "fashion_mnist.npz"
-    source = source or (str(found) if found.is_file() else None)
+    default = Path(os.environ.get("HFLRAY_DATA", "")) / "fashion_mnist.npz"
+    source = source or (str(default) if default.is_file() else None)
     cpus = available_cpus()[:2]
-    with conditions() as now:
+    with conditions() as surroundings:
         config = resolve(TrainingConfig(kernel=kernel or "auto"), (1, 28, 28), 10, 10**6)
         peak = matmul_peak(cpus[0])
     what = f"training: {devices} devices of {'Fashion-MNIST' if source else 'noise'}, kernel {config.kernel}"
-    facts = {"matmul_flops": peak, "cpus": len(cpus), **now.facts()}
+    facts = {"matmul_flops": peak, "cpus": len(cpus), **surroundings.facts()}
     title = f"{what}, {len(cpus)} CPUs, matmul {peak / 1e9:.0f} GFLOP/s on one"
-    yield Table(title, [], [], facts, now.text().splitlines(), key=f"{key}/setting")
+    yield Table(title, [], [], facts, surroundings.text().splitlines(), key=f"{key}/setting")
     missing: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -474,7 +484,7 @@ def tables(
             except RuntimeError as error:
                 missing[contestant.name] = str(error)
         try:
-            for table in measured(running, folder, repeats, peak, now.load):
+            for table in measured(running, folder, repeats, peak, surroundings.load):
                 table.key = f"{key}/{table.key}"
                 table.rows += [
                     {name: None for name, _, _ in table.columns} | {"row": f"{title}: not measured"}
@@ -489,7 +499,7 @@ def tables(
 
 
 def measured(running: list[Contestant], folder: Path, repeats: int, peak: float, load: float) -> Iterator[Table]:
-    """The tables of contestants that have started."""
+    """Yield the tables of contestants that have started."""
     yield check_equal_work(running, folder)
     for local_iterations in (5, 1):
         yield speed(running, folder, local_iterations, repeats, peak, load)
@@ -500,10 +510,10 @@ def measured(running: list[Contestant], folder: Path, repeats: int, peak: float,
 def report(
     running: list[Contestant], passes: int, local_iterations: int, peak: float, losses: dict[str, float]
 ) -> Table:
-    """The table of the turns that all have had.
+    """Return the table of the turns of all contestants.
 
     Raises:
-        AssertionError: one trained with another kernel or other threads than its row says.
+        AssertionError: a contestant trained with another kernel or number of threads than its row says.
     """
     base = next((c for c in running if c.name.startswith("bare2")), running[0])
     rows: list[dict[str, object]] = []

@@ -1,4 +1,7 @@
-"""(a) and (b): a bare PyTorch loop in one process on one CPU. Arguments: data, CPU, which devices (first, step)."""
+"""Contestants (a) and (b): a bare PyTorch loop in one process on one CPU.
+
+The arguments are the data, the CPU, and the first device and the step of its devices.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What all contestants share; needs torch and NumPy only, because the peers run in environments of their own.
+"""Code of all contestants; it needs torch and NumPy only, because the peers run in their own environments.
 
 A contestant is a process that says ``ready``, then for every line ``{"local_iterations": L, "batch_size": B, "save":
 path or null, "edge_iterations": Q, "num_edges": M}`` trains one round (every device from the global model, then the
-weighted mean) and answers ``done`` with what it has to say about the round, as JSON. So all of them can be alive at
-once and take turns, and start-up is not counted. Q and M are 1 but for hflray: the peers have no edges.
+weighted mean) and answers ``done`` with its report about the round, as JSON. All contestants can therefore run at the
+same time and take turns, and the start does not count. Q and M are 1 except for hflray: the peers have no edges.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MEAN, STD = 0.2860, 0.3530  # Fashion-MNIST's
 
 
 class Net(nn.Module):
-    """The paper's Fashion-MNIST model as anybody would write it."""
+    """The paper's Fashion-MNIST model, in plain PyTorch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Net(nn.Module):
 
 
 class Work:
-    """The devices' data and the start: `x` (n, 1, 28, 28) uint8, `y`, `offsets` (H + 1,), `start` (P,)."""
+    """The devices' data and the first weights: `x` (n, 1, 28, 28) uint8, `y`, `offsets` (H + 1,), `start` (P,)."""
 
     def __init__(self, path: str) -> None:
         with np.load(path) as file:
@@ -45,20 +45,22 @@ class Work:
         self.devices = len(self.offsets) - 1
 
     def of(self, device: int) -> tuple[Tensor, Tensor]:
-        """Normalised images and labels of a device."""
+        """Return the normalised images and the labels of a device."""
         part = slice(self.offsets[device], self.offsets[device + 1])
         return (torch.from_numpy(self.x[part]).float() / 255 - MEAN) / STD, torch.from_numpy(self.y[part])
 
 
 @functools.cache
 def resident(path: str) -> Work:
-    """The data, once for each worker process, which trains with one thread."""
+    """Return the data, which each worker process loads once, and set one thread."""
     torch.set_num_threads(1)
     return Work(path)
 
 
 def load(model: nn.Module, vector: np.ndarray) -> None:
-    nn.utils.vector_to_parameters(torch.from_numpy(vector.copy()), model.parameters())  # it keeps views
+    nn.utils.vector_to_parameters(
+        torch.from_numpy(vector.copy()), model.parameters()
+    )  # the parameters become views of the vector
 
 
 def flat(model: nn.Module) -> np.ndarray:
@@ -66,7 +68,7 @@ def flat(model: nn.Module) -> np.ndarray:
 
 
 def fit(model: nn.Module, x: Tensor, y: Tensor, local_iterations: int, batch_size: int) -> None:
-    """Plain mini-batch SGD; data in memory, no DataLoader."""
+    """Train with plain mini-batch SGD on data in memory, without a DataLoader."""
     optimiser = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
     for _ in range(local_iterations):
         order = torch.randperm(len(y))
@@ -75,14 +77,14 @@ def fit(model: nn.Module, x: Tensor, y: Tensor, local_iterations: int, batch_siz
 
 
 def step(model: nn.Module, optimiser: torch.optim.Optimizer, x: Tensor, y: Tensor) -> None:
-    """One gradient step as every tutorial writes it: the peers' kernel."""
+    """Take one gradient step in plain PyTorch, which is the peers' kernel."""
     optimiser.zero_grad()
     functional.cross_entropy(model(x), y).backward()
     optimiser.step()
 
 
 def own_threads() -> dict[str, object]:
-    """What a contestant that trains in its own process says of a round."""
+    """Return the report of a contestant that trains in its own process."""
     return {"kernel": "peers", "threads": torch.get_num_threads()}
 
 
@@ -90,9 +92,9 @@ def serve(train_round: Callable[..., np.ndarray], note: Callable[[], dict[str, o
     """Answer the driver.
 
     Args:
-        train_round: called with `local_iterations` and `batch_size`, and with `edge_iterations` and `num_edges` where
+        train_round: called with `local_iterations` and `batch_size`, and with `edge_iterations` and `num_edges` if
             they are not 1; returns the new global model, (P,).
-        note: what to say about the round just trained.
+        note: returns the report about the last round.
     """
     print("ready", flush=True)
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""(e): Flower's simulation engine, by its own quickstart: a ClientApp, a ServerApp, FedAvg. Arguments: data, CPUs."""
+"""Contestant (e): Flower's simulation engine as in its quickstart, with FedAvg. The arguments are data and CPUs."""
 
 from __future__ import annotations
 

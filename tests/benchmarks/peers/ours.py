@@ -1,4 +1,4 @@
-"""(c) and (d): hflray. Arguments: data, serial or ray, number of actors, kernel, precision.
+"""Contestants (c) and (d): hflray. The arguments are data, serial or ray, number of actors, kernel and precision.
 
 The kernel `peers` puts the very gradient step of the other contestants (`common.step`) into hflray's hosts: what is
 left between that row and theirs is the platform's, and what is between it and hflray's own row is the kernel's.
@@ -41,38 +41,38 @@ class PeersKernel:
 
 
 def take_peers_kernel(worker) -> None:
-    """In a host of devices, or in an actor that has one: train with the peers' step from now on."""
+    """Make a host of devices, or an actor that has one, train with the peers' step."""
     getattr(worker, "_host", worker)._kernel = PeersKernel()
 
 
 def about(worker) -> tuple[str, int]:
-    """The kernel and the torch threads with which a host of devices, or an actor that has one, trains."""
+    """Return the kernel and the number of torch threads of a host of devices, or of an actor that has one."""
     host = getattr(worker, "_host", worker)
     name = "peers" if type(host._kernel).__name__ == "PeersKernel" else host._job.kernel
     return name, host._job.threads
 
 
 def clock(worker) -> None:
-    """In an actor: keep when every call of its host's training began and ended, to be taken by `clocked`."""
+    """Make an actor record the begin and end of every call of its host's training, which `clocked` returns."""
     inner, worker.clocked = worker._host.train, []
 
     def train(task, *models):
         begin = time.perf_counter()
         sums = inner(task, *models)
-        worker.clocked.append((begin, time.perf_counter()))  # on Linux the processes of a machine share this clock
+        worker.clocked.append((begin, time.perf_counter()))  # on Linux all processes of a machine share this clock
         return sums
 
     worker._host.train = train
 
 
 def clocked(worker) -> list[tuple[float, float]]:
-    """When the calls since the last time began and ended, s."""
-    found, worker.clocked = worker.clocked, []
-    return found
+    """Return the begin and end of the calls since the last time, s."""
+    calls, worker.clocked = worker.clocked, []
+    return calls
 
 
 def shares(calls: list[list[tuple[float, float]]], seconds: float) -> dict[str, float]:
-    """How a round of `seconds` divides, from when the calls of each actor began and ended.
+    """Return the shares of a round of `seconds`, from the begin and end of each actor's calls.
 
     Returns:
         `beyond_busiest`: the part beyond the actor that trained longest. Of it, `ray`: no actor trained, so it is

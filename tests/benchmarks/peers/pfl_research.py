@@ -1,4 +1,4 @@
-"""(f): pfl-research, one process with as many threads as CPUs. Arguments: data, threads."""
+"""Contestant (f): pfl-research in one process with as many threads as CPUs. The arguments are data and threads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Learner(Net):
 
 
 class Setting(HyperParam):
-    """What the driver asked for last."""
+    """The driver's last command."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -44,7 +44,7 @@ class Setting(HyperParam):
 
 
 class Turn(TrainingProcessCallback):
-    """After each round: answer the driver, wait for its next line."""
+    """After each round, answer the driver and wait for its next line."""
 
     def after_central_iteration(self, aggregate_metrics, model, *, central_iteration: int):
         if command["save"]:
