@@ -1,4 +1,4 @@
-"""tests/benchmarks/actors.py still runs, on the smallest settings."""
+"""tests/benchmarks/actors.py runs on the smallest settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""tests/benchmarks/allocation.py still runs, on a few edges; equals are compared, and a moved batch moves."""
+"""tests/benchmarks/allocation.py runs on a few edges, with equal threads, and a moved batch has other gains."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def test_every_link_of_a_moved_batch_moves_by_a_decibel_up_or_down() -> None:
                 np.testing.assert_array_equal(getattr(a, field.name), getattr(b, field.name))
 
 
-def test_a_batch_that_does_not_move_is_not_timed_as_one_that_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_does_not_move_is_refused_as_a_moved_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(allocation, "moved", lambda problems, rng: list(problems))
     with pytest.raises(AssertionError, match="the moved batch has the objectives"):
         allocation.rows([], problems(), 2, 12)
 
 
-def test_a_flat_batch_is_that_of_the_tests() -> None:
-    mine, theirs = allocation.solve_batch(*allocation.flat(problems())), solve_all(problems())[0]
-    np.testing.assert_array_equal(mine.feasible.bandwidth_hz, theirs.feasible.bandwidth_hz)
+def test_a_flat_batch_has_the_solution_of_solve_all() -> None:
+    flat, reference = allocation.solve_batch(*allocation.flat(problems())), solve_all(problems())[0]
+    np.testing.assert_array_equal(flat.feasible.bandwidth_hz, reference.feasible.bandwidth_hz)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.timeout(600)  # of a busy machine: each process imports CVXPY
-def test_both_sides_have_the_threads_that_the_rows_say(threads: int) -> None:
+@pytest.mark.timeout(600)  # for a busy machine, because each process imports CVXPY
+def test_both_sides_have_the_threads_of_the_rows(threads: int) -> None:
     if len(available_cpus()) < threads:
         pytest.skip("one CPU")
     table = allocation.speed(threads, edges=8, repeats=2, batch=64)

@@ -1,6 +1,6 @@
-"""All benchmarks in one go: one that fails stops no other, nothing is done twice, and what got slower is named.
+"""Running all benchmarks: a failure stops no other benchmark, nothing is measured twice, and slower ratios are named.
 
-The benchmarks here are programs of three lines; the real ones are only looked at as a list.
+The benchmarks in these tests are programs of three lines; only the list of the real ones is checked.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Make = Callable[..., benchmarks.Benchmark]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    """Makes a benchmark that says tables with the ratio 2, then runs `more`; it counts its starts in NAME.count."""
+    """Return a function that makes a benchmark, which counts its starts, writes tables of ratio 2, and runs `more`."""
 
     def made(name: str, *said: str, more: str = "", keys: tuple[str, ...] = (), **options: object) -> object:
         script = tmp_path / f"{name}.py"
@@ -44,7 +44,7 @@ def make(tmp_path: Path) -> Make:
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """A commit without changes, on a machine whose CPUs scale."""
+    """Simulate a clean commit on a machine with two CPUs that do twice the work of one."""
     monkeypatch.setattr(_results, "git_commit", lambda: "abc")
     monkeypatch.setattr(benchmarks, "available_cpus", lambda: (0, 1))
     monkeypatch.setattr(benchmarks, "scaling", lambda *_: Scaling(100.0, 198.0, 1.98))
@@ -56,7 +56,7 @@ def starts(folder: Path, name: str) -> int:
     return len(path.read_text()) if path.exists() else 0
 
 
-def test_one_that_fails_stops_no_other(make: Make, here: pytest.MonkeyPatch, tmp_path: Path, capsys) -> None:
+def test_a_failing_benchmark_stops_no_other(make: Make, here: pytest.MonkeyPatch, tmp_path: Path, capsys) -> None:
     some = [
         make("good", "good/a", "good/b"),
         make("half", "half/a", keys=("half/a", "half/b"), more="raise OSError('no disk is left')"),
@@ -91,7 +91,7 @@ def test_one_that_fails_stops_no_other(make: Make, here: pytest.MonkeyPatch, tmp
     assert "no disk is left" in (file.with_suffix("") / "half.log").read_text()
 
 
-def test_what_is_done_at_a_commit_is_not_done_again(make: Make, here: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_table_is_measured_once_per_commit(make: Make, here: pytest.MonkeyPatch, tmp_path: Path) -> None:
     some = [make("good", "good/a"), make("bad", keys=("bad/a",), more="sys.exit(3)")]
     file = tmp_path / "cpu.json"
 
@@ -100,14 +100,14 @@ def test_what_is_done_at_a_commit_is_not_done_again(make: Make, here: pytest.Mon
         return starts(tmp_path, "good"), starts(tmp_path, "bad")
 
     assert run() == (1, 1)
-    assert run() == (1, 2)  # what failed is tried again
+    assert run() == (1, 2)  # a failed benchmark is tried again
     assert run(again=True) == (2, 3)
     assert run(only=["good/a"]) == (2, 3)
     assert run(only=["bad"]) == (2, 4)
     here.setattr(_results, "git_commit", lambda: "def")
     assert run(only=["bad"]) == (2, 5)
-    assert set(Results.read(file).tables) == {"bad/a"}  # those of another commit are gone
-    here.setattr(_results, "git_commit", lambda: "def-dirty")  # nobody knows what that was
+    assert set(Results.read(file).tables) == {"bad/a"}  # tables of another commit are dropped
+    here.setattr(_results, "git_commit", lambda: "def-dirty")  # the changes of a dirty commit are unknown
     assert run() == (3, 6)
     assert run() == (4, 7)
     with pytest.raises(ValueError, match="names no benchmark; there are good, bad"):
@@ -115,7 +115,7 @@ def test_what_is_done_at_a_commit_is_not_done_again(make: Make, here: pytest.Mon
 
 
 @pytest.mark.parametrize("cpus", [(0, 1), (0,)])
-def test_nothing_parallel_is_compared_where_two_loops_do_not_scale(
+def test_parallel_tables_are_not_measured_if_two_loops_do_not_scale(
     make: Make, here: pytest.MonkeyPatch, tmp_path: Path, capsys, cpus: tuple[int, ...]
 ) -> None:
     here.setattr(benchmarks, "available_cpus", lambda: cpus)
@@ -146,7 +146,7 @@ def test_bare_loops_are_measured() -> None:
 
 
 def results(quick: bool = False, cpu: str = "a CPU", **tables: dict[str, float] | str) -> Results:
-    """Tables with these ratios; a word: the status of one without."""
+    """Return results with tables of these ratios; a word is the status of a table without ratios."""
     found = Results("abc", {"cpu": cpu, "cores": 2}, quick)
     for key, ratios in tables.items():
         if isinstance(ratios, str):
@@ -156,7 +156,7 @@ def results(quick: bool = False, cpu: str = "a CPU", **tables: dict[str, float] 
     return found
 
 
-def test_what_got_slower_is_named_and_what_is_missing_too(tmp_path: Path, capsys) -> None:
+def test_slower_and_missing_ratios_are_named(tmp_path: Path, capsys) -> None:
     old = results(a={"x": 10.0, "y": 2.0, "z": 1.0}, b={"x": 1.0}, c={"x": 1.0}, d="not measured")
     new = results(a={"x": 8.9, "y": 1.81, "w": 1.0}, b="failed", d={"x": 1.0}, e={"x": 3.0})
     found = compare(new, old)
@@ -170,54 +170,54 @@ def test_what_got_slower_is_named_and_what_is_missing_too(tmp_path: Path, capsys
         "e: not in the old file",
     ]
     assert found.compared == 2
-    mine, theirs = tmp_path / "new.json", tmp_path / "old.json"
-    new.write(mine)
-    old.write(theirs)
-    assert benchmarks.main(["check", "--file", str(mine), "--against", str(theirs)]) == 1
-    said = capsys.readouterr().out
-    assert "slower by more than 10 %:\n  a: x: 10 × before" in said
-    assert "  c: not in the new file" in said
-    assert "2 ratios compared, 1 slower" in said
+    new_file, old_file = tmp_path / "new.json", tmp_path / "old.json"
+    new.write(new_file)
+    old.write(old_file)
+    assert benchmarks.main(["check", "--file", str(new_file), "--against", str(old_file)]) == 1
+    output = capsys.readouterr().out
+    assert "slower by more than 10 %:\n  a: x: 10 × before" in output
+    assert "  c: not in the new file" in output
+    assert "2 ratios compared, 1 slower" in output
     new.tables["a"]["ratios"] = {"x": 9.01, "y": 2.5}
     new.tables["a"] |= {"busy": True, "others_cpus": 0.9}
-    new.write(mine)
-    assert benchmarks.main(["check", "--file", str(mine), "--against", str(theirs)]) == 0
-    said = capsys.readouterr().out
-    assert "a: y: 2 × before, 2.5 × now, +25%" in said
-    assert "a: other processes had 0.90 CPUs in the new file" in said
+    new.write(new_file)
+    assert benchmarks.main(["check", "--file", str(new_file), "--against", str(old_file)]) == 0
+    output = capsys.readouterr().out
+    assert "a: y: 2 × before, 2.5 × now, +25%" in output
+    assert "a: other processes had 0.90 CPUs in the new file" in output
 
 
-def test_a_check_of_nothing_is_no_success(tmp_path: Path, capsys) -> None:
-    mine, theirs = tmp_path / "new.json", tmp_path / "old.json"
-    arguments = ["check", "--file", str(mine), "--against", str(theirs)]
+def test_a_check_without_a_common_ratio_fails(tmp_path: Path, capsys) -> None:
+    new_file, old_file = tmp_path / "new.json", tmp_path / "old.json"
+    arguments = ["check", "--file", str(new_file), "--against", str(old_file)]
     assert benchmarks.main(arguments) == 2
     assert "make bench writes it" in capsys.readouterr().out
-    results(a={"x": 1.0}).write(mine)
+    results(a={"x": 1.0}).write(new_file)
     for old, why in (
         (results(a="failed"), "0 ratios compared"),
         (results(cpu="another CPU", a={"x": 1.0}), "the other on another CPU"),
         (results(quick=True, a={"x": 1.0}), "small sizes"),
     ):
-        old.write(theirs)
+        old.write(old_file)
         assert benchmarks.main(arguments) == 2
         assert why in capsys.readouterr().out
-    theirs.write_text('{"format": 1}')
+    old_file.write_text('{"format": 1}')
     assert benchmarks.main(arguments) == 2
     assert "is not a file of benchmarks" in capsys.readouterr().out
 
 
-def test_only_a_whole_run_of_full_size_is_kept(tmp_path: Path, capsys) -> None:
-    mine, theirs = tmp_path / "new.json", tmp_path / "kept" / "old.json"
+def test_only_a_complete_run_of_full_size_is_kept(tmp_path: Path, capsys) -> None:
+    new_file, old_file = tmp_path / "new.json", tmp_path / "kept" / "old.json"
     keys = [key for benchmark in benchmarks.BENCHMARKS for key in benchmark.keys]
-    arguments = ["keep", "--file", str(mine), "--against", str(theirs)]
+    arguments = ["keep", "--file", str(new_file), "--against", str(old_file)]
     for bad in (results(**{key: {} for key in keys[1:]}), results(quick=True, **{key: {} for key in keys})):
-        bad.write(mine)
+        bad.write(new_file)
         assert benchmarks.main(arguments) == 2
-        assert not theirs.exists()
-    results(**{key: "failed" if key == keys[0] else {} for key in keys}).write(mine)
+        assert not old_file.exists()
+    results(**{key: "failed" if key == keys[0] else {} for key in keys}).write(new_file)
     assert benchmarks.main(arguments) == 0
     assert f"{keys[0]}: failed" in capsys.readouterr().out
-    assert Results.read(theirs) == Results.read(mine)
+    assert Results.read(old_file) == Results.read(new_file)
 
 
 def test_the_list_names_every_benchmark_once() -> None:
@@ -230,12 +230,12 @@ def test_the_list_names_every_benchmark_once() -> None:
     assert benchmarks.chosen(["actors", "scale"]) == [b for b in benchmarks.BENCHMARKS if b.name[:2] in ("ac", "sc")]
 
 
-def test_the_name_of_a_cpu_is_a_files_name() -> None:
+def test_the_name_of_a_cpu_becomes_a_file_name() -> None:
     assert slug("AMD EPYC, family 26, model 2") == "amd-epyc-family-26-model-2"
 
 
 @pytest.mark.parametrize("path", sorted((FOLDER / "results").glob("*.json")), ids=lambda path: path.name)
-def test_kept_files_are_whole(path: Path) -> None:
+def test_kept_files_are_complete(path: Path) -> None:
     found = Results.read(path)
     assert slug(found.machine["cpu"]) == path.stem
     assert not found.quick

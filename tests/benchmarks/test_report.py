@@ -1,4 +1,4 @@
-"""What benchmarks share: tables, the conditions named beside them, and the check that both sides did the same."""
+"""Helpers of the benchmarks: tables, conditions of a measurement, and the check that objectives agree."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ def test_a_table_is_data_and_prints_in_columns() -> None:
     assert json.loads(json.dumps(dataclasses.asdict(table)))["rows"][1]["us"] == 33.0
 
 
-def test_published_tables_are_on_the_screen_and_in_the_file(tmp_path, capsys) -> None:
+def test_published_tables_are_printed_and_written(tmp_path, capsys) -> None:
     columns = [("row", "", ""), ("x", "x", ".1f")]
     table = Table("times", columns, [{"row": "a", "x": np.float64(1.5)}], {"n": np.int64(3)}, key="a/b")
     table.ratios = {"a": np.float32(2.0), "b": float("nan")}
     absent = Table("others", [], [], key="a/c", not_measured="no card")
-    publish(iter([table, absent]), tmp_path / "said.jsonl")
-    first, second = (json.loads(line) for line in (tmp_path / "said.jsonl").read_text().splitlines())
+    publish(iter([table, absent]), tmp_path / "tables.jsonl")
+    first, second = (json.loads(line) for line in (tmp_path / "tables.jsonl").read_text().splitlines())
     assert first["rows"] == [{"row": "a", "x": 1.5}]
     assert (first["key"], first["facts"]["n"], first["ratios"]) == ("a/b", 3, {"a": 2.0, "b": None})
     assert {"load", "others_cpus"} < set(first["facts"])
     assert second["not_measured"] == "no card"
-    said = capsys.readouterr().out
-    assert "a  1.5\n" in said
-    assert "load average" in said
-    assert said.endswith("others\n  not measured: no card\n\n")
+    output = capsys.readouterr().out
+    assert "a  1.5\n" in output
+    assert "load average" in output
+    assert output.endswith("others\n  not measured: no card\n\n")
 
 
-def test_own_time_is_also_that_of_children_that_live() -> None:
+def test_own_time_includes_living_children() -> None:
     spin = "import time\nwhile time.process_time() < 1: pass\nprint('done', flush=True)\ninput()"
     before = own_cpu_s()
     with subprocess.Popen(
@@ -61,7 +61,7 @@ def test_own_time_is_also_that_of_children_that_live() -> None:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="prctl is Linux's")
-def test_own_time_is_also_that_of_what_an_ended_child_left_behind() -> None:
+def test_own_time_includes_processes_that_an_ended_child_has_left() -> None:
     spin = "import time\nwhile time.process_time() < 1: pass"
     parent = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {spin!r}])"
     code = (
@@ -86,7 +86,7 @@ def test_own_time_is_also_that_of_what_an_ended_child_left_behind() -> None:
         (3.0, None, True, "TOO BUSY: the load average"),
         (0.2, 0.1, False, "other processes had 0.10 CPUs"),
         (0.2, 1.0, True, "TOO BUSY: other processes"),
-        (2.0, 0.1, False, "from what ran before"),  # a benchmark that ended a moment ago
+        (2.0, 0.1, False, "from what ran before"),  # the load is that of an earlier benchmark
     ],
 )
 def test_a_busy_machine_is_named(load: float, others: float | None, busy: bool, says: str) -> None:
@@ -97,19 +97,19 @@ def test_a_busy_machine_is_named(load: float, others: float | None, busy: bool, 
     assert "a CPU; 2 CPUs" in found.text()
 
 
-def test_what_others_do_is_seen_and_what_is_ours_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_work_of_other_processes_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getloadavg", lambda: (1.5, 9.0, 9.0))
     spin = "import time\nend = time.process_time() + 1\nwhile time.process_time() < end: pass"
     with conditions(own=lambda: 0.0) as theirs, conditions() as ours:
         child = subprocess.Popen([sys.executable, "-c", spin])
-        child.wait()  # its CPU time becomes ours when it has ended
+        child.wait()  # an ended child's CPU time becomes this process's
     assert theirs.others_cpus is not None
     assert ours.others_cpus is not None
     assert theirs.load == ours.load == 1.5
-    assert theirs.others_cpus > ours.others_cpus + 0.01  # at least its second, however long it took to get it
+    assert theirs.others_cpus > ours.others_cpus + 0.01  # the difference is at least the child's CPU time
 
 
-def test_objectives_that_differ_end_a_comparison() -> None:
+def test_different_objectives_end_a_comparison() -> None:
     reference = np.array([1.0, 2.0, 4.0] * 4)
     nearly = reference * (1 - 1e-6)
     assert check_objectives(nearly, reference, 1e-7, 1e-4) == pytest.approx((-1e-6, -1e-6))
@@ -127,7 +127,7 @@ def test_objectives_that_differ_end_a_comparison() -> None:
         check_objectives(nearly, failed, 1e-7, 1e-4)
 
 
-def test_what_is_started_on_some_cpus_stays_there() -> None:
+def test_a_process_started_on_some_cpus_stays_there() -> None:
     if not hasattr(os, "sched_getaffinity"):
         pytest.skip("no affinities here")
     before, seen = os.sched_getaffinity(0), []

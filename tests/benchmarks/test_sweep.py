@@ -1,4 +1,4 @@
-"""tests/benchmarks/sweep.py still runs; and, slow, what it measures stays within bounds that noise does not reach."""
+"""tests/benchmarks/sweep.py runs, and slow tests hold its figures within bounds that noise does not reach."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_what_tracking_adds_to_a_round_can_be_measured(tmp_path: Path) -> None:
     assert sweep.ended(tmp_path, "one0") == 1
 
 
-def test_a_slope_is_that_of_the_middle() -> None:
+def test_the_slope_is_fitted_to_the_middle_of_the_trials() -> None:
     growth = sweep.Growth([(0, 50.0), (10, 300.0), *((n, 300.0 + n) for n in range(20, 96)), (100, 999.0)])
     assert growth.slope(100) == pytest.approx(1.0)
     assert growth.at(50) == 350.0
@@ -30,14 +30,16 @@ def test_a_slope_is_that_of_the_middle() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_the_driver_does_not_grow_with_its_trials(tmp_path: Path) -> None:
+def test_the_drivers_memory_hardly_grows_with_the_trials(tmp_path: Path) -> None:
     trials = 200
     growth = sweep.many(tmp_path, trials, reuse=True)
-    assert growth.slope(trials) < 0.1  # MB; it was 0.3
+    assert growth.slope(trials) < 0.1  # MB per trial; an early version had 0.3
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_rounds_do_not_wait_for_a_server(tmp_path: Path) -> None:
     medians = sweep.servers(tmp_path, 20, turns=1).facts
-    assert max(medians.values()) < 1.25 * min(medians.values())  # each request of the slow one takes many rounds
+    assert max(medians.values()) < 1.25 * min(
+        medians.values()
+    )  # a request to the slow server takes as long as many rounds

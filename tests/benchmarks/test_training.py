@@ -1,4 +1,4 @@
-"""tests/benchmarks/training.py still runs, on a few devices of noise; how fast they were is not looked at here."""
+"""tests/benchmarks/training.py runs on a few devices of noise; these tests do not check speed."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ SCRIPT = Path(__file__).with_name("training.py")
 
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
-    """Where Ray's sockets can be: their paths may have 107 characters."""
+    """Yield a folder with a short path, because the paths of Ray's sockets may have at most 107 characters."""
     folder = Path(tempfile.mkdtemp(prefix="hflray"))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # of a busy machine
-def test_the_benchmark_runs_and_all_do_the_same_work(short_folder, tmp_path) -> None:
+@pytest.mark.timeout(900)  # for a busy machine
+def test_the_benchmark_runs_and_all_contestants_do_the_same_work(short_folder, tmp_path) -> None:
     env = {name: value for name, value in os.environ.items() if name not in ("HFLRAY_DATA", "RAY_ADDRESS")}
     env |= {"RAY_TMPDIR": str(short_folder), "XDG_CACHE_HOME": str(tmp_path)}
     command = [sys.executable, str(SCRIPT), "--quick", "--devices", "4", "--repeats", "1"]
@@ -66,13 +66,13 @@ def test_the_benchmark_runs_and_all_do_the_same_work(short_folder, tmp_path) -> 
         len(re.findall(r"load average [\d.]+ at the start; other processes had [\d.]+ CPUs meanwhile", done.stdout))
         == 3
     )
-    # Their environments would be installed from PyPI.
+    # The peers' environments would be installed from PyPI.
     assert not list((tmp_path / "hflray" / "bench").glob("flwr*"))
 
 
 @pytest.fixture
 def peers(monkeypatch: pytest.MonkeyPatch):
-    """The modules of peers/, which find each other as scripts do."""
+    """Return the modules of peers/, which import each other as scripts do."""
     monkeypatch.syspath_prepend(str(SCRIPT.parent / "peers"))
     before = set(sys.modules)
     yield importlib.import_module
@@ -81,8 +81,8 @@ def peers(monkeypatch: pytest.MonkeyPatch):
             del sys.modules[name]
 
 
-def test_the_peers_kernel_in_a_host_is_their_own_step(peers) -> None:
-    """The eager row's host ends with the bits of the loop of the other contestants, and says that it is theirs."""
+def test_the_peers_kernel_in_a_host_gives_the_bits_of_the_peers_step(peers) -> None:
+    """The host of the row actors-eager ends with the bits of the peers' loop, and reports the kernel `peers`."""
     common, ours = peers("common"), peers("ours")
     job = make_job(
         model="hfl", image_shape=(1, 28, 28), num_classes=10, local_iterations=2, batch_size=4, kernel="eager",
@@ -109,47 +109,47 @@ def test_the_peers_kernel_in_a_host_is_their_own_step(peers) -> None:
 
 def test_a_round_divides_into_training_waiting_and_ray(peers) -> None:
     shares = peers("ours").shares
-    # 10 s: the first actor trains from 1 to 5 and from 6 to 8, the second from 1 to 3 and from 4.5 to 8.5.
-    found = shares([[(1.0, 5.0), (6.0, 8.0)], [(4.5, 8.5), (1.0, 3.0)]], 10.0)
-    assert found == pytest.approx({"beyond_busiest": 0.4, "waiting": 0.15, "ray": 0.25})
+    # Of 10 s, the first actor trains from 1 to 5 and from 6 to 8, the second from 1 to 3 and from 4.5 to 8.5.
+    result = shares([[(1.0, 5.0), (6.0, 8.0)], [(4.5, 8.5), (1.0, 3.0)]], 10.0)
+    assert result == pytest.approx({"beyond_busiest": 0.4, "waiting": 0.15, "ray": 0.25})
 
 
-def contestant(**said: object) -> training.Contestant:
-    found = training.Contestant("actors-eager", [], 2, 1, "peers")
-    found.notes.append({"kernel": "peers", "threads": 1} | said)
-    return found
+def contestant(**note: object) -> training.Contestant:
+    result = training.Contestant("actors-eager", [], 2, 1, "peers")
+    result.notes.append({"kernel": "peers", "threads": 1} | note)
+    return result
 
 
-@pytest.mark.parametrize("said", [{"kernel": "eager"}, {"kernel": "native"}, {"threads": 2}])
-def test_a_row_that_trains_otherwise_than_it_says_ends_the_comparison(said: dict[str, object]) -> None:
+@pytest.mark.parametrize("note", [{"kernel": "eager"}, {"kernel": "native"}, {"threads": 2}])
+def test_a_row_that_trains_with_another_kernel_or_threads_ends_the_comparison(note: dict[str, object]) -> None:
     contestant().check()
     with pytest.raises(AssertionError, match="actors-eager is to train with the kernel peers and 1 threads"):
-        contestant(**said).check()
+        contestant(**note).check()
 
 
-def test_the_rows_have_the_threads_that_they_are_named_for(tmp_path: Path) -> None:
+def test_the_rows_have_their_workers_threads_and_kernels(tmp_path: Path) -> None:
     names = ["bare1", "bare2", "serial", "actors-eager", "actors", "actors-bf16"]
-    found = {c.name.split()[0]: c for c in training.contestants(tmp_path / "work.npz", (0, 1), "native", names)}
-    assert list(found) == names
-    assert [found[name].workers for name in names] == [1, 2, 1, 2, 2, 2]
-    assert all(c.threads == 1 for c in found.values())
-    assert found["actors-eager"].commands[0][-2:] == ["peers", "float32"]
-    assert found["actors"].commands[0][-2:] == ["native", "float32"]
+    result = {c.name.split()[0]: c for c in training.contestants(tmp_path / "work.npz", (0, 1), "native", names)}
+    assert list(result) == names
+    assert [result[name].workers for name in names] == [1, 2, 1, 2, 2, 2]
+    assert all(c.threads == 1 for c in result.values())
+    assert result["actors-eager"].commands[0][-2:] == ["peers", "float32"]
+    assert result["actors"].commands[0][-2:] == ["native", "float32"]
 
 
-def test_models_that_are_not_as_good_end_the_comparison() -> None:
+def test_models_with_another_loss_end_the_comparison() -> None:
     training.check_equal_loss({"bare1": 0.50, "actors": 0.49, "flower": 0.53})
     for loss in (0.44, 0.56, float("nan")):
         with pytest.raises(AssertionError, match="no comparison"):
             training.check_equal_loss({"bare1": 0.50, "actors": loss})
 
 
-def test_the_model_of_loops_that_never_meet_is_their_weighted_mean(tmp_path: Path) -> None:
-    found = training.Contestant("bare2 (b)", [])
-    found.processes = [None, None]  # type: ignore[list-item]
+def test_the_model_of_several_loops_is_their_weighted_mean(tmp_path: Path) -> None:
+    result = training.Contestant("bare2 (b)", [])
+    result.processes = [None, None]  # type: ignore[list-item]
     np.save(tmp_path / "bare2-0.npy", np.float32([1.0, 2.0]))
     np.save(tmp_path / "bare2-1.npy", np.float32([4.0, 8.0]))
-    model = found.model(tmp_path, np.array([1, 3, 1]))  # the first loop has the devices 0 and 2
+    model = result.model(tmp_path, np.array([1, 3, 1]))  # the first loop has the devices 0 and 2
     np.testing.assert_allclose(model, [2.8, 5.6])
 
 
@@ -186,7 +186,7 @@ def test_a_peer_without_an_environment_is_not_measured(tmp_path: Path, monkeypat
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     missing: dict[str, str] = {}
     names = ["bare1", "flower", "pfl"]
-    found = training.contestants(tmp_path / "work.npz", (0, 1), "native", names, missing, make=False)
-    assert [one.name for one in found] == ["bare1 (a)"]
+    result = training.contestants(tmp_path / "work.npz", (0, 1), "native", names, missing, make=False)
+    assert [one.name for one in result] == ["bare1 (a)"]
     assert set(missing) == {"flower (e)", "pfl (f)"}
     assert missing["flower (e)"].startswith("no environment: there is none in ")
