@@ -100,11 +100,11 @@ def _allocate_joint(fleet: Fleet, work: Workload, devices: IntArray, problem: Ra
     delay = q * feasible.delay_s + hop
     slowest = max(float(delay.max()), floor)
     objective = q * feasible.energy_j.sum() + work.delay_weight * slowest + hop_energy.sum()
-    spare_weight = work.delay_weight - weight.sum()
+    floor_price = work.delay_weight - weight.sum()
     bound = (
         q * feasible.bound_j.sum()
         + weight @ hop
-        + (spare_weight * floor if np.isfinite(floor) else 0.0)
+        + (floor_price * floor if np.isfinite(floor) else 0.0)
         + hop_energy.sum()
     )
     residual = max(float(solution.residual.max()), float(np.abs(delay / slowest - 1.0).max()))
