@@ -78,6 +78,7 @@ BENCHMARKS = (
     Benchmark("sweep-share", ("sweep.py", "--only", "share"), ("sweep/share",), 3600),
     Benchmark("sweep-many", ("sweep.py", "--only", "many"), ("sweep/many trials",)),
     Benchmark("sweep-servers", ("sweep.py", "--only", "servers"), ("sweep/servers",), 3600),
+    Benchmark("first-minute", ("first_minute.py", "--repeats", "3", "--warm"), ("first minute/phases",)),
 )
 
 

@@ -1,19 +1,19 @@
-"""The first minute: the quickstart with nothing cached, seconds and CPU seconds of each phase. ``make bench`` runs it.
+"""The first minute: when each phase of a quickstart with empty caches ends. ``make bench`` runs it.
 
     python tests/benchmarks/first_minute.py [--repeats 3] [--against WORKTREE] [--warm] [--set KEY=VALUE …]
 
 Each run is ``python -m hflray.tune`` in an empty folder with an empty HOME, so that Numba's cache, the compiled native
-kernel, what was measured of this machine and MLflow's database are made anew, as in the minute after an install.
-`--against` runs the tree of another checkout (with its own ``.venv``) in turns with this one, and prints the ratio.
-`--warm` runs each once more in the same place, with all caches there.
+kernel, the measurements of this machine and MLflow's database are made anew, as in the minute after an install.
+`--against` runs the tree of another checkout (with its own ``.venv``) in turns with this one.
+`--warm` runs each tree once more in the same folder, where the first run has filled all caches.
 
-CPU seconds are those of all processes that the command started; they change less than seconds where the machine works
-for others too. What counts for seconds is the fastest run, and the machine must be quiet for it.
+The CPU seconds of a run are those of all processes that the command started. They vary less than the seconds where the
+machine also works for others. The table shows the fastest and the cheapest run, and the machine must be quiet for it.
+Its ratios compare this tree with the other one, or with a bare loop where there is no other tree.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shutil
@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,11 +32,13 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
 
-from tests.benchmarks._report import Table, conditions
+from tests.benchmarks._bare import yardstick_s
+from tests.benchmarks._report import Table, arguments, publish
 
 ROOT = Path(__file__).parents[2]
+OWN = "this tree"  # its name in the table, the same in every checkout, so that ratios can be compared
 FOLDER = "hflray_results/quickstart-*/sweep.json"
-STEP_S = 0.1  # how often the processes are looked at
+STEP_S = 0.1  # time between two looks at the processes
 PHASES = {
     "folder": "until the sweep has its folder",
     "trial": "until its first trial starts",
@@ -44,6 +46,8 @@ PHASES = {
     "rounds": "until the last trial is done",
     "end": "until the prompt",
 }
+COMPARED = ("round", "end")  # phases whose ends are compared; the others are parts of them
+KINDS = {"wall_s": "s", "cpu_s": "CPU s"}
 STARTED, ROUND, DONE = re.compile(r": started$"), re.compile(r": round 1/"), re.compile(r": done\b")
 ACCURACY = re.compile(r"^(.*): round \d+/\d+, accuracy ([\d.]+)%")
 
@@ -53,37 +57,67 @@ class Run:
     """One run of the quickstart.
 
     Attributes:
-        wall_s, cpu_s: since the start, when each of `PHASES` ended.
-        accuracy: the last one shown of each trial, %.
+        wall_s: for each of `PHASES`, the seconds from the start to its end.
+        cpu_s: for each of `PHASES`, the CPU seconds from the start to its end.
+        accuracy: the last accuracy of each trial on the screen, %.
+        loop_s: seconds of the bare loop (`_bare.work`) just before the run.
     """
 
     wall_s: dict[str, float]
     cpu_s: dict[str, float]
     accuracy: dict[str, float]
+    loop_s: float = float("nan")
 
 
 class _Processes:
-    """CPU seconds of a process and all that it started, also of those that have ended since they were seen."""
+    """Count the CPU seconds of a process and of all that it started, also of those that have ended since a look."""
 
     def __init__(self, pid: int) -> None:
-        self._root, self._seen = psutil.Process(pid), dict[tuple[int, float], float]()
+        self._root, self._cpu_s = psutil.Process(pid), dict[tuple[int, float], float]()
 
     def look(self) -> float:
-        """CPU seconds so far."""
+        """Return the CPU seconds so far."""
         try:
             for process in (self._root, *self._root.children(recursive=True)):
-                with suppress(psutil.Error):  # it is just ending
-                    self._seen[process.pid, process.create_time()] = sum(process.cpu_times()[:2])
+                with suppress(psutil.Error):  # the process is just ending
+                    self._cpu_s[process.pid, process.create_time()] = sum(process.cpu_times()[:2])
         except psutil.Error:
             pass
-        return sum(self._seen.values())
+        return sum(self._cpu_s.values())
+
+
+def phase_ends(lines: Sequence[tuple[float, str]]) -> dict[str, float]:
+    """Return when the phases ended that the command's output shows.
+
+    Args:
+        lines: the seconds from the start to each line, and the line.
+
+    Raises:
+        SystemExit: the output shows no end of a phase.
+    """
+    ends: dict[str, float] = {}
+    for phase, pattern, index in (("trial", STARTED, 0), ("round", ROUND, 0), ("rounds", DONE, -1)):
+        times = [at for at, line in lines if pattern.search(line)]
+        if not times:
+            raise SystemExit(f"no line of the quickstart matches {pattern.pattern!r}:\n" + _text(lines))
+        ends[phase] = times[index]
+    return ends
+
+
+def last_accuracies(lines: Sequence[tuple[float, str]]) -> dict[str, float]:
+    """Return the last accuracy of each trial in the command's output, %; `lines` as of `phase_ends`."""
+    return {match[1]: float(match[2]) for _, line in lines if (match := ACCURACY.match(line))}
+
+
+def _text(lines: Sequence[tuple[float, str]]) -> str:
+    return "\n".join(line for _, line in lines)
 
 
 def quickstart(tree: Path, home: Path, overrides: Sequence[str] = ()) -> Run:
-    """Run the quickstart of a checkout in the folder `home`, which is its HOME and its caches; what is there stays.
+    """Run the quickstart of a checkout in the folder `home`, which holds its HOME and its caches, and stays.
 
     Raises:
-        SystemExit: it failed; what it said is in the message.
+        SystemExit: the command failed; the message holds its output.
     """
     home.mkdir(exist_ok=True)
     before = set(home.glob("hflray_results/quickstart-*"))
@@ -94,8 +128,9 @@ def quickstart(tree: Path, home: Path, overrides: Sequence[str] = ()) -> Run:
     env |= {"HOME": str(home), "XDG_CACHE_HOME": str(home / "cache"), "NUMBA_CACHE_DIR": str(home / "numba")}
     env |= {"PYTHONPATH": str(tree), "PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
     lines: list[tuple[float, str]] = []
-    seen: list[tuple[float, float]] = []  # seconds, and CPU seconds by then
+    looks: list[tuple[float, float]] = []  # seconds, and CPU seconds by then
     wall: dict[str, float] = {}
+    loop_s = yardstick_s()
     begin = time.perf_counter()
     process = subprocess.Popen(command, cwd=home, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
@@ -107,77 +142,92 @@ def quickstart(tree: Path, home: Path, overrides: Sequence[str] = ()) -> Run:
     reader.start()
     processes = _Processes(process.pid)
     while process.poll() is None:
-        seen.append((time.perf_counter() - begin, processes.look()))
+        looks.append((time.perf_counter() - begin, processes.look()))
         if "folder" not in wall and any(path.parent not in before for path in home.glob(FOLDER)):
             wall["folder"] = time.perf_counter() - begin
         time.sleep(STEP_S)
     wall["end"] = time.perf_counter() - begin
     reader.join()
     if process.returncode:
-        raise SystemExit("the quickstart failed:\n" + "\n".join(line for _, line in lines))
-    for name, pattern, which in (("trial", STARTED, 0), ("round", ROUND, 0), ("rounds", DONE, -1)):
-        wall[name] = [at for at, line in lines if pattern.search(line)][which]
-    accuracy = {found[1]: float(found[2]) for _, line in lines if (found := ACCURACY.match(line))}
-    at, cpu_s = zip(*seen, strict=True)
-    return Run(wall, {name: float(np.interp(when, at, cpu_s)) for name, when in wall.items()}, accuracy)
+        raise SystemExit("the quickstart failed:\n" + _text(lines))
+    wall |= phase_ends(lines)
+    at, cpu_s = zip(*looks, strict=True)
+    cpu = {phase: float(np.interp(when, at, cpu_s)) for phase, when in wall.items()}
+    return Run(wall, cpu, last_accuracies(lines), loop_s)
 
 
 def measure(
-    trees: Sequence[Path], repeats: int, folder: Path, warm: bool = False, overrides: Sequence[str] = ()
-) -> dict[str, list[Run]]:
-    """Run each tree's quickstart in turns; return the runs by the tree's name, with ", warm" for those with caches."""
-    runs: dict[str, list[Run]] = {}
+    trees: Mapping[str, Path], repeats: int, folder: Path, warm: bool = False, overrides: Sequence[str] = ()
+) -> dict[tuple[str, str], list[Run]]:
+    """Run the quickstart of each named tree in turns; return the runs by the tree's name and "cold" or "warm"."""
+    runs: dict[tuple[str, str], list[Run]] = {}
     for turn in range(repeats):
-        for tree in trees:
-            home = folder / f"{tree.name}-{turn}"
-            for name in (tree.name, f"{tree.name}, warm") if warm else (tree.name,):
+        for name, tree in trees.items():
+            home = folder / f"{name}-{turn}"
+            for caches in ("cold", "warm") if warm else ("cold",):
                 run = quickstart(tree, home, overrides)
-                runs.setdefault(name, []).append(run)
-                print(
-                    f"  {name}: first round {run.wall_s['round']:.1f} s, in all {run.wall_s['end']:.1f} s", flush=True
-                )
+                runs.setdefault((name, caches), []).append(run)
+                times = f"first round {run.wall_s['round']:.1f} s, in all {run.wall_s['end']:.1f} s"
+                print(f"  {name}, {caches}: {times}", flush=True)
             shutil.rmtree(home)
     return runs
 
 
-def table(runs: dict[str, list[Run]], title: str) -> Table:
-    """Seconds of each phase's end in the fastest run, CPU seconds in the cheapest; each against the last tree's."""
+def table(runs: Mapping[tuple[str, str], Sequence[Run]], title: str) -> Table:
+    """Return the table of the seconds of the fastest run and the CPU seconds of the cheapest, at each phase's end.
+
+    Its ratios say how many times as fast `OWN` is as the other tree with the same caches or, where there is no other
+    tree, as the bare loop just before the run.
+    """
     columns = [("phase", "phase", "")]
     rows: list[dict[str, object]] = [{"phase": text} for text in PHASES.values()]
-    facts: dict[str, float] = {}
-    for kind, heading in (("wall_s", "s"), ("cpu_s", "CPU s")):
-        best = {name: min(done, key=lambda run: getattr(run, kind)["end"]) for name, done in runs.items()}
-        for name, run in best.items():
-            columns.append((f"{name} {kind}", f"{name}, {heading}", ".1f"))
+    result = Table(title, columns, rows, key="first minute/phases")
+    for kind, unit in KINDS.items():
+        best = {key: min(some, key=lambda run: getattr(run, kind)["end"]) for key, some in runs.items()}
+        for (name, caches), run in best.items():
+            column = f"{name}, {caches}, {unit}"
+            columns.append((column, column, ".1f"))
             for row, phase in zip(rows, PHASES, strict=True):
-                row[f"{name} {kind}"] = facts[f"{name} {phase} {kind}"] = getattr(run, kind)[phase]
-        first, last = next(iter(best)), next(reversed(best))
-        if len(best) > 1:
-            columns.append((f"ratio {kind}", f"{heading}: ratio", ".2f"))
-            for row, phase in zip(rows, PHASES, strict=True):
-                ratio = getattr(best[first], kind)[phase] / getattr(best[last], kind)[phase]
-                row[f"ratio {kind}"] = facts[f"ratio {phase} {kind}"] = ratio
-    shown = {name: ", ".join(f"{v:.1f}" for v in done[0].accuracy.values()) for name, done in runs.items()}
-    notes = [f"{name}: last accuracies {text} %" for name, text in shown.items()]
-    return Table(title, columns, rows, facts, notes)
+                row[column] = result.facts[f"{column}, {phase}"] = getattr(run, kind)[phase]
+        for (name, caches), run in best.items():
+            if name != OWN:
+                continue
+            other = next((best[key] for key in best if key[0] != OWN and key[1] == caches), None)
+            column = f"ratio, {caches}, {unit}"
+            if other is not None:
+                columns.append((column, f"× as fast, {caches}, {unit}", ".2f"))
+                for row, phase in zip(rows, PHASES, strict=True):
+                    row[column] = getattr(other, kind)[phase] / getattr(run, kind)[phase]
+            for phase in COMPARED:
+                reference_s = run.loop_s if other is None else getattr(other, kind)[phase]
+                result.ratios[f"{caches}, {PHASES[phase]}, {unit}"] = reference_s / getattr(run, kind)[phase]
+    for (name, caches), some in runs.items():
+        accuracies = ", ".join(f"{value:.1f}" for value in some[0].accuracy.values())
+        result.notes.append(f"{name}, {caches}: last accuracies {accuracies} %")
+    alone = all(name == OWN for name, _ in runs)
+    result.notes.append(f"ratios: against {'a bare loop' if alone else 'the other tree'}")
+    return result
 
 
-def main(arguments: list[str] | None = None) -> list[Table]:
-    """Run what is asked for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def tables(repeats: int, against: Path | None, warm: bool, overrides: Sequence[str]) -> Iterator[Table]:
+    """Measure, and yield the table. The arguments are those of the command line."""
+    trees = {OWN: ROOT} | ({against.resolve().name: against.resolve()} if against else {})
+    with tempfile.TemporaryDirectory(prefix="hflray-first-minute-") as name:
+        runs = measure(trees, repeats, Path(name), warm, overrides)
+    yield table(runs, f"the quickstart, best of {repeats}")
+
+
+def main(words: list[str] | None = None) -> None:
+    """Run the command line."""
+    parser = arguments(__doc__)
     parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--against", type=Path, help="another checkout, measured in turns with this one")
-    parser.add_argument("--warm", action="store_true", help="each once more, with all caches there")
+    parser.add_argument("--against", type=Path, help="another checkout, which is measured in turns with this one")
+    parser.add_argument("--warm", action="store_true", help="run each tree once more with the caches that it has made")
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
-    options = parser.parse_args(arguments)
-    trees = [ROOT, *([options.against.resolve()] if options.against else [])]
-    with tempfile.TemporaryDirectory(prefix="hflray-first-minute-") as name, conditions() as found:
-        runs = measure(trees, options.repeats, Path(name), options.warm, options.overrides)
-    result = table(runs, f"the quickstart, best of {options.repeats}")
-    result.facts |= found.facts()
-    print(result.text())
-    print(found.text())
-    return [result]
+    options = parser.parse_args(words)
+    repeats = 1 if options.quick else options.repeats
+    overrides = [*(["max_rounds=1"] if options.quick else []), *options.overrides]
+    publish(tables(repeats, options.against, options.warm, overrides), options.json)
 
 
 if __name__ == "__main__":
