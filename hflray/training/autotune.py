@@ -1,12 +1,13 @@
-"""Which kernel and how many threads: measured at the start, a few seconds, once per machine.
+"""The choice of the kernel and of the number of threads, by a measurement of a few seconds, once per machine.
 
-The kernel and the threads change low bits. So what is measured becomes part of the configuration (and of every
-checkpoint) before round 1, and the measurement is kept in a file, so that a repeated run on this machine gets the
-same. Rounds of less than `WORTH_MEASURING` sample passes are not worth it and take the fixed choice: `native`, which
-trains small rounds of batch 16 1.65 × as fast as channels-last too, or channels-last where there is no C compiler.
+The kernel and the threads change low bits. Therefore the choice becomes part of the configuration (and of every
+checkpoint) before round 1, and the measurement is saved in a file, so that a repeated run on this machine makes the
+same choice. Rounds of fewer than `WORTH_MEASURING` sample passes would gain less than a measurement costs. They take
+the fixed choice: `native`, which also trains small rounds of batch 16 1.65 × as fast as channels-last, or
+channels-last where there is no C compiler.
 
-`compiled` (torch.compile) is never chosen here: for these models it takes 20 to 100 s to compile in every actor, and
-was measured at 0.8 × channels-last on Zen 4. It can be asked for by name.
+`compiled` (torch.compile) is never chosen here. For these models it takes 20 to 100 s to compile in every actor, and it
+was measured at 0.8 × channels-last on Zen 4. The configuration can name it.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ from hflray.training.native import compiler, library
 
 log = logging.getLogger(__name__)
 
-WORTH_MEASURING = 100_000  # sample passes in a round, some ten seconds of it on one CPU
+WORTH_MEASURING = 100_000  # sample passes of a round that takes some ten seconds on one CPU
 WITHOUT_COMPILER: KernelName = "channels_last"
-MAX_BATCH = 256  # of the measurement; a full batch of thousands would take too long
-SECONDS = 0.12  # of measuring, for each choice and repeat
-REPEATS = 5
-ENOUGH = 0.97  # of the best rate: what a smaller pool or fewer threads must reach to be preferred
+MAX_BATCH = 256  # largest batch of the measurement; a full batch of thousands would take too long
+SECONDS = 0.12  # duration of one measurement of one choice
+REPEATS = 5  # measurements of each choice
+ENOUGH = 0.97  # share of the best rate with which a smaller pool or fewer threads are preferred
 
 Shape = tuple[int, int, int]
 
@@ -49,21 +50,22 @@ Shape = tuple[int, int, int]
 def resolve(
     config: TrainingConfig, image_shape: Shape, num_classes: int, passes_per_round: int, gpus: float | None = None
 ) -> TrainingConfig:
-    """Replace ``kernel: auto``, ``threads: null`` and ``device: auto`` by what is to be used.
+    """Return the configuration with a choice for ``kernel: auto``, ``threads: null`` and ``device: auto``.
 
     Args:
-        config: what the user asked for; a kernel and threads that are named stay.
-        image_shape, num_classes: of the data.
-        passes_per_round: sample passes of a round, over all devices, edge and local iterations.
-        gpus: that actors may use, wherever they are; None: what torch finds in this process.
+        config: the user's section; a kernel and threads that it names stay.
+        image_shape: channels, height and width of the images.
+        num_classes: the number of classes of the data.
+        passes_per_round: sample passes of a round, over all devices, edge iterations and local iterations.
+        gpus: the number of GPUs that actors may use, on any node; None: those that torch finds in this process.
 
     Raises:
-        HflrayError: `native` is named and cannot be built here, or `cuda` and there is none.
+        HflrayError: the configuration names `native`, which cannot be built here, or `cuda`, and there is no GPU.
     """
     if config.device != "cpu":
         config = config.model_copy(update=_on_gpu(config, gpus))
     if config.kernel == "native":
-        library()  # to fail here, with a plain message, and not in an actor
+        library()  # a failure here has a plain message; in an actor it would not
     if config.kernel != "auto" and config.threads is not None:
         return config
     kernel: KernelName = fixed_kernel() if config.kernel == "auto" else config.kernel
@@ -77,7 +79,7 @@ def resolve(
 
 
 def fixed_kernel() -> KernelName:
-    """The kernel of what is not measured: ``native`` if it can be built here (that takes a second, once)."""
+    """Return the kernel that is used without a measurement: ``native`` if it can be built here (in a second, once)."""
     try:
         library()
     except HflrayError as error:
@@ -87,7 +89,7 @@ def fixed_kernel() -> KernelName:
 
 
 def _on_gpu(config: TrainingConfig, gpus: float | None) -> dict[str, str]:
-    """What ``device: cuda`` and ``device: auto`` become."""
+    """Return the settings that replace ``device: cuda`` or ``device: auto``."""
     if not (torch.cuda.is_available() if gpus is None else gpus > 0):
         if config.precision == "tf32":
             raise HflrayError(
@@ -95,8 +97,8 @@ def _on_gpu(config: TrainingConfig, gpus: float | None) -> dict[str, str]:
             )
         if config.device == "auto":
             return {"device": "cpu"}
-        where = "torch finds no CUDA device here" if gpus is None else "Ray has no GPU for it"
-        raise HflrayError(f"training.device: 'cuda', but {where}; set it to cpu or auto")
+        reason = "torch finds no CUDA device here" if gpus is None else "Ray has no GPU for it"
+        raise HflrayError(f"training.device: 'cuda', but {reason}; set it to cpu or auto")
     if config.kernel not in ("auto", "batched"):
         raise HflrayError(
             f"training.kernel: {config.kernel!r} is for CPUs, and training.device is {config.device!r}; accepted with "
@@ -113,12 +115,12 @@ def choose(
     batch_size: int,
     precision: Precision,
 ) -> tuple[KernelName, int]:
-    """Return the kernel and number of threads that train most samples per CPU; measured, or as measured before.
+    """Return the kernel and the number of threads that train most samples per CPU, by a new or a saved measurement.
 
-    Per CPU, because each CPU gets an actor: two threads must be twice as fast to be better than two actors. The
-    kernels are compared at the first of `threads`, then the other numbers with the best kernel.
+    The rates are per CPU because each CPU gets an actor: two threads must be twice as fast to be better than two
+    actors. The kernels are compared at the first number of `threads`; the best kernel is then measured at the others.
     """
-    what = {
+    subject = {
         "measured": "kernel",
         "kernels": list(kernels),
         "threads": list(threads),
@@ -127,32 +129,32 @@ def choose(
 
     def measure() -> dict[str, float]:
         before = torch.get_num_threads()
-        ready: dict[KernelName, Kernel] = {}
+        candidates: dict[KernelName, Kernel] = {}
         rates: dict[str, list[float]] = {}
         try:
             torch.set_num_threads(threads[0])
             for name in kernels:
                 try:
-                    ready[name] = sample_kernel(name, image_shape, num_classes, batch_size, precision)
+                    candidates[name] = sample_kernel(name, image_shape, num_classes, batch_size, precision)
                 except HflrayError as error:
                     log.info("not measured: %s", error)
-            for _ in range(REPEATS):  # in turns: what else this machine does then slows all of them
-                for name, kernel in ready.items():
+            for _ in range(REPEATS):  # the kernels take turns, so that other work on this machine slows all of them
+                for name, kernel in candidates.items():
                     rate = samples_per_second(kernel, batch_size, SECONDS) / threads[0]
                     rates.setdefault(f"{name}/{threads[0]}", []).append(rate)
-            best = max(ready, key=lambda name: statistics.median(rates[f"{name}/{threads[0]}"]))
+            best = max(candidates, key=lambda name: statistics.median(rates[f"{name}/{threads[0]}"]))
             for count in threads[1:]:
                 torch.set_num_threads(count)
-                found: list[float] = []
-                rates[f"{best}/{count}"] = found
-                # Threads wait for each other: where other processes hold a CPU, one step can take seconds.
-                while len(found) < REPEATS and min(found, default=math.inf) * 2 > rates[f"{best}/{threads[0]}"][0]:
-                    found.append(samples_per_second(ready[best], batch_size, SECONDS) / count)
+                repeats: list[float] = []
+                rates[f"{best}/{count}"] = repeats
+                # Threads wait for each other. Where other processes hold a CPU, one step can take seconds.
+                while len(repeats) < REPEATS and min(repeats, default=math.inf) * 2 > rates[f"{best}/{threads[0]}"][0]:
+                    repeats.append(samples_per_second(candidates[best], batch_size, SECONDS) / count)
         finally:
             torch.set_num_threads(before)
-        return {choice: statistics.median(found) for choice, found in rates.items()}
+        return {choice: statistics.median(repeats) for choice, repeats in rates.items()}
 
-    rates = remembered(what, measure)
+    rates = remembered(subject, measure)
     limit = ENOUGH * max(rates.values())
     choices = sorted((count, -rates[f"{name}/{count}"], name) for name, count in _pairs(kernels, threads, rates))
     return next((name, count) for count, rate, name in choices if -rate >= limit)
@@ -161,13 +163,14 @@ def choose(
 def _pairs(
     kernels: Sequence[KernelName], threads: Sequence[int], rates: dict[str, float]
 ) -> list[tuple[KernelName, int]]:
+    """Return the pairs of a kernel and a number of threads that have a rate."""
     return [(name, count) for name in kernels for count in threads if f"{name}/{count}" in rates]
 
 
 def sample_kernel(
     name: KernelName, image_shape: Shape, num_classes: int, batch_size: int, precision: Precision
 ) -> Kernel:
-    """A kernel on data of the right shape; the values do not matter for its speed."""
+    """Return a kernel with random data of the right shape, because the values do not matter for its speed."""
     quiet_heap()
     rng = np.random.default_rng(0)
     module = build_model("hfl", image_shape, num_classes)
@@ -180,7 +183,7 @@ def sample_kernel(
 
 
 def samples_per_second(kernel: Kernel, batch_size: int, seconds: float) -> float:
-    """Samples per second."""
+    """Return the samples per second that the kernel trains, measured for `seconds`."""
     orders = np.arange(4 * batch_size).reshape(4, batch_size)
     kernel.step(orders[0])
     steps, start = 0, time.perf_counter()
@@ -190,9 +193,12 @@ def samples_per_second(kernel: Kernel, batch_size: int, seconds: float) -> float
     return steps * batch_size / elapsed
 
 
-def remembered(what: dict[str, Any], measure: Callable[[], dict[str, float]]) -> dict[str, float]:
-    """The measurement of `what` on this machine with these libraries: from the file, or made now and kept."""
-    key = what | {
+def remembered(subject: dict[str, Any], measure: Callable[[], dict[str, float]]) -> dict[str, float]:
+    """Return the rates of `subject` on this machine with these libraries, from their file or by `measure`.
+
+    A new measurement is saved in the file.
+    """
+    key = subject | {
         "cpu": cpu_model(),
         "cpus": len(available_cpus()),
         "versions": [__version__, torch.__version__, np.__version__, compiler() or ""],
@@ -200,10 +206,10 @@ def remembered(what: dict[str, Any], measure: Callable[[], dict[str, float]]) ->
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
     path = cache_folder("autotune") / f"{name}.json"
     try:
-        kept: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))["rates"]
-        return kept
+        saved: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))["rates"]
+        return saved
     except (OSError, ValueError, KeyError):
-        pass  # not there, or not whole
+        pass  # there is no file, or it is damaged
     start = time.perf_counter()
     rates = measure()
     log.info("measured in %.1f s (samples/s, kept in %s): %s", time.perf_counter() - start, path, rates)

@@ -1,4 +1,4 @@
-"""What an experiment trains on: kernel, threads, device and pool, measured where the configuration leaves them open."""
+"""The training backend of an experiment: its kernel, threads, device and pool, measured where they are left open."""
 
 from __future__ import annotations
 
@@ -24,19 +24,21 @@ LEFT_OPEN = {"kernel": "auto", "threads": None, "device": "auto"}  # values that
 
 
 class Backend:
-    """Settles what is measured, and starts the processes that train.
+    """Settle the measured settings of an experiment, and start the processes that train.
 
     Args:
-        config: the experiment's.
-        image_shape, num_classes: of its data.
+        config: the experiment's configuration.
+        image_shape: channels, height and width of its images.
+        num_classes: the number of classes of its data.
         samples: D_n of its devices, (N,).
-        cpus: CPUs it may use; None: all that Ray knows.
-        gpus: GPUs its actors may use, or a part of one; None: all that Ray knows, or torch where there is no Ray.
+        cpus: the number of CPUs that it may use; None: all CPUs that Ray knows.
+        gpus: the number of GPUs that its actors may use, which may be a part of one; None: all GPUs that Ray knows, or
+            that torch finds where Ray does not run.
         settled: settings of ``training`` that have been measured elsewhere.
-        keep_actors: at its end, leave the actors to this process's next experiment.
+        keep_actors: `close` leaves the actors to this process's next experiment.
 
     Attributes:
-        training: the configuration's section, as far as it is settled.
+        training: the configuration's section ``training``, with the settings that are settled so far.
     """
 
     def __init__(
@@ -62,20 +64,23 @@ class Backend:
         Raises:
             HflrayError: see `hflray.training.autotune.resolve`.
         """
-        gpus = self.gpus_there()
+        gpus = self.available_gpus()
         self.training = resolve(self.training, self._shape, self._classes, self._passes_per_round(), gpus=gpus)
         return self.training
 
-    def take_over(self, theirs: TrainingConfig) -> TrainingConfig:
-        """Take what the configuration leaves open from a saved run, which has it settled; return `training`."""
-        asked = self._config.training
-        update = {name: getattr(theirs, name) for name, value in LEFT_OPEN.items() if getattr(asked, name) == value}
+    def take_over(self, saved: TrainingConfig) -> TrainingConfig:
+        """Reuse a saved run's kernel, threads and device where ours are left open; return `training`."""
+        own = self._config.training
+        update = {name: getattr(saved, name) for name, value in LEFT_OPEN.items() if getattr(own, name) == value}
         self.close()  # its actors may run another kernel
         self.training = self.training.model_copy(update=update)
         return self.training
 
     def hierarchy(self, data: Callable[[], DeviceData]) -> Hierarchy:
-        """What trains; started on first use, with the samples that `data` returns. Everything must be settled."""
+        """Return the hierarchy that trains. The first call starts it with the samples that `data` returns.
+
+        Everything must be settled.
+        """
         if self._hierarchy is None:
             job, edge_iterations = self.job("hfl"), self.training.edge_iterations
             if self.training.backend == "serial":
@@ -88,17 +93,17 @@ class Backend:
 
     @property
     def started(self) -> bool:
-        """Whether the processes that train are there."""
+        """Whether the processes that train have been started."""
         return self._hierarchy is not None
 
     def close(self) -> None:
-        """End what was started; it can be started again."""
+        """End the processes that train; `hierarchy` starts them again."""
         if self._hierarchy is not None:
             self._hierarchy.close()
             self._hierarchy = None
 
     def job(self, model: ModelKind, stream_name: str = "batches") -> LocalJob:
-        """How devices train a model. Everything must be settled."""
+        """Return how devices train a model; everything must be settled."""
         training = self.training
         assert training.kernel != "auto"
         assert training.threads is not None
@@ -121,14 +126,14 @@ class Backend:
         )
 
     def passes(self, samples: NDArray[np.float64]) -> int:
-        """Sample passes of a round in which devices with so many samples train, (H,)."""
+        """Return the sample passes of a round whose devices hold these numbers of samples, (H,)."""
         training = self.training
         if training.local_iteration == "step":
             samples = np.minimum(samples, training.batch_size)
         return int(samples.sum()) * training.local_iterations * training.edge_iterations
 
-    def gpus_there(self) -> float | None:
-        """GPUs for this experiment's actors; None: what torch finds in this process."""
+    def available_gpus(self) -> float | None:
+        """Return the number of GPUs for this experiment's actors; None: those that torch finds in this process."""
         training = self.training
         if self._gpus is not None or training.device == "cpu" or training.backend == "serial":
             return self._gpus
@@ -140,12 +145,12 @@ class Backend:
         return float(ray.cluster_resources().get("GPU", 0.0))
 
     def pool(self, cpus: int) -> PoolSize:
-        """The size of the pool on these CPUs, or on the GPUs there are; measured, unless the configuration says it."""
+        """Return the size of the pool on these CPUs, or on the available GPUs; it is measured if left open."""
         training, scheduled = self.training, self._config.scheduling.num_scheduled
         shape, classes, passes = self._shape, self._classes, self._passes_per_round()
         measured = training.autotune and training.num_actors is None and training.devices_per_actor is None
         if training.device == "cuda":
-            gpus = self.gpus_there() or 0.0
+            gpus = self.available_gpus() or 0.0
             at_once = math.ceil(scheduled / max(1.0, gpus))
             per_gpu = processes_per_gpu(gpu_load(training, shape, classes, at_once), min(1.0, gpus)) if measured else 1
             return pool_size(training, scheduled, cpus, gpus, per_gpu)
@@ -153,6 +158,6 @@ class Backend:
         return pool_size(training, scheduled, useful)
 
     def _passes_per_round(self) -> int:
-        """Sample passes of a round with devices of mean size."""
+        """Return the sample passes of a round whose devices have the mean number of samples."""
         load: int = math.ceil(self._samples.mean() * self._config.scheduling.num_scheduled)
         return load * self.training.local_iterations * self.training.edge_iterations

@@ -1,4 +1,4 @@
-"""Ray for this process: the one it is in, a cluster's, or one started here, in the background if that helps."""
+"""The start of Ray for this process: it uses its own session, joins a cluster, or starts Ray on this machine."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from hflray.errors import ConfigError
 OBJECT_STORE_BYTES = 2 * 2**30  # for a Ray that we start: data sets and a few models; Ray spills the excess to disk
 CONNECT_S = 10.0  # how long a cluster's address may take to answer
 
-_starting: Future[int] | None = None  # what `start_soon` has begun
+_starting: Future[int] | None = None  # the start that `start_soon` has begun
 
 
 def start_soon() -> None:
-    """Begin to start Ray on this machine, if none is asked for elsewhere; `start_ray` waits for it.
+    """Begin to start Ray on this machine in the background, unless $RAY_ADDRESS names a cluster; `start_ray` waits.
 
-    The workers that Ray starts beforehand are left out: Tune's trials, which have an environment of their own, and
-    their actors cannot use them.
+    Ray starts no workers in advance, because neither Tune's trials, which have an environment of their own, nor their
+    actors could use them.
     """
     global _starting
     if _starting is None and not os.environ.get("RAY_ADDRESS"):
-        _starting = done = Future[int]()
+        _starting = outcome = Future[int]()
 
         def begin() -> None:
             try:
-                done.set_result(_start(None, {"_system_config": {"prestart_worker_first_driver": False}}))
+                outcome.set_result(_start(None, {"_system_config": {"prestart_worker_first_driver": False}}))
             except BaseException as error:
-                done.set_exception(error)
-            threading.Event().wait()  # Ray's processes are made to end with the thread that started them
+                outcome.set_exception(error)
+            threading.Event().wait()  # Ray's processes end with the thread that started them
 
         threading.Thread(target=begin, name="hflray-start-ray", daemon=True).start()
 
 
 def never_mind() -> None:
-    """End what `start_soon` has begun, if nobody has asked for it: a mistake was found in the meantime."""
+    """End the Ray that `start_soon` has begun to start, if nothing uses it, as when the command fails before that."""
     global _starting
     if _starting is not None:
-        begun, _starting = _starting, None
-        if begun.exception() is None:
+        outcome, _starting = _starting, None
+        if outcome.exception() is None:
             import ray
 
             ray.shutdown()
@@ -74,8 +74,8 @@ def start_ray(num_cpus: int | None = None) -> int:
     """
     global _starting
     if _starting is not None:
-        begun, _starting = _starting, None
-        begun.result()
+        outcome, _starting = _starting, None
+        outcome.result()
     return _start(num_cpus, {})
 
 

@@ -43,10 +43,10 @@ def test_named_settings_stay_and_nothing_is_measured(monkeypatch) -> None:
 
 @pytest.mark.parametrize("changes, passes", [({}, BIG - 1), ({"autotune": False}, BIG)])
 def test_small_rounds_and_no_autotune_take_the_fixed_choice(monkeypatch, changes, passes) -> None:
-    asked = rates(monkeypatch, {})
+    measurements = rates(monkeypatch, {})
     resolved = autotune.resolve(TrainingConfig(**changes), SHAPE, 3, passes)
     assert (resolved.kernel, resolved.threads) == (autotune.fixed_kernel(), 1)
-    assert asked == []
+    assert measurements == []
 
 
 def test_the_fixed_choice_is_native_where_it_can_be_built(tmp_path, monkeypatch) -> None:

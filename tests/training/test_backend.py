@@ -8,6 +8,7 @@ import pytest
 from hflray.experiment import Experiment
 from hflray.training import autotune
 from hflray.training import backend as module
+from hflray.training import pool as pool_module
 from hflray.training.backend import Backend
 from hflray.training.hierarchy import SerialHierarchy
 from tests.conftest import small_config
@@ -15,7 +16,7 @@ from tests.conftest import small_config
 SHAPE, CLASSES = (1, 28, 28), 10
 
 
-def made(*overrides: str, **options: object) -> Backend:
+def make_backend(*overrides: str, **options: object) -> Backend:
     """Return a backend of 12 devices with 1 to 12 samples."""
     return Backend(small_config(*overrides), SHAPE, CLASSES, np.arange(1, 13), **options)  # type: ignore[arg-type]
 
@@ -23,14 +24,14 @@ def made(*overrides: str, **options: object) -> Backend:
 def test_rays_gpus_size_the_pool(ray_session, monkeypatch) -> None:
     """Ray's GPU is fictitious (tests/conftest.py), so nothing is trained."""
     measurements = []
-    monkeypatch.setattr(module, "processes_per_gpu", lambda *what: (measurements.append(what), 2)[1])
+    monkeypatch.setattr(module, "processes_per_gpu", lambda *arguments: (measurements.append(arguments), 2)[1])
     on_gpu = ("training.backend=ray", "training.device=auto")
     experiment = Experiment(small_config(*on_gpu))
     assert (experiment.resolve().training.device, experiment.config.training.kernel) == ("cuda", "batched")
     assert experiment.backend.pool(2) == (2, 1.0, 0.5)
     ((load, share),) = measurements
     assert (load.devices, share) == (6, 1.0)
-    assert Experiment(small_config(*on_gpu, "training.autotune=false")).backend.gpus_there() == 1.0
+    assert Experiment(small_config(*on_gpu, "training.autotune=false")).backend.available_gpus() == 1.0
     for part, pool in ((0.5, (1, 1.0, 0.5)), (2.0, (4, 0.5, 0.5))):
         experiment = Experiment(small_config(*on_gpu), gpus=part)
         experiment.resolve()
@@ -42,21 +43,21 @@ def test_rays_gpus_size_the_pool(ray_session, monkeypatch) -> None:
 
 
 def test_settings_that_are_named_or_settled_elsewhere_stay() -> None:
-    assert made().settle().kernel == autotune.fixed_kernel()
-    assert made("training.kernel=eager").settle().kernel == "eager"
-    elsewhere = made(settled={"kernel": "eager", "threads": 2})
+    assert make_backend().settle().kernel == autotune.fixed_kernel()
+    assert make_backend("training.kernel=eager").settle().kernel == "eager"
+    elsewhere = make_backend(settled={"kernel": "eager", "threads": 2})
     assert (elsewhere.settle().kernel, elsewhere.settle().threads) == ("eager", 2)
     with pytest.raises(AssertionError):
-        made().job("hfl")  # nothing is trained before everything is settled
+        make_backend().job("hfl")  # nothing is trained before everything is settled
 
 
 def test_a_saved_run_decides_only_the_settings_that_were_left_open() -> None:
-    saved = made("training.kernel=eager", "training.threads=3").settle()
-    opened, named = made(), made("training.kernel=channels_last")
+    saved = make_backend("training.kernel=eager", "training.threads=3").settle()
+    opened, named = make_backend(), make_backend("training.kernel=channels_last")
     assert (opened.take_over(saved).kernel, opened.settle().threads) == ("eager", 3)
     assert (named.take_over(saved).kernel, named.settle().threads) == ("channels_last", 3)
     # A setting that was measured had been left open, so the saved run decides it.
-    settled = made(settled={"kernel": "channels_last"})
+    settled = make_backend(settled={"kernel": "channels_last"})
     assert settled.take_over(saved).kernel == "eager"
 
 
@@ -70,18 +71,43 @@ def test_a_backend_starts_on_first_use_and_again_after_its_end() -> None:
 
     experiment.resolve()
     backend = experiment.backend
-    first = backend.hierarchy(data)
-    assert isinstance(first, SerialHierarchy)
+    hierarchy = backend.hierarchy(data)
+    assert isinstance(hierarchy, SerialHierarchy)
     assert backend.started
-    assert backend.hierarchy(data) is first
+    assert backend.hierarchy(data) is hierarchy
     backend.close()
     assert not backend.started
-    assert backend.hierarchy(data) is not first
+    assert backend.hierarchy(data) is not hierarchy
     assert len(calls) == 2
+
+
+def test_experiments_that_share_actors_have_the_bits_of_experiments_with_actors_of_their_own(
+    ray_session, monkeypatch
+) -> None:
+    """Neither the data, the models nor the settings of one experiment stay in the actors for the next one."""
+    on_ray = ("max_rounds=2", "training.backend=ray", "training.num_actors=2", "training.autotune=false")
+    first = (*on_ray, "scheduling.name=ikc")
+    second = (*first, "seed=1", "training.learning_rate=0.02", "data.partition=iid", "training.local_iteration=step")
+    pools = []
+    monkeypatch.setattr(pool_module, "_resting", [])
+
+    def run(overrides: tuple[str, ...], keep_actors: bool) -> list[tuple[str, float, float]]:
+        with Experiment(small_config(*overrides), cpus=2, keep_actors=keep_actors) as experiment:
+            records = [(record.model_hash, record.accuracy, record.test_loss) for record in experiment]
+            pools.append(experiment.hierarchy.pool)  # type: ignore[attr-defined]
+        return records
+
+    alone = [run(overrides, keep_actors=False) for overrides in (first, second)]
+    assert pools[0] is not pools[1]
+    assert {digest for digest, _, _ in alone[0]}.isdisjoint(digest for digest, _, _ in alone[1])
+    shared = [run(overrides, keep_actors=True) for overrides in (first, second, first)]
+    assert pools[2] is pools[3] is pools[4]
+    assert shared == [*alone, alone[0]]
+    pools[-1].close()
 
 
 def test_passes_are_samples_times_iterations() -> None:
     samples = np.array([1.0, 12.0])
-    assert made("training.local_iterations=3").passes(samples) == 13 * 3 * 2
-    step = made("training.local_iteration=step", "training.batch_size=4")
+    assert make_backend("training.local_iterations=3").passes(samples) == 13 * 3 * 2
+    step = make_backend("training.local_iteration=step", "training.batch_size=4")
     assert step.passes(samples) == (1 + 4) * 1 * 2

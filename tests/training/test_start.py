@@ -1,4 +1,4 @@
-"""hflray.training.start: Ray that starts in the background is the one that is used."""
+"""hflray.training.start: the process uses the Ray that has begun to start in the background."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ start_soon()
 
 
 def run(then: str) -> str:
+    """Return the output of a process that begins to start Ray and then runs `then`."""
     command = [sys.executable, "-c", SOON.format(then=then)]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=150).stdout.strip()
 
 
-def test_what_was_begun_is_used_and_stays() -> None:
-    """Ray's processes end with the thread that starts them: it must not end before the process does."""
+def test_a_ray_that_was_begun_is_used_and_stays() -> None:
+    """Ray's processes end with the thread that starts them, which must not end before the process does."""
     then = "import time\ncpus = start_ray()\ntime.sleep(2)\n"
     then += "print(cpus == ray.cluster_resources()['CPU'], ray.get(ray.remote(lambda: 7).remote()))"
     assert run(then) == "True 7"
 
 
-def test_what_was_begun_in_vain_is_ended() -> None:
+def test_a_ray_that_was_begun_in_vain_is_ended() -> None:
     assert run("never_mind()\nnever_mind()\nprint(ray.is_initialized())") == "False"
