@@ -185,6 +185,30 @@ def long_signatures(files: dict[str, str]) -> list[str]:
     return found
 
 
+# Words that are neither nouns nor verbs of the field. A reader of a name among them has to guess what it holds.
+NO_NAMES = {
+    "found", "known", "there", "told", "said", "theirs", "mine", "asked", "kept", "them", "what", "others", "these",
+    "those", "here", "given", "wanted", "seen", "some",
+}  # fmt: skip
+
+
+def vague_names(files: dict[str, str]) -> list[str]:
+    """Return a message for each variable, parameter, function or class that is called by a word of `NO_NAMES`."""
+    messages = []
+    for path, source in sorted(files.items()):
+        for node in ast.walk(ast.parse(source)):
+            name = ""
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                name = node.id
+            elif isinstance(node, ast.arg):
+                name = node.arg
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                name = node.name
+            if name.strip("_").lower() in NO_NAMES:
+                messages.append(f"{path}:{node.lineno}: name what '{name}' holds or does")
+    return messages
+
+
 def orphans(tests: list[str], modules: list[str]) -> list[str]:
     """Return the test files (paths below tests/) that mirror no module or package (paths below hflray/)."""
     mirrored = {path.removesuffix(".py") for path in modules} | {path.rpartition("/")[0] for path in modules}
@@ -234,6 +258,16 @@ def test_files_are_short():
 
 def test_signatures_are_short():
     assert long_signatures(sources("hflray")) == []
+
+
+def test_names_say_what_they_hold():
+    assert vague_names(sources("hflray")) == []
+
+
+def test_a_vague_name_is_reported():
+    source = "found = 1\ndef f(told, edges): ...\ndef said(): ...\nclass Known: ...\nbest = found"
+    lines = [message.split(":")[1] for message in vague_names({"x.py": source})]
+    assert sorted(lines) == ["1", "2", "3", "4"]
 
 
 def test_a_long_signature_is_found():
