@@ -37,8 +37,8 @@ def start_soon() -> None:
         threading.Thread(target=begin, name="hflray-start-ray", daemon=True).start()
 
 
-def never_mind() -> None:
-    """End the Ray that `start_soon` has begun to start, if nothing uses it, as when the command fails before that."""
+def cancel_start() -> None:
+    """End the start that `start_soon` has begun, if `start_ray` has not used it, because the command ends early."""
     global _starting
     if _starting is not None:
         outcome, _starting = _starting, None

@@ -25,7 +25,7 @@ from hflray.sweep import SweepFile, Trial, expand, load_sweep, smoke, with_absol
 from hflray.tasks import find_task
 from hflray.tasks.assignment import assigner_label
 from hflray.tracking import Tracker, default_uri
-from hflray.training.start import never_mind, start_soon
+from hflray.training.start import cancel_start, start_soon
 from hflray.tune import warm
 
 PACKAGE = Path(__file__).parents[1]
@@ -265,4 +265,4 @@ def main() -> None:
         )
         sys.exit(2)
     finally:
-        never_mind()
+        cancel_start()

@@ -1,7 +1,7 @@
 """A process that compiles the kernels of a sweep while the command checks data and Ray starts.
 
 Compiled kernels are cached on the disk. A trial that needs a kernel which is being compiled waits for this process
-(`hflray.allocation.jit`), and a trial compiles the kernels that this process does not compile.
+(`hflray.allocation.kernels.jit`), and a trial compiles the kernels that this process does not compile.
 """
 
 from __future__ import annotations

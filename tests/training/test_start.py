@@ -7,7 +7,7 @@ import sys
 
 SOON = """
 import ray
-from hflray.training.start import never_mind, start_ray, start_soon
+from hflray.training.start import cancel_start, start_ray, start_soon
 start_soon()
 start_soon()
 {then}
@@ -28,4 +28,4 @@ def test_a_ray_that_was_begun_is_used_and_stays() -> None:
 
 
 def test_a_ray_that_was_begun_in_vain_is_ended() -> None:
-    assert run("never_mind()\nnever_mind()\nprint(ray.is_initialized())") == "False"
+    assert run("cancel_start()\ncancel_start()\nprint(ray.is_initialized())") == "False"
