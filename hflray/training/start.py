@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import socket
+import sys
 import threading
 from concurrent.futures import Future
 from typing import Any
@@ -21,9 +22,12 @@ def start_soon() -> None:
     """Begin to start Ray on this machine in the background, unless $RAY_ADDRESS names a cluster; `start_ray` waits.
 
     Ray starts no workers in advance, because neither Tune's trials, which have an environment of their own, nor their
-    actors could use them.
+    actors could use them. A Ray that this process already has is not touched, so that `cancel_start` cannot end it.
     """
     global _starting
+    ray = sys.modules.get("ray")  # importing Ray takes a second, which the thread below spends in the background
+    if ray is not None and ray.is_initialized():
+        return
     if _starting is None and not os.environ.get("RAY_ADDRESS"):
         _starting = outcome = Future[int]()
 
