@@ -32,7 +32,7 @@ def example(title: str) -> dict[str, Any]:
 
 def test_every_section_has_an_example() -> None:
     titles = re.findall(r"^## (.*)$", TEXT, flags=re.M)
-    assert titles == ["A scheduler", "An assigner", "A task", "A sink", "A metric", "A figure"]
+    assert titles == ["A scheduler", "An assigner", "A task", "A sink", "A metric", "A figure", "Larger changes"]
 
 
 def test_every_named_file_exists() -> None:
