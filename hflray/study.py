@@ -93,9 +93,7 @@ def run_study(config: ExperimentConfig) -> Iterator[FleetRecord]:
         ConfigError: see `sized_by_data`.
         InfeasibleError: an edge's allocation failed.
     """
-    from hflray.assignment.bounds import (
-        lower_bound,
-    )  # loads SciPy and Numba, which a sweep of another task may not need
+    from hflray.assignment.bounds import lower_bound  # with SciPy and Numba, which a sweep of another task may not need
 
     config = sized_by_data(config)
     work = Workload.of(config, MODEL_KB * BITS_PER_KB)

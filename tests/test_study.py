@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hflray import metrics, study
+from hflray import metrics
+from hflray.assignment import bounds
 from hflray.config import ExperimentConfig, load_config, to_yaml
 from hflray.errors import ConfigError
 from hflray.study import run_study, sized_by_data
@@ -87,7 +88,7 @@ def test_another_data_set_is_refused_and_the_message_names_the_settings(override
 
 def test_a_study_on_one_deployment_redraws_devices_only(monkeypatch) -> None:
     fleets = []
-    monkeypatch.setattr(study, "lower_bound", lambda fleet, *_: fleets.append(fleet) or 0.0)
+    monkeypatch.setattr(bounds, "lower_bound", lambda fleet, *_: fleets.append(fleet) or 0.0)
     list(run_study(config("assignment.name=random", "fleet.deployment_seed=4")))
     assert len({fleet.edge_bandwidth_hz.tobytes() + fleet.cloud_gain.tobytes() for fleet in fleets}) == 1
     assert len({fleet.position_m.tobytes() for fleet in fleets}) == len(fleets) == 4
