@@ -161,9 +161,10 @@ def _fit(
     )
 
     trainable = tune.with_resources(function, placement)
+    logged = {name: outcome.round or 0 for name, outcome in callback.outcomes.items()}  # as the journals have it
     try:
         if whole:
-            put_back(place, folder.path.name)
+            put_back(place, folder.path.name, logged)
             tuner = tune.Tuner.restore(
                 f"{place}/{folder.path.name}", trainable=trainable, resume_unfinished=True, resume_errored=True
             )
@@ -175,7 +176,8 @@ def _fit(
             if not remaining:
                 return
             if file.tune.population is None:  # members of a population may have adopted another trial's state
-                salvage(place, folder.path.name, [trial.name for trial in remaining if trial.name in outcomes])
+                begun = [trial.name for trial in remaining if trial.name in outcomes]
+                salvage(place, folder.path.name, begun, logged)
             tuner = tune.Tuner(
                 trainable,
                 param_space=_space(file, remaining),

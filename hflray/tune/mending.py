@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem, copy_files
 
@@ -69,10 +70,15 @@ def set_aside(place: str, name: str) -> tuple[list[str], bool]:
     return damaged, whole
 
 
-def salvage(place: str, sweep: str, trials: Iterable[str]) -> None:
-    """Copy the newest whole checkpoint of each trial to a folder that the trial reads when it begins again.
+def salvage(place: str, sweep: str, trials: Iterable[str], logged: Mapping[str, int] | None = None) -> None:
+    """Copy the newest usable checkpoint of each trial to a folder that the trial reads when it begins again.
 
     All numbered checkpoints are removed, because Tune numbers the new ones from 0 and the numbers must not clash.
+
+    Args:
+        place, sweep: the folder or bucket, and the sweep in it.
+        trials: the trials that begin again.
+        logged: the last round in each trial's journal, 0 for none; see `_newest`.
     """
     system, root = _open_place(place)
     for trial in trials:
@@ -81,18 +87,24 @@ def salvage(place: str, sweep: str, trials: Iterable[str]) -> None:
         checkpoints = sorted((name for name in names if name.startswith("checkpoint_")), reverse=True)
         if not checkpoints:
             continue
-        whole = next((name for name in checkpoints if _loads(system, f"{folder}/{name}")), None)
-        if whole is not None or SALVAGED not in names:
+        whole, any_loads = _newest(system, folder, checkpoints, (logged or {}).get(trial))
+        if whole is None and not any_loads and SALVAGED not in names:
+            whole = checkpoints[0]  # the trial reports that its checkpoint is damaged
+        if whole is not None:
             if SALVAGED in names:
                 system.delete_dir(f"{folder}/{SALVAGED}")
-            source = f"{folder}/{whole or checkpoints[0]}"
+            source = f"{folder}/{whole}"
             copy_files(source, f"{folder}/{SALVAGED}", source_filesystem=system, destination_filesystem=system)
         for checkpoint_name in checkpoints:
             system.delete_dir(f"{folder}/{checkpoint_name}")
 
 
-def put_back(place: str, name: str) -> list[str]:
+def put_back(place: str, name: str, logged: Mapping[str, int] | None = None) -> list[str]:
     """Replace the missing last checkpoints of the sweep `name` in the folder or bucket `place`.
+
+    Args:
+        place, name: the folder or bucket, and the sweep in it.
+        logged: the last round in each trial's journal, by the name of the trial's folder; see `_newest`.
 
     Returns:
         The folders' names of the trials whose checkpoint was replaced.
@@ -118,7 +130,7 @@ def put_back(place: str, name: str) -> list[str]:
         if last in checkpoints or not checkpoints:
             continue
         # The newest checkpoint may be truncated by the kill, so the newest that loads is used.
-        whole = next((name for name in checkpoints if _loads(system, f"{trial}/{name}")), checkpoints[0])
+        whole = _newest(system, trial, checkpoints, (logged or {}).get(folder))[0] or checkpoints[0]
         copy_files(f"{trial}/{whole}", f"{trial}/{last}", source_filesystem=system, destination_filesystem=system)
         repaired.append(folder)
     return repaired
@@ -140,14 +152,30 @@ def _is_whole(system: FileSystem, path: str) -> bool:
     return True
 
 
-def _loads(system: FileSystem, path: str) -> bool:
+def _newest(system: FileSystem, folder: str, checkpoints: Sequence[str], last: int | None) -> tuple[str | None, bool]:
+    """Return the first of `checkpoints` (the newest is first) that is usable, and whether any of them loads.
+
+    A trial saves its checkpoint before the driver has the round's result. If the driver is killed between the two, the
+    newest checkpoint is one round ahead of the journal. A trial that continued from it would leave that round out, so
+    a checkpoint after the `last` journalled round is not usable. None: there is no such limit.
+    """
+    any_loads = False
+    for name in checkpoints:
+        state = _load(system, f"{folder}/{name}")
+        if state is not None:
+            any_loads = True
+            if last is None or int(state.get("round", 0)) <= last:
+                return name, True
+    return None, any_loads
+
+
+def _load(system: FileSystem, path: str) -> dict[str, Any] | None:
     from ray import tune
 
     if system.get_file_info(f"{path}/state").type == FileType.NotFound:
-        return False
+        return None
     try:
         with tune.Checkpoint(path, system).as_directory() as folder:
-            checkpoint.load(Path(folder) / "state")
+            return checkpoint.load(Path(folder) / "state")
     except (HflrayError, OSError):
-        return False
-    return True
+        return None

@@ -49,8 +49,9 @@ def test_both_sides_have_the_threads_of_the_rows(threads: int) -> None:
     assert len(table.rows) == (6 if threads == 1 else 4)
     for row in table.rows:
         assert row["threads"] == row["cvxpy_threads"] == threads
-        assert 0 < row["cpus_had"] <= 1.1 * threads
-        assert 0 < row["cvxpy_cpus_had"] <= 1.1 * threads
+        # One thread more would give about one CPU more; short measurements are off by some 15 %.
+        assert 0 < row["cpus_had"] <= threads + 0.5
+        assert 0 < row["cvxpy_cpus_had"] <= threads + 0.5
         assert row["ratio_min"] <= row["ratio"] <= row["ratio_max"]
     names = [row["row"] for row in table.rows]
     assert names[-3:] == ["moved by 1 dB a link, cold", "moved by 1 dB a link, warm", "not moved at all, warm"]

@@ -120,3 +120,20 @@ def test_the_newest_whole_checkpoint_is_salvaged_and_the_numbered_ones_are_remov
     (trial / "checkpoint_000000" / "state" / "state.json").write_text("{")
     salvage(str(place), "sweep", [trial.name])  # a damaged checkpoint does not replace a whole one
     assert checkpoint.load(trial / SALVAGED / "state")["round"] == 1
+
+
+def test_a_checkpoint_ahead_of_the_journal_is_not_used(place) -> None:
+    """The driver was killed after the trial had saved round 2 and before the driver had the result of round 2."""
+    (last,) = place.glob("sweep/*/checkpoint_000002")
+    trial = last.parent
+    for old, new in (("000002", "000004"), ("000001", "000003")):
+        (trial / f"checkpoint_{old}").rename(trial / f"checkpoint_{new}")
+    assert put_back(str(place), "sweep", {trial.name: 1}) == [trial.name]
+    assert checkpoint.load(last / "state")["round"] == 1
+    salvage(str(place), "sweep", [trial.name], {trial.name: 1})
+    assert checkpoint.load(trial / SALVAGED / "state")["round"] == 1
+    shutil.copytree(trial / SALVAGED, trial / "checkpoint_000000")
+    shutil.rmtree(trial / SALVAGED)
+    salvage(str(place), "sweep", [trial.name], {trial.name: 0})  # no round is journalled: the trial begins anew
+    assert not (trial / SALVAGED).exists()
+    assert not list(trial.glob("checkpoint_*"))
