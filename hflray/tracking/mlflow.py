@@ -47,6 +47,25 @@ def client_of(uri: str) -> Any:
     return MlflowClient(tracking_uri=uri)
 
 
+def make_database(path: Path) -> None:
+    """Make MLflow's SQLite database at `path`, whole or not at all.
+
+    MLflow makes it in some hundred steps, which take seconds. It could never open a database that a kill in between has
+    left. So the database is made under another name and then linked to `path`. A database that another process has made
+    meanwhile stays.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as folder:
+        scratch = Path(folder) / path.name
+        client_of(f"sqlite:///{scratch}").search_experiments(max_results=1)
+        try:
+            os.link(scratch, path)
+        except FileExistsError:
+            pass
+        except OSError:  # this file system has no links
+            scratch.replace(path)
+
+
 class MLflowSink(Sink):
     """Sends runs to MLflow.
 
@@ -79,6 +98,9 @@ class MLflowSink(Sink):
             Exception: any error of MLflow, for example of a server that does not answer.
         """
         uri, experiment = self._place.uri, self._place.experiment
+        path = uri.removeprefix("sqlite:///")
+        if path != uri and "?" not in path and not Path(path).exists():
+            make_database(Path(path))
         client = client_of(uri)
         stored = client.get_experiment_by_name(experiment)
         if stored is None:

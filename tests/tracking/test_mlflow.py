@@ -30,6 +30,30 @@ from tests.conftest import small_config
 from tests.tracking.diary import until
 
 
+def test_a_database_is_made_whole_or_not_at_all(tmp_path, monkeypatch) -> None:
+    """A driver that is killed while MLflow makes its database leaves none; half a database could never be opened."""
+    path = tmp_path / "results" / "mlflow.db"
+    path.parent.mkdir()
+    place = Place(f"sqlite:///{path}", "hflray", "sweep", path.parent / "sweep")
+
+    def cut_off(uri: str) -> None:
+        Path(uri.removeprefix("sqlite:///")).write_bytes(b"half a database")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "client_of", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            module.MLflowSink(place).connect()
+    assert not path.exists()
+    sink = module.MLflowSink(place)
+    sink.connect()
+    assert sink.experiment_id
+    assert [file.name for file in path.parent.iterdir()] == ["mlflow.db"]
+    default = MlflowClient(place.uri).get_experiment("0")
+    usual = MlflowClient(f"sqlite:///{tmp_path / 'usual.db'}").get_experiment("0")
+    assert default.artifact_location == usual.artifact_location
+
+
 def test_a_run_holds_params_metrics_tags_and_artifacts(open_tracker, results, tmp_path) -> None:
     config = small_config("cost.delay_weight=0.5")
     tracker = open_tracker("one")
