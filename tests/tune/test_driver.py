@@ -165,6 +165,7 @@ def test_a_killed_driver_continues_after_its_last_round(sweep, run_in_process) -
     assert "no unfinished sweep" in err
 
 
+@pytest.mark.slow  # waits for four rounds of two trials; tests/tune/test_mending.py holds the rules
 def test_a_kill_that_cut_off_tunes_own_state_loses_no_round(sweep) -> None:
     """The journals and checkpoints are whole, so the trials continue from them."""
     process = start(sweep, "long.yaml", TUNE_GLOBAL_CHECKPOINT_S="0.2")
