@@ -86,7 +86,7 @@ class MLflowSink(Sink):
         self._client: Any = None
 
     def may_wait(self) -> bool:
-        """A database that has to be made first: that and importing MLflow takes some CPU seconds."""
+        """Return whether the database is still to be made, which takes some CPU seconds, as MLflow's import does."""
         path = self.where.removeprefix("sqlite:///")
         return path != self.where and not Path(path).exists()
 

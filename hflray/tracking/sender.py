@@ -17,7 +17,7 @@ from hflray.tracking.sink import Artifact, Ending, Round, Run, Sink, reason
 log = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 5.0  # the pause before a failing tracker is tried again
-PATIENCE_S = 20.0  # how long the connection to a tracker that may wait is put off before the first round
+PATIENCE_S = 20.0  # a connection that may wait (`Sink.may_wait`) is made after this time at the latest
 CLOSE_WITHIN_S = 20.0  # how long the end of a sweep waits for a tracker that does not answer
 ARTIFACT_ATTEMPTS = 3
 

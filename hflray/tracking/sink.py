@@ -126,7 +126,7 @@ class Sink(Protocol):
         return
 
     def may_wait(self) -> bool:
-        """Whether it is surely there and need not be reached before the first round, which then comes sooner."""
+        """Return whether `connect` is sure to succeed, so that it may wait for the first round, which comes sooner."""
         return False
 
     @abstractmethod

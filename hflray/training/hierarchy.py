@@ -239,7 +239,7 @@ class RayHierarchy:
         )
 
     def close(self) -> None:
-        """End the actors, or let them rest."""
+        """End the actors, or keep them for the next experiment of this process."""
         if self._keep and self._idle:
             self.pool.rest()
         else:
@@ -247,5 +247,5 @@ class RayHierarchy:
 
 
 def edge_actors(num_edges: int, num_actors: int) -> int:
-    """How many actors add up for M edges: where few devices train at once, more would only take time to start."""
+    """Return the number of edge actors; if few devices train at once, more actors would only take time to start."""
     return min(num_edges, MAX_EDGE_ACTORS, max(1, num_actors))

@@ -39,7 +39,7 @@ def pool_of(
     num_edges: int,
     gpus_per_actor: float = 0.0,
 ) -> ActorPool:
-    """The pool that rests in this process, if it is of this shape, or a new one; arguments as of `ActorPool`."""
+    """Return the pool that rests in this process if it has this shape, or else a new one; see `ActorPool`."""
     shape = _shape(job, num_actors, cpus_per_actor, num_edges, gpus_per_actor)
     while _resting:
         pool = _resting.pop()
@@ -51,7 +51,7 @@ def pool_of(
 
 
 def _shape(job: LocalJob, *sizes: float) -> tuple[object, ...]:
-    """What two experiments must have in common to use the same actors: theirs reserve in the same placement group."""
+    """Return what two experiments must have in common to use the same actors, their placement group included."""
     import ray
 
     group = ray.util.get_current_placement_group()
@@ -131,7 +131,7 @@ class ActorPool:
             actor.serve.remote(job, data_ref)
 
     def rest(self) -> None:
-        """Stay for this process's next experiment; on several nodes, or with GPUs, end instead."""
+        """Keep the actors for this process's next experiment; on several nodes, or with GPUs, end them instead."""
         if self.nodes or self._pending or self._job.device != "cpu":
             self.close()
             return
