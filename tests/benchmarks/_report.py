@@ -12,9 +12,10 @@ import dataclasses
 import json
 import math
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -143,7 +144,7 @@ def adopt_orphans() -> None:
 
 
 def own_cpu_s() -> float:
-    """Return the CPU seconds of this process and of its living and ended descendants."""
+    """Return the CPU seconds of this process and of its living and ended descendants, where their parents waited."""
     spent = sum(os.times()[:4])
     for child in psutil.Process().children(recursive=True):
         try:
@@ -152,6 +153,57 @@ def own_cpu_s() -> float:
             continue  # the process has just ended
         spent += times.user + times.system + times.children_user + times.children_system
     return spent
+
+
+class Processes:
+    """A process and its descendants; ended ones keep the CPU time of the last look.
+
+    The kernel drops the CPU time of a process whose parent does not wait for it, as Ray does not for its workers.
+
+    Args:
+        pid: id of the process; None: this one.
+    """
+
+    def __init__(self, pid: int | None = None) -> None:
+        self._root, self._cpu_s = psutil.Process(pid), dict[tuple[int, float], float]()
+
+    def look(self) -> float:
+        """Return the CPU seconds that the processes have spent so far."""
+        try:
+            for process in (self._root, *self._root.children(recursive=True)):
+                with suppress(psutil.Error):  # the process is just ending
+                    self._cpu_s[process.pid, process.create_time()] = sum(process.cpu_times()[:2])
+        except psutil.Error:
+            pass
+        return sum(self._cpu_s.values())
+
+
+@contextmanager
+def watched_cpu_s(step_s: float = 0.5) -> Iterator[Callable[[], float]]:
+    """Look at this process and its descendants every `step_s` seconds; yield a function for their CPU seconds.
+
+    Both ways to count miss something, namely the workers of Ray and what a process did after the last look, so that
+    the larger figure is the better one.
+    """
+    processes, ended = Processes(), threading.Event()
+    seen = first = processes.look()
+    own = own_cpu_s()
+
+    def watch() -> None:
+        nonlocal seen
+        while not ended.wait(step_s):
+            seen = processes.look()
+
+    def spent() -> float:
+        return max(own_cpu_s() - own, seen - first)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield spent
+    finally:
+        ended.set()
+        thread.join()
 
 
 @dataclass
@@ -194,18 +246,20 @@ class Conditions:
 
 
 @contextmanager
-def conditions(own: Callable[[], float] = own_cpu_s, load: float | None = None) -> Iterator[Conditions]:
+def conditions(own: Callable[[], float] | None = None, load: float | None = None) -> Iterator[Conditions]:
     """Measure the machine's other work while the block runs.
 
     Args:
-        own: returns the CPU seconds of the benchmark's processes so far.
+        own: returns the CPU seconds of the benchmark's processes so far; None: those of this process and its
+            descendants are watched.
         load: load average before the benchmark started any process; None: the present one.
     """
     found = Conditions(cpu_name(), len(available_cpus()), os.getloadavg()[0] if load is None else load)
-    begin, busy, mine = time.perf_counter(), busy_cpu_s(), own()
-    yield found
-    others = busy_cpu_s() - busy - (own() - mine)
-    found.others_cpus = max(0.0, others) / max(time.perf_counter() - begin, 1e-9)
+    with watched_cpu_s() if own is None else nullcontext(own) as spent:
+        begin, busy, mine = time.perf_counter(), busy_cpu_s(), spent()
+        yield found
+        others = busy_cpu_s() - busy - (spent() - mine)
+        found.others_cpus = max(0.0, others) / max(time.perf_counter() - begin, 1e-9)
 
 
 @contextmanager

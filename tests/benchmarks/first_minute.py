@@ -23,17 +23,15 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
 
 from tests.benchmarks._bare import yardstick_s
-from tests.benchmarks._report import Table, arguments, publish
+from tests.benchmarks._report import Processes, Table, arguments, publish
 
 ROOT = Path(__file__).parents[2]
 OWN = "this tree"  # its name in the table, the same in every checkout, so that ratios can be compared
@@ -67,23 +65,6 @@ class Run:
     cpu_s: dict[str, float]
     accuracy: dict[str, float]
     loop_s: float = float("nan")
-
-
-class _Processes:
-    """Count the CPU seconds of a process and of all that it started, also of those that have ended since a look."""
-
-    def __init__(self, pid: int) -> None:
-        self._root, self._cpu_s = psutil.Process(pid), dict[tuple[int, float], float]()
-
-    def look(self) -> float:
-        """Return the CPU seconds so far."""
-        try:
-            for process in (self._root, *self._root.children(recursive=True)):
-                with suppress(psutil.Error):  # the process is just ending
-                    self._cpu_s[process.pid, process.create_time()] = sum(process.cpu_times()[:2])
-        except psutil.Error:
-            pass
-        return sum(self._cpu_s.values())
 
 
 def phase_ends(lines: Sequence[tuple[float, str]]) -> dict[str, float]:
@@ -140,7 +121,7 @@ def quickstart(tree: Path, home: Path, overrides: Sequence[str] = ()) -> Run:
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
-    processes = _Processes(process.pid)
+    processes = Processes(process.pid)
     while process.poll() is None:
         looks.append((time.perf_counter() - begin, processes.look()))
         if "folder" not in wall and any(path.parent not in before for path in home.glob(FOLDER)):

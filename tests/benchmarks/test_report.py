@@ -8,12 +8,22 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.benchmarks._report import Conditions, Table, check_objectives, conditions, on_cpus, own_cpu_s, publish
+from tests.benchmarks._report import (
+    Conditions,
+    Table,
+    check_objectives,
+    conditions,
+    on_cpus,
+    own_cpu_s,
+    publish,
+    watched_cpu_s,
+)
 
 
 def test_a_table_is_data_and_prints_in_columns() -> None:
@@ -107,6 +117,20 @@ def test_only_the_work_of_other_processes_counts(monkeypatch: pytest.MonkeyPatch
     assert ours.others_cpus is not None
     assert theirs.load == ours.load == 1.5
     assert theirs.others_cpus > ours.others_cpus + 0.01  # the difference is at least the child's CPU time
+
+
+def test_work_of_processes_that_nobody_waited_for_is_not_that_of_others() -> None:
+    spin = "import time\nend = time.process_time() + 1.5\nwhile time.process_time() < end: pass"
+    # As Ray's raylet does, the parent ignores the end of its children, whose CPU time the kernel then drops.
+    parent = (
+        "import signal, subprocess, sys\n"
+        "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "subprocess.Popen([sys.executable, '-c', sys.argv[1]]).wait()\n"
+    )
+    with watched_cpu_s(0.1) as spent:
+        subprocess.run([sys.executable, "-c", parent, spin], check=True)
+        time.sleep(0.3)  # the child has ended
+        assert spent() > 1.2
 
 
 def test_different_objectives_end_a_comparison() -> None:
