@@ -1,0 +1,229 @@
+"""Files that are written whole or not at all, and disks that are full, read-only or failing.
+
+Every file of hflray is written here, or in a block of `replacing` or `replacing_folder` (`tests/test_house.py` checks
+this and lists the exceptions). A reader, or a process that continues after a kill or a full disk, therefore sees the
+former file or the new one, and never a part. A file that only grows, such as a journal, gains whole entries by
+`append`.
+
+A file is flushed to the disk before it takes its name if it is `durable`, so that not even a loss of power leaves an
+empty file under that name. Records from which a run continues are durable; reports and caches are not, because they can
+be made again and a flush takes milliseconds.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+MIB = 2**20
+# No space, over the quota, a read-only file system, and a defect of the device.
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+# The same in the messages of libraries that raise errors of their own: SQLite, safetensors, PyArrow, Ray.
+DISK_MESSAGES = {
+    "No space left on device": errno.ENOSPC,
+    "database or disk is full": errno.ENOSPC,
+    "OutOfDiskError": errno.ENOSPC,
+    "Disk quota exceeded": errno.EDQUOT,
+    "Read-only file system": errno.EROFS,
+    "attempt to write a readonly database": errno.EROFS,
+    "Input/output error": errno.EIO,
+    "disk I/O error": errno.EIO,
+}
+
+
+@contextmanager
+def replacing(path: str | Path, durable: bool = False) -> Iterator[Path]:
+    """Yield a new path with the same suffix, whose file replaces `path` atomically at the end of the block.
+
+    After an error `path` has not changed, and the new file is removed. Of two blocks at the same time, the one that
+    ends last wins.
+
+    Args:
+        path: the file; its folder is made.
+        durable: whether the file is flushed to the disk before it takes its name.
+
+    Raises:
+        OSError: the file cannot be written. The error names `path`.
+    """
+    target = Path(path)
+    scratch = target.with_name(f".{uuid.uuid4().hex[:8]}-{target.name[-40:]}")  # names are limited to 255 bytes
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        yield scratch
+        if durable:
+            _flush(scratch)
+        scratch.replace(target)
+        if durable:
+            _flush(target.parent)
+    except BaseException as error:
+        with suppress(OSError):
+            scratch.unlink(missing_ok=True)
+        _name(error, target)
+        raise
+
+
+@contextmanager
+def replacing_folder(path: str | Path) -> Iterator[Path]:
+    """Yield a new folder that replaces the folder `path` atomically at the end; after an error nothing has changed.
+
+    Args:
+        path: the folder to replace; its parents are made.
+
+    Raises:
+        OSError: a file of the folder cannot be written. The error names `path`.
+    """
+    target = Path(path)
+    scratch = None
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        yield scratch
+        old = Path(tempfile.mkdtemp(prefix=f".{target.name}-old-", dir=target.parent))
+        if target.exists():
+            target.replace(old)  # a folder can be renamed only over an empty one
+        scratch.replace(target)
+        shutil.rmtree(old, ignore_errors=True)
+    except BaseException as error:
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
+        _name(error, target)
+        raise
+
+
+def write(path: str | Path, content: str | bytes, durable: bool = False) -> Path:
+    """Write `content`, as UTF-8 if it is a text, and replace a former file atomically; return the path.
+
+    Raises:
+        OSError: the file cannot be written. The error names `path`.
+    """
+    with replacing(path, durable) as scratch:
+        scratch.write_bytes(content.encode() if isinstance(content, str) else content)
+    return Path(path)
+
+
+def append(path: Path, content: bytes, create: bool = True) -> None:
+    """Add `content` to the end of a file: all of it, or nothing if there is an error.
+
+    Args:
+        path: the file; its folder exists.
+        content: one or several whole entries.
+        create: whether to make a missing file.
+
+    Raises:
+        OSError: the file cannot be written, or is missing and may not be made. The error names `path`.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+    try:
+        file = os.open(path, flags, 0o666)
+        try:
+            size = os.lseek(file, 0, os.SEEK_END)
+            try:
+                rest = memoryview(content)
+                while rest:  # a disk that becomes full takes a part, and the next call raises the reason
+                    rest = rest[os.write(file, rest) :]
+            except BaseException:
+                with suppress(OSError):
+                    os.ftruncate(file, size)
+                raise
+        finally:
+            os.close(file)
+    except OSError as error:
+        _name(error, path)
+        raise
+
+
+def append_line(path: Path, text: str) -> None:
+    """Add `text` as a line of its own, also after a line that a kill has cut off. Raises OSError: see `append`."""
+    content = f"{text}\n".encode()
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        if file.seek(0, os.SEEK_END) and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
+            content = b"\n" + content
+    append(path, content)
+
+
+def _flush(path: Path) -> None:
+    """Flush a file or a folder to the disk."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(file)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # this file system cannot flush a folder
+            raise
+    finally:
+        os.close(file)
+
+
+def _name(error: BaseException, path: Path) -> None:
+    """Let the error of a disk name the file that was to be written, and not the scratch file or nothing."""
+    if isinstance(error, OSError) and error.errno in DISK_ERRORS:
+        error.filename, error.filename2 = str(path), None
+
+
+class Failure(NamedTuple):
+    """Why a write failed: the operating system's error number, and the path if it is known."""
+
+    number: int
+    path: Path | None
+
+    @property
+    def reason(self) -> str:
+        """The operating system's description, such as ``No space left on device``."""
+        return os.strerror(self.number)
+
+
+def disk_failure(error: BaseException | None) -> Failure | None:
+    """Return the failure of a disk that caused `error`, or None if no disk is to blame.
+
+    Libraries wrap the error of the operating system in their own types, or only quote it, so the causes of `error` and
+    their messages are searched as well.
+    """
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, OSError) and error.errno in DISK_ERRORS:
+            return Failure(error.errno, Path(os.fsdecode(error.filename)) if error.filename else None)
+        text = f"{type(error).__name__}: {error}"
+        for message, number in DISK_MESSAGES.items():
+            if message.lower() in text.lower():
+                quoted = re.search(r"\[Errno \d+\] [\w ]+: '([^']+)'", text)
+                return Failure(number, Path(quoted[1]) if quoted else None)
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def existing(path: str | Path) -> Path:
+    """Return `path`, or the nearest folder above it that exists."""
+    place = Path(path).absolute()
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    return place
+
+
+def free_bytes(path: str | Path) -> int:
+    """Return the bytes that this user can still write to the file system of `path`, which need not exist yet.
+
+    The result is 0 if the file system is read-only or has no room for another file. A quota is not seen.
+
+    Raises:
+        OSError: the file system does not answer.
+    """
+    state = os.statvfs(existing(path))
+    if state.f_flag & os.ST_RDONLY or (state.f_files and not state.f_favail):
+        return 0
+    return state.f_bavail * state.f_frsize
+
+
+def size_text(size_bytes: float) -> str:
+    """Return a number of bytes in a readable unit: 0.4 MiB, 12 MiB, 3.5 GiB."""
+    mib = size_bytes / MIB
+    if mib < 1024:
+        return f"{mib:.1f} MiB" if mib < 9.95 else f"{mib:.0f} MiB"
+    return f"{mib / 1024:.1f} GiB"
