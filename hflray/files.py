@@ -59,10 +59,9 @@ def replacing(path: str | Path, durable: bool = False) -> Iterator[Path]:
         target.parent.mkdir(parents=True, exist_ok=True)
         yield scratch
         if durable:
-            _flush(scratch)
+            with scratch.open("rb") as file:
+                os.fsync(file.fileno())
         scratch.replace(target)
-        if durable:
-            _flush(target.parent)
     except BaseException as error:
         with suppress(OSError):
             scratch.unlink(missing_ok=True)
@@ -147,18 +146,6 @@ def append_line(path: Path, text: str) -> None:
         if file.seek(0, os.SEEK_END) and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
             content = b"\n" + content
     append(path, content)
-
-
-def _flush(path: Path) -> None:
-    """Flush a file or a folder to the disk."""
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(file)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # this file system cannot flush a folder
-            raise
-    finally:
-        os.close(file)
 
 
 def _name(error: BaseException, path: Path) -> None:

@@ -17,6 +17,7 @@ from filelock import FileLock, Timeout
 
 from hflray.config import TrackingConfig, validate
 from hflray.errors import ConfigError, nearest
+from hflray.files import write
 from hflray.sweep import SweepFile
 
 VERSION = 1
@@ -64,7 +65,6 @@ class SweepFolder:
 
     def save(self) -> None:
         """Write ``sweep.json``."""
-        self.path.mkdir(parents=True, exist_ok=True)
         content = {
             "version": VERSION,
             "file": self.file.model_dump(mode="json", exclude_unset=True),
@@ -74,9 +74,7 @@ class SweepFolder:
             "storage": self.storage,
             "sinks": list(self.sinks),
         }
-        scratch = self.path / f".{FILE}"
-        scratch.write_text(json.dumps(content, indent=1, ensure_ascii=False), encoding="utf-8")
-        os.replace(scratch, self.path / FILE)
+        write(self.path / FILE, json.dumps(content, indent=1, ensure_ascii=False), durable=True)
 
     @classmethod
     def load(cls, path: Path) -> SweepFolder:

@@ -63,6 +63,37 @@ OTHER_WORDS = {
     **{("report/tables.py", name): "a kind of table" for name in ("assignment", "clustering")},
 }
 
+# The only functions that write files by other means than `hflray.files`, by path and name, with the reason.
+OTHER_WRITERS = {
+    ("results.py", "claimed"): "a lock's file, which contains the number of its process",
+    ("tune/queue/lock.py", "locked"): "a lock's file",
+    ("tune/queue/command.py", "launch"): "a log",
+    ("tune/queue/processes.py", "start"): "a log",
+    ("tune/queue/processes.py", "group_last"): "a file of /proc",
+    ("tune/frozen.py", "copy_package"): "an environment, which counts once its list of packages is written",
+    ("tune/storage.py", "_write"): "S3 shows an object only when all of it has arrived",
+    ("tune/storage.py", "check_storage"): "a probe that is deleted",
+    ("tune/mending.py", "salvage"): "copies of checkpoints; one that a kill cut off is copied again",
+    ("tune/mending.py", "put_back"): "copies of checkpoints; one that a kill cut off does not load",
+    ("training/machine.py", "__init__"): "a lock's file",
+    ("allocation/kernels/jit.py", "alone"): "a lock's file",
+    ("tracking/csv.py", "_cut_torn_row"): "it removes a row that was cut off",
+    ("tracking/journal.py", "write"): "a temporary folder, whose files a tracker copies",
+    ("tracking/model.py", "write"): "a temporary folder, whose files a tracker copies",
+    ("tracking/mlflow.py", "write"): "a temporary folder, whose files MLflow copies",
+    ("tracking/mlflow.py", "make"): "a temporary folder, whose files MLflow copies",
+}
+# The calls that write a file, by their last name; those of the second set only as functions of these modules.
+WRITES = {
+    "write_text", "write_bytes", "savez", "savez_compressed", "save_file", "save_model", "to_parquet", "to_pickle",
+    "savefig", "copyfile", "copytree", "copy_files", "open_output_stream", "fdopen", "mkstemp", "NamedTemporaryFile",
+}  # fmt: skip
+WRITES_OF = {
+    "save": ("np", "numpy", "torch", "export"), "dump": ("json", "pickle", "yaml"), "copy": ("shutil",),
+    "copy2": ("shutil",), "move": ("shutil",),
+}  # fmt: skip
+WHOLE = ("replacing", "replacing_folder")  # the blocks of `hflray.files` in which any call may write
+
 LIMITS = [int(value) for _, value in design_table("limits")]
 MAX_ALGORITHM_LINES, MAX_LINES, MAX_PARAMETERS = LIMITS
 # The options of a command line are the parameters of the function that Typer reads them from.
@@ -221,6 +252,46 @@ def orphans(tests: list[str], modules: list[str]) -> list[str]:
     ]
 
 
+def writes_a_file(call: ast.Call) -> bool:
+    """Return whether a call writes a file, as far as its text shows."""
+    function = call.func
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    owner = function.value if isinstance(function, ast.Attribute) else None
+    module = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")
+    if name == "open":
+        first = 1 if owner is None else 0  # of a function the mode is the second argument, of a method the first
+        words = [*call.args[first:], *(keyword.value for keyword in call.keywords if keyword.arg == "mode")]
+        modes = [word.value for word in words if isinstance(word, ast.Constant) and isinstance(word.value, str)]
+        flags = {node.attr for word in words for node in ast.walk(word) if isinstance(node, ast.Attribute)}
+        return any(set(mode) <= set("rwaxbt+") and set(mode) & set("wax+") for mode in modes) or "O_CREAT" in flags
+    if name in ("to_csv", "dump") and len(call.args) < 1 + (name == "dump"):
+        return False  # without a path or a file it returns a text
+    if name == "to_csv":
+        return True
+    return name in WRITES or module in WRITES_OF.get(name, ())
+
+
+def bare_writes(files: dict[str, str]) -> list[tuple[str, str, int]]:
+    """Return the path, the function and the line of each call that writes a file outside the blocks of `WHOLE`."""
+    found = []
+
+    def search(node: ast.AST, path: str, function: str, whole: bool) -> None:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            function = node.name
+        if isinstance(node, ast.Call) and not whole and writes_a_file(node):
+            found.append((path, function, node.lineno))
+        inside = whole
+        if isinstance(node, ast.With):
+            calls = [item.context_expr for item in node.items if isinstance(item.context_expr, ast.Call)]
+            inside |= any(getattr(call.func, "attr", getattr(call.func, "id", "")) in WHOLE for call in calls)
+        for child in ast.iter_child_nodes(node):
+            search(child, path, function, inside)
+
+    for path, source in sorted(files.items()):
+        search(ast.parse(source), path, "", False)
+    return found
+
+
 def sources(folder: str) -> dict[str, str]:
     top = ROOT / folder
     return {path.relative_to(top).as_posix(): path.read_text(encoding="utf-8") for path in top.rglob("*.py")}
@@ -258,6 +329,49 @@ def test_files_are_short():
 
 def test_signatures_are_short():
     assert long_signatures(sources("hflray")) == []
+
+
+def test_every_file_is_written_whole_or_not_at_all():
+    writes = bare_writes(sources("hflray"))
+    assert [write for write in writes if write[:2] not in OTHER_WRITERS] == []
+    assert {write[:2] for write in writes} == set(OTHER_WRITERS)  # no exception outlives its reason
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "path.write_text('x')",
+        "Path('a').write_bytes(b'x')",
+        "open('a', 'w')",
+        "open('a', mode='ab')",
+        "path.open('r+')",
+        "os.open(path, os.O_RDWR | os.O_CREAT)",
+        "os.fdopen(handle, 'w')",
+        "json.dump(x, file)",
+        "np.savez(path, **arrays)",
+        "torch.save(x, path)",
+        "torch.export.save(x, path)",
+        "save_file(x, path)",
+        "frame.to_csv(path)",
+        "frame.to_parquet(path)",
+        "figure.savefig(path)",
+        "shutil.copy2(a, b)",
+    ],
+)
+def test_a_bare_write_is_reported(source):
+    assert bare_writes({"x.py": f"def f():\n    {source}"}) == [("x.py", "f", 2)]
+    assert bare_writes({"x.py": f"with replacing(target, durable=True) as path:\n    {source}"}) == []
+    assert bare_writes({"x.py": f"with files.replacing_folder(target) as path:\n    {source}"}) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["open('a')", "open('a', 'rb')", "path.open(encoding='utf-8')", "saved.open()", "webbrowser.open(page)",
+     "json.dumps(x)", "yaml.dump(x, sort_keys=False)", "frame.to_csv()", "state.copy()",
+     "experiment.save(folder)", "write(path, text)"],
+)  # fmt: skip
+def test_other_calls_are_no_bare_writes(source):
+    assert bare_writes({"x.py": source}) == []
 
 
 def test_names_say_what_they_hold():

@@ -23,10 +23,11 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as as_safetensors
 
 from hflray.assignment.network import NetworkSpec, QNetwork, build_network
 from hflray.errors import ConfigError, nearest
+from hflray.files import write
 
 POLICIES = Path(__file__).with_name("policies")
 SHIPPED = POLICIES / "any_deployment.safetensors"
@@ -64,15 +65,10 @@ def save_policy(path: str | Path, network: QNetwork, card: dict[str, Any]) -> No
         card: values that JSON can hold: ``trained_on`` with ``num_scheduled`` and ``num_edges`` as [low, high], and any
             further information for the reader.
     """
-    file = Path(path)
-    file.parent.mkdir(parents=True, exist_ok=True)
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
     head = json.dumps({"spec": network.spec.to_dict(), "card": card}, sort_keys=True)
-    # The file is written under a temporary name first, so that nobody reads half a policy.
-    partial = file.with_suffix(".partial")
-    save_file(tensors, partial, metadata={"hflray_policy": head, "sha256": _digest(head, tensors)})
-    partial.chmod(0o644)  # safetensors makes the file readable for its owner only, but policies are shared
-    partial.replace(file)
+    metadata = {"hflray_policy": head, "sha256": _digest(head, tensors)}
+    write(path, as_safetensors(tensors, metadata), durable=True)
 
 
 def load_policy(path: str | Path) -> tuple[QNetwork, dict[str, Any]]:

@@ -10,6 +10,8 @@ from rich import box
 from rich.table import Table
 
 from hflray import metrics
+from hflray.files import replacing
+from hflray.files import write as write_file
 from hflray.report.labels import BLUE
 from hflray.report.series import STATISTICS
 
@@ -84,7 +86,8 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
         axes.spines[["top", "right"]].set_visible(False)
         axes.margins(y=0.12)
         path = folder / f"assignment_{suffix}.png"
-        figure.savefig(path, dpi=160)
+        with replacing(path) as scratch:
+            figure.savefig(scratch, dpi=160)
         paths.append(path)
     return paths
 
@@ -95,9 +98,10 @@ def write(title: str, studies: Mapping[str, pd.DataFrame], folder: Path) -> tupl
     Returns:
         The table for the terminal, and the paths of the written files.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     rows = summary(studies)
     table_path, fleets_path = folder / "assignment.csv", folder / "assignment.parquet"
-    rows.to_csv(table_path)
-    pd.concat(studies, names=["assigner", "fleet"]).reset_index(level=0).to_parquet(fleets_path)
+    fleets = pd.concat(studies, names=["assigner", "fleet"]).reset_index(level=0)
+    write_file(table_path, rows.to_csv())
+    with replacing(fleets_path) as scratch:
+        fleets.to_parquet(scratch)
     return as_table(title, rows), [table_path, fleets_path, *draw(rows, folder)]

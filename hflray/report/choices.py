@@ -23,6 +23,7 @@ from hflray.allocation import allocate_round
 from hflray.config import BITS_PER_KB, ExperimentConfig, load_config
 from hflray.data.datasets import CIFAR_RANGE, FASHION_RANGE
 from hflray.errors import ConfigError
+from hflray.files import replacing, write
 from hflray.fleet import Fleet, sample_fleet
 from hflray.scheduling import clustering_cost
 from hflray.seeding import stream
@@ -233,16 +234,16 @@ class Study:
     def export(self, folder: Path) -> list[Path]:
         """Write the bills, in single precision, and their settings into ``folder/table2_choices``; return the paths."""
         export = folder / NAME
-        export.mkdir(parents=True, exist_ok=True)
         about = {
             "version": VERSION, "overrides": list(self.overrides), "fleets": self.fleets, "date": self.date,
             "environment": self.environment,
         }  # fmt: skip
-        (export / ABOUT).write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+        write(export / ABOUT, json.dumps(about, indent=1) + "\n")
         compact = self.bills.astype(
             dict.fromkeys(NUMBERS, "float32") | {"fleet": "int16"} | dict.fromkeys(CHOICE, "category")
         )
-        compact.to_parquet(export / BILLS, compression="zstd", index=False)
+        with replacing(export / BILLS) as scratch:
+            compact.to_parquet(scratch, compression="zstd", index=False)
         return [export / ABOUT, export / BILLS]
 
     @classmethod

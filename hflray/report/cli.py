@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hflray.errors import ConfigError, HflrayError, nearest
+from hflray.files import write
 from hflray.report import beside, choices_text, figures, page, tables
 from hflray.report.choices import Study, rank
 from hflray.report.explain import explain as explained
@@ -232,7 +233,7 @@ def results_page(
 ) -> None:
     """Write our results beside the paper's as one markdown file, from exports."""
     text = beside.render(beside.read_all(source), CONFIGS, source.as_posix(), Study.read(source))
-    out.write_text(text, encoding="utf-8")
+    write(out, text)
     Console().print(f"  {out}", **PLAIN)
 
 

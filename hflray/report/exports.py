@@ -20,6 +20,7 @@ import pandas as pd
 import yaml
 
 from hflray.errors import ConfigError
+from hflray.files import replacing, write
 from hflray.report.runs import LEFT_OUT, Run, Sweep, assemble
 from hflray.tracking import History, Tables
 
@@ -52,7 +53,8 @@ def export(sweep: Sweep, folder: Path) -> list[Path]:
         for kind, table in (("rounds", tables.rounds), ("devices", tables.devices)):
             if table is not None:
                 paths.append(folder / f"{_stem(run.name)}.{kind}.parquet")
-                table.to_parquet(paths[-1], compression="zstd", index=False)
+                with replacing(paths[-1]) as scratch:
+                    table.to_parquet(scratch, compression="zstd", index=False)
         records.append(
             {
                 "name": run.name,
@@ -70,7 +72,7 @@ def export(sweep: Sweep, folder: Path) -> list[Path]:
         "description": sweep.description, "notes": [note for note in sweep.notes if LEFT_OUT in note], "runs": records,
     }  # fmt: skip
     text = json.dumps(content, indent=1, ensure_ascii=False)
-    (folder / FILE).write_text(f"{text}\n", encoding="utf-8")
+    write(folder / FILE, f"{text}\n")
     return [folder / FILE, *paths]
 
 

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 
 from hflray import metrics
 from hflray.errors import ConfigError
+from hflray.files import replacing
 from hflray.report import series
 from hflray.report.labels import COLOURS, colour, mark_modified
 from hflray.report.runs import Sweep
@@ -220,10 +221,11 @@ FIGURES: dict[str, Draw] = {
 
 def save(draw: Draw, sweep: Sweep, folder: Path, stem: str) -> list[Path]:
     """Draw a figure, write ``STEM.png`` and ``STEM.svg``, and return their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
+    paths = [folder / f"{stem}.png", folder / f"{stem}.svg"]
     with rc_context(STYLE):
         figure = draw(sweep)
-        paths = [folder / f"{stem}.png", folder / f"{stem}.svg"]
-        figure.savefig(paths[0], dpi=160, metadata={"Software": None})
-        figure.savefig(paths[1], metadata={"Date": None})
+        with replacing(paths[0]) as scratch:
+            figure.savefig(scratch, dpi=160, metadata={"Software": None})
+        with replacing(paths[1]) as scratch:
+            figure.savefig(scratch, metadata={"Date": None})
     return paths

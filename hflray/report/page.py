@@ -20,6 +20,7 @@ from plotly.offline import get_plotlyjs
 
 from hflray import metrics
 from hflray.errors import HflrayError
+from hflray.files import write as write_file
 from hflray.report import charts
 from hflray.report.detail import Replay
 from hflray.report.labels import COLOURS, pretty
@@ -190,7 +191,5 @@ def _runs_data(sweep: Sweep, missing: list[str]) -> list[dict[str, Any]]:
 
 def write(sweep: Sweep, folder: Path, claims: pd.DataFrame | None = None) -> tuple[Path, list[str]]:
     """Write ``index.html``; return its path, and notes on what it cannot show."""
-    folder.mkdir(parents=True, exist_ok=True)
     text, missing = render(sweep, claims)
-    (folder / "index.html").write_text(text, encoding="utf-8")
-    return folder / "index.html", missing
+    return write_file(folder / "index.html", text), missing

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from hflray import metrics
+from hflray.files import write as write_file
 from hflray.report.labels import hfel, mark_modified
 from hflray.report.runs import Run, Sweep
 from hflray.report.series import STATISTICS
@@ -168,11 +169,8 @@ def _escape(text: str) -> str:
 
 def write(sweep: Sweep, folder: Path) -> list[Path]:
     """Write the summary as ``summary.md`` and ``summary.tex``; return their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
     table = summary(sweep)
     excess = compare_with_reference(sweep)
     second = f"\n{to_markdown(excess)}" if excess is not None else ""
     texts = {"summary.md": to_markdown(table) + second, "summary.tex": to_latex(table, sweep.description or sweep.name)}
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
-    return [folder / name for name in texts]
+    return [write_file(folder / name, text) for name, text in texts.items()]

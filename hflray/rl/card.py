@@ -10,6 +10,7 @@ from typing import Any
 from hflray.assignment.policy import load_policy, save_policy
 from hflray.config import ExperimentConfig
 from hflray.errors import HflrayError
+from hflray.files import write
 from hflray.provenance import git_commit, release
 from hflray.rl.evaluation import Evaluation, Quality
 from hflray.rl.fleets import FleetSpec, reporting
@@ -171,7 +172,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     text = as_markdown(options.policy.stem, card, options.policy.stat().st_size)
-    options.policy.with_suffix(".md").write_text(text, encoding="utf-8")
+    write(options.policy.with_suffix(".md"), text)
     return 0
 
 

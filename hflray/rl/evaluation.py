@@ -22,8 +22,9 @@ from hflray.assignment.bounds import lower_bound
 from hflray.assignment.features import FeatureSet
 from hflray.assignment.network import QNetwork, padded_batch
 from hflray.errors import DivergedError
+from hflray.files import replacing
 from hflray.rl.fleets import FleetSpec, assignment_objective
-from hflray.rl.pool import FleetPool, write_file
+from hflray.rl.pool import FleetPool
 from hflray.seeding import stream
 
 TEACHER, BOUND = "teacher", "lower_bound"
@@ -131,7 +132,8 @@ def references(pool: FleetPool, progress: Callable[[int, int], None] | None = No
                 if progress:
                     progress(len(solved), len(pool))
         arrays: dict[str, Any] = {name: np.array([fleet[name] for fleet in solved]) for name in solved[0]}
-        write_file(path, lambda scratch: np.savez(scratch, **arrays))
+        with replacing(path) as scratch:
+            np.savez(scratch, **arrays)
     teacher = np.array([fleet.objective for fleet in pool.fleets])
     by_name = {name: np.array([fleet[name] for fleet in solved[: len(pool)]]) for name in (*REFERENCES, BOUND)}
     return {TEACHER: teacher, **by_name}

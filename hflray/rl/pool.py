@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +25,7 @@ from hflray.assignment import build_assigner
 from hflray.assignment.objective import Hop, RoundProblem
 from hflray.config import load_config
 from hflray.errors import ConfigError, HflrayError
+from hflray.files import replacing, write
 from hflray.rl.fleets import FORMAT, FleetSpec, SolvedFleet
 
 SPEC = "spec.json"
@@ -160,7 +160,7 @@ def prepare(
         build_assigner(spec.teacher, **spec.options)  # raise for an unknown option before making a folder
         target.mkdir(parents=True, exist_ok=True)
         content = {"format": FORMAT, "hash": spec.hash, "spec": spec.to_dict()}
-        write_file(target / SPEC, lambda path: path.write_text(json.dumps(content, indent=1), encoding="utf-8"))
+        write(target / SPEC, json.dumps(content, indent=1))
     solved = _solved(target)
     if progress:
         progress(min(solved, count), count)
@@ -212,7 +212,8 @@ def write_shard(path: Path, fleets: list[SolvedFleet], solve_s: float) -> None:
     arrays |= {name: np.concatenate([getattr(p, name) for p in problems]) for name in (*_PER_DEVICE, "bandwidth")}
     arrays |= {f"hop_{name}": np.concatenate([getattr(p.hop, name) for p in problems]) for name in Hop._fields}
     arrays |= {name: np.array([getattr(p, name) for p in problems]) for name in _SCALARS}
-    write_file(path, lambda scratch: np.savez(scratch, **arrays))
+    with replacing(path) as scratch:
+        np.savez(scratch, **arrays)
 
 
 def _read_shard(path: Path) -> tuple[list[SolvedFleet], float]:
@@ -251,13 +252,6 @@ def _solved(folder: Path) -> int:
     for first, end, _ in _shards(folder):
         count = max(count, end) if first <= count else count
     return count
-
-
-def write_file(path: Path, write: Callable[[Path], Any]) -> None:
-    """Write a file in one step, so that readers of the folder see all of it or nothing."""
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".") as scratch:
-        write(Path(scratch) / path.name)
-        os.replace(Path(scratch) / path.name, path)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -14,10 +14,11 @@ from typing import Any, Self
 import ray
 import torch
 
-from hflray import checkpoint, metrics
+from hflray import metrics
 from hflray.assignment.policy import save_policy
 from hflray.config import ExperimentConfig, LearningConfig
 from hflray.errors import ConfigError, DivergedError
+from hflray.files import replacing_folder, write
 from hflray.rl.algorithm import algorithm_config, checked_state
 from hflray.rl.card import model_card
 from hflray.rl.evaluation import Evaluation, Quality
@@ -160,7 +161,7 @@ class AssignerTraining:
 
     def save(self, folder: str | Path) -> None:
         """Write the whole state to `folder`, and replace an older state in one step."""
-        with checkpoint.replacing(Path(folder).resolve()) as scratch:
+        with replacing_folder(Path(folder).resolve()) as scratch:
             self.algorithm.save_to_path(scratch / RLLIB)
             state = {
                 "learning": learning_state(self.config),
@@ -169,7 +170,7 @@ class AssignerTraining:
                 "learn_s": self.learn_s,
                 "points": self.points,
             }
-            (scratch / PROGRESS).write_text(json.dumps(state), encoding="utf-8")
+            write(scratch / PROGRESS, json.dumps(state))
 
     def restore(self, folder: str | Path) -> None:
         """Continue from a state that `save` wrote.

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from hflray.config import ExperimentConfig, load_config
 from hflray.errors import ConfigError, HflrayError
+from hflray.files import write
 from hflray.rl.files import CHECKPOINT, HISTORY, POLICY
 from hflray.rl.session import AssignerTraining, Point, Report
 
@@ -72,7 +73,7 @@ def _save(training: AssignerTraining, run_folder: Path, saved: Path) -> None:
     training.save(saved)
     training.save_policy(run_folder / POLICY)
     lines = "".join(json.dumps(point) + "\n" for point in training.points)
-    (run_folder / HISTORY).write_text(lines, encoding="utf-8")
+    write(run_folder / HISTORY, lines)
 
 
 def main(arguments: list[str] | None = None) -> int:

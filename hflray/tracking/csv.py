@@ -13,12 +13,11 @@ when the sweep is resumed or by ``python -m hflray.tracking sync``.
 from __future__ import annotations
 
 import csv
-import errno
 import io
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from hflray.files import append, write
 from hflray.tracking.sink import Ending, Place, Round, Run, Sink
 
 FOLDER = "csv"
@@ -67,7 +66,7 @@ class CSVSink(Sink):
             _replace(path, wider, [*(_read(path) if columns else ()), *rows])
             self._columns[run.key] = wider
         else:
-            _append(path, _text(columns, rows))
+            append(path, _text(columns, rows).encode(), create=False)  # a file that was removed has no heading
 
     def end(self, run: Run, ending: Ending) -> None:
         """Forget the run's columns. The last row has the final values already."""
@@ -97,23 +96,8 @@ def _read(path: Path) -> list[Row]:
 
 def _replace(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> None:
     """Write the file anew and move it into place atomically."""
-    scratch = path.with_name(f".{path.name}")
     heading = dict(zip(columns, columns, strict=True))
-    scratch.write_text(_text(columns, [heading, *rows]), encoding="utf-8")
-    os.replace(scratch, path)
-
-
-def _append(path: Path, text: str) -> None:
-    """Add either all rows or none. Raises OSError: the file is missing, or the disk is full."""
-    with path.open("rb+", buffering=0) as file:
-        size = file.seek(0, os.SEEK_END)
-        try:
-            content = text.encode()
-            if file.write(content) < len(content):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        except OSError:
-            file.truncate(size)
-            raise
+    write(path, _text(columns, [heading, *rows]))
 
 
 def _cut_torn_row(path: Path) -> None:

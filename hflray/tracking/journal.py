@@ -7,8 +7,6 @@ parameters, tags, texts), ``round`` (metrics, schedule), ``devices`` and ``end``
 from __future__ import annotations
 
 import json
-import logging
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hflray.files import append_line
 from hflray.tracking.sink import Ending, Round, Run
 
 if TYPE_CHECKING:
     import pandas as pd
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -78,7 +75,6 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "journal"
-        self._broken = False
 
     def path(self, key: str) -> Path:
         """Return the path of a run's file."""
@@ -88,21 +84,10 @@ class Journal:
         """Return the keys of the runs that have a file, sorted."""
         return sorted(path.stem for path in self.folder.glob("*.jsonl"))
 
-    def write(self, key: str, entry: Mapping[str, Any]) -> bool:
-        """Append a line to a run's file; return False if the file cannot be written."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with self.path(key).open("ab+") as file:
-                text = json.dumps(entry, ensure_ascii=False) + "\n"
-                if file.tell() and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
-                    text = "\n" + text  # start a new line, so that a truncated entry cannot corrupt this one
-                file.write(text.encode())
-            return True
-        except OSError as error:
-            if not self._broken:
-                log.warning("%s cannot be written (%s); rounds go to the trackers only", self.folder, error.strerror)
-            self._broken = True
-            return False
+    def write(self, key: str, entry: Mapping[str, Any]) -> None:
+        """Append a line to a run's file, all of it or nothing. Raises OSError: the file cannot be written."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        append_line(self.path(key), json.dumps(entry, ensure_ascii=False))
 
     def begin(self, run: Run, time_ms: int) -> None:
         """Record the start of a run."""

@@ -108,12 +108,12 @@ class Sender:
             self._outboxes[run.key] = _Outbox(run, has_backlog, ending)
         self._wake.set()
 
-    def round(self, key: str, round: Round, written: bool) -> None:
-        """Send a round. `written` says that the journal holds it. The caller holds the lock."""
+    def round(self, key: str, round: Round) -> None:
+        """Send a round that the journal holds. The caller holds the lock."""
         self._needed.set()
         box = self._outboxes[key]
         box.num_rounds += 1
-        if written and (self._warned or box.has_backlog):
+        if self._warned or box.has_backlog:
             box.has_backlog = True  # a long outage must not fill the driver's memory, so the journal keeps the round
         else:
             box.pending.append(round)

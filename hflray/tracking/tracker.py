@@ -127,6 +127,9 @@ class Tracker:
 
         `schedule` (the devices of the round with their edges and resources) and `devices` (the properties of all
         devices, which hold for all rounds) go to the journal, and from there into the run's `tables`.
+
+        Raises:
+            OSError: the journal cannot be written. No tracker then gets the round.
         """
         completed = Round(
             step, _now_ms(), {name: float(value) for name, value in values.items() if math.isfinite(value)}
@@ -135,9 +138,9 @@ class Tracker:
             self.journal.write(key, {"devices": devices})
         entry = {"round": step, "time": completed.time_ms, "metrics": completed.values}
         with self._lock:
-            written = self.journal.write(key, entry if schedule is None else entry | {"schedule": schedule})
+            self.journal.write(key, entry if schedule is None else entry | {"schedule": schedule})
             for sender in self._senders:
-                sender.round(key, completed, written)
+                sender.round(key, completed)
 
     def artifact(self, key: str, artifact: Artifact) -> None:
         """Store `Files` or the `FinalModel` with a run. Each tracker makes three attempts."""

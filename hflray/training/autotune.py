@@ -16,12 +16,10 @@ import hashlib
 import json
 import logging
 import math
-import os
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -30,6 +28,7 @@ import torch
 from hflray import __version__
 from hflray.config import TrainingConfig
 from hflray.errors import HflrayError
+from hflray.files import write
 from hflray.models import build_model, init_vector
 from hflray.training.kernels import Kernel, KernelName, Precision, build_kernel
 from hflray.training.machine import available_cpus, cache_folder, cpu_model, quiet_heap
@@ -213,8 +212,6 @@ def remembered(subject: dict[str, Any], measure: Callable[[], dict[str, float]])
     start = time.perf_counter()
     rates = measure()
     log.info("measured in %.1f s (samples/s, kept in %s): %s", time.perf_counter() - start, path, rates)
-    handle, scratch = tempfile.mkstemp(dir=path.parent)
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        json.dump({"rates": rates, "of": key}, file, indent=1)
-    Path(scratch).replace(path)
+    with suppress(OSError):  # a full disk costs another measurement next time, and not this run
+        write(path, json.dumps({"rates": rates, "of": key}, indent=1))
     return rates

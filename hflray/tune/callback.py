@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import json
 import math
-import shutil
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +15,7 @@ from ray.tune.logger import JsonLoggerCallback
 
 from hflray import metrics
 from hflray.compare import Outcome
+from hflray.files import write
 from hflray.preflight import Checked
 from hflray.progress import SweepProgress
 from hflray.scenario import data_key
@@ -217,10 +217,8 @@ def _add(outcome: Outcome, index: int, values: dict[str, float], keep: bool) -> 
 def keep(product: Product, checkpoint: Any, folder: Path, trial: str) -> Path:
     """Copy the task's product from a trial's last checkpoint into the sweep's folder and return the copy's path."""
     path = folder / product.folder / f"{trial}{Path(product.file).suffix}"
-    path.parent.mkdir(parents=True, exist_ok=True)
     with checkpoint.as_directory() as source:
-        shutil.copyfile(Path(source) / product.file, path)
-    return path
+        return write(path, (Path(source) / product.file).read_bytes())
 
 
 def stopped_by(file: SweepFile, trial: Trial, outcome: Outcome) -> str | None:

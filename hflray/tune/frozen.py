@@ -18,6 +18,7 @@ from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
 from hflray.errors import ConfigError
+from hflray.files import write
 
 OWN_PACKAGE = "hflray"  # this package is not copied: it comes from the worktree
 PACKAGES = "packages.txt"  # this file is written when an environment is complete
@@ -135,9 +136,7 @@ def freeze_environment(folder: Path) -> Path:
                 copy_package(package, site)
             copied.add(name)
     check_packages(python, packages)
-    scratch = place / f".{PACKAGES}"
-    scratch.write_text("\n".join(packages), encoding="utf-8")
-    scratch.replace(done)
+    write(done, "\n".join(packages))
     return python
 
 
@@ -148,10 +147,7 @@ def write_version(package: Distribution, site: Path) -> None:
     from those of an installed package, so the metadata is written and not copied.
     """
     info = site / f"{OWN_PACKAGE}-{package.version}.dist-info"
-    info.mkdir(parents=True, exist_ok=True)
-    (info / "METADATA").write_text(
-        f"Metadata-Version: 2.1\nName: {OWN_PACKAGE}\nVersion: {package.version}\n", encoding="utf-8"
-    )
+    write(info / "METADATA", f"Metadata-Version: 2.1\nName: {OWN_PACKAGE}\nVersion: {package.version}\n")
 
 
 def copy_package(package: Distribution, site: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -19,6 +18,7 @@ from pydantic import Field, model_validator
 
 from hflray.config import Section, read_mapping, validate
 from hflray.errors import ConfigError, nearest
+from hflray.files import write
 from hflray.sweep import SweepFile, expand, load_sweep
 from hflray.tasks import find_task
 
@@ -120,8 +120,7 @@ class State:
 
     def save(self, folder: Path) -> None:
         """Write ``state.json`` atomically."""
-        folder.mkdir(parents=True, exist_ok=True)
-        write(folder / STATE, json.dumps(asdict(self), indent=1, ensure_ascii=False))
+        write(folder / STATE, json.dumps(asdict(self), indent=1, ensure_ascii=False), durable=True)
 
     @classmethod
     def load(cls, folder: Path) -> State:
@@ -133,13 +132,6 @@ class State:
             return cls(**json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
             raise ConfigError(f"{path}: cannot be read ({error}); drop the item to begin it anew") from error
-
-
-def write(path: Path, text: str) -> None:
-    """Write a small file atomically."""
-    scratch = path.with_name(f".{path.name}.part")
-    scratch.write_text(text, encoding="utf-8")
-    os.replace(scratch, path)
 
 
 @dataclass(frozen=True)

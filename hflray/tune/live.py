@@ -23,6 +23,7 @@ import ray
 
 from hflray import metrics
 from hflray.experiment import Experiment
+from hflray.files import write
 from hflray.record import RoundRecord
 from hflray.training.actors import instrument
 from hflray.training.hierarchy import RayHierarchy
@@ -111,9 +112,7 @@ def _announce() -> Path | None:
         for file in folders[0].glob(DISCOVERY.format(pid="*")):
             if not _alive(file.stem.rpartition("_")[2]):
                 file.unlink(missing_ok=True)
-        partial = path.with_suffix(".part")
-        partial.write_text(json.dumps([{"labels": {"job": "ray"}, "targets": targets}]), encoding="utf-8")
-        partial.replace(path)
+        write(path, json.dumps([{"labels": {"job": "ray"}, "targets": targets}]))
     except OSError as error:
         log.warning("live metrics: %s; Prometheus will not find this sweep", error)
         return None

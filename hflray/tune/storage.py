@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hflray.errors import ConfigError
+from hflray.files import write
 from hflray.results import FILE, SweepFolder
 from hflray.tracking import default_uri
 
@@ -81,12 +82,11 @@ class Storage:
     def receive(self) -> None:
         """Write the files that `send` sent into the sweep's folder on this machine."""
         journal = self._folder / "journal"
-        journal.mkdir(parents=True, exist_ok=True)
         for info in self._list(f"{self._path}/journal"):
             trial = info.base_name
             whole = b"".join(self._read(piece.path) for piece in self._pieces(trial))
-            (journal / f"{trial}.jsonl").write_bytes(whole)
-        (self._folder / FILE).write_bytes(self._read(f"{self._path}/{FILE}"))
+            write(journal / f"{trial}.jsonl", whole)
+        write(self._folder / FILE, self._read(f"{self._path}/{FILE}"), durable=True)
 
     def _pieces(self, trial: str) -> list[Any]:
         return sorted(self._list(f"{self._path}/journal/{trial}"), key=lambda info: str(info.base_name))
@@ -97,9 +97,13 @@ class Storage:
         return list(self._system.get_file_info(fs.FileSelector(path, allow_not_found=True)))
 
     def _write(self, name: str, content: bytes) -> None:
+        from pyarrow.fs import LocalFileSystem
+
         path = f"{self._path}/{name}"
-        self._system.create_dir(path.rpartition("/")[0])  # a shared folder needs it, S3 does not
-        with self._system.open_output_stream(path) as file:
+        if isinstance(self._system, LocalFileSystem):
+            write(path, content)
+            return
+        with self._system.open_output_stream(path) as file:  # S3 shows an object only when all of it has arrived
             file.write(content)
 
     def _read(self, path: str) -> bytes:

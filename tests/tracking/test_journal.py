@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from pathlib import Path
 
+import pytest
 from mlflow import MlflowClient
 
+from hflray import files
 from hflray.tracking import Ending, Journal, Tracker, default_uri, read_journal
 from tests.conftest import small_config
 
@@ -54,6 +58,22 @@ def test_a_journal_of_an_earlier_version_is_read(open_tracker, results) -> None:
     assert [run.data.tags["hflray.sweep"] for run in runs] == ["old-20260101-000000"] * 2
     assert runs[0].data.params["scheduling.num_scheduled"] == "4"
     assert runs[0].inputs.dataset_inputs[0].dataset.name == "digits"
+
+
+def test_a_line_that_cannot_be_written_raises_and_leaves_no_part(tmp_path, monkeypatch) -> None:
+    journal = Journal(tmp_path)
+    journal.write("a", {"round": 1})
+
+    def full(file: int, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files.os, "write", full)
+        with pytest.raises(OSError, match="No space") as raised:
+            journal.write("a", {"round": 2})
+    assert raised.value.filename == str(journal.path("a"))
+    journal.write("a", {"round": 2})
+    assert journal.entries("a") == [{"round": 1}, {"round": 2}]
 
 
 def test_the_last_start_defines_a_run(tmp_path) -> None:

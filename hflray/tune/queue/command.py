@@ -19,6 +19,7 @@ import typer
 from rich.console import Console
 
 from hflray.errors import ConfigError, HflrayError
+from hflray.files import write
 from hflray.tune.frozen import commit_of, git
 from hflray.tune.items import QueueFile, find_item, load_items
 from hflray.tune.queue.lock import PAUSE, holder, locked, only_one
@@ -101,7 +102,7 @@ def start(
         return
     pause = locked(place / PAUSE, fcntl.LOCK_EX)
     if pause is None:
-        (place / PAUSED).write_text(json.dumps(arguments), encoding="utf-8")
+        write(place / PAUSED, json.dumps(arguments))
         console.print("a benchmark runs; the queue starts when the benchmark has ended", **SAY)
         return
     with pause:
@@ -111,7 +112,7 @@ def start(
 def launch(folder: Path, arguments: Sequence[str]) -> str:
     """Start the queue's process and return a message for the user. Raises ConfigError: it did not start."""
     (folder / PAUSED).unlink(missing_ok=True)
-    (folder / STARTED).write_text(json.dumps(list(arguments)), encoding="utf-8")
+    write(folder / STARTED, json.dumps(list(arguments)))
     environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"}
     with (folder / LOG).open("ab") as log:
         process = subprocess.Popen(
@@ -231,7 +232,7 @@ def while_paused(folder: Path, console: Console) -> Iterator[None]:
         pause = locked(folder / PAUSE, fcntl.LOCK_SH)
     try:
         if holder(folder) is not None:
-            (folder / PAUSED).write_bytes((folder / STARTED).read_bytes())
+            write(folder / PAUSED, (folder / STARTED).read_bytes())
             console.print(halt(folder, STOP_WITHIN_S + 60, console), **SAY)
         yield
     finally:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from hflray.files import write
 from hflray.tune.frozen import git
 from hflray.tune.items import Item, QueueFile, State, is_exported, sweep_of, trials_of
 from hflray.tune.queue.processes import Children
@@ -110,9 +110,7 @@ def publish(source: Path, target: Path) -> None:
 
 
 def replace(source: Path, target: Path) -> None:
-    scratch = target.with_name(f".{target.name}.part")
-    shutil.copyfile(source, scratch)
-    os.replace(scratch, target)
+    write(target, source.read_bytes())
 
 
 def to_commit(repository: Path) -> str:
