@@ -1,0 +1,391 @@
+"""The timeline of a synchronous round: who computes and sends what, when, at what joules, and whether it counts.
+
+The timeline is arithmetic. It follows from the plan of a round and from what happens to its devices and edges, and it
+is complete before anything is trained. Where all devices live and every edge waits for all of its devices, its totals
+are equations (9) to (14) of the paper, that is, those of `hflray.cost.round_cost`.
+
+An *edge iteration* is one of the Q passes in which the devices of an edge compute, send their models and are averaged.
+A *row* is one device in one edge iteration. Times are seconds since the start of the round.
+
+* An edge iteration ends when every device has arrived or vanished, or at a limit of the `EdgeRule`, whichever is first.
+* A row that has arrived by then is averaged. Any other row is discarded, and it is billed up to that moment: for its
+  computing first, and for its sending afterwards. The device begins the next iteration with the others.
+* A device vanishes at a given moment, or when it has spent its charge. An arrival at that very moment is in time.
+* An edge that fails before its upload to the cloud has ended loses all of its rows, and its devices stop.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hflray.arrays import BoolArray, FloatArray, IntArray
+from hflray.cost import RoundCost, Workload, cloud_hop
+from hflray.errors import ConfigError
+from hflray.fleet import Fleet
+
+ON_TIME = 1e-6  # relative; an allocation lets devices finish together, and rounding must not discard one of them
+
+
+@dataclass(frozen=True)
+class EdgeRule:
+    """When an edge iteration ends; limits combine, and without any the edge waits for all of its devices.
+
+    Attributes:
+        deadline_s: seconds after its start.
+        deadline: multiple of the edge's planned iteration.
+        first: number of arrivals, or, as a float up to 1, their share of the edge's devices, rounded up.
+    """
+
+    deadline_s: float | None = None
+    deadline: float | None = None
+    first: int | float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("deadline_s", "deadline"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise ConfigError(f"{name}: got {value}; a finite number above 0 is needed")
+        if self.first is None:
+            return
+        if isinstance(self.first, int):
+            if self.first < 1:
+                raise ConfigError(f"first: got {self.first}; a number of arrivals of at least 1 is needed")
+        elif not 0 < self.first <= 1:
+            raise ConfigError(f"first: got {self.first}; a share of the devices above 0 and up to 1 is needed")
+
+    @property
+    def waits_for_all(self) -> bool:
+        """Whether there is no limit."""
+        return self.deadline_s is None and self.deadline is None and self.first is None
+
+    def arrivals(self, devices: IntArray) -> IntArray:
+        """Return how many arrivals end an iteration, (M,), for edges with so many assigned devices."""
+        if self.first is None:
+            return devices
+        if isinstance(self.first, int):
+            return np.minimum(self.first, devices)
+        # Rounding must not turn a share of 0.1 of 30 devices into 4 of them.
+        return np.asarray(np.ceil(self.first * devices - 1e-9), dtype=np.intp)
+
+
+@dataclass(frozen=True, eq=False)
+class Durations:
+    """What an edge iteration of each device takes, as it happens: (H,) for all iterations, or (Q, H).
+
+    Attributes:
+        compute_s, compute_j: seconds and joules of the whole of its computing.
+        upload_s, upload_j: seconds and joules of the whole of its upload.
+    """
+
+    compute_s: FloatArray
+    compute_j: FloatArray
+    upload_s: FloatArray
+    upload_j: FloatArray
+
+    @classmethod
+    def of(cls, cost: RoundCost) -> Durations:
+        """Return the durations of a round that goes as planned."""
+        return cls(cost.compute_delay_s, cost.compute_energy_j, cost.upload_delay_s, cost.upload_energy_j)
+
+    def iteration(self, index: int) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """Return seconds and joules of computing, then of the upload, in one edge iteration, (H,) each."""
+        fields = (self.compute_s, self.compute_j, self.upload_s, self.upload_j)
+        a, b, c, d = (np.asarray(field)[index] if np.ndim(field) == 2 else np.asarray(field) for field in fields)
+        return a, b, c, d
+
+
+@dataclass(frozen=True, eq=False)
+class Hops:
+    """The upload of each edge's model to the cloud.
+
+    Attributes:
+        delay_s: (M,), s.
+        energy_j: (M,), J.
+        made: whether the edge makes it, (M,); an edge that is down from the start does not.
+    """
+
+    delay_s: FloatArray
+    energy_j: FloatArray
+    made: BoolArray
+
+    @classmethod
+    def of(cls, fleet: Fleet, work: Workload) -> Hops:
+        """Return the hops of equations (11) and (12); none where the work has no cloud hop."""
+        if not work.cloud_hop:
+            return cls.none(fleet.num_edges)
+        delay_s, energy_j = cloud_hop(fleet, work.model_bits)
+        return cls(delay_s, energy_j, np.ones(fleet.num_edges, dtype=bool))
+
+    @classmethod
+    def none(cls, num_edges: int) -> Hops:
+        """Return no hops: the cloud has an edge's model as soon as its last iteration ends."""
+        return cls(np.zeros(num_edges), np.zeros(num_edges), np.zeros(num_edges, dtype=bool))
+
+
+@dataclass(frozen=True, eq=False)
+class Ends:
+    """When devices vanish and edges fail; infinity stands for never.
+
+    Attributes:
+        vanish_s: moment at which a device vanishes, (H,), s.
+        charge_j: charge of each device at the start, (H,), J; a device vanishes when it has spent this much.
+        fail_s: moment at which an edge fails, (M,), s; 0 for an edge that is down from the start.
+    """
+
+    vanish_s: FloatArray
+    charge_j: FloatArray
+    fail_s: FloatArray
+
+    @classmethod
+    def never(cls, num_devices: int, num_edges: int) -> Ends:
+        """Return the ends of a round in which everything lives."""
+        return cls(np.full(num_devices, np.inf), np.full(num_devices, np.inf), np.full(num_edges, np.inf))
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """What happens in a round. Arrays (Q, H) hold a row for each edge iteration and scheduled device.
+
+    Attributes:
+        devices, edges: scheduled devices and the edge of each, (H,).
+        samples: samples of each scheduled device, (H,).
+        start_s: when the row starts, (Q, H), s; NaN where the device or its edge was gone before.
+        computed_s: when its computing ends, (Q, H), s; NaN where it was stopped before.
+        end_s: when it arrives or is stopped, (Q, H), s.
+        energy_j: what is billed, (Q, H), J.
+        bits: what is sent, (Q, H), bits; a stopped upload has sent the share of its time.
+        arrived: whether the edge averaged it, (Q, H).
+        counts: whether it arrived and its edge's model reached the cloud, (Q, H); only such rows are trained.
+        iteration_end_s: when each edge's iterations end, (Q, M), s.
+        edge_delay_s: T_m with the hop, (M,), s.
+        edge_energy_j: E_m with the hop, (M,), J.
+        reached: whether an edge's model reached the cloud, (M,).
+        vanished: which devices were gone at the end of the round's last iteration, (H,).
+        delay_s: T, s.
+        total_j: E, J.
+        message_bits: all bits sent to edges and to the cloud.
+    """
+
+    devices: IntArray
+    edges: IntArray
+    samples: FloatArray
+    start_s: FloatArray
+    computed_s: FloatArray
+    end_s: FloatArray
+    energy_j: FloatArray
+    bits: FloatArray
+    arrived: BoolArray
+    counts: BoolArray
+    iteration_end_s: FloatArray
+    edge_delay_s: FloatArray
+    edge_energy_j: FloatArray
+    reached: BoolArray
+    vanished: BoolArray
+    delay_s: float
+    total_j: float
+    message_bits: float
+
+    @property
+    def spent_j(self) -> FloatArray:
+        """What each device spends in the round, (H,), J."""
+        return np.asarray(self.energy_j.sum(axis=0))
+
+    @property
+    def wasted_j(self) -> float:
+        """Joules of rows that do not count."""
+        return float(self.energy_j[~self.counts].sum())
+
+    @property
+    def discarded(self) -> int:
+        """Number of rows that started and do not count."""
+        return int((np.isfinite(self.start_s) & ~self.counts).sum())
+
+    @property
+    def whole(self) -> bool:
+        """Whether every device counts in every edge iteration, as without this module."""
+        return bool(self.counts.all())
+
+    def edge_samples(self) -> FloatArray:
+        """Return the samples of the rows that count, by edge iteration and edge, (Q, M)."""
+        sums = [np.bincount(self.edges, self.samples * row, len(self.reached)) for row in self.counts]
+        return np.array(sums, dtype=np.float64).reshape(len(self.counts), len(self.reached))
+
+    def edge_weight(self) -> FloatArray:
+        """Return the weight of each edge's model at the cloud, (M,): the samples of its last non-empty iteration."""
+        weight = np.zeros(len(self.reached))
+        for samples in self.edge_samples():
+            weight = np.where(samples > 0, samples, weight)
+        return weight
+
+    def table(self) -> dict[str, list[Any]]:
+        """Return the rows that started as columns ready for JSON, by edge, edge iteration and device."""
+        iteration, row = np.nonzero(np.isfinite(self.start_s))
+        order = np.lexsort((self.devices[row], iteration, self.edges[row]))
+        iteration, row = iteration[order], row[order]
+        columns: dict[str, list[Any]] = {
+            "edge": self.edges[row].tolist(),
+            "turn": np.zeros(len(row), dtype=int).tolist(),  # an edge takes several turns only where it runs ahead
+            "edge_iteration": iteration.tolist(),
+            "device": self.devices[row].tolist(),
+        }
+        for name in ("start_s", "computed_s", "end_s", "energy_j", "bits", "counts"):
+            values = getattr(self, name)[iteration, row].tolist()
+            columns[name] = [None if isinstance(value, float) and math.isnan(value) else value for value in values]
+        columns["version"] = np.zeros(len(row), dtype=int).tolist()  # all begin with the round's global model
+        return columns
+
+
+def timeline(
+    devices: ArrayLike,
+    edges: ArrayLike,
+    samples: ArrayLike,
+    work: Workload,
+    durations: Durations,
+    hops: Hops,
+    *,
+    rule: EdgeRule | None = None,
+    planned_s: ArrayLike | None = None,
+    ends: Ends | None = None,
+) -> Timeline:
+    """Return the timeline of a round.
+
+    Args:
+        devices: scheduled devices, (H,).
+        edges: edge of each scheduled device, (H,).
+        samples: D_n of each scheduled device, (H,).
+        work: Q and z.
+        durations: what each edge iteration takes as it happens.
+        hops: the upload of each edge, which also gives the number of edges.
+        rule: when an edge iteration ends; None: when all have arrived.
+        planned_s: planned duration of each edge's iteration, (M,), s, for a rule with `deadline`; None: that of
+            `durations`, where these are equal in all iterations.
+        ends: when devices vanish and edges fail; None: never.
+
+    Raises:
+        ConfigError: the rule needs `planned_s`, and it cannot be derived.
+    """
+    chosen, at = np.asarray(devices, dtype=np.intp), np.asarray(edges, dtype=np.intp)
+    weight = np.asarray(samples, dtype=np.float64)
+    rule = rule or EdgeRule()
+    count, num_edges, iterations = len(chosen), len(hops.delay_s), work.edge_iterations
+    ends = ends or Ends.never(count, num_edges)
+    limit_s = _limits(rule, at, num_edges, durations, planned_s)
+    assigned = np.bincount(at, minlength=num_edges)
+    needed = rule.arrivals(assigned)
+
+    start_s, computed_s, end_s = (np.full((iterations, count), np.nan) for _ in range(3))
+    energy_j, bits = np.zeros((iterations, count)), np.zeros((iterations, count))
+    arrived = np.zeros((iterations, count), dtype=bool)
+    iteration_end_s = np.zeros((iterations, num_edges))
+    now_s = np.zeros(num_edges)
+    left_j = np.array(ends.charge_j, dtype=np.float64)
+    for q in range(iterations):
+        compute_s, compute_j, upload_s, upload_j = durations.iteration(q)
+        begin_s = now_s[at]
+        lives = (begin_s < ends.vanish_s) & (left_j > 0) & (begin_s < ends.fail_s[at])
+        ready_s = begin_s + compute_s
+        arrival_s = ready_s + upload_s
+        death_s = _death_s(begin_s, left_j, compute_s, compute_j, upload_s, upload_j)
+        vanish_s = np.minimum(ends.vanish_s, death_s)
+        comes = lives & (arrival_s <= vanish_s)
+
+        # The edge waits until every living device has arrived or vanished, unless a limit or its failure comes before.
+        stop_s = now_s.copy()
+        np.maximum.at(stop_s, at[lives], np.minimum(arrival_s, vanish_s)[lives])
+        stop_s = np.minimum(stop_s, now_s + limit_s)
+        if rule.first is not None:
+            stop_s = np.minimum(stop_s, _nth_arrival_s(at[comes], arrival_s[comes], needed))
+        stop_s = np.minimum(stop_s, np.maximum(ends.fail_s, now_s))
+
+        slack_s = ON_TIME * (stop_s - now_s)
+        arrived[q] = comes & (arrival_s <= (stop_s + slack_s)[at]) & (arrival_s <= ends.fail_s[at])
+        until_s = np.where(arrived[q], arrival_s, np.minimum(stop_s[at], vanish_s))
+        # An arrived row is billed as a whole, so that a round without losses has the bits of equation (10).
+        computing = np.clip((until_s - begin_s) / compute_s, 0.0, 1.0)
+        sending = np.clip((until_s - ready_s) / upload_s, 0.0, 1.0)
+        computing, sending = np.where(arrived[q], 1.0, computing), np.where(arrived[q], 1.0, sending)
+        energy_j[q] = np.where(lives, computing * compute_j + sending * upload_j, 0.0)
+        bits[q] = np.where(lives, sending * work.model_bits, 0.0)
+        start_s[q] = np.where(lives, begin_s, np.nan)
+        computed_s[q] = np.where(lives & (until_s >= ready_s), ready_s, np.nan)
+        end_s[q] = np.where(lives, np.minimum(until_s, stop_s[at]), np.nan)
+        left_j = np.where(lives & ~arrived[q] & (death_s <= until_s), 0.0, left_j - energy_j[q])
+        iteration_end_s[q] = now_s = stop_s
+
+    # The hop follows the last iteration. A failure before its end loses the edge's rows.
+    edge_delay_s = now_s + np.where(hops.made, hops.delay_s, 0.0)
+    reached = (ends.fail_s > 0) & (ends.fail_s >= edge_delay_s)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share = np.clip((ends.fail_s - now_s) / hops.delay_s, 0.0, 1.0)
+    hop = np.where(hops.made, np.where(reached, 1.0, share), 0.0)
+    edge_delay_s = np.where(reached, edge_delay_s, ends.fail_s)
+    edge_energy_j = np.bincount(at, energy_j.sum(axis=0), num_edges) + hop * hops.energy_j
+    return Timeline(
+        devices=chosen,
+        edges=at,
+        samples=weight,
+        start_s=start_s,
+        computed_s=computed_s,
+        end_s=end_s,
+        energy_j=energy_j,
+        bits=bits,
+        arrived=arrived,
+        counts=arrived & reached[at],
+        iteration_end_s=iteration_end_s,
+        edge_delay_s=edge_delay_s,
+        edge_energy_j=edge_energy_j,
+        reached=reached,
+        vanished=(left_j <= 0) | (ends.vanish_s <= now_s[at]),
+        delay_s=float(edge_delay_s.max()),
+        total_j=float(edge_energy_j.sum()),
+        message_bits=float(bits.sum() + hop.sum() * work.model_bits),
+    )
+
+
+def _limits(
+    rule: EdgeRule, edges: IntArray, num_edges: int, durations: Durations, planned_s: ArrayLike | None
+) -> FloatArray:
+    """Return the time limit of an iteration of each edge, (M,), s; infinity where there is none."""
+    limit_s = np.full(num_edges, math.inf if rule.deadline_s is None else rule.deadline_s)
+    if rule.deadline is None:
+        return limit_s
+    if planned_s is None:
+        if np.ndim(durations.compute_s) == 2 or np.ndim(durations.upload_s) == 2:
+            raise ConfigError("planned_s: a deadline in multiples of the planned iteration needs it")
+        planned = np.zeros(num_edges)
+        np.maximum.at(planned, edges, durations.compute_s + durations.upload_s)
+    else:
+        planned = np.asarray(planned_s, dtype=np.float64)
+    return np.asarray(np.minimum(limit_s, rule.deadline * planned))
+
+
+def _nth_arrival_s(edges: IntArray, arrival_s: FloatArray, needed: IntArray) -> FloatArray:
+    """Return when the arrival number `needed` (M,) of each edge happens, (M,), s; infinity where fewer arrive."""
+    order = np.lexsort((arrival_s, edges))
+    ordered = edges[order]
+    rank = np.arange(len(order)) - np.searchsorted(ordered, ordered)
+    nth = rank == needed[ordered] - 1
+    nth_s = np.full(len(needed), np.inf)
+    nth_s[ordered[nth]] = arrival_s[order[nth]]
+    return nth_s
+
+
+def _death_s(
+    begin_s: FloatArray,
+    left_j: FloatArray,
+    compute_s: FloatArray,
+    compute_j: FloatArray,
+    upload_s: FloatArray,
+    upload_j: FloatArray,
+) -> FloatArray:
+    """Return when each device has spent its charge, (H,), s; infinity if the charge lasts until it arrives."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        computing = begin_s + compute_s * (left_j / compute_j)
+        sending = begin_s + compute_s + upload_s * ((left_j - compute_j) / upload_j)
+    dead = np.where(left_j < compute_j, computing, sending)
+    return np.where(left_j < compute_j + upload_j, dead, np.inf)

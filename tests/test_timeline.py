@@ -1,0 +1,271 @@
+"""The timeline of a round has the numbers of the worked examples, and those of `round_cost` where all goes as planned.
+
+The examples 1, 4, 5 and 6 have numbers that are worked out by hand.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hflray.config import FleetConfig
+from hflray.cost import Workload, cloud_hop, round_cost
+from hflray.errors import ConfigError
+from hflray.fleet import sample_fleet
+from hflray.timeline import Durations, EdgeRule, Ends, Hops, Timeline, timeline
+
+Z = 6e6
+
+
+def arr(*values: float) -> np.ndarray:
+    return np.array(values, dtype=np.float64)
+
+
+def one_edge(rule: EdgeRule | None = None, ends: Ends | None = None) -> Timeline:
+    """Example 1: three devices at one edge, Q = 1; computing takes 1 W and sending 10 W, so that joules say seconds."""
+    durations = Durations(arr(1, 2, 1), arr(1, 2, 1), arr(1, 2, 5), arr(10, 20, 50))
+    work = Workload(Z, edge_iterations=1)
+    return timeline([4, 5, 6], [0, 0, 0], [10, 20, 30], work, durations, Hops.none(1), rule=rule, ends=ends)
+
+
+def test_an_edge_waits_for_all_by_default() -> None:
+    found = one_edge()
+    assert found.delay_s == 6
+    assert found.energy_j.tolist() == [[11, 22, 51]]
+    assert found.end_s.tolist() == [[2, 4, 6]]
+    assert found.whole
+    assert found.message_bits == 3 * Z
+    assert found.wasted_j == 0
+
+
+@pytest.mark.parametrize(
+    "rule", [EdgeRule(deadline_s=4), EdgeRule(first=2), EdgeRule(first=0.6), EdgeRule(deadline=2 / 3)]
+)
+def test_a_device_that_is_late_is_billed_until_the_end_and_does_not_count(rule: EdgeRule) -> None:
+    found = one_edge(rule)
+    assert found.delay_s == 4
+    assert found.counts.tolist() == [[True, True, False]]
+    assert found.energy_j.tolist() == [[11, 22, 31]]  # 1 s of computing and 3 s of sending
+    assert found.bits.tolist() == [[Z, Z, pytest.approx(3 / 5 * Z)]]
+    assert found.computed_s.tolist() == [[1, 2, 1]]
+    assert found.edge_samples().tolist() == [[30]]
+    assert found.edge_weight().tolist() == [30]
+    assert (found.wasted_j, found.discarded) == (31, 1)
+
+
+def test_the_first_arrival_ends_the_iteration() -> None:
+    found = one_edge(EdgeRule(first=1))
+    assert found.delay_s == 2
+    assert found.counts.tolist() == [[True, False, False]]
+    assert found.energy_j.tolist() == [[11, 2, 11]]  # 2 s of computing and no sending; 1 s of each
+    assert found.end_s.tolist() == [[2, 2, 2]]
+
+
+def test_limits_combine() -> None:
+    assert one_edge(EdgeRule(deadline_s=3, first=2)).delay_s == 3
+    assert one_edge(EdgeRule(deadline_s=5, first=2)).delay_s == 4
+    assert one_edge(EdgeRule(deadline_s=100, deadline=50)).delay_s == 6
+
+
+def test_arrivals_at_the_end_count_and_the_end_does_not_move() -> None:
+    durations = Durations(arr(1, 1, 1), arr(1, 1, 1), arr(1, 1 + 1e-6, 1 + 4e-6), arr(1, 1, 1))
+    work = Workload(Z, edge_iterations=1)
+    found = timeline([0, 1, 2], [0, 0, 0], [1, 1, 1], work, durations, Hops.none(1), rule=EdgeRule(first=1))
+    assert found.delay_s == 2
+    assert found.counts.tolist() == [[True, True, False]]  # 1e-6 of 2 s is 2e-6 s
+    assert found.energy_j[0, :2].tolist() == [2, 2]
+    assert found.end_s[0].tolist() == [2, 2, 2]
+
+
+def test_a_deadline_that_nobody_meets_keeps_the_edges_model() -> None:
+    found = one_edge(EdgeRule(deadline_s=1.5))
+    assert found.delay_s == 1.5
+    assert not found.counts.any()
+    assert found.edge_weight().tolist() == [0]
+    assert found.reached.all()
+
+
+def test_a_discarded_device_takes_part_in_the_next_iteration() -> None:
+    durations = Durations(arr(1, 1), np.array([[1, 1], [1, 1]], dtype=float), np.array([[1, 5], [3, 1]], dtype=float),
+                          np.ones((2, 2)))  # fmt: skip
+    work = Workload(Z, edge_iterations=2)
+    found = timeline([0, 1], [0, 0], [10, 40], work, durations, Hops.none(1), rule=EdgeRule(first=1))
+    assert found.counts.tolist() == [[True, False], [False, True]]
+    assert found.start_s.tolist() == [[0, 0], [2, 2]]
+    assert found.delay_s == 4
+    assert found.edge_samples().tolist() == [[10], [40]]
+    assert found.edge_weight().tolist() == [40]
+
+
+def test_batteries_and_dropout() -> None:
+    """Example 4: A, B and C start with 10, 20 and 6 J; B vanishes at 5 s."""
+    durations = Durations(arr(1, 2, 1), arr(2, 6, 2), arr(1, 2, 3), arr(1, 1, 3))
+    ends = Ends(arr(np.inf, 5, np.inf), arr(10, 20, 6), arr(np.inf))
+    work = Workload(Z, edge_iterations=2)
+    found = timeline([0, 1, 2], [0, 0, 0], [100, 200, 300], work, durations, Hops.none(1), ends=ends)
+    assert found.iteration_end_s.tolist() == [[4], [6]]
+    assert found.energy_j.tolist() == [[3, 7, 5], [3, 3, 1]]
+    assert found.end_s.tolist() == [[2, 4, 4], [6, 5, 4.5]]
+    assert found.counts.tolist() == [[True, True, True], [True, False, False]]
+    assert (found.delay_s, found.total_j) == (6, 22)
+    assert found.message_bits == 4 * Z
+    assert found.edge_weight().tolist() == [100]
+    assert found.spent_j.tolist() == [6, 10, 6]
+    assert found.vanished.tolist() == [False, True, True]
+    harvest_j = 0.1 * found.delay_s
+    assert (ends.charge_j - found.spent_j + harvest_j).tolist() == pytest.approx([4.6, 10.6, 0.6])
+
+
+def test_an_edge_that_fails_loses_its_share() -> None:
+    """Example 5: edge 1 fails at 4 s, in its second iteration."""
+    durations = Durations(arr(1, 2), arr(2, 4), arr(1, 1), arr(1, 1))
+    hops = Hops(arr(0.5, 0.5), arr(0.1, 0.1), np.array([True, True]))
+    ends = Ends(arr(np.inf, np.inf), arr(np.inf, np.inf), arr(np.inf, 4))
+    found = timeline([7, 8], [0, 1], [10, 30], Workload(Z, edge_iterations=2), durations, hops, ends=ends)
+    assert found.edge_delay_s.tolist() == [4.5, 4]
+    assert found.edge_energy_j.tolist() == [pytest.approx(6.1), 7]
+    assert (found.delay_s, found.total_j) == (4.5, pytest.approx(13.1))
+    assert found.message_bits == 4 * Z
+    assert found.counts.tolist() == [[True, False], [True, False]]
+    assert found.arrived.tolist() == [[True, True], [True, False]]
+    assert found.reached.tolist() == [True, False]
+    assert found.edge_weight().tolist() == [10, 0]
+
+
+def test_a_failure_during_the_hop_loses_the_share_and_one_at_its_end_does_not() -> None:
+    durations = Durations(arr(1), arr(2), arr(1), arr(1))
+    hops = Hops(arr(1), arr(4), np.array([True]))
+    work = Workload(Z, edge_iterations=1)
+    for fail_s, reached, energy_j, bits in ((2.5, False, 5, 1.5 * Z), (3, True, 7, 2 * Z), (2, False, 3, Z)):
+        ends = Ends(arr(np.inf), arr(np.inf), arr(fail_s))
+        found = timeline([0], [0], [1], work, durations, hops, ends=ends)
+        assert (found.reached.tolist(), found.total_j, found.message_bits) == ([reached], energy_j, bits)
+        assert found.delay_s == fail_s
+        assert found.counts.tolist() == [[reached]]
+
+
+def test_an_edge_that_is_down_from_the_start_costs_nothing() -> None:
+    durations = Durations(arr(1), arr(2), arr(1), arr(1))
+    hops = Hops(arr(1, 1), arr(4, 4), np.array([True, False]))
+    ends = Ends(arr(np.inf), arr(np.inf), arr(np.inf, 0))
+    found = timeline([0], [0], [1], Workload(Z, edge_iterations=1), durations, hops, ends=ends)
+    assert found.edge_delay_s.tolist() == [3, 0]
+    assert found.edge_energy_j.tolist() == [7, 0]
+    assert found.reached.tolist() == [True, False]
+
+
+def test_fading_against_a_deadline() -> None:
+    """Example 6: the links' factors are 1/3 and 15/7, and the deadline is 1.5 times the planned 4 s."""
+    ratio = np.log2(1 + arr(3, 7))
+    planned_u = Z / (1e6 * ratio)
+    actual_u = Z / (1e6 * np.log2(1 + arr(3, 7) * arr(1 / 3, 15 / 7)))
+    assert planned_u == pytest.approx([3, 2])
+    assert actual_u == pytest.approx([6, 1.5])
+    compute_s = arr(1, 2)
+    durations = Durations(compute_s, 0.5 * compute_s, actual_u, 0.1 * actual_u)
+    planned_s = [max(compute_s + planned_u)]
+    work = Workload(Z, edge_iterations=1)
+    found = timeline(
+        [0, 1], [0, 0], [1, 1], work, durations, Hops.none(1), rule=EdgeRule(deadline=1.5), planned_s=planned_s
+    )
+    assert found.delay_s == pytest.approx(6)
+    assert found.total_j == pytest.approx(2.15)
+    assert found.counts.tolist() == [[False, True]]
+    assert found.message_bits == pytest.approx((5 / 6 + 1) * Z)
+
+
+def test_a_device_may_vanish_at_the_moment_it_arrives() -> None:
+    ends = Ends(arr(2, 3.9, np.inf), arr(np.inf, np.inf, 51), arr(np.inf))
+    found = one_edge(ends=ends)
+    assert found.counts.tolist() == [[True, False, True]]  # the third has exactly the charge that it needs
+    assert found.delay_s == 6
+    assert found.vanished.tolist() == [True, True, True]
+
+
+def test_an_iteration_that_nobody_starts_takes_no_time() -> None:
+    durations = Durations(arr(1, 2), arr(1, 2), arr(1, 1), arr(1, 1))
+    ends = Ends(arr(1.5, 2.5), arr(np.inf, np.inf), arr(np.inf))
+    work = Workload(Z, edge_iterations=3)
+    found = timeline([0, 1], [0, 0], [1, 1], work, durations, Hops.none(1), ends=ends)
+    assert found.iteration_end_s.tolist() == [[2.5], [2.5], [2.5]]  # until the last has vanished
+    assert np.isnan(found.start_s[1:]).all()
+    assert found.total_j == 1 + 0.5 + 2 + 0.5
+    limited = timeline([0, 1], [0, 0], [1, 1], work, durations, Hops.none(1), ends=ends, rule=EdgeRule(deadline_s=2))
+    assert limited.iteration_end_s.tolist() == [[2], [2.5], [2.5]]
+
+
+@pytest.mark.parametrize("hop", [True, False])
+def test_a_round_that_goes_as_planned_has_the_bill_of_the_paper(hop: bool) -> None:
+    """1,000 random plans, to 1e-12 relative."""
+    rng = np.random.default_rng(7)
+    for _ in range(500):
+        devices_total, num_edges = int(rng.integers(1, 60)), int(rng.integers(1, 8))
+        fleet = sample_fleet(FleetConfig(num_devices=devices_total, num_edges=num_edges), rng)
+        work = Workload(float(rng.uniform(1e4, 1e8)), int(rng.integers(1, 9)), int(rng.integers(1, 9)), cloud_hop=hop)
+        devices = rng.permutation(devices_total)[: int(rng.integers(1, devices_total + 1))]
+        edges = rng.integers(0, num_edges, len(devices))
+        allocation = _Allocation(rng.uniform(1e4, 1e6, len(devices)), rng.uniform(1e8, 2e9, len(devices)))
+        cost = round_cost(fleet, work, devices, edges, allocation)
+        found = timeline(devices, edges, fleet.samples[devices], work, Durations.of(cost), Hops.of(fleet, work))
+        assert found.delay_s == pytest.approx(cost.delay_s, rel=1e-12, abs=0)
+        assert found.total_j == pytest.approx(cost.energy_j, rel=1e-12, abs=0)
+        assert found.message_bits == pytest.approx(cost.message_bits, rel=1e-12, abs=0)
+        np.testing.assert_allclose(found.edge_delay_s, cost.edge_delay_s, rtol=1e-12)
+        np.testing.assert_allclose(found.edge_energy_j, cost.edge_energy_j, rtol=1e-12)
+        assert found.whole
+
+
+class _Allocation:
+    def __init__(self, bandwidth_hz: np.ndarray, cpu_hz: np.ndarray) -> None:
+        self.bandwidth_hz, self.cpu_hz = bandwidth_hz, cpu_hz
+
+
+def test_hops_are_those_of_the_cost_model() -> None:
+    fleet = sample_fleet(FleetConfig(num_devices=3, num_edges=2), np.random.default_rng(1))
+    delay_s, energy_j = cloud_hop(fleet, Z)
+    hops = Hops.of(fleet, Workload(Z))
+    assert hops.delay_s.tolist() == delay_s.tolist()
+    assert hops.energy_j.tolist() == energy_j.tolist()
+    assert not Hops.of(fleet, Workload(Z, cloud_hop=False)).made.any()
+
+
+def test_the_table_has_a_row_for_each_start() -> None:
+    durations = Durations(arr(1, 2, 1), arr(2, 6, 2), arr(1, 2, 3), arr(1, 1, 3))
+    ends = Ends(arr(np.inf, 5, 1.5), arr(np.inf, np.inf, np.inf), arr(np.inf, np.inf))
+    work = Workload(Z, edge_iterations=2)
+    table = timeline([9, 3, 5], [1, 0, 0], [1, 1, 1], work, durations, Hops.none(2), ends=ends).table()
+    assert table["edge"] == [0, 0, 0, 1, 1]
+    assert table["edge_iteration"] == [0, 0, 1, 0, 1]
+    assert table["device"] == [3, 5, 3, 9, 9]
+    assert table["start_s"] == [0, 0, 4, 0, 2]
+    assert table["computed_s"] == [2, 1, None, 1, 3]
+    assert table["end_s"] == [4, 1.5, 5, 2, 4]
+    assert table["counts"] == [True, False, False, True, True]
+    assert table["turn"] == table["version"] == [0] * 5
+
+
+@pytest.mark.parametrize(
+    "rule, named",
+    [
+        ({"deadline_s": 0.0}, "deadline_s"),
+        ({"deadline": float("nan")}, "deadline"),
+        ({"first": 0}, "first"),
+        ({"first": 1.5}, "first"),
+        ({"first": 0.0}, "first"),
+    ],
+)
+def test_rules_that_mean_nothing_are_refused(rule: dict[str, float], named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        EdgeRule(**rule)  # type: ignore[arg-type]
+
+
+def test_a_share_of_the_devices_is_rounded_up() -> None:
+    assert EdgeRule(first=0.1).arrivals(np.array([30, 31, 0])).tolist() == [3, 4, 0]
+    assert EdgeRule(first=4).arrivals(np.array([30, 2])).tolist() == [4, 2]
+    assert EdgeRule(first=1.0).arrivals(np.array([30])).tolist() == [30]
+
+
+def test_a_relative_deadline_needs_a_planned_iteration() -> None:
+    durations = Durations(np.ones((2, 1)), np.ones((2, 1)), np.ones((2, 1)), np.ones((2, 1)))
+    with pytest.raises(ConfigError, match="planned_s"):
+        timeline([0], [0], [1], Workload(Z, edge_iterations=2), durations, Hops.none(1), rule=EdgeRule(deadline=2.0))
