@@ -35,9 +35,24 @@ class Hierarchy(Protocol):
     """The operations that an experiment needs of its training backend."""
 
     def train_round(
-        self, round_index: int, model: FloatVector, devices: NDArray[np.intp], assignment: NDArray[np.intp]
+        self,
+        round_index: int,
+        model: FloatVector,
+        devices: NDArray[np.intp],
+        assignment: NDArray[np.intp],
+        counts: NDArray[np.bool_] | None = None,
     ) -> FloatVector:
-        """Return the global model after the round, (P,) float32."""
+        """Return the global model after the round, (P,) float32.
+
+        Args:
+            round_index: i, from 1.
+            model: the global model before the round, (P,).
+            devices: the scheduled devices, (H,).
+            assignment: the edge of each, (H,).
+            counts: whether a device takes part in an edge iteration, (Q, H); None: all do. An edge keeps its model in
+                an iteration without devices. Its weight at the cloud is the samples of its last iteration with some;
+                without any it has none, and if no edge has any, the global model stays.
+        """
 
     def train_each(self, job: LocalJob, data: DeviceData, vector: FloatVector) -> NDArray[np.float32]:
         """Train `vector` on every device separately (Algorithm 2); return the models, (N, P)."""
@@ -49,9 +64,23 @@ class Hierarchy(Protocol):
         """Release the backend's resources."""
 
 
-def cloud_aggregate(edge_sums: list[SumVector], plan: RoundPlan, round_index: int) -> FloatVector:
-    """Combine the edges' sums into the global model (equations 3 and 16): Σ D_n δ_n / D, in one exact sum."""
-    model = mean(np.sum(edge_sums, axis=0, dtype=np.int64), sum(plan.edge_samples.values()), plan.fraction_bits)
+def everyone(
+    edge_iterations: int, devices: NDArray[np.intp], counts: NDArray[np.bool_] | None = None
+) -> NDArray[np.bool_]:
+    """Return `counts`, or, if it is None, that all devices take part in all edge iterations, (Q, H)."""
+    return np.ones((edge_iterations, len(devices)), dtype=bool) if counts is None else counts
+
+
+def cloud_aggregate(
+    edge_sums: list[SumVector], plan: RoundPlan, round_index: int, previous: FloatVector
+) -> FloatVector:
+    """Combine the edges' sums into the global model (equations 3 and 16): Σ D_n δ_n / D, in one exact sum.
+
+    If no edge has a sum, the `previous` global model stays.
+    """
+    if not edge_sums:
+        return previous
+    model = mean(np.sum(edge_sums, axis=0, dtype=np.int64), plan.total_samples(), plan.fraction_bits)
     if not np.isfinite(model).all():
         raise DivergedError(f"round {round_index}: the global model is not finite; lower training.learning_rate")
     return model
@@ -71,18 +100,27 @@ class SerialHierarchy:
         self._host = DeviceHost(job, data)
 
     def train_round(
-        self, round_index: int, model: FloatVector, devices: NDArray[np.intp], assignment: NDArray[np.intp]
+        self,
+        round_index: int,
+        model: FloatVector,
+        devices: NDArray[np.intp],
+        assignment: NDArray[np.intp],
+        counts: NDArray[np.bool_] | None = None,
     ) -> FloatVector:
         """See `Hierarchy.train_round`."""
-        plan = plan_round(self._samples, devices, assignment, hosts=1)
-        share = plan.shares[0]
-        models = dict.fromkeys(share, model)
+        plan = plan_round(self._samples, devices, assignment, 1, everyone(self._edge_iterations, devices, counts))
+        models: dict[int, FloatVector] = {}
         sums: dict[int, SumVector] = {}
-        for q in range(self._edge_iterations):
+        for q, iteration in enumerate(plan.iterations):
+            share = iteration.shares[0]
+            if not share:
+                continue
             task = EdgeTask(round_index, q, plan.fraction_bits, tuple(share.values()))
-            sums = dict(zip(share, self._host.train(task, *models.values()), strict=True))
-            models = {m: mean(total, plan.edge_samples[m], plan.fraction_bits) for m, total in sums.items()}
-        return cloud_aggregate(list(sums.values()), plan, round_index)
+            trained = self._host.train(task, *(models.get(m, model) for m in share))
+            for m, total in zip(share, trained, strict=True):
+                sums[m] = total
+                models[m] = mean(total, iteration.edge_samples[m], plan.fraction_bits)
+        return cloud_aggregate([sums[m] for m in sorted(sums)], plan, round_index, model)
 
     def train_each(self, job: LocalJob, data: DeviceData, vector: FloatVector) -> NDArray[np.float32]:
         """See `Hierarchy.train_each`."""
@@ -132,24 +170,31 @@ class RayHierarchy:
         self.pool = make(job, ray.put(data), num_actors, cpus_per_actor, edges, gpus_per_actor)
 
     def train_round(
-        self, round_index: int, model: FloatVector, devices: NDArray[np.intp], assignment: NDArray[np.intp]
+        self,
+        round_index: int,
+        model: FloatVector,
+        devices: NDArray[np.intp],
+        assignment: NDArray[np.intp],
+        counts: NDArray[np.bool_] | None = None,
     ) -> FloatVector:
         """See `Hierarchy.train_round`."""
 
+        present = everyone(self._edge_iterations, devices, counts)
+
         def attempt() -> tuple[list[SumVector], RoundPlan]:
-            plan = plan_round(self._samples, devices, assignment, len(self.pool.devices))
+            plan = plan_round(self._samples, devices, assignment, len(self.pool.devices), present)
             return self._edge_sums(round_index, model, plan), plan
 
-        return cloud_aggregate(*self._with_recovery(f"round {round_index}", attempt), round_index)
+        return cloud_aggregate(*self._with_recovery(f"round {round_index}", attempt), round_index, model)
 
     def _edge_sums(self, round_index: int, model: FloatVector, plan: RoundPlan) -> list[SumVector]:
         import ray
 
-        pool = self.pool
-        models: dict[int, Any] = dict.fromkeys(plan.edge_samples, ray.put(model))
-        for q in range(self._edge_iterations):
-            partial: dict[int, list[tuple[int, Any]]] = {m: [] for m in plan.edge_samples}
-            for host, (actor, share) in enumerate(zip(pool.devices, plan.shares, strict=True)):
+        pool, last = self.pool, plan.last()
+        models: dict[int, Any] = dict.fromkeys(last, ray.put(model))
+        for q, iteration in enumerate(plan.iterations):
+            partial: dict[int, list[tuple[int, Any]]] = {m: [] for m in iteration.edge_samples}
+            for host, (actor, share) in enumerate(zip(pool.devices, iteration.shares, strict=True)):
                 if not share:
                     continue
                 task = EdgeTask(round_index, q, plan.fraction_bits, tuple(share.values()))
@@ -157,14 +202,13 @@ class RayHierarchy:
                 refs = call.remote(task, *(models[m] for m in share))
                 for m, ref in zip(share, [refs] if len(share) == 1 else refs, strict=True):
                     partial[m].append((host, ref))
-            last = q == self._edge_iterations - 1
             for m, parts in partial.items():
                 number = m % len(pool.edges)
                 edge, sums = pool.edges[number], pool.gather(number, parts)
-                if last:
+                if q == last[m]:
                     models[m] = edge.total.remote(*sums)
                 else:
-                    models[m] = edge.aggregate.remote(plan.edge_samples[m], plan.fraction_bits, *sums)
+                    models[m] = edge.aggregate.remote(iteration.edge_samples[m], plan.fraction_bits, *sums)
         return list(ray.get(list(models.values())))
 
     def train_each(self, job: LocalJob, data: DeviceData, vector: FloatVector) -> NDArray[np.float32]:

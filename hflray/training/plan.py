@@ -14,18 +14,37 @@ from hflray.training.aggregate import fraction_bits
 
 
 @dataclass(frozen=True)
-class RoundPlan:
-    """Which host trains which devices in a round.
+class IterationPlan:
+    """Which host trains which devices in an edge iteration.
 
     Attributes:
-        fraction_bits: binary places of the fixed-point sums.
         edge_samples: the number of samples at each edge that has devices, by edge.
         shares: for each host, the devices that it trains, by edge.
     """
 
-    fraction_bits: int
     edge_samples: dict[int, int]
     shares: list[dict[int, tuple[int, ...]]]
+
+
+@dataclass(frozen=True)
+class RoundPlan:
+    """The edge iterations of a round.
+
+    Attributes:
+        fraction_bits: binary places of the fixed-point sums; they follow from all scheduled devices.
+        iterations: the plan of each of the Q edge iterations.
+    """
+
+    fraction_bits: int
+    iterations: tuple[IterationPlan, ...]
+
+    def last(self) -> dict[int, int]:
+        """Return the last edge iteration in which each edge has devices; the cloud takes its sum."""
+        return {edge: q for q, iteration in enumerate(self.iterations) for edge in iteration.edge_samples}
+
+    def total_samples(self) -> int:
+        """Return the samples behind the sums that the cloud combines."""
+        return sum(self.iterations[q].edge_samples[edge] for edge, q in self.last().items())
 
 
 def balance(load: NDArray[np.integer], hosts: int) -> NDArray[np.intp]:
@@ -42,21 +61,37 @@ def balance(load: NDArray[np.integer], hosts: int) -> NDArray[np.intp]:
 
 
 def plan_round(
-    samples: NDArray[np.int64], devices: NDArray[np.intp], assignment: NDArray[np.intp], hosts: int
+    samples: NDArray[np.int64],
+    devices: NDArray[np.intp],
+    assignment: NDArray[np.intp],
+    hosts: int,
+    counts: NDArray[np.bool_],
 ) -> RoundPlan:
-    """Split a round's devices over hosts. `samples` holds D_n of all devices, (N,)."""
+    """Split a round's devices over hosts.
+
+    Args:
+        samples: D_n of all devices, (N,).
+        devices: the scheduled devices, (H,).
+        assignment: the edge of each scheduled device, (H,).
+        hosts: number of hosts.
+        counts: whether a device takes part in an edge iteration, (Q, H); see `hflray.timeline`.
+    """
     load = samples[devices]
     host = balance(load, hosts)
-    shares: list[dict[int, tuple[int, ...]]] = []
-    for h in range(hosts):
-        on_host = host == h
-        edges = np.unique(assignment[on_host])
-        shares.append({int(m): tuple(devices[on_host & (assignment == m)].tolist()) for m in edges})
-    return RoundPlan(
-        fraction_bits=fraction_bits(int(load.sum())),
-        edge_samples={int(m): int(load[assignment == m].sum()) for m in np.unique(assignment)},
-        shares=shares,
-    )
+    iterations: list[IterationPlan] = []
+    for q, present in enumerate(counts):
+        if q and (present == counts[q - 1]).all():
+            iterations.append(iterations[-1])
+            continue
+        shares: list[dict[int, tuple[int, ...]]] = []
+        for h in range(hosts):
+            on_host = present & (host == h)
+            edges = np.unique(assignment[on_host])
+            shares.append({int(m): tuple(devices[on_host & (assignment == m)].tolist()) for m in edges})
+        edges = np.unique(assignment[present])
+        edge_samples = {int(m): int(load[present & (assignment == m)].sum()) for m in edges}
+        iterations.append(IterationPlan(edge_samples, shares))
+    return RoundPlan(fraction_bits(int(load.sum())), tuple(iterations))
 
 
 class PoolSize(NamedTuple):

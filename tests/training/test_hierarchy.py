@@ -58,6 +58,43 @@ def test_cloud_aggregation_is_the_weighted_mean_of_the_last_local_models(start) 
     assert np.abs(model - start).max() > 1e-3
 
 
+# Device 1 is alone at edge 0. Edge 0 has nobody in the last edge iteration, and edge 2 nobody in the second.
+COUNTS = np.array([[1, 1, 1, 1, 0], [0, 1, 0, 0, 0], [1, 0, 0, 0, 1]], dtype=bool)
+
+
+def test_rows_that_do_not_count_are_not_trained_and_an_empty_iteration_keeps_the_edges_model(start) -> None:
+    data, job = make_data(SIZES), make_job(learning_rate=0.03)
+    model = SerialHierarchy(job, data, edge_iterations=3).train_round(1, start, DEVICES, EDGES, COUNTS)
+    host, bits = DeviceHost(job, data), fraction_bits(sum(SIZES[device] for device in DEVICES))
+
+    def trained(vector: np.ndarray, q: int, *devices: int) -> np.ndarray:
+        """Return the exact sum of the models that these devices have after an edge iteration from `vector`."""
+        (total,) = host.train(EdgeTask(1, q, bits, (devices,)), vector)
+        return total
+
+    edge_0 = mean(trained(start, 0, 1, 4), SIZES[1] + SIZES[4], bits)
+    edge_2 = mean(trained(start, 0, 0, 2), SIZES[0] + SIZES[2], bits)
+    total = trained(edge_0, 1, 1) + trained(edge_2, 2, 0, 5)
+    np.testing.assert_array_equal(model, mean(total, SIZES[1] + SIZES[0] + SIZES[5], bits))
+
+
+def test_a_discarded_device_gives_the_model_of_a_round_without_it(start) -> None:
+    data, job = make_data(SIZES), make_job(learning_rate=0.1)
+    serial = SerialHierarchy(job, data, edge_iterations=1)
+    everyone, without = np.arange(6), np.array([0, 1, 2, 3, 4])
+    assert fraction_bits(sum(SIZES)) == fraction_bits(sum(SIZES[:5]))  # otherwise rounding could differ
+    counts = np.array([[True] * 5 + [False]])
+    discarded = serial.train_round(1, start, everyone, everyone % 3, counts)
+    np.testing.assert_array_equal(discarded, serial.train_round(1, start, without, without % 3))
+    assert (discarded != serial.train_round(1, start, everyone, everyone % 3)).any()
+
+
+def test_a_round_in_which_nothing_counts_keeps_the_global_model(start) -> None:
+    serial = SerialHierarchy(make_job(), make_data(SIZES), edge_iterations=2)
+    model = serial.train_round(1, start, DEVICES, EDGES, np.zeros((2, 5), dtype=bool))
+    np.testing.assert_array_equal(model, start)
+
+
 @pytest.mark.parametrize("actors", [*(pytest.param(few, marks=pytest.mark.slow) for few in (1, 2)), 5])
 def test_every_pool_gives_the_bits_of_the_serial_backend(ray_session, start, actors: int) -> None:
     data, job = make_data(SIZES, tests=2500), make_job()
@@ -66,6 +103,10 @@ def test_every_pool_gives_the_bits_of_the_serial_backend(ray_session, start, act
     pool = RayHierarchy(job, data, 3, num_edges=3, num_actors=actors, cpus_per_actor=2 / 5)
     try:
         np.testing.assert_array_equal(pool.train_round(1, start, DEVICES, EDGES), expected)
+        fewer = serial.train_round(1, start, DEVICES, EDGES, COUNTS)
+        np.testing.assert_array_equal(pool.train_round(1, start, DEVICES, EDGES, COUNTS), fewer)
+        nobody = pool.train_round(1, start, DEVICES, EDGES, np.zeros((3, 5), dtype=bool))
+        np.testing.assert_array_equal(nobody, start)
         assert pool.evaluate(expected) == serial.evaluate(expected)
         np.testing.assert_array_equal(pool.train_each(job, data, start), serial.train_each(job, data, start))
     finally:

@@ -31,18 +31,39 @@ def test_balance_by_hand() -> None:
 
 
 def test_a_plan_holds_each_device_once_at_its_edge() -> None:
-    plan = plan_round(np.array(SIZES), DEVICES, EDGES, hosts=2)
-    pairs = sorted((device, edge) for share in plan.shares for edge, devices in share.items() for device in devices)
-    assert pairs == sorted(zip(DEVICES.tolist(), EDGES.tolist(), strict=True))
-    assert plan.edge_samples == {0: 7 + 3, 2: 9 + 5 + 2}
+    plan = plan_round(np.array(SIZES), DEVICES, EDGES, 2, np.ones((3, 5), dtype=bool))
+    assert len(plan.iterations) == 3
+    for iteration in plan.iterations:
+        shares = iteration.shares
+        pairs = sorted((device, edge) for share in shares for edge, devices in share.items() for device in devices)
+        assert pairs == sorted(zip(DEVICES.tolist(), EDGES.tolist(), strict=True))
+        assert iteration.edge_samples == {0: 7 + 3, 2: 9 + 5 + 2}
+    assert plan.last() == {0: 2, 2: 2}
+    assert plan.total_samples() == 26
     assert plan.fraction_bits == fraction_bits(26)
+
+
+def test_a_plan_leaves_out_rows_that_do_not_count() -> None:
+    counts = np.array([[1, 1, 1, 1, 1], [0, 1, 1, 0, 1], [0, 0, 0, 0, 0]], dtype=bool)
+    plan = plan_round(np.array(SIZES), DEVICES, EDGES, 2, counts)
+    whole = plan_round(np.array(SIZES), DEVICES, EDGES, 2, np.ones((3, 5), dtype=bool))
+    assert plan.fraction_bits == whole.fraction_bits
+    assert plan.iterations[0] == whole.iterations[0]
+    assert plan.iterations[1].edge_samples == {0: 7, 2: 5 + 2}
+    for share, all_of_it in zip(plan.iterations[1].shares, whole.iterations[1].shares, strict=True):
+        for edge, devices in share.items():
+            assert set(devices) <= set(all_of_it[edge])  # a device stays with its host
+    assert plan.iterations[2].edge_samples == {}
+    assert plan.last() == {0: 1, 2: 1}
+    assert plan.total_samples() == 14
 
 
 def test_messages_grow_with_actors_and_edges_not_with_devices() -> None:
     samples = np.full(200, 5)
     for scheduled in (20, 200):
-        plan = plan_round(samples, np.arange(scheduled), np.arange(scheduled) % 4, hosts=3)
-        assert sum(len(share) for share in plan.shares) == 3 * 4
+        devices = np.arange(scheduled)
+        plan = plan_round(samples, devices, devices % 4, 3, np.ones((1, scheduled), dtype=bool))
+        assert sum(len(share) for share in plan.iterations[0].shares) == 3 * 4
 
 
 def test_pool_size() -> None:
