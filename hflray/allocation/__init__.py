@@ -1,11 +1,12 @@
 """Allocate bandwidth and CPU frequency to each scheduled device: problem (27) of the paper, for each edge.
 
-Call `allocate_round`. Its method ``newton`` is exact and fast; the tests compare it with the reference ``cvxpy``.
+Call `allocate_round`. Its method ``newton`` is exact and fast; the tests compare it with the reference ``cvxpy``. The
+methods ``equal`` and ``fixed_cpu`` are the baselines of other papers.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 from numpy.typing import ArrayLike
 
@@ -16,7 +17,7 @@ from hflray.fleet import Fleet
 
 __all__ = ["Allocation", "EdgeProblem", "allocate_round", "edge_problems"]
 
-Method = Literal["newton", "cvxpy"]
+Method = Literal["newton", "cvxpy", "equal", "fixed_cpu"]
 Coupling = Literal["per_edge", "joint"]
 
 
@@ -28,14 +29,15 @@ def allocate_round(
     method: Method = "newton",
     coupling: Coupling = "per_edge",
 ) -> Allocation:
-    """Return the bandwidth and CPU frequency of every scheduled device at the lowest ``E + λT``.
+    """Return the bandwidth and CPU frequency of every scheduled device, by default at the lowest ``E + λT``.
 
     Args:
         fleet: N devices and M edges.
         work: model size, iterations and λ of the round.
         devices: the scheduled devices, (H,) indices.
         assignment: the edge of each scheduled device, (H,) indices.
-        method: ``newton`` or ``cvxpy``.
+        method: ``newton`` (exact and fast) or ``cvxpy`` (the reference); ``equal`` (B_m/n and f_max) or ``fixed_cpu``
+            (f_max with the optimal bandwidths), which are baselines.
         coupling: with ``per_edge`` each edge weighs its own delay with λ (problem (27) of the paper); with ``joint``
             all edges share one deadline, which is the exact optimum of problem (17).
 
@@ -55,8 +57,12 @@ def allocate_round(
         from hflray.allocation import cvxpy as solver
     elif method == "newton":
         from hflray.allocation import newton as solver  # type: ignore[no-redef]
+    elif method == "equal":
+        from hflray.allocation import equal as solver  # type: ignore[no-redef]
+    elif method == "fixed_cpu":
+        from hflray.allocation import fixed_cpu as solver  # type: ignore[no-redef]
     else:
-        raise ConfigError(f"allocation.method: unknown method '{method}'; known: newton, cvxpy")
+        raise ConfigError(f"allocation.method: unknown method '{method}'; known: {', '.join(get_args(Method))}")
     if coupling not in ("per_edge", "joint"):
         raise ConfigError(f"allocation.coupling: unknown coupling '{coupling}'; known: per_edge, joint")
     return solver.allocate(fleet, work, scheduled, edges, coupling)

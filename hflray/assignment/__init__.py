@@ -65,7 +65,8 @@ def configured_assigner(config: ExperimentConfig) -> Assigner:
     settings = {name: getattr(section, name) for name in SETTINGS.get(section.name, ())}
     options = {name: value for name, value in settings.items() if value is not None}
     if section.name == "hfel":
-        options["method"] = config.allocation.method
+        # The baselines of allocation are no search's objective.
+        options["method"] = "cvxpy" if config.allocation.method == "cvxpy" else "newton"
     if section.name in SETTINGS:
         options["coupling"] = config.allocation.coupling
     assigner = build_assigner(section.name, **(options | section.options))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from hflray.config.base import Section, registered
 
@@ -66,9 +66,22 @@ class AssignmentConfig(Section):
 class AllocationConfig(Section):
     """How bandwidth and CPU frequency are allocated within each edge."""
 
-    method: Literal["newton", "cvxpy"] = Field("newton", description="newton: exact and fast; cvxpy: the reference")
+    method: Literal["newton", "cvxpy", "equal", "fixed_cpu"] = Field(
+        "newton",
+        description="newton: exact and fast; cvxpy: the reference; baselines: equal (B_m/n and f_max) and fixed_cpu "
+        "(f_max, optimal bandwidths), while assigners still weigh edges by the optimal allocation",
+    )
     coupling: Literal["per_edge", "joint"] = Field(
         "per_edge",
         description="per_edge: as in the paper; joint: one deadline of all edges; hfel, local_search and d3qn's polish "
         "minimise the same objective",
     )
+
+    @model_validator(mode="after")
+    def _coupling_fits_the_method(self) -> Self:
+        if self.method == "equal" and self.coupling == "joint":
+            raise ValueError(
+                "allocation.coupling: got 'joint' with allocation.method = equal, which weighs no delay; accepted: "
+                "per_edge; or set allocation.method to newton or fixed_cpu"
+            )
+        return self

@@ -30,7 +30,7 @@ def begin(trials: Sequence[Trial]) -> None:
     for trial in trials:
         config = trial.config
         small = config.fleet.num_devices * config.fleet.num_edges <= MAX_LINKS
-        if config.allocation.method == "newton" and small:
+        if config.allocation.method in ("newton", "fixed_cpu") and small:
             configs.setdefault(kernels_name(config), config)
     for kernels, config in configs.items():
         stamp = cache_folder("kernels") / stamp_name(kernels)

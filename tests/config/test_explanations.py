@@ -54,7 +54,10 @@ MISTAKES = [
     ),
     ("scheduling.clustering_bill.gpu=1", ["scheduling.clustering_bill.gpu", "unknown key", "edge_iterations, cpu"]),
     ("scheduling.clustering_bill=Q", ["scheduling.clustering_bill", "got 'Q'", "a section"]),
-    ("allocation.method=newtn", ["allocation.method", "'newtn'", "'newton' or 'cvxpy'", "did you mean 'newton'?"]),
+    (
+        "allocation.method=newtn",
+        ["allocation.method", "'newtn'", "'newton' or 'cvxpy' or 'equal' or 'fixed_cpu'", "did you mean 'newton'?"],
+    ),
     ("seed=true", ["seed", "True", "an integer at least 0"]),
     ("seed=-1", ["seed", "got -1", "at least 0"]),
     ("max_rounds=2.5", ["max_rounds", "2.5", "an integer at least 1"]),
