@@ -31,6 +31,7 @@ from hflray.record import RoundRecord
 from hflray.scenario import Scenario
 from hflray.scheduling import Scheduler, build_scheduler
 from hflray.seeding import stream
+from hflray.timeline import Durations, EdgeRule, Hops, Timeline, timeline
 from hflray.training.backend import Backend
 from hflray.training.hierarchy import Hierarchy
 from hflray.training.local import LocalJob
@@ -57,6 +58,7 @@ class _PlannedRound:
     assignment: NDArray[np.intp]
     allocation: Allocation
     cost: RoundCost
+    timeline: Timeline | None
     wall: dict[str, float]
     scheduler: Scheduler
     inputs: tuple[object, ...]
@@ -102,6 +104,7 @@ class Experiment:
         self.work = Workload.of(config, size_bits(model))
         self.allocate = partial(allocate_round, method=config.allocation.method, coupling=config.allocation.coupling)
         self.assigner = configured_assigner(config)
+        self.edge_rule = EdgeRule(**config.clock.edge.model_dump())
         self.round = 0
         self.totals = dict.fromkeys(("delay_s", "energy_j", "objective", "message_bits"), 0.0)
         self.clusters: NDArray[np.intp] | None = None
@@ -152,7 +155,8 @@ class Experiment:
         self._scheduler = plan.scheduler
         devices, assignment, cost = plan.devices, plan.assignment, plan.cost
         clock = _Clock()
-        model = hierarchy.train_round(index, self.global_model, devices, assignment)
+        counts = None if plan.timeline is None else plan.timeline.counts
+        model = hierarchy.train_round(index, self.global_model, devices, assignment, counts)
         clock.lap("train_s")
         accuracy, loss = hierarchy.evaluate(model, self._look_ahead if self._may_look_ahead(index) else None)
         clock.lap("evaluate_s")
@@ -165,7 +169,8 @@ class Experiment:
         self.totals = {name: total + float(getattr(cost, name)) for name, total in self.totals.items()}
         target = config.target_accuracy
         if target is not None and accuracy >= target and not self.reached:
-            self.reached = {"rounds": float(index), "objective": self.totals["objective"]}
+            self.reached = {name: self.totals[name] for name in ("objective", "delay_s", "energy_j")}
+            self.reached["rounds"] = float(index)
         return RoundRecord(
             round=index,
             accuracy=accuracy,
@@ -176,16 +181,20 @@ class Experiment:
             cost=cost,
             totals=self.totals,
             class_balance=metrics.class_balance(self.scenario.class_counts[devices].sum(axis=0)),
-            samples_trained=self.backend.passes(self.scenario.fleet.samples[devices]),
+            samples_trained=self.backend.passes(self.scenario.fleet.samples[devices], counts),
             model_hash=hashlib.sha256(model.tobytes()).hexdigest(),
             wall=plan.wall | clock.laps,
+            timeline=plan.timeline,
             changed=next((c["changed"] for c in self.changes if c["after_round"] == index - 1), {}),
         )
 
     @property
     def _inputs(self) -> tuple[object, ...]:
         """The inputs of a round's plan besides its number. A plan with other inputs is made again."""
-        return self._scheduler, self.assigner, self.allocate, self.scenario, self.work, self.config.seed
+        return (
+            *(self._scheduler, self.assigner, self.allocate, self.edge_rule),
+            *(self.scenario, self.work, self.config.seed),
+        )
 
     def _plan(self, index: int, scheduler: Scheduler) -> _PlannedRound:
         """Schedule, assign and allocate a round. This advances `scheduler`."""
@@ -197,8 +206,14 @@ class Experiment:
         clock.lap("assign_s")
         allocation = self.allocate(fleet, self.work, devices, assignment)
         cost = round_cost(fleet, self.work, devices, assignment, allocation)
+        happens = None
+        if not self.edge_rule.waits_for_all:
+            samples, hops = fleet.samples[devices], Hops.of(fleet, self.work)
+            durations = Durations.of(cost)
+            happens = timeline(devices, assignment, samples, self.work, durations, hops, rule=self.edge_rule)
+            cost = happens.bill(cost, self.work.delay_weight)
         clock.lap("allocate_s")
-        return _PlannedRound(index, devices, assignment, allocation, cost, clock.laps, scheduler, inputs)
+        return _PlannedRound(index, devices, assignment, allocation, cost, happens, clock.laps, scheduler, inputs)
 
     def _may_look_ahead(self, index: int) -> bool:
         """Return whether a next round is likely, and whether the assigner may run while actors evaluate.
@@ -236,6 +251,9 @@ class Experiment:
         if self.reached:
             values[metrics.ROUNDS_TO_TARGET] = self.reached["rounds"]
             values[metrics.OBJECTIVE_TO_TARGET] = self.reached["objective"]
+            for name, metric in (("delay_s", metrics.DELAY_TO_TARGET_S), ("energy_j", metrics.ENERGY_TO_TARGET_J)):
+                if name in self.reached:  # states of hflray 0.1 lack it
+                    values[metric] = self.reached[name]
         return values
 
     def resolve(self) -> ExperimentConfig:

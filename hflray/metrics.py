@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Logged = Literal["round", "end", "fleet", "learning", "reference"]
+Logged = Literal["round", "clock", "end", "fleet", "learning", "reference"]
 Table = Literal["training", "clustering", "assignment", "learning"]
 
 
@@ -29,9 +29,10 @@ class Metric:
         name: name under which the number is logged.
         label: words that describe the number, for an axis.
         unit: unit of the logged number; ``1`` if it has none.
-        logged: when the number is logged: ``round``, with each round; ``end``, at the end of a run; ``fleet``, with
-            each fleet of an assignment study; ``learning``, with each point of an assigner's learning curve;
-            ``reference``, with such a point for each reference assigner (`assigner_ratio`).
+        logged: when the number is logged: ``round``, with each round; ``clock``, with each round if a setting of
+            ``clock`` is on; ``end``, at the end of a run; ``fleet``, with each fleet of an assignment study;
+            ``learning``, with each point of an assigner's learning curve; ``reference``, with such a point for each
+            reference assigner (`assigner_ratio`).
         shown: unit in which the number is shown; empty if no unit is written.
         scale: factor from the logged number to the shown number.
         format: format of the shown number.
@@ -111,6 +112,8 @@ ROUNDS_TO_TARGET = _metric(
     format="{:.0f}", mean="{:.1f}", short="to target", heading="rounds to target",
 )  # fmt: skip
 OBJECTIVE_TO_TARGET = _metric("objective_to_target", "Objective to the target accuracy", "J", "end", shown="J")
+DELAY_TO_TARGET_S = _metric("delay_s_to_target", "Delay to the target accuracy", "s", "end", shown="s")
+ENERGY_TO_TARGET_J = _metric("energy_j_to_target", "Energy to the target accuracy", "J", "end", shown="J")
 TOTAL_OBJECTIVE = _metric(
     "total/objective", "Objective E + λT", "J", "round", shown="J",
     short="objective", heading="objective", bar=1, printed="Objective $E + λT$",
@@ -140,6 +143,8 @@ ROUND_OBJECTIVE = _metric(
     heading="objective", bar=1, curve=True, printed="Objective $E_i + λT_i$",
 )  # fmt: skip
 ROUND_MESSAGE_BITS = _metric("round/message_bits", "Messages a round", "bit", "round", **_MB)
+ROUND_DISCARDED = _metric("round/discarded", "Discarded uploads", "1", "clock", **_PERCENT, curve=True)
+ROUND_WASTED_J = _metric("round/wasted_j", "Energy of discarded uploads", "J", "clock", shown="J")
 WALL_SCHEDULE_S = _metric("wall/schedule_s", "Scheduling, on this machine", "s", "round", shown="s")
 WALL_ASSIGN_S = _metric(
     "wall/assign_s", "Latency", "s", "round", shown="ms", scale=1e3, table="assignment", format="{:.2f}",
@@ -227,6 +232,7 @@ def _names(when: Logged) -> tuple[str, ...]:
 
 
 PER_ROUND = _names("round")
+WITH_A_CLOCK = _names("clock")
 LEARNING = _names("learning")
 AT_THE_END = _names("end")
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from hflray import metrics
 from hflray.allocation import Allocation
 from hflray.cost import RoundCost
+from hflray.timeline import Timeline
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +31,7 @@ class RoundRecord:
         wall: measured seconds by phase: schedule_s, assign_s, allocate_s, train_s, evaluate_s. While actors evaluate,
             the driver may schedule, assign and allocate the next round. That time counts for the next round only, and
             evaluate_s excludes it, so that all phases of all rounds add up to the elapsed time.
+        timeline: what happened to each device, if a setting of ``clock`` is on; None: all went as planned.
         changed: settings that differ from the previous round, ``{dotted key: [before, now]}``; see
             `hflray.experiment.Experiment.load_state_dict`.
     """
@@ -46,6 +48,7 @@ class RoundRecord:
     samples_trained: int
     model_hash: str
     wall: dict[str, float]
+    timeline: Timeline | None = None
     changed: dict[str, list[Any]] = field(default_factory=dict)
 
     def metrics(self) -> dict[str, float]:
@@ -69,20 +72,26 @@ class RoundRecord:
             metrics.WALL_TRAIN_S: self.wall["train_s"],
             metrics.WALL_EVALUATE_S: self.wall["evaluate_s"],
         }
+        if self.timeline is not None:
+            values[metrics.ROUND_DISCARDED] = self.timeline.discarded
+            values[metrics.ROUND_WASTED_J] = self.timeline.wasted_j
         for edge in range(len(cost.edge_devices)):
             values[metrics.edge_metric(edge, "delay_s")] = float(cost.edge_delay_s[edge])
             values[metrics.edge_metric(edge, "energy_j")] = float(cost.edge_energy_j[edge])
             values[metrics.edge_metric(edge, "devices")] = float(cost.edge_devices[edge])
         return values
 
-    def schedule(self) -> dict[str, list[Any]]:
+    def schedule(self) -> dict[str, Any]:
         """Return the scheduled devices, their edges and their allocation, as (H,) lists ready for JSON.
 
-        The round's bill follows from these values.
+        The round's bill follows from these values. Where devices were discarded, z does not follow from the bits sent,
+        so it is one of them.
         """
+        more = {} if self.timeline is None else {"model_bits": self.timeline.model_bits}
         return {
             "devices": self.devices.tolist(),
             "edges": self.assignment.tolist(),
             "bandwidth_hz": self.allocation.bandwidth_hz.tolist(),
             "cpu_hz": self.allocation.cpu_hz.tolist(),
+            **more,
         }

@@ -17,7 +17,7 @@ A *row* is one device in one edge iteration. Times are seconds since the start o
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -169,6 +169,7 @@ class Timeline:
         delay_s: T, s.
         total_j: E, J.
         message_bits: all bits sent to edges and to the cloud.
+        model_bits: z, bits.
     """
 
     devices: IntArray
@@ -189,6 +190,7 @@ class Timeline:
     delay_s: float
     total_j: float
     message_bits: float
+    model_bits: float
 
     @property
     def spent_j(self) -> FloatArray:
@@ -201,14 +203,27 @@ class Timeline:
         return float(self.energy_j[~self.counts].sum())
 
     @property
-    def discarded(self) -> int:
-        """Number of rows that started and do not count."""
-        return int((np.isfinite(self.start_s) & ~self.counts).sum())
+    def discarded(self) -> float:
+        """Share of the rows that started and do not count; 0 if none started."""
+        started = np.isfinite(self.start_s)
+        return float((started & ~self.counts).sum() / max(1, started.sum()))
 
     @property
     def whole(self) -> bool:
         """Whether every device counts in every edge iteration, as without this module."""
         return bool(self.counts.all())
+
+    def bill(self, planned: RoundCost, delay_weight: float) -> RoundCost:
+        """Return the `planned` bill with the seconds, joules and bits of what happens; λ is `delay_weight`."""
+        return replace(
+            planned,
+            energy_j=self.total_j,
+            delay_s=self.delay_s,
+            objective=self.total_j + delay_weight * self.delay_s,
+            message_bits=self.message_bits,
+            edge_energy_j=self.edge_energy_j,
+            edge_delay_s=self.edge_delay_s,
+        )
 
     def edge_samples(self) -> FloatArray:
         """Return the samples of the rows that count, by edge iteration and edge, (Q, M)."""
@@ -344,6 +359,7 @@ def timeline(
         delay_s=float(edge_delay_s.max()),
         total_j=float(edge_energy_j.sum()),
         message_bits=float(bits.sum() + hop.sum() * work.model_bits),
+        model_bits=work.model_bits,
     )
 
 

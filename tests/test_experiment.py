@@ -73,6 +73,8 @@ def test_an_experiment_stops_at_the_target_accuracy() -> None:
     assert experiment.summary() == {
         metrics.ROUNDS_TO_TARGET: 1.0,
         metrics.OBJECTIVE_TO_TARGET: records[0].totals["objective"],
+        metrics.DELAY_TO_TARGET_S: records[0].totals["delay_s"],
+        metrics.ENERGY_TO_TARGET_J: records[0].totals["energy_j"],
     }
 
 
@@ -442,3 +444,50 @@ def test_bf16_is_within_half_a_point_of_float32_over_ten_rounds(real_data) -> No
         accuracy[precision] = np.array([record.accuracy for record in Experiment(config)])
     assert accuracy["float32"][-1] > 0.7
     assert np.abs(accuracy["bf16"] - accuracy["float32"]).max() < 0.005
+
+
+LATE = ("allocation.method=equal", "clock.edge.deadline=0.9", "training.edge_iterations=3", "scheduling.name=fedavg")
+
+
+def test_a_device_that_is_late_is_billed_until_the_deadline_and_not_trained() -> None:
+    experiment = Experiment(small_config(*LATE))
+    record = experiment.run_round()
+    assert record.timeline is not None
+    late = ~record.timeline.counts.all(axis=0)
+    assert 0 < late.sum() < 6
+    planned = round_cost(
+        experiment.scenario.fleet, experiment.work, record.devices, record.assignment, record.allocation
+    )
+    assert record.cost.delay_s < planned.delay_s
+    assert record.cost.energy_j < planned.energy_j
+    assert record.cost.message_bits < planned.message_bits
+    values = record.metrics()
+    assert values[metrics.ROUND_DISCARDED] == late.mean()
+    assert 0 < values[metrics.ROUND_WASTED_J] < planned.energy_j
+    assert set(values) > {*metrics.PER_ROUND, *metrics.WITH_A_CLOCK}
+    samples = experiment.scenario.fleet.samples[record.devices]
+    assert record.samples_trained == samples[~late].sum() * 3  # L = 1, Q = 3
+    whole = Experiment(small_config(*LATE, "clock.edge=all")).run_round()
+    assert whole.timeline is None
+    assert not {*metrics.WITH_A_CLOCK} & set(whole.metrics())
+    assert whole.cost.delay_s == planned.delay_s
+    assert whole.model_hash != record.model_hash
+
+
+def test_limits_give_the_same_bits_with_actors_and_after_a_resume(ray_session) -> None:
+    expected = hashes(*LATE)
+    assert len(set(expected)) == 3
+    assert hashes(*LATE, "training.backend=ray", "training.num_actors=2") == expected
+    first = Experiment(small_config(*LATE))
+    first.run_round()
+    resumed = Experiment(small_config(*LATE))
+    resumed.load_state_dict(first.state_dict())
+    assert [record.model_hash for record in resumed] == expected[1:]
+
+
+def test_a_limit_that_nobody_passes_changes_no_bit() -> None:
+    limited = Experiment(small_config("clock.edge.deadline=1.5", "clock.edge.first=1.0")).run_round()
+    plain = Experiment(small_config()).run_round()
+    assert limited.model_hash == plain.model_hash
+    assert limited.cost.objective == pytest.approx(plain.cost.objective, rel=1e-12)
+    assert limited.metrics()[metrics.ROUND_DISCARDED] == 0

@@ -65,7 +65,7 @@ def test_every_command_is_valid(command: list[str], monkeypatch, tmp_path) -> No
 def test_the_glossary_is_complete() -> None:
     named = set(re.findall(r"`([a-z_/<>]+)`", TEXT.partition("## Glossary")[2].partition("\n## ")[0]))
     edges = {f"edge/<m>/{quantity}" for quantity in ("delay_s", "energy_j", "devices")}
-    assert set(metrics.PER_ROUND) | set(metrics.AT_THE_END) | edges <= named
+    assert {*metrics.PER_ROUND, *metrics.WITH_A_CLOCK, *metrics.AT_THE_END} | edges <= named
 
 
 def test_the_glossarys_units_are_the_codes() -> None:
@@ -77,7 +77,13 @@ def test_the_glossarys_units_are_the_codes() -> None:
             if name in metrics.METRICS:
                 assert unit == metrics.describe(name).unit, name
                 checked.add(name)
-    assert checked >= {*metrics.PER_ROUND, *metrics.AT_THE_END, *metrics.LEARNING, metrics.ASSIGNMENT_GAP}
+    assert checked >= {
+        *metrics.PER_ROUND,
+        *metrics.WITH_A_CLOCK,
+        *metrics.AT_THE_END,
+        *metrics.LEARNING,
+        metrics.ASSIGNMENT_GAP,
+    }
 
 
 def test_names_are_those_of_the_registry() -> None:

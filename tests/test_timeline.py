@@ -50,7 +50,7 @@ def test_a_device_that_is_late_is_billed_until_the_end_and_does_not_count(rule: 
     assert found.computed_s.tolist() == [[1, 2, 1]]
     assert found.edge_samples().tolist() == [[30]]
     assert found.edge_weight().tolist() == [30]
-    assert (found.wasted_j, found.discarded) == (31, 1)
+    assert (found.wasted_j, found.discarded) == (31, 1 / 3)
 
 
 def test_the_first_arrival_ends_the_iteration() -> None:

@@ -3,7 +3,8 @@
 The defaults are those of the paper's Table I, or of ``docs/design.md, "Decisions"`` where the paper is silent. An
 unknown key is an error, whose message names the most similar key.
 
-* ``system.py``, ``decisions.py``, ``training.py`` and ``learning.py`` hold the sections, ``experiment.py`` the whole;
+* ``system.py``, ``decisions.py``, ``clock.py``, ``training.py`` and ``learning.py`` hold the sections, and
+  ``experiment.py`` the whole;
 * ``files.py`` reads and writes YAML;
 * ``explanations.py`` turns pydantic's errors into messages.
 """
@@ -11,6 +12,7 @@ unknown key is an error, whose message names the most similar key.
 from __future__ import annotations
 
 from hflray.config.base import IntRange, Range, Section
+from hflray.config.clock import ClockConfig, EdgeClockConfig
 from hflray.config.decisions import AllocationConfig, AssignmentConfig, ClusteringBillConfig, SchedulingConfig
 from hflray.config.experiment import CheckpointConfig, ExperimentConfig, TrackingConfig
 from hflray.config.explanations import explain, validate
@@ -25,9 +27,11 @@ __all__ = [
     "AllocationConfig",
     "AssignmentConfig",
     "CheckpointConfig",
+    "ClockConfig",
     "ClusteringBillConfig",
     "CostConfig",
     "DataConfig",
+    "EdgeClockConfig",
     "ExperimentConfig",
     "FleetConfig",
     "IntRange",

@@ -7,6 +7,7 @@ from typing import Self
 from pydantic import Field, field_validator, model_validator
 
 from hflray.config.base import Section, registered
+from hflray.config.clock import ClockConfig
 from hflray.config.decisions import AllocationConfig, AssignmentConfig, SchedulingConfig
 from hflray.config.learning import LearningConfig
 from hflray.config.system import CostConfig, FleetConfig
@@ -52,6 +53,7 @@ class ExperimentConfig(Section):
     scheduling: SchedulingConfig = SchedulingConfig()
     assignment: AssignmentConfig = AssignmentConfig()
     allocation: AllocationConfig = AllocationConfig()
+    clock: ClockConfig = ClockConfig()
     learning: LearningConfig = LearningConfig()
     training: TrainingConfig = TrainingConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()

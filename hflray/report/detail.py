@@ -20,6 +20,7 @@ from hflray.errors import ConfigError
 from hflray.fleet import Fleet, sample_fleet
 from hflray.report.runs import Run
 from hflray.seeding import stream
+from hflray.timeline import Durations, EdgeRule, Hops, timeline
 
 SIMULTANEOUS = 1e-3  # devices whose times differ by at most this share finish together
 BILL_TOLERANCE = 1e-6  # relative difference up to which the recomputed bill equals the logged one
@@ -110,6 +111,8 @@ class Replay:
     def work(self) -> Workload:
         """The workload. Where ``cost.model_kb`` is null, z is recovered from the logged messages, (H·Q + M)·z."""
         config, first = self.run.config, self.run.rounds.iloc[0]
+        if "model_bits" in first:
+            return Workload.of(config, model_bits=float(first["model_bits"]))
         models = len(first["devices"]) * config.training.edge_iterations + config.fleet.num_edges
         return Workload.of(config, model_bits=float(first[metrics.ROUND_MESSAGE_BITS]) / models)
 
@@ -140,6 +143,11 @@ class Replay:
         chosen, edges = (np.asarray(row[name], dtype=np.intp) for name in ("devices", "edges"))
         allocation = Allocation(np.asarray(row["bandwidth_hz"]), np.asarray(row["cpu_hz"]))
         cost = round_cost(fleet, self.work, chosen, edges, allocation)
+        rule = EdgeRule(**self.run.config.clock.edge.model_dump())
+        if not rule.waits_for_all:
+            samples, hops, durations = fleet.samples[chosen], Hops.of(fleet, self.work), Durations.of(cost)
+            happens = timeline(chosen, edges, samples, self.work, durations, hops, rule=rule)
+            cost = happens.bill(cost, self.work.delay_weight)
         logged = float(row[metrics.ROUND_OBJECTIVE])
         if not np.isclose(cost.objective, logged, rtol=BILL_TOLERANCE):
             raise ConfigError(

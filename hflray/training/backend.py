@@ -125,11 +125,18 @@ class Backend:
             cuda_graph=training.cuda_graph,
         )
 
-    def passes(self, samples: NDArray[np.float64]) -> int:
-        """Return the sample passes of a round whose devices hold these numbers of samples, (H,)."""
+    def passes(self, samples: NDArray[np.float64], counts: NDArray[np.bool_] | None = None) -> int:
+        """Return the sample passes of a round.
+
+        Args:
+            samples: D_n of the scheduled devices, (H,).
+            counts: whether a device takes part in an edge iteration, (Q, H); None: all do.
+        """
         training = self.training
         if training.local_iteration == "step":
             samples = np.minimum(samples, training.batch_size)
+        if counts is not None:
+            return int((samples * counts).sum()) * training.local_iterations
         return int(samples.sum()) * training.local_iterations * training.edge_iterations
 
     def available_gpus(self) -> float | None:
