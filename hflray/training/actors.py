@@ -106,6 +106,10 @@ class DeviceWorker:
 
         return DeviceHost(job, data).train_each(vector, devices)
 
+    def losses(self, devices: Sequence[Sequence[int]], *models: FloatVector) -> NDArray[np.float64]:
+        """See `DeviceHost.losses`."""
+        return self._host.losses(devices, *models)
+
     def evaluate(self, vector: FloatVector, shards: Sequence[int]) -> list[tuple[int, float]]:
         """See `DeviceHost.evaluate`."""
         return self._host.evaluate(vector, shards)

@@ -1,4 +1,5 @@
-"""Algorithm 1 of the paper, with Ray actors or in this process. Both use the same plan and code and give the same bits.
+"""Algorithm 1 of the paper over Ray actors. `hflray.training.serial` uses the same plan and code without Ray, and
+gives the same bits.
 
 A round is a graph of calls that is submitted at once. Device actors train and pass partial sums to the edges, edges
 pass their models to the next edge iteration, and only the edges' final sums return to the driver, which does the cloud
@@ -15,11 +16,12 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from hflray.errors import DivergedError, WorkerLostError
-from hflray.training.aggregate import FloatVector, SumVector, mean
-from hflray.training.local import EVALUATION_BATCH, DeviceData, DeviceHost, EdgeTask, LocalJob
+from hflray.errors import WorkerLostError
+from hflray.training.aggregate import FloatVector, SumVector
+from hflray.training.local import EVALUATION_BATCH, DeviceData, EdgeTask, LocalJob
 from hflray.training.plan import RoundPlan, balance, plan_round
 from hflray.training.pool import ActorPool, pool_of
+from hflray.training.serial import Losses, SerialHierarchy, cloud_aggregate, everyone, record_losses, summarise
 from hflray.training.start import last_line, start_ray
 
 __all__ = ["Hierarchy", "RayHierarchy", "SerialHierarchy", "cloud_aggregate", "start_ray", "summarise"]
@@ -41,6 +43,7 @@ class Hierarchy(Protocol):
         devices: NDArray[np.intp],
         assignment: NDArray[np.intp],
         counts: NDArray[np.bool_] | None = None,
+        losses: Losses | None = None,
     ) -> FloatVector:
         """Return the global model after the round, (P,) float32.
 
@@ -52,7 +55,12 @@ class Hierarchy(Protocol):
             counts: whether a device takes part in an edge iteration, (Q, H); None: all do. An edge keeps its model in
                 an iteration without devices. Its weight at the cloud is the samples of its last iteration with some;
                 without any it has none, and if no edge has any, the global model stays.
+            losses: receives the losses of each device that takes part (see `DeviceHost.losses`), of the model that it
+                receives in its last edge iteration; None: they are not computed.
         """
+
+    def losses(self, model: FloatVector, devices: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Return the losses of a model on the samples of some devices, (n, 2); see `DeviceHost.losses`."""
 
     def train_each(self, job: LocalJob, data: DeviceData, vector: FloatVector) -> NDArray[np.float32]:
         """Train `vector` on every device separately (Algorithm 2); return the models, (N, P)."""
@@ -62,77 +70,6 @@ class Hierarchy(Protocol):
 
     def close(self) -> None:
         """Release the backend's resources."""
-
-
-def everyone(
-    edge_iterations: int, devices: NDArray[np.intp], counts: NDArray[np.bool_] | None = None
-) -> NDArray[np.bool_]:
-    """Return `counts`, or, if it is None, that all devices take part in all edge iterations, (Q, H)."""
-    return np.ones((edge_iterations, len(devices)), dtype=bool) if counts is None else counts
-
-
-def cloud_aggregate(
-    edge_sums: list[SumVector], plan: RoundPlan, round_index: int, previous: FloatVector
-) -> FloatVector:
-    """Combine the edges' sums into the global model (equations 3 and 16): Σ D_n δ_n / D, in one exact sum.
-
-    If no edge has a sum, the `previous` global model stays.
-    """
-    if not edge_sums:
-        return previous
-    model = mean(np.sum(edge_sums, axis=0, dtype=np.int64), plan.total_samples(), plan.fraction_bits)
-    if not np.isfinite(model).all():
-        raise DivergedError(f"round {round_index}: the global model is not finite; lower training.learning_rate")
-    return model
-
-
-def summarise(shards: list[tuple[int, float]], samples: int) -> tuple[float, float]:
-    """Return accuracy and mean loss from the shards' (correct, summed loss), added in the order of the shards."""
-    return sum(correct for correct, _ in shards) / samples, math.fsum(loss for _, loss in shards) / samples
-
-
-class SerialHierarchy:
-    """Algorithm 1 in this process, without Ray."""
-
-    def __init__(self, job: LocalJob, data: DeviceData, edge_iterations: int) -> None:
-        self._data, self._edge_iterations = data, edge_iterations
-        self._samples = np.diff(data.offsets)
-        self._host = DeviceHost(job, data)
-
-    def train_round(
-        self,
-        round_index: int,
-        model: FloatVector,
-        devices: NDArray[np.intp],
-        assignment: NDArray[np.intp],
-        counts: NDArray[np.bool_] | None = None,
-    ) -> FloatVector:
-        """See `Hierarchy.train_round`."""
-        plan = plan_round(self._samples, devices, assignment, 1, everyone(self._edge_iterations, devices, counts))
-        models: dict[int, FloatVector] = {}
-        sums: dict[int, SumVector] = {}
-        for q, iteration in enumerate(plan.iterations):
-            share = iteration.shares[0]
-            if not share:
-                continue
-            task = EdgeTask(round_index, q, plan.fraction_bits, tuple(share.values()))
-            trained = self._host.train(task, *(models.get(m, model) for m in share))
-            for m, total in zip(share, trained, strict=True):
-                sums[m] = total
-                models[m] = mean(total, iteration.edge_samples[m], plan.fraction_bits)
-        return cloud_aggregate([sums[m] for m in sorted(sums)], plan, round_index, model)
-
-    def train_each(self, job: LocalJob, data: DeviceData, vector: FloatVector) -> NDArray[np.float32]:
-        """See `Hierarchy.train_each`."""
-        return DeviceHost(job, data).train_each(vector, range(len(data.offsets) - 1))
-
-    def evaluate(self, model: FloatVector, meanwhile: Callable[[], None] | None = None) -> tuple[float, float]:
-        """See `Hierarchy.evaluate`. This process evaluates itself, so `meanwhile` is not called."""
-        count = len(self._data.y_test)
-        return summarise(self._host.evaluate(model, range(math.ceil(count / EVALUATION_BATCH))), count)
-
-    def close(self) -> None:
-        """Do nothing, because there is nothing to release."""
 
 
 class RayHierarchy:
@@ -176,6 +113,7 @@ class RayHierarchy:
         devices: NDArray[np.intp],
         assignment: NDArray[np.intp],
         counts: NDArray[np.bool_] | None = None,
+        losses: Losses | None = None,
     ) -> FloatVector:
         """See `Hierarchy.train_round`."""
 
@@ -183,21 +121,47 @@ class RayHierarchy:
 
         def attempt() -> tuple[list[SumVector], RoundPlan]:
             plan = plan_round(self._samples, devices, assignment, len(self.pool.devices), present)
-            return self._edge_sums(round_index, model, plan), plan
+            return self._edge_sums(round_index, model, plan, losses), plan
 
         return cloud_aggregate(*self._with_recovery(f"round {round_index}", attempt), round_index, model)
 
-    def _edge_sums(self, round_index: int, model: FloatVector, plan: RoundPlan) -> list[SumVector]:
+    def losses(self, model: FloatVector, devices: NDArray[np.intp]) -> NDArray[np.float64]:
+        """See `Hierarchy.losses`."""
+        import ray
+
+        def attempt() -> NDArray[np.float64]:
+            actors, model_ref = self.pool.devices, ray.put(model)
+            host = balance(self._samples[devices], len(actors))
+            refs = [
+                actor.losses.remote([devices[host == h].tolist()], model_ref)
+                for h, actor in enumerate(actors)
+                if (host == h).any()
+            ]
+            rows = np.empty((len(devices), 2))
+            for h, part in zip(np.unique(host), ray.get(refs), strict=True):
+                rows[host == h] = part
+            return rows
+
+        return self._with_recovery("losses", attempt)
+
+    def _edge_sums(
+        self, round_index: int, model: FloatVector, plan: RoundPlan, losses: Losses | None
+    ) -> list[SumVector]:
         import ray
 
         pool, last = self.pool, plan.last()
         models: dict[int, Any] = dict.fromkeys(last, ray.put(model))
+        measured: list[tuple[dict[int, tuple[int, ...]], Any]] = []
         for q, iteration in enumerate(plan.iterations):
             partial: dict[int, list[tuple[int, Any]]] = {m: [] for m in iteration.edge_samples}
             for host, (actor, share) in enumerate(zip(pool.devices, iteration.shares, strict=True)):
                 if not share:
                     continue
                 task = EdgeTask(round_index, q, plan.fraction_bits, tuple(share.values()))
+                ending = {m: plan.leaving(q, m, devices) for m, devices in share.items()} if losses is not None else {}
+                if any(ending.values()):
+                    received = [models[m] for m in ending]
+                    measured.append((ending, actor.losses.remote(list(ending.values()), *received)))
                 call = actor.train.options(num_returns=len(share))
                 refs = call.remote(task, *(models[m] for m in share))
                 for m, ref in zip(share, [refs] if len(share) == 1 else refs, strict=True):
@@ -209,7 +173,11 @@ class RayHierarchy:
                     models[m] = edge.total.remote(*sums)
                 else:
                     models[m] = edge.aggregate.remote(iteration.edge_samples[m], plan.fraction_bits, *sums)
-        return list(ray.get(list(models.values())))
+        sums = list(ray.get(list(models.values())))
+        for (ending, _), rows in zip(measured, ray.get([ref for _, ref in measured]), strict=True):
+            assert losses is not None
+            record_losses(losses, ending.values(), rows)
+        return sums
 
     def train_each(self, job: LocalJob, data: DeviceData, vector: FloatVector) -> NDArray[np.float32]:
         """See `Hierarchy.train_each`."""

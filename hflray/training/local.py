@@ -173,6 +173,26 @@ class DeviceHost:
         with _error_position(round_index, edge_iteration, *(device for _, device in starts)):
             yield from self._batched.fit([vector for vector, _ in starts], batches)
 
+    def losses(self, devices: Sequence[Sequence[int]], *models: FloatVector) -> NDArray[np.float64]:
+        """Return the losses of models on the devices' own samples, (number of devices, 2).
+
+        A row holds the mean loss of a sample and Oort's utility |B|·√(Σ loss² / |B|) of the |B| samples.
+        ``devices[k]`` receive ``models[k]``.
+        """
+        scorer = self._batched or self._kernel
+        assert scorer is not None
+        rows = []
+        with torch.no_grad(), _torch_threads(self._job.threads):
+            for model, group in zip(models, devices, strict=True):
+                scorer.load(model)
+                for device in group:
+                    x, y = self._samples(device)
+                    parts = [slice(i, i + EVALUATION_BATCH) for i in range(0, len(y), EVALUATION_BATCH)]
+                    each = [functional.cross_entropy(scorer.logits(x[p]), y[p], reduction="none") for p in parts]
+                    loss = torch.cat(each).double().numpy()
+                    rows.append((loss.mean(), len(loss) * np.sqrt((loss**2).mean())))
+        return np.array(rows, dtype=np.float64).reshape(-1, 2)
+
     def evaluate(self, vector: FloatVector, shards: Sequence[int]) -> list[tuple[int, float]]:
         """Evaluate on shards of the test set; return (correct, summed loss) of each shard.
 

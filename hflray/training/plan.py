@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -41,6 +42,13 @@ class RoundPlan:
     def last(self) -> dict[int, int]:
         """Return the last edge iteration in which each edge has devices; the cloud takes its sum."""
         return {edge: q for q, iteration in enumerate(self.iterations) for edge in iteration.edge_samples}
+
+    def leaving(self, index: int, edge: int, devices: Sequence[int]) -> tuple[int, ...]:
+        """Return those of an edge's `devices` for which the edge iteration `index` is their last one."""
+        if index + 1 == len(self.iterations):
+            return tuple(devices)
+        later = {d for it in self.iterations[index + 1 :] for share in it.shares for d in share.get(edge, ())}
+        return tuple(device for device in devices if device not in later)
 
     def total_samples(self) -> int:
         """Return the samples behind the sums that the cloud combines."""

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 from hflray.errors import DivergedError, HflrayError, WorkerLostError
 from hflray.models import build_model, init_vector
@@ -78,6 +79,27 @@ def test_rows_that_do_not_count_are_not_trained_and_an_empty_iteration_keeps_the
     np.testing.assert_array_equal(model, mean(total, SIZES[1] + SIZES[0] + SIZES[5], bits))
 
 
+def test_losses_are_those_of_the_model_that_a_device_receives_last(start) -> None:
+    data, job = make_data(SIZES), make_job(learning_rate=0.03)
+    serial, losses = SerialHierarchy(job, data, edge_iterations=3), {}
+    model = serial.train_round(1, start, DEVICES, EDGES, COUNTS, losses)
+    np.testing.assert_array_equal(model, serial.train_round(1, start, DEVICES, EDGES, COUNTS))
+    assert sorted(losses) == [0, 1, 2, 4, 5]
+    host, bits = DeviceHost(job, data), fraction_bits(sum(SIZES[device] for device in DEVICES))
+    (total,) = host.train(EdgeTask(1, 0, bits, ((0, 2),)), start)
+    edge_2 = mean(total, SIZES[0] + SIZES[2], bits)
+    for device, received in ((2, start), (4, start), (0, edge_2), (5, edge_2)):
+        ((loss, utility),) = serial.losses(received, np.array([device]))
+        assert losses[device] == (loss, utility)
+    module = build_model("hfl", SHAPE, 3)
+    torch.nn.utils.vector_to_parameters(torch.from_numpy(start), module.parameters())
+    index = data.samples_of(4)
+    images = (data.x[index] / 255 - data.channel_mean[:, None, None]) / data.channel_std[:, None, None]
+    scores = module(torch.from_numpy(images.astype(np.float32)))
+    each = torch.nn.functional.cross_entropy(scores, torch.from_numpy(data.y[index]), reduction="none").detach().numpy()
+    assert losses[4] == pytest.approx((each.mean(), 3 * np.sqrt((each**2).mean())), rel=1e-4)
+
+
 def test_a_discarded_device_gives_the_model_of_a_round_without_it(start) -> None:
     data, job = make_data(SIZES), make_job(learning_rate=0.1)
     serial = SerialHierarchy(job, data, edge_iterations=1)
@@ -103,8 +125,11 @@ def test_every_pool_gives_the_bits_of_the_serial_backend(ray_session, start, act
     pool = RayHierarchy(job, data, 3, num_edges=3, num_actors=actors, cpus_per_actor=2 / 5)
     try:
         np.testing.assert_array_equal(pool.train_round(1, start, DEVICES, EDGES), expected)
-        fewer = serial.train_round(1, start, DEVICES, EDGES, COUNTS)
-        np.testing.assert_array_equal(pool.train_round(1, start, DEVICES, EDGES, COUNTS), fewer)
+        losses: list[dict[int, tuple[float, float]]] = [{}, {}]
+        fewer = serial.train_round(1, start, DEVICES, EDGES, COUNTS, losses[0])
+        np.testing.assert_array_equal(pool.train_round(1, start, DEVICES, EDGES, COUNTS, losses[1]), fewer)
+        assert losses[0] == losses[1]
+        np.testing.assert_array_equal(pool.losses(start, DEVICES), serial.losses(start, DEVICES))
         nobody = pool.train_round(1, start, DEVICES, EDGES, np.zeros((3, 5), dtype=bool))
         np.testing.assert_array_equal(nobody, start)
         assert pool.evaluate(expected) == serial.evaluate(expected)
