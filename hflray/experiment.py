@@ -12,7 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
 
@@ -29,12 +29,14 @@ from hflray.grouping import group_devices
 from hflray.models import ModelKind, build_model, init_vector, size_bits
 from hflray.record import RoundRecord
 from hflray.scenario import Scenario
-from hflray.scheduling import Scheduler, build_scheduler
+from hflray.scheduling import DeviceHistory, RoundContext, Scheduler, build_scheduler, choose_devices
 from hflray.seeding import stream
 from hflray.timeline import Durations, EdgeRule, Hops, Timeline, timeline
+from hflray.training.aggregate import FloatVector
 from hflray.training.backend import Backend
 from hflray.training.hierarchy import Hierarchy
 from hflray.training.local import LocalJob
+from hflray.training.serial import Losses
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +64,14 @@ class _PlannedRound:
     wall: dict[str, float]
     scheduler: Scheduler
     inputs: tuple[object, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _TrainedRound:
+    """A round after its training: its record without accuracy, loss and measured times, and the devices' history."""
+
+    record: RoundRecord
+    history: DeviceHistory
 
 
 class Experiment:
@@ -107,6 +117,8 @@ class Experiment:
         self.edge_rule = EdgeRule(**config.clock.edge.model_dump())
         self.round = 0
         self.totals = dict.fromkeys(("delay_s", "energy_j", "objective", "message_bits"), 0.0)
+        self.history = DeviceHistory(config.fleet.num_devices)
+        self.record: RoundRecord | None = None  # of the round before; not saved
         self.clusters: NDArray[np.intp] | None = None
         self.clustering: dict[str, float] = {}
         self.reached: dict[str, float] = {}
@@ -151,41 +163,74 @@ class Experiment:
         scheduler, hierarchy = self.scheduler, self.hierarchy  # the first use clusters and starts actors, off the clock
         plan, self._next = self._next, None
         if plan is None or plan.round != index or not _identical(plan.inputs, self._inputs):
-            plan = self._plan(index, scheduler)
+            plan = self._plan(scheduler, self._context(index, self.record, self.history, self.totals["delay_s"]))
         self._scheduler = plan.scheduler
-        devices, assignment, cost = plan.devices, plan.assignment, plan.cost
+        devices, assignment = plan.devices, plan.assignment
         clock = _Clock()
         counts = None if plan.timeline is None else plan.timeline.counts
-        model = hierarchy.train_round(index, self.global_model, devices, assignment, counts)
+        losses: Losses | None = {} if "loss" in scheduler.needs else None
+        model = hierarchy.train_round(index, self.global_model, devices, assignment, counts, losses)
         clock.lap("train_s")
-        accuracy, loss = hierarchy.evaluate(model, self._look_ahead if self._may_look_ahead(index) else None)
+        after = self._after(plan, losses or {}, model)
+        ahead = partial(self._look_ahead, after) if self._may_look_ahead(index) else None
+        accuracy, loss = hierarchy.evaluate(model, ahead)
         clock.lap("evaluate_s")
         if self._next is not None:
             clock.laps["evaluate_s"] -= sum(self._next.wall.values())
         if not math.isfinite(loss):
             raise DivergedError(f"round {index}: the test loss is {loss}; lower training.learning_rate")
 
-        self.round, self.global_model = index, model
-        self.totals = {name: total + float(getattr(cost, name)) for name, total in self.totals.items()}
+        self.round, self.global_model, self.totals, self.history = index, model, after.record.totals, after.history
         target = config.target_accuracy
         if target is not None and accuracy >= target and not self.reached:
             self.reached = {name: self.totals[name] for name in ("objective", "delay_s", "energy_j")}
             self.reached["rounds"] = float(index)
-        return RoundRecord(
+        record = replace(after.record, accuracy=accuracy, test_loss=loss, wall=plan.wall | clock.laps)
+        self.record = record if "accuracy" in scheduler.needs else after.record
+        plan.scheduler.observe(self.record)
+        return record
+
+    def _after(self, plan: _PlannedRound, losses: Losses, model: FloatVector) -> _TrainedRound:
+        """Return what is known after a round's training, before its evaluation."""
+        index, devices, cost, happens = plan.round, plan.devices, plan.cost, plan.timeline
+        counted = np.ones(len(devices), dtype=bool) if happens is None else happens.counts.any(axis=0)
+        delay_s = cost.compute_delay_s + cost.upload_delay_s
+        record = RoundRecord(
             round=index,
-            accuracy=accuracy,
-            test_loss=loss,
+            accuracy=math.nan,
+            test_loss=math.nan,
             devices=devices,
-            assignment=assignment,
+            assignment=plan.assignment,
             allocation=plan.allocation,
             cost=cost,
-            totals=self.totals,
+            totals={name: total + float(getattr(cost, name)) for name, total in self.totals.items()},
             class_balance=metrics.class_balance(self.scenario.class_counts[devices].sum(axis=0)),
-            samples_trained=self.backend.passes(self.scenario.fleet.samples[devices], counts),
+            samples_trained=self.backend.passes(
+                self.scenario.fleet.samples[devices], None if happens is None else happens.counts
+            ),
             model_hash=hashlib.sha256(model.tobytes()).hexdigest(),
-            wall=plan.wall | clock.laps,
-            timeline=plan.timeline,
+            wall={},
+            timeline=happens,
             changed=next((c["changed"] for c in self.changes if c["after_round"] == index - 1), {}),
+        )
+        history = self.history.after(index, devices[counted], plan.assignment[counted], delay_s[counted], losses)
+        return _TrainedRound(record, history)
+
+    def _context(self, index: int, record: RoundRecord | None, history: DeviceHistory, clock_s: float) -> RoundContext:
+        """Return what the decisions of a round see."""
+        fleet = self.scenario.fleet
+        return RoundContext(
+            round=index,
+            clock_s=clock_s,
+            rng=stream(self.config.seed, "schedule", index),
+            fleet=fleet,
+            work=self.work,
+            available=np.ones(fleet.num_devices, dtype=bool),
+            edges_up=np.ones(fleet.num_edges, dtype=bool),
+            battery_j=np.full(fleet.num_devices, np.inf),
+            class_counts=self.scenario.class_counts,
+            record=record,
+            **history.arrays(),
         )
 
     @property
@@ -196,11 +241,11 @@ class Experiment:
             *(self.scenario, self.work, self.config.seed),
         )
 
-    def _plan(self, index: int, scheduler: Scheduler) -> _PlannedRound:
+    def _plan(self, scheduler: Scheduler, context: RoundContext) -> _PlannedRound:
         """Schedule, assign and allocate a round. This advances `scheduler`."""
-        fleet, seed, inputs = self.scenario.fleet, self.config.seed, self._inputs
+        index, fleet, seed, inputs = context.round, self.scenario.fleet, self.config.seed, self._inputs
         clock = _Clock()
-        devices = scheduler.schedule(stream(seed, "schedule", index))
+        devices = choose_devices(scheduler, context)
         clock.lap("schedule_s")
         assignment = self.assigner.assign(fleet, self.work, devices, stream(seed, "assign", index))
         clock.lap("assign_s")
@@ -222,12 +267,16 @@ class Experiment:
         """
         section = self.config.assignment
         has_time_budget = section.budget_ms is not None or isinstance(section.polish_ms, float | int) or section.options
-        return index < self.config.max_rounds and not has_time_budget
+        sees_accuracy = "accuracy" in self.scheduler.needs
+        return index < self.config.max_rounds and not has_time_budget and not sees_accuracy
 
-    def _look_ahead(self) -> None:
+    def _look_ahead(self, after: _TrainedRound) -> None:
         """Plan the round after the one that is being evaluated, with a copy of the scheduler."""
         try:
-            self._next = self._plan(self.round + 2, copy.deepcopy(self.scheduler))
+            scheduler, record = copy.deepcopy(self.scheduler), after.record
+            scheduler.observe(record)
+            context = self._context(self.round + 2, record, after.history, record.totals["delay_s"])
+            self._next = self._plan(scheduler, context)
         except Exception as error:  # the next round will plan again and raise the error itself
             log.debug("round %d is not planned ahead: %s", self.round + 2, error)
 
@@ -320,6 +369,7 @@ class Experiment:
             "reached": dict(self.reached),
             "changes": [dict(change) for change in self.changes],
             "scheduler": None if self._scheduler is None else self._scheduler.state_dict(),
+            "history": self.history.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], may_change: Collection[str] = ()) -> None:
@@ -350,6 +400,9 @@ class Experiment:
         if changed:
             self.changes.append({"after_round": self.round, "changed": changed})
         self.clusters = None if state["clusters"] is None else np.array(state["clusters"], dtype=np.intp)
+        self.history, self.record = DeviceHistory(self.config.fleet.num_devices), None
+        if "history" in state:  # states of hflray 0.1 lack it
+            self.history.load_state_dict(state["history"])
         self._scheduler = self._next = None
         if state["scheduler"] is not None:
             self.scheduler.load_state_dict(state["scheduler"])

@@ -2,13 +2,54 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
+import numpy as np
+
 from hflray import registry
+from hflray.arrays import IntArray
+from hflray.errors import ConfigError
 from hflray.scheduling.base import ClusterScheduler, Scheduler
 from hflray.scheduling.clustering import cluster_devices, clustering_cost
+from hflray.scheduling.context import DeviceHistory, RoundContext
 
-__all__ = ["ClusterScheduler", "Scheduler", "build_scheduler", "cluster_devices", "clustering_cost"]
+__all__ = [
+    "ClusterScheduler",
+    "DeviceHistory",
+    "RoundContext",
+    "Scheduler",
+    "build_scheduler",
+    "choose_devices",
+    "cluster_devices",
+    "clustering_cost",
+]
+
+
+def choose_devices(scheduler: Scheduler, context: RoundContext) -> IntArray:
+    """Return the devices that a scheduler chooses.
+
+    Raises:
+        ConfigError: it chose another number of devices than min(H, available), or a device twice, or one that does not
+            exist or is not available.
+    """
+    alone = next(iter(inspect.signature(scheduler.schedule).parameters), "") == "rng"
+    devices = np.asarray(scheduler.schedule(context.rng if alone else context))
+    name, available = type(scheduler).__name__, np.flatnonzero(context.available)
+    expected = min(scheduler.num_scheduled, len(available))
+    if devices.ndim != 1 or (devices.size and devices.dtype.kind not in "iu") or len(devices) != expected:
+        raise ConfigError(
+            f"scheduling.name: {name} returned {devices.dtype} of shape {devices.shape} in round {context.round}; "
+            f"accepted: {expected} indices of devices; mend its method schedule"
+        )
+    refused = devices[~np.isin(devices, available)]
+    if refused.size or len(np.unique(devices)) != len(devices):
+        reason = f"device {refused[0]}, which is not available" if refused.size else "a device twice"
+        raise ConfigError(
+            f"scheduling.name: {name} chose {reason}, in round {context.round}; accepted: {expected} different devices "
+            "of those that are available; mend its method schedule"
+        )
+    return np.sort(devices).astype(np.intp)
 
 
 def build_scheduler(name: str, **options: Any) -> Scheduler:

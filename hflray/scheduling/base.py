@@ -17,6 +17,8 @@ from hflray.errors import ConfigError
 class Scheduler(ABC):
     """A scheduler chooses H of N devices for each round. A subclass defines `schedule`, and its state if it has any.
 
+    `schedule` receives a `RoundContext`, or its `rng` alone if it names its parameter ``rng``.
+
     Args:
         num_devices: N.
         num_scheduled: H, from 1 to N.
@@ -30,6 +32,10 @@ class Scheduler(ABC):
     auxiliary: ClassVar[Literal["mini", "global"] | None] = None
     """The model that Algorithm 2 trains on the devices to find the clusters; None: the scheduler needs no clusters."""
 
+    needs: ClassVar[frozenset[str]] = frozenset()
+    """What is computed only on request: ``loss`` (the context's `last_loss` and `last_utility`), and ``accuracy`` (in
+    the context's and the observed `record`; without it, the next round is planned while actors evaluate)."""
+
     def __init__(
         self, *, num_devices: int, num_scheduled: int, clusters: ArrayLike | Sequence[ArrayLike] | None = None
     ):
@@ -42,8 +48,15 @@ class Scheduler(ABC):
             )
 
     @abstractmethod
-    def schedule(self, rng: np.random.Generator) -> IntArray:
-        """Return the next round's devices: (H,) sorted, unique indices. `rng` is the only source of randomness."""
+    def schedule(self, context: Any) -> IntArray:
+        """Return the next round's devices: min(H, number of available devices) sorted, unique, available indices.
+
+        Args:
+            context: a `RoundContext`, whose `rng` is the only source of randomness.
+        """
+
+    def observe(self, record: Any) -> None:  # noqa: B027  # a scheduler may have nothing to note
+        """Take note of a round that has ended, from its `hflray.record.RoundRecord`; called once a round."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that `schedule` depends on besides its `rng`, JSON-ready."""

@@ -1,0 +1,131 @@
+"""What a decision sees of a round, and what is remembered of each device between rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hflray.arrays import BoolArray, FloatArray, IntArray
+from hflray.cost import Workload
+from hflray.errors import ConfigError
+from hflray.fleet import Fleet
+
+
+@dataclass(frozen=True, eq=False)
+class RoundContext:
+    """A round before its devices are chosen. The arrays are read-only.
+
+    Attributes:
+        round: i, from 1.
+        clock_s: simulated seconds since the start of the first round.
+        rng: the only source of randomness of the choice.
+        fleet: the devices, links and edges as far as they are known.
+        work: the work of the round.
+        available: whether a device answers now, (N,).
+        edges_up: whether an edge works now, (M,).
+        battery_j: charge of each device, (N,), J; infinity without batteries.
+        class_counts: samples of each class at each device, (N, C).
+        participation: number of rounds in which a device counted, (N,).
+        last_round: last round in which it counted, (N,); 0 if it never did.
+        last_loss: mean loss of its samples under the model that it received then, (N,); NaN if it never counted or if
+            the scheduler does not need losses.
+        last_utility: Oort's |B|·√(Σ loss² / |B|) of the same losses, (N,); NaN as above.
+        last_delay_s: its computing and upload in an edge iteration then, (N,), s; NaN if it never counted.
+        edge_of: its edge then, (N,); -1 if it never counted.
+        record: the record of the round before; None in the first.
+    """
+
+    round: int
+    clock_s: float
+    rng: np.random.Generator
+    fleet: Fleet
+    work: Workload
+    available: BoolArray
+    edges_up: BoolArray
+    battery_j: FloatArray
+    class_counts: IntArray
+    participation: IntArray
+    last_round: IntArray
+    last_loss: FloatArray
+    last_utility: FloatArray
+    last_delay_s: FloatArray
+    edge_of: IntArray
+    record: Any | None
+
+    def __post_init__(self) -> None:
+        for name in ("available", "edges_up", "battery_j", "class_counts", *_FIELDS):
+            view = np.asarray(getattr(self, name)).view()
+            view.flags.writeable = False
+            object.__setattr__(self, name, view)
+
+
+_FIELDS = ("participation", "last_round", "last_loss", "last_utility", "last_delay_s", "edge_of")
+
+
+class DeviceHistory:
+    """What is remembered of each device; the attributes are those of `RoundContext`.
+
+    Args:
+        num_devices: N.
+    """
+
+    def __init__(self, num_devices: int) -> None:
+        self.participation = np.zeros(num_devices, dtype=np.intp)
+        self.last_round = np.zeros(num_devices, dtype=np.intp)
+        self.last_loss, self.last_utility, self.last_delay_s = (np.full(num_devices, np.nan) for _ in range(3))
+        self.edge_of = np.full(num_devices, -1, dtype=np.intp)
+
+    def after(
+        self,
+        round_index: int,
+        devices: IntArray,
+        edges: IntArray,
+        delay_s: FloatArray,
+        losses: Mapping[int, tuple[float, float]],
+    ) -> DeviceHistory:
+        """Return the history after a round; this one does not change.
+
+        Args:
+            round_index: i.
+            devices: the devices that counted in it, (n,).
+            edges: the edge of each, (n,).
+            delay_s: computing and upload of each in an edge iteration, (n,), s.
+            losses: mean loss and utility by device; empty if they were not computed.
+        """
+        new = DeviceHistory(0)
+        for name in _FIELDS:
+            setattr(new, name, getattr(self, name).copy())
+        new.participation[devices] += 1
+        new.last_round[devices] = round_index
+        new.last_delay_s[devices], new.edge_of[devices] = delay_s, edges
+        for device, (loss, utility) in losses.items():
+            new.last_loss[device], new.last_utility[device] = loss, utility
+        return new
+
+    def arrays(self) -> dict[str, Any]:
+        """Return the attributes as `RoundContext` takes them."""
+        return {name: getattr(self, name) for name in _FIELDS}
+
+    def state_dict(self) -> dict[str, list[Any]]:
+        """Return the rows of the devices that have counted, ready for JSON; NaN becomes None."""
+        devices = np.flatnonzero(self.participation)
+        rows: dict[str, Sequence[Any]] = {name: getattr(self, name)[devices].tolist() for name in _FIELDS}
+        return {"devices": devices.tolist()} | {
+            name: [None if value != value else value for value in values] for name, values in rows.items()
+        }
+
+    def load_state_dict(self, state: Mapping[str, Sequence[Any]]) -> None:
+        """Restore a state of `state_dict`. Raises ConfigError if a device of the state does not exist."""
+        devices = np.asarray(state["devices"], dtype=np.intp)
+        if devices.size and (devices.min() < 0 or devices.max() >= len(self.participation)):
+            raise ConfigError(
+                f"history: device {devices.max()} of the state does not exist; accepted: 0 to "
+                f"{len(self.participation) - 1}; the state is damaged, use an earlier checkpoint"
+            )
+        for name in _FIELDS:
+            values = np.array([np.nan if value is None else value for value in state[name]], dtype=np.float64)
+            array = getattr(self, name)
+            array[devices] = values.astype(array.dtype)

@@ -1,0 +1,152 @@
+"""hflray.scheduling.context: what decisions see, and the history of each device."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from hflray import registry
+from hflray.errors import ConfigError
+from hflray.experiment import Experiment
+from hflray.scheduling import DeviceHistory, RoundContext, Scheduler
+from tests.conftest import small_config
+
+SEEN: list[tuple[str, Any]] = []
+
+
+class Watcher(Scheduler):
+    """Schedules the devices that counted least often, and keeps what it sees."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"loss"})
+    observed = 0
+
+    def schedule(self, context: RoundContext) -> np.ndarray:
+        SEEN.append(("schedule", context))
+        order = np.lexsort((context.rng.permutation(self.num_devices), context.participation))
+        return order[: self.num_scheduled]
+
+    def observe(self, record: Any) -> None:
+        self.observed += 1
+        SEEN.append(("observe", record))
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"observed": self.observed}
+
+    def load_state_dict(self, state: Any) -> None:
+        super().load_state_dict(state)
+        self.observed = state["observed"]
+
+
+class Judge(Watcher):
+    needs: ClassVar[frozenset[str]] = frozenset({"accuracy"})
+
+
+@pytest.fixture(autouse=True)
+def register(monkeypatch: pytest.MonkeyPatch) -> None:
+    SEEN.clear()
+    table = dict(registry._table("scheduler"))
+    table |= {name.lower(): f"{__name__}:{name}" for name in ("Watcher", "Judge", "Liar")}
+    monkeypatch.setattr(registry, "_table", lambda kind: table if kind == "scheduler" else _tables[kind])
+
+
+_tables = {kind: registry._table(kind) for kind in registry.GROUPS}
+
+
+def watched(*overrides: str) -> Experiment:
+    return Experiment(small_config("scheduling.name=watcher", *overrides))
+
+
+def test_a_scheduler_sees_the_rounds_before() -> None:
+    experiment = watched("max_rounds=3")
+    records = list(experiment)
+    contexts = [seen for kind, seen in SEEN if kind == "schedule"]
+    assert [context.round for context in contexts] == [1, 2, 3]
+    first, second, third = contexts
+    assert first.clock_s == 0
+    assert first.record is None
+    assert second.clock_s == records[0].cost.delay_s
+    assert third.clock_s == records[0].cost.delay_s + records[1].cost.delay_s
+    assert second.record.model_hash == records[0].model_hash
+    assert math.isnan(second.record.accuracy)  # the next round may be planned while this one is evaluated
+    devices = records[0].devices
+    assert not first.participation.any()
+    assert np.flatnonzero(second.participation).tolist() == devices.tolist()
+    assert second.last_round[devices].tolist() == [1] * 6
+    assert second.edge_of[devices].tolist() == records[0].assignment.tolist()
+    delay_s = records[0].cost.compute_delay_s + records[0].cost.upload_delay_s
+    assert second.last_delay_s[devices].tolist() == delay_s.tolist()
+    assert np.isfinite(second.last_loss[devices]).all()
+    assert (second.last_utility[devices] > second.last_loss[devices]).all()
+    assert np.isnan(np.delete(second.last_loss, devices)).all()
+    assert (np.delete(second.edge_of, devices) == -1).all()
+    assert third.participation.sum() == 12
+    with pytest.raises(ValueError, match="read-only"):
+        second.participation[0] = 5
+
+
+def test_losses_cost_nothing_unless_they_are_needed() -> None:
+    experiment = Experiment(small_config("scheduling.name=judge", "max_rounds=2"))
+    records = list(experiment)
+    second = [seen for kind, seen in SEEN if kind == "schedule"][1]
+    assert np.isnan(second.last_loss).all()
+    assert second.record.accuracy == records[0].accuracy
+    assert [seen.accuracy for kind, seen in SEEN if kind == "observe"] == [record.accuracy for record in records]
+
+
+def test_planning_ahead_and_resuming_change_no_bit(ray_session: None) -> None:
+    hashes = [record.model_hash for record in watched()]
+    with watched("training.backend=ray", "training.num_actors=2") as experiment:
+        ahead = []
+        for record in experiment:
+            ahead.append(record.model_hash)
+            assert (experiment._next is not None) == (record.round < 3)
+    assert ahead == hashes
+    assert experiment.scheduler.observed == 3
+    first = watched()
+    first.run_round()
+    state = json.loads(json.dumps({k: v for k, v in first.state_dict().items() if k != "global_model"}))
+    resumed = watched()
+    resumed.load_state_dict(state | {"global_model": first.global_model})
+    assert [record.model_hash for record in resumed] == hashes[1:]
+    assert resumed.scheduler.observed == 3
+
+
+def test_a_history_survives_json() -> None:
+    history = DeviceHistory(5)
+    one = history.after(1, np.array([1, 3]), np.array([0, 2]), np.array([1.5, 2.5]), {3: (0.5, 9.0)})
+    two = one.after(2, np.array([3]), np.array([1]), np.array([4.0]), {})
+    assert not history.participation.any()
+    assert two.participation.tolist() == [0, 1, 0, 2, 0]
+    assert two.last_round.tolist() == [0, 1, 0, 2, 0]
+    assert two.edge_of.tolist() == [-1, 0, -1, 1, -1]
+    assert two.last_delay_s[[1, 3]].tolist() == [1.5, 4.0]
+    assert (two.last_loss[3], two.last_utility[3]) == (0.5, 9.0)
+    restored = DeviceHistory(5)
+    restored.load_state_dict(json.loads(json.dumps(two.state_dict())))
+    for name, array in two.arrays().items():
+        np.testing.assert_array_equal(getattr(restored, name), array)
+        assert getattr(restored, name).dtype == array.dtype
+    with pytest.raises(ConfigError, match="device 3"):
+        DeviceHistory(2).load_state_dict(two.state_dict())
+
+
+class Liar(Scheduler):
+    answer: ClassVar[list[Any]] = []
+
+    def schedule(self, context: RoundContext) -> Any:
+        return np.array(self.answer)
+
+
+@pytest.mark.parametrize(
+    "answer, named",
+    [([0, 1], "shape"), ([0, 1, 2, 3, 4, 99], "device 99"), ([0, 1, 2, 3, 4, 4], "twice"), ([0.5] * 6, "float64")],
+)
+def test_a_choice_that_cannot_be_is_the_schedulers_error(answer: list[Any], named: str) -> None:
+    Liar.answer = answer
+    with pytest.raises(ConfigError, match=named) as error:
+        Experiment(small_config("scheduling.name=liar")).run_round()
+    assert "Liar" in str(error.value)
