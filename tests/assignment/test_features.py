@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from math import log, log2
 
 import numpy as np
 import pytest
 
 from hflray.assignment.features import WIDTHS, db_rows, feature_rows, pad_edges, paper_rows
-from hflray.assignment.objective import round_problem
+from hflray.assignment.objective import Hop, RoundProblem, round_problem
 from hflray.cost import Workload
 from hflray.errors import ConfigError
 from hflray.fleet import FleetConfig, sample_fleet
@@ -103,3 +104,46 @@ def test_bad_input_is_named():
     gain[devices[4], 2] = np.nan
     with pytest.raises(ConfigError, match=rf"gain\[{devices[4]}, 2\]"):
         feature_rows("db", dataclasses.replace(fleet, gain=gain), WORK, devices)
+
+
+def test_every_db_feature_of_two_devices_and_two_edges_by_hand():
+    # Y in Hz: device 0 has 80 dB at edge 0 and 70 dB at edge 1, and device 1 has 90 dB and 60 dB.
+    problem = RoundProblem(
+        snr=np.array([[1e8, 1e9], [1e7, 1e6]]),
+        cycles=np.array([1.5e8, 3e8]),
+        power=np.array([0.1, 1.0]),
+        cap=np.array([1.5e9, 3e8]),
+        bandwidth=np.array([3e6, 1e6]),
+        hop=Hop(np.array([2.0, 5.0]), np.zeros(2)),
+        iterations=10.0,
+        weight=2.0,
+        bits=4e6,
+        alpha=2e-28,
+    )
+
+    # Edge 0 is the strongest of both devices, so that a third one would share its 3 MHz: 1 MHz each. Edge 1 has 1 MHz
+    # for the one that would come. A fair share of the 4 MHz is 2 MHz. At b MHz the 4 Mbit take 4 / (b log2(1 + Y / b)).
+    def upload_s(b_mhz, y_mhz):
+        return 4 / (b_mhz * log2(1 + y_mhz / b_mhz))
+
+    y_mhz, powers_dbw, gains_db = ((100, 10), (1000, 1)), (-10, 0), ((90, 80), (90, 60))
+    expected = []
+    for device in (0, 1):
+        row = []
+        for edge, (own_mhz, hop_s) in enumerate(((3, 2), (1, 5))):
+            y, gain_db = y_mhz[device][edge], gains_db[device][edge]
+            row += [1, (gain_db - 100) / 20, (gain_db - 90) / 20, log(own_mhz / 1.5), log(2)]
+            row += [log(upload_s(2, y)) / 2, log(upload_s(1, y)) / 2, log(upload_s(own_mhz, y)) / 2, hop_s / 10]
+        # 1.5e8 cycles are the unit. At the highest frequency they take 0.1 s on device 0, and 3e8 take 1 s on device 1.
+        row += [log(device + 1), powers_dbw[device] / 10 + 2, log((0.1, 1)[device]) / 2 + 1]
+        # λ = 2 J/s, 4 Mbit over 3.7 Mbit, Q = 10 over 5, H = 2 over 50, and one device an edge over 10.
+        expected.append([*row, log(2), log(4 / 3.7), log(2), log(2 / 50), log(1 / 10)])
+    np.testing.assert_allclose(db_rows(problem), expected, rtol=3e-7)
+
+
+def test_a_rows_length_tells_the_number_of_edges_from_one_on():
+    width = WIDTHS["db"]
+    assert [width.edges(length) for length in (17, 26, 53)] == [1, 2, 5]
+    for length in (8, -1, 16, 18):  # no edge, fewer than none, and one feature less or more than one edge has
+        with pytest.raises(ConfigError, match=f"rows: got {length} features"):
+            width.edges(length)
