@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -108,6 +109,10 @@ def test_class_balance_by_hand():
     assert metrics.class_balance(np.array([2, 1, 1, 0])) == pytest.approx(0.75)
     assert metrics.class_balance(np.array([0, 0])) == 0.0
     assert metrics.class_balance(np.array([4])) == 0.0
+    # Two classes: shares of 1/4 and 3/4 have an entropy of 2 - 3/4 · log2(3) = 0.8112781 bits, of at most 1.
+    assert metrics.class_balance(np.array([1, 3])) == pytest.approx(0.8112781, abs=1e-7)
+    assert metrics.class_balance(np.array([7, 7])) == 1.0
+    assert metrics.class_balance(np.array([0, 7])) == 0.0
 
 
 @settings(deadline=None)
@@ -134,3 +139,61 @@ def test_ari_is_equation_28(labels):
 
 def test_ari_ignores_the_numbering():
     assert metrics.adjusted_rand_index(np.array([2, 2, 0, 1]), np.array([0, 0, 1, 2])) == 1.0
+
+
+def test_a_report_shows_these_bars_and_curves_in_this_order():
+    def names(rows):
+        return [row.name for row in rows]
+
+    assert names(metrics.bars("training")) == [
+        "total/objective", "total/delay_s", "total/energy_j", "total/message_bits",
+    ]  # fmt: skip
+    assert names(metrics.bars("assignment")) == [
+        "round/objective", "round/delay_s", "round/energy_j", "wall/assign_s",
+    ]  # fmt: skip
+    assert names(metrics.bars("clustering")) == ["clustering/delay_s", "clustering/energy_j", "clustering/ari"]
+    assert metrics.bars("learning") == []
+    assert set(names(metrics.curves())) == {
+        *("accuracy", "test_loss", "round/objective", "schedule/class_balance"),
+        *("assigner/return", "assigner/greedy_return", "assigner/loss"),
+    }
+
+
+@pytest.mark.parametrize(
+    "name, logged, shown",
+    [
+        ("accuracy", 0.5, "50.0%"),
+        ("test_loss", 0.25, "0.2"),
+        ("total/delay_s", 12345.678, "12,345.7"),
+        ("total/message_bits", 3 * 8e6, "3"),
+        ("round/message_bits", 3 * 8e6, "3"),
+        ("wall/assign_s", 0.00125, "1.25"),  # in milliseconds
+        ("assignment/gap", 0.125, "12.5%"),
+        ("assigner/agreement", 0.34, "34.0%"),
+        ("assigner/steps_per_s", 812.34, "812.3"),
+        ("schedule/class_balance", 0.98765, "0.988"),
+    ],
+)
+def test_a_logged_number_is_shown_in_its_unit(name, logged, shown):
+    assert metrics.describe(name).text(logged) == shown
+
+
+def test_a_new_row_shows_its_number_as_it_is_and_nowhere_else():
+    row = metrics.Metric("x", "A number", "1", "round")
+    assert (row.scale, row.bar, row.curve) == (1.0, 0, False)
+    assert (row.text(2.0), row.axis, row.column) == ("2.0", "A number", "")
+
+
+def test_rows_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        metrics.describe("accuracy").scale = 1.0
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        metrics.LIVE_ROUNDS.name = "x"
+
+
+def test_only_counters_end_in_total_in_prometheus():
+    exported = {row.exported for row in metrics.LIVE}
+    assert {"ray_hflray_rounds_total", "ray_hflray_accuracy", "ray_hflray_edge_delay_seconds"} <= exported
+    assert {row.name for row in metrics.LIVE if row.exported.endswith("_total")} == {
+        "hflray_rounds", "hflray_samples_trained", "hflray_actor_restarts",
+    }  # fmt: skip
