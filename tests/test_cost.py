@@ -376,3 +376,41 @@ def test_a_configuration_gives_its_workload() -> None:
     assert Workload.of(config, 1e6) == Workload(1e6, local_iterations=3, edge_iterations=2, delay_weight=0.5)
     sized = load_config(overrides=["cost.model_kb=448"])
     assert Workload.of(sized, 1e6).model_bits == 448 * 1024 * 8
+
+
+def test_a_workload_is_table_is_unless_it_says_otherwise():
+    # L = Q = 5 and λ = 1 J/s, with the cloud hop of equations (11) and (12).
+    assert Workload(1e6) == Workload(1e6, local_iterations=5, edge_iterations=5, delay_weight=1.0, cloud_hop=True)
+
+
+def test_workloads_and_costs_cannot_be_changed_and_costs_are_compared_by_identity():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        WORK.delay_weight = 1.0
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        COST.energy_j = 0.0
+    # Arrays of equal numbers have no single truth value, so that a comparison by value would raise.
+    again = round_cost(FLEET, WORK, [0, 1, 2], [0, 0, 1], ALLOCATION)
+    assert len({COST, again, COST}) == 2
+
+
+def test_the_first_of_several_bad_values_is_named():
+    with pytest.raises(ConfigError, match=r"devices\[1\]: device 5 does not exist"):
+        check_assignment(FLEET, [0, 5, 4], [0, 0, 0])
+    with pytest.raises(ConfigError, match=r"assignment\[1\]: edge 7 does not exist"):
+        check_assignment(FLEET, [0, 1, 2], [0, 7, 9])
+    values = {"bandwidth_hz": arr(1e6, -2.0, -3.0), "cpu_hz": arr(1e9, 1e9, 1e9)}
+    with pytest.raises(ConfigError, match=r"bandwidth_hz\[1\]: got -2.0 for device 2;"):
+        round_cost(FLEET, WORK, [0, 2, 1], [0, 0, 0], SimpleNamespace(**values))
+    gain = FLEET.gain.copy()
+    gain[1, 0], gain[2, 1] = -1.0, -2.0
+    with pytest.raises(ConfigError, match=r"gain\[1, 0\]: got -1.0;"):
+        round_cost(dataclasses.replace(FLEET, gain=gain), WORK, [0, 1, 2], [0, 0, 1], ALLOCATION)
+    with pytest.raises(ConfigError, match=r"edge_power_w\[1\]: got -1.0;"):
+        cloud_hop(dataclasses.replace(FLEET, edge_power_w=arr(0.2, -1.0, -2.0)), 4e6)
+
+
+@pytest.mark.parametrize("name", ["cloud_bandwidth_hz", "noise_w_per_hz"])
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_number_of_the_cloud_hop_that_is_not_positive_is_named_without_an_index(name, value):
+    with pytest.raises(ConfigError, match=f"^{name}: got {value}; a finite number above 0"):
+        cloud_hop(dataclasses.replace(FLEET, **{name: value}), 4e6)
