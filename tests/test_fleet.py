@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from hflray import fleet as fleet_module
 from hflray.errors import ConfigError
 from hflray.fleet import FleetConfig, path_gain, sample_fleet
 
@@ -283,3 +284,57 @@ def test_without_a_deployment_seed_everything_is_drawn_as_before():
     on_demand = draw(5, num_devices=3, num_edges=2, dense=False)
     sums = [float(np.asarray(on_demand.gain).sum()), float(on_demand.edge_bandwidth_hz.sum())]
     assert sums == pytest.approx([2.931541310568896e-11, 4873175.088372171], rel=1e-12)
+
+
+def test_the_first_of_several_bad_devices_is_named_with_the_accepted_range():
+    with pytest.raises(ConfigError, match=r"devices\[1\]: device 9 does not exist; accepted: 0 to 5"):
+        draw(num_devices=6, num_edges=2).take([0, 9, 8])
+
+
+def test_an_array_of_the_wrong_shape_is_named_at_its_first_missing_or_surplus_element():
+    fleet = draw(num_devices=4, num_edges=2)
+    for wrong, place in ((np.ones(6), 4), (np.ones(3), 3), (np.array(1.0), 0)):
+        with pytest.raises(ConfigError, match=rf"power_w\[{place}\]: got shape .*expected \(4,\)"):
+            dataclasses.replace(fleet, power_w=wrong)
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_one_edge_is_returned_unless_more_are_asked_for(dense):
+    fleet = draw(num_devices=5, num_edges=3, dense=dense)
+    nearest, strongest = fleet.nearest_edges([0, 4]), fleet.strongest_edges([0, 4])
+    assert nearest.shape == strongest.shape == (2, 1)
+    assert nearest[:, 0].tolist() == np.asarray(fleet.distance_m)[[0, 4]].argmin(axis=1).tolist()
+    assert strongest[:, 0].tolist() == np.asarray(fleet.gain)[[0, 4]].argmax(axis=1).tolist()
+
+
+def test_edges_within_the_smallest_distance_are_equally_near():
+    """All edges are nearer than 2 km on a square of 1 km, so that the lower index wins for every device."""
+    for dense in (True, False):
+        fleet = draw(num_devices=8, num_edges=6, min_distance_m=2000.0, dense=dense)
+        assert fleet.nearest_edges(np.arange(8))[:, 0].tolist() == [0] * 8
+
+
+def test_the_strongest_edges_are_found_in_steps_of_a_few_devices(monkeypatch):
+    fleet = draw(num_devices=31, num_edges=10, dense=False)
+    expected = np.argsort(-np.asarray(fleet.gain), axis=1, kind="stable")[:, :3]
+    for links in (1, 20, 70, 310):  # 1, 2, 7 and 31 devices a step; at least one, even if a device has more links
+        monkeypatch.setattr(fleet_module, "AT_ONCE", links)
+        np.testing.assert_array_equal(fleet.strongest_edges(np.arange(31), 3), expected)
+
+
+def test_as_many_links_as_the_limit_are_computed_at_once(monkeypatch):
+    fleet = draw(num_devices=40, num_edges=30, dense=False)
+    monkeypatch.setattr(fleet_module, "DENSE_LINKS", 60)
+    assert fleet.gain[[3, 5]].shape == (2, 30)
+    assert isinstance(fleet.take([3, 5]).gain, np.ndarray)
+    with pytest.raises(ConfigError, match="links: 61 requested at once of a fleet of 40 devices and 30 edges"):
+        fleet.gain[np.zeros(61, dtype=int), np.zeros(61, dtype=int)]
+
+
+def test_links_and_fleets_cannot_be_changed_and_are_compared_by_identity():
+    one, two = draw(num_devices=4, num_edges=2, dense=False), draw(num_devices=4, num_edges=2, dense=False)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        one.links.key = 0
+    # Arrays of equal numbers have no single truth value, so that a comparison by value would raise.
+    assert len({one, two, one}) == 2
+    assert len({one.links, two.links, one.links}) == 2
