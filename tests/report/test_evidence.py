@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import math
+from dataclasses import FrozenInstanceError
 
 import pytest
 
 from hflray import metrics
-from hflray.report.evidence import Finding, Gap, Needs, NotTested, Part, compare_fairly, select_alike
+from hflray.report.evidence import (
+    Claim,
+    Finding,
+    Gap,
+    Needs,
+    NotTested,
+    Part,
+    compare_fairly,
+    describe_seeds,
+    join_names,
+    last_step,
+    select_alike,
+    split,
+)
 from tests.report.fabricated import accuracy, run
 
 NEEDS = Needs(least_seeds=1, seeds=2, least_steps=2, steps=4, contestants=("ikc", "fedavg"))
@@ -124,3 +138,98 @@ def test_the_evidence_names_modified_missing_and_unused_runs() -> None:
     assert Finding("", [YES], "seed 2", [dirty]).evidence_text == "seed 2. From a modified checkout: all of it"
     many = Finding("", [YES], "s", [clean], dropped=[f"r{number}" for number in range(9)]).evidence_text
     assert many == "s. Not used: r0; r1; r2; r3 and 5 more"
+
+
+def test_a_claim_needs_five_seeds_for_a_plain_answer_unless_it_says_otherwise() -> None:
+    needs = Needs()
+    assert (needs.least_seeds, needs.seeds, needs.least_steps, needs.steps, needs.least_scheduled) == (1, 5, 0, 0, 1)
+    assert (needs.contestants, needs.scheduled, needs.data) == ((), (), ())
+
+
+def test_a_mean_as_large_as_its_error_is_a_tie_and_one_pair_has_no_error() -> None:
+    edge = Gap.of([0.0, 2.0], [0.0, 0.0])  # the mean is 1, the deviation is √2, and √2 / √2 is 1
+    assert (edge.mean, edge.error, edge.tie) == (1.0, 1.0, True)
+    single = Gap.of([1.0], [2.0])
+    assert math.isnan(single.error)
+    assert (single.text(), Gap.of([2.0], [2.0]).text()) == ("-1.00", "+0.00, a tie")
+
+
+def test_a_comparison_is_whole_with_enough_seeds_and_steps() -> None:
+    def compare(rounds: int, *seeds: int):
+        return compare_fairly({"ikc": [run_of("ikc", rounds, seed) for seed in seeds]}, NEEDS, metrics.ACCURACY)
+
+    assert [compare(4, 0, 1).whole, compare(5, 0, 1, 2).whole, compare(3, 0, 1).whole, compare(4, 0).whole] == [
+        True, True, False, False,
+    ]  # fmt: skip
+    assert compare(3, 0, 1).coverage == "seeds 0, 1, the first 3 of 4 rounds"
+    assert compare(4, 0, 1).coverage == "seeds 0, 1, the first 4 rounds"
+    no_steps = compare_fairly({"ikc": [run_of("ikc", 3, 7)]}, Needs(seeds=1), metrics.ACCURACY)
+    assert no_steps.coverage == "seed 7"
+    assert [run.seed for run in compare(4, 1, 0).runs] == [0, 1]
+
+
+def test_too_few_seeds_are_counted() -> None:
+    three = Needs(least_seeds=3, least_steps=2, steps=4)
+    with pytest.raises(NotTested, match=r"needs 3 seeds of ikc; there is 2$"):
+        compare_fairly({"ikc": [run_of("ikc", 4, 0), run_of("ikc", 4, 1)]}, three, metrics.ACCURACY)
+    # With exactly the least seeds and steps, the claim is judged.
+    exact = compare_fairly({"ikc": [run_of("ikc", 2, seed) for seed in range(3)]}, three, metrics.ACCURACY)
+    assert (exact.seeds, exact.steps, exact.whole) == ([0, 1, 2], 2, False)
+
+
+def test_seeds_as_text() -> None:
+    assert describe_seeds([3], Needs(seeds=1)) == "seed 3"
+    assert describe_seeds([3, 4], Needs(seeds=2)) == "seeds 3, 4"
+    assert describe_seeds([3, 4], Needs(seeds=3)) == "2 of 3 seeds (3, 4)"
+
+
+def test_the_last_step_is_that_of_the_metric() -> None:
+    sparse = run({metrics.ACCURACY: [0.1, 0.2, 0.3]}, steps=[1, 4, 9])
+    assert last_step(sparse, metrics.ACCURACY) == 9
+    assert last_step(sparse, metrics.TEST_LOSS) == 0
+
+
+def test_of_two_equally_large_sets_the_one_with_more_rounds_is_compared() -> None:
+    short = [run_of("ikc", 3, 0), run_of("fedavg", 3, 0)]
+    long = [run_of("ikc", 9, 0, "assignment.name=hfel"), run_of("fedavg", 9, 0, "assignment.name=hfel")]
+    for runs in (short + long, long + short):
+        assert select_alike(runs, ("scheduling.name",))[0] == long
+    assert len(select_alike(short, ())[0]) == 1  # the compared setting is not free
+
+
+def test_at_most_three_differences_of_an_unused_run_are_named() -> None:
+    runs = [run_of("ikc", 3, 0), run_of("ikc", 3, 1)]
+    settings = ("assignment.name=hfel", "cost.delay_weight=3", "training.batch_size=7", "fleet.area_km=2")
+    other = run_of("ikc", 3, 0, *settings)
+    (dropped,) = select_alike([*runs, other], ())[1]
+    assert dropped.startswith(f"{other.name} (")
+    assert dropped.count("=") == 3
+
+
+def test_runs_are_split_by_number_and_not_by_their_first_digit() -> None:
+    runs = [accuracy(h, "ikc", [0.5], seed) for h in (100, 30, 50) for seed in (0, 1)]
+    groups = split(runs, "scheduling.num_scheduled")
+    assert list(groups) == [30, 50, 100]
+    assert [len(members) for members in groups.values()] == [2, 2, 2]
+
+
+def test_four_names_are_named_and_more_are_counted() -> None:
+    assert join_names(list("abcd")) == "a, b, c, d"
+    assert join_names(list("abcde")) == "a, b, c, d and 1 more"
+
+
+def test_a_choice_agrees_only_beside_another_that_does_not() -> None:
+    assert Finding("", [YES, YES, NO], "", [], choices=True).answer.startswith("yes with 2 of 3")
+    assert Finding("", [YES, NO], "", [], ["H = 70"], choices=True).answer.startswith("so far yes with 1 of 2")
+    assert Finding("", [YES, NO], "", []).answer == "no"  # without `choices` all have to agree
+
+
+def test_findings_and_needs_cannot_be_changed() -> None:
+    needs, gap = Needs(), Gap.of([1.0], [2.0])
+    finding, claim = Finding("", [YES], "", []), Claim("", needs, lambda sweep, needs: None)
+    comparison = compare_fairly({"ikc": [run_of("ikc", 4, 0)]}, NEEDS, metrics.ACCURACY)
+    for thing, name in (
+        (needs, "seeds"), (gap, "mean"), (finding, "ours"), (claim, "text"), (YES, "whole"), (comparison, "steps"),
+    ):  # fmt: skip
+        with pytest.raises(FrozenInstanceError):
+            setattr(thing, name, 0)
