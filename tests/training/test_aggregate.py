@@ -52,3 +52,24 @@ def test_any_grouping_gives_the_same_bits_and_the_weighted_mean(models, random) 
 def test_weights_that_cannot_be_summed_are_refused(bad: float) -> None:
     with pytest.raises(DivergedError, match="learning_rate"):
         weighted(np.float32([0.0, bad]), 10, fraction_bits(10))
+
+
+def test_the_message_says_whether_a_weight_is_too_large_or_not_finite() -> None:
+    with pytest.raises(DivergedError, match=r"weights are as large as 2\.05e\+03; lower training\.learning_rate"):
+        weighted(np.float32([0.0, -2.0 * MAX_WEIGHT]), 10, fraction_bits(10))
+    for bad in (np.nan, -np.inf):
+        with pytest.raises(DivergedError, match="weights are not finite"):
+            weighted(np.float32([bad, 0.5]), 10, fraction_bits(10))
+
+
+def test_the_sum_of_one_weight_by_hand() -> None:
+    # 2.5 with 3 binary places is 20 eighths; 7 samples of it are 140. The mean divides by 7 and by 8.
+    assert weighted(np.float32([2.5]), 7, 3).tolist() == [140]
+    assert mean(np.array([140]), 7, 3).tolist() == [2.5]
+    assert weighted(np.float32([]), 7, 3).tolist() == []
+
+
+def test_a_healthy_network_is_far_below_the_largest_weight() -> None:
+    assert MAX_WEIGHT == 1024.0  # weights are usually below 10
+    # One binary place more for each halving of the samples: 1 sample takes 1 bit, 2 take 2, and 3 take 2.
+    assert [fraction_bits(samples) for samples in (1, 2, 3, 4)] == [51, 50, 50, 49]

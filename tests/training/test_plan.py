@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import FrozenInstanceError
+
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hflray.config import load_config
 from hflray.training.aggregate import fraction_bits
-from hflray.training.plan import balance, plan_round, pool_size
+from hflray.training.plan import PoolSize, balance, plan_round, pool_size
 
 SIZES = (9, 7, 5, 4, 3, 2)
 DEVICES = np.array([0, 1, 2, 4, 5])
@@ -95,3 +98,30 @@ def test_a_pool_on_gpus() -> None:
     assert size("training.num_actors=3", gpus=2) == (3, 0.6666, 0.5)  # two on one card and one on the other
     assert size("training.devices_per_actor=1", scheduled=20) == (20, 0.1, 0.05)
     assert size(scheduled=1, per_gpu=4) == (1, 1.0, 1.0)
+
+
+def test_actors_are_whole_numbers_and_need_no_gpu() -> None:
+    one = pool_size(load_config(None, ["training.threads=2"]).training, 30, 3)
+    assert one == (1, 2.0, 0.0)  # a third CPU is not enough for a second actor of two threads
+    assert type(one.actors) is int
+    assert PoolSize(2, 1.0).gpus == 0.0
+    # Without a measured number of actors, a GPU has one.
+    cuda = load_config(None, ["training.device=cuda"]).training
+    assert pool_size(cuda, 30, 2, gpus=1.0) == (1, 1.0, 1.0)
+    assert pool_size(cuda, 30, 2, gpus=2.0) == (2, 1.0, 1.0)
+
+
+def test_an_actor_gets_its_cpus_rounded_down_to_rays_resolution() -> None:
+    training = load_config(None, ["training.num_actors=3"]).training
+    assert pool_size(training, 30, 1).cpus == 0.3333
+    assert pool_size(training, 30, 2).cpus == 0.6666
+    # 7 / 10 is below 0.7 by rounding and must not become 0.6999.
+    assert pool_size(load_config(None, ["training.num_actors=10"]).training, 30, 7).cpus == 0.7
+
+
+def test_a_host_without_devices_has_an_empty_share() -> None:
+    plan = plan_round(np.array([4, 6]), np.array([1]), np.array([2]), hosts=3)
+    assert sorted(plan.shares, key=len) == [{}, {}, {2: (1,)}]
+    assert plan.edge_samples == {2: 6}
+    with pytest.raises(FrozenInstanceError):
+        plan.shares = []
