@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import FrozenInstanceError
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -227,3 +229,96 @@ def test_an_explicit_range_is_never_scaled():
 def test_fewer_samples_than_devices_are_an_error():
     with pytest.raises(DataError, match=r"tiny has 4 training samples .* lower fleet\.num_devices"):
         device_sizes(balanced(2, 2), 5, np.random.default_rng(0), default_range=(400, 700), name="tiny")
+
+
+def test_the_defaults_are_eighty_percent_and_a_half():
+    assert MajorityPartition() == MajorityPartition(0.8)
+    assert DirichletPartition() == DirichletPartition(0.5)
+
+
+def test_a_partition_has_no_state():
+    for partition, name in ((MajorityPartition(), "majority_fraction"), (DirichletPartition(), "alpha")):
+        with pytest.raises(FrozenInstanceError):
+            setattr(partition, name, 1.0)
+    with pytest.raises(FrozenInstanceError):
+        IIDPartition().other = 1
+    assert len({IIDPartition(), IIDPartition()}) == 1
+
+
+def test_no_device_is_an_error():
+    for partition in (MajorityPartition(), DirichletPartition(), IIDPartition()):
+        with pytest.raises(DataError, match="one size for each of 0 devices"):
+            partition(balanced(2, 10), 0, np.array([], dtype=int), np.random.default_rng(0))
+
+
+def test_a_quota_may_take_all_of_a_class():
+    labels = balanced(2, 10)
+    parts = MajorityPartition(1.0)(labels, 2, np.array([10, 10]), np.random.default_rng(0))
+    assert sorted(label_counts(parts, labels, 2).tolist()) == [[0, 10], [10, 0]]
+
+
+def test_the_other_classes_are_drawn_in_proportion_to_what_remains_of_them():
+    # One device of 1000 samples; 500 of its class, and the other 500 from classes that remain as 1 to 4.
+    labels = np.repeat([0, 1, 2], [5000, 1000, 4000])
+    counts = []
+    for seed in range(40):
+        try:
+            parts = MajorityPartition(0.5)(labels, 1, np.array([1000]), np.random.default_rng(seed))
+        except DataError:
+            continue
+        counts += [c for c in label_counts(parts, labels, 3).tolist() if c[0] == 500]
+    assert len(counts) > 5
+    # 100 of class 1 and 400 of class 2 are expected; a mean over 5 or more devices deviates by about 4.
+    assert np.mean(counts, axis=0) == pytest.approx([500, 100, 400], abs=20)
+
+
+def test_a_dirichlet_draw_goes_on_with_the_other_classes_when_one_is_used_up():
+    # Both devices together need all samples of all classes, whatever their shares are.
+    labels = np.repeat([0, 1, 2], [3, 20, 7])
+    for seed in range(20):
+        parts = DirichletPartition(0.05)(labels, 2, np.array([18, 12]), np.random.default_rng(seed))
+        assert label_counts(parts, labels, 3).sum(axis=0).tolist() == [3, 20, 7]
+
+
+def test_dirichlet_shares_are_those_of_the_draw():
+    # With 1e5 samples of each class, a device's counts are its share of 2000, up to the multinomial's deviation of 22.
+    labels, rng = np.repeat([0, 1, 2], 100_000), np.random.default_rng(4)
+    shares = np.random.default_rng(4).dirichlet(np.full(3, 0.7), 6)
+    parts = DirichletPartition(0.7)(labels, 6, np.full(6, 2000), rng)
+    np.testing.assert_allclose(label_counts(parts, labels, 3), 2000 * shares, atol=110)
+
+
+def test_an_iid_device_draws_from_the_whole_set():
+    labels = np.repeat([0, 1], 500)
+    counts = label_counts(IIDPartition()(labels, 4, np.full(4, 200), np.random.default_rng(0)), labels, 2)
+    assert np.abs(counts - 100).max() < 36  # 5 standard deviations
+
+
+def test_a_scaled_range_never_goes_below_one_sample():
+    # 2 of 700 is below one sample at the scaled upper end of 50, so that the range begins at 1.
+    sizes, message = device_sizes(balanced(10, 100), 20, np.random.default_rng(0), default_range=(2, 700))
+    assert "the data set has 1000 training samples" in message
+    assert message.endswith("D_n scaled from 2..700 to 1..50 for 20 devices")
+    assert sizes.min() >= 1
+    assert sizes.max() <= 50
+
+
+def test_both_ends_of_a_range_are_drawn():
+    for options in ({"explicit": (3, 5)}, {"default_range": (3, 5)}):
+        args = {"default_range": (400, 700)} | options
+        sizes, message = device_sizes(balanced(10, 100), 60, np.random.default_rng(0), **args)
+        assert set(sizes.tolist()) == {3, 4, 5}
+        assert message is None
+    sizes, _ = device_sizes(balanced(2, 60), 24, np.random.default_rng(0), default_range=(3, 700))
+    assert set(sizes.tolist()) == {1, 2, 3, 4, 5}  # 3..700 scaled to 1..5: all ends are possible
+
+
+def test_a_range_that_just_fits_is_not_scaled():
+    # 10 devices of 10 samples take all 100. With quotas of 10 of 10 samples, each class serves one of its 10 devices.
+    args = {"default_range": (10, 10)}
+    sizes, message = device_sizes(balanced(10, 10), 10, np.random.default_rng(0), **args, majority_fraction=1.0)
+    assert (sizes.tolist(), message) == ([10] * 10, None)
+    assert device_sizes(balanced(10, 10), 10, np.random.default_rng(0), **args)[1] is None
+    assert device_sizes(balanced(10, 10), 11, np.random.default_rng(0), **args)[1] is not None
+    one_each, _ = device_sizes(balanced(2, 2), 4, np.random.default_rng(0), default_range=(400, 700))
+    assert one_each.tolist() == [1, 1, 1, 1]
