@@ -166,3 +166,41 @@ def test_the_bills_of_table_2_are_those_of_our_runs(name, image, samples):
     for quantity in ("delay_s", "energy_j"):
         ratio = measured["vkc", quantity] / measured["ikc", quantity]
         assert bills["vkc", quantity] / bills["ikc", quantity] == pytest.approx(ratio, rel=0.05)
+
+
+def test_the_seed_counts_modulo_two_to_the_32():
+    # Points without clear clusters: K-means ends at another grouping with another seed.
+    vectors = np.random.default_rng(0).normal(size=(80, 3)).astype("f4")
+
+    def group(seed):
+        return cluster_devices(vectors, 20, seed).tolist()
+
+    assert group(3) == group(2**32 + 3)
+    assert group(3) != group(4)
+    assert group(3) != group(2**31 + 3)
+
+
+def test_the_first_diverged_device_is_named_with_their_number():
+    vectors = np.ones((8, 3), dtype="f4")
+    vectors[5, 1] = vectors[2, 0] = np.nan
+    with pytest.raises(DivergedError, match=r"device 2 has .*\(2 of 8 devices\)"):
+        cluster_devices(vectors, 2, seed=0)
+
+
+def test_equal_vectors_have_equal_coordinates():
+    vectors = np.repeat(np.random.default_rng(0).normal(size=(3, 50)), 2, axis=0).astype("f4")
+    points = _coordinates(vectors)
+    assert points.shape == (6, 6)
+    np.testing.assert_allclose(points[::2], points[1::2], atol=1e-6)
+    square = vectors[:, :6]
+    np.testing.assert_array_equal(_coordinates(square), square)  # no more weights than devices
+
+
+def test_weights_are_compared_over_several_blocks():
+    # The only difference between the devices is in the last weights of the first block and the first of the second.
+    vectors = np.zeros((4, 3 * 8192), dtype="f4")
+    vectors[1, 8191], vectors[2, 8192], vectors[3, -1] = 3.0, 4.0, 5.0
+    points = _coordinates(vectors)
+    gaps = np.linalg.norm(points[:, None] - points[None], axis=-1)
+    np.testing.assert_allclose(gaps[0], [0, 3, 4, 5], atol=1e-6)
+    assert gaps[1, 2] == pytest.approx(5.0)
