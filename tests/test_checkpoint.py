@@ -64,3 +64,20 @@ def test_an_experiment_resumes_from_disk(tmp_path) -> None:
     resumed = Experiment(config)
     resumed.load_state_dict(checkpoint.load(tmp_path / "state"))
     assert [record.model_hash for record in resumed] == unbroken[1:]
+
+
+def test_parents_are_made_and_every_file_reaches_the_disk_before_the_folder_gets_its_name(
+    tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, synced = tmp_path / "a" / "b" / "state", set()
+    fsync = os.fsync
+
+    def note(file: int) -> None:
+        synced.add(os.path.basename(os.readlink(f"/proc/self/fd/{file}")))
+        assert not target.exists()
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", note)
+    checkpoint.save(target, STATE)
+    assert {"arrays.safetensors", "state.json"} <= synced
+    assert target.is_dir()
