@@ -186,7 +186,7 @@ class Experiment:
             self.reached = {name: self.totals[name] for name in ("objective", "delay_s", "energy_j")}
             self.reached["rounds"] = float(index)
         record = replace(after.record, accuracy=accuracy, test_loss=loss, wall=plan.wall | clock.laps)
-        self.record = record if "accuracy" in scheduler.needs else after.record
+        self.record = record if metrics.ACCURACY in scheduler.needs else after.record
         plan.scheduler.observe(self.record)
         return record
 
@@ -267,7 +267,7 @@ class Experiment:
         """
         section = self.config.assignment
         has_time_budget = section.budget_ms is not None or isinstance(section.polish_ms, float | int) or section.options
-        sees_accuracy = "accuracy" in self.scheduler.needs
+        sees_accuracy = metrics.ACCURACY in self.scheduler.needs
         return index < self.config.max_rounds and not has_time_budget and not sees_accuracy
 
     def _look_ahead(self, after: _TrainedRound) -> None:

@@ -172,9 +172,9 @@ def disk_failure(error: BaseException | None) -> Failure | None:
     Libraries wrap the error of the operating system in their own types, or only quote it, so the causes of `error` and
     their messages are searched as well.
     """
-    seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
+    visited: set[int] = set()
+    while error is not None and id(error) not in visited:
+        visited.add(id(error))
         if isinstance(error, OSError) and error.errno in DISK_ERRORS:
             return Failure(error.errno, Path(os.fsdecode(error.filename)) if error.filename else None)
         text = f"{type(error).__name__}: {error}"

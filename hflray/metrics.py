@@ -143,7 +143,7 @@ ROUND_OBJECTIVE = _metric(
     heading="objective", bar=1, curve=True, printed="Objective $E_i + λT_i$",
 )  # fmt: skip
 ROUND_MESSAGE_BITS = _metric("round/message_bits", "Messages a round", "bit", "round", **_MB)
-ROUND_DISCARDED = _metric("round/discarded", "Discarded uploads", "1", "clock", **_PERCENT, curve=True)
+ROUND_DISCARDED = _metric("round/discarded", "Discarded uploads", "1", "clock", **_PERCENT)
 ROUND_WASTED_J = _metric("round/wasted_j", "Energy of discarded uploads", "J", "clock", shown="J")
 WALL_SCHEDULE_S = _metric("wall/schedule_s", "Scheduling, on this machine", "s", "round", shown="s")
 WALL_ASSIGN_S = _metric(

@@ -120,8 +120,8 @@ def test_an_actor_gets_its_cpus_rounded_down_to_rays_resolution() -> None:
 
 
 def test_a_host_without_devices_has_an_empty_share() -> None:
-    plan = plan_round(np.array([4, 6]), np.array([1]), np.array([2]), hosts=3)
-    assert sorted(plan.shares, key=len) == [{}, {}, {2: (1,)}]
-    assert plan.edge_samples == {2: 6}
+    (iteration,) = plan_round(np.array([4, 6]), np.array([1]), np.array([2]), 3, np.ones((1, 1), dtype=bool)).iterations
+    assert sorted(iteration.shares, key=len) == [{}, {}, {2: (1,)}]
+    assert iteration.edge_samples == {2: 6}
     with pytest.raises(FrozenInstanceError):
-        plan.shares = []
+        iteration.shares = []
