@@ -1,7 +1,9 @@
 """Atomic save and load of an experiment's state: arrays in safetensors, all other values in JSON, never pickle.
 
 A checkpoint is a folder. It is written under another name and renamed when it is complete. A folder with the right name
-is therefore always a whole checkpoint, even if a process was killed.
+is therefore always a whole checkpoint, even if a process was killed. Its JSON file holds the SHA-256 of both files'
+contents, so that a checkpoint that was damaged later is refused. Checkpoints of older versions have none and are
+accepted.
 """
 
 from __future__ import annotations
@@ -13,13 +15,15 @@ from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load_file
+from safetensors.numpy import load as from_safetensors
 from safetensors.numpy import save as as_safetensors
 
-from hflray.errors import ConfigError
+from hflray.checksum import checked, digest, stamped
+from hflray.errors import DamagedError
 from hflray.files import replacing_folder, write
 
 ARRAYS, REST = "arrays.safetensors", "state.json"
+OF_ARRAYS = "arrays_sha256"  # the key of the checksum of the file of arrays
 
 
 def save(folder: str | Path, state: Mapping[str, Any]) -> Path:
@@ -32,7 +36,9 @@ def save(folder: str | Path, state: Mapping[str, Any]) -> Path:
     with replacing_folder(folder) as scratch:
         arrays = {name: value for name, value in state.items() if isinstance(value, np.ndarray)}
         values = {name: value for name, value in state.items() if name not in arrays}
-        write(scratch / ARRAYS, as_safetensors(arrays), durable=True)
+        content = as_safetensors(arrays)
+        write(scratch / ARRAYS, content, durable=True)
+        values = stamped(values | {OF_ARRAYS: digest(content)})
         write(scratch / REST, json.dumps(values, indent=1), durable=True)
     return Path(folder)
 
@@ -41,14 +47,17 @@ def load(folder: str | Path) -> dict[str, Any]:
     """Read a state written by `save`.
 
     Raises:
-        ConfigError: the folder holds no whole checkpoint.
+        DamagedError: the folder holds no whole checkpoint.
     """
     source = Path(folder)
     try:
-        values = json.loads((source / REST).read_text(encoding="utf-8"))
-        arrays = load_file(source / ARRAYS)
+        values = checked(json.loads((source / REST).read_text(encoding="utf-8")))
+        content = (source / ARRAYS).read_bytes()
+        if values.pop(OF_ARRAYS, None) not in (None, digest(content)):
+            raise ValueError(f"the checksum of {ARRAYS} differs")
+        arrays = from_safetensors(content)
     except (OSError, ValueError, SafetensorError) as error:
-        raise ConfigError(
+        raise DamagedError(
             f"checkpoint {source}: not a whole checkpoint ({error}); remove it, or give another"
         ) from error
     return {**values, **arrays}

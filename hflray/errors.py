@@ -14,6 +14,10 @@ class ConfigError(HflrayError):
     """A setting is unknown, of the wrong type, or outside what it accepts."""
 
 
+class DamagedError(ConfigError):
+    """A file that hflray wrote is missing, cut off or changed, so that it is not used."""
+
+
 class DataError(HflrayError):
     """A data set is missing or malformed, or a partition of it cannot be made."""
 

@@ -15,9 +15,11 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from hflray.checksum import stamped
 from hflray.config import TrackingConfig, validate
 from hflray.errors import ConfigError, nearest
 from hflray.files import write
+from hflray.seal import is_mine, sealed, unsealed
 from hflray.sweep import SweepFile
 
 VERSION = 1
@@ -63,8 +65,12 @@ class SweepFolder:
     storage: str | None = None
     sinks: tuple[str, ...] = TrackingConfig().sinks
 
-    def save(self) -> None:
-        """Write ``sweep.json``."""
+    def save(self, seal: bool = True) -> None:
+        """Write ``sweep.json`` with a checksum and this user's seal.
+
+        Raises:
+            ConfigError: see `hflray.seal.user_key`.
+        """
         content = {
             "version": VERSION,
             "file": self.file.model_dump(mode="json", exclude_unset=True),
@@ -74,13 +80,31 @@ class SweepFolder:
             "storage": self.storage,
             "sinks": list(self.sinks),
         }
+        content = sealed(content, self.purpose) if seal else stamped(content)
         write(self.path / FILE, json.dumps(content, indent=1, ensure_ascii=False), durable=True)
+
+    @property
+    def purpose(self) -> str:
+        """What the seal of ``sweep.json`` is for, see `hflray.seal.sealed`."""
+        return f"sweep.json of {self.path.name}"
+
+    def is_mine(self) -> bool:
+        """Return whether ``sweep.json``, as it is on the disk, carries this user's seal.
+
+        Raises:
+            ConfigError: see `hflray.seal.user_key`.
+        """
+        try:
+            content = json.loads((self.path / FILE).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return False
+        return is_mine(content, self.purpose)
 
     @classmethod
     def load(cls, path: Path) -> SweepFolder:
         """Read ``sweep.json``. Raises ConfigError: the file is damaged or has another version."""
         try:
-            content = json.loads((path / FILE).read_text(encoding="utf-8"))
+            content = unsealed(json.loads((path / FILE).read_text(encoding="utf-8")))
             version = content["version"]
             if version != VERSION:
                 raise ConfigError(

@@ -55,6 +55,35 @@ def test_a_damaged_checkpoint_is_refused_in_one_line(tmp_path, damage: str) -> N
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("file", ["state.json", "arrays.safetensors"])
+def test_a_flipped_byte_is_never_loaded(tmp_path, file: str) -> None:
+    checkpoint.save(tmp_path / "state", STATE)
+    path = tmp_path / "state" / file
+    whole, refused = path.read_bytes(), 0
+    for index in range(len(whole)):
+        path.write_bytes(whole[:index] + bytes([whole[index] ^ 1]) + whole[index + 1 :])
+        try:
+            loaded = checkpoint.load(tmp_path / "state")
+        except ConfigError as error:
+            assert "\n" not in str(error)
+            refused += 1
+        else:  # a space between values, or a letter in the name of a checksum
+            np.testing.assert_array_equal(loaded["global_model"], STATE["global_model"])
+            assert {name: loaded[name] for name in STATE if name != "global_model"} == {
+                name: value for name, value in STATE.items() if name != "global_model"
+            }
+    assert refused == len(whole) if file == "arrays.safetensors" else refused > 0.8 * len(whole)
+
+
+def test_a_checkpoint_of_an_older_version_has_no_checksums_and_is_loaded(tmp_path) -> None:
+    checkpoint.save(tmp_path / "state", STATE)
+    path = tmp_path / "state" / "state.json"
+    values = json.loads(path.read_text())
+    assert len(values.pop("sha256")) == len(values.pop("arrays_sha256")) == 64
+    path.write_text(json.dumps(values))
+    assert checkpoint.load(tmp_path / "state")["round"] == 3
+
+
 def test_an_experiment_resumes_from_disk(tmp_path) -> None:
     config = small_config("max_rounds=2")
     unbroken = [record.model_hash for record in Experiment(config)]

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -72,12 +73,54 @@ def test_a_damaged_or_foreign_folder_is_refused(tmp_path, damage: str) -> None:
     folder = make_folder(tmp_path, "20260101-000000", finished=False)
     path = folder.path / "sweep.json"
     text = path.read_text()
-    path.write_text(text[:-9] if damage == "cut" else json.dumps(json.loads(text) | {"version": 99}))
+    content = json.loads(text) | {"version": 99}
+    del content["sha256"]
+    path.write_text(text[:-9] if damage == "cut" else json.dumps(content))
     with pytest.raises(ConfigError, match="cannot be read" if damage == "cut" else "version 99"):
         SweepFolder.load(folder.path)
     assert unfinished(tmp_path, "mine") is None
     with pytest.raises(ConfigError, match="cannot be read" if damage == "cut" else "version 99"):
         find(tmp_path, "mine")
+
+
+def test_a_flipped_byte_is_never_read_as_a_setting(tmp_path) -> None:
+    folder = make_folder(tmp_path, "20260101-000000", finished=False)
+    path = folder.path / "sweep.json"
+    whole = path.read_bytes()
+    for index in range(len(whole)):
+        path.write_bytes(whole[:index] + bytes([whole[index] ^ 1]) + whole[index + 1 :])
+        try:
+            loaded = SweepFolder.load(folder.path)
+        except ConfigError as error:
+            assert "cannot be read" in str(error)
+        else:  # a space between values, or a letter in the name of a checksum or seal
+            assert loaded == folder
+
+
+def test_a_folder_is_mine_if_its_seal_is(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("HFLRAY_KEY_FILE", str(tmp_path / "key"))
+    folder = make_folder(tmp_path, "20260101-000000", finished=False)
+    assert folder.is_mine()
+    folder.save(seal=False)
+    assert SweepFolder.load(folder.path) == folder
+    assert not folder.is_mine()
+    folder.save()
+    shutil.copytree(folder.path, tmp_path / "mine-20260102-000000")  # the seal names its folder
+    assert not SweepFolder.load(tmp_path / "mine-20260102-000000").is_mine()
+    monkeypatch.setenv("HFLRAY_KEY_FILE", str(tmp_path / "a stranger's key"))
+    assert not folder.is_mine()
+    assert SweepFolder.load(folder.path) == folder  # a stranger's sweep can be read, but not unpickled
+    (folder.path / "sweep.json").unlink()
+    assert not folder.is_mine()
+
+
+def test_an_older_folder_without_checksum_and_seal_is_read(tmp_path) -> None:
+    folder = make_folder(tmp_path, "20260101-000000", finished=False)
+    content = json.loads((folder.path / "sweep.json").read_text())
+    assert len(content.pop("seal")) == len(content.pop("sha256")) == 64
+    (folder.path / "sweep.json").write_text(json.dumps(content))
+    assert SweepFolder.load(folder.path) == folder
+    assert not folder.is_mine()
 
 
 CLAIM = "import sys, time, pathlib, hflray.results as r\nwith r.claimed(pathlib.Path(sys.argv[1])): "
@@ -127,6 +170,6 @@ def test_the_trackers_are_saved_and_an_older_folder_has_mlflow(tmp_path) -> None
     folder.save()
     assert SweepFolder.load(folder.path).sinks == ("csv",)
     content = json.loads((folder.path / "sweep.json").read_text())
-    del content["sinks"]
+    del content["sinks"], content["sha256"]
     (folder.path / "sweep.json").write_text(json.dumps(content))
     assert SweepFolder.load(folder.path).sinks == ("mlflow",)

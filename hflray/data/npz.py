@@ -29,8 +29,23 @@ UNREADABLE = (
     zlib.error,
     struct.error,
     NotImplementedError,
+    RuntimeError,  # a damaged archive that claims to be encrypted
     MemoryError,
 )
+
+
+def read_archive(path: Path) -> dict[str, NDArray[Any]]:
+    """Return all arrays of an ``.npz`` file that hflray has written, after a check of every array's CRC-32.
+
+    NumPy alone would not notice a damaged shape, because it then reads fewer bytes than the CRC covers.
+
+    Raises:
+        UNREADABLE: the file cannot be read or is damaged.
+    """
+    with np.load(path, allow_pickle=False) as archive:
+        if (damaged := archive.zip.testzip()) is not None:
+            raise ValueError(f"the checksum of {damaged} differs")
+        return {name: archive[name] for name in archive.files}
 
 
 def read_arrays(path: Path, known_classes: int | None = None) -> tuple[dict[str, NDArray[Any]], int]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from os import sched_getaffinity
 from typing import Any
@@ -21,6 +22,7 @@ from hflray.assignment import build_assigner
 from hflray.assignment.bounds import lower_bound
 from hflray.assignment.features import FeatureSet
 from hflray.assignment.network import QNetwork, padded_batch
+from hflray.data.npz import UNREADABLE, read_archive
 from hflray.errors import DivergedError
 from hflray.files import replacing
 from hflray.rl.fleets import FleetSpec, assignment_objective
@@ -118,10 +120,11 @@ class Evaluation:
 def references(pool: FleetPool, progress: Callable[[int, int], None] | None = None) -> dict[str, NDArray[np.float64]]:
     """Return each reference's objectives on the pool's fleets, (fleets,), J, by name; solve and cache them once."""
     solved: list[dict[str, float]] = []
+    columns: dict[str, NDArray[np.float64]] = {}
     path = pool.folder / "references.npz"
     if path.exists():
-        with np.load(path, allow_pickle=False) as file:
-            columns = {name: file[name] for name in file.files}
+        with suppress(*UNREADABLE):  # a damaged file is written anew
+            columns = read_archive(path)
         if {*REFERENCES, BOUND} <= set(columns):
             solved = [{name: float(columns[name][i]) for name in columns} for i in range(len(columns[BOUND]))]
     if len(solved) < len(pool):

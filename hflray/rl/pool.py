@@ -1,8 +1,8 @@
 """A cache of fleets that are solved ahead and in parallel, so that training never waits for a teacher.
 
-The cache is a folder with ``spec.json`` and ``fleets-FIRST-END.npz``, and holds no pickles. Each fleet is a function of
-the specification and the fleet's number. A cache can therefore grow while it is read, and two machines make the same
-cache.
+The cache is a folder with ``spec.json`` and ``fleets-FIRST-END.npz``, and holds no pickles. Both carry checksums: the
+specification its hash, and an npz archive a CRC-32 of each array. Each fleet is a function of the specification and the
+fleet's number. A cache can therefore grow while it is read, and two machines make the same cache.
 
     python -m hflray.rl.pool --config FILE --set learning.fleets=5000      # solve ahead
 """
@@ -24,6 +24,7 @@ import numpy as np
 from hflray.assignment import build_assigner
 from hflray.assignment.objective import Hop, RoundProblem
 from hflray.config import load_config
+from hflray.data.npz import UNREADABLE, read_archive
 from hflray.errors import ConfigError, HflrayError
 from hflray.files import replacing, write
 from hflray.rl.fleets import FORMAT, FleetSpec, SolvedFleet
@@ -94,13 +95,16 @@ def read_spec(folder: Path) -> FleetSpec:
     """Return the specification of a cache.
 
     Raises:
-        ConfigError: `folder` is no cache, or a cache of another format.
+        ConfigError: `folder` is no cache, a cache of another format, or its specification is damaged.
     """
     try:
         content = json.loads((folder / SPEC).read_text(encoding="utf-8"))
         if content["format"] != FORMAT:
             raise ValueError(f"format {content['format']}, this hflray reads {FORMAT}")
-        return FleetSpec.from_dict(content["spec"])
+        spec = FleetSpec.from_dict(content["spec"])
+        if content["hash"] != spec.hash:
+            raise ValueError("its checksum differs")
+        return spec
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"learning.cache: {folder} holds no solved fleets ({error}); give another folder, or remove it"
@@ -218,8 +222,7 @@ def write_shard(path: Path, fleets: list[SolvedFleet], solve_s: float) -> None:
 
 def _read_shard(path: Path) -> tuple[list[SolvedFleet], float]:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            a = {name: file[name] for name in file.files}
+        a = read_archive(path)
         h, m = np.concatenate([[0], a["h"].cumsum()]), np.concatenate([[0], a["m"].cumsum()])
         links = np.concatenate([[0], (a["h"] * a["m"]).cumsum()])
         fleets = []
@@ -234,7 +237,7 @@ def _read_shard(path: Path) -> tuple[list[SolvedFleet], float]:
             per_device = a["cycles_per_sample"][device], a["samples"][device]
             fleets.append(SolvedFleet(problem, a["labels"][device], objective, *per_device))
         return fleets, float(a["solve_s"])
-    except (OSError, ValueError, KeyError) as error:
+    except (*UNREADABLE, KeyError) as error:
         raise ConfigError(f"{path}: a damaged file of solved fleets ({error}); remove it and run again") from error
 
 

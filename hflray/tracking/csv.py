@@ -6,8 +6,8 @@ read back as the same numbers.
 
 A row is added in one write. The file always has its heading: when it is created, and when a new metric adds a column
 (such as the metrics of a run's end), it is written under another name and moved into place atomically. A row that a
-kill or a full disk truncated is removed before the next row is added. A lost file is written again from the journal,
-when the sweep is resumed or by ``python -m hflray.tracking sync``.
+kill or a full disk truncated is removed before the next row is added. A file that is lost, damaged, or differs from the
+journal is written again from the journal, when the sweep is resumed or by ``python -m hflray.tracking sync``.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from hflray.files import append, write
+from hflray.tracking.journal import Journal, rounds_of
 from hflray.tracking.sink import Ending, Place, Round, Run, Sink
 
 FOLDER = "csv"
@@ -36,6 +38,7 @@ class CSVSink(Sink):
     def __init__(self, place: Place) -> None:
         self._folder = place.folder / FOLDER
         self.where = str(self._folder)
+        self._journal = Journal(place.folder)
         self._columns: dict[str, list[str]] = {}  # the columns of each open run, by key
 
     def connect(self) -> None:
@@ -43,16 +46,26 @@ class CSVSink(Sink):
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def open(self, run: Run) -> int:
-        """Open the run's file; return its last round, or -1 if it has none."""
+        """Open the run's file; return its last round, or -1 if it has none or is written again from the journal."""
         path = self._path(run)
         self._columns[run.key] = []
         if not path.exists():
             return -1
         _cut_torn_row(path)
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = csv.reader(file)
-            self._columns[run.key] = next(rows, [])  # empty if the machine went down before the disk had the file
-            return max((int(row[0]) for row in rows), default=-1)
+        try:
+            rows = {int(row.pop(ROUND)): _values(row) for row in _read(path)}
+            with path.open(encoding="utf-8", newline="") as file:
+                columns = next(csv.reader(file), [])  # empty if the machine went down before the disk had the file
+        except (ValueError, KeyError, TypeError, csv.Error):  # damaged
+            path.unlink()
+            return -1
+        last = max(rows, default=-1)
+        journal = rounds_of(self._journal.entries(run.key))
+        if journal and rows != {round.number: round.values for round in journal if round.number <= last}:
+            path.unlink()
+            return -1
+        self._columns[run.key] = columns
+        return last
 
     def rounds(self, run: Run, rounds: Sequence[Round]) -> None:
         """Add a row for each round. The rows of a call are written at once."""
@@ -83,13 +96,18 @@ class CSVSink(Sink):
 Row = Mapping[str, str | float]
 
 
+def _values(row: Mapping[str, Any]) -> dict[str, float]:
+    """Return a row's metrics. Raises TypeError, ValueError: the row has too many or too few cells, or no numbers."""
+    return {name: float(cell) for name, cell in row.items() if cell != ""}
+
+
 def _text(columns: Sequence[str], rows: Iterable[Row]) -> str:
     text = io.StringIO()
     csv.DictWriter(text, columns, lineterminator="\n").writerows(rows)
     return text.getvalue()
 
 
-def _read(path: Path) -> list[Row]:
+def _read(path: Path) -> list[dict[str, Any]]:
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 

@@ -2,23 +2,29 @@
 
 It holds all that a run needs, so that a run does not depend on a tracker. A run's lines are ``start`` (name,
 parameters, tags, texts), ``round`` (metrics, schedule), ``devices`` and ``end`` (status, error, tags).
+
+Each line ends with its checksum ``crc32``, and a damaged line is never used. A line without one, from an older hflray,
+is accepted before the first line with one. A resume appends a line ``void_from`` (`Journal.mend`): the lines from that
+offset in bytes up to this line are damaged, or follow a damaged line, and the trial makes their rounds again.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hflray.checksum import from_line, to_line
 from hflray.files import append_line
 from hflray.tracking.sink import Ending, Round, Run
 
 if TYPE_CHECKING:
     import pandas as pd
+
+VOID = "void_from"
 
 
 @dataclass(frozen=True)
@@ -87,7 +93,7 @@ class Journal:
     def write(self, key: str, entry: Mapping[str, Any]) -> None:
         """Append a line to a run's file, all of it or nothing. Raises OSError: the file cannot be written."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        append_line(self.path(key), json.dumps(entry, ensure_ascii=False))
+        append_line(self.path(key), to_line(entry))
 
     def begin(self, run: Run, time_ms: int) -> None:
         """Record the start of a run."""
@@ -116,31 +122,73 @@ class Journal:
         return None
 
     def entries(self, key: str, size: int = -1) -> list[dict[str, Any]]:
-        """Return a run's entries, or those in the first `size` bytes of its file. Truncated lines are skipped."""
-        entries: list[dict[str, Any]] = []
-        if not self.path(key).exists():
-            return entries
-        with self.path(key).open("rb") as file:
-            text = file.read(size).decode(errors="replace")
-        for line in text.split("\n"):
-            try:
-                entries.append(json.loads(line))
-            except ValueError:
-                continue
-        return entries
+        """Return a run's entries, or those in the first `size` bytes of its file. Damaged lines are skipped."""
+        return self._read(key, size).entries
 
     def lost_lines(self, key: str) -> int:
-        """Return how many lines of a run are not JSON.
+        """Return how many lines of a run are damaged and not made again.
 
         A last line without a newline does not count, because it may still be being written.
         """
-        lost = 0
-        for line in self.path(key).read_text(encoding="utf-8", errors="replace").split("\n")[:-1]:
+        reading = self._read(key)
+        return len([offset for offset in reading.damaged if offset != reading.tail])
+
+    def mend(self, key: str, cut: bool = True) -> int:
+        """Prepare the journal of a run that continues, and return the number of damaged lines before its last line.
+
+        A last line that a kill has cut off is void. If `cut`, the first damaged line and all lines after it are void:
+        the run then ends with its last round before the damage.
+
+        Raises:
+            OSError: the file cannot be read or written.
+        """
+        reading = self._read(key)
+        lost = [offset for offset in reading.damaged if offset != reading.tail]
+        void = lost[:1] if cut and lost else [offset for offset in reading.damaged if offset == reading.tail]
+        if void:
+            append_line(self.path(key), to_line({VOID: void[0]}))
+        return len(lost)
+
+    def _read(self, key: str, size: int = -1) -> _Reading:
+        reading = _Reading()
+        if not self.path(key).exists():
+            return reading
+        with self.path(key).open("rb") as file:
+            content = file.read(size)
+        offset, offsets, any_confirmed = 0, list[int](), False
+        for line in content.split(b"\n"):
+            reading.tail = offset
             try:
-                json.loads(line or "{}")
+                entry, confirmed = from_line(line) if line else ({}, False)
+                if line and not confirmed and (any_confirmed or VOID in entry):
+                    raise ValueError("it has no checksum, although an earlier line has one")
+                any_confirmed |= confirmed
+                if VOID in entry:
+                    count = len([start for start in offsets if start < entry[VOID]])
+                    del reading.entries[count:], offsets[count:]
+                    reading.damaged = [start for start in reading.damaged if start < entry[VOID]]
+                elif line:
+                    reading.entries.append(entry)
+                    offsets.append(offset)
             except ValueError:
-                lost += 1
-        return lost
+                reading.damaged.append(offset)
+            offset += len(line) + 1
+        return reading
+
+
+@dataclass
+class _Reading:
+    """What a run's file holds.
+
+    Attributes:
+        entries: the entries of the lines that are whole and not void.
+        damaged: the offsets in bytes of the lines that are damaged and not void.
+        tail: the offset of the text after the last newline, which may still be being written.
+    """
+
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    damaged: list[int] = field(default_factory=list)
+    tail: int = 0
 
 
 def rounds_of(entries: list[dict[str, Any]]) -> list[Round]:

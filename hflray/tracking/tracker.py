@@ -17,6 +17,7 @@ from hflray import registry
 from hflray.config import ExperimentConfig, TrackingConfig, flatten, to_yaml
 from hflray.errors import ConfigError
 from hflray.provenance import environment
+from hflray.seal import refuse_links, unsealed
 from hflray.tracking.journal import Journal, Tables, rounds_of
 from hflray.tracking.mlflow import MLflowSink
 from hflray.tracking.sender import CLOSE_WITHIN_S, Sender
@@ -237,11 +238,12 @@ def sync(folder: Path, uri: str | None = None) -> bool:
         ConfigError: the folder holds no sweep, or a tracker cannot be opened.
     """
     try:
-        sweep = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))
+        sweep = unsealed(json.loads((folder / "sweep.json").read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"{folder}: holds no sweep ({reason(error)}); give the folder of a sweep's results"
         ) from error
+    refuse_links(folder)
     sinks = dict.fromkeys([*SINKS, *sweep.get("sinks", ())])
     tracker = Tracker(uri or sweep["uri"], sweep["experiment"], folder.name, folder, required=True, sinks=list(sinks))
     tracker.adopt_all()

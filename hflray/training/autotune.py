@@ -26,6 +26,7 @@ import numpy as np
 import torch
 
 from hflray import __version__
+from hflray.checksum import checked, stamped
 from hflray.config import TrainingConfig
 from hflray.errors import HflrayError
 from hflray.files import write
@@ -205,7 +206,7 @@ def remembered(subject: dict[str, Any], measure: Callable[[], dict[str, float]])
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
     path = cache_folder("autotune") / f"{name}.json"
     try:
-        saved: dict[str, float] = json.loads(path.read_text(encoding="utf-8"))["rates"]
+        saved: dict[str, float] = checked(json.loads(path.read_text(encoding="utf-8")))["rates"]
         return saved
     except (OSError, ValueError, KeyError):
         pass  # there is no file, or it is damaged
@@ -213,5 +214,5 @@ def remembered(subject: dict[str, Any], measure: Callable[[], dict[str, float]])
     rates = measure()
     log.info("measured in %.1f s (samples/s, kept in %s): %s", time.perf_counter() - start, path, rates)
     with suppress(OSError):  # a full disk costs another measurement next time, and not this run
-        write(path, json.dumps({"rates": rates, "of": key}, indent=1))
+        write(path, json.dumps(stamped({"rates": rates, "of": key}), indent=1))
     return rates

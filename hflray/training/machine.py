@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import platform
+import stat
 import tempfile
 from pathlib import Path
 
@@ -17,7 +18,8 @@ MMAP_FROM_BYTES = 64 * 2**20
 def cache_folder(name: str) -> Path:
     """Make and return ``$XDG_CACHE_HOME/hflray/<name>`` or ``~/.cache/hflray/<name>``.
 
-    If it cannot be made or written, a temporary folder takes its place.
+    If it cannot be made or written, a temporary folder takes its place. Compiled code is loaded from a cache, so that
+    folder must be closed to other users.
     """
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(base) / "hflray" / name
@@ -27,8 +29,14 @@ def cache_folder(name: str) -> Path:
             return folder
     except OSError:
         pass
-    folder = Path(tempfile.gettempdir()) / f"hflray-{os.getuid()}" / name
-    folder.mkdir(parents=True, exist_ok=True)
+    private = Path(tempfile.gettempdir()) / f"hflray-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        private.mkdir(mode=0o700)
+    state = private.lstat()
+    if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.getuid() or state.st_mode & 0o022:
+        private = Path(tempfile.mkdtemp(prefix="hflray-"))  # another user has made it, or may write into it
+    folder = private / name
+    folder.mkdir(exist_ok=True)
     return folder
 
 

@@ -25,6 +25,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hflray.checksum import file_digest
 from hflray.errors import HflrayError
 from hflray.models import HflCnn, MiniCnn
 from hflray.training.aggregate import FloatVector
@@ -32,6 +33,7 @@ from hflray.training.machine import cache_folder, cpu_model
 
 SOURCE = Path(__file__).with_name("native.c")
 OPTIONS = ("-O3", "-march=native", "-fno-math-errno", "-shared", "-fPIC")
+DIGITS = 16  # of a library's checksum in its name
 LANES = 16  # as in native.c
 FIRST_KERNELS = (2, 5)  # the first convolution's kernel sizes that native.c supports
 CHANNELS_LAST = torch.channels_last
@@ -47,6 +49,8 @@ def compiler() -> str | None:
 def library() -> ctypes.CDLL:
     """Build native.c for this CPU, unless the cache folder has the library already, and load it.
 
+    The library's name ends with digits of its own checksum, so that a damaged library is built anew.
+
     Raises:
         HflrayError: there is no compiler, or it fails.
     """
@@ -58,9 +62,10 @@ def library() -> ctypes.CDLL:
         )
     version = subprocess.run([compiler_path, "--version"], capture_output=True, text=True, check=False).stdout
     name = hashlib.sha256("\0".join([SOURCE.read_text(), version, cpu_model(), *OPTIONS]).encode()).hexdigest()[:16]
-    target = cache_folder("native") / f"{name}.so"
-    if not target.exists():
-        with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+    folder = cache_folder("native")
+    target = next((path for path in sorted(folder.glob(f"{name}-*.so")) if _is_whole(path)), None)
+    if target is None:
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
             output = Path(scratch) / "native.so"
             command = [compiler_path, *OPTIONS, "-o", str(output), str(SOURCE), "-lm"]
             result = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -69,8 +74,20 @@ def library() -> ctypes.CDLL:
                     f"training.kernel: {' '.join(command)} failed: {result.stderr.strip()[:300]}; "
                     "set training.kernel to channels_last"
                 )
+            target = folder / f"{name}-{file_digest(output)[:DIGITS]}.so"
             output.replace(target)  # atomically, because several actors may build at once
     return ctypes.CDLL(str(target))
+
+
+def _is_whole(path: Path) -> bool:
+    """Return whether a library's content has the checksum in its name; remove it if not."""
+    try:
+        whole = file_digest(path)[:DIGITS] == path.stem.rpartition("-")[2]
+        if not whole:
+            path.unlink(missing_ok=True)
+        return whole
+    except OSError:
+        return False
 
 
 def _ptr(tensor: Tensor) -> ctypes.c_void_p:

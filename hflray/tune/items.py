@@ -16,6 +16,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from hflray.checksum import checked, from_line, stamped
 from hflray.config import Section, read_mapping, validate
 from hflray.errors import ConfigError, nearest
 from hflray.files import write
@@ -120,7 +121,7 @@ class State:
 
     def save(self, folder: Path) -> None:
         """Write ``state.json`` atomically."""
-        write(folder / STATE, json.dumps(asdict(self), indent=1, ensure_ascii=False), durable=True)
+        write(folder / STATE, json.dumps(stamped(asdict(self)), indent=1, ensure_ascii=False), durable=True)
 
     @classmethod
     def load(cls, folder: Path) -> State:
@@ -129,7 +130,7 @@ class State:
         if not path.exists():
             return cls()
         try:
-            return cls(**json.loads(path.read_text(encoding="utf-8")))
+            return cls(**checked(json.loads(path.read_text(encoding="utf-8"))))
         except (OSError, ValueError, TypeError) as error:
             raise ConfigError(f"{path}: cannot be read ({error}); drop the item to begin it anew") from error
 
@@ -183,10 +184,10 @@ def progress(trials: Mapping[str, int], results: Path, cpus: int = 1) -> Progres
 def _entries(results: Path, trial: str) -> Iterable[dict[str, Any]]:
     """Yield the entries of a trial's journal in the newest sweep that has one."""
     paths = sorted(results.glob(f"*/journal/{trial}.jsonl"))
-    for line in paths[-1].read_text(encoding="utf-8", errors="replace").splitlines() if paths else []:
+    for line in paths[-1].read_bytes().split(b"\n") if paths else []:
         try:
-            yield json.loads(line)
-        except ValueError:  # the line is still being written
+            yield from_line(line)[0]
+        except ValueError:  # the line is damaged or still being written
             continue
 
 

@@ -79,6 +79,27 @@ def test_an_empty_file_is_written_again(tmp_path) -> None:
     assert (tmp_path / "csv" / "t1.csv").read_bytes() == b"round,accuracy\n1,0.1\n"
 
 
+def test_a_damaged_file_is_written_again_from_the_journal(tmp_path) -> None:
+    def track() -> None:
+        tracker = Tracker("http://127.0.0.1:9", "tests", "s", tmp_path, sinks=("csv",))
+        tracker.start("t1", "x", small_config(), {})
+        for step in (1, 2):
+            if step not in dict(tracker.history("t1")):
+                tracker.round("t1", step, {"accuracy": step / 8, "test_loss": step / 4})
+        tracker.finish("t1")
+        assert tracker.close()
+
+    track()
+    path = tmp_path / "csv" / "t1.csv"
+    whole = path.read_bytes()
+    assert whole == b"round,accuracy,test_loss\n1,0.125,0.25\n2,0.25,0.5\n"
+    damages = [whole[:index] + bytes([whole[index] ^ 1]) + whole[index + 1 :] for index in range(0, len(whole), 4)]
+    for damaged in [b"", b"\xff" * 20, whole[:30], *damages]:
+        path.write_bytes(damaged)
+        track()
+        assert path.read_bytes() == whole
+
+
 def test_a_new_metric_widens_the_file_in_one_step(tmp_path, monkeypatch) -> None:
     sink, _ = opened(tmp_path)
     sink.rounds(RUN, [round_of(1)])

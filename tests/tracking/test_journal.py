@@ -90,3 +90,76 @@ def test_the_last_start_defines_a_run(tmp_path) -> None:
     assert (run.key, run.name, run.params["seed"], run.tags["mine"]) == ("t1", "second", 5, "yes")
     assert journal.ending("t1") is None
     assert journal.run_keys() == ["t1"]
+
+
+def journal_of(folder: Path, rounds: int) -> Journal:
+    journal = Journal(folder)
+    journal.write("t", {"start": 1, "name": "t", "params": {}, "tags": {}, "artifacts": {}, "dataset": None})
+    for number in range(1, rounds + 1):
+        journal.write("t", {"round": number, "time": number, "metrics": {"accuracy": number / 8}})
+    return journal
+
+
+def numbers(journal: Journal) -> list[int]:
+    return [entry["round"] for entry in journal.entries("t") if "round" in entry]
+
+
+def test_a_flipped_byte_is_never_read_as_a_metric(tmp_path) -> None:
+    journal = journal_of(tmp_path, 3)
+    path, expected = journal.path("t"), {number: number / 8 for number in (1, 2, 3)}
+    whole = path.read_bytes()
+    for index in range(len(whole)):
+        path.write_bytes(whole[:index] + bytes([whole[index] ^ 1]) + whole[index + 1 :])
+        read = {e["round"]: e["metrics"]["accuracy"] for e in journal.entries("t") if "round" in e}
+        assert read.items() <= expected.items()
+        assert len(read) >= 1  # at most two lines are lost, if the newline between them is hit
+        assert (journal.lost_lines("t") > 0) == (len(journal.entries("t")) < 4) or path.read_bytes()[-1:] != b"\n"
+
+
+def test_a_damaged_line_and_all_after_it_are_made_again(tmp_path) -> None:
+    journal = journal_of(tmp_path, 4)
+    path = journal.path("t")
+    path.write_bytes(path.read_bytes().replace(b'"round": 2', b'"round": 3'))
+    assert numbers(journal) == [1, 3, 4]
+    assert journal.lost_lines("t") == 1
+    assert journal.mend("t") == 1
+    assert numbers(journal) == [1]
+    assert journal.lost_lines("t") == 0
+    for number in (2, 3, 4):
+        journal.write("t", {"round": number, "time": number, "metrics": {"accuracy": number / 8}})
+    journal.write("t", {"end": "FINISHED", "error": None, "tags": {}})
+    assert numbers(journal) == [1, 2, 3, 4]
+    assert journal.mend("t") == 0  # the damage is mended for good
+    assert numbers(journal) == [1, 2, 3, 4]
+    assert journal.ending("t") == Ending("FINISHED")
+
+
+def test_where_rounds_cannot_be_made_again_only_the_damaged_line_is_left_out(tmp_path) -> None:
+    journal = journal_of(tmp_path, 3)
+    path = journal.path("t")
+    path.write_bytes(path.read_bytes().replace(b'"round": 2', b'"round": 3'))
+    assert journal.mend("t", cut=False) == 1
+    assert numbers(journal) == [1, 3]
+    assert journal.lost_lines("t") == 1
+
+
+def test_a_line_that_a_kill_cut_off_is_not_called_damaged_after_the_resume(tmp_path) -> None:
+    journal = journal_of(tmp_path, 3)
+    path = journal.path("t")
+    path.write_bytes(path.read_bytes()[:-20])
+    assert journal.lost_lines("t") == 0
+    assert journal.mend("t") == 0
+    journal.write("t", {"round": 3, "time": 3, "metrics": {"accuracy": 3 / 8}})
+    assert (numbers(journal), journal.lost_lines("t"), journal.mend("t")) == ([1, 2, 3], 0, 0)
+
+
+def test_a_line_without_a_checksum_is_accepted_from_an_older_version_only(tmp_path) -> None:
+    journal = Journal(tmp_path)
+    journal.folder.mkdir()
+    old = '{"round": 1, "time": 1, "metrics": {}}\n'
+    journal.path("t").write_text(old)
+    journal.write("t", {"round": 2, "time": 2, "metrics": {}})
+    assert (numbers(journal), journal.lost_lines("t")) == ([1, 2], 0)
+    with journal.path("t").open("a") as file:
+        file.write(old.replace("1", "3") + '{"void_from": 0}\n')
+    assert (numbers(journal), journal.lost_lines("t")) == ([1, 2], 2)

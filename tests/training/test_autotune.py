@@ -90,9 +90,13 @@ def test_a_damaged_file_is_replaced_by_a_new_measurement(tmp_path) -> None:
     config = TrainingConfig(batch_size=4, threads=1)
     autotune.resolve(config, SHAPE, 3, BIG)
     (path,) = (tmp_path / "hflray" / "autotune").iterdir()
-    path.write_text('{"rates": ')
-    autotune.resolve(config, SHAPE, 3, BIG)
-    assert json.loads(path.read_text())["rates"]
+    whole = path.read_text()
+    for damaged in ("", '{"rates": ', whole.replace('"eager/1": ', '"eager/1": 9')):
+        assert damaged != whole
+        path.write_text(damaged)
+        autotune.resolve(config, SHAPE, 3, BIG)
+        assert path.read_text() != damaged
+        assert json.loads(path.read_text())["rates"]
 
 
 def test_without_a_compiler_native_is_no_candidate_and_naming_it_is_an_error(monkeypatch) -> None:

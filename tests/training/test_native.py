@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from hflray.checksum import digest
 from hflray.errors import HflrayError
 from hflray.models import build_model
 from hflray.training import native
@@ -28,6 +29,23 @@ def test_the_library_is_built_once_and_kept(fresh) -> None:
     native.library.cache_clear()
     native.library()
     assert [path.stat().st_mtime_ns for path in (fresh / "hflray" / "native").iterdir()] == [before]
+
+
+def test_a_damaged_library_is_built_again(fresh) -> None:
+    if native.compiler() is None:
+        pytest.skip("no C compiler")
+    native.library()
+    (built,) = (fresh / "hflray" / "native").iterdir()
+    whole = built.read_bytes()
+    assert built.stem.endswith(f"-{digest(whole)[:16]}")
+    middle = len(whole) // 2
+    for damaged in (b"", whole[:middle], whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]):
+        built.unlink()  # the process has mapped the file, so its content must not change in place
+        built.write_bytes(damaged)
+        native.library.cache_clear()
+        native.library()
+        (again,) = (fresh / "hflray" / "native").iterdir()
+        assert again.stem.endswith(f"-{digest(again.read_bytes())[:16]}")
 
 
 def test_without_a_compiler_the_message_says_what_to_do(fresh, monkeypatch) -> None:
