@@ -14,25 +14,27 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from hflray import checkpoint
 from hflray.assignment.network import QNetwork
 from hflray.config import ExperimentConfig
-from hflray.errors import ConfigError
+from hflray.errors import ConfigError, DamagedError
+from hflray.rl.files import STATE
 from hflray.rl.fleets import network_spec
 from hflray.rl.learner import D3QNLearner, EpisodesToBatch
 from hflray.rl.module import D3QNModule
 from hflray.rl.pool import FleetPool
+from hflray.rl.portable import TREE, flatten, restore
 from hflray.rl.replay import WholeEpisodeReplayBuffer
 from hflray.rl.runner import ConfiguredEnv, WholeEpisodeRunner
 from hflray.seeding import stream
 
 ITERATION = 2000  # most environment steps of one call of `train()`
 TD_LOSSES = {"huber": "huber", "squared": "mse"}  # our names → RLlib's names
-EXTRA = "hflray_state"  # folder beside RLlib's files, for the state that RLlib's checkpoints leave out
 
 
 class D3QN(DQN):  # type: ignore[misc]
     """RLlib's DQN with a replay buffer of whole episodes and complete checkpoints.
 
     `save_to_path` and `restore_from_path` also save and restore the replay buffer and every random generator, so that
-    a restored run continues bit for bit. RLlib's files are pickles: load only checkpoints that you trust.
+    a restored run continues bit for bit. They write safetensors and JSON instead of RLlib's pickles, so that a
+    checkpoint from a stranger runs no code.
     """
 
     @classmethod
@@ -52,21 +54,21 @@ class D3QN(DQN):  # type: ignore[misc]
         return network
 
     def save_to_path(self, path: Any = None, **kwargs: Any) -> str:
-        folder: str = super().save_to_path(path, **kwargs)
+        """Write the whole state to the folder `path`."""
         runner: WholeEpisodeRunner = self.env_runner
         state = self.local_replay_buffer.state_dict()
-        state |= {"generators": runner.generators(), "ray": ray.__version__}
-        checkpoint.save(Path(folder) / EXTRA, state)
-        return folder
+        state |= {"generators": runner.generators(), "ray": ray.__version__} | flatten(self.get_state())
+        checkpoint.save(Path(path) / STATE, state)
+        return str(path)
 
     def restore_from_path(self, path: Any, **kwargs: Any) -> None:
         """Restore everything that `save_to_path` saved.
 
         Raises:
-            ConfigError: `path` holds no such checkpoint, or one of another Ray version.
+            ConfigError: `path` holds no such checkpoint, or one of another version.
         """
         state = checked_state(Path(path))
-        super().restore_from_path(path, **kwargs)
+        self.set_state(restore(state))
         runner: WholeEpisodeRunner = self.env_runner
         spaces = runner.env.single_observation_space, runner.env.single_action_space
         self.local_replay_buffer.load_state_dict(state, spaces)
@@ -74,23 +76,30 @@ class D3QN(DQN):  # type: ignore[misc]
 
 
 def checked_state(folder: Path) -> dict[str, Any]:
-    """Return the state that `D3QN.save_to_path` added to a checkpoint; this opens none of the checkpoint's pickles.
+    """Return the state that `D3QN.save_to_path` wrote into `folder`.
 
     Raises:
-        ConfigError: `folder` holds no such checkpoint, or one of another Ray version.
+        DamagedError: `folder` holds no such checkpoint, or a damaged one.
+        ConfigError: it is one of another version.
     """
     try:
-        version = json.loads((folder / EXTRA / checkpoint.REST).read_text(encoding="utf-8"))["ray"]
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(
+        content = json.loads((folder / STATE / checkpoint.REST).read_text(encoding="utf-8"))
+        version, portable = content["ray"], TREE in content
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DamagedError(
             f"checkpoint {folder}: not a training checkpoint of hflray ({error}); give the folder of one, or begin anew"
         ) from error
     if version != ray.__version__:
         raise ConfigError(
-            f"checkpoint {folder}: made with Ray {version}, this is Ray {ray.__version__}, and RLlib's checkpoints "
-            f"work only with the version that made them; install ray=={version} to go on, or begin anew"
+            f"checkpoint {folder}: made with Ray {version}, this is Ray {ray.__version__}, and RLlib's state works "
+            f"only with the version that made it; install ray=={version} to go on, or begin anew"
         )
-    return checkpoint.load(folder / EXTRA)
+    if not portable:
+        raise ConfigError(
+            f"checkpoint {folder}: an older hflray wrote it with pickles, which may run code and are not loaded; go on "
+            "with that version of hflray, or begin anew"
+        )
+    return checkpoint.load(folder / STATE)
 
 
 class D3QNConfig(DQNConfig):  # type: ignore[misc]

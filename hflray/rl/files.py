@@ -2,3 +2,4 @@
 
 RLLIB, PROGRESS, CHECKPOINT = "rllib", "training.json", "checkpoint"
 POLICY, HISTORY = "policy.safetensors", "history.jsonl"
+STATE = "hflray_state"  # the folder of the algorithm's state in RLLIB

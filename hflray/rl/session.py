@@ -16,8 +16,9 @@ import torch
 
 from hflray import metrics
 from hflray.assignment.policy import save_policy
+from hflray.checksum import checked, stamped
 from hflray.config import ExperimentConfig, LearningConfig
-from hflray.errors import ConfigError, DivergedError
+from hflray.errors import ConfigError, DamagedError, DivergedError
 from hflray.files import replacing_folder, write
 from hflray.rl.algorithm import algorithm_config, checked_state
 from hflray.rl.card import model_card
@@ -170,17 +171,23 @@ class AssignerTraining:
                 "learn_s": self.learn_s,
                 "points": self.points,
             }
-            write(scratch / PROGRESS, json.dumps(state))
+            write(scratch / PROGRESS, json.dumps(stamped(state)))
 
     def restore(self, folder: str | Path) -> None:
         """Continue from a state that `save` wrote.
 
         Raises:
-            ConfigError: `folder` holds no checkpoint, or one of another Ray version or another configuration.
+            DamagedError: `folder` holds no whole checkpoint.
+            ConfigError: it is one of another Ray version or another configuration.
         """
         source = Path(folder).resolve()
-        checked_state(source / RLLIB)  # check before opening any pickle
-        state = json.loads((source / PROGRESS).read_text(encoding="utf-8"))
+        checked_state(source / RLLIB)
+        try:
+            state = checked(json.loads((source / PROGRESS).read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise DamagedError(
+                f"checkpoint {source}: not a whole checkpoint ({error}); remove it, or give another"
+            ) from error
         current = learning_state(self.config)
         # The state lacks settings that are newer than it; it was then trained with their defaults.
         saved = LearningConfig().model_dump(mode="json") | state["learning"]

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from hflray import metrics
 from hflray.config import ExperimentConfig
+from hflray.errors import DamagedError
 
 if TYPE_CHECKING:
     from hflray.experiment import Experiment
@@ -236,6 +237,15 @@ class Task(ABC):
             HflrayError: a mistake was made or the model diverged. Another attempt would fail in the same way.
             WorkerLostError: a process was lost. Another attempt may continue from the last saved state.
         """
+
+    def saved_step(self, folder: Path) -> int:
+        """Return the step after which `Result.save` wrote its state into `folder`.
+
+        Raises:
+            DamagedError: the folder holds no whole state.
+            OSError: the folder cannot be read.
+        """
+        raise DamagedError(f"checkpoint {folder}: the task '{self.name}' saves none; remove it")
 
     def steps(self, config: ExperimentConfig) -> int:
         """Return the last step that a trial can reach, or 0 if it is unknown."""

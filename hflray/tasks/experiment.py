@@ -52,6 +52,12 @@ class ExperimentTask(Task):
                 )
                 note, devices_sent = None, True
 
+    def saved_step(self, folder: Path) -> int:
+        """Return the round of a checkpoint."""
+        from hflray import checkpoint
+
+        return int(checkpoint.load(folder / STATE)["round"])
+
 
 def save(experiment: Experiment, folder: Path) -> None:
     """Write the experiment's state into a checkpoint's folder."""

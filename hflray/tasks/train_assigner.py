@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hflray import metrics
+from hflray.checksum import checked
 from hflray.config import ExperimentConfig
-from hflray.rl.files import POLICY
+from hflray.errors import DamagedError
+from hflray.rl.files import POLICY, PROGRESS, RLLIB
+from hflray.rl.files import STATE as RLLIB_STATE
 from hflray.tasks.base import Job, Product, Progress, Result, Results, Shown, Task
 
 if TYPE_CHECKING:
@@ -48,11 +52,7 @@ class TrainAssignerTask(Task):
 
         with AssignerTraining(job.config, workers=job.cpus) as training:
             note: str | None = f"{len(training.pool)} fleets solved in {training.pool.solve_s:.0f} s, now or earlier"
-            latest = next(iter(job.saved), None)
-            if latest is not None:
-                with latest.open() as folder:
-                    training.restore(Path(folder) / STATE)
-                note = None
+            note = go_on(training, job, note)
             every = job.config.checkpoint.every
             while not training.finished:
                 point = training.advance()
@@ -65,6 +65,16 @@ class TrainAssignerTask(Task):
                     due=training.finished or (bool(every) and len(training.points) % every == 0),
                 )
                 note = None
+
+    def saved_step(self, folder: Path) -> int:
+        """Return the environment steps of a checkpoint."""
+        from hflray import checkpoint
+
+        checkpoint.load(folder / STATE / RLLIB / RLLIB_STATE)
+        try:
+            return int(checked(json.loads((folder / STATE / PROGRESS).read_text(encoding="utf-8")))["env_steps"])
+        except (ValueError, KeyError) as error:
+            raise DamagedError(f"checkpoint {folder}: not a whole checkpoint ({error}); remove it") from error
 
     def steps(self, config: ExperimentConfig) -> int:
         """Return the steps of the environment, or 0 if a time limit ends the training."""
@@ -102,6 +112,26 @@ class TrainAssignerTask(Task):
     def shrink(self, config: ExperimentConfig) -> dict[str, Any]:
         """Return the settings of a small trial, with few fleets and a small network."""
         return super().shrink(config) | {f"learning.{key}": value for key, value in SMALL.items()}
+
+
+def go_on(training: AssignerTraining, job: Job, note: str | None) -> str | None:
+    """Load the newest checkpoint that is whole, if there is one; skip damaged ones.
+
+    Returns:
+        A note that names damaged checkpoints, or None if the training simply continues, or `note` if it begins.
+
+    Raises:
+        ConfigError: a checkpoint is whole, but of another version or configuration.
+    """
+    notes: list[str] = []
+    for saved in job.saved:
+        try:
+            with saved.open() as folder:
+                training.restore(Path(folder) / STATE)
+            return "; ".join([*notes, f"going on after step {training.env_steps}"]) if notes else None
+        except (DamagedError, OSError) as error:
+            notes.append(str(error))
+    return "; ".join([*notes, "starting from step 0"]) if notes else note
 
 
 def save(training: AssignerTraining, folder: Path) -> None:

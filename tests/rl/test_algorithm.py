@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import itertools
 import json
+import pickle
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
+import ray
 import torch
 from ray.rllib.core.columns import Columns
 
 from hflray import ConfigError
 from hflray.assignment.network import padded_batch
 from hflray.config import ExperimentConfig, load_config
-from hflray.rl.algorithm import D3QN, EXTRA, algorithm_config
+from hflray.rl.algorithm import D3QN, algorithm_config
+from hflray.rl.files import STATE
 from hflray.rl.fleets import FleetSpec, SolvedFleet, assignment_objective, held_out
 from hflray.rl.learner import TEACHER
 from hflray.rl.module import LENGTHS
@@ -218,13 +222,44 @@ def test_a_checkpoint_of_another_ray_version_is_refused(tmp_path) -> None:
     config = small(tmp_path)
     algorithm = build(config)
     algorithm.save_to_path(tmp_path / "saved")
-    state = tmp_path / "saved" / EXTRA / "state.json"
+    state = tmp_path / "saved" / STATE / "state.json"
     state.write_text(json.dumps(json.loads(state.read_text()) | {"ray": "2.9.0"}))
     with pytest.raises(ConfigError, match=r"made with Ray 2\.9\.0, this is Ray .*install ray==2\.9\.0"):
         algorithm.restore_from_path(tmp_path / "saved")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="not a training checkpoint"):
         algorithm.restore_from_path(tmp_path / "empty")
+    algorithm.stop()
+
+
+class Evil:
+    """An object whose pickle makes a file when it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
+
+
+def test_no_pickle_is_written_or_loaded(tmp_path) -> None:
+    """Older versions saved RLlib's pickles; such a checkpoint is refused and not opened."""
+    algorithm = build(small(tmp_path))
+    algorithm.save_to_path(tmp_path / "saved")
+    names = {path.name for path in (tmp_path / "saved").rglob("*") if path.is_file()}
+    assert names == {"arrays.safetensors", "state.json"}
+    for name in ("class_and_ctor_args.pkl", "state.pkl", "learner_group/state.pkl", "algorithm_state.pkl"):
+        path = tmp_path / "saved" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(pickle.dumps(Evil(tmp_path / "code ran")))
+    algorithm.restore_from_path(tmp_path / "saved")
+    state = tmp_path / "saved" / STATE / "state.json"
+    state.write_text(json.dumps({"ray": ray.__version__}))
+    with pytest.raises(ConfigError, match="wrote it with pickles, which may run code and are not loaded"):
+        algorithm.restore_from_path(tmp_path / "saved")
+    assert not (tmp_path / "code ran").exists()
+    pickle.loads((tmp_path / "saved" / "state.pkl").read_bytes()).close()
+    assert (tmp_path / "code ran").exists()  # the pickle would have run code
     algorithm.stop()
 
 

@@ -11,6 +11,7 @@ import torch
 from hflray import ConfigError, DivergedError, metrics
 from hflray.assignment.policy import load_policy
 from hflray.config import ExperimentConfig
+from hflray.errors import DamagedError
 from hflray.rl.files import PROGRESS
 from hflray.rl.session import AssignerTraining
 from tests.rl.small import small
@@ -85,6 +86,7 @@ def test_a_checkpoint_older_than_a_setting_resumes_with_its_default(tmp_path) ->
         state = json.loads(progress.read_text())
         for name in ("td_loss", "replay", "update_every", "grad_clip"):  # commit 6c93c38 lacked these settings
             del state["learning"][name]
+        del state["sha256"]
         progress.write_text(json.dumps(state))
         training.restore(tmp_path / "saved")
     with (
@@ -92,6 +94,26 @@ def test_a_checkpoint_older_than_a_setting_resumes_with_its_default(tmp_path) ->
         pytest.raises(ConfigError, match=r"td_loss = huber in the checkpoint, squared in the configuration"),
     ):
         training.restore(tmp_path / "saved")
+
+
+def test_a_damaged_checkpoint_is_refused_before_anything_changes(tmp_path) -> None:
+    config = small(tmp_path)
+    with AssignerTraining(config) as training:
+        training.advance()
+        training.save(tmp_path / "saved")
+        before = state(training)
+        files = [path for path in sorted((tmp_path / "saved").rglob("*")) if path.is_file()]
+        assert [path.name for path in files] == ["arrays.safetensors", "state.json", "training.json"]
+        for path in files:
+            whole = path.read_bytes()
+            middle = len(whole) // 2
+            for damaged in (b"", whole[:middle], whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]):
+                path.write_bytes(damaged)
+                with pytest.raises(DamagedError) as error:
+                    training.restore(tmp_path / "saved")
+                assert "\n" not in str(error.value)
+            path.write_bytes(whole)
+        assert all(torch.equal(a, b) for a, b in zip(before, state(training), strict=True))
 
 
 def test_a_point_has_the_glossarys_names(tmp_path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from hflray import metrics
 from hflray.assignment.policy import load_policy
 from hflray.config import load_config
+from hflray.errors import ConfigError, DamagedError
 from hflray.sweep import expand, load_sweep
 from hflray.tasks import Job, Result, Saved
 from hflray.tasks.train_assigner import SMALL, TrainAssignerTask
@@ -87,3 +89,20 @@ def test_a_run_without_tune_saves_its_final_state_and_continues_from_it(tmp_path
     (after,) = TASK.run(Job(longer, saved=[saved]))
     assert after.note is None
     assert after.step >= 2000 > results[0].step
+    assert TASK.saved_step(tmp_path) == results[0].step
+
+    # A damaged checkpoint is skipped for an earlier one; a whole one of another configuration is an error.
+    shutil.copytree(tmp_path / "training", tmp_path / "newer" / "training")
+    (arrays,) = (tmp_path / "newer").rglob("arrays.safetensors")
+    whole = arrays.read_bytes()
+    arrays.write_bytes(whole[:999] + bytes([whole[999] ^ 1]) + whole[1000:])
+    with pytest.raises(DamagedError, match=r"the checksum of arrays\.safetensors differs"):
+        TASK.saved_step(tmp_path / "newer")
+    newer = Saved("one", lambda: contextlib.nullcontext(tmp_path / "newer"))
+    (again,) = TASK.run(Job(longer, saved=[newer, saved]))
+    assert again.note is not None
+    assert again.note.endswith(f"remove it, or give another; going on after step {results[0].step}")
+    assert again.metrics[metrics.ASSIGNER_LOSS] == after.metrics[metrics.ASSIGNER_LOSS]
+    other = longer.model_copy(update={"learning": longer.learning.model_copy(update={"gamma": 0.5})})
+    with pytest.raises(ConfigError, match="of another configuration"):
+        next(TASK.run(Job(other, saved=[newer, saved])))
