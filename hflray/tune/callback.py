@@ -23,6 +23,8 @@ from hflray.sweep import SweepFile, Trial, make_trial
 from hflray.tasks import find_task
 from hflray.tasks.base import Product
 from hflray.tracking import Files, FinalModel, Tracker
+from hflray.tune.digests import TUNER, TuneDigests
+from hflray.tune.mending import read_tuner
 from hflray.tune.stopping import CleanStop
 from hflray.tune.storage import Storage
 from hflray.tune.trial import NAME, trial_name
@@ -47,12 +49,14 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
         stop: CleanStop,
         storage: Storage | None = None,
         folder: Path = Path(),
+        digests: TuneDigests | None = None,
     ) -> None:
         self.file, self._checked, self._progress, self._tracker = file, checked, progress, tracker
         self._stop, self._storage, self._folder = stop, storage, folder
         self._task = find_task(file.task)
         self.outcomes: dict[str, Outcome] = {}
         self._trials: dict[str, Trial] = {}
+        self._digests, self._staging = digests or TuneDigests(folder), Path()
         self._trimmed = time.monotonic()
         SweepCallback.current = self
 
@@ -73,8 +77,34 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
             self._tracker.adopt(trial.name)
             self._progress.ended(trial.name, trial.name, outcome.error, outcome.stopped)
 
+    def record_tuner(self, place: str) -> None:
+        """Record the digest of the file that Tune has written at its start into the folder or bucket `place`."""
+        self._digests.add(TUNER, read_tuner(place, self._folder.name))
+        self._save_digests()
+
+    def get_state(self) -> None:
+        """Record the digests of Tune's state. Tune calls this when it has staged its state, before it copies it."""
+        if self._staging == Path():  # Tune has not made its trials yet
+            return
+        with suppress(OSError):  # without a record, a resume uses the trials' own checkpoints
+            if self._digests.add_staged(self._staging):
+                self._save_digests()
+
+    def _save_digests(self) -> None:
+        self._digests.save()
+        if self._storage is not None:
+            self._storage.send()
+
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        if self._staging == Path() and trials:
+            self._staging = Path(trials[0].storage.experiment_driver_staging_path)
+            self.get_state()  # Tune has staged its first state already
         self._stop.step(trials)
+
+    def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
+        """Keep Tune from opening the pickles of the trials' errors, which may be a stranger's."""
+        for trial in trials:
+            trial.run_metadata.pickled_error_filename = None
 
     def on_trial_save(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self._stop.saved(trial)

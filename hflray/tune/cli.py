@@ -96,6 +96,9 @@ def command(
     resume: Annotated[
         str | None, typer.Option(metavar="NAME", help="Continue an unfinished sweep, by its name or folder.")
     ] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="With --resume: open Ray Tune's pickles although they lack your seal.")
+    ] = False,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Begin a new sweep although an unfinished one has this name.")
     ] = False,
@@ -186,7 +189,14 @@ def command(
     going_on = (folder.path / "sweep.json").exists()
     started = time.monotonic()
     outcomes, tracker = run_sweep(
-        folder, trials, checked, console, resume=going_on, require_tracking=require_tracking, quiet=quiet
+        folder,
+        trials,
+        checked,
+        console,
+        resume=going_on,
+        require_tracking=require_tracking,
+        quiet=quiet,
+        trust=trust,
     )
     title = f"{folder.file.name} ({time.monotonic() - started:.0f} s)"
     task = find_task(folder.file.task)

@@ -19,13 +19,15 @@ from hflray.preflight import Checked
 from hflray.progress import SweepProgress
 from hflray.provenance import release
 from hflray.results import SweepFolder, claimed
+from hflray.seal import refuse_links
 from hflray.sweep import SweepFile, Trial
 from hflray.tasks import find_task
 from hflray.tracking import Tracker, titles
 from hflray.training.start import start_ray
 from hflray.tune.callback import ResultFile, SweepCallback, current_callback
+from hflray.tune.digests import TuneDigests
 from hflray.tune.live import discoverable
-from hflray.tune.mending import put_back, salvage, set_aside
+from hflray.tune.mending import mend, place_of, put_back, salvage
 from hflray.tune.nodes import check_nodes, check_resources
 from hflray.tune.placement import Placement
 from hflray.tune.population import Population
@@ -45,8 +47,16 @@ def run_sweep(
     resume: bool = False,
     require_tracking: bool = False,
     quiet: bool = False,
+    trust: bool = False,
 ) -> tuple[list[Outcome], Tracker]:
     """Run every trial; return the outcomes in the order of the trials, and the tracker that has their MLflow runs.
+
+    Args:
+        folder, trials, checked, console: the sweep, its trials, their checked settings, and where lines are printed.
+        resume: whether to continue the sweep in `folder`.
+        require_tracking: whether to raise if a tracker cannot be opened.
+        quiet: whether to print only failures.
+        trust: whether a resume may let Tune read its pickles although they do not carry this user's seal.
 
     Raises:
         ConfigError: there is no cluster, its nodes differ, it has fewer CPUs or GPUs than a trial needs, the storage
@@ -54,8 +64,10 @@ def run_sweep(
     """
     file = folder.file
     count = file.tune.samples if file.tune.search else len(trials)
+    if resume:
+        refuse_links(folder.path)
     with claimed(folder.path), SweepProgress(console, count, quiet) as progress:
-        whole = resume and _mend(folder, progress)
+        digests, whole = mend(folder, progress.line, trust) if resume else (TuneDigests(folder.path), False)
         with progress.phase("starting Ray"):
             cpus = start_ray()
             check_nodes(None if folder.storage else folder.path.parent)
@@ -76,7 +88,7 @@ def run_sweep(
             storage.send()
         saves = find_task(file.task).saves and any(trial.config.checkpoint.every for trial in trials)
         stop = CleanStop(folder.path.name, saves, progress.line)
-        callback = SweepCallback(file, checked, progress, tracker, stop, storage, folder.path)
+        callback = SweepCallback(file, checked, progress, tracker, stop, storage, folder.path, digests)
         if resume:
             for trial in trials:
                 callback.take_over(trial)
@@ -91,31 +103,6 @@ def run_sweep(
         with progress.phase(f"sending the rest to {titles(folder.sinks)} (Ctrl-C leaves it for later)"):
             tracker.close()
     return outcomes, tracker
-
-
-def _mend(folder: SweepFolder, progress: SweepProgress) -> bool:
-    """Set damaged files of Tune's state aside before a resume; return whether a complete state remains.
-
-    Raises:
-        ConfigError: no complete state remains, and the sweep cannot continue without one.
-    """
-    place, name = _place(folder), folder.path.name
-    damaged, whole = set_aside(place, name)
-    if damaged:
-        problem = f"Ray Tune's state ({', '.join(damaged)} in {place}/{name}) is damaged and set aside"
-        method = "search" if folder.file.tune.search else "population" if folder.file.tune.population else None
-        if not whole and method:
-            raise ConfigError(
-                f"{problem}, and there is no earlier state, without which a {method} cannot go on; its rounds are "
-                f"kept, see python -m hflray.report {name}; begin anew with --fresh"
-            )
-        source = "the one before" if whole else "the trials' own checkpoints"
-        progress.line(f"{problem}; going on from {source}")
-    return whole
-
-
-def _place(folder: SweepFolder) -> str:
-    return folder.storage or str(folder.path.parent)
 
 
 def _fit(
@@ -145,7 +132,7 @@ def _fit(
     for name in ("ray.tune", "ray.train", "ray.air", "ray"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     file = folder.file
-    place = _place(folder)
+    place = place_of(folder)
     # Every trial uses the kernel measured by the driver, whatever its node. In a cluster, nodes that join later must
     # run the same code. On a single machine this is not checked, because the user may edit the code meanwhile.
     settled = {
@@ -162,9 +149,10 @@ def _fit(
 
     trainable = tune.with_resources(function, placement)
     logged = {name: outcome.round or 0 for name, outcome in callback.outcomes.items()}  # as the journals have it
+    step_of = find_task(file.task).saved_step
     try:
         if whole:
-            put_back(place, folder.path.name, logged)
+            put_back(place, folder.path.name, step_of, logged)
             tuner = tune.Tuner.restore(
                 f"{place}/{folder.path.name}", trainable=trainable, resume_unfinished=True, resume_errored=True
             )
@@ -177,7 +165,7 @@ def _fit(
                 return
             if file.tune.population is None:  # members of a population may have adopted another trial's state
                 begun = [trial.name for trial in remaining if trial.name in outcomes]
-                salvage(place, folder.path.name, begun, logged)
+                salvage(place, folder.path.name, begun, step_of, logged)
             tuner = tune.Tuner(
                 trainable,
                 param_space=_space(file, remaining),
@@ -192,6 +180,7 @@ def _fit(
                     checkpoint_config=tune.CheckpointConfig(num_to_keep=_checkpoints_to_keep(file)),
                 ),
             )
+        callback.record_tuner(place)
         tuner.fit()
     except KeyboardInterrupt:
         pass  # the second Ctrl-C stops without saving; earlier states are on the disk

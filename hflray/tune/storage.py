@@ -8,6 +8,7 @@ sweep with ``--resume NAME --storage …`` and has every round that is part of a
 
     <storage>/<sweep>/…                                 the files of Tune
     <storage>/<sweep>/hflray/sweep.json
+    <storage>/<sweep>/hflray/tune_state.json            see `hflray.tune.digests`
     <storage>/<sweep>/hflray/journal/<trial>/<offset>   the journal in pieces, named by their offset in bytes
 """
 
@@ -22,6 +23,7 @@ from hflray.errors import ConfigError
 from hflray.files import write
 from hflray.results import FILE, SweepFolder
 from hflray.tracking import default_uri
+from hflray.tune.digests import FILE as DIGESTS
 
 log = logging.getLogger(__name__)
 
@@ -60,10 +62,15 @@ class Storage:
         self._warned = False
 
     def send(self, trial: str | None = None) -> None:
-        """Send ``sweep.json``, or the new entries of the journal of `trial`. The first failure logs a warning."""
+        """Send ``sweep.json`` and the digests of Tune's files, or the new entries of the journal of `trial`.
+
+        The first failure logs a warning.
+        """
         try:
             if trial is None:
-                self._write(FILE, (self._folder / FILE).read_bytes())
+                for name in (FILE, DIGESTS):
+                    if (self._folder / name).exists():
+                        self._write(name, (self._folder / name).read_bytes())
                 return
             path = self._folder / "journal" / f"{trial}.jsonl"
             if trial not in self._sent:
@@ -86,6 +93,8 @@ class Storage:
             trial = info.base_name
             whole = b"".join(self._read(piece.path) for piece in self._pieces(trial))
             write(journal / f"{trial}.jsonl", whole)
+        if any(info.base_name == DIGESTS for info in self._list(self._path)):
+            write(self._folder / DIGESTS, self._read(f"{self._path}/{DIGESTS}"))
         write(self._folder / FILE, self._read(f"{self._path}/{FILE}"), durable=True)
 
     def _pieces(self, trial: str) -> list[Any]:
@@ -157,8 +166,9 @@ def fetch(uri: str, results: Path, name: str) -> None:
         Storage(uri, local).receive()
         sweep = SweepFolder.load(local)
         if sweep.uri.startswith("sqlite"):
+            own = sweep.is_mine()
             sweep.uri = default_uri(results)
-            sweep.save()
+            sweep.save(seal=own)  # a stranger's sweep stays a stranger's
 
 
 def _short(error: Exception) -> str:

@@ -1,0 +1,1 @@
+"""Damaged results folders, and results folders from strangers."""
