@@ -218,7 +218,8 @@ def value_without_seed(run: Run, key: str) -> Any:
 def read_sweep(results: Path, name: str, tracking_uri: str | None = None, progress: Progress = _no_progress) -> Sweep:
     """Read the runs of a sweep from MLflow.
 
-    The journal in the sweep's folder replaces MLflow where it does not answer, or where it has fewer rounds of a run.
+    The journal in the sweep's folder replaces MLflow where it does not answer, or where it does not have more rounds of
+    a run, because MLflow's database carries no checksums.
 
     Args:
         results: the folder of results.
@@ -261,11 +262,11 @@ def _journal(folder: SweepFolder, notes: list[str]) -> dict[str, History]:
 
 
 def _longer_history(logged: History, journal: History | None) -> History:
-    """Return the history with more rounds; of two with equally many, MLflow's unless only the journal has devices."""
+    """Return the history with more rounds; of two with equally many, the journal's, whose lines carry checksums."""
     if journal is None:
         return logged
     size = (len(logged.tables.rounds), logged.tables.devices is not None)
-    return journal if (len(journal.tables.rounds), journal.tables.devices is not None) > size else logged
+    return journal if (len(journal.tables.rounds), journal.tables.devices is not None) >= size else logged
 
 
 def assemble(

@@ -12,13 +12,16 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import sqlite3
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
@@ -66,6 +69,24 @@ def make_database(path: Path) -> None:
             scratch.replace(path)
 
 
+def check_database(path: Path) -> None:
+    """Raise HflrayError if the structure of MLflow's SQLite database at `path` is damaged.
+
+    SQLite keeps no checksums, so a flipped bit inside a value is not noticed here.
+    """
+    problem = ""
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as database:
+            answer = str(database.execute("PRAGMA quick_check(1)").fetchone()[0])
+            problem = "" if answer == "ok" else answer
+    except sqlite3.OperationalError:  # it is locked or cannot be read, which MLflow reports itself
+        return
+    except sqlite3.DatabaseError as error:
+        problem = str(error)
+    if problem:
+        raise HflrayError(f"{path} is damaged ({problem}); move it away: the journals have all rounds")
+
+
 class MLflowSink(Sink):
     """Sends runs to MLflow.
 
@@ -99,8 +120,11 @@ class MLflowSink(Sink):
         """
         uri, experiment = self._place.uri, self._place.experiment
         path = uri.removeprefix("sqlite:///")
-        if path != uri and "?" not in path and not Path(path).exists():
-            make_database(Path(path))
+        if path != uri and "?" not in path:
+            if Path(path).exists():
+                check_database(Path(path))
+            else:
+                make_database(Path(path))
         client = client_of(uri)
         stored = client.get_experiment_by_name(experiment)
         if stored is None:

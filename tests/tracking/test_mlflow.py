@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import shutil
+import sqlite3
 import subprocess
 import threading
 import time
@@ -23,6 +24,7 @@ from mlflow import MlflowClient
 from hflray import checkpoint
 from hflray.config import load_config
 from hflray.data import load_dataset
+from hflray.errors import HflrayError
 from hflray.models import build_model, init_vector, load_vector
 from hflray.tracking import Files, FinalModel, Place, Run, Tracker, default_uri, sender
 from hflray.tracking import mlflow as module
@@ -52,6 +54,24 @@ def test_a_database_is_made_whole_or_not_at_all(tmp_path, monkeypatch) -> None:
     default = MlflowClient(place.uri).get_experiment("0")
     usual = MlflowClient(f"sqlite:///{tmp_path / 'usual.db'}").get_experiment("0")
     assert default.artifact_location == usual.artifact_location
+
+
+@pytest.mark.parametrize("damage", ["cut in half", "header", "a page"])
+def test_a_damaged_database_is_named_with_what_to_do(tmp_path, damage) -> None:
+    path = tmp_path / "mlflow.db"
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute("CREATE TABLE metrics (value TEXT)")
+        database.executemany("INSERT INTO metrics VALUES (?)", [("x" * 1000,)] * 20)
+    module.check_database(path)
+    content = bytearray(path.read_bytes())
+    if damage == "cut in half":
+        del content[len(content) // 2 :]
+    else:
+        content[slice(0, 50) if damage == "header" else slice(4096, 8192)] = b"x" * (50 if damage == "header" else 4096)
+    path.write_bytes(content)
+    with pytest.raises(HflrayError, match=r"mlflow\.db is damaged \(.*\); move it away") as error:
+        module.MLflowSink(Place(f"sqlite:///{path}", "tests", "s", tmp_path / "s")).connect()
+    assert "\n" not in str(error.value)
 
 
 def test_a_run_holds_params_metrics_tags_and_artifacts(open_tracker, results, tmp_path) -> None:
