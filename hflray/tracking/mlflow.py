@@ -105,6 +105,7 @@ class MLflowSink(Sink):
         self.run_ids: dict[str, str] = {}
         self._place = place
         self._client: Any = None
+        self._ended: set[str] = set()  # keys of the runs that had ended before they were opened
 
     def may_wait(self) -> bool:
         """Return whether the database is still to be made, which takes some CPU seconds, as MLflow's import does."""
@@ -152,12 +153,14 @@ class MLflowSink(Sink):
         runs = client.search_runs([self.experiment_id], query)
         if runs:
             run_id = runs[0].info.run_id
+            if runs[0].info.status in ("FINISHED", "FAILED"):  # this is set last, after all artifacts
+                self._ended.add(run.key)
             client.update_run(run_id, status="RUNNING")
             first = sorted(runs[0].data.metrics, key=lambda name: name != ROUND_OBJECTIVE)[:1]
             last = max((m.step for name in first for m in client.get_metric_history(run_id, name)), default=-1)
         else:
             run_id = client.create_run(self.experiment_id, run_name=run.name, tags=dict(tags)).info.run_id
-        if "config.yaml" not in {artifact.path for artifact in client.list_artifacts(run_id)}:
+        if _lacks(client, run_id, "config.yaml", run.artifacts.get("config.yaml", "")):
             client.log_batch(run_id, params=[Param(name, str(value)) for name, value in run.params.items()])
             if run.dataset is not None:
                 _log_input(client, run_id, run.dataset)
@@ -165,6 +168,10 @@ class MLflowSink(Sink):
                 client.log_text(run_id, run.artifacts[name], name)
         self.run_ids[run.key] = run_id
         return int(last)
+
+    def has_all(self, run: Run) -> bool:
+        """See `Sink.has_all`."""
+        return run.key in self._ended
 
     def rounds(self, run: Run, rounds: Sequence[Round]) -> None:
         """Log the rounds in one request."""
@@ -191,6 +198,18 @@ class MLflowSink(Sink):
         for name, value in ending.tags.items():
             self._client.set_tag(run_id, name, value[:TAG_LENGTH])
         self._client.set_terminated(run_id, ending.status)
+
+
+def _lacks(client: Any, run_id: str, name: str, text: str) -> bool:
+    """Return whether MLflow lacks a text of a run, or has only its beginning, because a kill cut the file off."""
+    stored = {artifact.path: artifact.file_size for artifact in client.list_artifacts(run_id)}
+    if name not in stored:
+        return True
+    if stored[name] in (None, len(text.encode())):
+        return False
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(client.download_artifacts(run_id, name, folder))
+        return text.encode().startswith(path.read_bytes())  # else it is another text, such as of another machine
 
 
 def _log_input(client: Any, run_id: str, dataset: Mapping[str, str]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from hflray.errors import ConfigError
@@ -36,6 +37,7 @@ class _Outbox:
         num_rounds: the number of rounds that this process has made.
         values: the last value of every metric that was sent.
         artifacts: artifacts to send.
+        again: makes the artifacts of a run that ended in an earlier process; they are sent if the tracker lacks them.
         failures: the number of failed attempts to send the first of `artifacts`.
     """
 
@@ -49,6 +51,7 @@ class _Outbox:
     values: dict[str, float] = field(default_factory=dict)
     artifacts: list[Artifact] = field(default_factory=list)
     failures: int = 0
+    again: Callable[[], list[Artifact]] = list
 
     @property
     def waiting(self) -> bool:
@@ -102,10 +105,23 @@ class Sender:
             self._warn_once(error)
         self._thread.start()
 
-    def open(self, run: Run, has_backlog: bool, ending: Ending | None = None) -> None:
-        """Add a run. `has_backlog` says that the journal may hold rounds that the tracker lacks."""
+    def open(
+        self,
+        run: Run,
+        has_backlog: bool,
+        ending: Ending | None = None,
+        again: Callable[[], list[Artifact]] = list,
+    ) -> None:
+        """Add a run.
+
+        Args:
+            run: the run.
+            has_backlog: whether the journal may hold rounds that the tracker lacks.
+            ending: how the run ended in an earlier process, or None.
+            again: makes the artifacts of a run that has ended, see `Sink.has_all`.
+        """
         with self._lock:
-            self._outboxes[run.key] = _Outbox(run, has_backlog, ending)
+            self._outboxes[run.key] = _Outbox(run, has_backlog, ending, again=again)
         self._wake.set()
 
     def round(self, key: str, round: Round) -> None:
@@ -199,8 +215,10 @@ class Sender:
     def _send(self, key: str, box: _Outbox) -> None:
         if not box.opened:
             last = self.sink.open(box.run)
+            again = [] if self.sink.has_all(box.run) else box.again()
             with self._lock:
                 box.opened, box.sent = True, last
+                box.artifacts[:0] = again
                 box.pending = [round for round in box.pending if round.number > last]
         with self._lock:
             ending = box.ending

@@ -133,6 +133,13 @@ class Sink(Protocol):
     def open(self, run: Run) -> int:
         """Create the run, or find it by its key and sweep after a restart; return its last round, or -1 for none."""
 
+    def has_all(self, run: Run) -> bool:
+        """Return, after `open`, whether the run had ended here before, with all its artifacts.
+
+        If not, those of an ended run are made again and sent when the sweep is resumed or synchronised.
+        """
+        return True
+
     @abstractmethod
     def rounds(self, run: Run, rounds: Sequence[Round]) -> None:
         """Log rounds in ascending order. The run has none of them yet."""

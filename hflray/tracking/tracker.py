@@ -7,7 +7,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -20,8 +20,9 @@ from hflray.provenance import environment
 from hflray.seal import refuse_links, unsealed
 from hflray.tracking.journal import Journal, Tables, rounds_of
 from hflray.tracking.mlflow import MLflowSink
+from hflray.tracking.remains import remains
 from hflray.tracking.sender import CLOSE_WITHIN_S, Sender
-from hflray.tracking.sink import Artifact, Ending, Place, Round, Run, reason
+from hflray.tracking.sink import Artifact, Ending, Files, Place, Round, Run, reason
 
 log = logging.getLogger(__name__)
 
@@ -206,21 +207,40 @@ class Tracker:
                 )  # fmt: skip
         return complete
 
-    def adopt(self, key: str) -> None:
-        """Take over a run from the journal, to send the data that the trackers lack."""
+    def adopt(self, key: str, products: Sequence[Path] = ()) -> None:
+        """Take over a run from the journal, to send the data that the trackers lack.
+
+        Args:
+            key: the run's key.
+            products: further files that belong to the run.
+        """
         run = self.journal.run(key)
-        if run is not None:
-            self._open(run, has_backlog=True, ending=self.journal.ending(key))
+        if run is None:
+            return
+        ending = self.journal.ending(key)
+
+        def again() -> list[Artifact]:
+            if ending is None or ending.error is not None:
+                return []
+            return [*remains(self.journal, run), *([Files(lambda folder: products)] if products else [])]
+
+        self._open(run, has_backlog=True, ending=ending, again=again)
 
     def adopt_all(self) -> None:
         """Take over every run of the journal."""
         for key in self.journal.run_keys():
             self.adopt(key)
 
-    def _open(self, run: Run, has_backlog: bool, ending: Ending | None = None) -> None:
+    def _open(
+        self,
+        run: Run,
+        has_backlog: bool,
+        ending: Ending | None = None,
+        again: Callable[[], list[Artifact]] = list,
+    ) -> None:
         self._keys[run.key] = None
         for sender in self._senders:
-            sender.open(run, has_backlog, ending)
+            sender.open(run, has_backlog, ending, again)
 
 
 def _now_ms() -> int:

@@ -74,7 +74,9 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
         outcome.stopped = self._tracker.end_tags(trial.name).get(STOPPED)
         self._progress.resumed(trial.name, outcome.round or 0)
         if outcome.ended:
-            self._tracker.adopt(trial.name)
+            product = self._task.product
+            kept = product_path(product, self._folder, trial.name) if product is not None else None
+            self._tracker.adopt(trial.name, [kept] if kept is not None and kept.exists() else [])
             self._progress.ended(trial.name, trial.name, outcome.error, outcome.stopped)
 
     def record_tuner(self, place: str) -> None:
@@ -246,9 +248,14 @@ def _add(outcome: Outcome, index: int, values: dict[str, float], keep: bool) -> 
 
 def keep(product: Product, checkpoint: Any, folder: Path, trial: str) -> Path:
     """Copy the task's product from a trial's last checkpoint into the sweep's folder and return the copy's path."""
-    path = folder / product.folder / f"{trial}{Path(product.file).suffix}"
+    path = product_path(product, folder, trial)
     with checkpoint.as_directory() as source:
         return write(path, (Path(source) / product.file).read_bytes())
+
+
+def product_path(product: Product, folder: Path, trial: str) -> Path:
+    """Return the path of the copy of a trial's product in the sweep's folder."""
+    return folder / product.folder / f"{trial}{Path(product.file).suffix}"
 
 
 def stopped_by(file: SweepFile, trial: Trial, outcome: Outcome) -> str | None:

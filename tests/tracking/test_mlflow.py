@@ -22,7 +22,7 @@ import torch
 from mlflow import MlflowClient
 
 from hflray import checkpoint
-from hflray.config import load_config
+from hflray.config import load_config, to_yaml
 from hflray.data import load_dataset
 from hflray.errors import HflrayError
 from hflray.models import build_model, init_vector, load_vector
@@ -189,6 +189,27 @@ def test_a_run_is_found_again_after_a_restart(open_tracker, results) -> None:
     assert runs[0].info.status == "FINISHED"
     history = client.get_metric_history(runs[0].info.run_id, "round/objective")
     assert sorted(m.step for m in history) == [1, 2, 3]
+
+
+def test_a_configuration_that_a_kill_has_cut_off_is_written_again(open_tracker, results) -> None:
+    """It is written last, and marks a run whose parameters and other texts are complete."""
+    tracker = open_tracker("cut")
+    tracker.start("t1", "x", small_config(), {})
+    assert tracker.close()
+    client = MlflowClient(default_uri(results))
+    folder = Path(client.get_run(tracker.run_ids()[0]).info.artifact_uri.removeprefix("file://"))
+    for name in ("config.yaml", "environment.json"):
+        (folder / name).write_text((folder / name).read_text()[:20])
+    again = open_tracker("cut")
+    again.start("t1", "x", small_config(), {})
+    assert again.close()
+    assert (folder / "config.yaml").read_text() == to_yaml(small_config())
+    json.loads((folder / "environment.json").read_text())
+    (folder / "config.yaml").write_text("written: by another machine\n")  # its parameters could not be changed
+    third = open_tracker("cut")
+    third.start("t1", "x", small_config(), {})
+    assert third.close()
+    assert (folder / "config.yaml").read_text() == "written: by another machine\n"
 
 
 def test_a_full_disk_of_the_store_neither_loses_nor_repeats_a_round(tmp_path, monkeypatch, caplog) -> None:
