@@ -8,9 +8,12 @@ import socket
 import sys
 import threading
 from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from hflray.errors import ConfigError
+from hflray.training import session
 
 OBJECT_STORE_BYTES = 2 * 2**30  # for a Ray that we start: data sets and a few models; Ray spills the excess to disk
 CONNECT_S = 10.0  # how long a cluster's address may take to answer
@@ -104,7 +107,7 @@ def _start(num_cpus: int | None, more: dict[str, Any]) -> int:
         reachable = False
         try:
             reachable = _is_reachable(address)
-            ray.init(**options)
+            context = ray.init(**options)
         except (AuthenticationError, OSError, ValueError, RuntimeError) as error:
             # For a wrong token Ray often reports only that it could not connect.
             if isinstance(error, AuthenticationError) or (reachable and isinstance(error, ConnectionError)):
@@ -119,4 +122,6 @@ def _start(num_cpus: int | None, more: dict[str, Any]) -> int:
                 f"RAY_ADDRESS: cannot join a cluster at '{address}' as {versions} ({last_line(error)}); start it with "
                 "`ray up`, run this on one of its nodes, or leave --address out for this machine alone"
             ) from error
+        if not address:
+            session.own(Path(context.address_info["session_dir"]), partial(ray.shutdown, wait_for_processes=True))
     return max(1, int(ray.cluster_resources().get("CPU", 1)))

@@ -23,9 +23,13 @@ from hflray.seal import refuse_links
 from hflray.sweep import SweepFile, Trial
 from hflray.tasks import find_task
 from hflray.tracking import Tracker, titles
+from hflray.training import session
 from hflray.training.start import start_ray
 from hflray.tune.callback import ResultFile, SweepCallback, current_callback
 from hflray.tune.digests import TuneDigests
+
+
+from hflray.tune.head import head_watched
 from hflray.tune.live import discoverable
 from hflray.tune.mending import mend, place_of, put_back, salvage
 from hflray.tune.nodes import check_nodes, check_resources
@@ -92,16 +96,20 @@ def run_sweep(
         if resume:
             for trial in trials:
                 callback.take_over(trial)
-        with stop, discoverable():
+        go_on = f"python -m hflray.tune --resume {folder.path.name} --results {folder.path.parent}"
+        with stop, discoverable(), head_watched(go_on):
             _fit(folder, trials, checked, callback, placement, whole)
         listed = [callback.outcomes.setdefault(t.name, Outcome(t.name)) for t in trials] if not file.tune.search else []
         outcomes = listed or list(callback.outcomes.values())
+        if any(outcome.error for outcome in outcomes):
+            session.keep()  # the tracebacks are in Ray's temporary folder
+        with progress.phase(f"sending the rest to {titles(folder.sinks)} (Ctrl-C leaves it for later)"):
+            tracker.close()
+        # The sweep is finished only now. If the driver is killed while it sends the rest, --resume sends it.
         folder.finished = len(outcomes) >= count and all(outcome.ended for outcome in outcomes)
         folder.save()
         if storage:
             storage.send()
-        with progress.phase(f"sending the rest to {titles(folder.sinks)} (Ctrl-C leaves it for later)"):
-            tracker.close()
     return outcomes, tracker
 
 

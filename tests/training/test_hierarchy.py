@@ -19,6 +19,7 @@ import torch
 from hflray.errors import DivergedError, HflrayError, WorkerLostError
 from hflray.models import build_model, init_vector
 from hflray.seeding import stream
+from hflray.training import session
 from hflray.training.aggregate import fraction_bits, mean, weighted
 from hflray.training.hierarchy import RayHierarchy, SerialHierarchy, start_ray
 from hflray.training.local import DeviceHost, EdgeTask
@@ -326,9 +327,15 @@ def test_ray_is_started_with_two_heaps_for_each_process(monkeypatch: pytest.Monk
     import ray
 
     calls = []
+
+    def init(**options: object) -> SimpleNamespace:
+        calls.append((os.environ["MALLOC_ARENA_MAX"], options))
+        return SimpleNamespace(address_info={"session_dir": "/no/such/folder"})
+
     monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
+    monkeypatch.setattr(session, "own", lambda *_: None)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", lambda **options: calls.append((os.environ["MALLOC_ARENA_MAX"], options)))
+    monkeypatch.setattr(ray, "init", init)
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 3.0})
     assert start_ray(3) == 3
     ((heaps, options),) = calls
