@@ -86,6 +86,19 @@ def start_ray(num_cpus: int | None = None) -> int:
     return _start(num_cpus, {})
 
 
+def _init(options: dict[str, Any]) -> Any:
+    """Call ``ray.init``, and once more if this machine was too busy: Ray waits only 30 s for its own processes."""
+    import ray
+
+    try:
+        return ray.init(**options)
+    except Exception as error:
+        if "timed out during startup" not in str(error):
+            raise
+        ray.shutdown()
+        return ray.init(**options)
+
+
 def _start(num_cpus: int | None, more: dict[str, Any]) -> int:
     """Do what `start_ray` does. `more` holds further arguments for a Ray that we start."""
     import ray
@@ -107,7 +120,7 @@ def _start(num_cpus: int | None, more: dict[str, Any]) -> int:
         reachable = False
         try:
             reachable = _is_reachable(address)
-            context = ray.init(**options)
+            context = _init(options)
         except (AuthenticationError, OSError, ValueError, RuntimeError) as error:
             # For a wrong token Ray often reports only that it could not connect.
             if isinstance(error, AuthenticationError) or (reachable and isinstance(error, ConnectionError)):
