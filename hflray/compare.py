@@ -7,10 +7,9 @@ import itertools
 import json
 import re
 import sys
-import urllib.error
-import urllib.request
 import webbrowser
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,12 @@ from rich.table import Table
 
 from hflray import metrics
 from hflray.errors import HflrayError
-from hflray.results import locate
+from hflray.results import SweepFolder, locate
 from hflray.tasks import find_task
-from hflray.tracking import read_runs
+from hflray.tracking import PORT, answers, local_server, read_runs, share_view, view_url
 
-CURVES = (metrics.ACCURACY, metrics.TOTAL_OBJECTIVE, metrics.TOTAL_ENERGY_J, metrics.TOTAL_DELAY_S)
+LOCAL = f"http://127.0.0.1:{PORT}"  # where `mlflow ui` serves
+PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 NAME_WIDTH = 16  # minimum width of a trial's name in a closing table
 
 
@@ -111,55 +111,72 @@ def short_names(names: Sequence[str], width: int) -> list[str]:
     return [re.sub(r"(…-)+(?=…)", "", name) for name in short]
 
 
-def comparison_url(experiment_id: str, run_ids: Sequence[str], base: str = "http://127.0.0.1:5000") -> str:
+def comparison_url(experiment_id: str, run_ids: Sequence[str], base: str = LOCAL) -> str:
     """Return the address of MLflow's page that compares these runs: parameters, metrics, parallel coordinates."""
     return f"{base}/#/compare-runs?runs={_encode(list(run_ids))}&experiments={_encode([experiment_id])}"
 
 
-def metric_url(experiment_id: str, run_ids: Sequence[str], *names: str, base: str = "http://127.0.0.1:5000") -> str:
-    """Return the address of MLflow's page that draws metrics of these runs over the rounds, with `names` selected."""
-    keys = f"runs={_encode(list(run_ids))}&metric={_encode(names[0])}&experiments={_encode([experiment_id])}"
-    return f"{base}/#/metric?{keys}&plot_metric_keys={_encode(list(names))}&x_axis=step"
+def comparison_lines(folder: SweepFolder, experiment_id: str | None, run_ids: Sequence[str]) -> list[str]:
+    """Return lines that say how to see a sweep's runs in MLflow, after storing the view that the first address opens.
 
-
-def comparison_lines(uri: str, experiment_id: str | None, run_ids: Sequence[str], logged: Set[str]) -> list[str]:
-    """Return lines that say how to see these runs in MLflow.
-
-    The first line is the command that starts a server, unless `uri` is one; the others are addresses of MLflow's pages.
+    The first line is the command that starts a server, unless the tracking URI is one; the others are addresses of
+    MLflow's pages: the charts of the sweep (`hflray.tracking.view`), then the comparison of the runs.
 
     Args:
-        uri: the tracking URI.
+        folder: the sweep's folder.
         experiment_id: the experiment's ID; None if MLflow was never reached, so that there are no addresses.
         run_ids: the IDs of the runs.
-        logged: the metrics that the runs have; those of `CURVES` among them are selected on the page of curves.
     """
-    server = uri.startswith("http")
-    base = uri.rstrip("/") if server else "http://127.0.0.1:5000"
-    lines = [] if server else [f"mlflow ui --backend-store-uri {uri}"]
+    server = _is_server(folder.uri)
+    base = folder.uri.rstrip("/") if server else LOCAL
+    lines = [] if server else [f"mlflow ui --backend-store-uri {folder.uri}"]
     if experiment_id is None or not run_ids:
         return lines
+    lines.append(f"charts: {charts_url(folder, experiment_id, base)}")
     lines.append(f"compare: {comparison_url(experiment_id, run_ids, base)}")
-    curves = [name for name in CURVES if name in logged]
-    if curves:
-        lines.append(f"curves: {metric_url(experiment_id, run_ids, *curves, base=base)}")
     return lines
 
 
-def open_pages(lines: Sequence[str]) -> str | None:
-    """Open the addresses among `comparison_lines` in the browser; return the reason if that fails, else None."""
-    pages = [line.partition(": ")[2] for line in lines if "/#/" in line]
-    if not pages:
-        return "the sweep has no runs in MLflow yet"
-    base = pages[0].partition("/#/")[0]
-    try:
-        urllib.request.urlopen(base, timeout=5).close()
-    except urllib.error.HTTPError:
-        pass  # the server answers; the browser can meet its demands, such as a password
-    except (OSError, ValueError):
-        start = "start it" if "/#/" in lines[0] else f"start it first: {lines[0]}"
-        return f"no MLflow server answers at {base}; {start}"
-    opened = [webbrowser.open(page) for page in pages]
-    return None if all(opened) else "found no browser; open the addresses above in one"
+def charts_url(folder: SweepFolder, experiment_id: str, base: str = LOCAL) -> str:
+    """Store the view of a sweep in MLflow, and return the address that opens it.
+
+    If MLflow does not take the view, the address opens the page without it.
+    """
+    table = find_task(folder.file.task).shown.table
+    shared = share_view(folder.uri, experiment_id, folder.path.name, list(folder.file.sweep), table)
+    return view_url(experiment_id, folder.path.name, base, shared)
+
+
+def open_charts(folder: SweepFolder, experiment_id: str, run_id: str, console: Console) -> str | None:
+    """Open the charts of a sweep in the browser; return the reason if that fails, else None.
+
+    If MLflow is a database file that no server on this machine serves yet, a server is started, and this function
+    returns when Ctrl-C ends it.
+
+    Raises:
+        HflrayError: the server does not start.
+    """
+    if _is_server(folder.uri):
+        base = folder.uri.rstrip("/")
+        if not answers(base):
+            return f"no MLflow server answers at {base}; start it"
+        return _open(charts_url(folder, experiment_id, base))
+    with local_server(folder.uri, run_id, lambda: console.print("starting an MLflow server …", **PLAIN)) as server:
+        page = charts_url(folder, experiment_id, server.base)
+        problem = _open(page)
+        if server.process is not None:
+            console.print(f"MLflow serves {page}; Ctrl-C ends it", **PLAIN)
+            with suppress(KeyboardInterrupt):
+                server.process.wait()
+    return problem
+
+
+def _open(page: str) -> str | None:
+    return None if webbrowser.open(page) else f"found no browser; open {page} in one"
+
+
+def _is_server(uri: str) -> bool:
+    return uri.startswith(("http://", "https://"))
 
 
 def _encode(value: str | list[str]) -> str:
@@ -167,19 +184,22 @@ def _encode(value: str | list[str]) -> str:
     return quote(json.dumps(value, separators=(",", ":")))
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Print the closing table of a sweep and the addresses of MLflow's comparison pages; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m hflray.compare", description="Compare the runs of a sweep.")
-    parser.add_argument("sweep", help="the sweep's folder in the results, or its name for the latest of that name")
-    parser.add_argument("--results", type=Path, default=Path("hflray_results"), help="default: %(default)s")
-    parser.add_argument("--open", action="store_true", help="open the addresses in the browser; the server must be up")
-    options = parser.parse_args(arguments)
-    try:
-        folder = locate(options.results, options.sweep)
-        experiment_id, runs = read_runs(folder.uri, folder.experiment, folder.path.name)
-    except HflrayError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+def show(sweep: str, results: Path, opens: bool = False) -> str | None:
+    """Print the closing table of a sweep and the addresses of its pages in MLflow.
+
+    Args:
+        sweep: the sweep's folder in the results, or its name for the latest sweep of that name.
+        results: the folder of the results.
+        opens: whether to open the sweep's charts in the browser as well (`open_charts`).
+
+    Returns:
+        Why the charts could not be opened, or None.
+
+    Raises:
+        HflrayError: there is no such sweep, MLflow has none of its runs, or no server could be started.
+    """
+    folder = locate(results, sweep)
+    experiment_id, runs = read_runs(folder.uri, folder.experiment, folder.path.name)
     console = Console()
     outcomes = [
         Outcome(run.name, run.rounds, run.values, error=run.error, stopped=run.stopped, ended=run.status != "RUNNING")
@@ -187,12 +207,25 @@ def main(arguments: list[str] | None = None) -> int:
     ]
     table_of = find_task(folder.file.task).shown.table
     console.print(closing_table(folder.path.name, outcomes, console.width, table_of))
-    plain: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
-    ids = [run.run_id for run in runs]
-    lines = comparison_lines(folder.uri, experiment_id, ids, set().union(*(run.values for run in runs)))
-    for line in lines:
-        console.print(line, **plain)
-    problem = open_pages(lines) if options.open else None
+    for line in comparison_lines(folder, experiment_id, [run.run_id for run in runs]):
+        console.print(line, **PLAIN)
+    return open_charts(folder, experiment_id, runs[0].run_id, console) if opens else None
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the closing table of a sweep and the addresses of its pages in MLflow; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m hflray.compare", description="Compare the runs of a sweep.")
+    parser.add_argument("sweep", help="the sweep's folder in the results, or its name for the latest of that name")
+    parser.add_argument("--results", type=Path, default=Path("hflray_results"), help="default: %(default)s")
+    parser.add_argument(
+        "--open", action="store_true", help="open the sweep's charts in the browser, and start MLflow's server for it"
+    )
+    options = parser.parse_args(arguments)
+    try:
+        problem = show(options.sweep, options.results, options.open)
+    except HflrayError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     if problem:
         print(f"error: --open: {problem}", file=sys.stderr)
     return 2 if problem else 0

@@ -6,28 +6,36 @@ import http.server
 import io
 import json
 import threading
+import time
 import webbrowser
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import parse_qs
 
 import pytest
+from mlflow import MlflowClient
 from rich.console import Console
 
 from hflray import compare, metrics
 from hflray.compare import (
-    CURVES,
     Outcome,
+    charts_url,
     closing_table,
     comparison_lines,
     comparison_url,
     main,
-    metric_url,
-    open_pages,
+    open_charts,
     short_names,
 )
+from hflray.errors import HflrayError
 from hflray.results import SweepFolder
 from hflray.sweep import load_sweep
 from hflray.tracking import Tracker, default_uri
+from hflray.tracking.server import LocalServer
+from hflray.tracking.view import TAG, view_key
 from tests.browser import CHROMIUM, Page
 from tests.conftest import small_config
 from tests.servers import mlflow_server
@@ -137,28 +145,32 @@ def test_the_url_names_runs_and_experiment() -> None:
     }
 
 
-def test_the_url_of_a_curve_names_its_metric() -> None:
-    url = metric_url("7", ["aa"], "total/objective")
-    query = parse_qs(url.partition("?")[2])
-    assert json.loads(query["metric"][0]) == "total/objective"
-    assert json.loads(query["plot_metric_keys"][0]) == ["total/objective"]
-    assert query["x_axis"] == ["step"]
+def folder_of(path: Path, uri: str) -> SweepFolder:
+    return SweepFolder(path / "mine-20260101-000000", load_sweep(None, ["name=mine"]), uri, "tests", True)
 
 
-def test_accuracy_objective_energy_and_delay_are_preselected() -> None:
-    command, compare, curves = comparison_lines("sqlite:///x.db", "7", ["aa"], {*CURVES, metrics.CLASS_BALANCE})
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_charts_come_first_and_the_comparison_second(shared: bool, tmp_path, monkeypatch) -> None:
+    stored: list[tuple[object, ...]] = []
+    monkeypatch.setattr(compare, "share_view", lambda *words: not stored.append(words) and shared)
+    command, charts, old = comparison_lines(folder_of(tmp_path, "sqlite:///x.db"), "7", ["aa"])
     assert command == "mlflow ui --backend-store-uri sqlite:///x.db"
-    assert compare == f"compare: {comparison_url('7', ['aa'])}"
-    keys = json.loads(parse_qs(curves.partition("?")[2])["plot_metric_keys"][0])
-    assert keys == [metrics.ACCURACY, metrics.TOTAL_OBJECTIVE, metrics.TOTAL_ENERGY_J, metrics.TOTAL_DELAY_S]
-    server = comparison_lines("http://there:1/", "7", ["aa"], {metrics.TOTAL_DELAY_S})
-    assert [line.split("#")[0] for line in server] == ["compare: http://there:1/", "curves: http://there:1/"]
-    assert comparison_lines("http://there:1/", None, [], set()) == []
+    assert charts.startswith("charts: http://127.0.0.1:5000/#/experiments/7/runs?")
+    assert ("viewStateShareKey=hflray-mine-20260101-000000" in charts, "searchFilter=" in charts) == (
+        shared,
+        not shared,
+    )
+    assert old == f"compare: {comparison_url('7', ['aa'])}"
+    assert stored == [("sqlite:///x.db", "7", "mine-20260101-000000", [], "training")]
+    server = comparison_lines(folder_of(tmp_path, "http://there:1/"), "7", ["aa"])
+    assert [line.split("#")[0] for line in server] == ["charts: http://there:1/", "compare: http://there:1/"]
+    assert comparison_lines(folder_of(tmp_path, "http://there:1/"), None, []) == []
+    assert len(stored) == 2
 
 
 def test_the_command_prints_the_runs_that_mlflow_has(tmp_path, capsys, monkeypatch) -> None:
     uri = default_uri(tmp_path)
-    folder = SweepFolder(tmp_path / "mine-20260101-000000", load_sweep(None, ["name=mine"]), uri, "tests", True)
+    folder = folder_of(tmp_path, uri)
     folder.save()
     tracker = Tracker(uri, "tests", folder.path.name, folder.path)
     for name in ("first", "second"):
@@ -171,16 +183,16 @@ def test_the_command_prints_the_runs_that_mlflow_has(tmp_path, capsys, monkeypat
     assert "first" in out
     assert "1 ✗" in out
     assert all(run_id in out for run_id in tracker.run_ids())
-    monkeypatch.setattr(compare, "open_pages", lambda lines: f"{len(lines)} lines")
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name("tests")
+    assert [key for key in experiment.tags if "View" in key] == [f"{TAG}{view_key(folder.path.name)}"]
+    monkeypatch.setattr(compare, "open_charts", lambda folder, experiment_id, run_id, console: f"run {run_id}")
     assert main(["mine", "--results", str(tmp_path), "--open"]) == 2
-    assert capsys.readouterr().err == "error: --open: 3 lines\n"
-    monkeypatch.setattr(compare, "open_pages", lambda lines: None)
+    assert capsys.readouterr().err == f"error: --open: run {tracker.run_ids()[0]}\n"
+    monkeypatch.setattr(compare, "open_charts", lambda *_: None)
     assert main(["mine", "--results", str(tmp_path), "--open"]) == 0
     assert main(["yours", "--results", str(tmp_path)]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
-
-
-LINES = ["mlflow ui --backend-store-uri x", "compare: {}/#/compare-runs?runs=a", "curves: {}/#/metric?runs=a"]
 
 
 class PasswordServer(http.server.BaseHTTPRequestHandler):
@@ -193,21 +205,56 @@ class PasswordServer(http.server.BaseHTTPRequestHandler):
         """Write no log."""
 
 
-def test_open_shows_both_pages_if_the_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_shows_the_charts_if_the_server_answers(tmp_path, monkeypatch) -> None:
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", lambda page: not opened.append(page))
+    monkeypatch.setattr(compare, "share_view", lambda *_: True)
     with http.server.HTTPServer(("127.0.0.1", 0), PasswordServer) as server:
         base = f"http://127.0.0.1:{server.server_port}"
-        lines = [line.format(base) for line in LINES]
+        folder = folder_of(tmp_path, f"{base}/")
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        assert open_pages(lines) is None
+        assert open_charts(folder, "7", "aa", Console()) is None
         monkeypatch.setattr(webbrowser, "open", lambda page: False)
-        assert "no browser" in str(open_pages(lines))
+        assert f"found no browser; open {opened[0]} in one" == open_charts(folder, "7", "aa", Console())
         server.shutdown()
-    assert opened == [f"{base}/#/compare-runs?runs=a", f"{base}/#/metric?runs=a"]
-    assert open_pages(lines) == f"no MLflow server answers at {base}; start it first: {LINES[0]}"
-    assert open_pages(lines[1:]) == f"no MLflow server answers at {base}; start it"
-    assert "no runs" in str(open_pages(LINES[:1]))
+    assert [page.partition("&view")[0] for page in opened] == [
+        f"{base}/#/experiments/7/runs?compareRunsMode=CHART&workflowType=machine_learning"
+    ]
+    assert open_charts(folder, "7", "aa", Console()) == f"no MLflow server answers at {base}; start it"
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_open_serves_a_database_until_ctrl_c_unless_a_server_already_does(started, tmp_path, monkeypatch) -> None:
+    events: list[str] = []
+
+    def wait() -> None:
+        events.append("waited")
+        raise KeyboardInterrupt
+
+    @contextmanager
+    def serve(uri: str, run_id: str, starting: Callable[[], None]) -> Iterator[LocalServer]:
+        if started:
+            starting()
+        yield LocalServer("http://127.0.0.1:7", SimpleNamespace(wait=wait) if started else None)  # type: ignore[arg-type]
+        events.append(f"left {uri} {run_id}")
+
+    monkeypatch.setattr(compare, "local_server", serve)
+    monkeypatch.setattr(compare, "share_view", lambda *_: True)
+    monkeypatch.setattr(webbrowser, "open", lambda page: not events.append(page.partition("#")[0]))
+    console = Console(record=True, file=io.StringIO(), width=80)
+    assert open_charts(folder_of(tmp_path, "sqlite:///x.db"), "7", "aa", console) is None
+    assert events == ["http://127.0.0.1:7/", *["waited"] * started, "left sqlite:///x.db aa"]
+    text = console.export_text()
+    assert ("starting an MLflow server" in text, "Ctrl-C ends it" in text) == (started, started)
+
+
+def test_a_server_that_does_not_start_is_one_line(tmp_path, capsys, monkeypatch) -> None:
+    def refuse(*_: object) -> None:
+        raise HflrayError("the MLflow server did not start")
+
+    monkeypatch.setattr(compare, "show", refuse)
+    assert main(["mine", "--results", str(tmp_path), "--open"]) == 2
+    assert capsys.readouterr().err == "error: the MLflow server did not start\n"
 
 
 SIX = """
@@ -226,6 +273,25 @@ sweep:
 DRAWN = "[...document.querySelectorAll('.js-plotly-plot')].filter(plot => plot.data && plot.data.length)"
 
 
+# The charts that MLflow's page of runs shows: the title, and the name and the number of points of each line. The page
+# draws each run's line twice, and a shade around a group's.
+CARDS = """[...document.querySelectorAll('[data-testid=experiment-view-compare-runs-card]')].map(card => {
+  const plot = card.querySelector('.js-plotly-plot'), lines = plot && plot.data ? plot.data : [];
+  return [card.querySelector('h4').textContent, lines.map(line => [line.name, (line.x || []).length])];
+})"""
+AXES = "[...document.querySelectorAll('.dimension .label')].map(label => label.textContent)"
+SEEDS = ("sweep.scheduling.name={grid: [ikc, fedavg]}", "sweep.seed={grid: [0, 1]}")
+FOUR = ["accuracy", "total/objective", "total/delay_s", "total/energy_j"]
+
+
+def charts_of(page: Page, drawn: int) -> dict[str, list[tuple[str, int]]]:
+    """Wait until `drawn` charts have points; return the lines of each chart, once each, by its title."""
+    arrived = page.wait_for(f"{CARDS}.filter(card => card[1].some(line => line[1])).length >= {drawn}", 120)
+    assert arrived, page.evaluate(CARDS)
+    time.sleep(5)  # the page draws lines as their histories arrive
+    return {title: sorted({(name, points) for name, points in lines}) for title, lines in page.evaluate(CARDS)}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.skipif(not CHROMIUM, reason="no chromium (apt-get install chromium)")
@@ -235,9 +301,42 @@ def test_the_pages_of_mlflow_show_every_run_of_a_sweep(tmp_path: Path) -> None:
         (tmp_path / "six.yaml").write_text(SIX)
         done = call("six.yaml", "--tracking-uri", server.uri, cwd=tmp_path)
         assert done.returncode == 0, done.stdout + done.stderr
+        # Another sweep in the same experiment, with two seeds.
+        seeds = SweepFolder(tmp_path / "seeds-1", load_sweep(None, ["name=seeds", *SEEDS]), server.uri, "hflray", True)
+        tracker = Tracker(server.uri, "hflray", seeds.path.name, seeds.path)
+        for name, seed in product(("ikc", "fedavg"), (0, 1)):
+            key = f"{name}-{seed}"
+            tracker.start(key, key, small_config(f"scheduling.name={name}", f"seed={seed}"), {})
+            for number in (1, 2):
+                tracker.round(key, number, {metrics.ACCURACY: 0.5, metrics.TOTAL_OBJECTIVE: number + seed})
+            tracker.finish(key)
+        assert tracker.close()
         address = dict(line.split(": ", 1) for line in map(str.strip, done.stdout.splitlines()) if "/#/" in line)
         names = sorted(f"synthetic-H{h}-λ{w}-fedavg-geographic-s0" for h in (4, 8) for w in (0.1, 1, 10))
         with Page() as page:
+            # The first address has the charts of this sweep, and none of the other sweep in the experiment.
+            assert list(address) == ["charts", "compare"]
+            page.open(address["charts"])
+            charts = charts_of(page, 5)
+            page.screenshot(tmp_path / "charts.png")
+            assert list(charts) == [*FOUR, "total/delay_s vs. total/energy_j", "Parallel Coordinates"]
+            assert all(charts[name] == [(run, 3) for run in names] for name in FOUR)
+            assert [points for _, points in charts["total/delay_s vs. total/energy_j"]] == [6]
+            assert page.evaluate(AXES) == ["schedu...eduled", "cost.d...weight", "accuracy", "total/objective"]
+
+            # Without the view, the page shows the runs all the same.
+            page.open(address["charts"].partition("&viewStateShareKey")[0])
+            assert (names[0], 3) in {line for lines in charts_of(page, 1).values() for line in lines}
+
+            # Runs that differ in the seed only are one line.
+            page.open(charts_url(seeds, tracker.experiment_id or "", server.uri))
+            charts = charts_of(page, 2)
+            page.screenshot(tmp_path / "groups.png")
+            assert list(charts) == [*FOUR[:2], "Parallel Coordinates"]
+            assert page.evaluate(AXES) == FOUR[:2]
+            text = page.evaluate("document.body.innerText")
+            assert all(f"{name} (accuracy)" in text for name in ("ikc", "fedavg"))
+
             page.open(address["compare"])
             assert page.wait_for(f"{DRAWN}.length")
             page.screenshot(tmp_path / "compare.png")
@@ -250,19 +349,3 @@ def test_the_pages_of_mlflow_show_every_run_of_a_sweep(tmp_path: Path) -> None:
             assert len(values[metrics.ACCURACY]) == 6
             cells = page.evaluate("[...document.querySelectorAll('td, th')].map(cell => cell.innerText)")
             assert set(names) <= set(cells)
-
-            page.open(address["curves"])
-            assert page.wait_for(f"{DRAWN}.length")
-            page.screenshot(tmp_path / "curves.png")
-            curves = page.evaluate(
-                f"{DRAWN}.flatMap(plot => plot.data.map(line => [line.name, line.x, line.y, line.xaxis || 'x']))"
-            )
-            shown = {(name, tuple(y)) for name, _, y, _ in curves}
-            assert sorted({name.split(" (")[0] for name, _ in shown}) == names
-            # Every curve has all rounds, and all curves share one axis.
-            assert {(tuple(x), axis) for _, x, _, axis in curves} == {((1, 2, 3), "x")}
-            assert page.evaluate(f"{DRAWN}.map(plot => Object.keys(plot._fullLayout._plots))") == [["xy"]]
-            chosen = page.evaluate("document.body.innerText")
-            assert all(name in chosen for name in CURVES)
-            logged = {tuple(y) for _, y in shown}
-            assert len(logged) > 6  # there are curves of more than one metric, of which each has 6 runs

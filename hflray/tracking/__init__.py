@@ -7,18 +7,22 @@ A tracker that is unreachable, slow or full causes warnings and never fails a tr
 answers again, or by ``python -m hflray.tracking sync``.
 
 `tracker` is the public interface, `sink` is the protocol of a tracker, `mlflow` and `csv` are trackers, and `history`
-reads finished runs.
+reads finished runs. `view` describes MLflow's page of charts for a sweep, and `server` starts MLflow to show it.
 """
 
 from hflray.provenance import environment, git_commit
 from hflray.tracking.cli import main
 from hflray.tracking.history import History, LoggedRun, read_histories, read_journal, read_runs
 from hflray.tracking.journal import Journal, Tables
+from hflray.tracking.mlflow import share_view
 from hflray.tracking.model import FinalModel
+from hflray.tracking.server import PORT, answers, local_server
 from hflray.tracking.sink import Artifact, Ending, Files, Place, Round, Run, Sink
 from hflray.tracking.tracker import SINKS, Tracker, default_uri, sync, titles
+from hflray.tracking.view import view_url
 
 __all__ = [
+    "PORT",
     "SINKS",
     "Artifact",
     "Ending",
@@ -33,13 +37,17 @@ __all__ = [
     "Sink",
     "Tables",
     "Tracker",
+    "answers",
     "default_uri",
     "environment",
     "git_commit",
+    "local_server",
     "main",
     "read_histories",
     "read_journal",
     "read_runs",
+    "share_view",
     "sync",
     "titles",
+    "view_url",
 ]

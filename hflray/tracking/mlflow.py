@@ -14,6 +14,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -27,9 +28,10 @@ import numpy as np
 
 from hflray import __version__
 from hflray.errors import ConfigError, HflrayError
-from hflray.metrics import ROUND_OBJECTIVE
+from hflray.metrics import ROUND_OBJECTIVE, Table
 from hflray.tracking.model import FinalModel
 from hflray.tracking.sink import Artifact, Ending, Place, Round, Run, Sink
+from hflray.tracking.view import TAG, tag_value, view_key, view_state
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +41,7 @@ TAG_LENGTH = 5000  # MLflow's limit on the length of a tag's value
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # else every small download shows a bar
+os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # else a server's runs print two lines each
 
 
 def client_of(uri: str) -> Any:
@@ -85,6 +88,33 @@ def check_database(path: Path) -> None:
         problem = str(error)
     if problem:
         raise HflrayError(f"{path} is damaged ({problem}); move it away: the journals have all rounds")
+
+
+def share_view(uri: str, experiment_id: str, sweep: str, keys: Sequence[str], table: Table) -> bool:
+    """Store the view of a sweep (`hflray.tracking.view`) with the experiment; return whether MLflow took it.
+
+    A later view of the same sweep replaces it.
+
+    Args:
+        uri: the tracking URI.
+        experiment_id: MLflow's id of the experiment.
+        sweep: the tag ``hflray.sweep`` of the sweep's runs.
+        keys: the swept settings, as dotted keys.
+        table: the table of `hflray.metrics` of the sweep's task.
+    """
+    try:
+        client = client_of(uri)
+        runs = client.search_runs([experiment_id], f"tags.`hflray.sweep` = '{sweep}'")
+        logged = {name for run in runs for name in run.data.metrics}
+        state = view_state(sweep, keys, table, [run.data.params for run in runs], logged)
+        value = tag_value(sweep, state, int(time.time() * 1000))
+        if len(value) > TAG_LENGTH:  # MLflow would cut it off
+            return False
+        client.set_experiment_tag(experiment_id, TAG + view_key(sweep), value)
+    except Exception:  # the runs are logged all the same, and the page without the view shows them
+        log.debug("the view of %s was not stored", sweep, exc_info=True)
+        return False
+    return True
 
 
 class MLflowSink(Sink):

@@ -230,12 +230,11 @@ def _check_unfinished(folder: SweepFolder, results: Path) -> SweepFolder:
 def _farewell(folder: SweepFolder, outcomes: Sequence[Outcome], tracker: Tracker, console: Console) -> None:
     """Print how to compare the runs, the failures, and how to continue. Raises typer.Exit with the exit code."""
     plain: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
-    logged = {name for outcome in outcomes for name in outcome.values}
     if "mlflow" in folder.sinks:
         ids = tracker.run_ids(outcome.name for outcome in outcomes)
-        lines = comparison_lines(folder.uri, tracker.experiment_id, ids, logged)
+        lines = comparison_lines(folder, tracker.experiment_id, ids)
         if lines:
-            console.print("Compare the runs in MLflow (parameters, curves, parallel coordinates):", **plain)
+            console.print("See the runs in MLflow (charts of the sweep; table and differences):", **plain)
         else:
             console.print(
                 f"MLflow has none of the runs; send them: python -m hflray.tracking sync {folder.path}", **plain

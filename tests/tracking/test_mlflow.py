@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import math
@@ -10,6 +11,7 @@ import sqlite3
 import subprocess
 import threading
 import time
+import zlib
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -28,6 +30,7 @@ from hflray.errors import HflrayError
 from hflray.models import build_model, init_vector, load_vector
 from hflray.tracking import Files, FinalModel, Place, Run, Tracker, default_uri, sender
 from hflray.tracking import mlflow as module
+from hflray.tracking.view import TAG, view_key
 from tests.conftest import small_config
 from tests.tracking.diary import until
 
@@ -72,6 +75,25 @@ def test_a_damaged_database_is_named_with_what_to_do(tmp_path, damage) -> None:
     with pytest.raises(HflrayError, match=r"mlflow\.db is damaged \(.*\); move it away") as error:
         module.MLflowSink(Place(f"sqlite:///{path}", "tests", "s", tmp_path / "s")).connect()
     assert "\n" not in str(error.value)
+
+
+def test_a_view_is_stored_unless_mlflow_refuses_it(open_tracker, results, monkeypatch) -> None:
+    tracker = open_tracker("viewed")
+    for seed in (0, 1):
+        tracker.start(f"t{seed}", f"t{seed}", small_config(f"seed={seed}"), {})
+        tracker.round(f"t{seed}", 1, {"accuracy": 0.5, "edge/0/delay_s": 1.0})
+        tracker.finish(f"t{seed}")
+    assert tracker.close()
+    uri, where = default_uri(results), tracker.experiment_id
+    assert where is not None
+    assert module.share_view(uri, where, "viewed", ["seed"], "training")
+    value = json.loads(MlflowClient(uri).get_experiment(where).tags[f"{TAG}{view_key('viewed')}"])
+    state = json.loads(zlib.decompress(base64.b64decode(value["state"].partition(";")[2])))
+    assert [chart["type"] for chart in state["compareRunCharts"]] == ["LINE", "PARALLEL"]
+    assert "edge/0" in [section["name"] for section in state["compareRunSections"]]
+    monkeypatch.setattr(module, "TAG_LENGTH", len(json.dumps(value)) - 1)
+    assert not module.share_view(uri, where, "viewed", ["seed"], "training")
+    assert not module.share_view("http://127.0.0.1:1", where, "viewed", ["seed"], "training")
 
 
 def test_a_run_holds_params_metrics_tags_and_artifacts(open_tracker, results, tmp_path) -> None:
