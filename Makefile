@@ -4,7 +4,7 @@ PYTHON := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
 .PHONY: help install check format lint type test slow pythons golden cluster lock bench bench-check bench-keep \
-  queue queue-stop queue-status quickstart
+  queue queue-stop queue-status quickstart mutants
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -55,6 +55,11 @@ queue-stop: ## End the long runs after their running rounds are finished and sav
 
 queue-status: ## Show the progress, the speed and the remaining time of each long run
 	@$(PYTHON) -m hflray.tune.queue status
+
+mutants: ## Change one token of a core module at a time, and count the changes that its tests notice (MUTANTS='--limit 20')
+	$(PYTHON) -m pip install -q -e '.[mutants]'
+	@$(PYTHON) -m pytest -q tests/mutants -m mutants
+	@$(PYTHON) -m tests.mutants $(MUTANTS)
 
 cluster: ## Run the tests of cluster/ on several Ray nodes; as root also `ray up` over network namespaces
 	$(PYTHON) -m pip install -q -e '.[cluster-test]'

@@ -35,7 +35,7 @@ SMALL = (
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """For `-n auto`: two processes for the whole ordinary suite, none for chosen files and for tests that measure."""
     whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.option.keyword
-    ordinary = config.option.markexpr == "not slow and not cluster and not gpu"
+    ordinary = config.option.markexpr == "not slow and not cluster and not gpu and not mutants"
     return 2 if whole and ordinary and len(available_cpus()) > 1 else 0
 
 
