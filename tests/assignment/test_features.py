@@ -147,3 +147,12 @@ def test_a_rows_length_tells_the_number_of_edges_from_one_on():
     for length in (8, -1, 16, 18):  # no edge, fewer than none, and one feature less or more than one edge has
         with pytest.raises(ConfigError, match=f"rows: got {length} features"):
             width.edges(length)
+
+
+def test_the_rows_of_several_rounds_are_padded_at_once():
+    width = WIDTHS["db"]
+    rows = np.arange(2 * 3 * width.row(2), dtype=np.float32).reshape(2, 3, -1)
+    wide = pad_edges(rows, width, 4)
+    assert wide.shape == (2, 3, width.row(4))
+    for one, padded in zip(rows, wide, strict=True):
+        np.testing.assert_array_equal(padded, pad_edges(one, width, 4))
