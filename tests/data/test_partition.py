@@ -322,3 +322,10 @@ def test_a_range_that_just_fits_is_not_scaled():
     assert device_sizes(balanced(10, 10), 11, np.random.default_rng(0), **args)[1] is not None
     one_each, _ = device_sizes(balanced(2, 2), 4, np.random.default_rng(0), default_range=(400, 700))
     assert one_each.tolist() == [1, 1, 1, 1]
+
+
+def test_the_message_counts_the_devices_of_the_class_that_is_too_small():
+    # Six devices of 10 samples on three classes: two devices each, whose quotas of 8 add up to 16.
+    labels = np.repeat([0, 1, 2], [100, 1, 100])
+    with pytest.raises(DataError, match="16 samples of class 1 for its 2 devices, but the training set has 1;"):
+        MajorityPartition(0.8)(labels, 6, np.full(6, 10), np.random.default_rng(0))
