@@ -112,3 +112,65 @@ def test_an_empty_buffer_has_a_state(tmp_path) -> None:
     copy = WholeEpisodeReplayBuffer(10)
     copy.load_state_dict(checkpoint.load(tmp_path / "b"), SPACES)
     assert len(copy) == 0
+
+
+def test_an_episode_has_the_spaces_of_its_environment_and_whole_numbers_as_actions() -> None:
+    finished = whole_episode(np.ones((3, 2)), [2, 0, 1], [1.0, -1.0, 0.5], [3, 0, 1], SPACES)
+    assert finished.observation_space == SPACES[0]
+    assert finished.action_space == SPACES[1]
+    assert finished.actions.data.tolist() == [2, 0, 1]
+    assert finished.rewards.data.tolist() == [1.0, -1.0, 0.5]
+    assert finished.extra_model_outputs[TEACHER].data.tolist() == [3, 0, 1]
+    assert finished.actions.data.dtype == finished.extra_model_outputs[TEACHER].data.dtype == np.int64
+    # The rows may be wider than the episode is long, and the row after the last device is as wide as the others.
+    wide = whole_episode(np.ones((2, 5)), [0, 0], [0.0, 0.0], [0, 0], SPACES)
+    assert wide.observations.data.shape == (3, 5)
+    assert len(wide.infos) == 3
+
+
+def test_a_buffer_is_full_at_its_capacity_and_keeps_at_least_the_last_episode() -> None:
+    buffer = WholeEpisodeReplayBuffer(7)
+    buffer.add([episode(0, 3), episode(1, 4)])
+    assert numbers(buffer.episodes) == [0, 1]  # 3 + 4 = 7 transitions fit
+    buffer.add([episode(2, 1)])
+    assert numbers(buffer.episodes) == [1, 2]
+    buffer.add([episode(3, 8)])
+    assert numbers(buffer.episodes) == [3]  # too long, but the only one
+    assert len(buffer) == 8
+    assert buffer.get_num_episodes_evicted() == 3
+    assert buffer.get_added_timesteps() == 3 + 4 + 1 + 8
+
+
+def test_drawn_transitions_are_counted() -> None:
+    buffer = filled()
+    drawn = [sum(map(len, buffer.sample(20))) for _ in range(3)]
+    assert buffer.get_sampled_timesteps() == sum(drawn)
+    assert isinstance(buffer.get_metrics(), dict)
+
+
+def test_without_a_seed_the_draws_are_those_of_seed_0_and_of_whole_episodes() -> None:
+    plain, zero = WholeEpisodeReplayBuffer(100), WholeEpisodeReplayBuffer(100, seed=0, transitions=False)
+    for buffer in (plain, zero):
+        buffer.add([episode(number, 3 + number) for number in range(10)])
+    assert [numbers(plain.sample(30)) for _ in range(3)] == [numbers(zero.sample(30)) for _ in range(3)]
+
+
+def test_a_restored_buffer_has_the_counts_and_the_order_of_the_saved_one() -> None:
+    buffer = filled(capacity=40)
+    buffer.sample(10)
+    state = buffer.state_dict()
+    assert state["lengths"].tolist() == [len(held) for held in buffer.episodes]
+    copy = WholeEpisodeReplayBuffer(40, seed=1)
+    copy.add([episode(3, 5)])  # what it held before is replaced
+    copy.load_state_dict(state, SPACES)
+    assert numbers(copy.episodes) == numbers(buffer.episodes)
+    for count in ("get_num_timesteps", "get_added_timesteps", "get_sampled_timesteps", "get_num_episodes_evicted"):
+        assert getattr(copy, count)() == getattr(buffer, count)()
+    assert copy.episodes[0].observation_space == SPACES[0]
+
+
+def test_an_empty_buffers_arrays_have_the_types_of_a_full_ones() -> None:
+    empty, full = WholeEpisodeReplayBuffer(10).state_dict(), filled().state_dict()
+    for name in ("lengths", "actions", "rewards", "teacher", "rows"):
+        assert empty[name].dtype == full[name].dtype
+        assert len(empty[name]) == 0
