@@ -136,3 +136,64 @@ def test_a_pools_folder_is_read_once(pool) -> None:
 def test_bad_options_are_refused(pool, options, message) -> None:
     with pytest.raises(ConfigError, match=message):
         DeviceAssignmentEnv(pool, **options)
+
+
+def test_without_options_fleets_are_drawn_and_their_devices_shuffled(pool) -> None:
+    env = DeviceAssignmentEnv(pool)
+    env.reset(seed=0)
+    numbers = [env.reset()[1]["fleet"] for _ in range(40)]
+    assert set(numbers) == set(range(6))
+    assert numbers[:6] != list(range(6))
+    assert len({env.reset(options={"fleet": 2})[1]["rows"].tobytes() for _ in range(8)}) > 1
+    plain = DeviceAssignmentEnv(pool, shuffle=False)
+    assert np.array_equal(plain.reset(options={"fleet": 2})[1]["rows"], pool[2].rows("db", plain.num_edges))
+
+
+def test_a_pool_is_gone_through_in_order_and_again_from_the_first(pool) -> None:
+    env = DeviceAssignmentEnv(pool, in_order=True)
+    assert [env.reset()[1]["fleet"] for _ in range(8)] == [0, 1, 2, 3, 4, 5, 0, 1]
+
+
+def test_fleets_without_a_pool_are_numbered_up_to_two_to_the_31() -> None:
+    env = DeviceAssignmentEnv(spec=FIXED, shuffle=False)
+    numbers = [env.reset(seed=3)[1]["fleet"], *(env.reset()[1]["fleet"] for _ in range(11))]
+    assert len(set(numbers)) == 12
+    assert 2**30 < max(numbers) < 2**31
+    assert np.array_equal(env.reset(seed=3)[1]["rows"], FIXED.solve(numbers[0]).rows("db", 3))
+
+
+def test_the_spaces_are_those_of_the_rows_and_edges(pool) -> None:
+    env = DeviceAssignmentEnv(pool)
+    assert env.action_space == gym.spaces.Discrete(4)  # the largest fleet has four edges
+    assert env.observation_space == gym.spaces.Box(-np.inf, np.inf, (4 * 9 + 8,), np.float32)
+    paper = DeviceAssignmentEnv(spec=FIXED, features="paper")
+    assert paper.observation_space == gym.spaces.Box(0.0, 1.0, (3 + 3,), np.float32)  # scaled to [0, 1]
+    assert DeviceAssignmentEnv(pool, num_edges=4).num_edges == 4
+
+
+def test_an_edge_below_zero_is_refused_and_changes_nothing(pool) -> None:
+    env = DeviceAssignmentEnv(pool, shuffle=False)
+    _, info = env.reset(options={"fleet": 1})
+    m = int(info["action_mask"].sum())
+    for bad in (-1, m):
+        with pytest.raises(ConfigError, match=f"action: edge {bad} of a fleet of {m} edges; accepted: 0 to {m - 1}$"):
+            env.step(bad)
+    row, reward, *_ = env.step(info["teacher"][0])
+    assert np.array_equal(row, info["rows"][1])
+    assert reward == 1.0
+
+
+def test_the_cost_reward_of_each_device_is_what_it_adds_to_the_objective(pool) -> None:
+    env = DeviceAssignmentEnv(pool, reward="cost", shuffle=False)
+    env.reset(options={"fleet": 3})
+    solved = pool[3]
+    h, m = len(solved.labels), len(solved.problem.bandwidth)
+    actions = [t % m for t in range(h)]
+    before = 0.0
+    for t, edge in enumerate(actions):
+        reward = env.step(edge)[1]
+        # The devices after t have no edge yet (-1), so that only their hops to the cloud are paid.
+        assignment = np.array([*actions[: t + 1], *[-1] * (h - t - 1)])
+        after = assignment_objective(solved.problem, assignment)
+        assert reward == pytest.approx((before - after) * h / solved.objective, rel=1e-9)
+        before = after
