@@ -10,7 +10,7 @@ import pytest
 
 from hflray.allocation import allocate_round
 from hflray.assignment import build_assigner
-from hflray.assignment.hfel import propose, search
+from hflray.assignment.hfel import HFEL, propose, search
 from hflray.assignment.objective import all_costs, round_problem
 from hflray.cost import Workload, round_cost
 from hflray.errors import ConfigError
@@ -290,3 +290,63 @@ def test_one_deadline_with_cvxpy_is_refused():
         build_assigner("hfel", method="cvxpy", coupling="joint")
     with pytest.raises(ConfigError, match="unknown coupling 'shared'"):
         build_assigner("hfel", coupling="shared")
+
+
+def test_without_options_it_is_the_papers_hfel_300():
+    assert (HFEL().transfers, HFEL().exchanges) == (100, 300)
+    assert HFEL().redraw is False  # a try that changes nothing counts, as in the figures of docs/design.md, D8
+    fleet, devices = random_round(6, num_devices=30, num_edges=3, scheduled=12)
+    work = Workload(model_bits=448 * 8192)
+    spelt_out = HFEL(100, 300, "geographic", "newton", False, "per_edge")
+    one, two = (h.assign(fleet, work, devices, np.random.default_rng(0)) for h in (HFEL(), spelt_out))
+    np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.parametrize("name", ["transfers", "exchanges"])
+def test_a_number_of_tries_is_a_whole_number_from_zero_on(name):
+    assert getattr(HFEL(**{name: 0}), name) == 0
+    for bad in (True, False, -1, 2.0, "3", None):
+        with pytest.raises(ConfigError, match=rf"assignment\.{name}: got {bad!r}; a whole number of at least 0"):
+            HFEL(**{name: bad})
+
+
+def test_transfers_come_first_and_exactly_as_many_as_asked():
+    """An exchange keeps the number of devices of each edge, and a transfer changes it."""
+    fleet, devices = random_round(8, num_devices=30, num_edges=3, scheduled=12)
+    work = Workload(model_bits=448 * 8192)
+    start = np.bincount(fleet.distance_m[devices].argmin(axis=1), minlength=3)
+    for coupling in ("per_edge", "joint"):
+        only_exchanges = HFEL(0, 200, coupling=coupling).assign(fleet, work, devices, np.random.default_rng(0))
+        np.testing.assert_array_equal(np.bincount(only_exchanges, minlength=3), start)
+        # After 60 transfers, exchanges change no number any more.
+        moved = [HFEL(60, e, coupling=coupling).assign(fleet, work, devices, np.random.default_rng(0)) for e in (0, 90)]
+        counts = [np.bincount(edges, minlength=3).tolist() for edges in moved]
+        assert counts[0] == counts[1] != start.tolist()
+        assert (moved[0] != moved[1]).any()
+
+
+@pytest.mark.parametrize("hop", [True, False])
+@pytest.mark.parametrize("redraw", [True, False])
+def test_the_search_with_cvxpy_is_the_search_with_newton(hop, redraw):
+    fleet, devices = random_round(5, num_devices=20, num_edges=3, scheduled=8)
+    work = Workload(model_bits=448 * 8192, delay_weight=0.6, cloud_hop=hop)
+    options = {"transfers": 8, "exchanges": 8, "redraw": redraw}
+    answers = [
+        HFEL(method=method, **options).assign(fleet, work, devices, np.random.default_rng(2))
+        for method in ("newton", "cvxpy")
+    ]
+    np.testing.assert_array_equal(*answers)
+    assert (answers[0] != fleet.distance_m[devices].argmin(axis=1)).any()
+
+
+def test_search_returns_the_objective_of_the_assignment_that_it_leaves():
+    fleet, devices = random_round(7, num_devices=30, num_edges=4, scheduled=15)
+    work = Workload(model_bits=448 * 8192, delay_weight=3.0)
+    problem, _ = round_problem(fleet, work, devices)
+    assignment = fleet.distance_m[devices].argmin(axis=1)
+    energy, delay = np.empty((2, 4))
+    value = search(problem, assignment, 30, np.random.default_rng(0).random((60, 2)), False, energy, delay)
+    cost = round_cost(fleet, work, devices, assignment, allocate_round(fleet, work, devices, assignment))
+    assert value == pytest.approx(cost.objective, rel=1e-8)
+    np.testing.assert_allclose(energy, cost.edge_energy_j, rtol=1e-8)
+    np.testing.assert_allclose(delay, cost.edge_delay_s, rtol=1e-8)
