@@ -233,3 +233,18 @@ def test_findings_and_needs_cannot_be_changed() -> None:
     ):  # fmt: skip
         with pytest.raises(FrozenInstanceError):
             setattr(thing, name, 0)
+
+
+def test_a_small_gap_is_above_or_below_and_never_both() -> None:
+    higher, lower = Gap.of([1.5, 1.625], [1.0, 1.125]), Gap.of([1.0, 1.125], [1.5, 1.625])
+    assert (higher.mean, higher.above, higher.below) == (0.5, True, False)
+    assert (lower.mean, lower.above, lower.below) == (-0.5, False, True)
+
+
+def test_a_curve_begins_where_all_runs_have_a_value() -> None:
+    name = "scheduling.name=ikc"
+    later = run({metrics.ACCURACY: [0.2, 0.4]}, name, "seed=0", steps=[2, 4])
+    full = run({metrics.ACCURACY: [0.1, 0.2, 0.3, 0.4, 0.5]}, name, "seed=1")
+    comparison = compare_fairly({"ikc": [later, full]}, NEEDS, metrics.ACCURACY)
+    # Step 1 is the second run's alone; at step 3 the first run has the value between its neighbours.
+    assert list(comparison.curve("ikc", metrics.ACCURACY).index) == [2, 3, 4]
