@@ -329,3 +329,8 @@ def test_the_message_counts_the_devices_of_the_class_that_is_too_small():
     labels = np.repeat([0, 1, 2], [100, 1, 100])
     with pytest.raises(DataError, match="16 samples of class 1 for its 2 devices, but the training set has 1;"):
         MajorityPartition(0.8)(labels, 6, np.full(6, 10), np.random.default_rng(0))
+
+
+def test_ranges_are_given_by_name_and_cannot_be_mixed_up():
+    with pytest.raises(TypeError, match="positional"):
+        device_sizes(balanced(2, 10), 3, np.random.default_rng(0), (1, 2), (3, 4))

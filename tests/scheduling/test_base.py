@@ -12,6 +12,8 @@ import pytest
 from hflray.errors import ConfigError
 from hflray.scheduling import ClusterScheduler, Scheduler, build_scheduler
 from hflray.scheduling.base import draw
+from hflray.scheduling.fedavg import FedAvg
+from hflray.scheduling.vkc import VKC
 
 
 def vkc(labels, h):
@@ -97,5 +99,13 @@ def test_an_offset_outside_the_clusters_is_refused_with_the_accepted_range():
     scheduler = vkc([0, 1, 2], 2)
     scheduler.load_state_dict(scheduler.state_dict() | {"offset": 2})
     assert scheduler.offset == 2
-    with pytest.raises(ConfigError, match="offset is 3; accepted: 0 to 2;"):
-        scheduler.load_state_dict(scheduler.state_dict() | {"offset": 3})
+    for offset in (3, 4, 99):
+        with pytest.raises(ConfigError, match=f"offset is {offset}; accepted: 0 to 2;"):
+            scheduler.load_state_dict(scheduler.state_dict() | {"offset": offset})
+
+
+@pytest.mark.parametrize("scheduler", [FedAvg, VKC])
+def test_the_counts_are_given_by_name_and_cannot_be_mixed_up(scheduler):
+    with pytest.raises(TypeError, match="positional"):
+        scheduler(2, 3, [0, 0, 0])
+    assert scheduler(num_devices=3, num_scheduled=2, clusters=[0, 0, 0]).num_scheduled == 2

@@ -204,3 +204,20 @@ def test_weights_are_compared_over_several_blocks():
     gaps = np.linalg.norm(points[:, None] - points[None], axis=-1)
     np.testing.assert_allclose(gaps[0], [0, 3, 4, 5], atol=1e-6)
     assert gaps[1, 2] == pytest.approx(5.0)
+
+
+def test_k_means_runs_with_one_thread(monkeypatch):
+    """With more, the partial sums of the centres are added in an order that changes from run to run."""
+    from sklearn.cluster import KMeans
+    from threadpoolctl import threadpool_info, threadpool_limits
+
+    threads, fit = [], KMeans.fit
+
+    def note(self, points):
+        threads.extend(pool["num_threads"] for pool in threadpool_info())
+        return fit(self, points)
+
+    monkeypatch.setattr(KMeans, "fit", note)
+    with threadpool_limits(limits=2):
+        cluster_devices(np.eye(4, dtype="f4"), 2, seed=0)
+    assert set(threads) == {1}

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hflray.errors import ConfigError
 from hflray.scheduling import build_scheduler
+from hflray.scheduling.ikc import IKC
 
 
 class FirstOfPool:
@@ -156,3 +157,8 @@ def test_a_damaged_record_is_refused_and_changes_nothing():
         with pytest.raises(ConfigError, match="record does not hold"):
             scheduler.load_state_dict(state | {"record": record, "offset": 0})
         assert json.dumps(scheduler.state_dict()) == before
+
+
+def test_the_counts_are_given_by_name_and_cannot_be_mixed_up():
+    with pytest.raises(TypeError, match="positional"):
+        IKC(2, 3, [0, 0, 0])
