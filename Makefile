@@ -3,8 +3,7 @@ VENV ?= .venv
 PYTHON := $(VENV)/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help install check format lint type test slow pythons golden cluster lock bench bench-check bench-keep \
-  queue queue-stop queue-status quickstart mutants
+.PHONY: $(shell sed -n 's/^\([a-z-]*\):.*## .*/\1/p' $(MAKEFILE_LIST))
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -31,6 +30,10 @@ test: ## Run the ordinary tests
 
 slow: ## Run the slow tests (real data at full size; needs $$HFLRAY_DATA)
 	$(PYTHON) -m pytest -m slow
+
+schema: ## Write the JSON Schema of sweep files, which editors read, again
+	$(PYTHON) -m hflray.sweep.schema > tune_configs/sweep.schema.json.new
+	@mv tune_configs/sweep.schema.json.new tune_configs/sweep.schema.json
 
 pythons: ## Run a short suite on every promised Python of this machine (the first run downloads their packages)
 	@.ci/pythons

@@ -18,8 +18,9 @@ def as_range(value: object) -> object:
     return (value, value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-Range = Annotated[tuple[float, float], BeforeValidator(as_range)]
-IntRange = Annotated[tuple[int, int], BeforeValidator(as_range)]
+# The second argument is what the JSON Schema of sweep files says (`hflray.sweep.schema`).
+Range = Annotated[tuple[float, float], BeforeValidator(as_range, json_schema_input_type=float | tuple[float, float])]
+IntRange = Annotated[tuple[int, int], BeforeValidator(as_range, json_schema_input_type=int | tuple[int, int])]
 
 
 def registered(kind: registry.Kind, name: str) -> str:

@@ -6,9 +6,9 @@ names Python's types and pydantic's rules, which do not help the author of a YAM
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from types import NoneType
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from collections.abc import Iterator, Mapping, Sequence
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -16,7 +16,10 @@ from pydantic_core import PydanticUndefined
 
 from hflray.errors import ConfigError, nearest
 
-_TYPES: dict[Any, str] = {int: "an integer", float: "a number", str: "a text", bool: "true or false"}
+_TYPES: dict[Any, str] = {
+    int: "an integer", float: "a number", str: "a text", bool: "true or false", list: "a list",
+    dict: "a mapping of settings",
+}  # fmt: skip
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -56,7 +59,7 @@ def explain(error: ValidationError, model: type[BaseModel], prefix: str = "") ->
             lines.append(f"{setting}: got {_shorten(value)}; {message[0].lower()}{message[1:]}")
         else:
             lines.append(
-                f"{setting}: got {_shorten(value)}; accepted: {_accepted(field)}"
+                f"{setting}: got {_shorten(value)}; accepted: {accepted(field)}"
                 + (f" ({field.description})" if field.description else "")
                 + _fix(field, value)
             )
@@ -76,7 +79,7 @@ def _locate(model: type[BaseModel], location: tuple[int | str, ...]) -> tuple[ty
         field = model.model_fields.get(str(part))
         if field is None:
             return model, None
-        inner = _strip_optional(field.annotation)[0]
+        inner = strip_optional(field.annotation)[0]
         if get_origin(inner) is dict:  # its keys are the user's, as in `sweep`, and its values may be sections
             inner = get_args(inner)[1]
             next(parts, None)
@@ -104,40 +107,52 @@ def _dotted(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
             yield prefix + name
 
 
-def _strip_optional(annotation: Any) -> tuple[Any, bool]:
+def strip_optional(annotation: Any) -> tuple[Any, bool]:
     """Return an annotation without ``Annotated`` and ``| None``, and whether it allowed None."""
     if get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
     arguments = get_args(annotation)
     if NoneType in arguments and len(arguments) == 2:
-        return _strip_optional(next(a for a in arguments if a is not NoneType))[0], True
-    return annotation, False
+        return strip_optional(next(a for a in arguments if a is not NoneType))[0], True
+    return annotation, NoneType in arguments
 
 
-def _accepted(field: FieldInfo) -> str:
+def accepted(field: FieldInfo) -> str:
     """Return what a setting accepts, in words: its type and its bounds."""
-    annotation, optional = _strip_optional(field.annotation)
-    if get_origin(annotation) is Literal:
-        text = " or ".join(repr(choice) for choice in get_args(annotation))
-    elif get_origin(annotation) is tuple:
-        element = get_args(annotation)[0]
-        text = "a list [a, b]" if element is str else f"{_TYPES.get(element, 'a value')}, or a range [low, high]"
+    annotation, optional = strip_optional(field.annotation)
+    text = _words(annotation, field.metadata)
+    return text + (", or null" if optional else "")
+
+
+def _words(annotation: Any, rules: Sequence[Any] = ()) -> str:
+    """Return what a type accepts, in words; `rules` are the bounds beside it."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _words(arguments[0], arguments[1].metadata if isinstance(arguments[1], FieldInfo) else ())
+    if origin is Literal:
+        text = " or ".join(repr(choice) for choice in arguments)
+    elif origin in (Union, UnionType):
+        text = " or ".join(_words(one) for one in arguments if one is not NoneType)
+    elif origin is tuple:
+        if arguments[-1] is not Ellipsis:
+            text = f"{_TYPES.get(arguments[0], 'a value')}, or a range [low, high]"
+        else:
+            text = "a list [a, b]" if arguments[0] is str else "a list of numbers"
     else:
-        text = _TYPES.get(annotation, str(annotation))
+        text = _TYPES.get(origin or annotation, str(annotation))
     bounds = [
         f"{word} {getattr(rule, name):g}"
-        for rule in field.metadata
+        for rule in rules
         for name, word in (("gt", "above"), ("ge", "at least"), ("lt", "below"), ("le", "at most"))
         if getattr(rule, name, None) is not None
     ]
     text += (" " + " and ".join(bounds)) if bounds else ""
-    text += ", not empty" if any(getattr(rule, "min_length", None) for rule in field.metadata) else ""
-    return text + (", or null" if optional else "")
+    return text + (", not empty" if any(getattr(rule, "min_length", None) for rule in rules) else "")
 
 
 def _fix(field: FieldInfo, value: object) -> str:
     """Return how to mend a value: the nearest choice if there is one, and the setting's default."""
-    annotation, _ = _strip_optional(field.annotation)
+    annotation, _ = strip_optional(field.annotation)
     choices = [str(choice) for choice in get_args(annotation)] if get_origin(annotation) is Literal else []
     hint = nearest(str(value), choices)
     default = field.default

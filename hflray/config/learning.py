@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticUndefined
 
-from hflray.config.base import IntRange, Range, Section, as_range, registered
+from hflray.config.base import IntRange, Range, Section, registered
 
 
 class TeacherConfig(Section):
@@ -84,9 +84,7 @@ class LearningConfig(Section):
     target_update_steps: int = Field(
         2000, ge=1, description="J, environment steps between updates of the target network"
     )
-    epsilon: Annotated[tuple[float, float], BeforeValidator(as_range)] = Field(
-        (1.0, 0.05), description="[first, last] probability of a random action"
-    )
+    epsilon: Range = Field((1.0, 0.05), description="[first, last] probability of a random action")
     epsilon_steps: int = Field(50_000, ge=1, description="environment steps until the last epsilon")
     training_intensity: float | None = Field(
         4.0, gt=0, description="transitions replayed for each transition sampled; null: set by update_every"

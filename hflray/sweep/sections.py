@@ -75,19 +75,19 @@ class Axis(Section):
 class SearchConfig(Section):
     """A search that replaces a fixed list: each trial's values depend on the results of earlier trials."""
 
-    name: Literal["optuna"] = "optuna"
+    name: Literal["optuna"] = Field("optuna", description="the search; Optuna's default sampler is TPE")
     metric: str = Field(
         metrics.OBJECTIVE_TO_TARGET, description="a metric of the glossary; its value at the end of a trial counts"
     )
-    mode: Literal["min", "max"] = "min"
+    mode: Literal["min", "max"] = Field("min", description="whether a small or a large value is better")
 
 
 class EarlyStoppingConfig(Section):
     """Asynchronous successive halving, which stops trials that are behind at their rungs."""
 
-    name: Literal["asha"] = "asha"
+    name: Literal["asha"] = Field("asha", description="the rule that stops trials")
     metric: str = Field(metrics.ACCURACY, description="a metric of the glossary, compared at equal rounds")
-    mode: Literal["min", "max"] = "max"
+    mode: Literal["min", "max"] = Field("max", description="whether a small or a large value is better")
     grace_rounds: int = Field(3, ge=1, description="rounds that every trial runs at least")
     reduction: int = Field(3, ge=2, description="n: one in n trials continues from a rung to the next")
 
@@ -100,9 +100,9 @@ class PopulationConfig(Section):
     value is drawn anew instead.
     """
 
-    name: Literal["pbt"] = "pbt"
+    name: Literal["pbt"] = Field("pbt", description="the method")
     metric: str = Field(metrics.ACCURACY, description="a metric of the glossary, compared at equal rounds")
-    mode: Literal["min", "max"] = "max"
+    mode: Literal["min", "max"] = Field("max", description="whether a small or a large value is better")
     every: int = Field(5, ge=1, description="rounds between exchanges; at an exchange all trials wait for each other")
     replaced: float = Field(0.25, gt=0, le=0.5, description="share of the trials that adopt another trial's state")
     redraw: float = Field(0.25, ge=0, le=1, description="probability that a value is drawn anew")
@@ -130,9 +130,11 @@ class TuneConfig(Section):
     stop: dict[str, float] = Field(
         {}, description="a trial ends once a metric reaches its bound here, by the metric's name"
     )
-    search: SearchConfig | None = None
-    early_stopping: EarlyStoppingConfig | None = None
-    population: PopulationConfig | None = None
+    search: SearchConfig | None = Field(None, description="a search that chooses values; null: none")
+    early_stopping: EarlyStoppingConfig | None = Field(
+        None, description="stopping of trials that are behind; null: none"
+    )
+    population: PopulationConfig | None = Field(None, description="population-based training; null: none")
 
     @field_validator("gpus_per_trial")
     @classmethod
@@ -176,12 +178,12 @@ class SweepFile(Section):
     """The contents of a sweep file."""
 
     name: str = Field("experiment", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="letters, digits, . _ -")
-    description: str = ""
-    task: TaskName = DEFAULT
-    experiment: dict[str, Any] = Field({})
-    sweep: dict[str, Axis] = Field({})
+    description: str = Field("", description="a line about the sweep, which lists and reports show")
+    task: TaskName = Field(DEFAULT, description="what each trial does")
+    experiment: dict[str, Any] = Field({}, description="the configuration that all trials share")
+    sweep: dict[str, Axis] = Field({}, description="the values of each swept key")
     tune: TuneConfig = TuneConfig()
-    tracking: TrackingConfig | None = None
+    tracking: TrackingConfig | None = Field(None, description="where runs are logged, in place of experiment.tracking")
 
     @field_validator("sweep", mode="before")
     @classmethod

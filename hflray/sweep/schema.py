@@ -1,0 +1,110 @@
+"""The JSON Schema of sweep files, with which an editor completes keys and marks mistakes while one writes.
+
+``tune_configs/sweep.schema.json`` holds it, and ``make schema`` writes it anew. A sweep file names it first::
+
+    # yaml-language-server: $schema=sweep.schema.json
+
+The schema knows types, bounds, choices and keys. Only hflray knows the rules that combine several settings, and the
+names that other packages register; ``--dry-run`` checks these too.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic import BaseModel
+
+from hflray import metrics, registry
+from hflray.config import ExperimentConfig
+from hflray.config.reference import sections
+from hflray.sweep.sections import SweepFile
+
+# Old editors read this version, and the schema uses nothing of newer ones.
+DRAFT = "http://json-schema.org/draft-07/schema#"
+# Texts that name something of the registry, by section and setting. Other names stay accepted, see above.
+NAMES: dict[tuple[str, str], registry.Kind] = {
+    ("SchedulingConfig", "name"): "scheduler",
+    ("AssignmentConfig", "name"): "assigner",
+    ("TeacherConfig", "name"): "assigner",
+    ("DataConfig", "name"): "dataset",
+    ("DataConfig", "partition"): "partition",
+}
+FREE = r"^(scheduling|assignment|learning\.teacher)\.options\.."  # keys of options may be swept one by one
+
+Schema = dict[str, Any]
+
+
+def sweep_schema() -> Schema:
+    """Return the schema of a sweep file."""
+    schema = SweepFile.model_json_schema(mode="validation")
+    experiment = ExperimentConfig.model_json_schema(mode="validation")
+    models: dict[str, Schema] = schema.pop("$defs") | experiment.pop("$defs") | {"ExperimentConfig": experiment}
+    for (section, name), kind in NAMES.items():
+        models[section]["properties"][name]["anyOf"] = [{"enum": sorted(registry.BUILTIN[kind])}, {"type": "string"}]
+        del models[section]["properties"][name]["type"]
+    for section in ("EarlyStoppingConfig", "PopulationConfig"):
+        models[section]["properties"]["metric"]["enum"] = sorted(metrics.PER_ROUND)
+    models["SearchConfig"]["properties"]["metric"]["enum"] = sorted(metrics.PER_ROUND + metrics.AT_THE_END)
+    models["TuneConfig"]["properties"]["stop"]["propertyNames"] = {"enum": sorted(metrics.PER_ROUND)}
+    axis = models["Axis"]
+    axis |= {"minProperties": 1, "maxProperties": 1}
+    for form, value in axis["properties"].items():  # null is the absence of a form, which an author leaves out
+        axis["properties"][form] = value["anyOf"][0] | {"description": value["description"]}
+    for form in ("grid", "zip", "choice"):
+        axis["properties"][form]["minItems"] = 1
+    for owner in (schema, *models.values()):
+        for name, value in owner["properties"].items():
+            if "$ref" in value:  # a section may be empty, as when all lines below its key are commented out
+                owner["properties"][name] = {"anyOf": [{"$ref": value["$ref"]}, {"type": "null"}]}
+    schema["properties"]["experiment"] = {"$ref": "#/$defs/ExperimentConfig"}
+    swept = {
+        "description": "the values of each swept key",
+        "type": "object",
+        "properties": {key: _axis_of(place) for key, place in _places(ExperimentConfig).items()},
+        "patternProperties": {FREE: {"$ref": "#/$defs/Axis"}},
+        "additionalProperties": False,
+    }
+    schema["properties"]["sweep"] = {"anyOf": [swept, {"type": "null"}]}
+    cleaned: Schema = _clean(schema | {"$defs": models})
+    return {"$schema": DRAFT, "title": "A sweep file of hflray"} | cleaned
+
+
+def _places(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
+    """Return the place in the schema of every setting and section of the configuration, by dotted key."""
+    owners = {"": ExperimentConfig.__name__} | {key: section.__name__ for key, section in sections(model)}
+    models: dict[str, type[BaseModel]] = {"": model} | dict(sections(model))
+    places = {}
+    for key, section in models.items():
+        dotted = f"{key}." if key else ""
+        for name in section.model_fields:
+            places[f"{dotted}{name}"] = f"#/$defs/{owners[key]}/properties/{name}"
+    return places
+
+
+def _axis_of(place: str) -> Schema:
+    """Return the schema of the axis of a setting: an axis whose listed values fit the setting."""
+    values = {"items": {"$ref": place}}
+    return {"allOf": [{"$ref": "#/$defs/Axis"}], "properties": dict.fromkeys(("grid", "zip", "choice"), values)}
+
+
+def _clean(node: Any) -> Any:
+    """Return a schema without pydantic's titles, and with pairs as draft 7 writes them."""
+    if isinstance(node, list):
+        return [_clean(value) for value in node]
+    if not isinstance(node, dict):
+        return node
+    cleaned = {key: _clean(value) for key, value in node.items() if not (key == "title" and isinstance(value, str))}
+    if "prefixItems" in cleaned:
+        first, *_ = cleaned.pop("prefixItems")
+        cleaned["items"] = first
+    return cleaned
+
+
+def text() -> str:
+    """Return the schema as the text of its file."""
+    return json.dumps(sweep_schema(), indent=1, ensure_ascii=False) + "\n"
+
+
+if __name__ == "__main__":
+    print(text(), end="")

@@ -1,0 +1,111 @@
+"""The list of settings is complete, and each numeric setting has a unit."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pytest
+import yaml
+from pydantic import Field
+
+from hflray.config import ExperimentConfig, Section, flatten
+from hflray.config.reference import SUFFIXES, UNITS, Setting, sections, settings, unit_of, yaml_of
+from hflray.errors import ConfigError
+from hflray.sweep import Axis, EarlyStoppingConfig, PopulationConfig, SearchConfig, TuneConfig
+
+
+def everything() -> list[Setting]:
+    rows = list(settings(ExperimentConfig))
+    for key, section in sections(ExperimentConfig):
+        rows += settings(section, f"{key}.")
+    for prefix, section in (
+        ("tune.", TuneConfig),
+        ("tune.search.", SearchConfig),
+        ("tune.early_stopping.", EarlyStoppingConfig),
+        ("tune.population.", PopulationConfig),
+        ("sweep.KEY.", Axis),
+    ):
+        rows += settings(section, prefix)
+    return rows
+
+
+def test_every_key_of_a_written_configuration_is_listed():
+    """`flatten` leaves out an empty mapping, so that `options` are not among the written keys."""
+    listed = [row.key for row in everything()]
+    assert len(listed) == len(set(listed))
+    written = flatten(ExperimentConfig().model_dump(mode="json"))
+    assert len(written) > 90
+    assert set(written) <= set(listed)
+
+
+def test_every_setting_has_a_meaning():
+    assert [row.key for row in everything() if not row.meaning] == []
+
+
+def test_the_defaults_are_yaml_of_the_written_configuration():
+    written = flatten(ExperimentConfig().model_dump(mode="json"))
+    rows = {row.key: row.default for row in everything()}
+    assert {key: yaml.safe_load(rows[key]) for key in written if "e-" not in rows[key]} == {
+        key: value for key, value in written.items() if "e-" not in rows[key]
+    }
+
+
+@pytest.mark.parametrize(
+    "key, unit",
+    [
+        ("fleet.noise_dbm_per_hz", "dBm/Hz"),
+        ("fleet.power_dbm", "dBm"),
+        ("fleet.edge_bandwidths_mhz", "MHz"),
+        ("fleet.min_distance_m", "m"),
+        ("fleet.path_loss_db", "dB"),
+        ("fleet.path_loss_slope_db", "dB per decade"),
+        ("fleet.samples", "samples"),
+        ("tune.samples", "1"),
+        ("cost.delay_weight", "J/s"),
+        ("cost.model_kb", "KB of 1024 bytes"),
+        ("assignment.polish_ms", "ms"),
+        ("learning.minutes", "min"),
+        ("data.name", ""),
+        ("training.cuda_graph", ""),
+    ],
+)
+def test_units(key, unit):
+    assert {row.key: row.unit for row in everything()}[key] == unit
+
+
+def test_each_unit_belongs_to_a_setting():
+    keys = [row.key.split(".") for row in everything()]
+    used = {part for key in keys for part in (key[-1], ".".join(key[-2:]))}
+    assert set(UNITS) <= used
+    assert {suffix for suffix in SUFFIXES if not any(key[-1].endswith(suffix) for key in keys)} == {"_s"}
+
+
+def test_a_number_without_a_unit_is_refused():
+    with pytest.raises(ConfigError, match=r"fleet.mass: has no unit; end its name in one, or add it to UNITS"):
+        unit_of("fleet.mass", "a number above 0")
+
+
+def test_a_section_is_walked():
+    class Inner(Section):
+        depth_m: float | None = Field(None, gt=0, description="how deep")
+
+    class Outer(Section):
+        inner: Inner = Inner()
+        maybe: Inner | None = None
+        kind: Literal["a", "b"] = Field("a", description="which")
+        options: dict[str, Any] = Field({}, description="more")
+
+    assert [key for key, _ in sections(Outer)] == ["inner", "maybe"]
+    assert list(settings(Outer)) == [
+        Setting("kind", "'a' or 'b'", "a", "", "which"),
+        Setting("options", "a mapping of settings", "{}", "", "more"),
+    ]
+    assert list(settings(Inner, "inner.")) == [
+        Setting("inner.depth_m", "a number above 0, or null", "null", "m", "how deep")
+    ]
+
+
+def test_defaults_are_written_as_in_yaml():
+    assert [yaml_of(value) for value in (None, True, (1.0, 2.5), "ikc", "", 2e-28, 5)] == [
+        "null", "true", "[1, 2.5]", "ikc", '""', "2e-28", "5",
+    ]  # fmt: skip
