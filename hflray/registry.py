@@ -56,20 +56,42 @@ BUILTIN: dict[Kind, dict[str, str]] = {
 }
 
 
+_ADDED: dict[tuple[Kind, str], Any] = {}  # what `register` has added in this process
+
+
 @cache
 def _table(kind: Kind) -> dict[str, str]:
     table = {point.name: point.value for point in entry_points(group=GROUPS[kind])}
     return table | BUILTIN[kind]
 
 
+def register(kind: Kind, name: str, implementation: Any) -> None:
+    """Add a name in this process, as a notebook does for a class in one of its cells.
+
+    The trials of a sweep run in other processes, which do not have the name; a package adds it there through an entry
+    point of the group in `GROUPS`. Registering a name again replaces what this function added before.
+
+    Args:
+        kind: what the implementation is.
+        name: the name that a configuration gives, such as ``scheduling.name: round_robin``.
+        implementation: the class or function, with the same contract as the built-in ones.
+
+    Raises:
+        ConfigError: the name is built in, or an installed package registers it.
+    """
+    if name in _table(kind):
+        raise ConfigError(f"{kind} '{name}': this name is taken; accepted: a new name; choose another")
+    _ADDED[kind, name] = implementation
+
+
 def names(kind: Kind) -> list[str]:
     """Return the known names of a kind, sorted."""
-    return sorted(_table(kind))
+    return sorted({*_table(kind), *(name for added, name in _ADDED if added == kind)})
 
 
 def check(kind: Kind, name: str, setting: str | None = None) -> str:
     """Return `name` if it is known; otherwise raise a ConfigError that lists the known names."""
-    if name not in _table(kind):
+    if name not in names(kind):
         raise ConfigError(
             f"{setting or kind}: unknown {kind} '{name}'{nearest(name, names(kind))}; known: {', '.join(names(kind))}; "
             f"use one of these, or install a package that adds it (entry point group '{GROUPS[kind]}')"
@@ -83,7 +105,9 @@ def resolve(kind: Kind, name: str) -> Any:
     Raises:
         ConfigError: the name is unknown, or its module cannot be imported.
     """
-    module, _, attribute = _table(kind)[check(kind, name)].partition(":")
+    if (kind, check(kind, name)) in _ADDED:
+        return _ADDED[kind, name]
+    module, _, attribute = _table(kind)[name].partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:

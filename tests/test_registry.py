@@ -82,3 +82,21 @@ def test_unknown_and_missing_options_are_refused(outside):
     # A TypeError inside the constructor is a bug and not a wrong option, so it must not become a ConfigError.
     with pytest.raises(TypeError):
         registry.build("assigner", "thing", size="two")
+
+
+def test_a_name_is_added_in_this_process_and_can_be_replaced_there(monkeypatch):
+    monkeypatch.setattr(registry, "_ADDED", {})
+    registry.register("assigner", "mine", Thing)
+    assert "mine" in registry.names("assigner")
+    assert "mine" not in registry.names("scheduler")
+    assert registry.build("assigner", "mine", size=1).size == 2
+    registry.register("assigner", "mine", dict)
+    assert registry.resolve("assigner", "mine") is dict
+
+
+@pytest.mark.parametrize("name", ["geographic", "thing"])
+def test_a_name_that_is_taken_cannot_be_added(name, outside, monkeypatch):
+    monkeypatch.setattr(registry, "_ADDED", {})
+    with pytest.raises(ConfigError, match=f"assigner '{name}': this name is taken; .* choose another"):
+        registry.register("assigner", name, Thing)
+    assert registry._ADDED == {}
