@@ -87,9 +87,9 @@ def unit_of(key: str, words: str) -> str:
         ConfigError: the setting is a number and neither its name nor `UNITS` gives its unit.
     """
     parts = key.split(".")
-    for known in (".".join(parts[-2:]), parts[-1]):
-        if known in UNITS:
-            return UNITS[known]
+    for ending in (".".join(parts[-2:]), parts[-1]):
+        if ending in UNITS:
+            return UNITS[ending]
     for suffix in sorted(SUFFIXES, key=len, reverse=True):
         if parts[-1].endswith(suffix):
             return SUFFIXES[suffix]
