@@ -27,8 +27,6 @@ from hflray.training import session
 from hflray.training.start import start_ray
 from hflray.tune.callback import ResultFile, SweepCallback, current_callback
 from hflray.tune.digests import TuneDigests
-
-
 from hflray.tune.head import head_watched
 from hflray.tune.live import discoverable
 from hflray.tune.mending import mend, place_of, put_back, salvage

@@ -1,0 +1,83 @@
+"""Every file of examples/ runs as it is shown, and prints what it promises."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hflray import registry
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run(name: str) -> None:
+    """Run an example in this process, as a notebook would run its cells."""
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory) -> Path:
+    """Return a folder in which the sweep of the examples has run."""
+    folder = tmp_path_factory.mktemp("examples")
+    env = os.environ | {"PYTHONPATH": str(EXAMPLES.parent)}
+    command = [sys.executable, "-m", "hflray.tune", str(EXAMPLES / "sweep.yaml"), "--quiet"]
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_the_examples_are_numbered_and_each_has_a_test():
+    names = [path.name for path in sorted(EXAMPLES.glob("*.py"))]
+    assert [name[:2] for name in names] == ["1_", "2_", "3_", "4_", "5_"]
+    assert set(re.findall(r'run\("(\d_\w+\.py)"\)', Path(__file__).read_text(encoding="utf-8"))) == set(names)
+
+
+def test_the_first_experiment(capsys):
+    run("1_first_experiment.py")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines[:4]] == [f"round {number}" for number in range(1, 5)]
+    assert [line.split(":")[0] for line in lines[4:7]] == ["edge 0", "edge 1", "edge 2"]
+    assert re.fullmatch(r"SHA-256 of the global model: [0-9a-f]{64}", lines[-1])
+
+
+def test_the_own_scheduler_takes_turns(capsys, monkeypatch):
+    monkeypatch.setattr(registry, "_ADDED", {})
+    run("2_own_scheduler.py")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["round_robin", "fedavg"] * 2
+    assert lines[2].split(maxsplit=1)[1] == str([1] * 20)  # 4 rounds of 5 out of 20 devices
+    assert lines[3].split(maxsplit=1)[1] != str([1] * 20)
+
+
+def test_the_assignment_study(capsys):
+    run("3_assignment_study.py")
+    heading, _, *rows = capsys.readouterr().out.splitlines()
+    assert heading.split("  ")[-1].strip() == "latency, ms"
+    table = {row[:12].strip(): [float(cell) for cell in row[12:].split()] for row in rows}
+    assert list(table) == ["geographic", "best gain", "HFEL-300", "local search", "D3QN"]
+    objective = {name: row[2] for name, row in table.items()}
+    assert objective["local search"] < objective["HFEL-300"] < objective["geographic"]
+    assert all(0 <= row[3] < 100 for row in table.values())
+
+
+def test_the_results_are_read(results, monkeypatch, capsys):
+    monkeypatch.chdir(results)
+    run("4_read_results.py")
+    text = capsys.readouterr().out
+    assert "4 runs, which differ in scheduling.name and the seed" in text
+    assert len(re.findall(r"^ *(?:ikc|fedavg) +[01] +[1-4] ", text, flags=re.M)) == 16
+    assert len(re.findall(r"round \d: devices \[\d+, \d+, \d+, \d+\]", text)) == 4
+    assert text.endswith("H = 4, L = 2\n")
+
+
+def test_the_own_figure_is_drawn(results, monkeypatch, capsys):
+    monkeypatch.chdir(results)
+    run("5_own_figure.py")
+    picture = results / capsys.readouterr().out.strip()
+    assert picture.read_bytes().startswith(b"\x89PNG")
