@@ -2,7 +2,7 @@
 
 A Ray makes a folder such as ``/tmp/ray/session_2026-01-31_…`` of 0.5 MB and more, with its logs and the results that
 Tune stages. It is removed when the process that started this Ray ends. It stays if something failed, because its logs
-and tracebacks say why, or if the process was killed; a later start removes all but the newest `KEPT` of these.
+and tracebacks say why, or if the process was killed; a later start removes all but the newest five of these.
 
 A file in the folder, which its process locks, marks a folder as hflray's. No folder of another program's Ray has it.
 """
@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 log = logging.getLogger(__name__)
 
 MARK = "hflray.lock"
-KEPT = 5  # how many folders of processes that failed or were killed stay on a machine
+MAX_ENDED_FOLDERS = 5  # how many folders of processes that failed or were killed stay on a machine
 
 _current: Session | None = None
 
@@ -109,12 +109,12 @@ def remove(folder: Path) -> None:
 
 
 def remove_ended(root: Path) -> None:
-    """Remove the marked folders in Ray's temporary folder whose processes have ended, except the newest `KEPT`."""
+    """Remove the marked folders in Ray's temporary folder whose processes have ended, except the newest five."""
     ended = []
     for mark in sorted(root.glob(f"session_*/{MARK}")):  # the names contain the time of the start
         lock = FileLock(mark, fallback_to_soft=False)
         with suppress(OSError, Timeout), lock.acquire(blocking=False):
             ended.append(mark.parent)
-    for folder in ended[:-KEPT]:
+    for folder in ended[:-MAX_ENDED_FOLDERS]:
         with suppress(OSError):
             remove(folder)

@@ -75,8 +75,8 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
         self._progress.resumed(trial.name, outcome.round or 0)
         if outcome.ended:
             product = self._task.product
-            kept = product_path(product, self._folder, trial.name) if product is not None else None
-            self._tracker.adopt(trial.name, [kept] if kept is not None and kept.exists() else [])
+            copy = product_path(product, self._folder, trial.name) if product is not None else None
+            self._tracker.adopt(trial.name, [copy] if copy is not None and copy.exists() else [])
             self._progress.ended(trial.name, trial.name, outcome.error, outcome.stopped)
 
     def record_tuner(self, place: str) -> None:

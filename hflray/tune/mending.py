@@ -95,15 +95,15 @@ def place_of(folder: SweepFolder) -> str:
     return folder.storage or str(folder.path.parent)
 
 
-def set_aside(place: str, name: str, known: Mapping[str, Sequence[str]] | None = None) -> tuple[list[str], bool]:
+def set_aside(place: str, name: str, accepted: Mapping[str, Sequence[str]] | None = None) -> tuple[list[str], bool]:
     """Rename the damaged files of Tune's state of the sweep `name` in the folder or bucket `place`.
 
     No pickle is loaded. If one file of a start is damaged or missing, all files of that start are set aside.
 
     Args:
         place, name: the folder or bucket, and the sweep in it.
-        known: the digests that each file may have, by the file's name. Any other content counts as damaged. None: all
-            contents are trusted; a JSON file that does not parse is damaged, and so is a pickle without its last
+        accepted: the digests that each file may have, by the file's name. Any other content counts as damaged. None:
+            all contents are trusted; a JSON file that does not parse is damaged, and so is a pickle without its last
             operation.
 
     Returns:
@@ -119,9 +119,11 @@ def set_aside(place: str, name: str, known: Mapping[str, Sequence[str]] | None =
     damaged: list[str] = []
     whole = False
     for start, present in sorted(starts.items(), reverse=True):
-        expected = {file for file in known or () if (match := STATE.fullmatch(file)) and match[1] == start}
+        expected = {file for file in accepted or () if (match := STATE.fullmatch(file)) and match[1] == start}
         broken = [
-            file for file in sorted(present | expected) if not _is_whole(system, f"{folder}/{file}", _of(known, file))
+            file
+            for file in sorted(present | expected)
+            if not _is_whole(system, f"{folder}/{file}", _of(accepted, file))
         ]
         if not broken:
             # Tune would make all trials once more if it had their states without the state of their generator.
@@ -131,15 +133,15 @@ def set_aside(place: str, name: str, known: Mapping[str, Sequence[str]] | None =
         for file in sorted(present):
             system.move(f"{folder}/{file}", f"{folder}/{DAMAGED}{file}")
     if TUNER not in names:
-        damaged += [TUNER] if known and TUNER in known else []
+        damaged += [TUNER] if accepted and TUNER in accepted else []
         whole = False
-    elif not _is_whole(system, f"{folder}/{TUNER}", _of(known, TUNER)):
+    elif not _is_whole(system, f"{folder}/{TUNER}", _of(accepted, TUNER)):
         damaged.append(TUNER)
         system.move(f"{folder}/{TUNER}", f"{folder}/{DAMAGED}{TUNER}")
         whole = False
     if not whole and not damaged:  # an earlier resume set the state aside and ended before Tune saved a new one
         damaged = sorted(file for file in names if file.startswith(DAMAGED))
-        damaged = damaged or sorted(file for file in known or () if STATE.fullmatch(file))  # all were removed
+        damaged = damaged or sorted(file for file in accepted or () if STATE.fullmatch(file))  # all were removed
     return damaged, whole
 
 
@@ -253,8 +255,8 @@ def _open_place(place: str) -> tuple[FileSystem, str]:
     return FileSystem.from_uri(place) if "://" in place else (LocalFileSystem(), place)
 
 
-def _of(known: Mapping[str, Sequence[str]] | None, file: str) -> Sequence[str] | None:
-    return None if known is None else known.get(file, ())
+def _of(accepted: Mapping[str, Sequence[str]] | None, file: str) -> Sequence[str] | None:
+    return None if accepted is None else accepted.get(file, ())
 
 
 def _is_whole(system: FileSystem, path: str, digests: Sequence[str] | None) -> bool:

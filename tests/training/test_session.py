@@ -10,7 +10,7 @@ import pytest
 from filelock import FileLock
 
 from hflray.training import session
-from hflray.training.session import KEPT, MARK, Session, own, remove, remove_ended
+from hflray.training.session import MARK, MAX_ENDED_FOLDERS, Session, own, remove, remove_ended
 
 
 def make(root: Path, number: int, marked: bool = True) -> Path:
@@ -56,7 +56,7 @@ def test_the_folder_stays_after_a_failure(tmp_path, monkeypatch: pytest.MonkeyPa
 
 
 def test_folders_that_stay_are_bounded_and_those_of_others_are_not_touched(tmp_path) -> None:
-    ended = [make(tmp_path, number) for number in range(KEPT + 3)]
+    ended = [make(tmp_path, number) for number in range(MAX_ENDED_FOLDERS + 3)]
     foreign = make(tmp_path, 50, marked=False)
     running = make(tmp_path, 0 + 40)
     with FileLock(running / MARK):
