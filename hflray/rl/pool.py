@@ -105,9 +105,10 @@ def read_spec(folder: Path) -> FleetSpec:
         if content["hash"] != spec.hash:
             raise ValueError("its checksum differs")
         return spec
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
         raise ConfigError(
-            f"learning.cache: {folder} holds no solved fleets ({error}); give another folder, or remove it"
+            f"learning.cache: {folder} holds no solved fleets ({str(error).splitlines()[0]}); give another folder, "
+            "or remove it"
         ) from error
 
 
