@@ -235,6 +235,10 @@ class Sender:
     def _send_rounds(self, key: str, box: _Outbox) -> None:
         path = self._journal.path(key)
         with self._lock:
+            for round in box.pending:  # a trial whose journal was damaged makes rounds again that the tracker has
+                if round.number <= box.sent:
+                    box.values |= round.values
+            box.pending = [round for round in box.pending if round.number > box.sent]
             batch, has_backlog, num_rounds = list(box.pending), box.has_backlog, box.num_rounds
             size = path.stat().st_size if has_backlog else 0
         if has_backlog:

@@ -10,7 +10,7 @@ import pytest
 from mlflow import MlflowClient
 
 from hflray.errors import ConfigError
-from hflray.tracking import Files, default_uri, sender
+from hflray.tracking import Files, Tracker, default_uri, sender
 from tests.conftest import small_config
 from tests.tracking.diary import Diary, until
 
@@ -45,6 +45,23 @@ def test_a_server_that_fails_costs_a_warning_and_nothing_is_lost(open_tracker, r
     lines = [json.loads(line) for line in (results / "three" / "journal" / "t1.jsonl").read_text().splitlines()]
     assert [line.get("round") for line in lines] == [None, 1, 2, 3, None]
     assert tracker.history("t1") == [(step, {"round/objective": step / 10}) for step in (1, 2, 3)]
+
+
+def test_rounds_that_a_trial_makes_again_are_not_sent_again(tmp_path, diary) -> None:
+    """Its journal was damaged or removed, so it began again before the tracker's last round."""
+    for last in (3, 5):
+        tracker = Tracker("http://127.0.0.1:9", "tests", "again", tmp_path, sinks=("diary",))
+        (sink,) = diary[-1:]
+        sink.last_rounds = {"t1": 3} if last == 5 else {}
+        tracker.start("t1", "again", small_config(), {})
+        until(lambda sink=sink: sink.of("open"))  # type: ignore[misc]
+        for step in range(1, last + 1):
+            tracker.round("t1", step, {"accuracy": step / 8})
+        tracker.finish("t1")
+        assert tracker.close()
+        assert sink.numbers("t1") == list(range(1, 4) if last == 3 else range(4, 6))
+        assert sink.of("end")[0][1].values == {"accuracy": last / 8}  # type: ignore[attr-defined]
+        (tmp_path / "journal" / "t1.jsonl").unlink()
 
 
 def test_rounds_made_while_the_server_is_away_are_kept_in_the_journal_only(open_tracker, results, monkeypatch) -> None:
