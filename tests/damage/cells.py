@@ -57,6 +57,8 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 def table(text: str, marker: str) -> dict[tuple[str, str], str]:
     """Return the cells of the table after ``<!-- marker -->`` by kind of file and damage."""
     lines = text.partition(f"<!-- {marker} -->\n")[2].partition("\n\n")[0].splitlines()
+    if not lines:
+        return {}
     rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip("|"))] for line in lines]
     return {(row[0], damage): cell for row in rows[2:] for damage, cell in zip(rows[0][1:], row[1:], strict=True)}
 
