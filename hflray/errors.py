@@ -26,6 +26,14 @@ class InfeasibleError(HflrayError):
     """An allocation problem has no solution, or no solver found one; the message names the edge."""
 
 
+class NoRoomError(HflrayError):
+    """A disk has less room than a sweep needs; the message names the folder, both sizes and the fix."""
+
+
+class WriteError(HflrayError):
+    """A file could not be written, because its disk is full, read-only or failing. The command exits with code 1."""
+
+
 class DivergedError(HflrayError):
     """Training produced weights that are not finite, or too large to aggregate; the message says where."""
 

@@ -18,7 +18,7 @@ import re
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -36,6 +36,11 @@ DISK_MESSAGES = {
     "attempt to write a readonly database": errno.EROFS,
     "Input/output error": errno.EIO,
     "disk I/O error": errno.EIO,
+}
+ADVICE = {
+    errno.ENOSPC: "free space there",
+    errno.EDQUOT: "free space there, or raise the quota",
+    errno.EIO: "check that disk",
 }
 
 
@@ -165,6 +170,22 @@ class Failure(NamedTuple):
         """The operating system's description, such as ``No space left on device``."""
         return os.strerror(self.number)
 
+    def line(self, place: str | Path, command: str, needed_bytes: int = 0) -> str:
+        """Return one line for the user.
+
+        Args:
+            place: the folder that is named if the path is not known.
+            command: the command that goes on.
+            needed_bytes: how much should be free there, if that is known.
+        """
+        path = self.path or Path(place)
+        room = ""
+        with suppress(OSError):
+            free = free_bytes(path)
+            room = f"; {size_text(free)} free" + (f", {size_text(needed_bytes)} needed" if free < needed_bytes else "")
+        advice = ADVICE.get(self.number, "make it writable")
+        return f"{path}: cannot be written ({self.reason}{room}); {advice}, then go on with: {command}"
+
 
 def disk_failure(error: BaseException | None) -> Failure | None:
     """Return the failure of a disk that caused `error`, or None if no disk is to blame.
@@ -206,6 +227,18 @@ def free_bytes(path: str | Path) -> int:
     if state.f_flag & os.ST_RDONLY or (state.f_files and not state.f_favail):
         return 0
     return state.f_bavail * state.f_frsize
+
+
+def fullest(paths: Iterable[str | Path]) -> Path:
+    """Return the one of these paths whose file system has the least free space."""
+
+    def free(path: str | Path) -> int:
+        try:
+            return free_bytes(path)
+        except OSError:  # it does not even answer
+            return -1
+
+    return Path(min(paths, key=free))
 
 
 def size_text(size_bytes: float) -> str:

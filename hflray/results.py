@@ -65,6 +65,12 @@ class SweepFolder:
     storage: str | None = None
     sinks: tuple[str, ...] = TrackingConfig().sinks
 
+    @property
+    def resume_command(self) -> str:
+        """The command that continues the sweep."""
+        place = "" if self.path.parent == Path("hflray_results").resolve() else f" --results {self.path.parent}"
+        return f"python -m hflray.tune --resume {self.path.name}{place}"
+
     def save(self, seal: bool = True) -> None:
         """Write ``sweep.json`` with a checksum and this user's seal.
 

@@ -191,6 +191,26 @@ def test_no_room_for_another_file_counts_as_no_room(monkeypatch, tmp_path) -> No
     assert free_bytes(tmp_path) == 0
 
 
+def test_the_fullest_disk_is_named(monkeypatch) -> None:
+    free = {"/a": 5, "/b": 3, "/c": 4}
+    monkeypatch.setattr(files, "free_bytes", free.__getitem__)
+    assert files.fullest(free) == Path("/b")
+
+
+def test_a_failure_is_one_line_with_path_room_and_command(monkeypatch) -> None:
+    monkeypatch.setattr(files, "free_bytes", lambda path: 2 * files.MIB)
+    line = files.Failure(errno.ENOSPC, Path("/a/b")).line("/c", "resume x", 9 * files.MIB)
+    assert line == (
+        "/a/b: cannot be written (No space left on device; 2.0 MiB free, 9.0 MiB needed); free space there, then go on "
+        "with: resume x"
+    )
+    line = files.Failure(errno.EROFS, None).line("/c", "resume x")
+    assert (
+        line
+        == "/c: cannot be written (Read-only file system; 2.0 MiB free); make it writable, then go on with: resume x"
+    )
+
+
 def test_sizes_are_readable() -> None:
     assert [size_text(n * 2**20) for n in (0, 0.44, 9.96, 512, 3.5 * 1024)] == [
         "0.0 MiB", "0.4 MiB", "10 MiB", "512 MiB", "3.5 GiB",

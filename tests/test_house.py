@@ -36,9 +36,10 @@ ROWS = tuple(quoted(cells[1]) for cells in design_table("rows"))
 ROW = {unit: row for row, units in enumerate(ROWS) for unit in units}
 # The imports that are allowed within a row. They must not form a cycle.
 WITHIN_A_ROW = {
-    *(("tune", unit) for unit in ("report", "compare", "sweep", "progress", "results", "preflight")),
+    *(("tune", unit) for unit in ("report", "compare", "sweep", "progress", "results", "preflight", "space")),
     *((unit, "sweep") for unit in ("results", "preflight")),
     ("compare", "results"),
+    *(("space", unit) for unit in ("preflight", "results", "sweep")),
     *(("report", unit) for unit in ("results", "sweep")),
     ("preflight", "progress"),
     *(("experiment", unit) for unit in ("grouping", "record", "scenario")),

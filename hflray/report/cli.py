@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hflray.errors import ConfigError, HflrayError, nearest
-from hflray.files import write
+from hflray.files import disk_failure, write
 from hflray.report import beside, choices_text, figures, page, tables
 from hflray.report.choices import Study, rank
 from hflray.report.explain import explain as explained
@@ -283,5 +284,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(f"error: {line}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:  # a folder that cannot be written, a full disk
+        failure = disk_failure(error)
+        if failure is not None:
+            command = shlex.join(["python", "-m", "hflray.report", *words])
+            print(f"error: {failure.line('report', command)}", file=sys.stderr)
+            sys.exit(1)
         print(f"error: {error.filename or 'report'}: {error.strerror or error}", file=sys.stderr)
         sys.exit(2)

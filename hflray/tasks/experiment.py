@@ -10,9 +10,12 @@ from hflray.errors import ConfigError
 from hflray.tasks.base import Job, Result, Results, Shown, Task
 
 if TYPE_CHECKING:
+    from hflray.config import ExperimentConfig
     from hflray.experiment import Experiment
 
 STATE = "state"  # the folder of the state in a checkpoint
+# Measured sizes in a state's JSON: all settings, and a device's cluster and place in the scheduler's lists.
+STATE_BYTES, DEVICE_BYTES = 4_000, 40
 DETAILED_DEVICES = 10_000  # larger fleets log no schedules, so that a line of the journal stays under 1 MB
 
 
@@ -57,6 +60,10 @@ class ExperimentTask(Task):
         from hflray import checkpoint
 
         return int(checkpoint.load(folder / STATE)["round"])
+
+    def saved_bytes(self, config: ExperimentConfig, model_bytes: int) -> tuple[int, int]:
+        """Return the bytes of the model, the configuration and the scheduler's numbers; there is no product."""
+        return model_bytes + STATE_BYTES + DEVICE_BYTES * config.fleet.num_devices, 0
 
 
 def save(experiment: Experiment, folder: Path) -> None:

@@ -76,6 +76,24 @@ class TrainAssignerTask(Task):
         except (ValueError, KeyError) as error:
             raise DamagedError(f"checkpoint {folder}: not a whole checkpoint ({error}); remove it") from error
 
+    def saved_bytes(self, config: ExperimentConfig, model_bytes: int) -> tuple[int, int]:
+        """Return the bytes of the state and of the policy.
+
+        RLlib saves the policy's network, its target and Adam's two moments in five copies of the policy's size. The
+        replay buffer has, for each transition, a row of 4-byte features and 14 bytes beside it.
+        """
+        import torch
+
+        from hflray.assignment.network import build_network
+        from hflray.rl.fleets import network_spec
+
+        spec = network_spec(config)
+        with torch.random.fork_rng(devices=[]):  # the new network draws weights, and no other draw may depend on it
+            policy = 4 * sum(parameter.numel() for parameter in build_network(spec).parameters())
+        steps = self.steps(config) or config.learning.buffer_capacity
+        transitions = min(steps, config.learning.buffer_capacity)
+        return 6 * policy + transitions * (4 * spec.row + 14), policy
+
     def steps(self, config: ExperimentConfig) -> int:
         """Return the steps of the environment, or 0 if a time limit ends the training."""
         return config.learning.env_steps or 0 if config.learning.minutes is None else 0

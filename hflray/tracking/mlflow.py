@@ -48,8 +48,9 @@ def client_of(uri: str) -> Any:
     """Return MLflow's client for a tracking URI."""
     from mlflow import MlflowClient
 
-    for name in ("mlflow", "alembic", "urllib3"):  # after the import, which sets their levels itself
-        logging.getLogger(name).setLevel(logging.ERROR)
+    # This comes after the import, which sets levels itself. They log tracebacks of errors that they also raise.
+    for name in ("mlflow", "alembic", "urllib3", "sqlalchemy"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     return MlflowClient(tracking_uri=uri)
 
 

@@ -10,8 +10,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from hflray.errors import ConfigError
+from hflray.files import disk_failure, free_bytes, size_text
 from hflray.tracking.journal import Journal, rounds_of
 from hflray.tracking.sink import Artifact, Ending, Round, Run, Sink, reason
 
@@ -78,6 +80,7 @@ class Sender:
         self._outboxes: dict[str, _Outbox] = {}
         self._needed = threading.Event()
         self._connected = self._closing = self._warned = False
+        self.disk_failed = False  # whether the tracker's disk on this machine was full or failed at the last attempt
         self._attempts_at_close = 0
         self._thread = threading.Thread(target=self._work, name=f"hflray-{sink.title}", daemon=True)
 
@@ -181,7 +184,7 @@ class Sender:
                     self._send(key, box)
                 if self._warned and waiting:
                     log.warning("%s at %s %s", self.sink.title, self.sink.where, self.sink.back)
-                    self._warned = False
+                    self._warned = self.disk_failed = False
             except Exception as error:
                 self._warn_once(error)
                 if self._closing and not self._retry_at_close():
@@ -205,12 +208,20 @@ class Sender:
         return self._attempts_at_close <= CLOSE_WITHIN_S
 
     def _warn_once(self, error: Exception) -> None:
-        if not self._warned:
-            log.warning(
-                "%s at %s %s; keeping the rounds for later: %s",
-                self.sink.title, self.sink.where, self.sink.away, reason(error),
-            )  # fmt: skip
+        failure, place = disk_failure(error), _local_path(self.sink.where)
+        self.disk_failed = failure is not None and place is not None
+        if self._warned:
+            return
         self._warned = True
+        title, where = self.sink.title, self.sink.where
+        if failure is not None and place is not None:
+            log.warning(
+                "%s at %s cannot be written (%s; %s free); the journal keeps the rounds, which are sent when there is "
+                "room, or by python -m hflray.tracking sync %s",
+                title, place, failure.reason, size_text(free_bytes(place)), self._journal.folder.parent,
+            )  # fmt: skip
+        else:
+            log.warning("%s at %s %s; keeping the rounds for later: %s", title, where, self.sink.away, reason(error))
 
     def _send(self, key: str, box: _Outbox) -> None:
         if not box.opened:
@@ -268,6 +279,8 @@ class Sender:
         try:
             self.sink.artifact(box.run, box.artifacts[0])
         except Exception as error:
+            if disk_failure(error) is not None:
+                raise  # the artifact waits for room, and nothing else would fit either
             box.failures += 1
             if box.failures < ARTIFACT_ATTEMPTS:
                 raise
@@ -275,3 +288,9 @@ class Sender:
         with self._lock:
             del box.artifacts[0]
             box.failures = 0
+
+
+def _local_path(where: str) -> Path | None:
+    """Return the path of a tracker on this machine, or None for the address of a server."""
+    path = where.removeprefix("sqlite:///")
+    return None if "://" in path else Path(path)

@@ -55,6 +55,10 @@ class Tracker:
         required: whether to raise if a tracker cannot be opened now, instead of warning and retrying.
         sinks: the names of the trackers, see `hflray.tracking.sink`.
 
+    Attributes:
+        disk_failed: whether `close` left something unsent because the tracker's disk on this machine was full or
+            failed.
+
     Raises:
         ConfigError: a tracker cannot be opened although `required`, or a name is unknown.
     """
@@ -70,6 +74,7 @@ class Tracker:
     ) -> None:
         self.uri, self.sweep, self.folder = uri, sweep, folder
         self.journal = Journal(folder)
+        self.disk_failed = False
         self._lock, self._keys = threading.Lock(), dict[str, None]()
         place = Place(uri, experiment, sweep, folder)
         opened = [registry.resolve("sink", name)(place) for name in sinks]
@@ -201,6 +206,7 @@ class Tracker:
         for sender in self._senders:
             if incomplete := sender.unsent():
                 complete = False
+                self.disk_failed |= sender.disk_failed
                 log.warning(
                     "%s has not received everything of %s. It is all in %s; %s: python -m hflray.tracking sync %s",
                     sender.sink.title, ", ".join(incomplete), self.journal.folder, sender.sink.later, self.folder,

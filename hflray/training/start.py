@@ -13,12 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from hflray.errors import ConfigError
+from hflray.files import MIB, free_bytes
 from hflray.training import session
 
 OBJECT_STORE_BYTES = 2 * 2**30  # for a Ray that we start: data sets and a few models; Ray spills the excess to disk
+SESSION_BYTES = 20 * MIB  # the files of a session of Ray in `ray_folder`, measured: 0.3 to 7 MiB
 CONNECT_S = 10.0  # how long a cluster's address may take to answer
 
 _starting: Future[int] | None = None  # the start that `start_soon` has begun
+
+
+def ray_folder() -> Path:
+    """Return the folder of Ray's sessions on this machine, as Ray chooses it."""
+    return Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp") / "ray"
 
 
 def start_soon() -> None:
@@ -26,12 +33,13 @@ def start_soon() -> None:
 
     Ray starts no workers in advance, because neither Tune's trials, which have an environment of their own, nor their
     actors could use them. A Ray that this process already has is not touched, so that `cancel_start` cannot end it.
+    Nothing is started on a full disk, about which the later check of the disks has a message.
     """
     global _starting
     ray = sys.modules.get("ray")  # importing Ray takes a second, which the thread below spends in the background
     if ray is not None and ray.is_initialized():
         return
-    if _starting is None and not os.environ.get("RAY_ADDRESS"):
+    if _starting is None and not os.environ.get("RAY_ADDRESS") and free_bytes(ray_folder()) > SESSION_BYTES:
         _starting = outcome = Future[int]()
 
         def begin() -> None:

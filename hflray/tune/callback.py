@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import math
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
+from ray.air.constants import EXPR_RESULT_FILE
 from ray.tune import Callback
 from ray.tune.logger import JsonLoggerCallback
+from ray.tune.utils.util import SafeFallbackEncoder
 
 from hflray import metrics
 from hflray.compare import Outcome
-from hflray.files import write
+from hflray.files import Failure, append_line, disk_failure, write
 from hflray.preflight import Checked
 from hflray.progress import SweepProgress
 from hflray.scenario import data_key
@@ -25,6 +30,7 @@ from hflray.tasks.base import Product
 from hflray.tracking import Files, FinalModel, Tracker
 from hflray.tune.digests import TUNER, TuneDigests
 from hflray.tune.mending import read_tuner
+from hflray.tune.room import RoomWatch
 from hflray.tune.stopping import CleanStop
 from hflray.tune.storage import Storage
 from hflray.tune.trial import NAME, trial_name
@@ -35,8 +41,31 @@ CHANGES = "hflray.population"  # settings that changed between rounds, [{"after_
 TRIM_EVERY_S = 5.0
 
 
+def _ends_the_sweep(method: Callable[..., None]) -> Callable[..., None]:
+    """Let a file that `method` cannot write end the sweep, and not only Tune's present step.
+
+    The error still reaches Tune, which then does not regard the trial as ended.
+    """
+
+    @wraps(method)
+    def guarded(self: SweepCallback, *arguments: Any, **options: Any) -> None:
+        try:
+            method(self, *arguments, **options)
+        except OSError as error:
+            path = Path(str(error.filename)) if error.filename else None
+            self.fail(disk_failure(error) or Failure(error.errno or errno.EIO, path))
+            raise
+
+    return guarded
+
+
 class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for it
-    """Pass Tune's events to the progress display, the tracker and the outcomes."""
+    """Pass Tune's events to the progress display, the tracker and the outcomes.
+
+    Attributes:
+        outcomes: the trials' outcomes by name.
+        failure: why a file of the sweep could not be written; None if all could.
+    """
 
     current: SweepCallback | None = None
 
@@ -50,9 +79,11 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
         storage: Storage | None = None,
         folder: Path = Path(),
         digests: TuneDigests | None = None,
+        watch: RoomWatch | None = None,
     ) -> None:
         self.file, self._checked, self._progress, self._tracker = file, checked, progress, tracker
-        self._stop, self._storage, self._folder = stop, storage, folder
+        self._stop, self._storage, self._folder, self._watch = stop, storage, folder, watch
+        self.failure: Failure | None = None
         self._task = find_task(file.task)
         self.outcomes: dict[str, Outcome] = {}
         self._trials: dict[str, Trial] = {}
@@ -79,6 +110,11 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
             self._tracker.adopt(trial.name, [copy] if copy is not None and copy.exists() else [])
             self._progress.ended(trial.name, trial.name, outcome.error, outcome.stopped)
 
+    def fail(self, failure: Failure) -> None:
+        """End the sweep, because a file could not be written."""
+        self.failure = self.failure or failure
+        self._stop.at_once()
+
     def record_tuner(self, place: str) -> None:
         """Record the digest of the file that Tune has written at its start into the folder or bucket `place`."""
         self._digests.add(TUNER, read_tuner(place, self._folder.name))
@@ -101,6 +137,9 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
         if self._staging == Path() and trials:
             self._staging = Path(trials[0].storage.experiment_driver_staging_path)
             self.get_state()  # Tune has staged its first state already
+        failure = None if self._watch is None else self._watch.step()
+        if failure is not None:
+            self.fail(failure)
         self._stop.step(trials)
 
     def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
@@ -111,6 +150,7 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
     def on_trial_save(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self._stop.saved(trial)
 
+    @_ends_the_sweep
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         sweep_trial = self._sweep_trial(trial)
         outcome = self.outcomes.setdefault(sweep_trial.name, Outcome(sweep_trial.name))
@@ -125,6 +165,7 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
             outcome.opened = True
         self._progress.started(sweep_trial.name, sweep_trial.name, self._task.total(sweep_trial.config))
 
+    @_ends_the_sweep
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
@@ -144,6 +185,7 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
         done, total, unit, text = self._task.progress(sweep_trial.config, index, values)
         self._progress.round(sweep_trial.name, sweep_trial.name, done, total, text, unit)
 
+    @_ends_the_sweep
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         sweep_trial = self._sweep_trial(trial)
         self._stop.saved(trial)
@@ -168,6 +210,7 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
             self._trimmed = time.monotonic()
             trim()
 
+    @_ends_the_sweep
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         sweep_trial = self._sweep_trial(trial)
         self._stop.saved(trial)
@@ -199,11 +242,17 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
 
 
 class ResultFile(JsonLoggerCallback):  # type: ignore[misc]
-    """Tune's record of a trial's results, ``result.json``, which is restored only if the local file is missing.
+    """Tune's record of a trial's results, ``result.json``, in whole lines, restored only if the local file is missing.
 
     Tune's own record restarts from the copy in the results' folder whenever a trial continues. The copy is seconds old,
     so that rounds of the members of a population were missing.
     """
+
+    def log_trial_result(self, iteration: int, trial: Any, result: dict[str, Any]) -> None:
+        """Append a line, all of it or nothing."""
+        if trial not in self._trial_files:
+            self.log_trial_start(trial)
+        append_line(Path(trial.local_path, EXPR_RESULT_FILE), json.dumps(result, cls=SafeFallbackEncoder))
 
     def _restore_from_remote(self, file_name: str, trial: Any) -> None:
         if not Path(trial.local_path, file_name).exists():

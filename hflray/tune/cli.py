@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -19,7 +20,8 @@ from rich.table import Table
 
 # Slow imports come later, while kernels are compiled and Ray starts.
 from hflray.compare import Outcome, closing_table, comparison_lines
-from hflray.errors import ConfigError, HflrayError
+from hflray.errors import ConfigError, HflrayError, WriteError
+from hflray.files import disk_failure
 from hflray.results import SweepFolder, find, new_folder, unfinished
 from hflray.sweep import SweepFile, Trial, expand, load_sweep, smoke, with_absolute_paths, with_data_root
 from hflray.tasks import find_task
@@ -165,6 +167,7 @@ def command(
         start_soon()
     with console.status("checking data and measuring this machine"):
         from hflray.preflight import check_trials, estimate
+        from hflray.space import demand
 
         # The head of a cluster may lack the GPU of its workers, so nothing is measured on it for trials on a GPU.
         can_measure = not os.environ.get("RAY_ADDRESS") or all(
@@ -178,6 +181,8 @@ def command(
             console.print(f"note: {note}", markup=False, highlight=False)
     if dry_run:
         console.print(estimate(folder.file, trials, checked, os.cpu_count() or 1), markup=False, highlight=False)
+        for line in demand(folder, trials, checked).lines():
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
         return
     if resume is None and not fresh:
         folder = _check_unfinished(folder, results)
@@ -249,12 +254,12 @@ def _farewell(folder: SweepFolder, outcomes: Sequence[Outcome], tracker: Tracker
         if outcome.stopped:
             console.print(f"{outcome.name}: stopped early: {outcome.stopped}", **plain)
     if not folder.finished:
-        console.print(f"unfinished; go on with: python -m hflray.tune --resume {folder.path.name}{place}", **plain)
+        console.print(f"unfinished; go on with: {folder.resume_command}", **plain)
         raise typer.Exit(INTERRUPTED)
     failed = [outcome for outcome in outcomes if outcome.error]
     for outcome in failed:
         console.print(f"{outcome.name}: failed: {outcome.error}", style="red", **plain)
-    if failed:
+    if failed or tracker.disk_failed:
         raise typer.Exit(1)
 
 
@@ -266,12 +271,14 @@ def main() -> None:
     except HflrayError as error:
         for line in str(error).splitlines():
             print(f"error: {line}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(1 if isinstance(error, WriteError) else 2)
     except OSError as error:  # the results folder cannot be written or the disk is full
+        failure = disk_failure(error)
+        if failure is not None:
+            print(f"error: {failure.line('results', shlex.join(sys.argv))}", file=sys.stderr)
+            sys.exit(1)
         problem = f"{error.filename or 'results'}: {error.strerror or error}"
-        print(
-            f"error: {problem}; free space, make the folder writable, or give another with --results", file=sys.stderr
-        )
+        print(f"error: {problem}; make the folder writable, or give another with --results", file=sys.stderr)
         sys.exit(2)
     finally:
         cancel_start()

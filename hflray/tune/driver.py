@@ -14,12 +14,14 @@ from typing import Any
 from rich.console import Console
 
 from hflray.compare import Outcome
-from hflray.errors import ConfigError
+from hflray.errors import ConfigError, HflrayError, WriteError
+from hflray.files import Failure, disk_failure, fullest
 from hflray.preflight import Checked
 from hflray.progress import SweepProgress
 from hflray.provenance import release
 from hflray.results import SweepFolder, claimed
 from hflray.seal import refuse_links
+from hflray.space import Demand, checkpoints_to_keep, demand
 from hflray.sweep import SweepFile, Trial
 from hflray.tasks import find_task
 from hflray.tracking import Tracker, titles
@@ -33,6 +35,7 @@ from hflray.tune.mending import mend, place_of, put_back, salvage
 from hflray.tune.nodes import check_nodes, check_resources
 from hflray.tune.placement import Placement
 from hflray.tune.population import Population
+from hflray.tune.room import Room, RoomWatch
 from hflray.tune.stopping import CleanStop
 from hflray.tune.storage import Storage, check_storage
 from hflray.tune.trial import NAME, run_trial
@@ -63,12 +66,47 @@ def run_sweep(
     Raises:
         ConfigError: there is no cluster, its nodes differ, it has fewer CPUs or GPUs than a trial needs, the storage
             cannot be written, or a required tracking store cannot be opened.
+        NoRoomError: a disk has less room than the sweep needs.
+        WriteError: a file cannot be written, because its disk is full, read-only or failing. The sweep can be resumed.
     """
+    needed = demand(folder, trials, checked)
+    warnings = needed.check()
+    try:
+        return _run(folder, trials, checked, console, needed, warnings, resume, require_tracking, quiet, trust)
+    except HflrayError:
+        raise
+    except Exception as error:
+        failure = disk_failure(error)
+        if failure is None:
+            raise
+        raise _write_error(folder, failure, needed) from error
+
+
+def _write_error(folder: SweepFolder, failure: Failure, needed: Demand) -> WriteError:
+    place = fullest(Room.of(folder.path.name, needed).folders())
+    return WriteError(failure.line(place, folder.resume_command, needed.reserve_bytes))
+
+
+def _run(
+    folder: SweepFolder,
+    trials: Sequence[Trial],
+    checked: Checked,
+    console: Console,
+    needed: Demand,
+    warnings: Sequence[str],
+    resume: bool,
+    require_tracking: bool,
+    quiet: bool,
+    trust: bool,
+) -> tuple[list[Outcome], Tracker]:
+    """Do what `run_sweep` does, with what the sweep needs and the warnings of that check."""
     file = folder.file
     count = file.tune.samples if file.tune.search else len(trials)
     if resume:
         refuse_links(folder.path)
     with claimed(folder.path), SweepProgress(console, count, quiet) as progress:
+        for warning in warnings:
+            progress.line(f"warning: {warning}")
         digests, whole = mend(folder, progress.line, trust) if resume else (TuneDigests(folder.path), False)
         with progress.phase("starting Ray"):
             cpus = start_ray()
@@ -90,13 +128,19 @@ def run_sweep(
             storage.send()
         saves = find_task(file.task).saves and any(trial.config.checkpoint.every for trial in trials)
         stop = CleanStop(folder.path.name, saves, progress.line)
-        callback = SweepCallback(file, checked, progress, tracker, stop, storage, folder.path, digests)
+        watch = RoomWatch(Room.of(folder.path.name, needed), progress)
+        callback = SweepCallback(file, checked, progress, tracker, stop, storage, folder.path, digests, watch)
         if resume:
             for trial in trials:
                 callback.take_over(trial)
-        go_on = f"python -m hflray.tune --resume {folder.path.name} --results {folder.path.parent}"
-        with stop, discoverable(), head_watched(go_on):
-            _fit(folder, trials, checked, callback, placement, whole)
+        with stop, watch, discoverable(), head_watched(folder.resume_command):
+            try:
+                _fit(folder, trials, checked, callback, placement, whole, watch.room)
+            except Exception:
+                if callback.failure is None:  # otherwise this error is a consequence
+                    raise
+        if callback.failure is not None:
+            raise _write_error(folder, callback.failure, needed)
         listed = [callback.outcomes.setdefault(t.name, Outcome(t.name)) for t in trials] if not file.tune.search else []
         outcomes = listed or list(callback.outcomes.values())
         if any(outcome.error for outcome in outcomes):
@@ -118,6 +162,7 @@ def _fit(
     callback: SweepCallback,
     placement: Placement,
     whole: bool,
+    room: Room,
 ) -> None:
     """Run the trials with Tune, which continues from its own state if `whole` says that this state is complete.
 
@@ -151,6 +196,7 @@ def _fit(
         datasets={key: ray.put(dataset) for key, dataset in checked.datasets.items()},
         settled=settled,
         expected=release() if os.environ.get("RAY_ADDRESS") else None,
+        room=room,
     )
 
     trainable = tune.with_resources(function, placement)
@@ -183,18 +229,13 @@ def _fit(
                     verbose=0,
                     stop={f"metrics/{name}": bound for name, bound in file.tune.stop.items()} or None,
                     failure_config=tune.FailureConfig(max_failures=file.tune.max_failures),
-                    checkpoint_config=tune.CheckpointConfig(num_to_keep=_checkpoints_to_keep(file)),
+                    checkpoint_config=tune.CheckpointConfig(num_to_keep=checkpoints_to_keep(file)),
                 ),
             )
         callback.record_tuner(place)
         tuner.fit()
     except KeyboardInterrupt:
         pass  # the second Ctrl-C stops without saving; earlier states are on the disk
-
-
-def _checkpoints_to_keep(file: SweepFile) -> int:
-    """Return how many checkpoints a trial keeps: the last two, and those that a population may still adopt."""
-    return 2 + (file.tune.population.every if file.tune.population is not None else 0)
 
 
 def _space(file: SweepFile, trials: Sequence[Trial]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ class CleanStop:
         self._key, self._saves, self._say = _key(sweep), saves, say
         self._tune_handler: Any = None
         self._handler_before: Any = signal.SIG_DFL
-        self._pressed = False
+        self._pressed = self._at_once = False
         self._waiting: set[str] | None = None
 
     def __enter__(self) -> CleanStop:
@@ -44,6 +44,9 @@ class CleanStop:
         """React to a signal. Tune's loop calls this in every step with its trials."""
         if self._tune_handler is None:  # by now Tune has set its own handler, which ends the loop
             self._tune_handler = signal.signal(signal.SIGINT, self._on_signal)
+        if self._at_once:
+            self._at_once = False
+            self._stop_tune()
         if not self._pressed:
             return
         if self._waiting is None:
@@ -59,6 +62,10 @@ class CleanStop:
         """Record that a trial has a new checkpoint or has ended."""
         if self._waiting is not None:
             self._waiting.discard(trial.trial_id)
+
+    def at_once(self) -> None:
+        """Stop Tune after its present step without waiting for the trials, because they could not save their states."""
+        self._at_once = True
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._pressed:

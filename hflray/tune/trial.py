@@ -17,6 +17,7 @@ from pyarrow.fs import FileSelector, FileType
 from hflray.config import ExperimentConfig
 from hflray.errors import HflrayError, WorkerLostError
 from hflray.experiment import Experiment
+from hflray.files import disk_failure
 from hflray.provenance import differences, release
 from hflray.scenario import Scenario, data_key
 from hflray.sweep import SweepFile, make_trial
@@ -24,6 +25,7 @@ from hflray.tasks import Job, Result, Saved, find_task
 from hflray.tune.live import LiveTrial
 from hflray.tune.mending import SALVAGED
 from hflray.tune.population import score
+from hflray.tune.room import Room
 from hflray.tune.shared import share
 from hflray.tune.stopping import stop_requested
 
@@ -77,11 +79,13 @@ def run_trial(
     datasets: dict[Any, Any],
     settled: dict[str, dict[str, Any]] | None = None,
     expected: dict[str, str] | None = None,
+    room: Room | None = None,
 ) -> None:
     """Run the trial with the values ``params["values"]`` of the sweep `file`. This is the function that Tune calls.
 
     A mistake or a diverged model is reported as a result, ``{"error": …}``, because another attempt would fail in the
-    same way. An error from a lost process or actor reaches Tune, which restarts the trial from its last checkpoint.
+    same way. An error from a lost process or actor reaches Tune, which restarts the trial from its last checkpoint. A
+    disk that is full or fails ends the sweep: the trial tells the driver, and waits for its end.
 
     Args:
         params: Tune's parameters of the trial.
@@ -89,6 +93,7 @@ def run_trial(
         datasets: Ray references to the data sets, by `data_key`; the driver has loaded each once.
         settled: settings of `training` that the driver has measured, such as the kernel, by the trial's name.
         expected: the driver's `release`. A node that joined later may run another one.
+        room: the disks at whose reserve the trial pauses; None: it never pauses.
     """
     from ray import tune
 
@@ -113,11 +118,18 @@ def run_trial(
         )
         with closing(find_task(sweep.task).run(job)) as results:
             for result in results:
+                if room is not None:
+                    room.wait(trial_id())
                 saves = result.save is not None and (result.due or (bool(every) and stop_requested(name)))
                 _report(result, sweep, saves)
     except WorkerLostError:
         raise
-    except HflrayError as error:
+    except Exception as error:
+        failure = disk_failure(error)
+        if failure is not None and room is not None:
+            room.fail(failure)
+        if not isinstance(error, HflrayError):
+            raise
         tune.report({"round": -1, "metrics": {}, "error": str(error)})
 
 

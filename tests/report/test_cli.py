@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from hflray.report import tables
 from hflray.report.cli import CONFIGS, main
 
 
@@ -36,6 +39,18 @@ def test_a_sweep_and_its_export_have_the_same_report(results, tmp_path, capsys, 
     code, out, _ = call(capsys, "explain", "digits-H6-λ1-ikc-geographic-s0", "--round", "2", "--from", "exports")
     assert code == 0
     assert "round 2: 6 of 12 devices at 3 edges" in out
+
+
+def test_a_full_disk_is_one_line_with_the_command(results, tmp_path, capsys, monkeypatch) -> None:
+    def full(path: Path, text: str) -> Path:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(tables, "write_file", full)
+    code, _, err = call(capsys, "tiny", "--results", str(results), "--out", str(tmp_path))
+    assert code == 1
+    (line,) = err
+    assert line.startswith(f"error: {tmp_path / 'summary.md'}: cannot be written (No space left on device; ")
+    assert line.endswith(f"go on with: python -m hflray.report show tiny --results {results} --out {tmp_path}")
 
 
 def test_a_figure_that_cannot_be_drawn_is_reported_and_the_other_is_drawn(results, tmp_path, capsys) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import threading
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
@@ -223,3 +226,66 @@ def test_a_tracker_that_may_wait_and_is_required_is_opened_at_once(open_tracker,
     tracker = open_tracker("required", sinks=("diary",), required=True)
     assert opened == ["now"]
     assert tracker.close()
+
+
+def test_a_full_disk_costs_one_line_with_the_command_and_drops_no_artifact(
+    open_tracker, results, monkeypatch, caplog
+) -> None:
+    monkeypatch.setattr(sender, "RETRY_AFTER_S", 0.02)
+    tracker = open_tracker("full")
+    tracker.start("t1", "patient", small_config(), {})
+    while not tracker.run_ids():
+        threading.Event().wait(0.02)
+    whole = {name: getattr(MlflowClient, name) for name in ("log_batch", "log_artifact")}
+    attempts: list[str] = []
+
+    def full(name: str) -> Callable[..., None]:
+        def call(*_: object, **__: object) -> None:
+            attempts.append(name)
+            raise RuntimeError("(sqlite3.OperationalError) database or disk is full")
+
+        return call
+
+    monkeypatch.setattr(MlflowClient, "log_batch", full("log_batch"))
+    tracker.round("t1", 1, {"round/objective": 0.5})
+    while attempts.count("log_batch") < 3:
+        threading.Event().wait(0.02)
+    monkeypatch.setattr(MlflowClient, "log_artifact", full("log_artifact"))
+
+    def made(folder: Path) -> list[Path]:
+        (folder / "a.txt").write_text("a")
+        return [folder / "a.txt"]
+
+    tracker.artifact("t1", Files(made))
+    monkeypatch.setattr(MlflowClient, "log_batch", whole["log_batch"])
+    while attempts.count("log_artifact") < sender.ARTIFACT_ATTEMPTS + 2:
+        threading.Event().wait(0.02)
+    (line,) = [record.getMessage() for record in caplog.records if "cannot be written" in record.getMessage()]
+    assert line.startswith(f"MLflow at {results / 'mlflow.db'} cannot be written (No space left on device; ")
+    assert line.endswith(f"python -m hflray.tracking sync {results / 'full'}")
+    assert tracker._senders[0].disk_failed
+    monkeypatch.setattr(MlflowClient, "log_artifact", whole["log_artifact"])
+    tracker.finish("t1")
+    assert tracker.close()
+    assert not tracker.disk_failed
+    assert "a.txt" in {
+        artifact.path for artifact in MlflowClient(default_uri(results)).list_artifacts(tracker.run_ids()[0])
+    }
+
+
+def test_an_end_on_a_full_disk_is_remembered(open_tracker, results, monkeypatch, caplog) -> None:
+    monkeypatch.setattr(sender, "CLOSE_WITHIN_S", 0.2)
+    monkeypatch.setattr(sender, "RETRY_AFTER_S", 0.02)
+    tracker = open_tracker("never")
+    tracker.start("t1", "patient", small_config(), {})
+    while not tracker.run_ids():
+        threading.Event().wait(0.02)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(MlflowClient, "log_batch", full)
+    tracker.round("t1", 1, {"round/objective": 0.5})
+    assert not tracker.close(0.2)
+    assert tracker.disk_failed
+    assert f"python -m hflray.tracking sync {results / 'never'}" in caplog.text

@@ -60,12 +60,10 @@ def sweep(tmp_path) -> Path:
     return tmp_path
 
 
-def start(folder: Path, *arguments: str, **settings: str) -> subprocess.Popen[str]:
+def start(folder: Path, *arguments: str, stdout: Any = subprocess.PIPE, **settings: str) -> subprocess.Popen[str]:
     env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "120"} | settings
     command = [sys.executable, "-m", "hflray.tune", *arguments]
-    process = subprocess.Popen(
-        command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    process = subprocess.Popen(command, cwd=folder, env=env, stdout=stdout, stderr=subprocess.STDOUT, text=True)
     started.append(process)
     return process
 

@@ -74,6 +74,17 @@ def test_the_second_signal_stops_at_once(ray_session) -> None:
             signal.raise_signal(signal.SIGINT)
 
 
+def test_a_failed_write_stops_without_a_signal(ray_session) -> None:
+    sweep = Sweep()
+    with sweep.stop as stop:
+        stop.at_once()  # Tune has not set its handler yet
+        assert sweep.ended == 0
+        stop.step(TRIALS)
+        stop.step(TRIALS)
+        assert sweep.ended == 1
+        assert sweep.lines == []
+
+
 def test_a_sweep_that_saves_no_state_stops_at_once(ray_session) -> None:
     sweep = Sweep(saves=False)
     with sweep.stop as stop:

@@ -19,7 +19,7 @@ import typer
 from rich.console import Console
 
 from hflray.errors import ConfigError, HflrayError
-from hflray.files import write
+from hflray.files import disk_failure, write
 from hflray.tune.frozen import commit_of, git
 from hflray.tune.items import QueueFile, find_item, load_items
 from hflray.tune.queue.lock import PAUSE, holder, locked, only_one
@@ -254,5 +254,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(f"error: {line}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:  # the folder cannot be written or the disk is full
+        failure = disk_failure(error)
+        if failure is not None:
+            print(f"error: {failure.line('queue', 'make queue')}", file=sys.stderr)
+            sys.exit(1)
         print(f"error: {error.filename or 'queue'}: {error.strerror or error}", file=sys.stderr)
         sys.exit(2)
