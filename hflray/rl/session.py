@@ -26,6 +26,7 @@ from hflray.rl.evaluation import Evaluation, Quality
 from hflray.rl.files import PROGRESS, RLLIB
 from hflray.rl.fleets import FleetSpec, held_out, network_spec, reporting
 from hflray.rl.pool import FleetPool, prepare
+from hflray.training.start import start_local_ray
 
 OBJECT_STORE_BYTES = 100 * 2**20
 Report = Callable[[str, int, int], None]  # (name of the set of fleets, number solved, number of all)
@@ -232,11 +233,4 @@ def quiet_ray() -> None:
 def ensure_ray() -> None:
     """Start a small local Ray, which RLlib requires, unless Ray is running, as it is within Tune."""
     if not ray.is_initialized():
-        ray.init(
-            address="local",
-            num_cpus=1,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level="ERROR",
-            object_store_memory=OBJECT_STORE_BYTES,
-        )
+        start_local_ray(num_cpus=1, object_store_memory=OBJECT_STORE_BYTES)

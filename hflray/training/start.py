@@ -1,13 +1,20 @@
-"""The start of Ray for this process: it uses its own session, joins a cluster, or starts Ray on this machine."""
+"""The start of Ray for this process: it uses its own session, joins a cluster, or starts Ray on this machine.
+
+A Ray that hflray starts listens on the loopback interface only, so that no other machine can reach it.
+"""
 
 from __future__ import annotations
 
+import inspect
+import logging
 import os
 import platform
 import socket
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +23,10 @@ from hflray.errors import ConfigError
 from hflray.files import MIB, free_bytes
 from hflray.training import session
 
+log = logging.getLogger(__name__)
+
+LOOPBACK = "127.0.0.1"
+QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
 OBJECT_STORE_BYTES = 2 * 2**30  # for a Ray that we start: data sets and a few models; Ray spills the excess to disk
 SESSION_BYTES = 20 * MIB  # the files of a session of Ray in `ray_folder`, measured: 0.3 to 7 MiB
 CONNECT_S = 10.0  # how long a cluster's address may take to answer
@@ -113,23 +124,20 @@ def _start(num_cpus: int | None, more: dict[str, Any]) -> int:
     from ray.exceptions import AuthenticationError
 
     if not ray.is_initialized():
-        options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
         # The address is passed as an argument because Ray may start a new cluster when the environment says "auto".
         address = os.environ.get("RAY_ADDRESS")
-        if address:
-            options["address"] = address
-        else:
-            # This is for the processes that Ray starts. One process serves several trials, each in a new thread. By
-            # default glibc gives nearly every thread its own heap, and each heap keeps its peak size.
-            os.environ.setdefault("MALLOC_ARENA_MAX", "2")
-            # Without "local", Ray would join any cluster that runs on this machine.
-            options |= {"address": "local", "num_cpus": num_cpus}
-            options |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES, **more}
         reachable = False
         try:
-            reachable = _is_reachable(address)
-            context = _init(options)
-        except (AuthenticationError, OSError, ValueError, RuntimeError) as error:
+            if address:
+                reachable = _is_reachable(address)
+                ray.init(address=address, **QUIET)
+            else:
+                # This is for the processes that Ray starts. One process serves several trials, each in a new thread. By
+                # default glibc gives nearly every thread its own heap, and each heap keeps its peak size.
+                os.environ.setdefault("MALLOC_ARENA_MAX", "2")
+                context = start_local_ray(num_cpus=num_cpus, object_store_memory=OBJECT_STORE_BYTES, **more)
+                session.own(Path(context.address_info["session_dir"]), partial(ray.shutdown, wait_for_processes=True))
+        except (AuthenticationError, OSError, ValueError, OverflowError, RuntimeError) as error:
             # For a wrong token Ray often reports only that it could not connect.
             if isinstance(error, AuthenticationError) or (reachable and isinstance(error, ConnectionError)):
                 raise ConfigError(
@@ -143,6 +151,46 @@ def _start(num_cpus: int | None, more: dict[str, Any]) -> int:
                 f"RAY_ADDRESS: cannot join a cluster at '{address}' as {versions} ({last_line(error)}); start it with "
                 "`ray up`, run this on one of its nodes, or leave --address out for this machine alone"
             ) from error
-        if not address:
-            session.own(Path(context.address_info["session_dir"]), partial(ray.shutdown, wait_for_processes=True))
     return max(1, int(ray.cluster_resources().get("CPU", 1)))
+
+
+def start_local_ray(**options: Any) -> Any:
+    """Start Ray on this machine with the options of ``ray.init``; all its processes listen on the loopback only.
+
+    Returns:
+        What ``ray.init`` returns.
+    """
+    import ray
+
+    with _keep_loopback() as address:
+        # Without "local", Ray would join any cluster that runs on this machine.
+        context = _init({"address": "local", "include_dashboard": False, **QUIET, **address, **options})
+    if ray.util.get_node_ip_address() != LOOPBACK:
+        log.warning(
+            "Ray %s listens on all network interfaces, where its token guards it; set a firewall, or install Ray 2.60",
+            ray.__version__,
+        )
+    return context
+
+
+@contextmanager
+def _keep_loopback() -> Iterator[dict[str, str]]:
+    """Yield the arguments of ``ray.init`` that make a new Ray listen on the loopback only.
+
+    Ray 2.60 replaces a loopback address by one that other machines can reach. Its head, raylet, agents and workers then
+    listen on all interfaces, and no setting changes that. Within the block, the function that replaces the address
+    returns it as it is. It is exchanged only for a Ray that this process starts, and put back at the end. If this Ray
+    has no such function, nothing is exchanged and no arguments are yielded.
+    """
+    from ray._private import services
+
+    name = "resolve_ip_for_localhost"
+    original = getattr(services, name, None)
+    if original is None or list(inspect.signature(original).parameters) != ["host"]:
+        yield {}
+        return
+    setattr(services, name, lambda host: host)
+    try:
+        yield {"_node_ip_address": LOOPBACK}
+    finally:
+        setattr(services, name, original)

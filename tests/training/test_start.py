@@ -1,12 +1,24 @@
-"""hflray.training.start: the process uses the Ray that has begun to start in the background."""
+"""hflray.training.start: the process uses the Ray that has begun to start, which listens on the loopback only."""
 
 from __future__ import annotations
 
+import os
+import socket
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import psutil
 import pytest
+import ray
+from ray._private import services
 
+from hflray.errors import ConfigError
 from hflray.training import start
 
 SOON = """
@@ -60,3 +72,122 @@ def test_a_ray_that_a_busy_machine_did_not_start_in_time_is_started_again(monkey
     else:
         assert start._init({}) == "context"
     assert calls == [["init"], ["init", "shutdown", "init"], ["init", "shutdown", "init"]][failures]
+
+
+# The sockets of a Ray that hflray starts.
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
+    """Replace Ray by a recorder: the options of each ``ray.init``, with the address to which loopback is resolved."""
+    recorded: list[dict[str, Any]] = []
+
+    def init(**options: Any) -> Any:
+        recorded.append(options | {"resolved": services.resolve_ip_for_localhost("127.0.0.1")})
+        return SimpleNamespace(address_info={"session_dir": "/"})
+
+    monkeypatch.setattr(services, "resolve_ip_for_localhost", lambda host: "192.0.2.1")
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(start.session, "own", lambda folder, end: None)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 2.0})
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: recorded[-1].get("_node_ip_address", "192.0.2.1"))
+    yield recorded
+    assert services.resolve_ip_for_localhost("127.0.0.1") == "192.0.2.1"  # put back after every start
+
+
+def test_a_ray_of_our_own_gets_the_loopback_address(calls: list[dict[str, Any]]) -> None:
+    assert start.start_ray(2) == 2
+    (options,) = calls
+    assert options["address"] == "local"
+    assert options["_node_ip_address"] == options["resolved"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize("address", ["auto", "{server}"])
+def test_nothing_is_exchanged_when_a_cluster_is_joined(
+    calls: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = address.format(server=f"127.0.0.1:{server.getsockname()[1]}")
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        start.start_ray()
+    assert calls == [{"address": address, **start.QUIET, "resolved": "192.0.2.1"}]
+
+
+def test_the_function_is_put_back_if_the_start_fails(
+    calls: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(**_: Any) -> None:
+        raise ConnectionError("no room")
+
+    monkeypatch.setattr(ray, "init", fail)
+    with pytest.raises(ConnectionError):
+        start.start_ray()
+
+
+def test_another_ray_is_started_as_it_is_with_one_warning(
+    calls: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monkeypatch.context() as other:
+        other.setattr(services, "resolve_ip_for_localhost", lambda host="127.0.0.1", port=0: "192.0.2.1")
+        start.start_ray()
+    assert "_node_ip_address" not in calls[0]
+    (record,) = caplog.records
+    assert "listens on all network interfaces" in record.message
+    assert "\n" not in record.message
+
+
+def test_a_port_that_does_not_exist_is_one_line(calls: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:99999")
+    with pytest.raises(ConfigError, match=r"^RAY_ADDRESS: cannot join a cluster at '127.0.0.1:99999'.*start it with"):
+        start.start_ray()
+    assert calls == []
+
+
+SWEEP = """
+name: doors
+experiment:
+  max_rounds: 3
+  data: {name: digits}
+  fleet: {num_devices: 12, num_edges: 2}
+  scheduling: {name: fedavg, num_scheduled: 4}
+  assignment: {name: geographic}
+  training: {local_iterations: 1, edge_iterations: 2, batch_size: 16, num_actors: 2, autotune: false}
+tune: {cpus_per_trial: 2}
+"""
+
+
+def listeners(process: psutil.Process) -> set[tuple[str, str]]:
+    """Return the program and the address of each socket on which a process or one that it started listens."""
+    pairs = set()
+    with suppress(psutil.Error):
+        for member in (process, *process.children(recursive=True)):
+            with suppress(psutil.Error):  # it is just ending
+                name = member.name()
+                for entry in member.net_connections("tcp"):
+                    if entry.status == psutil.CONN_LISTEN:
+                        pairs.add((name, entry.laddr.ip.removeprefix("::ffff:")))  # an IPv4 address as IPv6
+    return pairs
+
+
+@pytest.mark.timeout(600)
+def test_nothing_listens_beyond_the_loopback_while_a_sweep_runs(tmp_path: Path) -> None:
+    (tmp_path / "doors.yaml").write_text(SWEEP)
+    env = os.environ | {"PYTHONPATH": str(Path(start.__file__).parents[2])}
+    command = [sys.executable, "-m", "hflray.tune", "doors.yaml"]
+    with (tmp_path / "out.txt").open("w") as out:
+        process = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=out, stderr=subprocess.STDOUT)
+        heard: set[tuple[str, str]] = set()
+        deadline = time.monotonic() + 400
+        try:
+            while process.poll() is None and time.monotonic() < deadline:
+                heard |= listeners(psutil.Process(process.pid))
+                time.sleep(0.2)
+        finally:
+            process.kill()
+            process.wait()
+    assert process.returncode == 0, (tmp_path / "out.txt").read_text()
+    programs = {name for name, _ in heard}
+    assert {"gcs_server", "raylet"} <= programs
+    assert any(name.startswith("ray::") for name in programs)  # the trial and its actors
+    assert {address for _, address in heard} == {"127.0.0.1"}, sorted(heard)
