@@ -18,11 +18,13 @@ from urllib.parse import quote
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from hflray import metrics
 from hflray.errors import HflrayError
 from hflray.results import SweepFolder, locate
 from hflray.tasks import find_task
+from hflray.text import one_line
 from hflray.tracking import PORT, answers, local_server, read_runs, share_view, view_url
 
 LOCAL = f"http://127.0.0.1:{PORT}"  # where `mlflow ui` serves
@@ -60,7 +62,7 @@ def closing_table(
     marks = [_mark(outcome) for outcome in outcomes]
     legend = [text for mark, text in MARKS.items() if f" {mark}" in marks]
     table = Table(
-        title=title,
+        title=Text(title, style="table.title"),  # a string would be read as Rich's markup
         caption="; ".join(legend) or None,
         title_justify="left",
         caption_justify="left",
@@ -84,7 +86,7 @@ def closing_table(
     other_width = sum(1 + max(map(len, cells)) for cells in zip(headings, *rows, strict=True))
     names = short_names([outcome.name for outcome in outcomes], max(NAME_WIDTH, width - 2 - other_width))
     for name, row in zip(names, rows, strict=True):
-        table.add_row(name, *row)
+        table.add_row(Text(one_line(name)), *row)
     return table
 
 

@@ -23,17 +23,17 @@ class SweepProgress:
     def __init__(self, console: Console, trials: int, quiet: bool = False) -> None:
         self._console, self._quiet, self._live = console, quiet, console.is_terminal and not quiet
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=16),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
+            TextColumn("{task.fields[note]}", markup=False),
             TimeElapsedColumn(),
             console=console,
             disable=not self._live,
             transient=True,
         )
         self._trials = trials
-        self._total = self._progress.add_task("[bold]trials", total=trials, note="")
+        self._total = self._progress.add_task("trials", total=trials, note="")
         self._tasks: dict[str, TaskID] = {}
         self._done = self._failed = 0
         # For the remaining time: the total and the completed rounds of each started trial, the number of rounds that

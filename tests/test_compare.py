@@ -33,11 +33,13 @@ from hflray.compare import (
 from hflray.errors import HflrayError
 from hflray.results import SweepFolder
 from hflray.sweep import load_sweep
+from hflray.text import as_html, one_line
 from hflray.tracking import Tracker, default_uri
 from hflray.tracking.server import LocalServer
 from hflray.tracking.view import TAG, view_key
 from tests.browser import CHROMIUM, Page
 from tests.conftest import small_config
+from tests.hostile import BREAKING, IMAGE, NAMES, SCRIPT
 from tests.servers import mlflow_server
 from tests.tune.test_cli import call
 
@@ -48,6 +50,14 @@ def render(outcomes: list[Outcome], table: metrics.Table = "training") -> str:
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(closing_table("title", outcomes, table_of=table))
     return console.export_text()
+
+
+@pytest.mark.parametrize("name", [*NAMES, *BREAKING])
+def test_a_name_is_shown_as_it_is(name: str) -> None:
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(closing_table(one_line(name), [Outcome(name, 1, {metrics.ACCURACY: 0.5}, ended=True)]))
+    text = console.export_text()
+    assert text.count(one_line(name)) == 2  # the title and the row
 
 
 def test_the_table_shows_totals_and_fits_eighty_columns() -> None:
@@ -349,3 +359,31 @@ def test_the_pages_of_mlflow_show_every_run_of_a_sweep(tmp_path: Path) -> None:
             assert len(values[metrics.ACCURACY]) == 6
             cells = page.evaluate("[...document.querySelectorAll('td, th')].map(cell => cell.innerText)")
             assert set(names) <= set(cells)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(not CHROMIUM, reason="no chromium (apt-get install chromium)")
+def test_the_pages_of_mlflow_execute_no_name(tmp_path: Path) -> None:
+    """Names, tags, parameters and errors that are scripts are shown as text on a real server in a real browser."""
+    with mlflow_server(tmp_path) as server:
+        tracker = Tracker(server.uri, SCRIPT, "sweep", tmp_path / "sweep")
+        data = f"data.name='{IMAGE}.npz'"
+        for key, name in (("a", SCRIPT), ("b", IMAGE)):
+            tracker.start(key, name, small_config(data), {"hflray.task": SCRIPT, "mlflow.note.content": as_html(IMAGE)})
+            tracker.round(key, 1, {metrics.ACCURACY: 0.5})
+            tracker.finish(key, error=SCRIPT)
+        assert tracker.close()
+        ids, experiment = tracker.run_ids(), str(tracker.experiment_id)
+        pages = [
+            f"{server.uri}/#/experiments/{experiment}/runs",
+            f"{server.uri}/#/experiments/{experiment}/runs/{ids[0]}",
+            comparison_url(experiment, ids, server.uri),
+            metric_url(experiment, ids, metrics.ACCURACY, base=server.uri),
+        ]
+        with Page() as browser:
+            browser.call("Page.addScriptToEvaluateOnNewDocument", source="window.alert = () => { alerted = true; };")
+            for address in pages:
+                browser.open(address)
+                assert browser.wait_for(f"document.body && document.body.innerText.includes({json.dumps(SCRIPT)})")
+                assert browser.evaluate("typeof alerted") == "undefined"

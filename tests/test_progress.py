@@ -10,6 +10,7 @@ from rich.console import Console
 
 from hflray import progress as module
 from hflray.progress import SweepProgress, duration
+from tests.hostile import NAMES
 
 
 def run(**options: object) -> str:
@@ -25,6 +26,19 @@ def run(**options: object) -> str:
     output = console.file
     assert isinstance(output, io.StringIO)
     return output.getvalue()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_is_shown_as_it_is(name: str) -> None:
+    console = Console(file=io.StringIO(), width=200, force_terminal=True)
+    with SweepProgress(console, trials=1) as progress, progress.phase(name):
+        progress.started("1", name, rounds=3)
+        progress.round("1", name, 1, 3, name)
+        console.print(progress._progress)
+    output = console.file
+    assert isinstance(output, io.StringIO)
+    shown = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", output.getvalue())
+    assert re.search(re.escape(name) + r".*1/3.*" + re.escape(name), shown)
 
 
 def test_without_a_terminal_plain_lines_are_printed() -> None:

@@ -8,12 +8,14 @@ from pathlib import Path
 import pandas as pd
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from hflray import metrics
 from hflray.files import replacing
 from hflray.files import write as write_file
 from hflray.report.labels import BLUE
 from hflray.report.series import STATISTICS
+from hflray.text import as_chart_text
 
 # The charts: the metric, its column of the summary, and the suffix of the file's name.
 PANELS = (
@@ -53,13 +55,15 @@ def summary(studies: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 def as_table(title: str, rows: pd.DataFrame) -> Table:
     """Format `summary` for a terminal of 80 columns: T, E, E + λT and its median, then the gap and the latency."""
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
+    table = Table(
+        title=Text(title, style="table.title"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=0
+    )
     table.add_column("assigner", no_wrap=True)
     for heading in ("T s", "E J", "E+λT", "median", "gap %", "mean", "p95", "worst", "ms", "p95"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, row in rows.iterrows():
         table.add_row(
-            str(name),
+            Text(str(name)),
             f"{row['delay_s']:.1f}",
             f"{row['energy_j']:.1f}",
             f"{row['objective']:.1f}",
@@ -81,7 +85,8 @@ def draw(rows: pd.DataFrame, folder: Path) -> list[Path]:
         axes = figure.subplots()
         bars = axes.bar(range(len(values)), values, color=BLUE, width=0.65)
         axes.bar_label(bars, fmt="%.1f", padding=2, fontsize=8)
-        axes.set_xticks(range(len(values)), [str(name).replace(" ", "\n") for name in values.index], fontsize=8)
+        names = [as_chart_text(str(name)).replace(" ", "\n") for name in values.index]
+        axes.set_xticks(range(len(values)), names, fontsize=8)
         axes.set_ylabel(metrics.describe(metric).printed_axis)
         axes.spines[["top", "right"]].set_visible(False)
         axes.margins(y=0.12)

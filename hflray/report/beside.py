@@ -136,8 +136,7 @@ def section(name: str, shown: Exhibit, sweep: Sweep | None, configs: Path) -> st
     if (excess := compare_with_reference(sweep)) is not None:
         lines += ["", to_markdown(excess).rstrip()]
     if shown.claims:
-        table = verdicts(shown, sweep).map(lambda cell: cell.replace("|", "\\|"))
-        lines += ["", to_markdown(table).rstrip().replace("--:", "---")]
+        lines += ["", to_markdown(verdicts(shown, sweep)).rstrip().replace("--:", "---")]
     return "\n".join(lines) + "\n"
 
 

@@ -1,4 +1,7 @@
-"""The page's charts, drawn with Plotly from the numbers of `hflray.report.series`."""
+"""The page's charts, drawn with Plotly from the numbers of `hflray.report.series`.
+
+Plotly interprets some HTML in texts, so that names are escaped.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from hflray import metrics
 from hflray.report import series
 from hflray.report.labels import COLOURS, colour
 from hflray.report.runs import Sweep
+from hflray.text import as_html
 
 LINES = ("solid", "dash", "dashdot", "dot")
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "star", "cross", "x")
@@ -47,8 +51,8 @@ def curve(sweep: Sweep, metric: str) -> go.Figure | None:
     titles = ["Round", *(metrics.describe(key).axis_of(title) for key, title in X_AXES)]
     data: list[list[list[float]]] = [[] for _ in titles]  # of each horizontal axis, the x of all traces
     for number, line in enumerate(lines):
-        name = ", ".join(part for part in (line.panel, line.name) if part)
-        tint = colour(name, number)
+        label = ", ".join(part for part in (line.panel, line.name) if part)
+        name, tint = as_html(label), colour(label, number)
         x = [line.rounds, *(line.against(key) for key, _ in X_AXES)]
         shade = [np.concatenate([values, values[::-1]]).tolist() for values in x]
         shared = {"legendgroup": name, "hoverinfo": "skip", "showlegend": False}
@@ -84,7 +88,7 @@ def bars(sweep: Sweep, metric: str) -> go.Figure | None:
     figure = _figure(80 + 26 * len(groups))
     means, spreads = [bar.mean for bar in logged], [bar.spread for bar in logged]
     figure.add_bar(
-        x=means, y=[bar.label or sweep.name for bar in logged], orientation="h", textposition="outside",
+        x=means, y=[as_html(bar.label or sweep.name) for bar in logged], orientation="h", textposition="outside",
         cliponaxis=False, marker={"color": [bar.colour for bar in logged]}, text=[f"{mean:,.4g}" for mean in means],
         error_x={"array": spreads} if any(spreads) else None, hovertemplate="%{y}: %{x:,.4g}<extra></extra>",
     )  # fmt: skip
@@ -105,7 +109,7 @@ def pareto(sweep: Sweep) -> go.Figure | None:
     figure = _figure(430)
     for number, (name, rows) in enumerate(series.fronts(table).items()):
         figure.add_scatter(
-            x=rows["delay_s"].tolist(), y=rows["energy_j"].tolist(), name=name, text=rows["point"].tolist(),
+            x=rows["delay_s"].tolist(), y=rows["energy_j"].tolist(), name=as_html(name), text=rows["point"].tolist(),
             error_x={"array": rows["delay_std"].tolist(), "thickness": 1} if rows["delay_std"].any() else None,
             error_y={"array": rows["energy_std"].tolist(), "thickness": 1} if rows["energy_std"].any() else None,
             mode="lines+markers+text" if len(table) <= 30 else "lines+markers", textposition="top right",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from glob import escape
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +27,7 @@ from hflray.report.exports import FILE, export, exports, read_exhibit
 from hflray.report.paper import EXHIBITS, exhibit, exhibit_of, verdicts
 from hflray.report.runs import Run, Sweep, read_sweep
 from hflray.results import SweepFolder
+from hflray.text import as_file_stem
 
 PACKAGE = Path(__file__).parents[1]
 CONFIGS = PACKAGE / "tune_configs" if (PACKAGE / "tune_configs").is_dir() else PACKAGE.parent / "tune_configs"
@@ -84,11 +86,12 @@ def _read_from_exports(name: str | None, source: Path) -> Sweep:
 
 
 def _rich_table(frame: pd.DataFrame, title: str) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    heading = Text(title, style="table.title")  # a string would be read as Rich's markup
+    table = Table(title=heading, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     for number, name in enumerate(frame.columns):
-        table.add_column(str(name), justify="left" if number == 0 else "right", overflow="fold")
+        table.add_column(Text(str(name)), justify="left" if number == 0 else "right", overflow="fold")
     for row in frame.itertuples(index=False):
-        table.add_row(*(str(cell) for cell in row))
+        table.add_row(*(Text(str(cell)) for cell in row))
     return table
 
 
@@ -128,7 +131,7 @@ def show(
     runs = _read(sweep, results, source, tracking_uri, console)
     missing = list(runs.notes)
     in_results = source is None and (results / runs.title).is_dir()
-    folder = out or (results / runs.title / "report" if in_results else Path("hflray_report") / runs.name)
+    folder = out or (results / runs.title / "report" if in_results else Path("hflray_report") / as_file_stem(runs.name))
     own = exhibit_of(runs)
     exhibits = requested or ({own: exhibit(own)} if own else {})
     paths: list[Path] = []
@@ -143,7 +146,7 @@ def show(
             index, not_shown = page.write(runs, folder, claims)
             missing += [note for note in not_shown if note not in missing]
             paths.insert(0, index)
-        paths += export(runs, export_to / runs.name) if export_to is not None else []
+        paths += export(runs, export_to / as_file_stem(runs.name)) if export_to is not None else []
     console.print(_rich_table(tables.summary(runs), runs.title))
     for shown in exhibits.values():
         if shown.claims:
@@ -206,7 +209,7 @@ def _find_run(
         raise ConfigError(f"{run}: no such run in the exports in {source}{nearest(run, names)}")
     if source is not None or sweep is not None:
         return _read(sweep, results, source, uri, console).find(run)
-    folders = sorted(results.glob(f"*/journal/{run}.jsonl"), key=lambda path: path.stat().st_mtime)
+    folders = sorted(results.glob(f"*/journal/{escape(run)}.jsonl"), key=lambda path: path.stat().st_mtime)
     if not folders:
         names = [path.stem for path in results.glob("*/journal/*.jsonl")]
         raise ConfigError(

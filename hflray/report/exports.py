@@ -22,6 +22,7 @@ import yaml
 from hflray.errors import ConfigError
 from hflray.files import replacing, write
 from hflray.report.runs import LEFT_OUT, Run, Sweep, assemble
+from hflray.text import as_file_stem
 from hflray.tracking import History, Tables
 
 VERSION = 1
@@ -30,8 +31,8 @@ ABOUT = "about.txt"
 
 
 def _stem(name: str) -> str:
-    """Return a run's name as a file name that is valid on any system."""
-    return name.replace("λ", "l").replace("=", "_")
+    """Return a run's name as a file name that is valid on any system and stays in its folder."""
+    return as_file_stem(name.replace("λ", "l"))
 
 
 def export(sweep: Sweep, folder: Path) -> list[Path]:
@@ -40,8 +41,8 @@ def export(sweep: Sweep, folder: Path) -> list[Path]:
     Raises:
         ConfigError: two runs have the same name, because their parts differ in a setting that no name shows.
     """
-    names = [run.name for run in sweep.runs]
-    if duplicates := sorted({name for name in names if names.count(name) > 1}):
+    stems = [_stem(run.name) for run in sweep.runs]
+    if duplicates := sorted({run.name for run in sweep.runs if stems.count(_stem(run.name)) > 1}):
         shared = ", ".join(duplicates)
         raise ConfigError(f"--export: two runs are called {shared}; export {sweep.title}'s parts one by one")
     folder.mkdir(parents=True, exist_ok=True)

@@ -21,6 +21,7 @@ from hflray.files import replacing
 from hflray.report import series
 from hflray.report.labels import COLOURS, colour, mark_modified
 from hflray.report.runs import Sweep
+from hflray.text import as_chart_text
 
 DASHES = ("-", "--", "-.", ":")
 MARKERS = "os^Dv*PX"
@@ -63,11 +64,11 @@ def curves(sweep: Sweep, metric: str = metrics.ACCURACY) -> Figure:
     targets = {run.config.target_accuracy for run in sweep.runs}
     for axes, (title, lines) in zip(grid.flat, drawn.items(), strict=False):
         for number, curve in enumerate(lines):
-            _line(axes, curve, colour(curve.name, number), number, label=curve.name, lw=1.5,
+            _line(axes, curve, colour(curve.name, number), number, label=as_chart_text(curve.name), lw=1.5,
                   marker=MARKERS[number % 8], ms=3.5, markevery=max(1, len(curve.table) // 8))  # fmt: skip
         if metric == metrics.ACCURACY and len(targets) == 1:
             _target(axes, *targets)
-        axes.set_title(title, fontsize=9)
+        axes.set_title(as_chart_text(title), fontsize=9)
         axes.set_xlabel(sweep.shown.step_label)
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.legend(fontsize=8, loc="best")
@@ -91,7 +92,7 @@ def _bars(axes: Any, bars: Sequence[series.Bar], names: Sequence[str]) -> None:
     )
     numbers = [f"{bar.mean:,.4g}" if bar.values else "not logged" for bar in bars]
     axes.bar_label(drawn, numbers, padding=3, fontsize=7)
-    axes.set_yticks(range(len(bars)), names, fontsize=8)
+    axes.set_yticks(range(len(bars)), [as_chart_text(name) for name in names], fontsize=8)
     axes.margins(x=0.18)
 
 
@@ -128,7 +129,8 @@ def pareto(sweep: Sweep) -> Figure:
     for number, (name, rows) in enumerate(series.fronts(table).items()):
         tint = colour(name, number)
         axes.errorbar(rows["delay_s"], rows["energy_j"], xerr=rows["delay_std"], yerr=rows["energy_std"], color=tint,
-                      marker=MARKERS[number % 8], ms=5, ls=DASHES[number % 4], lw=1, label=name)  # fmt: skip
+                      marker=MARKERS[number % 8], ms=5, ls=DASHES[number % 4], lw=1,
+                      label=as_chart_text(name))  # fmt: skip
         if number == 0 or len(table) <= 12:
             for row in rows.itertuples():
                 axes.annotate(str(row.point), (row.delay_s, row.energy_j), xytext=(5, 4), textcoords="offset points",
@@ -183,16 +185,15 @@ def framework(sweep: Sweep) -> Figure:
             curve = series.Curve(name, f"H = {scheduled}", accuracy, runs)
             _line(axes, curve, COLOURS[number % len(COLOURS)], number, label=curve.name, lw=1.4)
         _target(axes, next(iter(groups.values()))[0].config.target_accuracy)
-        axes.set(title=name, xlabel="Round", ylabel=accuracy.printed_axis)
+        axes.set(title=as_chart_text(name), xlabel="Round", ylabel=accuracy.printed_axis)
         axes.legend(fontsize=7)
     cost_panels = grid[len(by_data) :]
     for axes, metric in zip(cost_panels, FRAMEWORK, strict=False):
         for number, (name, groups) in enumerate(by_data.items()):
             tint, marker = COLOURS[number], MARKERS[number]
             table = series.against_scheduled(groups, metric)
-            axes.errorbar(
-                table.index, table["mean"], yerr=table["std"], color=tint, ls=DASHES[number], lw=1.2, label=name
-            )
+            axes.errorbar(table.index, table["mean"], yerr=table["std"], color=tint, ls=DASHES[number], lw=1.2,
+                          label=as_chart_text(name))  # fmt: skip
             for h, row in table.iterrows():
                 axes.plot(h, row["mean"], marker, ms=6, color=tint, mfc=tint if row["reached"] else "white")
         axes.set(xlabel="Scheduled devices $H$", ylabel=metrics.describe(metric).printed_axis)

@@ -13,6 +13,7 @@ from hflray.files import write as write_file
 from hflray.report.labels import hfel, mark_modified
 from hflray.report.runs import Run, Sweep
 from hflray.report.series import STATISTICS
+from hflray.text import as_markdown_cell
 
 
 def spread(values: Sequence[float], form: str) -> str:
@@ -139,10 +140,12 @@ def summary(sweep: Sweep) -> pd.DataFrame:
 
 
 def to_markdown(table: pd.DataFrame) -> str:
-    """Return the table as markdown, with all columns but the first aligned to the right."""
-    lines = ["| " + " | ".join(table.columns) + " |", "|---" + "|--:" * (len(table.columns) - 1) + "|"]
-    lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in table.itertuples(index=False)]
-    return "\n".join(lines) + "\n"
+    """Return the table as markdown, with all columns but the first aligned to the right; names in cells are escaped."""
+    head, *rows = (
+        "| " + " | ".join(as_markdown_cell(str(cell)) for cell in cells) + " |"
+        for cells in (table.columns, *table.itertuples(index=False))
+    )
+    return "\n".join([head, "|---" + "|--:" * (len(table.columns) - 1) + "|", *rows]) + "\n"
 
 
 # The characters of our labels that pdfLaTeX cannot typeset, and their LaTeX.
@@ -162,8 +165,8 @@ def to_latex(table: pd.DataFrame, caption: str) -> str:
 
 
 def _escape(text: str) -> str:
-    """Escape a text as pandas escapes cells; it does not escape captions."""
-    cell = pd.DataFrame([[text]]).style.format(escape="latex").hide(axis="index").hide(axis="columns")
+    """Escape a text as pandas escapes cells; it does not escape captions. A caption cannot hold an empty line."""
+    cell = pd.DataFrame([[" ".join(text.split())]]).style.format(escape="latex").hide(axis="index").hide(axis="columns")
     return cell.to_string().rstrip("\n")
 
 

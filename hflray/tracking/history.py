@@ -12,7 +12,7 @@ from typing import Any
 from hflray.errors import ConfigError
 from hflray.metrics import ROUND_OBJECTIVE
 from hflray.tracking.journal import Journal, Tables, rounds_of
-from hflray.tracking.mlflow import client_of
+from hflray.tracking.mlflow import client_of, quoted
 from hflray.tracking.sink import reason
 
 
@@ -58,7 +58,7 @@ def _runs_of(uri: str, experiment: str, sweep: str) -> tuple[Any, str, list[Any]
     try:
         client = client_of(uri)
         stored = client.get_experiment_by_name(experiment)
-        query = f"tags.`hflray.sweep` = '{sweep}'"
+        query = f"tags.`hflray.sweep` = {quoted(sweep)}"
         runs = client.search_runs([stored.experiment_id], query, order_by=["start_time"]) if stored else []
     except Exception as error:
         raise ConfigError(f"MLflow at {uri} does not answer ({reason(error)}); start that server") from error

@@ -29,6 +29,7 @@ import numpy as np
 from hflray import __version__
 from hflray.errors import ConfigError, HflrayError
 from hflray.metrics import ROUND_OBJECTIVE, Table
+from hflray.text import one_line
 from hflray.tracking.model import FinalModel
 from hflray.tracking.sink import Artifact, Ending, Place, Round, Run, Sink
 from hflray.tracking.view import TAG, tag_value, view_key, view_state
@@ -52,6 +53,18 @@ def client_of(uri: str) -> Any:
     for name in ("mlflow", "alembic", "urllib3", "sqlalchemy"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return MlflowClient(tracking_uri=uri)
+
+
+def quoted(text: str) -> str:
+    """Return a text as a string of MLflow's search language, which has two kinds of quotes and no escapes.
+
+    Raises:
+        ConfigError: the text has both kinds.
+    """
+    for quote in ("'", '"'):
+        if quote not in text:
+            return f"{quote}{text}{quote}"
+    raise ConfigError(f"{one_line(text)}: MLflow cannot search a name with both kinds of quotes; rename its folder")
 
 
 def make_database(path: Path) -> None:
@@ -180,7 +193,7 @@ class MLflowSink(Sink):
         from mlflow.entities import Param
 
         client, tags, last = self._client, run.tags, -1
-        query = f"tags.`hflray.sweep` = '{tags['hflray.sweep']}' and tags.`hflray.trial` = '{tags['hflray.trial']}'"
+        query = " and ".join(f"tags.`{name}` = {quoted(tags[name])}" for name in ("hflray.sweep", "hflray.trial"))
         runs = client.search_runs([self.experiment_id], query)
         if runs:
             run_id = runs[0].info.run_id

@@ -17,6 +17,7 @@ from rich import box
 from rich.console import Console
 from rich.logging import RichHandler
 from rich.table import Table
+from rich.text import Text
 
 # Slow imports come later, while kernels are compiled and Ray starts.
 from hflray.compare import Outcome, closing_table, comparison_lines
@@ -43,14 +44,16 @@ def _trials_table(file: SweepFile, trials: Sequence[Trial]) -> Table:
         title = (
             f"{file.name}: a search of {file.tune.samples} trials of task '{file.task}', shown with the first values:"
         )
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    # A string would be read as Rich's markup.
+    table = Table(title=Text(title, style="table.title"), title_justify="left", box=box.SIMPLE_HEAD)
     table.add_column("trial", no_wrap=True)
     last = [key.rpartition(".")[2] for key in file.sweep]
     for key, short in zip(file.sweep, last, strict=True):
-        table.add_column(key if last.count(short) > 1 else short, overflow="fold")
+        table.add_column(Text(key if last.count(short) > 1 else short), overflow="fold")
     table.add_column("max_rounds", justify="right")
     for trial in trials:
-        table.add_row(trial.name, *(str(trial.values[key]) for key in file.sweep), str(trial.config.max_rounds))
+        cells = (trial.name, *(str(trial.values[key]) for key in file.sweep), str(trial.config.max_rounds))
+        table.add_row(*map(Text, cells))
     return table
 
 

@@ -25,6 +25,7 @@ from hflray import metrics
 from hflray.experiment import Experiment
 from hflray.files import write
 from hflray.record import RoundRecord
+from hflray.text import one_line
 from hflray.training.actors import instrument
 from hflray.training.hierarchy import RayHierarchy
 
@@ -76,10 +77,10 @@ class LiveTrial:
 
 
 def label(name: str) -> str:
-    """Return `name` as an ASCII label, as Ray requires: λ becomes ``lambda``, and other characters are escaped."""
+    """Return `name` as a label of one ASCII line, as Ray requires: λ becomes ``lambda``, other characters escapes."""
     for letter, word in GREEK.items():
         name = name.replace(letter, word)
-    return name.encode("ascii", "backslashreplace").decode()
+    return one_line(name).encode("ascii", "backslashreplace").decode()
 
 
 @contextmanager

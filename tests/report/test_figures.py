@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from matplotlib import image
+from matplotlib.text import Text
 
 from hflray import metrics
 from hflray.errors import ConfigError
 from hflray.report import figures
 from hflray.report.labels import DEPLOYMENT
 from hflray.tasks import TASKS
+from tests.hostile import NAMES
 from tests.report.fabricated import run
 from tests.report.fabricated import sweep as fabricated
 
@@ -69,3 +71,20 @@ def test_a_metric_that_was_not_logged_is_an_error_of_one_line(draw, sweep) -> No
 
 def test_the_tasks_name_exactly_the_existing_figures() -> None:
     assert {stem for task in TASKS.values() for stem in task.shown.figures} == set(figures.FIGURES)
+
+
+def data_of(name: str) -> str:
+    """Return the override that names a data file."""
+    return "data.name='" + name.replace("'", "''") + ".npz'"
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("draw", [figures.curves, figures.cost_bars, figures.pareto, figures.framework])
+def test_a_name_is_drawn_as_it_is(draw, name, tmp_path) -> None:
+    """A name such as ``$\\frac$`` would raise as a formula."""
+    totals = (metrics.TOTAL_DELAY_S, metrics.TOTAL_ENERGY_J, metrics.TOTAL_OBJECTIVE, metrics.TOTAL_MESSAGE_BITS)
+    values = {key: [0.1, 0.5] for key in (metrics.ACCURACY, metrics.ROUND_MESSAGE_BITS, *totals)}
+    figure = draw(fabricated("mine", [run(values, data_of(name)), run(values, data_of("other"))]))
+    figure.savefig(tmp_path / "figure.svg")
+    shown = [text.get_text().replace(r"\$", "$").strip() for text in figure.findobj(Text)]
+    assert f"{name}.npz" in shown

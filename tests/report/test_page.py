@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from hflray.report import page
 from hflray.report.exports import read_exhibit
 from hflray.report.runs import Run, Sweep
 from tests.browser import CHROMIUM, Page
+from tests.hostile import IMAGE, NAMES, SCRIPT
 from tests.report import fabricated
 
 HOOK = """window.errors = [];
@@ -82,7 +84,7 @@ def test_a_new_row_of_metrics_gets_its_column_bars_and_curve(monkeypatch) -> Non
     assert bar["data"][0]["x"] == [2.5]
 
 
-EVIL = "<script>alert(1)</script>"
+EVIL = SCRIPT
 
 
 def named_badly(sweep: Sweep) -> Sweep:
@@ -110,6 +112,49 @@ def test_a_name_that_is_a_script_is_not_executed(sweep, tmp_path) -> None:
         browser.open(path.as_uri())
         assert browser.wait_for("document.body && document.body.dataset.ready === 'yes'")
         assert browser.evaluate("document.querySelector('h1').textContent") == EVIL
+        assert browser.evaluate("typeof alerted") == "undefined"
+        assert browser.evaluate("window.errors") == []
+
+
+def with_data_called(names: Sequence[str]) -> Sweep:
+    """Return a sweep with two runs on each data set, which the charts label."""
+    curve = {metrics.ACCURACY: [0.1, 0.5], metrics.TOTAL_DELAY_S: [1.0, 2.0], metrics.TOTAL_ENERGY_J: [1.0, 2.0]}
+    runs = []
+    for name in names:
+        data = "data.name='" + name.replace("'", "''") + ".npz'"
+        runs += [fabricated.run(curve, data, f"scheduling.name={scheduler}") for scheduler in ("ikc", "vkc")]
+    return fabricated.sweep("mine", runs)
+
+
+def texts(value: object) -> Iterator[str]:
+    """Yield every text in a value of JSON."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from texts(part)
+
+
+def test_the_charts_hold_escaped_names() -> None:
+    text, _ = page.render(with_data_called(NAMES))
+    drawn = list(texts([chart["data"] for chart in data_of(text)["charts"]]))
+    for name in NAMES:
+        assert any(html.unescape(shown).startswith(f"{name}.npz") for shown in drawn), name
+    assert [shown for shown in drawn if re.search(r"<(?!extra|/extra|br)", shown)] == []
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium here")
+def test_a_browser_shows_the_names_in_charts_as_they_are(tmp_path) -> None:
+    names = (SCRIPT, IMAGE, "<b>x</b>", "&lt;i&gt;", 'a"b', "it's", "$x$", "[bold]x[/]")
+    path, _ = page.write(with_data_called(names), tmp_path)
+    with Page(1400, 1000) as browser:
+        browser.call("Page.addScriptToEvaluateOnNewDocument", source=HOOK + "window.alert = () => { alerted = true; };")
+        browser.open(path.as_uri())
+        assert browser.wait_for("document.body && document.body.dataset.ready === 'yes'")
+        legend = browser.evaluate("[...document.querySelectorAll('.legendtext')].map(text => text.textContent)")
+        assert {f"{name}.npz, IKC" for name in names} <= set(legend)
+        ticks = browser.evaluate("[...document.querySelectorAll('.ytick text')].map(text => text.textContent)")
+        assert {f"{name}.npz, IKC" for name in names} <= {tick.replace("IKC, ", "") for tick in ticks} | set(ticks)
         assert browser.evaluate("typeof alerted") == "undefined"
         assert browser.evaluate("window.errors") == []
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,6 +12,7 @@ from hflray import metrics
 from hflray.report.labels import DEPLOYMENT
 from hflray.report.runs import Run
 from hflray.report.tables import compare_with_reference, spread, summary, to_latex, to_markdown, write
+from tests.hostile import NAMES
 from tests.report.fabricated import CLEAN, run
 from tests.report.fabricated import sweep as fabricated
 
@@ -117,6 +120,15 @@ def test_markdown_and_latex_contain_the_summary(sweep, tmp_path) -> None:
     assert "±" not in text
     assert text.startswith("\\begin{table}\n\\centering\n\\caption{")
     assert [path.name for path in write(sweep, tmp_path)] == ["summary.md", "summary.tex"]
+
+
+def test_names_are_escaped_in_markdown_and_captions_are_one_paragraph() -> None:
+    table = pd.DataFrame([{"": name, "x": "1"} for name in (*NAMES, "two\nlines")])
+    lines = to_markdown(table).splitlines()
+    assert len(lines) == 2 + len(table)
+    assert {len(re.split(r"(?<!\\)\|", line)) for line in lines} == {4}
+    assert "<" not in "".join(lines)
+    assert r"\caption{one two}" in to_latex(pd.DataFrame([{"": "x"}]), "one\n\ntwo")
 
 
 SPECIAL = r"a$b ^c~d {e} \f% &_#"

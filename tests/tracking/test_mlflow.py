@@ -26,12 +26,13 @@ from mlflow import MlflowClient
 from hflray import checkpoint
 from hflray.config import load_config, to_yaml
 from hflray.data import load_dataset
-from hflray.errors import HflrayError
+from hflray.errors import ConfigError, HflrayError
 from hflray.models import build_model, init_vector, load_vector
-from hflray.tracking import Files, FinalModel, Place, Run, Tracker, default_uri, sender
+from hflray.tracking import Files, FinalModel, Place, Run, Tracker, default_uri, read_runs, sender
 from hflray.tracking import mlflow as module
 from hflray.tracking.view import TAG, view_key
 from tests.conftest import small_config
+from tests.hostile import BREAKING, IMAGE, NAMES, SCRIPT
 from tests.tracking.diary import until
 
 
@@ -267,3 +268,19 @@ def test_a_full_disk_of_the_store_neither_loses_nor_repeats_a_round(tmp_path, mo
         assert client.get_run(run_id).info.status == "FINISHED"
     finally:
         subprocess.run(["umount", "--lazy", disk], check=False)
+
+
+@pytest.mark.parametrize("name", [name for name in (*NAMES, *BREAKING) if not {"/", "\0", "\ud800"} & set(name)])
+def test_a_folder_of_any_name_is_tracked_and_found_again(results, name) -> None:
+    for _ in range(2):
+        tracker = Tracker(default_uri(results), "names", name, results / name)
+        tracker.start("t1", SCRIPT, small_config(), {"hflray.task": IMAGE})
+        assert tracker.close()
+    _, (run,) = read_runs(default_uri(results), "names", name)
+    assert run.name == SCRIPT
+
+
+def test_a_name_with_both_quotes_cannot_be_searched() -> None:
+    assert module.quoted("it's") == '"it\'s"'
+    with pytest.raises(ConfigError, match="both kinds of quotes; rename its folder"):
+        module.quoted("""a'"b""")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from mlflow import MlflowClient
+from rich.console import Console
 
 from hflray import metrics, preflight
 from hflray.experiment import Experiment
@@ -22,6 +24,7 @@ from hflray.preflight import Checked
 from hflray.sweep import expand, load_sweep
 from hflray.tracking import default_uri
 from hflray.tune import cli
+from tests.hostile import NAMES
 
 SWEEP = """
 name: tiny
@@ -181,6 +184,14 @@ def test_dry_run_lists_the_trials_and_writes_nothing(run_in_process, tmp_path) -
     assert re.search(r"about \d+ MiB of disk in .*checkpoints \d.* MiB.* are free; trials pause while less than", out)
     assert out.count("ikc") == 4  # two trials have it in their name and in a column
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_in_the_table_of_trials_is_shown_as_it_is(name: str) -> None:
+    file = load_sweep(None, [f"sweep.data.root={{grid: [{json.dumps(name)}]}}"])
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(cli._trials_table(file, expand(file)))
+    assert f" {name} " in console.export_text()
 
 
 def test_a_users_own_data_set_is_accepted(run_in_process, tmp_path) -> None:

@@ -20,6 +20,7 @@ from hflray.training.actors import DeviceWorker
 from hflray.training.local import EdgeTask
 from hflray.tune import live
 from tests.conftest import small_config
+from tests.hostile import BREAKING, NAMES
 
 
 class Recorder:
@@ -67,6 +68,20 @@ def test_a_round_is_exported_with_its_labels(recorder: Recorder, monkeypatch: py
         values = {(*names, str(m)): [float(getattr(record.cost, name)[m]) for record in records] for m in range(3)}
         assert recorder.select(metric) == values
     assert recorder.select(metrics.LIVE_SAMPLES) == {(*names, "0"): [record.samples_trained for record in records]}
+
+
+@pytest.mark.parametrize("name", [*NAMES, *BREAKING])
+def test_a_label_is_one_line_that_prometheus_reads_back(name: str) -> None:
+    from prometheus_client import CollectorRegistry, Gauge, generate_latest
+    from prometheus_client.parser import text_string_to_metric_families
+
+    label = live.label(name)
+    assert label.isascii()
+    assert len(label.splitlines()) == 1
+    registry = CollectorRegistry()
+    Gauge("accuracy", "x", ["trial"], registry=registry).labels(label).set(1)
+    (family,) = text_string_to_metric_families(generate_latest(registry).decode())
+    assert [sample.labels for sample in family.samples] == [{"trial": label}]
 
 
 def test_only_the_first_of_many_edges_are_exported(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:

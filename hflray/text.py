@@ -1,0 +1,51 @@
+"""Texts from users (names, paths, descriptions) made safe for the place where they are shown.
+
+A name may hold a line break, HTML, a formula's sign, a table's separator or a slash. Each function returns the text so
+that a reader sees these characters, and no terminal, browser, chart, table or file system interprets them.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+# Control characters, lone surrogates, and the separators of lines and paragraphs.
+_BREAKING = ("Cc", "Cs", "Zl", "Zp")
+_HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+
+
+def breaks_lines(text: str) -> bool:
+    """Return whether a text holds line breaks, control characters or lone surrogates, which no name may hold."""
+    return any(unicodedata.category(letter) in _BREAKING for letter in text)
+
+
+def one_line(text: object) -> str:
+    """Return a text as one line for a terminal: characters that cannot be seen become Python's escapes."""
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in str(text))
+
+
+def shorten(value: object) -> str:
+    """Return a value as it stands in a message: one line of at most 80 characters, with quotes around a text."""
+    text = "null" if value is None else repr(value)
+    return one_line(text if len(text) <= 80 else f"{text[:77]}...")
+
+
+def as_html(text: str) -> str:
+    """Return a text for Plotly and markdown, which interpret tags such as ``<b>`` and entities such as ``&lt;``."""
+    return text.translate(_HTML)
+
+
+def as_chart_text(text: str) -> str:
+    """Return a text for Matplotlib, which reads ``$…$`` as a formula and hides legends that begin with ``_``."""
+    return f"{' ' * text.startswith('_')}{text}".replace("$", r"\$")
+
+
+def as_markdown_cell(text: str) -> str:
+    """Return a text for a cell of a markdown table: one line, without HTML, and with escaped separators."""
+    return as_html(re.sub(r"\s*[\r\n]\s*", " ", text)).replace("|", "\\|")
+
+
+def as_file_stem(name: str) -> str:
+    """Return a name as the stem of a file: letters, digits and ``. _ -``, at most 200 bytes, never a hidden file."""
+    stem = re.sub(r"[^\w.-]", "_", name).encode()[:200].decode(errors="ignore")
+    return f"_{stem}" if not stem or stem.startswith(".") else stem
