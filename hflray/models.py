@@ -19,6 +19,7 @@ from torch.nn import functional
 from hflray.errors import ConfigError, DataError, HflrayError
 
 MIN_IMAGE_SIZE = 16  # two 5×5 convolutions and poolings reduce 16×16 to 1×1, and 15×15 to nothing
+MAX_PARAMETERS = 250_000_000  # 1 GB of weights
 MINI_INPUT_SHAPE = (1, 10, 10)
 BITS_PER_PARAMETER = 32
 BITS_PER_KB = 8 * 1024
@@ -47,7 +48,7 @@ class HflCnn(nn.Module):
             (881.6 KB on 3×32×32).
 
     Raises:
-        DataError: the images are smaller than 16×16.
+        DataError: the images are smaller than 16×16, or so large that the model has too many parameters.
     """
 
     def __init__(self, image_shape: tuple[int, int, int], num_classes: int, hidden: int | None = None) -> None:
@@ -61,9 +62,15 @@ class HflCnn(nn.Module):
             )
         if hidden is None:
             hidden = 226 if channels == 1 else 301
+        inputs = 28 * _pooled(_pooled(height)) * _pooled(_pooled(width))
+        if inputs * hidden > MAX_PARAMETERS:
+            raise DataError(
+                f"data.name: the images are {height}×{width}, so that the HFL model would have {inputs * hidden:,} "
+                f"parameters; accepted: at most {MAX_PARAMETERS:,}; shrink the images in the .npz"
+            )
         self.conv1 = nn.Conv2d(channels, 15, 5)
         self.conv2 = nn.Conv2d(15, 28, 5)
-        self.linear1 = nn.Linear(28 * _pooled(_pooled(height)) * _pooled(_pooled(width)), hidden)
+        self.linear1 = nn.Linear(inputs, hidden)
         self.linear2 = nn.Linear(hidden, num_classes)
 
     def forward(self, images: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +25,8 @@ from hflray.training.local import DeviceHost
 from hflray.training.plan import pool_size
 
 # The memory that a process of each kind adds, in MiB: the proportional set size, measured on Linux.
+# The estimate of the time trains on at most this many samples of a device, for at most this many local iterations.
+MEASURED_SAMPLES, MEASURED_ITERATIONS = 1000, 5
 DRIVER_MB, TRIAL_MB, DEVICE_ACTOR_MB, EDGE_ACTOR_MB, RAY_MB = 600, 530, 280, 70, 250
 
 
@@ -139,9 +141,16 @@ def estimate(file: SweepFile, trials: Sequence[Trial], checked: Checked, cpus: i
 def _samples_per_second(config: ExperimentConfig, scenario: Scenario) -> float:
     experiment = Experiment(config, scenario=scenario)
     job = experiment.job("hfl")
-    host = DeviceHost(job, scenario.device_data())
-    devices = range(config.scheduling.num_scheduled if job.kernel == "batched" else 1)  # as many as train at a time
-    passes = config.training.local_iterations * sum(len(scenario.parts[device]) for device in devices)
+    job = replace(job, local_iterations=min(job.local_iterations, MEASURED_ITERATIONS))
+    data = scenario.device_data()
+    if job.kernel == "batched":
+        devices = range(config.scheduling.num_scheduled)  # as many as train at a time
+    else:
+        devices = range(1)
+        offsets = np.array([0, min(len(scenario.parts[0]), MEASURED_SAMPLES)])
+        data = replace(data, offsets=offsets)
+    host = DeviceHost(job, data)
+    passes = job.local_iterations * int(data.offsets[len(devices)])
     host.train_each(experiment.global_model, devices)  # the first call also loads libraries and is not timed
     begin = time.perf_counter()
     host.train_each(experiment.global_model, devices)

@@ -21,6 +21,7 @@ from hflray.errors import ConfigError, nearest
 from hflray.files import write
 from hflray.seal import is_mine, sealed, unsealed
 from hflray.sweep import SweepFile
+from hflray.text import one_line
 
 VERSION = 1
 FILE = "sweep.json"
@@ -136,7 +137,7 @@ def new_folder(results: Path, file: SweepFile, uri: str, experiment: str) -> Swe
 
 def unfinished(results: Path, name: str) -> Path | None:
     """Return the path of the latest unfinished sweep called `name`, or None."""
-    for path in sorted(results.glob(f"{name}-*/{FILE}"), reverse=True):
+    for path in _files_of(results, name):
         try:
             folder = SweepFolder.load(path.parent)
         except ConfigError:
@@ -144,6 +145,12 @@ def unfinished(results: Path, name: str) -> Path | None:
         if folder.file.name == name and not folder.finished:
             return path.parent
     return None
+
+
+def _files_of(results: Path, name: str) -> list[Path]:
+    """Return ``sweep.json`` of each sweep whose folder's name begins with `name` and a hyphen, the latest first."""
+    files = sorted(results.glob(f"*/{FILE}"), reverse=True)
+    return [file for file in files if file.parent.name.startswith(f"{name}-")]  # a glob would interpret the name
 
 
 def locate(results: Path, name: str) -> SweepFolder:
@@ -158,7 +165,7 @@ def locate(results: Path, name: str) -> SweepFolder:
             return SweepFolder.load(path.resolve())
     names = [path.name for path in folders]
     raise ConfigError(
-        f"{name}: no such sweep in {results}{nearest(name, names)}; available: {', '.join(names) or 'none'}"
+        f"{one_line(name)}: no such sweep in {results}{nearest(name, names)}; available: {', '.join(names) or 'none'}"
     )
 
 
@@ -169,14 +176,14 @@ def find(results: Path, name: str) -> SweepFolder:
         ConfigError: there is no such sweep, or it is finished.
     """
     exact = results / name
-    path = exact if (exact / FILE).exists() else unfinished(results, name)
+    path = exact if os.path.exists(exact / FILE) else unfinished(results, name)
     if path is None:
-        for file in sorted(results.glob(f"{name}-*/{FILE}"), reverse=True):
+        for file in _files_of(results, name):
             if file.parent.name.rpartition("-")[0].rpartition("-")[0] == name:
                 SweepFolder.load(file.parent)  # a folder that cannot be read raises its own error
         names = sorted(p.parent.name for p in results.glob(f"*/{FILE}"))
         raise ConfigError(
-            f"--resume {name}: no unfinished sweep of that name in {results}{nearest(name, names)}; "
+            f"--resume {one_line(name)}: no unfinished sweep of that name in {results}{nearest(name, names)}; "
             f"available: {', '.join(names) or 'none'}"
         )
     folder = SweepFolder.load(path.resolve())

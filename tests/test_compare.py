@@ -379,7 +379,6 @@ def test_the_pages_of_mlflow_execute_no_name(tmp_path: Path) -> None:
             f"{server.uri}/#/experiments/{experiment}/runs",
             f"{server.uri}/#/experiments/{experiment}/runs/{ids[0]}",
             comparison_url(experiment, ids, server.uri),
-            metric_url(experiment, ids, metrics.ACCURACY, base=server.uri),
         ]
         with Page() as browser:
             browser.call("Page.addScriptToEvaluateOnNewDocument", source="window.alert = () => { alerted = true; };")

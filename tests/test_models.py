@@ -148,3 +148,10 @@ def test_a_vector_of_another_model_is_refused(shape):
     with pytest.raises(HflrayError, match="MiniCnn has 2485 parameters"):
         load_vector(model, np.zeros(shape, np.float32))
     assert np.array_equal(to_vector(model), before)
+
+
+def test_images_that_make_a_huge_model_are_refused_before_it_is_built():
+    with pytest.raises(
+        DataError, match=r"the images are 6000×6000, .* parameters; accepted: at most 250,000,000; shrink"
+    ):
+        build_model("hfl", (1, 6000, 6000), 10)

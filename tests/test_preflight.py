@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from hflray import preflight
 from hflray.errors import ConfigError, DataError
 from hflray.preflight import check_trials, estimate
 from hflray.sweep import expand, load_sweep, with_absolute_paths, with_data_root
@@ -71,3 +72,22 @@ def test_paths_are_made_absolute(tmp_path, monkeypatch) -> None:
     assert swept.sweep["data.name"].grid == [str(tmp_path / "mine.npz"), "digits"]
     rooted = with_data_root(load_sweep(None), tmp_path)
     assert rooted.experiment == {"data": {"root": str(tmp_path)}}
+
+
+def test_the_estimate_measures_a_bounded_part_of_the_work(monkeypatch) -> None:
+    """A device with many samples, or many local iterations, would take minutes."""
+    trained: list[int] = []
+
+    class Host(preflight.DeviceHost):
+        def __init__(self, job, data) -> None:
+            trained.append(job.local_iterations * int(data.offsets[1]))
+            super().__init__(job, data)
+
+    monkeypatch.setattr(preflight, "DeviceHost", Host)
+    file = load_sweep(None, [*SMALL[2:], "fleet.num_devices=1", "scheduling.num_scheduled=1",
+                             "scheduling.num_clusters=1", "data.samples_per_device=1400",
+                             "training.local_iterations=1000000"])  # fmt: skip
+    trials = expand(file)
+    text = estimate(file, trials, check_trials(trials, "experiment", measure=False), cpus=1)
+    assert trained == [5 * 1000]
+    assert re.match(r"about [\d.]+ h ", text)

@@ -173,3 +173,12 @@ def test_the_trackers_are_saved_and_an_older_folder_has_mlflow(tmp_path) -> None
     del content["sinks"], content["sha256"]
     (folder.path / "sweep.json").write_text(json.dumps(content))
     assert SweepFolder.load(folder.path).sinks == ("mlflow",)
+
+
+@pytest.mark.parametrize("name", ["/nowhere/x", "a**b", "**", "*", "[x", "../x", "x" * 300, "a\nb", "a\0b", ""])
+def test_any_name_may_be_asked_for(tmp_path, name: str) -> None:
+    make_folder(tmp_path, "20260103-000000", finished=False)
+    for search in (find, locate):
+        with pytest.raises(ConfigError, match=r"no (unfinished|such) sweep") as error:
+            search(tmp_path, name)
+        assert len(str(error.value).splitlines()) == 1

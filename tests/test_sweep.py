@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -203,3 +204,51 @@ def test_a_policys_name_is_in_the_trials_name() -> None:
     )
     names = [trial.name for trial in expand(file)]
     assert names == ["H50-λ1-d3qn-s0", "H50-λ1-d3qn_paper_db-s0", "H50-λ1-d3qn_mine-s0"]
+
+
+def test_a_long_name_of_a_trial_is_cut_and_stays_unique(tmp_path) -> None:
+    roots = ["é" * 300 + ending for ending in "ab"]
+    trials = expand(load_sweep(write(tmp_path, json.dumps({"sweep": {"data.root": {"grid": roots}}}))))
+    assert len({trial.name for trial in trials}) == 2
+    for trial in trials:
+        assert len(trial.name.encode()) <= 200
+        assert re.fullmatch(r"digits-H50-λ1-ikc-d3qn-s0-root=é+-[0-9a-f]{8}", trial.name)
+
+
+def test_a_file_without_a_name_is_named_after_itself(tmp_path) -> None:
+    for stem, name in {"my sweep": "my_sweep", "été": "sweep_t_", "_x": "sweep_x", "x" * 200: "x" * 95}.items():
+        path = tmp_path / f"{stem}.yaml"
+        path.write_text("experiment: {seed: 1}")
+        assert load_sweep(path).name == name
+
+
+@pytest.mark.parametrize(
+    "overrides, message",
+    [
+        (["name=" + "x" * 101], r"^name: got .*at most 100"),
+        (
+            ["tune.samples=20000", "sweep.seed={randint: [0, 9]}"],
+            r"^sweep: .* make 20,000 trials; accepted: at most 10,000",
+        ),
+        (
+            ["sweep.seed={grid: [" + "1, " * 200 + "]}", "sweep.max_rounds={grid: [" + "1, " * 200 + "]}"],
+            r"40,000 trials",
+        ),
+        (["sweep.cost.delay_weight={uniform: [-1e308, 1e308]}"], r"uniform: got .*closer than"),
+        (["sweep.seed={randint: [0, 9999999999999999999]}"], r"randint: got .*within ±2"),
+        (["tune.search={}", "sweep.seed={randint: [0, 9]}", "tune.seed=4294967296"], r"tune.seed: got 4294967296"),
+        (["tune.stop={acuracy: 1}"], r"unknown metric 'acuracy'"),
+        (["sweep=7"], r"^sweep: got 7"),
+        (["sweep=[1]", "sweep.seed={grid: [1]}"], r"^sweep: got \[1\]; accepted: a mapping"),
+        (["experiment=[1]", "seed=1"], r"^experiment"),
+    ],
+)
+def test_extreme_sweeps_are_refused_in_one_line(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as error:
+        expand(load_sweep(None, overrides))
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_the_whole_section_may_be_overridden(tmp_path) -> None:
+    file = load_sweep(write(tmp_path, GOOD), ["sweep={seed: {grid: [4]}}"])
+    assert list(file.sweep) == ["seed"]

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ def load_policy(path: str | Path) -> tuple[QNetwork, dict[str, Any]]:
         ConfigError: the file is missing, damaged, changed since it was written, or not a policy.
     """
     file = Path(path)
-    if not file.is_file():
+    if not os.path.isfile(file):  # unlike Path.is_file, it raises no error for a path that cannot exist
         raise ConfigError(
             f"assignment.policy: {file} does not exist; leave it out for the shipped policy, or train one: {TRAIN}"
         )

@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from hflray import registry
 from hflray.errors import ConfigError
+from hflray.text import breaks_lines
 
 
 def as_range(value: object) -> object:
@@ -31,6 +32,8 @@ def registered(kind: registry.Kind, name: str) -> str:
         raise ValueError(str(error).removeprefix(f"{kind}: ")) from error
 
 
+MOST_SAMPLES = 10**9  # of a device, so that sums over devices fit into 64 bits
+OF_SEVERAL_LINES = ("description",)
 LISTS = ("edge_bandwidths_mhz", "model_kb", "epsilon", "sinks")  # tuples that are lists of values, not ranges
 
 
@@ -51,6 +54,13 @@ class Section(BaseModel):
         # pydantic would accept true as 1.
         if isinstance(value, bool) and annotation not in (bool, Any) and bool not in get_args(annotation):
             raise PydanticCustomError("bool_refused", "true and false are not accepted here")
+        return value
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _texts_have_one_line(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, str) and info.field_name not in OF_SEVERAL_LINES and breaks_lines(value):
+            raise ValueError("accepted: a text without line breaks and control characters; remove them")
         return value
 
     @field_validator("*", mode="after")

@@ -6,6 +6,7 @@ names Python's types and pydantic's rules, which do not help the author of a YAM
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -15,6 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from hflray.errors import ConfigError, nearest
+from hflray.text import one_line, shorten
 
 _TYPES: dict[Any, str] = {
     int: "an integer", float: "a number", str: "a text", bool: "true or false", list: "a list",
@@ -38,38 +40,42 @@ def validate(model: type[Model], tree: Mapping[str, Any], prefix: str = "") -> M
 def explain(error: ValidationError, model: type[BaseModel], prefix: str = "") -> str:
     """Return pydantic's report as one line per mistake: the setting, its value, what is accepted and the fix."""
     lines = []
-    for item in error.errors(include_url=False):
+    items = error.errors(include_url=False)
+    sides = Counter(
+        (item["loc"][:-1], repr(item["input"])) for item in items if item["loc"] and item["loc"][-1] in (0, 1)
+    )
+    for item in items:
         location = item["loc"]
-        setting = prefix + ".".join(str(part) for part in location)
-        message, value = item["msg"].removeprefix("Value error, "), item["input"]
+        if (
+            location and sides[location[:-1], repr(item["input"])] == 2
+        ):  # one number was read as a range with equal ends
+            if location[-1] == 1:
+                continue
+            location = location[:-1]
+        setting = one_line(prefix + ".".join(str(part) for part in location))
+        message, value = one_line(item["msg"].removeprefix("Value error, ")), item["input"]
         section, field = _locate(model, location)
         if item["type"] in ("extra_forbidden", "invalid_key"):
-            lines.append(f"{setting}: unknown key (got {_shorten(value)}){_suggest(model, section, location)}")
+            lines.append(f"{setting}: unknown key (got {shorten(value)}){_suggest(model, section, location)}")
         elif item["type"] in ("model_type", "dict_type"):
             lines.append(
-                f"{setting}: got {_shorten(value)}; accepted: a section (a mapping of settings); "
+                f"{setting}: got {shorten(value)}; accepted: a section (a mapping of settings); "
                 f"write its settings as {setting}.KEY"
             )
         elif item["type"] == "value_error" and (not location or isinstance(value, dict | BaseModel)):
             # The rule combines several settings, which its message names.
             lines.append(f"{setting}: {message}" if location else message)
         elif item["type"] == "value_error":
-            lines.append(f"{setting}: got {_shorten(value)}; {message}")
+            lines.append(f"{setting}: got {shorten(value)}; {message}")
         elif field is None:
-            lines.append(f"{setting}: got {_shorten(value)}; {message[0].lower()}{message[1:]}")
+            lines.append(f"{setting}: got {shorten(value)}; {message[0].lower()}{message[1:]}")
         else:
             lines.append(
-                f"{setting}: got {_shorten(value)}; accepted: {accepted(field)}"
+                f"{setting}: got {shorten(value)}; accepted: {accepted(field)}"
                 + (f" ({field.description})" if field.description else "")
                 + _fix(field, value)
             )
     return "\n".join(lines)
-
-
-def _shorten(value: object) -> str:
-    """Return the value as one line of at most 80 characters."""
-    text = "null" if value is None else repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _locate(model: type[BaseModel], location: tuple[int | str, ...]) -> tuple[type[BaseModel], FieldInfo | None]:
@@ -141,13 +147,17 @@ def _words(annotation: Any, rules: Sequence[Any] = ()) -> str:
     else:
         text = _TYPES.get(origin or annotation, str(annotation))
     bounds = [
-        f"{word} {getattr(rule, name):g}"
+        f"{word} {_number(getattr(rule, name))}"
         for rule in rules
         for name, word in (("gt", "above"), ("ge", "at least"), ("lt", "below"), ("le", "at most"))
         if getattr(rule, name, None) is not None
     ]
     text += (" " + " and ".join(bounds)) if bounds else ""
     return text + (", not empty" if any(getattr(rule, "min_length", None) for rule in rules) else "")
+
+
+def _number(bound: float) -> str:
+    return f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
 
 
 def _fix(field: FieldInfo, value: object) -> str:

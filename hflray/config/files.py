@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,12 @@ from pydantic import BaseModel
 from hflray.config.experiment import ExperimentConfig
 from hflray.config.explanations import validate
 from hflray.errors import ConfigError
+from hflray.text import breaks_lines, one_line, shorten
+
+MAX_CHARACTERS = 200_000  # of a file; PyYAML reads about 50,000 characters in a second
+MAX_VALUES = 100_000  # of a text with its aliases written out, so that a few lines of aliases cannot fill the memory
+MAX_DEPTH = 50  # values inside values
+MAX_DIGITS = 19  # of a whole number
 
 
 # ruamel.yaml 0.19.1 was tried in place of these two classes. It reads equal values from every shipped file and refuses
@@ -28,10 +35,37 @@ class _StrictLoader(yaml.SafeLoader):
             if key_node.tag == "tag:yaml.org,2002:merge":  # "<<: *base", which the parent class resolves
                 continue
             key = self.construct_object(key_node, deep=True)
+            if isinstance(key, str) and breaks_lines(key):
+                line = key_node.start_mark.line + 1
+                raise ConfigError(
+                    f"line {line}: key '{one_line(key)}' has a line break or a control character; remove it"
+                )
             if isinstance(key, str) and key in keys:
                 raise ConfigError(f"line {key_node.start_mark.line + 1}: key '{key}' is given twice; keep one")
             keys.add(key if isinstance(key, str) else repr(key))
         return super().construct_mapping(node, deep=deep)
+
+    def construct_yaml_str(self, node: yaml.ScalarNode) -> str:
+        value = str(self.construct_scalar(node))
+        if any(unicodedata.category(letter) == "Cs" for letter in value):
+            raise ConfigError(
+                f"line {node.start_mark.line + 1}: the text '{one_line(value)[:40]}' has half a character; correct it"
+            )
+        return value
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        text = str(node.value)
+        value: int = super().construct_yaml_int(node) if len(text) <= 2 * MAX_DIGITS else 10**MAX_DIGITS
+        if abs(value) >= 10**MAX_DIGITS:
+            raise ConfigError(
+                f"line {node.start_mark.line + 1}: the number {text[:20]}{'…' * (len(text) > 20)} is too long; "
+                f"accepted: whole numbers of at most {MAX_DIGITS} digits; shorten it, or write it as in 1e20"
+            )
+        return value
+
+
+_StrictLoader.add_constructor("tag:yaml.org,2002:str", _StrictLoader.construct_yaml_str)
+_StrictLoader.add_constructor("tag:yaml.org,2002:int", _StrictLoader.construct_yaml_int)
 
 
 class _StrictDumper(yaml.SafeDumper):
@@ -47,30 +81,90 @@ for _class in (_StrictLoader, _StrictDumper):
 
 def parse_yaml(text: str, source: str) -> Any:
     """Return the value of a YAML text, which errors call `source`. Raises ConfigError."""
+    source = one_line(source)
+    if len(text) > MAX_CHARACTERS:
+        raise ConfigError(
+            f"{source}: the text is too long; accepted: at most {MAX_CHARACTERS:,} characters; give a sweep file"
+        )
+    loader = None
     try:
-        return yaml.load(text, Loader=_StrictLoader)
+        loader = _StrictLoader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _check_extent(node, {})
+        return loader.construct_document(node)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" at line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise ConfigError(f"{source}: not valid YAML{line}: {problem}") from error
+        problem = one_line(getattr(error, "problem", None) or str(error).splitlines()[0])
+        raise ConfigError(f"{source}: not valid YAML{line}: {problem}; correct it") from error
+    except RecursionError as error:
+        raise ConfigError(f"{source}: {_too_deep()}") from error
     except ConfigError as error:
         raise ConfigError(f"{source}: {error}") from error
+    except (ValueError, TypeError, AttributeError, LookupError, ArithmeticError) as error:
+        # PyYAML's constructors raise these for values such as the date 2026-13-45.
+        raise ConfigError(
+            f"{source}: not valid YAML: a value cannot be read ({one_line(error)}); correct it, or quote it as a text"
+        ) from error
+    finally:
+        if loader is not None:
+            loader.dispose()
+
+
+def _too_deep() -> str:
+    return f"values are nested too deeply; accepted: {MAX_DEPTH} levels; write them flatter"
+
+
+def _check_extent(node: yaml.Node, extents: dict[int, tuple[int, int] | None]) -> tuple[int, int]:
+    """Return the number of values in a node with its aliases written out, and the number of its levels.
+
+    `extents` holds the results by the node's id, and None for the nodes that contain this one.
+
+    Raises:
+        ConfigError: the node contains itself, or it has more values or levels than accepted.
+    """
+    where = f"line {node.start_mark.line + 1}"
+    if id(node) in extents:
+        extent = extents[id(node)]
+        if extent is None:
+            raise ConfigError(f"{where}: a value contains itself through an alias; write it without '*'")
+        return extent
+    extents[id(node)] = None
+    children: list[yaml.Node] = []
+    if isinstance(node, yaml.SequenceNode):
+        children = node.value
+    elif isinstance(node, yaml.MappingNode):
+        children = [child for pair in node.value for child in pair]
+    inner = [_check_extent(child, extents) for child in children]
+    extent = 1 + sum(count for count, _ in inner), 1 + max((levels for _, levels in inner), default=0)
+    if extent[0] > MAX_VALUES:
+        raise ConfigError(
+            f"{where}: the text holds more than {MAX_VALUES:,} values, with its aliases ('*') written out; "
+            f"accepted: at most {MAX_VALUES:,}; shorten its lists"
+        )
+    if extent[1] > MAX_DEPTH:
+        raise ConfigError(f"{where}: {_too_deep()}")
+    extents[id(node)] = extent
+    return extent
 
 
 def read_mapping(path: str | Path) -> dict[str, Any]:
     """Return the mapping that a YAML file holds; an empty file gives an empty mapping. Raises ConfigError."""
+    name = one_line(path)
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        with Path(path).open(encoding="utf-8") as file:
+            text = file.read(MAX_CHARACTERS + 1)
+    except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
-        raise ConfigError(f"{path}: cannot read the configuration ({reason}); give the path of a YAML file") from error
-    tree = parse_yaml(text, str(path))
+        raise ConfigError(f"{name}: cannot read the configuration ({reason}); give the path of a YAML file") from error
+    tree = parse_yaml(text, name)
     if tree is None:
         return {}
     if not isinstance(tree, dict):
         raise ConfigError(
-            f"{path}: the file holds a {type(tree).__name__}, but a mapping of settings is needed; "
+            f"{name}: the file holds a {type(tree).__name__}, but a mapping of settings is needed; "
             "write lines such as 'seed: 0'"
         )
     return tree
@@ -79,11 +173,12 @@ def read_mapping(path: str | Path) -> dict[str, Any]:
 def split_override(text: str) -> tuple[str, Any]:
     """Split ``"scheduling.num_scheduled=30"`` into its dotted key and its YAML value. Raises ConfigError."""
     key, equals, value = text.partition("=")
-    if not equals or not all(part.strip() for part in key.split(".")):
+    shown = one_line(text if len(text) <= 100 else f"{text[:100]}…")
+    if not equals or not all(part.strip() for part in key.split(".")) or breaks_lines(key.strip()):
         raise ConfigError(
-            f"override '{text}': accepted: KEY=VALUE with a dotted key; write it as in scheduling.num_scheduled=30"
+            f"override '{shown}': accepted: KEY=VALUE with a dotted key; write it as in scheduling.num_scheduled=30"
         )
-    return key.strip(), parse_yaml(value, f"override '{text}'")
+    return key.strip(), parse_yaml(value, f"override '{shown}'")
 
 
 def set_dotted(tree: dict[str, Any], key: str, value: Any) -> None:
@@ -136,15 +231,15 @@ def load_config(path: str | Path | None = None, overrides: Iterable[str] = ()) -
         if misplaced:
             raise ConfigError(
                 "\n".join(
-                    f"{path}: {key}: got {tree[key]!r} beside the sections of a sweep file, where it has no effect; "
-                    f"accepted: under 'experiment:'; move it there"
+                    f"{one_line(path)}: {key}: got {shorten(tree[key])} beside the sections of a sweep file, where it "
+                    f"has no effect; accepted: under 'experiment:'; move it there"
                     for key in misplaced
                 )
             )
         tree = tree.get("experiment") or {}
         if not isinstance(tree, dict):
             raise ConfigError(
-                f"{path}: experiment: got {tree!r}; accepted: a mapping of settings; "
+                f"{path}: experiment: got {shorten(tree)}; accepted: a mapping of settings; "
                 "write lines such as 'seed: 0' below it"
             )
     for text in overrides:

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from hflray.config.base import IntRange, Range, Section
+from hflray.config.base import MOST_SAMPLES, IntRange, Range, Section
 
+# The upper ends of ranges. They and the bounds of the other settings are far beyond any system and keep numbers finite.
+LARGEST = {
+    "cycles_per_sample": 10**15, "samples": MOST_SAMPLES, "edge_bandwidth_mhz": 10**9, "max_cpu_ghz": 10**6,
+}  # fmt: skip
 BITS_PER_KB = 8 * 1024  # a KB has 1024 bytes (docs/design.md, "Vocabulary")
 
 
@@ -23,14 +27,18 @@ def dbm_to_w(dbm: float) -> float:
 class FleetConfig(Section):
     """The physical system, as in Table I and the first paragraph of the paper's section VI."""
 
-    num_devices: int = Field(100, ge=1, description="N, the devices of the fleet")
-    num_edges: int = Field(5, ge=1, description="M, the edge servers")
-    area_km: float = Field(1.0, gt=0, description="side of the square area; the cloud is at its centre")
-    min_distance_m: float = Field(1.0, gt=0, description="shorter distances are raised to this one")
-    path_loss_db: float = Field(128.1, description="path loss at 1 km")
-    path_loss_slope_db: float = Field(37.6, gt=0, description="path loss per decade of distance")
-    shadowing_db: float = Field(8.0, ge=0, description="standard deviation of the shadowing, drawn once per link")
-    noise_dbm_per_hz: float = Field(-174.0, description="N_0; the paper prints dBm/MHz (docs/design.md, D1)")
+    num_devices: int = Field(100, ge=1, le=10_000_000, description="N, the devices of the fleet")
+    num_edges: int = Field(5, ge=1, le=1_000_000, description="M, the edge servers")
+    area_km: float = Field(1.0, gt=0, le=1e6, description="side of the square area; the cloud is at its centre")
+    min_distance_m: float = Field(1.0, ge=1e-3, le=1e9, description="shorter distances are raised to this one")
+    path_loss_db: float = Field(128.1, ge=-200, le=500, description="path loss at 1 km")
+    path_loss_slope_db: float = Field(37.6, gt=0, le=100, description="path loss per decade of distance")
+    shadowing_db: float = Field(
+        8.0, ge=0, le=50, description="standard deviation of the shadowing, drawn once per link"
+    )
+    noise_dbm_per_hz: float = Field(
+        -174.0, ge=-400, le=200, description="N_0; the paper prints dBm/MHz (docs/design.md, D1)"
+    )
     cycles_per_sample: Range = Field((1e4, 1e5), description="u_n, CPU cycles for one sample")
     samples: IntRange = Field(
         (400, 700),
@@ -42,7 +50,7 @@ class FleetConfig(Section):
         "dbm",
         description="scale on which p_n is uniform between the ends of power_dbm; the paper does not say which",
     )
-    edge_power_dbm: float = Field(23.0, description="p^m, transmit power of an edge server")
+    edge_power_dbm: float = Field(23.0, ge=-200, le=200, description="p^m, transmit power of an edge server")
     edge_bandwidth_mhz: Range = Field((0.5, 3.0), description="B_m, bandwidth of an edge server")
     edge_bandwidths_mhz: tuple[float, ...] | None = Field(
         None, description="B_m of each edge server; null: drawn from edge_bandwidth_mhz"
@@ -53,9 +61,11 @@ class FleetConfig(Section):
         description="seed of the edges' positions, B_m and cloud links, so that fleets differ in their devices only; "
         "edge_bandwidths_mhz replaces its B_m; null: drawn anew for every fleet",
     )
-    cloud_bandwidth_mhz: float = Field(10.0, gt=0, description="B, bandwidth of each edge server's link to the cloud")
+    cloud_bandwidth_mhz: float = Field(
+        10.0, gt=0, le=1e9, description="B, bandwidth of each edge server's link to the cloud"
+    )
     max_cpu_ghz: Range = Field((2.0, 2.0), description="f_n^max, highest CPU frequency")
-    capacitance: float = Field(2e-28, gt=0, description="α of the paper; the energy formula has the factor ½")
+    capacitance: float = Field(2e-28, gt=0, le=1, description="α of the paper; the energy formula has the factor ½")
     dense: bool | None = Field(
         None,
         description="true: store every link's gain; false: compute it when needed; null: store up to 5 million (N·M)",
@@ -63,16 +73,29 @@ class FleetConfig(Section):
 
     @field_validator("cycles_per_sample", "samples", "edge_bandwidth_mhz", "max_cpu_ghz")
     @classmethod
-    def _positive(cls, value: tuple[float, float]) -> tuple[float, float]:
+    def _positive(cls, value: tuple[float, float], info: ValidationInfo) -> tuple[float, float]:
         if value[0] <= 0:
             raise ValueError("accepted: a number above 0, or [low, high] with both above 0; correct it")
+        largest = LARGEST[str(info.field_name)]
+        if value[1] > largest:
+            raise ValueError(f"accepted: numbers above 0 and at most {largest:,}; lower it")
+        return value
+
+    @field_validator("power_dbm")
+    @classmethod
+    def _power_in_bounds(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if value[0] < -200 or value[1] > 200:
+            raise ValueError("accepted: numbers from -200 to 200; correct it")
         return value
 
     @field_validator("edge_bandwidths_mhz")
     @classmethod
     def _all_positive(cls, value: tuple[float, ...] | None) -> tuple[float, ...] | None:
-        if value is not None and not all(bandwidth > 0 for bandwidth in value):
-            raise ValueError("accepted: a list of numbers above 0, one for each edge; correct it")
+        largest = LARGEST["edge_bandwidth_mhz"]
+        if value is not None and not all(0 < bandwidth <= largest for bandwidth in value):
+            raise ValueError(
+                f"accepted: a list of numbers above 0, one for each edge, and at most {largest:,}; correct it"
+            )
         return value
 
     @model_validator(mode="after")
@@ -124,8 +147,12 @@ class FleetConfig(Section):
 class CostConfig(Section):
     """The weight of delay against energy, and the size of a transmitted model."""
 
-    delay_weight: float = Field(1.0, gt=0, description="λ in J/s; at 0 the best plan would take infinitely long")
-    model_kb: float | None = Field(None, gt=0, description="z in KB of 1024 bytes; null: 32 bits per parameter")
+    delay_weight: float = Field(
+        1.0, gt=0, le=1e12, description="λ in J/s; at 0 the best plan would take infinitely long"
+    )
+    model_kb: float | None = Field(
+        None, gt=0, le=1e12, description="z in KB of 1024 bytes; null: 32 bits per parameter"
+    )
 
     @property
     def model_bits(self) -> float | None:

@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from hflray.config.base import IntRange, Section, registered
+from hflray.config.base import MOST_SAMPLES, IntRange, Section, registered
 
 
 class DataConfig(Section):
@@ -16,7 +16,7 @@ class DataConfig(Section):
     root: str | None = Field(None, description="folder of the data sets; null: $HFLRAY_DATA, else ~/.cache/hflray")
     partition: str = Field("majority", description="majority | dirichlet | iid")
     majority_fraction: float = Field(0.8, gt=0, le=1, description="share of a device's samples in its majority class")
-    dirichlet_alpha: float = Field(0.5, gt=0, description="concentration of the Dirichlet partition")
+    dirichlet_alpha: float = Field(0.5, ge=1e-6, le=1e9, description="concentration of the Dirichlet partition")
     samples_per_device: IntRange | None = Field(
         None,
         description="range of D_n; null: the paper's range for the data set, scaled down if there are too few samples",
@@ -38,16 +38,18 @@ class DataConfig(Section):
     def _at_least_one(cls, value: tuple[int, int] | None) -> tuple[int, int] | None:
         if value is not None and value[0] < 1:
             raise ValueError("accepted: 1 sample or more for each device; raise the lower end")
+        if value is not None and value[1] > MOST_SAMPLES:
+            raise ValueError(f"accepted: at most {MOST_SAMPLES:,} samples for each device; lower the upper end")
         return value
 
 
 class TrainingConfig(Section):
     """Local training (Algorithm 1), and the processes and processors that run it."""
 
-    local_iterations: int = Field(5, ge=1, description="L, local iterations in an edge iteration")
-    edge_iterations: int = Field(5, ge=1, description="Q, edge iterations in a round")
-    batch_size: int = Field(64, ge=1, description="samples of a mini-batch")
-    learning_rate: float = Field(0.01, gt=0, description="β, learning rate of SGD")
+    local_iterations: int = Field(5, ge=1, le=1_000_000, description="L, local iterations in an edge iteration")
+    edge_iterations: int = Field(5, ge=1, le=1_000_000, description="Q, edge iterations in a round")
+    batch_size: int = Field(64, ge=1, le=1_000_000_000, description="samples of a mini-batch")
+    learning_rate: float = Field(0.01, gt=0, le=1e30, description="β, learning rate of SGD")
     local_iteration: Literal["epoch", "full_batch", "step"] = Field(
         "epoch",
         description="epoch: one pass of mini-batches; full_batch: equation (1) as written; step: one mini-batch",
@@ -79,14 +81,18 @@ class TrainingConfig(Section):
     )
     backend: Literal["ray", "serial"] = Field("ray", description="ray: device and edge actors; serial: this process")
     devices_per_actor: int | None = Field(
-        None, ge=1, description="simulated devices hosted by an actor; it determines num_actors"
+        None, ge=1, le=10_000_000, description="simulated devices hosted by an actor; it determines num_actors"
     )
     num_actors: int | None = Field(
-        None, ge=1, description="device actors; null: as many as measurably speed up the trial on its CPUs or GPUs"
+        None,
+        ge=1,
+        le=10_000,
+        description="device actors; null: as many as measurably speed up the trial on its CPUs or GPUs",
     )
     threads: int | None = Field(
         None,
         ge=1,
+        le=1024,
         description="torch threads of each actor; they change low bits, so all backends share them; null: measured",
     )
 

@@ -90,8 +90,8 @@ def load_dataset(name: str, root: str | Path | None = None, seed: int = 0) -> Da
     """
     folder = data_root(root)
     if name.endswith(".npz"):
-        path = Path(name).expanduser()
-        if not path.exists() and (folder / path).exists():
+        path = Path(os.path.expanduser(name))
+        if not os.path.exists(path) and os.path.exists(folder / path):
             path = folder / path
         return _from_arrays(path.stem, *read_arrays(path))
     make = registry.resolve("dataset", registry.check("dataset", name, "data.name"))
@@ -106,7 +106,8 @@ def load_dataset(name: str, root: str | Path | None = None, seed: int = 0) -> Da
 
 def data_root(root: str | Path | None = None) -> Path:
     """Return the folder of the data sets: `root`, else ``$HFLRAY_DATA``, else ``~/.cache/hflray``."""
-    return Path(root or os.environ.get("HFLRAY_DATA") or "~/.cache/hflray").expanduser()
+    # Unlike Path's methods, those of os.path raise no error for a path that cannot exist.
+    return Path(os.path.expanduser(root or os.environ.get("HFLRAY_DATA") or "~/.cache/hflray"))
 
 
 def load_fashion_mnist(root: Path) -> Dataset:
@@ -187,7 +188,7 @@ def make_synthetic(
 def _stored(name: str, root: Path, samples_range: tuple[int, int]) -> Dataset:
     """Load `name` from its .npz below `root`, else from torchvision's layout, else from the network."""
     path = root / f"{name}.npz"
-    if path.exists():
+    if os.path.exists(path):
         arrays, num_classes = read_arrays(path, 10)
     else:
         arrays, num_classes = check_arrays(load_or_download(name, root), root / name, 10)

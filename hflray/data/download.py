@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hflray.errors import DataError
+from hflray.text import one_line
 
 TIMEOUT_S = 10.0  # for each connection and read, so that users without a network soon get an error
 FOLDERS = {"fashion_mnist": ("FashionMNIST", "FashionMNIST"), "cifar10": ("CIFAR10", "cifar-10-batches-py")}
@@ -66,7 +67,7 @@ def load_or_download(name: str, root: Path) -> dict[str, NDArray[Any]]:
         DataError: the folder exists but is unreadable, or the download failed; a failed download leaves no files.
     """
     folder = root / FOLDERS[name][1]
-    if not folder.exists():
+    if not os.path.exists(folder):  # unlike Path.exists, it raises no error for a path that cannot exist
         _download(name, root, folder)
     try:
         return _arrays(name, root, download=False)
@@ -78,7 +79,7 @@ def load_or_download(name: str, root: Path) -> dict[str, NDArray[Any]]:
 
 
 def _download(name: str, root: Path, folder: Path) -> None:
-    created = [path for path in (root, *root.parents) if not path.exists()]  # innermost first
+    created = [path for path in (root, *root.parents) if not os.path.exists(path)]  # innermost first
     try:
         root.mkdir(parents=True, exist_ok=True)
         # The scratch folder is beside the destination, so that the move is one rename and never leaves a part.
@@ -123,5 +124,5 @@ def _npz_hint(name: str, root: Path) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = one_line(" ".join(str(error).split())) or type(error).__name__
     return text if len(text) < 200 else text[:200] + "…"

@@ -6,9 +6,8 @@ The keys are those of docs/design.md, "Data". The layouts are the ones usual in 
 
 from __future__ import annotations
 
-import struct
+import os
 import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hflray.errors import DataError
+from hflray.text import one_line
 
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 MAX_CHANNELS = 4
@@ -32,6 +32,7 @@ UNREADABLE = (
     RuntimeError,  # a damaged archive that claims to be encrypted
     MemoryError,
 )
+MEMORY_SHARE = 0.5  # of this machine's memory that a data set may fill
 
 
 def read_archive(path: Path) -> dict[str, NDArray[Any]]:
@@ -96,11 +97,12 @@ def check_arrays(
 
 def _load(path: Path) -> dict[str, NDArray[Any]]:
     accepted = f"accepted: an .npz file with the keys {', '.join(KEYS)}"
-    if not path.is_file():
+    if not os.path.isfile(path):  # False also for a path that no file can have
         raise DataError(
             f"data.name: {path}: no such file; {accepted}; check the path, or set --data-root / $HFLRAY_DATA"
         )
     try:
+        _check_memory(path)
         # Never unpickle, because a data file must not be able to run code.
         archive = np.load(path, allow_pickle=False)
         if isinstance(archive, np.ndarray):
@@ -113,12 +115,29 @@ def _load(path: Path) -> dict[str, NDArray[Any]]:
                     f"{', '.join(archive.files) or 'no arrays'}); {accepted}; save it again with numpy.savez"
                 )
             return {key: archive[key] for key in KEYS}
-    except UNREADABLE as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+    except DataError:
+        raise
+    except Exception as error:
+        # NumPy and zipfile raise errors of many types for files that are no archives, cut short, damaged or encrypted.
+        reason = one_line(" ".join(str(error).split())[:200]) or type(error).__name__
         raise DataError(
             f"data.name: {path}: cannot be read as plain arrays ({reason}); {accepted}; the file may be cut short or "
             "damaged (copy it again), or hold Python objects (save numbers only)"
         ) from error
+
+
+def _check_memory(path: Path) -> None:
+    """Raise DataError if an archive is too large for this machine, as a small file of compressed zeros may be."""
+    if not zipfile.is_zipfile(path):
+        return
+    with zipfile.ZipFile(path) as archive:
+        bytes_needed = sum(entry.file_size for entry in archive.infolist())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if bytes_needed > MEMORY_SHARE * memory:
+        raise DataError(
+            f"data.name: {path}: its arrays need {bytes_needed / 2**30:,.1f} GiB of memory, and this machine has "
+            f"{memory / 2**30:,.1f} GiB; accepted: at most {MEMORY_SHARE:.0%} of it; save fewer or smaller images"
+        )
 
 
 def _images(array: NDArray[Any], array_name: str) -> tuple[NDArray[np.uint8], int | None]:

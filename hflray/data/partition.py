@@ -208,6 +208,11 @@ def device_sizes(
         DataError: not even one sample per device is possible.
     """
     low, high = explicit or default_range
+    if num_devices > len(labels):  # the draw of many sizes would fill the memory
+        raise DataError(
+            f"fleet.num_devices: {name} has {len(labels)} training samples for {num_devices} devices of at least "
+            "1 sample; lower fleet.num_devices"
+        )
     sizes = rng.integers(low, high, num_devices, endpoint=True)
     supply = np.unique(labels, return_counts=True)[1]
     devices_per_class = -(-num_devices // len(supply))

@@ -5,20 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from hflray.errors import ConfigError
 from hflray.sweep.sections import SweepFile
+from hflray.text import one_line
 
 
 def with_data_root(file: SweepFile, root: Path) -> SweepFile:
     """Return the sweep with ``data.root`` set to `root`."""
-    data = dict(file.experiment.get("data") or {}) | {"root": str(root)}
-    return file.model_copy(update={"experiment": file.experiment | {"data": data}})
+    data = file.experiment.get("data") or {}
+    if not isinstance(data, dict):
+        return file  # the validation of the trials says what is wrong with it
+    return file.model_copy(update={"experiment": file.experiment | {"data": data | {"root": str(root)}}})
 
 
 def with_absolute_paths(file: SweepFile) -> SweepFile:
     """Return the sweep with absolute paths. Paths in a file are relative to the command's folder, not to a trial's."""
 
     def absolute(name: Any) -> Any:
-        relative = isinstance(name, str) and name.endswith(".npz") and Path(name).exists()
+        try:
+            relative = isinstance(name, str) and name.endswith(".npz") and Path(name).exists()
+        except (OSError, ValueError):  # no file has such a name; the check of the data says so
+            relative = False
         return str(Path(name).resolve()) if relative else name
 
     experiment, sweep = dict(file.experiment), dict(file.sweep)
@@ -28,7 +35,13 @@ def with_absolute_paths(file: SweepFile) -> SweepFile:
         if "name" in data:
             data["name"] = absolute(data["name"])
         if isinstance(data.get("root"), str):
-            data["root"] = str(Path(data["root"]).expanduser().resolve())
+            try:
+                data["root"] = str(Path(data["root"]).expanduser().resolve())
+            except (OSError, RuntimeError, ValueError) as error:
+                raise ConfigError(
+                    f"data.root: got '{one_line(data['root'])}', which is no path ({error}); accepted: the path of a "
+                    "folder; correct it, or remove it"
+                ) from error
         experiment["data"] = data
     axis = sweep.get("data.name")
     if axis is not None and axis.kind in ("grid", "zip", "choice"):

@@ -11,6 +11,7 @@ from hflray import metrics
 from hflray.config import MUTABLE, Section, TrackingConfig
 from hflray.errors import nearest
 from hflray.tasks import DEFAULT, TASKS, tasks_where
+from hflray.text import one_line, shorten
 
 if TYPE_CHECKING:
     TaskName = str
@@ -18,6 +19,10 @@ else:
     TaskName = Literal[
         tuple(TASKS)
     ]  # the error for an unknown name then lists the accepted ones, as for any other setting
+
+
+METRICS = "accepted: the names in the README's glossary"
+LONGEST_NAME = 100  # characters of a sweep's name, to which a folder's name appends the time
 
 
 class Axis(Section):
@@ -46,6 +51,10 @@ class Axis(Section):
             raise ValueError(
                 f"{self.kind}: got []; an empty list makes no trial; give at least one value, or remove the key"
             )
+        if self.uniform is not None and not np.isfinite(self.uniform[1] - self.uniform[0]):
+            raise ValueError(f"uniform: got {list(self.uniform)}; accepted: ends closer than 1.8e308; correct them")
+        if self.randint is not None and not all(abs(end) < 2**62 for end in self.randint):
+            raise ValueError(f"randint: got {list(self.randint)}; accepted: ends within ±2⁶²; correct them")
         if self.loguniform is not None and self.loguniform[0] <= 0:
             raise ValueError(f"loguniform: got {list(self.loguniform)}; both ends must be above 0")
         return self
@@ -131,7 +140,9 @@ class TuneConfig(Section):
         description="free space of a disk, in MB of 1024² bytes, below which trials pause at the end of a round; null: "
         "16 MB and two checkpoints of each trial that runs at a time; 0: never pause",
     )
-    samples: int = Field(1, ge=1, description="draws for each point of the grid; with a search, the number of trials")
+    samples: int = Field(
+        1, ge=1, le=1_000_000, description="draws for each point of the grid; with a search, the number of trials"
+    )
     seed: int = Field(0, ge=0, description="seed of the draws and of the search")
     stop: dict[str, float] = Field(
         {}, description="a trial ends once a metric reaches its bound here, by the metric's name"
@@ -154,7 +165,7 @@ class TuneConfig(Section):
     def _known_metric(cls, stop: dict[str, float]) -> dict[str, float]:
         for name in stop:
             if name not in metrics.PER_ROUND:
-                raise ValueError(f"unknown metric '{name}'{nearest(name, metrics.PER_ROUND)}")
+                raise ValueError(f"unknown metric '{one_line(name)}'{nearest(name, metrics.PER_ROUND)}; {METRICS}")
         return stop
 
     @model_validator(mode="after")
@@ -167,7 +178,13 @@ class TuneConfig(Section):
         ):
             if section is not None and section.metric not in names:
                 hint = nearest(section.metric, names)
-                raise ValueError(f"tune.{key}.metric: unknown metric '{section.metric}'{hint}")
+                raise ValueError(f"tune.{key}.metric: unknown metric '{section.metric}'{hint}; {METRICS}")
+        return self
+
+    @model_validator(mode="after")
+    def _the_search_accepts_the_seed(self) -> Self:
+        if self.search is not None and self.seed >= 2**32:
+            raise ValueError(f"tune.seed: got {self.seed}; accepted for a search: 0 to {2**32 - 1:,}; lower it")
         return self
 
     @model_validator(mode="after")
@@ -176,14 +193,21 @@ class TuneConfig(Section):
         if self.population is not None and len(methods) > 1:
             raise ValueError(f"tune.population cannot be combined with tune.{methods[0]}; keep one of them")
         if self.population is not None and self.samples < 2:
-            raise ValueError(f"tune.samples: got {self.samples}; a population needs at least 2 trials; 4 or more help")
+            raise ValueError(
+                f"tune.samples: got {self.samples}; a population needs at least 2 trials; raise it (4 or more help)"
+            )
         return self
 
 
 class SweepFile(Section):
     """The contents of a sweep file."""
 
-    name: str = Field("experiment", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="letters, digits, . _ -")
+    name: str = Field(
+        "experiment",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$",
+        max_length=LONGEST_NAME,
+        description=f"letters, digits, . _ -; at most {LONGEST_NAME}, the first a letter or a digit",
+    )
     description: str = Field("", description="a line about the sweep, which lists and reports show")
     task: TaskName = Field(DEFAULT, description="what each trial does")
     experiment: dict[str, Any] = Field({}, description="the configuration that all trials share")
@@ -200,7 +224,10 @@ class SweepFile(Section):
             for key, axis in sweep.items():
                 if not isinstance(axis, dict | Axis):
                     values = axis if isinstance(axis, list) else [axis]
-                    raise ValueError(f"{key}: got {axis!r}; name the kind of axis, such as {{grid: {values!r}}}")
+                    raise ValueError(
+                        f"{one_line(key)}: got {shorten(axis)}; accepted: a kind of axis with its values; write it as "
+                        f"in {{grid: {shorten(values)}}}"
+                    )
         return sweep
 
     @model_validator(mode="after")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,9 +14,12 @@ from typing import Any
 from hflray.config import ExperimentConfig, read_mapping, set_dotted, split_override, validate
 from hflray.errors import ConfigError
 from hflray.seeding import stream
-from hflray.sweep.sections import Axis, PopulationConfig, SweepFile
+from hflray.sweep.sections import LONGEST_NAME, Axis, PopulationConfig, SweepFile
 from hflray.tasks import DEFAULT, find_task
+from hflray.text import one_line, shorten
 
+MOST_TRIALS = 10_000  # of a sweep; each is checked before the first one starts
+LONGEST_TRIAL = 200  # bytes of a trial's name, which names files and folders
 SECTIONS = ("name", "description", "task", "sweep", "tune", "tracking")
 
 
@@ -44,15 +49,20 @@ def load_sweep(path: str | Path | None, overrides: Iterable[str] = ()) -> SweepF
     """
     tree = read_mapping(path) if path is not None else {}
     if path is not None:
-        tree.setdefault("name", re.sub(r"[^A-Za-z0-9._-]", "_", Path(path).stem))
+        tree.setdefault("name", _name_of(Path(path)))
     for key in tree:
         if key in ExperimentConfig.model_fields and key not in SweepFile.model_fields:
-            raise ConfigError(f"{path}: '{key}' belongs under 'experiment:'; indent the configuration below that line")
+            raise ConfigError(
+                f"{one_line(path)}: '{key}' belongs under 'experiment:'; indent the configuration below that line"
+            )
     for text in overrides:
         key, value = split_override(text)
-        if key.split(".")[0] == "sweep":
-            _, _, swept = key.partition(".")
-            tree.setdefault("sweep", {})[swept] = value
+        if key.startswith("sweep."):
+            if tree.get("sweep") is None:
+                tree["sweep"] = {}
+            if not isinstance(tree["sweep"], dict):
+                raise ConfigError(f"sweep: got {shorten(tree['sweep'])}; accepted: a mapping of swept keys; correct it")
+            tree["sweep"][key.partition(".")[2]] = value
         elif key.split(".")[0] in SECTIONS:
             set_dotted(tree, key, value)
         else:
@@ -62,9 +72,17 @@ def load_sweep(path: str | Path | None, overrides: Iterable[str] = ()) -> SweepF
             if isinstance(axes, dict):
                 axes.pop(key, None)
             if not isinstance(tree["experiment"], dict):
-                raise ConfigError(f"experiment: got {tree['experiment']!r}; a mapping of settings is needed")
+                raise ConfigError(
+                    f"experiment: got {shorten(tree['experiment'])}; accepted: a mapping of settings; correct it"
+                )
             set_dotted(tree["experiment"], key, value)
     return validate(SweepFile, tree)
+
+
+def _name_of(path: Path) -> str:
+    """Return a sweep's name for a file that gives none."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", path.stem)[: LONGEST_NAME - len("sweep")]
+    return name if name[:1].isalnum() else f"sweep{name}"
 
 
 def expand(file: SweepFile) -> list[Trial]:
@@ -89,6 +107,12 @@ def expand(file: SweepFile) -> list[Trial]:
     grids = {key: axis.grid for key, axis in file.sweep.items() if axis.grid is not None}
     trials: list[Trial] = []
     drawn = {key: axis for key, axis in file.sweep.items() if axis.drawn}
+    count = len(steps) * math.prod(map(len, grids.values())) * (file.tune.samples if drawn else 1)
+    if count > MOST_TRIALS:
+        raise ConfigError(
+            f"sweep: its lists and tune.samples = {file.tune.samples} make {count:,} trials; accepted: at most "
+            f"{MOST_TRIALS:,}; shorten the lists, or lower tune.samples"
+        )
     for step in steps:
         for row in itertools.product(*grids.values()):
             for number in range(file.tune.samples if drawn else 1):
@@ -129,7 +153,7 @@ def make_trial(file: SweepFile, values: dict[str, Any]) -> Trial:
     except ConfigError as error:
         if not values:
             raise
-        point = ", ".join(f"{key}={value}" for key, value in values.items())
+        point = ", ".join(f"{key}={_short(value)}" for key, value in values.items())
         raise ConfigError(f"trial ({point}): {error}") from error
     return Trial(run_name(config, values, file.task), values, config)
 
@@ -140,7 +164,16 @@ def run_name(config: ExperimentConfig, values: dict[str, Any], task: str = DEFAU
     texts = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in values.items()}
     parts = [part for part in labels.values() if part]
     parts += [f"{key.rpartition('.')[2]}={value}" for key, value in texts.items() if key not in labels]
-    return re.sub(r"[^\w.=λ-]+", "_", "-".join(parts))
+    name = re.sub(r"[^\w.=λ-]+", "_", "-".join(parts))
+    if len(name.encode()) > LONGEST_TRIAL:  # a file system has no longer names; the digest keeps them different
+        digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+        name = f"{name.encode()[: LONGEST_TRIAL - 9].decode(errors='ignore')}-{digest}"
+    return name
+
+
+def _short(value: Any) -> str:
+    text = one_line(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def first_values(file: SweepFile) -> dict[str, Any]:

@@ -61,9 +61,9 @@ def quoted(text: str) -> str:
     Raises:
         ConfigError: the text has both kinds.
     """
-    for quote in ("'", '"'):
-        if quote not in text:
-            return f"{quote}{text}{quote}"
+    for mark in ("'", '"'):
+        if mark not in text:
+            return f"{mark}{text}{mark}"
     raise ConfigError(f"{one_line(text)}: MLflow cannot search a name with both kinds of quotes; rename its folder")
 
 

@@ -37,7 +37,7 @@ def open_storage(uri: str) -> tuple[Any, str]:
     reason = "it names no bucket"
     try:
         system, path = fs.FileSystem.from_uri(uri if "://" in uri else str(Path(uri).expanduser().resolve()))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         system, path, reason = None, "", _short(error)
     if not path.strip("/"):
         raise ConfigError(

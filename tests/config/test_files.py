@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from hflray.config import FleetConfig, flatten, load_config, parse_yaml, to_yaml
+from hflray.config import ExperimentConfig, FleetConfig, flatten, load_config, parse_yaml, to_yaml, validate
 from hflray.errors import ConfigError
+from tests.hostile import BREAKING
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = [path for top in ("tune_configs", "cluster", "dashboards") for path in sorted((ROOT / top).rglob("*.y*ml"))]
@@ -173,3 +174,63 @@ def test_an_exponent_needs_neither_dot_nor_sign(text):
     assert parse_yaml(text, "f") == float(text)
     assert exponents(parse_yaml(text, "f"), yaml.safe_load(text)) == 1
     assert parse_yaml(f"'{text}'", "f") == text
+
+
+LAUGHS = "a: &a [x, x]\n" + "".join(
+    f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        (LAUGHS, ["line 6", "more than 100,000 values", "aliases", "shorten"]),
+        ("a: &a [*a]\n", ["line 1", "contains itself", "without '*'"]),
+        ("a: &a {b: {<<: *a}}\n", ["contains itself"]),
+        ("a: " + "[" * 60 + "]" * 60, ["nested too deeply", "50 levels"]),
+        ("a: " + "[" * 5000 + "]" * 5000, ["nested too deeply"]),
+        ("b: &b " + "[" * 30 + "]" * 30 + "\na: " + "[" * 30 + "*b" + "]" * 30, ["nested too deeply"]),
+        ("a: 2026-13-45\n", ["cannot be read", "month", "quote it"]),
+        ("a: 0x_\n", ["cannot be read"]),
+        ("a: !!int x\n", ["cannot be read"]),
+        ("a: !!timestamp x\n", ["cannot be read"]),
+        (f"seed: 1\na: {'9' * 5000}\n", ["at most 19 digits"]),
+        (f"a: 0x{'f' * 30}\n", ["at most 19 digits", "0xffffffffffffffffff…"]),
+        ('"a\\nb": 1\n', ["line 1", "key 'a\\nb'", "remove it"]),
+        ('a: "\\ud800"\n', ["line 1", "half a character", "correct it"]),
+        ("# comment\n" * 60_000, ["at most 200,000 characters"]),
+        ("a: \0\n", ["not valid YAML", "special characters"]),
+    ],
+)
+def test_a_hostile_text_gives_one_short_line(tmp_path, text, words):
+    with pytest.raises(ConfigError) as error:
+        load_config(write(tmp_path, text))
+    message = str(error.value)
+    assert len(message.splitlines()) == 1
+    assert len(message) < 400
+    assert all(word in message for word in ["c.yaml", *words]), message
+
+
+def test_aliases_and_levels_within_the_limits_are_read():
+    tree = parse_yaml(LAUGHS[: LAUGHS.index("f:")], "f")
+    assert tree["e"][8][8][8][8] == ["x", "x"]
+    assert parse_yaml("[" * 50 + "]" * 50, "f") == parse_yaml("[" * 50 + "]" * 50, "f")
+    assert parse_yaml(f"{10**19 - 1}", "f") == 10**19 - 1
+    assert parse_yaml("\ufeffseed: 1\r\n", "f") == {"seed": 1}
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "a\0b", "x" * 300])
+def test_a_path_that_is_no_file_gives_one_line(path):
+    with pytest.raises(ConfigError) as error:
+        load_config(path)
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("name", BREAKING)
+def test_a_name_of_several_lines_is_refused(name):
+    for setting in ("root", "name"):
+        with pytest.raises(ConfigError, match=rf"^data.{setting}: got .*without line breaks.*remove them$"):
+            validate(ExperimentConfig, {"data": {setting: f"{name}.npz"}})
+    with pytest.raises(ConfigError) as error:
+        validate(ExperimentConfig, {name: 1})
+    assert len(str(error.value).splitlines()) == 1

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from hflray.config import CostConfig, FleetConfig, dbm_to_w, load_config
+from hflray.errors import ConfigError
+from hflray.fleet import sample_fleet
 
 
 def test_defaults_are_table_i():
@@ -44,3 +47,40 @@ def test_units_are_converted_once():
     assert fleet.area_m == 1000.0
     assert CostConfig(model_kb=448).model_bits == 448 * 1024 * 8
     assert CostConfig().model_bits is None
+
+
+@pytest.mark.parametrize(
+    "override",
+    [*(f"fleet.{name}={value}" for name in FleetConfig.model_fields for value in ("1e308", "-1e308", "[1, 1e308]"))],
+)
+def test_extreme_numbers_are_refused(override):
+    with pytest.raises(ConfigError) as error:
+        load_config(overrides=[override])
+    message = str(error.value)
+    assert len(message.splitlines()) == 1
+    assert override.partition("=")[0] in message
+    assert "accepted" in message
+
+
+@pytest.mark.parametrize(
+    "fleet",
+    [
+        {"area_km": 1e6, "path_loss_db": 500, "path_loss_slope_db": 100, "shadowing_db": 50},
+        {
+            "area_km": 1e-300,
+            "min_distance_m": 1e-3,
+            "path_loss_db": -200,
+            "path_loss_slope_db": 100,
+            "shadowing_db": 50,
+        },
+        {"power_dbm": (-200, 200), "edge_power_dbm": 200, "noise_dbm_per_hz": -400},
+        {"edge_power_dbm": -200, "noise_dbm_per_hz": 200, "power_law": "watt", "power_dbm": (-200, 200)},
+    ],
+)
+def test_the_ends_of_what_is_accepted_give_finite_fleets(fleet):
+    config = FleetConfig(**fleet)
+    drawn = sample_fleet(config, np.random.default_rng(0))
+    for values in (drawn.gain, drawn.cloud_gain, drawn.power_w, drawn.edge_power_w, drawn.distance_m):
+        assert np.isfinite(values).all()
+        assert (np.asarray(values) > 0).all()
+    assert 0 < config.noise_w_per_hz < np.inf

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import struct
 import subprocess
@@ -14,9 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hflray.data import Dataset, datasets, download, load_dataset
+from hflray.data import Dataset, datasets, download, load_dataset, npz
 from hflray.data.datasets import data_root, make_synthetic
 from hflray.errors import ConfigError, DataError
+from tests.inputs.corpus import encrypted
 
 
 def arrays(n: int = 12, shape: tuple[int, ...] = (16, 16), classes: int = 3) -> dict[str, np.ndarray]:
@@ -232,6 +234,30 @@ def test_unreadable_files_are_refused_in_one_line(tmp_path):
     path.unlink()
     path.mkdir()
     assert "no such file" in message_of(str(path))
+
+
+@pytest.mark.parametrize("name", ["x" * 300 + ".npz", "a/" * 3000 + "b.npz", "~nobody_here/x.npz"])
+def test_a_path_that_cannot_exist_is_no_file(tmp_path, name):
+    assert "no such file" in message_of(name)
+    assert "cannot be downloaded" in message_of("fashion_mnist", root=Path(f"/dev/null/{name}"))
+
+
+def test_an_encrypted_file_is_refused(tmp_path):
+    (tmp_path / "locked.npz").write_bytes(encrypted())
+    message = message_of(str(tmp_path / "locked.npz"))
+    assert "cannot be read as plain arrays" in message
+    assert "encrypted" in message
+
+
+def test_an_archive_that_would_fill_the_memory_is_refused_before_it_is_read(tmp_path, monkeypatch):
+    np.savez_compressed(tmp_path / "zeros.npz", **arrays(shape=(1000, 1000)))
+    assert (tmp_path / "zeros.npz").stat().st_size < 200_000
+    monkeypatch.setattr(npz.os, "sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 5000}[name])
+    monkeypatch.setattr(npz.np, "load", None)
+    message = message_of(str(tmp_path / "zeros.npz"))
+    assert re.search(
+        r"zeros.npz: its arrays need 0\.0 GiB of memory, and this machine has 0\.0 GiB; accepted: ", message
+    )
 
 
 def test_unknown_names_list_the_known_ones():

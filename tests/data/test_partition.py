@@ -334,3 +334,16 @@ def test_the_message_counts_the_devices_of_the_class_that_is_too_small():
 def test_ranges_are_given_by_name_and_cannot_be_mixed_up():
     with pytest.raises(TypeError, match="positional"):
         device_sizes(balanced(2, 10), 3, np.random.default_rng(0), (1, 2), (3, 4))
+
+
+def test_more_devices_than_samples_are_an_error_before_any_draw():
+    with pytest.raises(DataError, match=r"tiny has 4 training samples for 1000000000000 devices.* lower fleet"):
+        device_sizes(balanced(2, 2), 10**12, np.random.default_rng(0), default_range=(400, 700), name="tiny")
+
+
+@pytest.mark.parametrize("alpha", [1e-6, 1e-3, 1e3, 1e9])
+def test_the_ends_of_dirichlets_range_can_be_dealt(alpha):
+    sizes = np.full(10, 20)
+    labels = balanced(10, 50)
+    parts = DirichletPartition(alpha)(labels, 10, sizes, np.random.default_rng(0))
+    assert_is_partition(parts, labels, sizes)

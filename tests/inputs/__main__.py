@@ -1,0 +1,123 @@
+"""Give mutated inputs to the command and count how it ends.
+
+    python -m tests.inputs [--count 2000] [--processes 50] [--seed 0] [--page docs/inputs.md]
+    python -m tests.inputs --only 12 34          # repeat cases, with what the command printed
+
+The first command writes the table of the page. It ends with exit code 1 if there is a defect.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.inputs.corpus import MENDED
+from tests.inputs.grammar import ROOT, Case, case
+from tests.inputs.harness import Ended, Place, new_place
+
+PAGE = ROOT / "docs" / "inputs.md"
+BEGIN, END = "<!-- outcomes: `python -m tests.inputs` writes this part -->", "<!-- end of outcomes -->"
+MOST_SETTINGS = 12  # settings that the table names; the others are counted together
+
+
+def run(place: Place, cases: Sequence[Case], as_processes: bool = False) -> list[tuple[Case, Ended]]:
+    """Return how each case ended; print every defect as it is found."""
+    results = []
+    for number, one in enumerate(cases, 1):
+        ended = place.run(one) if as_processes else place.call(one)
+        results.append((one, ended))
+        if ended.outcome == "defect":
+            print(f"defect: case {one.number}, {one.kind}: {one.change!r}: {ended.reason}", flush=True)
+        if number % 100 == 0:
+            print(f"{number} of {len(cases)}", flush=True)
+    return results
+
+
+def table(results: Sequence[tuple[Case, Ended]], heading: str) -> list[str]:
+    """Return the outcomes by kind of input as a table of markdown."""
+    lines = [f"| {heading} | tried | valid | refused | defects | slowest, CPU s |", "|---|--:|--:|--:|--:|--:|"]
+    kinds: dict[str, list[Ended]] = defaultdict(list)
+    for one, ended in results:
+        kinds[one.kind].append(ended)
+    for kind, members in [*sorted(kinds.items()), ("all", [ended for _, ended in results])]:
+        counts = Counter(ended.outcome for ended in members)
+        slowest = max(ended.seconds for ended in members)
+        cells = [
+            len(members),
+            counts["valid"],
+            counts["refused"],
+            counts["defect"],
+            f"{slowest:.1f}" if slowest else "–",
+        ]
+        lines.append(f"| {kind} | " + " | ".join(map(str, cells)) + " |")
+    return lines
+
+
+def page(inside: Sequence[tuple[Case, Ended]], outside: Sequence[tuple[Case, Ended]], seed: int) -> str:
+    """Return the generated part of docs/inputs.md."""
+    settings = Counter(ended.setting for _, ended in [*inside, *outside] if ended.outcome == "refused")
+    named = settings.most_common(MOST_SETTINGS)
+    rest = sum(settings.values()) - sum(count for _, count in named)
+    lines = [
+        f"Seed {seed}, {time.strftime('%Y-%m-%d')}. “Slowest” is the CPU time of one call in a process that has "
+        "imported everything.",
+        "",
+        *table(inside, "mutated input, in one process"),
+        "",
+        *(table(outside, "mutated input, a process each") if outside else ()),
+        "",
+        "| refused because of | lines |",
+        "|---|--:|",
+        *(
+            f"| {f'`{name}`' if re.fullmatch(r'[a-z_.]+|--[a-z-]+', name) else name} | {count} |"
+            for name, count in named
+        ),
+        f"| {len(settings) - len(named)} other settings | {rest} |",
+        "",
+        f"These {len(MENDED)} inputs ended otherwise before they were mended; each is a test now:",
+        "",
+        "| input | before | now |",
+        "|---|---|---|",
+        *(f"| {one.name} | {one.before} | {'valid' if one.now is None else 'refused'} |" for one in MENDED),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def write(path: Path, part: str) -> None:
+    """Exchange the generated part of the page."""
+    text = path.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    path.write_text(f"{before}{BEGIN}\n\n{part}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.inputs", description=__doc__.partition("\n")[0])
+    parser.add_argument("--count", type=int, default=2000)
+    parser.add_argument("--processes", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--page", type=Path)
+    parser.add_argument("--only", type=int, nargs="+")
+    options = parser.parse_args(words)
+    with new_place() as place:
+        if options.only:
+            for number in options.only:
+                one = case(options.seed, number)
+                ended = place.call(one)
+                print(one.change, one.arguments, ended.outcome, ended.code, f"{ended.seconds:.1f} s", ended.reason)
+                print("\n".join(ended.errors))
+            return 0
+        inside = run(place, [case(options.seed, number) for number in range(options.count)])
+        outside = run(place, [case(options.seed + 1, number) for number in range(options.processes)], as_processes=True)
+    if options.page:
+        write(options.page, page(inside, outside, options.seed))
+    print("\n".join(table([*inside, *outside], "input")))
+    return int(any(ended.outcome == "defect" for _, ended in [*inside, *outside]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,406 @@
+"""Seeded mutations of what a user gives to the command: sweep files, overrides, data files, and paths.
+
+A case is a function of the seed and its number, so that a defect can be repeated: ``python -m tests.inputs --only 12``.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+import string
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from pydantic import BaseModel
+
+from hflray.config import ExperimentConfig, parse_yaml
+from hflray.sweep import SweepFile, TuneConfig
+from tests.hostile import NAMES
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = {path.name: path.read_text(encoding="utf-8") for path in sorted((ROOT / "tune_configs").glob("*.yaml"))}
+
+# Values as YAML texts: empty ones, extreme numbers, wrong types, hostile texts, lists, mappings, tags and aliases.
+VALUES = (
+    "", "null", "true", "no", ".nan", "nan", ".inf", "-.inf", "inf", "1e308", "-1e308", "1e-308", "1e400", "0", "-1",
+    "1", "2", "3", "1.5", "-0.0", "0.5", "1000000", "999999999999", "9223372036854775807", "9223372036854775808",
+    "99999999999999999999", "9" * 5000, "0x" + "f" * 5000, "0b101", "0x_", "017", "1_000", "1:60", "190:20:30", "1e",
+    "--1", "2026-01-01", "2026-13-45", "''", "' '", "text", "ikc", "digits", "été", "試験", "🙂", '"a\\nb"', '"\\0"',
+    '"\\x1b[31m"', '"\\ud800"', '"\\u2028"', "'" + "x" * 300 + "'", "'" + "x" * 5000 + "'", "con", "..", ".", "../up",
+    "/", "/etc/passwd", "/dev/zero", "/dev/null", "~nobody_here/x", "a b", "mine.npz", "../../x.npz",
+    "x" * 300 + ".npz", "[]", "[1]", "[1, 2]", "[2, 1]", "[1, two]", "[0, 0]", "[1e308, -1e308]", "[-1e308, 1e308]",
+    "[1, 1e30]", "[[1], [2]]", "[null]", "[true]", "[" + "1, " * 3000 + "1]", "[" * 60 + "]" * 60,
+    "[" * 5000 + "]" * 5000, "{}", "{a: 1}", "{1: 2}", "{null: 1}", "{a: {b: {c: 1}}}", "{grid: []}", "{grid: [1, 2]}",
+    "{grid: [1, x, null]}", "{zip: [1, 2]}", "{grid: [1], zip: [1]}", "{uniform: [0, 1]}", "{uniform: [-1e308, 1e308]}",
+    "{loguniform: [1e-308, 1e308]}", "{randint: [0, 9]}", "{randint: [0, 9999999999999999999]}", "{choice: [1, 2]}",
+    "{gird: [1]}", "!!python/object:os.system x", "!!python/object/apply:os.system [ls]", "!!int x", "!!float x",
+    "!!binary '*'", "!!timestamp x", "!!set {a, b}", "!!omap [a: 1]", "!!null x", "!!bool x", "!own x", "&a [*a]",
+    "*nowhere", "<<", "=", "- x", "? x", "| text", "> text", "%TAG", "@x", "`x`", "{", "[", "}", "'", '"',
+    *(yaml.safe_dump(name, allow_unicode=True).removesuffix("\n").removesuffix("\n...") for name in NAMES),
+)  # fmt: skip
+LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12))
+LETTERS = string.ascii_letters + string.digits + " \t\n:-[]{},&*!|>'\"%@`#?.=<\\/_~\x00\x07\x85\u2028é試\ufeff"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of the command.
+
+    Attributes:
+        number: the case's number; -1 for a written one.
+        kind: what is mutated.
+        change: the mutation in words.
+        arguments: the command's arguments.
+        files: the files in the command's folder, by name.
+    """
+
+    number: int
+    kind: str
+    change: str
+    arguments: tuple[str, ...]
+    files: dict[str, bytes] = field(default_factory=dict)
+
+
+def dotted(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """Yield the dotted name of every section and setting of a model."""
+    for name, info in model.model_fields.items():
+        yield prefix + name
+        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
+            yield from dotted(info.annotation, f"{prefix}{name}.")
+
+
+SETTINGS = tuple(dotted(ExperimentConfig))
+KEYS = (
+    *SETTINGS, *SETTINGS,
+    *dotted(TuneConfig, "tune."), "tune.search.metric", "tune.search.mode", "tune.early_stopping.metric",
+    "tune.population.every", *(name for name in SweepFile.model_fields), *(f"sweep.{key}" for key in SETTINGS),
+)  # fmt: skip
+
+
+def paths_of(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the position of every value in a tree of YAML."""
+    if path:
+        yield path
+    if isinstance(tree, dict | list):
+        for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            yield from paths_of(value, (*path, key))
+
+
+def at(tree: Any, path: tuple[Any, ...]) -> Any:
+    for key in path:
+        tree = tree[key]
+    return tree
+
+
+def typo(rng: random.Random, text: str) -> str:
+    """Return a text with one letter dropped, doubled, swapped or replaced."""
+    place = rng.randrange(len(text) + 1)
+    return rng.choice(
+        (
+            text[:place] + text[place + 1 :],
+            text[:place] + text[place : place + 1] * 2 + text[place + 1 :],
+            text[:place] + text[place + 1 : place + 2] + text[place : place + 1] + text[place + 2 :],
+            text[:place] + rng.choice(LETTERS) + text[place:],
+        )
+    )
+
+
+MARK = "MUTATEDVALUE"
+
+
+def _value(rng: random.Random, text: str) -> tuple[str, str]:
+    tree = parse_yaml(text, "seed")
+    path = rng.choice(list(paths_of(tree)))
+    at(tree, path[:-1])[path[-1]] = MARK
+    value = rng.choice(VALUES)
+    return yaml.safe_dump(tree, sort_keys=False).replace(MARK, value), f"{'.'.join(map(str, path))}: {value[:40]}"
+
+
+def _key(rng: random.Random, text: str) -> tuple[str, str]:
+    tree = parse_yaml(text, "seed")
+    path = rng.choice([path for path in paths_of(tree) if isinstance(path[-1], str)])
+    section = at(tree, path[:-1])
+    value = section.pop(path[-1])
+    new = rng.choice((typo(rng, path[-1]), MARK))
+    section[new] = value
+    raw = rng.choice(VALUES)
+    return yaml.safe_dump(tree, sort_keys=False).replace(MARK, raw), f"key {path[-1]} becomes {new[:20]}"
+
+
+def _extra(rng: random.Random, text: str) -> tuple[str, str]:
+    tree = parse_yaml(text, "seed")
+    key, value = rng.choice(KEYS), rng.choice(VALUES)
+    section = tree
+    *sections, last = (key if key.split(".")[0] in SweepFile.model_fields else f"experiment.{key}").split(".")
+    if sections and sections[0] == "sweep":
+        sections, last = ["sweep"], key.partition(".")[2]
+    for name in sections:
+        section = section.setdefault(name, {})
+        if not isinstance(section, dict):
+            return _value(rng, text)
+    section[last] = MARK
+    return yaml.safe_dump(tree, sort_keys=False).replace(MARK, value), f"{key}: {value[:40]}"
+
+
+def _letters(rng: random.Random, text: str) -> tuple[str, str]:
+    for _ in range(rng.randint(1, 4)):
+        text = typo(rng, text)
+    return text, "letters changed"
+
+
+def _lines(rng: random.Random, text: str) -> tuple[str, str]:
+    lines = text.splitlines(keepends=True)
+    place, other = rng.randrange(len(lines)), rng.randrange(len(lines))
+    change = rng.choice(("doubled", "dropped", "moved", "indented", "cut"))
+    if change == "doubled":
+        lines.insert(other, lines[place])
+    elif change == "dropped":
+        del lines[place]
+    elif change == "moved":
+        lines.insert(other, lines.pop(place))
+    elif change == "indented":
+        lines[place] = rng.choice(("  ", " ", "\t")) + lines[place]
+    else:
+        lines = [*lines[:place], lines[place][: rng.randrange(len(lines[place]) + 1)]]
+    return "".join(lines), f"a line {change}"
+
+
+def _whole(rng: random.Random, text: str) -> tuple[str, str]:
+    swept = ("seed", "max_rounds", "training.batch_size", "checkpoint.every", "cost.delay_weight")
+    wide = ", ".join(f"{key}: {{grid: {list(range(1, 21))}}}" for key in swept)
+    wholes = {
+        "empty": "",
+        "only spaces": "   \n \n",
+        "one word": "words",
+        "a number": "7",
+        "a list": "- x\n",
+        "two documents": f"{text}\n---\n{text}",
+        "twice the same": text + text,
+        "a bomb": LAUGHS + text,
+        "a bomb in a setting": LAUGHS + "experiment: {data: {name: *a11}}\n",
+        "a bomb in the options": LAUGHS + "experiment: {assignment: {options: {x: *a9}}}\n",
+        "deep": "experiment: " + "{a: " * 400 + "1" + "}" * 400,
+        "a long list": "sweep: {seed: {grid: [" + "1, " * 30_000 + "1]}}",
+        "many trials": f"sweep: {{{wide}}}",
+        "a long file": "# comment\n" * 100_000,
+    }
+    name = rng.choice(list(wholes))
+    return wholes[name], name
+
+
+def _bytes(rng: random.Random, text: str) -> tuple[bytes, str]:
+    data = text.encode()
+    place = rng.randrange(len(data))
+    return rng.choice(
+        (
+            (b"\xef\xbb\xbf" + data, "a byte order mark"),
+            (data.replace(b"\n", b"\r\n"), "CRLF"),
+            (text.encode("utf-16"), "UTF-16"),
+            (data[:place] + bytes([rng.randrange(256)]) + data[place:], "a byte inserted"),
+            (data[:place] + b"\0" + data[place:], "a zero byte"),
+            (rng.randbytes(500), "random bytes"),
+            (data[:place], "cut"),
+        )
+    )
+
+
+SWEEP_CHANGES: tuple[Callable[[random.Random, str], tuple[str | bytes, str]], ...] = (
+    *(_value,) * 5, *(_extra,) * 5, *(_key,) * 2, *(_letters,) * 3, *(_lines,) * 2, _whole, _bytes,
+)  # fmt: skip
+
+
+def sweep_file(rng: random.Random, number: int) -> Case:
+    name = rng.choice(list(SHIPPED))
+    content: str | bytes = SHIPPED[name]
+    changes = []
+    for _ in range(rng.choice((1, 1, 2))):
+        if not isinstance(content, str):
+            break
+        try:
+            content, change = rng.choice(SWEEP_CHANGES)(rng, content)
+        except Exception:  # the earlier mutation left nothing that can be parsed
+            content, change = _letters(rng, content)
+        changes.append(change)
+    data = content.encode(errors="surrogatepass") if isinstance(content, str) else content
+    return Case(number, "sweep file", f"{name}: {'; '.join(changes)}", (name, "--dry-run"), {name: data})
+
+
+SMALL = """
+experiment:
+  max_rounds: 2
+  data: {name: digits}
+  fleet: {num_devices: 12, num_edges: 2}
+  scheduling: {num_scheduled: 4, num_clusters: 5}
+  training: {local_iterations: 1, edge_iterations: 2, batch_size: 16}
+sweep:
+  scheduling.name: {grid: [ikc, fedavg]}
+"""
+
+
+def override(rng: random.Random, number: int) -> Case:
+    arguments = []
+    for _ in range(rng.choice((1, 1, 1, 2, 3))):
+        text = f"{rng.choice(KEYS)}={rng.choice(VALUES)}"
+        text = typo(rng, text) if rng.random() < 0.25 else text
+        arguments += ["--set", text.replace("\0", "")]  # no argument of a process holds a zero byte
+    task = rng.choice(("experiment", "experiment", "clustering", "assignment", "train_assigner"))
+    files = {"small.yaml": f"task: {task}\n{SMALL}".encode()}
+    change = f"{task}: {', '.join(text[:50] for text in arguments[1::2])}"
+    return Case(number, "override", change, ("small.yaml", "--dry-run", *arguments), files)
+
+
+def arrays(rng: random.Random, shape: tuple[int, ...] = (16, 16)) -> dict[str, Any]:
+    numbers = np.random.default_rng(rng.randrange(2**32))
+    return {
+        "x_train": numbers.integers(0, 256, (300, *shape), dtype=np.uint8),
+        "y_train": np.arange(300) % 10,
+        "x_test": numbers.integers(0, 256, (50, *shape), dtype=np.uint8),
+        "y_test": np.arange(50) % 10,
+    }
+
+
+def _array(rng: random.Random, array: Any) -> tuple[Any, str]:
+    kinds = (
+        "float16",
+        "float32",
+        "float64",
+        "int8",
+        "int64",
+        "uint16",
+        "bool",
+        "complex64",
+        "object",
+        "U5",
+        "datetime64[s]",
+        ">i4",
+    )
+    kind, flat = rng.choice(kinds), array.astype("float64")
+    place = rng.randrange(flat.size)
+    value = rng.choice((np.nan, np.inf, -1.0, 256.0, 1e308, 0.5, 2.0**40, 11.0))
+    flat.flat[place] = value
+    return rng.choice(
+        (
+            (array.astype(kind), f"type {kind}"),
+            (flat, f"one value is {value}"),
+            (flat.astype(array.dtype), f"one value is {value}, in the same type"),
+            (array[: rng.randrange(len(array))], "fewer rows"),
+            (array[..., None], "one more dimension"),
+            (array.reshape(-1), "flat"),
+            (array[0], "one row"),
+            (np.array(7), "a number"),
+            (array / 255.0, "scaled to 1"),
+            (np.repeat(array, 3, axis=-1), "wider"),
+            (array[:, None], "another dimension"),
+            (np.zeros((0, *array.shape[1:]), array.dtype), "no rows"),
+            (array[:, ::2, ::2] if array.ndim == 3 else array, "smaller images"),
+            (array.astype([("a", "u1")]), "records"),
+        )
+    )  # fmt: skip
+
+
+def data_file(rng: random.Random, number: int) -> Case:
+    content = arrays(rng, rng.choice(((16, 16), (20, 18), (16, 16, 3))))
+    change = "whole"
+    if rng.random() < 0.6:
+        key = rng.choice(list(content))
+        if rng.random() < 0.15:
+            content.pop(key)
+            change = f"without {key}"
+        else:
+            content[key], change = _array(rng, content[key])
+            change = f"{key}: {change}"
+    buffer = io.BytesIO()
+    rng.choice((np.savez, np.savez_compressed))(buffer, **content)
+    data = buffer.getvalue()
+    if rng.random() < 0.5:
+        data, how = _damage(rng, data)
+        change = f"{change}; {how}"
+    name = rng.choice(("mine.npz", "my data.npz", "été.npz", "a'b.npz", "[x].npz"))
+    arguments = (
+        "small.yaml",
+        "--dry-run",
+        "--set",
+        f"data.name={yaml.safe_dump(name, allow_unicode=True).split(chr(10))[0]}",
+    )
+    return Case(number, "data file", change, arguments, {"small.yaml": SMALL.encode(), name: data})
+
+
+def _damage(rng: random.Random, data: bytes) -> tuple[bytes, str]:
+    """Return a file with some bytes flipped, cut, inserted or replaced; half of the time in its first 500 bytes."""
+    place = rng.randrange(min(500, len(data)) if rng.random() < 0.5 else len(data))
+    headers = [index for index in range(len(data) - 6) if data[index : index + 6] == b"\x93NUMPY"]
+    if headers and rng.random() < 0.4:  # in the description of an array, which NumPy parses as Python's literals
+        place = rng.choice(headers) + rng.randrange(6, 90)
+    byte = bytes([rng.randrange(256)])
+    return rng.choice(
+        (
+            (data[:place], "cut"),
+            (data[:place] + byte + data[place + 1 :], "a byte replaced"),
+            (data[:place] + rng.choice((b"(", b"9", b"'", b"{", b",", b"O")) + data[place + 1 :], "a letter replaced"),
+            (data[:place] + rng.randbytes(20) + data[place + 20 :], "20 bytes replaced"),
+            (data[:place] + byte + data[place:], "a byte inserted"),
+            (data[:place] + data[place + rng.randrange(1, 50) :], "bytes removed"),
+            (rng.randbytes(300), "random bytes"),
+            (b"", "empty"),
+            (b"\x93NUMPY\x01\x00" + rng.randbytes(100), "a broken header"),
+            (data + rng.randbytes(100), "bytes appended"),
+        )
+    )
+
+
+CONFIGS = (".", "..", "missing.yaml", "/dev/null", "/dev/zero", "/etc", "small.yaml/x", "", " ")
+FOLDERS = (
+    "taken",
+    "taken/x",
+    ".",
+    "..",
+    "missing",
+    "/dev/null",
+    "/dev/null/x",
+    "~nobody_here",
+    "",
+    "a b",
+    "/proc/x",
+    "é",
+)
+RESUMES = ("missing", "../x", "/abs", "*", "**", "[x", "a**b", "", ".", "é", "a\nb")
+
+
+def path(rng: random.Random, number: int) -> Case:
+    long = "x" * 300
+    small = SMALL.encode()
+    files = {"small.yaml": small, "with a space.yaml": small, "été.yaml": small, "_x.yaml": small, "taken": b"a file"}
+    files |= {"binary.yaml": rng.randbytes(300), ".yaml": small, "-x": small}
+    config = rng.choice((*files, *CONFIGS, f"{long}.yaml"))
+    folders = (*FOLDERS, long, f"a/{long}")
+    options = rng.choice(
+        (
+            (),
+            ("--smoke",),
+            ("--data-root", rng.choice(folders)),
+            ("--results", rng.choice(folders)),
+            ("--storage", rng.choice(folders)),
+            ("--set", f"data.root={rng.choice(folders)!r}"),
+            ("--set", "data.name=fashion_mnist", "--data-root", rng.choice(folders)),
+        )
+    )
+    arguments = (config, "--dry-run", *options)
+    if rng.random() < 0.35:
+        arguments = ("--resume", rng.choice((*RESUMES, long)), "--dry-run")
+        arguments += rng.choice(((), ("--results", rng.choice(folders))))
+    if any(argument.startswith("-x") for argument in arguments):  # the parser of options has its own messages
+        arguments = ("./-x", *arguments[1:])
+    return Case(number, "path", " ".join(argument[:40] for argument in arguments), arguments, files)
+
+
+KINDS = (*(sweep_file,) * 10, *(override,) * 6, *(data_file,) * 3, path)
+
+
+def case(seed: int, number: int) -> Case:
+    """Return the case of a seed and a number."""
+    rng = random.Random(f"{seed}/{number}")
+    return KINDS[number % len(KINDS)](rng, number)
