@@ -74,9 +74,30 @@ class Page:
             time.sleep(0.25)
         return value
 
-    def screenshot(self, path: Path) -> None:
-        """Write a PNG of the visible page."""
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+    def screenshot(self, path: Path, whole: bool = False) -> None:
+        """Write a PNG of the visible page, or of the `whole` page."""
+        shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        path.write_bytes(base64.b64decode(shot["data"]))
+
+    def resize(self, width: int, height: int = 1000) -> None:
+        """Give the page another size."""
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+
+    def prefer(self, scheme: str) -> None:
+        """Let the system's colour scheme be ``light`` or ``dark``."""
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+
+    def drag(self, start: tuple[float, float], end: tuple[float, float]) -> None:
+        """Press the left button at a point of the window, move to another, and release it."""
+        middle = ((start[0] + end[0]) / 2, (start[1] + end[1]) / 2)
+        steps = [("mouseMoved", start), ("mousePressed", start), ("mouseMoved", middle), ("mouseMoved", end)]
+        for kind, (x, y) in [*steps, ("mouseReleased", end)]:
+            button = "none" if (kind, (x, y)) == steps[0] else "left"
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button=button, buttons=1, clickCount=1)
+
+    def pdf(self, path: Path) -> None:
+        """Print the page."""
+        path.write_bytes(base64.b64decode(self.call("Page.printToPDF", printBackground=True)["data"]))
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Call a method of the protocol and return its result."""

@@ -7,7 +7,9 @@ The keys are those of docs/design.md, "Data". The layouts are the ones usual in 
 from __future__ import annotations
 
 import os
+import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

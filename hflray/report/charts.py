@@ -1,123 +1,163 @@
-"""The page's charts, drawn with Plotly from the numbers of `hflray.report.series`.
+"""The numbers and titles of the page's charts, from `hflray.report.series`; `page.js` draws them with Plotly.
 
-Plotly interprets some HTML in texts, so that names are escaped.
+A *group* is the runs that differ only in the seed. Every chart refers to the groups by their number, so that the page
+can show some of them in all charts.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
 import numpy as np
-import plotly.graph_objects as go
+import pandas as pd
 
 from hflray import metrics
 from hflray.report import series
-from hflray.report.labels import COLOURS, colour
-from hflray.report.runs import Sweep
-from hflray.text import as_html
+from hflray.report.labels import COLOURS, colour, describe
+from hflray.report.runs import Run, Sweep
 
 LINES = ("solid", "dash", "dashdot", "dot")
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "star", "cross", "x")
-# The quantities that can replace the rounds on a curve's horizontal axis, with their titles.
+# The quantities that can replace the rounds on the horizontal axis of the curves, with their titles.
 X_AXES = (
     (metrics.TOTAL_DELAY_S, "Simulated time"),
     (metrics.TOTAL_ENERGY_J, "Simulated energy"),
     (metrics.TOTAL_MESSAGE_BITS, "Messages"),
 )
+POINTS = 24_000  # the points of a chart's curves; with more rounds, each curve has evenly chosen ones
+NUMBER = re.compile(r"(?:^| )([-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)%?$")  # at the end of a value's label
+MAX_CHOICES = 12  # the values of a setting that has a button for each
 
 
-def _translucent(tint: str) -> str:
-    red, green, blue = (int(tint[i : i + 2], 16) for i in (1, 3, 5))
-    return f"rgba({red},{green},{blue},0.18)"
+def rounded(values: Iterable[float], digits: int = 5) -> list[float | None]:
+    """Return the values with this number of significant digits; None stands for a value that is not finite."""
+    return [float(f"{value:.{digits}g}") if np.isfinite(value) else None for value in values]
 
 
-def _figure(height: int = 380) -> go.Figure:
-    layout = {
-        "template": "plotly_white", "height": height, "margin": {"l": 60, "r": 20, "t": 40, "b": 50},
-        "font": {"family": "system-ui, sans-serif", "size": 12}, "hovermode": "closest",
-        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom"},
-    }  # fmt: skip
-    return go.Figure(layout=layout)
+def groups(sweep: Sweep) -> list[dict[str, Any]]:
+    """Return each group's label, its line's ``colour``, ``dash`` and ``symbol``, and its ``values`` of what varies.
 
-
-def curve(sweep: Sweep, metric: str) -> go.Figure | None:
-    """Return a chart of a metric: means over the seeds, with the standard deviation shaded.
-
-    Buttons above the chart switch its horizontal axis to the quantities of `X_AXES` that all curves have. The result is
-    None if no run has the metric.
+    Groups that differ only in H or λ share a colour and have different lines, unless there are too many of them.
     """
-    lines = [line for panel in series.curves(sweep, metric).values() for line in panel if line.logged]
-    if not lines:
-        return None
-    figure = _figure()
-    titles = ["Round", *(metrics.describe(key).axis_of(title) for key, title in X_AXES)]
-    data: list[list[list[float]]] = [[] for _ in titles]  # of each horizontal axis, the x of all traces
-    for number, line in enumerate(lines):
-        label = ", ".join(part for part in (line.panel, line.name) if part)
-        name, tint = as_html(label), colour(label, number)
-        x = [line.rounds, *(line.against(key) for key, _ in X_AXES)]
-        shade = [np.concatenate([values, values[::-1]]).tolist() for values in x]
-        shared = {"legendgroup": name, "hoverinfo": "skip", "showlegend": False}
-        figure.add_scatter(x=shade[0], y=[*line.table["high"], *line.table["low"][::-1]], fill="toself",
-                           fillcolor=_translucent(tint), line={"width": 0}, **shared)  # fmt: skip
-        figure.add_scatter(x=x[0].tolist(), y=line.table["mean"].tolist(), name=name, legendgroup=name,
-                           mode="lines+markers", line={"color": tint, "dash": LINES[number // len(COLOURS) % 4]},
-                           marker={"size": 5, "symbol": SYMBOLS[number % 8]})  # fmt: skip
-        for axis, (values, outline) in enumerate(zip(x, shade, strict=True)):
-            data[axis] += [outline, values.tolist()]
-    buttons = [
-        {"label": title, "method": "update", "args": [{"x": traces}, {"xaxis.title.text": title}]}
-        for traces, title in zip(data, titles, strict=True)
-        if not any(np.isnan(values).any() for values in traces)
-    ]
-    if len(buttons) > 1:
-        figure.update_layout(
-            updatemenus=[{"buttons": buttons, "x": 1, "xanchor": "right", "y": 1.02, "yanchor": "bottom"}]
+    colours = series.group_colours(sweep)
+    alike = Counter(colours.values())
+    by_number = bool(alike) and max(alike.values()) > len(LINES)
+    used: Counter[str] = Counter()
+    drawn = []
+    for number, (label, runs) in enumerate(sweep.groups().items()):
+        tint = colour(label, number) if by_number else colours[label]
+        place = number // len(COLOURS) if by_number else used[tint]
+        used[tint] += 1
+        drawn.append(
+            {
+                "label": label or sweep.name,
+                "colour": tint,
+                "dash": LINES[place % len(LINES)],
+                "symbol": SYMBOLS[(number if by_number else place) % len(SYMBOLS)],
+                "values": [describe(runs[0], [key]) for key in sweep.keys],
+            }
         )
-    figure.update_layout(xaxis_title=sweep.shown.step_label, yaxis_title=metrics.describe(metric).axis)
-    return figure
+    return drawn
 
 
-def bars(sweep: Sweep, metric: str) -> go.Figure | None:
-    """Return a chart with a bar for each group: the mean, with the standard deviation as a whisker.
+def choices(sweep: Sweep) -> list[dict[str, Any]]:
+    """Return the settings by which a reader chooses or colours groups.
 
-    The result is None if no run has the metric.
+    Each has the ``key``, its ``place`` in a group's ``values``, and the ``labels`` there with their ``colours``.
     """
-    groups = series.bars(sweep, metric)
-    logged = [bar for bar in groups if bar.values]
-    if not logged:
+    every = [group["values"] for group in groups(sweep)]
+    offered = []
+    for place, key in enumerate(sweep.keys):
+        labels = _in_order([label for label in dict.fromkeys(values[place] for values in every) if label])
+        if 1 < len(labels) <= MAX_CHOICES:
+            tints = [colour(label, number) for number, label in enumerate(labels)]
+            offered.append({"key": key, "place": place, "labels": labels, "colours": tints})
+    return offered
+
+
+def _in_order(labels: Sequence[str]) -> list[str]:
+    """Return labels that end in a number, such as ``λ = 0.1``, by that number, and others as they are."""
+    places = {label: float(number[1]) for label in labels if (number := NUMBER.search(label))}
+    return sorted(labels, key=places.__getitem__) if len(places) == len(labels) else list(labels)
+
+
+def curves(sweep: Sweep) -> dict[str, Any] | None:
+    """Return the curves over the rounds: means over the seeds, with the standard deviation of several seeds.
+
+    Returns:
+        ``axes``, the titles of the horizontal axes that all groups have; ``x``, by group and axis the values; and
+        ``charts``, each with a ``title`` and, by group, the ``mean`` and the ``std`` at these x, or None. The result is
+        None if no run has one of the metrics.
+    """
+    members = list(sweep.groups().values())
+    drawn: list[tuple[metrics.Metric, dict[int, pd.DataFrame]]] = []
+    for row in metrics.curves():
+        lines = {place: series.Curve("", "", row, runs) for place, runs in enumerate(members)}
+        tables = {place: line.table for place, line in lines.items() if line.logged}
+        if tables:
+            drawn.append((row, tables))
+    if not drawn:
         return None
-    figure = _figure(80 + 26 * len(groups))
-    means, spreads = [bar.mean for bar in logged], [bar.spread for bar in logged]
-    figure.add_bar(
-        x=means, y=[as_html(bar.label or sweep.name) for bar in logged], orientation="h", textposition="outside",
-        cliponaxis=False, marker={"color": [bar.colour for bar in logged]}, text=[f"{mean:,.4g}" for mean in means],
-        error_x={"array": spreads} if any(spreads) else None, hovertemplate="%{y}: %{x:,.4g}<extra></extra>",
-    )  # fmt: skip
-    figure.update_layout(
-        xaxis_title=metrics.describe(metric).axis,
-        showlegend=False,
-        margin={"t": 10, "l": 10, "r": 60},
-        yaxis={"autorange": "reversed", "automargin": True},
-    )
-    return figure
+    by_group = {place: [tables[place] for _, tables in drawn if place in tables] for place in range(len(members))}
+    rounds = {place: _rounds(tables, len(members)) for place, tables in by_group.items() if tables}
+    axes, x = [sweep.shown.step_label], {place: [steps.tolist()] for place, steps in rounds.items()}
+    for key, title in X_AXES:
+        values = {place: _against(members[place], key, steps) for place, steps in rounds.items()}
+        if not any(np.isnan(column).any() for column in values.values()):
+            axes.append(metrics.describe(key).axis_of(title))
+            for place, column in values.items():
+                x[place].append(rounded(column))
+    charts = [
+        {"title": row.axis, "lines": [_line(tables.get(place), rounds.get(place)) for place in range(len(members))]}
+        for row, tables in drawn
+    ]
+    return {"axes": axes, "x": [x.get(place) for place in range(len(members))], "charts": charts}
 
 
-def pareto(sweep: Sweep) -> go.Figure | None:
-    """Return a chart of energy against delay, a point for each group; None if no group has both."""
+def _rounds(tables: Sequence[pd.DataFrame], lines: int) -> np.ndarray[Any, Any]:
+    """Return the rounds of any of a group's curves; if there are too many, some of them with the first and the last."""
+    every = np.unique(np.concatenate([table.index.to_numpy() for table in tables]))
+    most = max(50, POINTS // lines)
+    if len(every) <= most:
+        return every
+    return np.asarray(every[np.unique(np.linspace(0, len(every) - 1, most).astype(int))])
+
+
+def _against(runs: Sequence[Run], metric: str, steps: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    means = series.over_seeds(runs, metric)["mean"].reindex(steps).to_numpy(dtype=float)
+    return np.asarray(means * metrics.describe(metric).scale)
+
+
+def _line(table: pd.DataFrame | None, steps: np.ndarray[Any, Any] | None) -> dict[str, Any] | None:
+    if table is None or steps is None:
+        return None
+    shown = table.reindex(steps)
+    deviation = shown["high"] - shown["mean"]
+    return {"mean": rounded(shown["mean"]), "std": rounded(deviation) if deviation.any() else None}
+
+
+def bars(sweep: Sweep, metric: str) -> dict[str, Any] | None:
+    """Return a bar for each group: the mean and the standard deviation; None if no run has the metric."""
+    every = series.bars(sweep, metric)
+    if not any(bar.values for bar in every):
+        return None
+    return {
+        "title": metrics.describe(metric).axis,
+        "mean": rounded(bar.mean for bar in every),
+        "std": rounded(bar.spread for bar in every),
+    }
+
+
+def pareto(sweep: Sweep) -> dict[str, Any] | None:
+    """Return energy against delay, a point for each group, in the lines that join them; None if no group has both."""
     table = series.points(sweep)
     if table.empty:
         return None
-    figure = _figure(430)
-    for number, (name, rows) in enumerate(series.fronts(table).items()):
-        figure.add_scatter(
-            x=rows["delay_s"].tolist(), y=rows["energy_j"].tolist(), name=as_html(name), text=rows["point"].tolist(),
-            error_x={"array": rows["delay_std"].tolist(), "thickness": 1} if rows["delay_std"].any() else None,
-            error_y={"array": rows["energy_std"].tolist(), "thickness": 1} if rows["energy_std"].any() else None,
-            mode="lines+markers+text" if len(table) <= 30 else "lines+markers", textposition="top right",
-            textfont={"size": 10, "color": "#666"},
-            line={"color": colour(name, number), "width": 1, "dash": LINES[number % 4]},
-            marker={"size": 9, "symbol": SYMBOLS[number % 8]},
-            hovertemplate="%{text}<br>%{x:,.4g} s, %{y:,.4g} J<extra>%{fullData.name}</extra>",
-        )  # fmt: skip
-    per = sweep.shown.per
-    figure.update_layout(xaxis_title=f"Simulated time delay {per} (s)", yaxis_title=f"Simulated energy {per} (J)")
-    return figure
+    per, lines = sweep.shown.per, []
+    for name, rows in series.fronts(table).items():
+        columns = {key: rounded(rows[key]) for key in ("delay_s", "energy_j", "delay_std", "energy_std")}
+        lines.append({"name": name, "group": rows.index.tolist(), "point": rows["point"].tolist(), **columns})
+    return {"x": f"Simulated time delay {per} (s)", "y": f"Simulated energy {per} (J)", "lines": lines}

@@ -1,156 +1,214 @@
 "use strict";
 const DATA = JSON.parse(document.getElementById("data").textContent);
-const OPTIONS = { responsive: true, displayModeBar: false };
-DATA.charts.forEach((chart, i) => Plotly.newPlot(`chart-${i}`, chart.data, chart.layout, OPTIONS));
-
 const byId = (id) => document.getElementById(id);
+const root = document.documentElement;
 const number = (value, digits = 3) => (value === null ? "–" : Number(value.toPrecision(digits)).toLocaleString("en"));
-const tint = (edge) => DATA.colours[edge % DATA.colours.length];
-const ordinal = (n) => (n === 1 ? "" : n === 2 ? "2nd-" : n === 3 ? "3rd-" : `${n}th-`);
-const layout = (settings) => ({
-  template: "plotly_white", font: { family: "system-ui, sans-serif", size: 12 }, hovermode: "closest",
-  paper_bgcolor: "#fff", plot_bgcolor: "#fff", ...settings,
-});
 
-function cell(value) {
-  const td = document.createElement("td");
-  td.textContent = value;
-  return td;
-}
+// The theme: the system's, or the reader's choice, which the browser keeps where it may. Paper is always light.
+const THEME = "hflray-theme", PRINTED_WIDTH = 690, PRINTED_HALF = 335;
+const systemIsDark = matchMedia("(prefers-color-scheme: dark)");
+const remembered = () => { try { return localStorage.getItem(THEME); } catch { return null; } };
+const remember = (choice) => { try { localStorage.setItem(THEME, choice); } catch { /* a page without storage */ } };
+const printing = () => "print" in root.dataset;
+const isDark = () => !printing() && (root.dataset.theme ? root.dataset.theme === "dark" : systemIsDark.matches);
+const chosenTheme = (choice) => { if (choice === "auto") delete root.dataset.theme; else root.dataset.theme = choice; };
+// The colours that are too dark on a dark page, and what replaces them there.
+const BRIGHTER = { "#0072B2": "#3FA2DD", "#D55E00": "#F0782A", "#009E73": "#22BE94", "#000000": "#DDE2E9", "#8A8A00": "#BDBD3A" };
+const tone = (colour) => (isDark() && BRIGHTER[colour.toUpperCase()]) || colour;
+const ink = (name) => getComputedStyle(root).getPropertyValue(`--${name}`).trim();
 
-function fillTable(id, heads, rows) {
-  const table = document.createElement("table"), head = table.createTHead().insertRow(), body = table.createTBody();
-  heads.forEach((text) => { const th = document.createElement("th"); th.textContent = text; head.append(th); });
-  rows.forEach(({ cells, late, edge }) => {
-    const tr = body.insertRow();
-    if (late) tr.className = "late";
-    cells.forEach((value) => tr.append(cell(value)));
-    if (edge !== undefined) {
-      const dot = document.createElement("span");
-      dot.className = "dot"; dot.style.background = tint(edge);
-      tr.cells[0].prepend(dot);
-    }
-  });
-  byId(id).replaceChildren(table);
-}
-
-function drawMap(run, round) {
-  const size = (i) => 5 + 13 * Math.sqrt(run.samples[i] / Math.max(...run.samples));
-  const scheduled = new Set(round.device), idle = run.x.map((_, i) => i).filter((i) => !scheduled.has(i));
-  const describe = (i) => `device ${i}<br>${run.samples[i]} samples, majority class ${run.majority[i]}`
-    + (run.cluster ? `<br>cluster ${run.cluster[i]}` : "");
-  const traces = run.edgeX.map((x, e) => {
-    const members = round.device.filter((_, k) => round.edge[k] === e), lines = { x: [], y: [] };
-    members.forEach((i) => { lines.x.push(run.x[i], x, null); lines.y.push(run.y[i], run.edgeY[e], null); });
-    return [
-      { x: lines.x, y: lines.y, mode: "lines", line: { color: tint(e), width: 0.7 }, opacity: 0.5, hoverinfo: "skip", showlegend: false },
-      { x: members.map((i) => run.x[i]), y: members.map((i) => run.y[i]), mode: "markers", name: `edge ${e}`, showlegend: false,
-        text: members.map(describe), hovertemplate: `%{text}<extra>edge ${e}</extra>`,
-        marker: { color: tint(e), size: members.map(size), line: { color: members.map((i) => round.late.includes(i) ? "#000" : "#fff"), width: members.map((i) => round.late.includes(i) ? 2 : 0.5) } } },
-      { x: [x], y: [run.edgeY[e]], mode: "markers+text", text: [`edge ${e}`], textposition: "top center", showlegend: false,
-        marker: { symbol: "square", size: 13, color: tint(e), line: { color: "#000", width: 1.5 } },
-        hovertemplate: `edge ${e}<br>${run.edgeMhz[e]} MHz<br>${members.length} devices<extra></extra>` },
-    ];
-  }).flat();
-  traces.push({ x: idle.map((i) => run.x[i]), y: idle.map((i) => run.y[i]), mode: "markers", text: idle.map(describe), showlegend: false,
-    hovertemplate: "%{text}<extra>not scheduled</extra>", marker: { color: "rgba(0,0,0,0)", size: idle.map(size), line: { color: "#b5bcc6", width: 1 } } });
-  traces.push({ x: [run.side / 2], y: [run.side / 2], mode: "markers", marker: { symbol: "x-thin", size: 13, line: { width: 2, color: "#333" } },
-    hovertemplate: "cloud<extra></extra>", showlegend: false });
-  const axis = (title) => ({ title: { text: title }, range: [-0.04 * run.side, 1.06 * run.side], zeroline: false, gridcolor: "#eef0f3" });
-  Plotly.react("map", traces, layout({ height: 560, margin: { l: 55, r: 10, t: 10, b: 45 }, xaxis: axis("m"),
-    yaxis: { ...axis("m"), scaleanchor: "x" } }), OPTIONS);
-}
-
-function drawGantt(run, round) {
-  const order = round.device.map((_, k) => k).sort((a, b) => round.edge[a] - round.edge[b] || round.device[a] - round.device[b]);
-  const name = (k) => (round.late.includes(round.device[k]) ? "⚑ " : "") + `${round.device[k]}`;
-  const y = order.map((_, row) => row), edge = order.map((k) => tint(round.edge[k]));
-  const labels = order.map((k) => `device ${round.device[k]}, edge ${round.edge[k]}`);
-  const bar = (values, base, style) => ({ type: "bar", orientation: "h", x: values, base, y, text: labels, textposition: "none", ...style });
-  const compute = order.map((k) => round.compute[k]), upload = order.map((k) => round.upload[k]);
-  const traces = [
-    bar(compute, 0, { name: "computation", marker: { color: edge }, hovertemplate: "%{text}<br>computes %{x:.4g} s<extra></extra>" }),
-    bar(upload, compute, { name: "upload", marker: { color: edge, opacity: 0.55, pattern: { shape: "/", size: 5, fgcolor: "#fff", solidity: 0.25 } },
-      customdata: upload, hovertemplate: "%{text}<br>uploads %{customdata:.4g} s<extra></extra>" }),
-  ];
-  const annotations = [];
-  run.edgeX.forEach((_, e) => {
-    const rows = y.filter((row) => round.edge[order[row]] === e);
-    if (rows.length) annotations.push({ xref: "paper", x: 1.01, xanchor: "left", y: (rows[0] + rows[rows.length - 1]) / 2, text: `edge ${e}<br>${number(round.edgeT[e])} s`,
-      showarrow: false, align: "left", font: { color: tint(e), size: 11 } });
-  });
-  Plotly.react("gantt", traces, layout({ height: Math.max(560, 60 + 13 * y.length), barmode: "overlay", bargap: 0.15, showlegend: false, annotations,
-    margin: { l: 60, r: 75, t: 10, b: 45 }, xaxis: { title: { text: "Seconds of one edge iteration" }, gridcolor: "#eef0f3", zeroline: false },
-    yaxis: { tickvals: y, ticktext: order.map(name), autorange: "reversed", tickfont: { size: 10 }, title: { text: "Device" } } }), OPTIONS);
-}
-
-function drawLabels(run, round) {
-  const order = run.x.map((_, i) => i).sort((a, b) => run.majority[a] - run.majority[b]
-    || (run.cluster ? run.cluster[a] - run.cluster[b] : 0) || a - b);
-  const column = new Map(order.map((i, p) => [i, p]));
-  const z = run.counts.map((row) => order.map((i) => row[i]));
-  const traces = [
-    { type: "heatmap", z, x: order.map((_, p) => p), y: run.counts.map((_, c) => c), colorscale: "Cividis", colorbar: { title: { text: "samples" }, thickness: 12 },
-      customdata: run.counts.map(() => order), hovertemplate: "device %{customdata}<br>class %{y}: %{z} samples<extra></extra>" },
-    { x: round.device.map((i) => column.get(i)), y: round.device.map(() => run.counts.length - 0.1), mode: "markers", hoverinfo: "skip",
-      marker: { symbol: "triangle-up", size: 8, color: round.edge.map(tint) } },
-  ];
-  Plotly.react("labels", traces, layout({ height: 330, margin: { l: 55, r: 10, t: 10, b: 45 }, showlegend: false,
-    xaxis: { title: { text: "Devices, ordered by majority class" }, showticklabels: false, ticks: "", zeroline: false, showgrid: false },
-    yaxis: { title: { text: "Class" }, dtick: 1, range: [-0.5, run.counts.length + 0.4], tickvals: run.counts.map((_, c) => c), zeroline: false, showgrid: false } }), OPTIONS);
-}
-
-function drawTables(run, round) {
-  const slowest = round.edgeT.indexOf(Math.max(...round.edgeT));
-  const cards = [["accuracy", round.accuracy === null ? "–" : `${number(round.accuracy * 100)} %`], ["T, delay", `${number(round.T)} s`], ["E, energy", `${number(round.E)} J`],
-    ["E + λT", `${number(round.objective)} J`], ["waited for", `edge ${slowest}`], ["scheduled", `${round.device.length} of ${run.x.length}`]];
-  byId("cards").replaceChildren(...cards.map(([label, value]) => {
-    const card = document.createElement("div"), b = document.createElement("b"), span = document.createElement("span");
-    card.className = "card"; b.textContent = value; span.textContent = label; card.append(b, span);
-    return card;
-  }));
-  const straggler = (e) => round.late.find((i) => round.edge[round.device.indexOf(i)] === e);
-  fillTable("edges", ["edge", "devices", "bandwidth, MHz", "delay, s", "energy, J", "of which cloud hop, s", "straggler"], run.edgeX.map((_, e) => ({
-    edge: e, late: e === slowest, cells: [e + (e === slowest ? " (slowest)" : ""), round.edge.filter((x) => x === e).length, run.edgeMhz[e], number(round.edgeT[e], 4),
-      number(round.edgeE[e], 4), number(round.cloud[e]), straggler(e) === undefined ? "no devices" : `device ${straggler(e)}`] })));
-  const share = new Map();
-  if (run.cluster) round.device.forEach((i) => share.set(run.cluster[i], (share.get(run.cluster[i]) || 0) + 1));
-  const clusters = [...share].sort((a, b) => a[0] - b[0]).map(([c, n]) => `${n} of ${c}`).join(", ");
-  byId("why").textContent = `Scheduled by ${run.scheduler}${clusters ? `, by cluster: ${clusters}` : ""}; assigned by ${run.assigner}. `
-    + `Bandwidth and frequency minimise E + λT at each edge; joules are those of all ${run.Q} edge iterations.`;
-  const heads = ["device", "cluster", "majority class", "times scheduled", "edge", "rank of that edge", "samples", "bandwidth, MHz", "frequency, GHz", "compute, s", "upload, s", "joules"];
-  const order = round.device.map((_, k) => k).sort((a, b) => round.edge[a] - round.edge[b] || round.device[a] - round.device[b]);
-  fillTable("devices", heads, order.map((k) => {
-    const i = round.device[k];
-    return { edge: round.edge[k], late: round.late.includes(i), cells: [`${i}${round.late.includes(i) ? " ⚑" : ""}`, run.cluster ? run.cluster[i] : "–", run.majority[i], round.times[k], round.edge[k],
-      `${ordinal(round.nearest[k])}nearest, ${ordinal(round.strongest[k])}strongest`, run.samples[i], number(round.mhz[k]), number(round.ghz[k]), number(round.compute[k]), number(round.upload[k]), number(round.joules[k])] };
-  }));
-}
-
-if (DATA.runs.length) {
-  const choice = byId("run"), slider = byId("round");
-  DATA.runs.forEach((run, i) => choice.add(new Option(run.label, i)));
-  const show = () => {
-    const run = DATA.runs[choice.value];
-    slider.max = run.rounds.length - 1;
-    slider.value = Math.min(slider.value, slider.max);
-    const round = run.rounds[slider.value];
-    byId("number").textContent = `${round.n} of ${run.rounds[run.rounds.length - 1].n}`;
-    drawMap(run, round); drawGantt(run, round); drawLabels(run, round); drawTables(run, round);
+// A chart's place in the page: how wide it is, and how it is drawn again when the theme, the width or the groups change.
+const printedWidth = (id) => (byId(id).closest("#explorer, .wide") ? PRINTED_WIDTH : PRINTED_HALF);
+const widthOf = (id) => (printing() ? printedWidth(id) : byId(id).clientWidth);
+const drawings = [], details = [];
+const drawCharts = () => drawings.forEach((draw) => draw());
+const redraw = () => [...drawings, ...details].forEach((draw) => draw());
+function plot(id, traces, settings, modebar = false) {
+  const axis = { gridcolor: ink("line"), linecolor: ink("line"), zerolinecolor: ink("line"), automargin: true };
+  const layout = {
+    font: { family: "system-ui, sans-serif", size: 12, color: ink("ink") }, hovermode: "closest", showlegend: false,
+    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", margin: { l: 60, r: 20, t: 12, b: 50 },
+    hoverlabel: { bgcolor: ink("tint"), bordercolor: ink("idle"), font: { color: ink("ink") } },
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: ink("soft"), activecolor: ink("ink") },
+    ...settings, xaxis: { ...axis, ...settings.xaxis }, yaxis: { ...axis, ...settings.yaxis },
+    width: printing() ? printedWidth(id) : undefined, autosize: !printing(),
   };
-  let timer = null;
-  const stop = () => { clearInterval(timer); timer = null; byId("play").textContent = "▶ play"; };
-  byId("play").addEventListener("click", () => {
-    if (timer) return stop();
-    byId("play").textContent = "❚❚ stop";
-    timer = setInterval(() => {
-      if (+slider.value >= +slider.max) return stop();
-      slider.value = +slider.value + 1;
-      show();
-    }, 700);
-  });
-  choice.addEventListener("change", show);
-  slider.addEventListener("input", show);
-  show();
+  const zoom = { displayModeBar: true, displaylogo: false, modeBarButtons: [["zoom2d", "pan2d"], ["zoomIn2d", "zoomOut2d", "resetScale2d"]] };
+  return Plotly.react(id, traces, layout, { responsive: true, ...(modebar && !printing() ? zoom : { displayModeBar: false }) });
 }
-document.body.dataset.ready = "yes";
+
+// Which groups the reader sees: those that match the words and the settings, without those that a click hid.
+const GROUPS = DATA.groups, hidden = new Set(), pressed = new Map();
+const plain = (text) => text.toLowerCase().replace(/\s*=\s*/g, "=");  // "h = 30" is one word, like "h=30"
+let words = [];
+const matches = (g) => words.every((word) => plain(GROUPS[g].label).includes(word))
+  && [...pressed].every(([place, labels]) => !labels.size || labels.has(GROUPS[g].values[place]));
+const shows = (g) => matches(g) && !hidden.has(g);
+// A line's colour is its group's, or that of its value of a setting; with many groups the setting shows more.
+let coloured = null;
+const colourOf = (g) => {
+  const at = coloured ? coloured.labels.indexOf(GROUPS[g].values[coloured.place]) : -1;
+  return tone(at < 0 ? GROUPS[g].colour : coloured.colours[at]);
+};
+const shown = () => GROUPS.map((_, g) => g).filter(shows);
+
+const DASHES = { solid: "", dash: "6 3", dashdot: "6 3 2 3", dot: "2 3" };
+const SIGNS = { circle: "●", square: "■", "triangle-up": "▲", diamond: "◆", "triangle-down": "▼", star: "★", cross: "✚", x: "✖" };
+function swatch(g) {
+  const group = GROUPS[g], colour = colourOf(g);
+  const NS = "http://www.w3.org/2000/svg", svg = document.createElementNS(NS, "svg");
+  const add = (name, attributes, text = "") => {
+    const part = document.createElementNS(NS, name);
+    Object.entries(attributes).forEach(([key, value]) => part.setAttribute(key, value));
+    part.textContent = text;
+    svg.append(part);
+  };
+  svg.setAttribute("width", 30); svg.setAttribute("height", 12); svg.setAttribute("aria-hidden", "true");
+  add("line", { x1: 0, x2: 30, y1: 6, y2: 6, stroke: colour, "stroke-width": 2, "stroke-dasharray": DASHES[group.dash] });
+  add("text", { x: 15, y: 10, "text-anchor": "middle", "font-size": 11, fill: colour }, SIGNS[group.symbol]);
+  return svg;
+}
+
+// While the pointer is on an entry of the legend, the other lines are faint. Plotly's class of a line has its uid.
+const emphasis = document.head.appendChild(document.createElement("style"));
+const emphasise = (g) => {
+  emphasis.textContent = g === null ? ""
+    : `.curves .scatterlayer .trace { opacity: 0.12 !important; } .curves .scatterlayer .trace.traceg${g}x { opacity: 1 !important; }`;
+};
+
+function drawLegend() {
+  if (!byId("legend")) return;
+  const entries = GROUPS.map((group, g) => {
+    if (!matches(g)) return null;
+    const entry = document.createElement("button");
+    entry.type = "button";
+    entry.setAttribute("aria-pressed", String(!hidden.has(g)));
+    entry.append(swatch(g), group.label);
+    entry.addEventListener("click", () => { if (!hidden.delete(g)) hidden.add(g); drawCharts(); });
+    entry.addEventListener("mouseenter", () => emphasise(g));
+    entry.addEventListener("mouseleave", () => emphasise(null));
+    return entry;
+  });
+  emphasise(null);
+  byId("legend").replaceChildren(...entries.filter(Boolean));
+  byId("count").textContent = `${shown().length} of ${GROUPS.length} shown`;
+  document.querySelectorAll("#summary tbody tr").forEach((row) => { row.hidden = !matches(+row.dataset.group); });
+}
+
+function drawCurve(chart, i) {
+  const axis = +byId("axis").value, groups = shown().filter((g) => chart.lines[g]);
+  const points = groups.reduce((sum, g) => sum + chart.lines[g].mean.length, 0);
+  const traces = groups.flatMap((g) => {
+    const { mean, std } = chart.lines[g], { dash, symbol, label } = GROUPS[g], colour = colourOf(g), x = DATA.curves.x[g][axis];
+    const line = { uid: `g${g}x`, type: "scatter", x, y: mean, name: label, connectgaps: true, mode: points > 1500 ? "lines" : "lines+markers",
+      line: { color: colour, dash, width: groups.length > 20 ? 1.3 : 2 }, marker: { size: 5, symbol },
+      hovertemplate: "%{x:,.4g}: %{y:,.4g}<extra>%{fullData.name}</extra>", hoverlabel: { namelength: -1 } };
+    if (!std) return [line];
+    const at = mean.map((_, k) => k).filter((k) => mean[k] !== null), back = [...at].reverse();
+    return [{ uid: `g${g}x shade`, type: "scatter", x: [...at, ...back].map((k) => x[k]), y: [...at.map((k) => mean[k] + std[k]), ...back.map((k) => mean[k] - std[k])],
+      mode: "lines", fill: "toself", fillcolor: `${colour}2e`, line: { width: 0 }, hoverinfo: "skip" }, line];
+  });
+  plot(`curve-${i}`, traces, { height: printing() ? 260 : 360, xaxis: { title: { text: DATA.curves.axes[axis] } }, yaxis: { title: { text: chart.title } } });
+}
+
+// Break a label at its commas into lines of at most this many characters, as far as the commas allow.
+function broken(label, most) {
+  const lines = [""];
+  label.split(", ").forEach((part, i, parts) => {
+    const text = part + (i < parts.length - 1 ? ", " : ""), last = lines[lines.length - 1];
+    if (last && (last + text).trim().length > most) lines.push(text); else lines[lines.length - 1] += text;
+  });
+  return lines.map((line) => line.trim()).join("<br>");
+}
+
+function drawBars(chart, i) {
+  const id = `bar-${i}`, groups = shown().filter((g) => chart.mean[g] !== null), width = widthOf(id);
+  const labels = groups.map((g) => broken(GROUPS[g].label, Math.max(12, Math.floor(width / 18))));
+  const lines = Math.max(1, ...labels.map((label) => label.split("<br>").length)), many = groups.length > 20;
+  const spread = groups.map((g) => chart.std[g]), size = many ? 10 : 12;
+  const traces = [{ type: "bar", orientation: "h", x: groups.map((g) => chart.mean[g]), y: groups.map((_, row) => row),
+    text: groups.map((g) => number(chart.mean[g], 4)), customdata: groups.map((g) => GROUPS[g].label), textposition: "outside", cliponaxis: false,
+    textfont: { size }, marker: { color: groups.map(colourOf) },
+    error_x: spread.some((value) => value) ? { type: "data", array: spread, color: ink("soft"), thickness: 1 } : undefined,
+    hovertemplate: "%{customdata}: %{x:,.4g}<extra></extra>" }];
+  plot(id, traces, { height: 70 + groups.length * (many ? 14 : 26) * (1 + (lines - 1) * 0.55), margin: { t: 6, l: 10, r: 64, b: 46 }, xaxis: { title: { text: chart.title }, nticks: Math.max(3, Math.floor(width / 90)) },
+    yaxis: { tickvals: groups.map((_, row) => row), ticktext: labels, range: [groups.length - 0.4, -0.6], showgrid: false, tickfont: { size } } });
+}
+
+function drawFront() {
+  const { lines, x, y } = DATA.front, seen = shown().length, names = seen <= 30 && widthOf("front") > 600;
+  const traces = lines.flatMap((line, n) => {
+    const at = line.group.map((_, k) => k).filter((k) => shows(line.group[k])), of = (key) => at.map((k) => line[key][k]);
+    if (!at.length) return [];
+    const tints = at.map((k) => colourOf(line.group[k]));
+    const spread = (key) => (of(key).some((value) => value) ? { type: "data", array: of(key), thickness: 1, color: ink("soft") } : undefined);
+    return [{ type: "scatter", x: of("delay_s"), y: of("energy_j"), name: line.name, text: of("point"), error_x: spread("delay_std"), error_y: spread("energy_std"),
+      mode: names ? "lines+markers+text" : "lines+markers", textposition: "top right", textfont: { size: 10, color: ink("soft") }, cliponaxis: false,
+      line: { color: tints[0], width: 1, dash: Object.keys(DASHES)[n % 4] }, marker: { size: 9, symbol: Object.keys(SIGNS)[n % 8], color: tints },
+      customdata: at.map((k) => GROUPS[line.group[k]].label), hovertemplate: "%{customdata}<br>%{x:,.4g} s, %{y:,.4g} J<extra></extra>" }];
+  });
+  plot("front", traces, { height: 430, xaxis: { title: { text: x } }, yaxis: { title: { text: y } } });
+}
+
+// A click on a heading of the summary sorts its rows by the first number of the cells, or by their text.
+function sortable(table) {
+  const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];
+  const value = (row, column) => {
+    const text = row.cells[column].textContent, parsed = parseFloat(text.replaceAll(",", ""));
+    return column && !Number.isNaN(parsed) ? parsed : text;
+  };
+  const compare = (a, b) => (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true }));
+  heads.forEach((head, column) => head.addEventListener("click", () => {
+    const sign = head.getAttribute("aria-sort") === "ascending" ? -1 : 1;
+    heads.forEach((other) => other.removeAttribute("aria-sort"));
+    head.setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
+    body.append(...[...body.rows].sort((a, b) => sign * compare(value(a, column), value(b, column))));
+  }));
+}
+
+function listen() {
+  const theme = byId("theme");
+  theme.value = remembered() || "auto";
+  chosenTheme(theme.value);
+  theme.addEventListener("change", () => { chosenTheme(theme.value); remember(theme.value); redraw(); });
+  systemIsDark.addEventListener("change", redraw);
+  addEventListener("beforeprint", () => { root.dataset.print = ""; redraw(); });
+  addEventListener("afterprint", () => { delete root.dataset.print; redraw(); });
+  let width = innerWidth, timer = null;
+  addEventListener("resize", () => {
+    if (width === innerWidth || printing()) return;
+    width = innerWidth;
+    clearTimeout(timer);
+    timer = setTimeout(redraw, 150);
+  });
+  sortable(byId("summary"));
+  if (byId("axis")) byId("axis").addEventListener("change", drawCharts);
+  if (!byId("legend")) return;
+  const colour = byId("colour");
+  if (colour) {
+    // With many groups, start with the setting that has the most values, as far as each has a colour of its own.
+    const few = DATA.choices.filter((choice) => choice.labels.length <= DATA.colours.length).sort((a, b) => b.labels.length - a.labels.length);
+    if (GROUPS.length > 16 && few.length) colour.value = DATA.choices.indexOf(few[0]);
+    const choose = () => { coloured = DATA.choices[colour.value] || null; };
+    choose();
+    colour.addEventListener("change", () => { choose(); drawCharts(); });
+  }
+  byId("search").addEventListener("input", (event) => {
+    words = plain(event.target.value).split(/[\s,]+/).filter(Boolean);
+    redraw();
+  });
+  byId("all").addEventListener("click", () => { hidden.clear(); drawCharts(); });
+  byId("none").addEventListener("click", () => { GROUPS.forEach((_, g) => { if (matches(g)) hidden.add(g); }); drawCharts(); });
+  document.querySelectorAll(".choice").forEach((button) => button.addEventListener("click", () => {
+    const place = +button.dataset.place, labels = pressed.get(place) || new Set();
+    if (!labels.delete(button.textContent)) labels.add(button.textContent);
+    pressed.set(place, labels);
+    button.setAttribute("aria-pressed", String(labels.has(button.textContent)));
+    redraw();
+  }));
+}
+
+drawings.push(drawLegend);
+if (DATA.curves) drawings.push(() => DATA.curves.charts.forEach(drawCurve));
+drawings.push(() => DATA.bars.forEach(drawBars));
+if (DATA.front) drawings.push(drawFront);

@@ -1,7 +1,7 @@
 """A sweep as one HTML page that opens without a server: summary, curves, costs, and the details of every round.
 
-`page.html` is the template. The charts (`hflray.report.charts`) use plotly, whose library the page contains. `page.js`
-draws the details of the round that the reader selects.
+`page.html` is the template. `page.js` draws the charts (`hflray.report.charts`) of the groups that the reader selects,
+and `explorer.js` draws the details of a round. Both use Plotly, whose basic bundle (`vendor/`) the page contains.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import plotly.graph_objects as go
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from plotly.offline import get_plotlyjs
 
 from hflray import metrics
 from hflray.errors import HflrayError
@@ -27,21 +25,25 @@ from hflray.report.labels import COLOURS, pretty
 from hflray.report.runs import Run, Sweep
 from hflray.report.tables import compare_with_reference, summary
 
-MAX_RUNS = 12  # the page has the rounds of at most this many runs, one of each group, so that it stays at a few MB
-MAX_ROUNDS = 100  # rounds of each of these runs
+MAX_ROUNDS = 100  # rounds of a run whose details the page has
+EXPLAIN = "python -m hflray.report explain shows the others"
+# With many groups, the page has fewer rounds of each, so that it stays below 10 MB.
+MAX_ALL_ROUNDS = 1200  # of all runs; a round takes about 10 ms to recompute
+MAX_ROWS = 60_000  # scheduled devices in all of these rounds
+MAX_CHARACTERS = 6_000_000  # of all details
 
 
 def _rounded(values: Any, digits: int = 4) -> list[float]:
     return [float(f"{value:.{digits}g}") for value in values]
 
 
-def _run_data(run: Run, label: str) -> dict[str, Any]:
-    """Return the data from which `page.js` draws the rounds of a run."""
+def _run_data(run: Run, label: str, most: int) -> dict[str, Any]:
+    """Return the data from which `explorer.js` draws the rounds of a run, of which it has at most `most`."""
     replay = Replay(run)
     fleet = replay.fleet
     numbers = replay.numbers
-    if len(numbers) > MAX_ROUNDS:
-        numbers = [numbers[i] for i in np.unique(np.linspace(0, len(numbers) - 1, MAX_ROUNDS).astype(int))]
+    if len(numbers) > most:
+        numbers = [numbers[i] for i in np.unique(np.linspace(0, len(numbers) - 1, most).astype(int))]
     rounds = []
     for number in numbers:
         detail = replay.round(number)
@@ -72,7 +74,8 @@ def _run_data(run: Run, label: str) -> dict[str, Any]:
     config = run.config
     return {
         "name": run.name,
-        "label": label or run.name,
+        "label": label,
+        "logged": len(replay.numbers),
         "Q": config.training.edge_iterations,
         "scheduler": pretty(config.scheduling.name),
         "assigner": pretty(config.assignment.name),
@@ -108,19 +111,17 @@ def _about(sweep: Sweep) -> list[str]:
     return [fact for fact in facts if fact]
 
 
-def _charts(sweep: Sweep) -> list[tuple[str, str, list[go.Figure]]]:
-    """Return the sections that have a chart: heading, a sentence, and the charts."""
+def _charts(sweep: Sweep) -> dict[str, Any]:
+    """Return the groups, the settings to choose them, and where the sweep has them ``curves``, ``bars``, ``front``."""
     shown = sweep.shown
-    curves = [charts.curve(sweep, row.name) for row in metrics.curves()] if shown.curves else []
     bars = [charts.bars(sweep, row.name) for row in metrics.bars(shown.table)]
-    front = [charts.pareto(sweep)] if shown.front else []
-    candidates = [
-        ("Curves", "The lines are means over the seeds; the standard deviation is shaded.", curves),
-        ("Costs", f"{shown.until} Seconds and joules are simulated, not measured on this machine.", bars),
-        ("Energy against delay", "Points further down and to the left are better.", front),
-    ]
-    sections = [(title, text, [chart for chart in drawn if chart is not None]) for title, text, drawn in candidates]
-    return [section for section in sections if section[2]]
+    return {
+        "groups": charts.groups(sweep),
+        "choices": charts.choices(sweep),
+        "curves": charts.curves(sweep) if shown.curves else None,
+        "bars": [bar for bar in bars if bar is not None],
+        "front": charts.pareto(sweep) if shown.front else None,
+    }
 
 
 def _template() -> Environment:
@@ -146,9 +147,8 @@ def render(sweep: Sweep, claims: pd.DataFrame | None = None) -> tuple[str, list[
             of the paper.
     """
     missing = list(sweep.notes)
-    sections = _charts(sweep)
+    drawn = _charts(sweep)
     runs = _runs_data(sweep, missing) if sweep.shown.explorable else []
-    payload = [json.loads(figure.to_json()) for _, _, drawn in sections for figure in drawn]
     package = files("hflray.report")
     text = (
         _template()
@@ -161,12 +161,12 @@ def render(sweep: Sweep, claims: pd.DataFrame | None = None) -> tuple[str, list[
             fleets=compare_with_reference(sweep),
             over=sweep.shown.repetitions,
             claims=claims,
-            sections=sections,
+            charts=drawn,
             explored=runs,
-            data={"charts": payload, "runs": runs, "colours": COLOURS},
+            data=drawn | {"runs": runs, "colours": COLOURS},
             style=(package / "page.css").read_text(encoding="utf-8"),
-            script=(package / "page.js").read_text(encoding="utf-8"),
-            plotly=get_plotlyjs(),
+            scripts=[(package / name).read_text(encoding="utf-8") for name in ("page.js", "explorer.js")],
+            plotly=(package / "vendor" / "plotly-basic.min.js").read_text(encoding="utf-8"),
         )
     )
     return text, missing
@@ -174,18 +174,24 @@ def render(sweep: Sweep, claims: pd.DataFrame | None = None) -> tuple[str, list[
 
 def _runs_data(sweep: Sweep, missing: list[str]) -> list[dict[str, Any]]:
     """Return the data of the first seed of each group; add a note to `missing` for what cannot be shown."""
+    firsts = {label: min(runs, key=lambda run: run.seed) for label, runs in sweep.groups().items()}
+    scheduled = sum(run.config.scheduling.num_scheduled for run in firsts.values())
+    most = max(5, min(MAX_ROUNDS, MAX_ALL_ROUNDS // len(firsts), MAX_ROWS // scheduled))
     shown: list[dict[str, Any]] = []
-    groups = sweep.groups()
-    for label, runs in groups.items():
-        if len(shown) == MAX_RUNS:
-            missing.append(f"this page has the rounds of {MAX_RUNS} of {len(groups)} groups; "
-                           "python -m hflray.report explain shows those of the others")  # fmt: skip
-            break
-        run = min(runs, key=lambda run: run.seed)
+    characters = 0
+    for place, (label, run) in enumerate(firsts.items()):
         try:
-            shown.append(_run_data(run, f"{label}, seed {run.seed}" if label else run.name))
+            data = _run_data(run, f"{label}, seed {run.seed}" if label else run.name, most)
         except HflrayError as error:
             missing.append(str(error))
+            continue
+        characters += len(json.dumps(data))
+        if characters > MAX_CHARACTERS:
+            missing.append(f"this page has the rounds of {len(shown)} of {len(firsts)} groups; {EXPLAIN}")
+            break
+        shown.append(data | {"group": place})
+    if any(len(data["rounds"]) < data["logged"] for data in shown):
+        missing.append(f"this page has the details of at most {most} rounds of a run; {EXPLAIN}")
     return shown
 
 

@@ -1,0 +1,117 @@
+"""hflray.report.charts: the numbers of the page's charts are those of the runs, group by group."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from hflray import metrics
+from hflray.report import charts
+from hflray.report.labels import BLUE, VERMILION
+from hflray.report.runs import Sweep
+from tests.report import fabricated
+
+
+def of(rounds: int = 3, seeds: tuple[int, ...] = (0, 1), weights: tuple[float, ...] = (0.1, 1)) -> Sweep:
+    """Return a sweep of two schedulers; its accuracy is round + seed, and its delay 10 times the round."""
+    runs = [
+        fabricated.run(
+            {
+                metrics.ACCURACY: [number + seed for number in range(1, rounds + 1)],
+                metrics.TOTAL_DELAY_S: [10 * number for number in range(1, rounds + 1)],
+                metrics.TOTAL_ENERGY_J: [weight * number for number in range(1, rounds + 1)],
+            },
+            f"scheduling.name={name}", f"cost.delay_weight={weight}", f"seed={seed}",
+        )
+        for name, weight, seed in product(("ikc", "fedavg"), weights, seeds)
+    ]  # fmt: skip
+    return fabricated.sweep("mine", runs)
+
+
+def test_a_group_has_one_style_in_all_charts_and_groups_that_differ_in_lambda_share_a_colour() -> None:
+    groups = charts.groups(of())
+    assert [group["label"] for group in groups] == [
+        "λ = 0.1, IKC",
+        "λ = 1, IKC",
+        "λ = 0.1, FedAvg",
+        "λ = 1, FedAvg",
+    ]
+    assert [group["colour"] for group in groups] == [BLUE, BLUE, VERMILION, VERMILION]
+    styles = [(group["colour"], group["dash"], group["symbol"]) for group in groups]
+    assert len(set(styles)) == 4
+    many = charts.groups(of(weights=tuple(range(1, 17)), seeds=(0,)))
+    assert len({(group["colour"], group["dash"]) for group in many}) == 32
+
+
+def test_a_setting_is_a_choice_if_it_has_a_few_values() -> None:
+    few = charts.choices(of())
+    assert [(choice["key"], choice["labels"]) for choice in few] == [
+        ("cost.delay_weight", ["λ = 0.1", "λ = 1"]),
+        ("scheduling.name", ["IKC", "FedAvg"]),
+    ]
+    assert few[1]["colours"] == [BLUE, VERMILION]
+    for choice in few:
+        assert {group["values"][choice["place"]] for group in charts.groups(of())} == set(choice["labels"])
+    many = charts.choices(of(weights=tuple(range(1, 20)), seeds=(0,)))
+    assert [choice["key"] for choice in many] == ["scheduling.name"]
+    mixed = charts.choices(of(weights=(3, 0.1, 20), seeds=(0,)))
+    assert mixed[0]["labels"] == ["λ = 0.1", "λ = 3", "λ = 20"]
+
+
+def test_a_curve_has_the_mean_and_the_deviation_of_the_seeds() -> None:
+    drawn = charts.curves(of())
+    assert drawn is not None
+    (chart,) = drawn["charts"]
+    assert chart["title"] == "Test accuracy (%)"
+    line = chart["lines"][0]
+    assert line["mean"] == [150.0, 250.0, 350.0]
+    assert line["std"] == pytest.approx([np.std([0, 100], ddof=1)] * 3, rel=1e-4)
+    assert drawn["axes"] == ["Round", "Simulated time (s)", "Simulated energy (J)"]
+    assert drawn["x"][1] == [[1, 2, 3], [10, 20, 30], [1, 2, 3]]
+    alone = charts.curves(of(seeds=(0,)))
+    assert alone is not None
+    assert [line["std"] for line in alone["charts"][0]["lines"]] == [None] * 4
+
+
+def test_a_group_without_the_metric_has_no_curve_and_an_axis_that_a_group_lacks_is_left_out() -> None:
+    sweep = of()
+    bare = fabricated.run({metrics.TEST_LOSS: [1.0, float("nan"), 3.0]}, "scheduling.name=vkc")
+    drawn = charts.curves(fabricated.sweep("mine", [*sweep.runs, bare]))
+    assert drawn is not None
+    assert drawn["axes"] == ["Round"]
+    accuracy, loss = drawn["charts"]
+    place = [line is None for line in accuracy["lines"]].index(True)
+    assert [line is None for line in loss["lines"]].count(False) == 1
+    assert loss["lines"][place]["mean"] == [1.0, 3.0]
+    assert charts.curves(fabricated.sweep("mine", [fabricated.run({"other": [1.0]})])) is None
+
+
+def test_many_rounds_are_thinned_with_the_first_and_the_last(monkeypatch) -> None:
+    monkeypatch.setattr(charts, "POINTS", 240)
+    drawn = charts.curves(of(rounds=1000))
+    assert drawn is not None
+    rounds = drawn["x"][0][0]
+    assert len(rounds) == 60
+    assert (rounds[0], rounds[-1]) == (1, 1000)
+    assert drawn["charts"][0]["lines"][0]["mean"] == [100 * (number + 0.5) for number in rounds]
+
+
+def test_bars_and_points_belong_to_their_groups() -> None:
+    sweep = of()
+    bars = charts.bars(sweep, metrics.TOTAL_ENERGY_J)
+    assert bars == {"title": "Energy E (J)", "mean": [0.3, 3.0, 0.3, 3.0], "std": [0.0] * 4}
+    assert charts.bars(sweep, metrics.TOTAL_OBJECTIVE) is None
+    front = charts.pareto(sweep)
+    assert front is not None
+    assert [(line["name"], line["group"], line["point"]) for line in front["lines"]] == [
+        ("IKC", [0, 1], ["λ = 0.1", "λ = 1"]),
+        ("FedAvg", [2, 3], ["λ = 0.1", "λ = 1"]),
+    ]
+    assert front["lines"][1]["energy_j"] == [0.3, 3.0]
+    assert charts.pareto(fabricated.sweep("mine", [fabricated.run({metrics.ACCURACY: [1.0]})])) is None
+
+
+def test_numbers_are_rounded_and_what_is_not_finite_is_none() -> None:
+    assert charts.rounded([1.23456789, float("nan"), float("inf"), 123456.0]) == [1.2346, None, None, 123460.0]
