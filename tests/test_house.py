@@ -45,7 +45,7 @@ WITHIN_A_ROW = {
     *(("experiment", unit) for unit in ("grouping", "record", "scenario")),
     ("grouping", "scenario"),
     *(("rl", unit) for unit in ("checkpoint", "study")),
-    *((unit, "errors") for unit in ("registry", "seeding", "metrics", "seal")),
+    *((unit, "errors") for unit in ("registry", "seeding", "metrics", "seal", "terminal")),
     ("seal", "checksum"),
 }
 

@@ -100,7 +100,7 @@ function drawCurve(chart, i) {
   const points = groups.reduce((sum, g) => sum + chart.lines[g].mean.length, 0);
   const traces = groups.flatMap((g) => {
     const { mean, std } = chart.lines[g], { dash, symbol, label } = GROUPS[g], colour = colourOf(g), x = DATA.curves.x[g][axis];
-    const line = { uid: `g${g}x`, type: "scatter", x, y: mean, name: label, connectgaps: true, mode: points > 1500 ? "lines" : "lines+markers",
+    const line = { uid: `g${g}x`, type: "scatter", x, y: mean, name: escaped(label), connectgaps: true, mode: points > 1500 ? "lines" : "lines+markers",
       line: { color: colour, dash, width: groups.length > 20 ? 1.3 : 2 }, marker: { size: 5, symbol },
       hovertemplate: "%{x:,.4g}: %{y:,.4g}<extra>%{fullData.name}</extra>", hoverlabel: { namelength: -1 } };
     if (!std) return [line];
@@ -110,6 +110,9 @@ function drawCurve(chart, i) {
   });
   plot(`curve-${i}`, traces, { height: printing() ? 260 : 360, xaxis: { title: { text: DATA.curves.axes[axis] } }, yaxis: { title: { text: chart.title } } });
 }
+
+// Plotly interprets some HTML in texts, so names are escaped for it.
+const escaped = (text) => String(text ?? "").replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
 
 // Break a label at its commas into lines of at most this many characters, as far as the commas allow.
 function broken(label, most) {
@@ -123,11 +126,11 @@ function broken(label, most) {
 
 function drawBars(chart, i) {
   const id = `bar-${i}`, groups = shown().filter((g) => chart.mean[g] !== null), width = widthOf(id);
-  const labels = groups.map((g) => broken(GROUPS[g].label, Math.max(12, Math.floor(width / 18))));
+  const labels = groups.map((g) => broken(escaped(GROUPS[g].label), Math.max(12, Math.floor(width / 18))));
   const lines = Math.max(1, ...labels.map((label) => label.split("<br>").length)), many = groups.length > 20;
   const spread = groups.map((g) => chart.std[g]), size = many ? 10 : 12;
   const traces = [{ type: "bar", orientation: "h", x: groups.map((g) => chart.mean[g]), y: groups.map((_, row) => row),
-    text: groups.map((g) => number(chart.mean[g], 4)), customdata: groups.map((g) => GROUPS[g].label), textposition: "outside", cliponaxis: false,
+    text: groups.map((g) => number(chart.mean[g], 4)), customdata: groups.map((g) => escaped(GROUPS[g].label)), textposition: "outside", cliponaxis: false,
     textfont: { size }, marker: { color: groups.map(colourOf) },
     error_x: spread.some((value) => value) ? { type: "data", array: spread, color: ink("soft"), thickness: 1 } : undefined,
     hovertemplate: "%{customdata}: %{x:,.4g}<extra></extra>" }];
@@ -142,10 +145,10 @@ function drawFront() {
     if (!at.length) return [];
     const tints = at.map((k) => colourOf(line.group[k]));
     const spread = (key) => (of(key).some((value) => value) ? { type: "data", array: of(key), thickness: 1, color: ink("soft") } : undefined);
-    return [{ type: "scatter", x: of("delay_s"), y: of("energy_j"), name: line.name, text: of("point"), error_x: spread("delay_std"), error_y: spread("energy_std"),
+    return [{ type: "scatter", x: of("delay_s"), y: of("energy_j"), name: escaped(line.name), text: of("point").map(escaped), error_x: spread("delay_std"), error_y: spread("energy_std"),
       mode: names ? "lines+markers+text" : "lines+markers", textposition: "top right", textfont: { size: 10, color: ink("soft") }, cliponaxis: false,
       line: { color: tints[0], width: 1, dash: Object.keys(DASHES)[n % 4] }, marker: { size: 9, symbol: Object.keys(SIGNS)[n % 8], color: tints },
-      customdata: at.map((k) => GROUPS[line.group[k]].label), hovertemplate: "%{customdata}<br>%{x:,.4g} s, %{y:,.4g} J<extra></extra>" }];
+      customdata: at.map((k) => escaped(GROUPS[line.group[k]].label)), hovertemplate: "%{customdata}<br>%{x:,.4g} s, %{y:,.4g} J<extra></extra>" }];
   });
   plot("front", traces, { height: 430, xaxis: { title: { text: x } }, yaxis: { title: { text: y } } });
 }

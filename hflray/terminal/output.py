@@ -1,0 +1,109 @@
+"""The output of a command: its width, its log lines, and what it says while one waits."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakSet
+
+from rich.console import Console
+from rich.logging import RichHandler
+
+WIDE = 100_000  # the width of a log file, where no line is broken
+_PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
+_unfinished: WeakSet[Console] = WeakSet()  # the outputs whose last line waits for its seconds
+
+
+def new_console() -> Console:
+    """Return the output. A file or a pipe has no width, unless ``$COLUMNS`` names one."""
+    console = Console()
+    return console if console.is_terminal or os.environ.get("COLUMNS") else Console(width=WIDE)
+
+
+def show_log(console: Console) -> None:
+    """Print the log lines of all libraries on `console`: with colours on a terminal, as plain lines elsewhere."""
+    handler: logging.Handler
+    if console.is_terminal:
+        handler, form = RichHandler(console=console, show_path=False, show_time=False), "%(message)s"
+    else:
+        handler, form = _LogLines(console), "%(levelname)s: %(message)s"
+    logging.basicConfig(format=form, handlers=[handler])
+
+
+class Waiting:
+    """A text with the seconds since it was made, which a live display renews, such as ``starting Ray, 4 s``."""
+
+    def __init__(self, text: str) -> None:
+        self._text, self._began = text, time.monotonic()
+
+    @property
+    def passed_s(self) -> float:
+        """The seconds since the text was made."""
+        return time.monotonic() - self._began
+
+    def __str__(self) -> str:
+        return f"{self._text}, {self.passed_s:.0f} s" if self.passed_s >= 1 else self._text
+
+    def __format__(self, form: str) -> str:
+        return format(str(self), form)
+
+    def __rich__(self) -> str:
+        return str(self)
+
+
+@contextmanager
+def waiting(console: Console, text: str, quiet: bool = False) -> Iterator[None]:
+    """Say what a block does and for how long: in a status line on a terminal, and in one line elsewhere.
+
+    The line of a log file ends with the seconds when the block ends. It is visible, without them, from the beginning.
+    """
+    label = Waiting(text)
+    if quiet:
+        yield
+    elif console.is_terminal:
+        with console.status(label):
+            yield
+    else:
+        with timed_line(console, label, text):
+            yield
+
+
+@contextmanager
+def timed_line(console: Console, label: Waiting, text: str) -> Iterator[None]:
+    """Print ``text …`` at once, and the seconds of the block on the same line when it ends.
+
+    If `say` prints another line meanwhile, the seconds get a line of their own.
+    """
+    console.print(f"{text} …", end="", **_PLAIN)
+    console.file.flush()
+    _unfinished.add(console)
+    try:
+        yield
+    finally:
+        start = "" if console in _unfinished else f"{text}:"
+        _unfinished.discard(console)
+        console.print(f"{start} {label.passed_s:.1f} s", **_PLAIN)
+
+
+def say(console: Console, text: str, style: str | None = None) -> None:
+    """Print a line as it is, after the end of a line that `timed_line` has begun."""
+    if console in _unfinished:
+        _unfinished.discard(console)
+        console.print()
+    console.print(text, style=style, **_PLAIN)
+
+
+class _LogLines(logging.Handler):
+    """Prints log records as plain lines."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print a record."""
+        say(self._console, self.format(record))
