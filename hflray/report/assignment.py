@@ -6,15 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
-from rich import box
-from rich.table import Table
-from rich.text import Text
 
 from hflray import metrics
 from hflray.files import replacing
 from hflray.files import write as write_file
 from hflray.report.labels import BLUE
 from hflray.report.series import STATISTICS
+from hflray.terminal.tables import Table
 from hflray.text import as_chart_text
 
 # The charts: the metric, its column of the summary, and the suffix of the file's name.
@@ -54,16 +52,11 @@ def summary(studies: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 
 
 def as_table(title: str, rows: pd.DataFrame) -> Table:
-    """Format `summary` for a terminal of 80 columns: T, E, E + λT and its median, then the gap and the latency."""
-    table = Table(
-        title=Text(title, style="table.title"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=0
-    )
-    table.add_column("assigner", no_wrap=True)
-    for heading in ("T s", "E J", "E+λT", "median", "gap %", "mean", "p95", "worst", "ms", "p95"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    """Format `summary` for a terminal: T, E, E + λT and its median, then the gap and the latency."""
+    table = Table(title, ["assigner", "T s", "E J", "E+λT", "median", "gap %", "mean", "p95", "worst", "ms", "p95"])
     for name, row in rows.iterrows():
         table.add_row(
-            Text(str(name)),
+            str(name),
             f"{row['delay_s']:.1f}",
             f"{row['energy_j']:.1f}",
             f"{row['objective']:.1f}",

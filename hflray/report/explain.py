@@ -6,27 +6,19 @@ from collections import Counter
 from typing import Any
 
 import numpy as np
-from rich import box
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from hflray import metrics
 from hflray.report.detail import Replay, Round
 from hflray.report.labels import pretty
 from hflray.report.runs import Run
+from hflray.terminal.tables import Table
 
 
 def ordinal(rank: int, superlative: str) -> str:
     """Return ``nearest``, ``2nd nearest``, ``3rd nearest``, ``4th nearest`` for the ranks 1 to 4."""
     return superlative if rank == 1 else f"{rank}{ {2: 'nd', 3: 'rd'}.get(rank, 'th') } {superlative}"
-
-
-def _table(title: str, heads: list[str]) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    for number, head in enumerate(heads):
-        table.add_column(head, justify="left" if number == 0 else "right", no_wrap=True)
-    return table
 
 
 def sentences(run: Run, detail: Round) -> list[str]:
@@ -64,24 +56,25 @@ def sentences(run: Run, detail: Round) -> list[str]:
 def explain(run: Run, number: int) -> Group:
     """Return the explanation of a round of a run. Raises ConfigError: see `hflray.report.detail.Replay`."""
     detail = Replay(run).round(number)
-    edges = _table("edges", ["edge", "devices", "delay s", "energy J", "cloud hop s", "straggler"])
+    edges = Table("edges", ["edge", "devices", "delay s", "energy J", "cloud hop s", "straggler"])
     rows: Any = detail.edges
     for row in rows.itertuples():
         straggler = f"{row.straggler}" if row.straggler >= 0 else "–"
         edges.add_row(f"{row.edge}{' (slowest)' if row.slowest else ''}", f"{row.devices}", f"{row.delay_s:,.2f}",
                       f"{row.energy_j:,.3f}", f"{row.cloud_s:,.3f}", straggler)  # fmt: skip
-    heads = ["device", "edge", "its", "cluster", "class", "times", "D", "MHz", "GHz", "compute s", "upload s", "J"]
-    devices = _table(f"devices (seconds in one of {detail.edge_iterations} edge iterations, joules in all)", heads)
+    heads = ["device", "edge", "nearest", "cluster", "class", "times", "D", "MHz", "GHz", "compute s", "upload s", "J"]
+    devices = Table(f"devices (seconds in one of {detail.edge_iterations} edge iterations, joules in all)", heads)
     rows = detail.devices.sort_values(["edge", "device"])
     for row in rows.itertuples():
         devices.add_row(
-            f"{row.device}{' ⚑' if row.straggler else ''}", f"{row.edge}", ordinal(row.nearest, "nearest"),
+            f"{row.device}{' ⚑' if row.straggler else ''}", f"{row.edge}", ordinal(row.nearest, "").strip() or "1st",
             f"{row.cluster}" if row.cluster >= 0 else "–", f"{row.majority}", f"{row.times}", f"{row.samples}",
             f"{row.bandwidth_hz / 1e6:.3f}", f"{row.cpu_hz / 1e9:.3f}", f"{row.compute_s:.3f}", f"{row.upload_s:.3f}",
-            f"{row.joules * detail.edge_iterations:.3f}", style="bold" if row.straggler else None,
+            f"{row.joules * detail.edge_iterations:.3f}", bold=bool(row.straggler),
         )  # fmt: skip
     legend = (
         "⚑ marks the straggler: an edge's devices finish together, and saving a second would cost the most at this "
-        "one. class is the majority class; times is how often the device was scheduled so far."
+        "one. nearest says how near the edge is among all edges; class is the majority class; times is how often the "
+        "device was scheduled so far."
     )
     return Group(*map(Text, sentences(run, detail)), edges, devices, Text(legend, style="dim"))

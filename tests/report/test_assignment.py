@@ -10,7 +10,8 @@ from matplotlib import image
 from rich.console import Console
 
 from hflray import metrics
-from hflray.report.assignment import summary, write
+from hflray.report.assignment import as_table, summary, write
+from tests.terminal.rendering import WIDTHS, check_whole, render
 
 
 def study(objectives: list[float], latencies: list[float]) -> pd.DataFrame:
@@ -69,3 +70,11 @@ def test_the_files_and_the_table_hold_the_study(tmp_path) -> None:
     text = console.export_text()
     line = next(line for line in text.splitlines() if "geographic" in line)
     assert line.split() == ["geographic", "1.0", "29.0", "30.0", "20.0", "20.0", "30.0", "56.0", "60.0", "2.00", "2.90"]
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_table_is_whole_at_any_width(width) -> None:
+    label = "D3QN, shipped (any deployment), polished to an optimum, joint deadline"
+    table = as_table("fig6_assignment (12 s)", summary(STUDIES | {label: STUDIES["geographic"]}))
+    cells = [cell for row in table.rows for cell in row]
+    check_whole(render(table, width), width, [table.title, *table.headings, *cells])
