@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from hflray.terminal.output import Waiting, say, timed_line
 
 
 class SweepProgress:
@@ -53,12 +55,12 @@ class SweepProgress:
 
     @contextmanager
     def phase(self, text: str) -> Iterator[None]:
-        """Show `text` during a phase outside the trials."""
-        if not self._live:
-            self.line(f"{text} …")
-        self._progress.update(self._total, note=text)
+        """Show `text` during a phase outside the trials, and for how long it lasts."""
+        label = Waiting(text)
+        self._progress.update(self._total, note=label)
         try:
-            yield
+            with nullcontext() if self._live or self._quiet else timed_line(self._console, label, text):
+                yield
         finally:
             self._progress.update(self._total, note="")
 
@@ -96,7 +98,7 @@ class SweepProgress:
         self._failed += error is not None
         self._progress.update(self._total, advance=1)
         if error:
-            self._console.print(f"{name}: failed: {error}", style="red", markup=False, highlight=False)
+            say(self._console, f"{name}: failed: {error}", style="red")
         else:
             self._plain(f"{name}: done" + (f", stopped early: {stopped}" if stopped else ""))
         self._plain(self._summarise())
@@ -116,7 +118,7 @@ class SweepProgress:
     def line(self, text: str) -> None:
         """Print a line that stays on the screen."""
         if not self._quiet:
-            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+            say(self._console, text)
 
     def remaining_s(self) -> float | None:
         """Return the remaining seconds if further rounds take as long as this process's rounds; None before the first.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import re
+import time
 
 import pytest
 from rich.console import Console
 
 from hflray import progress as module
 from hflray.progress import SweepProgress, duration
+from hflray.terminal import output
 from tests.hostile import NAMES
 
 
@@ -43,8 +45,8 @@ def test_a_name_is_shown_as_it_is(name: str) -> None:
 
 def test_without_a_terminal_plain_lines_are_printed() -> None:
     lines = [re.sub(r"about .* left", "about T left", line) for line in run(force_terminal=False).splitlines()]
-    assert lines == [
-        "starting Ray …",
+    assert re.fullmatch(r"starting Ray … \d+\.\d s", lines[0])
+    assert lines[1:] == [
         "first: started",
         "first: round 1/3, accuracy 10.0%",
         "second: started",
@@ -64,6 +66,13 @@ def test_a_terminal_gets_one_live_display() -> None:
     assert "1 running" in text
     assert "1 failed" in text
     assert "left" in text
+
+
+def test_a_terminal_shows_a_phase_and_its_seconds(monkeypatch) -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    with SweepProgress(console, trials=2) as progress, progress.phase("starting Ray"):
+        monkeypatch.setattr(output.time, "monotonic", lambda: time.monotonic_ns() / 1e9 + 7.0)
+        assert "starting Ray, 7 s" in progress._progress.tasks[0].fields["note"].__str__()
 
 
 def test_quiet_shows_failures_only() -> None:

@@ -11,7 +11,9 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,8 +26,9 @@ MAX_LINKS = 1_000_000  # N·M; for a larger fleet the draw would take longer tha
 SEARCHES = ("hfel", "local_search")  # the assigners with compiled kernels
 
 
-def begin(trials: Sequence[Trial]) -> None:
-    """Start a process for each set of kernels that is not in the cache."""
+def begin(trials: Sequence[Trial]) -> list[subprocess.Popen[bytes]]:
+    """Start a process for each set of kernels that is not in the cache, and return the processes."""
+    processes = []
     configs: dict[str, ExperimentConfig] = {}
     for trial in trials:
         config = trial.config
@@ -35,12 +38,31 @@ def begin(trials: Sequence[Trial]) -> None:
     for kernels, config in configs.items():
         stamp = cache_folder("kernels") / stamp_name(kernels)
         if not stamp.exists():
-            subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-m", __name__, config.model_dump_json(), str(stamp)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )
+            processes.append(process)
+    return processes
+
+
+def announce(processes: Sequence[subprocess.Popen[bytes]], tell: Callable[[str], None]) -> None:
+    """Tell the user that kernels are being compiled, and after how long they are; return at once."""
+    if not processes:
+        return
+    began = time.monotonic()
+    tell("compiling the kernels of this sweep in the background, once on this machine")
+
+    def wait() -> None:
+        failed = [process for process in processes if process.wait() != 0]
+        if failed:
+            tell("the kernels could not be compiled beforehand; the trials compile them")
+        else:
+            tell(f"compiled the kernels of this sweep in {time.monotonic() - began:.0f} s")
+
+    threading.Thread(target=wait, name="hflray-kernels", daemon=True).start()
 
 
 def kernels_name(config: ExperimentConfig) -> str:

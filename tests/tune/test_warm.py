@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -55,6 +56,20 @@ def test_a_process_starts_for_kernels_that_are_not_cached(tmp_path, monkeypatch)
     reference = expand(load_sweep(None, ["allocation.method=cvxpy"]))
     warm.begin(reference)
     assert len(started) == 2
+
+
+def test_the_compilation_and_its_seconds_are_told() -> None:
+    lines: list[str] = []
+    warm.announce([], lines.append)
+    assert lines == []
+    for code, end in ((0, "compiled the kernels of this sweep in "), (1, "the kernels could not be compiled")):
+        lines.clear()
+        warm.announce([SimpleNamespace(wait=lambda code=code: code)], lines.append)
+        waiters = [thread for thread in threading.enumerate() if thread.name == "hflray-kernels"]
+        for thread in waiters:
+            thread.join(timeout=10)
+        assert lines[0] == "compiling the kernels of this sweep in the background, once on this machine"
+        assert lines[1].startswith(end)
 
 
 def test_cached_kernels_are_not_compiled_again(tmp_path) -> None:
