@@ -1,8 +1,7 @@
-"""The closing table of a sweep, and the pages of MLflow that compare its runs: ``python -m hflray.compare SWEEP``."""
+"""The closing table of a sweep, and the pages of MLflow that compare its runs: ``hflray compare SWEEP``."""
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import re
@@ -12,18 +11,19 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
-from rich import box
+import typer
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from hflray import metrics
 from hflray.errors import HflrayError
 from hflray.results import SweepFolder, locate
 from hflray.tasks import find_task
+from hflray.terminal.app import HELP, exit_code, single
+from hflray.terminal.output import new_console
+from hflray.terminal.tables import Table
 from hflray.text import one_line
 from hflray.tracking import PORT, answers, local_server, read_runs, share_view, view_url
 
@@ -61,20 +61,6 @@ def closing_table(
     ]
     marks = [_mark(outcome) for outcome in outcomes]
     legend = [text for mark, text in MARKS.items() if f" {mark}" in marks]
-    table = Table(
-        title=Text(title, style="table.title"),  # a string would be read as Rich's markup
-        caption="; ".join(legend) or None,
-        title_justify="left",
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=0,  # so that the table fits a terminal of 80 columns
-    )
-    # Rich shortens only columns that may wrap. The name is the only such column, so a row too long loses part of it.
-    table.add_column("trial", overflow="ellipsis")
-    table.add_column("steps" if table_of == "learning" else "rounds", justify="right", no_wrap=True)
-    for column in columns:
-        table.add_column(column.short, justify="right", no_wrap=True)
     rows = [
         [
             f"{outcome.round or 0}{mark}",
@@ -82,12 +68,14 @@ def closing_table(
         ]
         for outcome, mark in zip(outcomes, marks, strict=True)
     ]
-    headings = ("rounds", *(column.short for column in columns))
+    headings = ["steps" if table_of == "learning" else "rounds", *(column.short for column in columns)]
     other_width = sum(1 + max(map(len, cells)) for cells in zip(headings, *rows, strict=True))
-    names = short_names([outcome.name for outcome in outcomes], max(NAME_WIDTH, width - 2 - other_width))
-    for name, row in zip(names, rows, strict=True):
-        table.add_row(Text(one_line(name)), *row)
-    return table
+    whole = [one_line(outcome.name) for outcome in outcomes]
+    names = short_names(whole, max(NAME_WIDTH, width - 2 - other_width))
+    if names != whole:
+        legend.append(f"a name's … stands for what all names share, as in {whole[0]}")
+    return Table(title, ["trial", *headings], [[name, *row] for name, row in zip(names, rows, strict=True)],
+                 caption="; ".join(legend))  # fmt: skip
 
 
 MARKS = {"✗": "✗ failed", "⊣": "⊣ stopped early", "…": "… not ended"}
@@ -202,7 +190,7 @@ def show(sweep: str, results: Path, opens: bool = False) -> str | None:
     """
     folder = locate(results, sweep)
     experiment_id, runs = read_runs(folder.uri, folder.experiment, folder.path.name)
-    console = Console()
+    console = new_console()
     outcomes = [
         Outcome(run.name, run.rounds, run.values, error=run.error, stopped=run.stopped, ended=run.status != "RUNNING")
         for run in runs
@@ -214,23 +202,26 @@ def show(sweep: str, results: Path, opens: bool = False) -> str | None:
     return open_charts(folder, experiment_id, runs[0].run_id, console) if opens else None
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Print the closing table of a sweep and the addresses of its pages in MLflow; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m hflray.compare", description="Compare the runs of a sweep.")
-    parser.add_argument("sweep", help="the sweep's folder in the results, or its name for the latest of that name")
-    parser.add_argument("--results", type=Path, default=Path("hflray_results"), help="default: %(default)s")
-    parser.add_argument(
-        "--open", action="store_true", help="open the sweep's charts in the browser, and start MLflow's server for it"
-    )
-    options = parser.parse_args(arguments)
-    try:
-        problem = show(options.sweep, options.results, options.open)
-    except HflrayError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+app = single()
+
+
+@app.command(context_settings=HELP)
+def compare(
+    sweep: Annotated[str, typer.Argument(help="The sweep's folder in the results, or its name for the latest one.")],
+    results: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("hflray_results"),
+    opens: Annotated[
+        bool, typer.Option("--open", help="Open the sweep's charts in the browser; start MLflow's server if needed.")
+    ] = False,
+) -> None:
+    """Print a sweep's closing table again, and the addresses of its runs in MLflow."""
+    problem = show(sweep, results, opens)
     if problem:
-        print(f"error: --open: {problem}", file=sys.stderr)
-    return 2 if problem else 0
+        raise HflrayError(f"--open: {problem}")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run ``python -m hflray.compare`` and return its exit code."""
+    return exit_code(app, arguments, "python -m hflray.compare")
 
 
 if __name__ == "__main__":

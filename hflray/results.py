@@ -21,6 +21,7 @@ from hflray.errors import ConfigError, nearest
 from hflray.files import write
 from hflray.seal import is_mine, sealed, unsealed
 from hflray.sweep import SweepFile
+from hflray.terminal.app import spoken
 from hflray.text import one_line
 
 VERSION = 1
@@ -70,7 +71,7 @@ class SweepFolder:
     def resume_command(self) -> str:
         """The command that continues the sweep."""
         place = "" if self.path.parent == Path("hflray_results").resolve() else f" --results {self.path.parent}"
-        return f"python -m hflray.tune --resume {self.path.name}{place}"
+        return f"{spoken('tune', 'hflray.tune')} --resume {self.path.name}{place}"
 
     def save(self, seal: bool = True) -> None:
         """Write ``sweep.json`` with a checksum and this user's seal.

@@ -33,6 +33,7 @@ from hflray.compare import (
 from hflray.errors import HflrayError
 from hflray.results import SweepFolder
 from hflray.sweep import load_sweep
+from hflray.terminal.output import WIDE
 from hflray.text import as_html, one_line
 from hflray.tracking import Tracker, default_uri
 from hflray.tracking.server import LocalServer
@@ -41,6 +42,8 @@ from tests.browser import CHROMIUM, Page
 from tests.conftest import small_config
 from tests.hostile import BREAKING, IMAGE, NAMES, SCRIPT
 from tests.servers import mlflow_server
+from tests.terminal import rendering as wide
+from tests.terminal.rendering import WIDTHS, check_whole
 from tests.tune.test_cli import call
 
 COLUMNS = [row.name for row in metrics.rows("training") if row.short]
@@ -104,6 +107,22 @@ def test_different_trials_have_different_names_in_eighty_columns() -> None:
         assert len(set(rows)) == 2
         assert [row[-1] for row in rows] == ["0", "1"]
         assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_closing_table_is_whole_at_any_width(width) -> None:
+    values = dict.fromkeys(COLUMNS, 12345.6) | {metrics.ACCURACY: 0.5, metrics.TOTAL_MESSAGE_BITS: 64.2 * 8e6}
+    names = [f"fashion_mnist-H{h}-λ1-ikc-d3qn-s0-target_accuracy=0.875-learning_rate=0.001" for h in (10, 50, 100)]
+    outcomes = [Outcome(name, 120, values, ended=True) for name in names]
+    table = closing_table("fig7_framework (12 s)", outcomes, width)
+    cells = [cell for row in table.rows for cell in row]
+    check_whole(wide.render(table, width), width, [table.title, table.caption, *cells])
+    shown = [row[0] for row in table.rows]
+    assert len(set(shown)) == 3
+    if width == WIDE:
+        assert shown == names
+    else:
+        assert names[0] in table.caption  # which explains the … in the names
 
 
 def test_a_trial_stopped_early_is_marked_and_the_caption_explains_the_mark() -> None:

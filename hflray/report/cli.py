@@ -1,39 +1,49 @@
-"""The command ``python -m hflray.report``, which reports a sweep, explains a round and writes RESULTS.md."""
+"""The command ``hflray report``, which reports a sweep, explains a round and writes RESULTS.md.
+
+``python -m hflray.report`` is the same command, and ``hflray explain`` is its command of that name. What draws is
+imported only when a command runs, so that ``--help`` answers at once.
+"""
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Sequence
 from glob import escape
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import pandas as pd
 import typer
-from rich import box
-from rich.console import Console
-from rich.padding import Padding
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
-from rich.text import Text
 
 from hflray.errors import ConfigError, HflrayError, nearest
-from hflray.files import disk_failure, write
-from hflray.report import beside, choices_text, figures, page, tables
-from hflray.report.choices import Study, rank
-from hflray.report.explain import explain as explained
-from hflray.report.exports import FILE, export, exports, read_exhibit
-from hflray.report.paper import EXHIBITS, exhibit, exhibit_of, verdicts
-from hflray.report.runs import Run, Sweep, read_sweep
-from hflray.results import SweepFolder
-from hflray.text import as_file_stem
+from hflray.files import write
+from hflray.terminal.app import HELP, Commands, exit_code, group, spoken
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Console
+
+    from hflray.report.figures import Draw
+    from hflray.report.runs import Run, Sweep
+    from hflray.terminal.tables import Table
 
 PACKAGE = Path(__file__).parents[1]
 CONFIGS = PACKAGE / "tune_configs" if (PACKAGE / "tune_configs").is_dir() else PACKAGE.parent / "tune_configs"
 PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
+COMMANDS = ("show", "explain", "list", "results", "choices")
+
+
+class ShowByDefault(Commands):
+    """The commands of the report; without a command's name, the words are those of ``show``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words after the program's name."""
+        if args and args[0] not in (*COMMANDS, *HELP["help_option_names"]):
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
+app = group(cls=ShowByDefault)
 
 Results = Annotated[Path, typer.Option(help="Folder of the results.")]
 From = Annotated[Path | None, typer.Option("--from", metavar="DIR", help="Read exports instead of MLflow.")]
@@ -45,34 +55,40 @@ DEFAULT_RESULTS = Path("hflray_results")
 def overview() -> None:
     """Draw figures, tables and a page of finished runs.
 
+    \b
     Examples:
-
-      python -m hflray.report quickstart                          # a sweep's folder, or its name for the latest one
-
-      python -m hflray.report fig3_fashion_scheduling --figure fig3
-
-      python -m hflray.report fig6_assignment --export tests/data/results
-
-      python -m hflray.report fig6_assignment --from tests/data/results
-
-      python -m hflray.report explain digits-H5-λ1-ikc-d3qn-s0 --round 3
+      hflray report quickstart            # a sweep's folder, or its name for the latest one
+      hflray report fig3_fashion_scheduling --figure fig3
+      hflray report fig6_assignment --export tests/data/results
+      hflray report fig6_assignment --from tests/data/results
+      hflray report explain digits-H5-λ1-ikc-d3qn-s0 --round 3
     """
 
 
 def _read(name: str | None, results: Path, source: Path | None, uri: str | None, console: Console) -> Sweep:
     """Read the sweep called `name`, with a progress bar while MLflow is read."""
+    from hflray.report.runs import read_sweep
+
     if source is not None:
         return _read_from_exports(name, source)
     if name is None:
         raise ConfigError("SWEEP: name a sweep, or give its exports with --from DIR")
-    bar = Progress(TextColumn("reading runs"), BarColumn(bar_width=24), MofNCompleteColumn(), console=console,
-                   disable=not console.is_terminal, transient=True)  # fmt: skip
-    with bar:
+    with _bar("reading runs", console) as bar:
         task = bar.add_task("runs", total=None)
         return read_sweep(results, name, uri, lambda done, total: bar.update(task, completed=done, total=total))
 
 
+def _bar(text: str, console: Console) -> Any:
+    """Return a progress bar that only a terminal shows."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    return Progress(TextColumn(text), BarColumn(bar_width=24), MofNCompleteColumn(), console=console,
+                    disable=not console.is_terminal, transient=True)  # fmt: skip
+
+
 def _read_from_exports(name: str | None, source: Path) -> Sweep:
+    from hflray.report.exports import FILE, exports, read_exhibit
+
     folders = {folder.name: folder for folder in exports(source)}
     if not folders:
         raise ConfigError(f"--from {source}: holds no {FILE}; write an export with --export {source}")
@@ -85,18 +101,19 @@ def _read_from_exports(name: str | None, source: Path) -> Sweep:
     return read_exhibit(folders[name])
 
 
-def _rich_table(frame: pd.DataFrame, title: str) -> Table:
-    heading = Text(title, style="table.title")  # a string would be read as Rich's markup
-    table = Table(title=heading, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    for number, name in enumerate(frame.columns):
-        table.add_column(Text(str(name)), justify="left" if number == 0 else "right", overflow="fold")
+def _table(frame: pd.DataFrame, title: str) -> Table:
+    from hflray.terminal.tables import Table
+
+    table = Table(title, [str(name) for name in frame.columns])
     for row in frame.itertuples(index=False):
-        table.add_row(*(Text(str(cell)) for cell in row))
+        table.add_row(*(str(cell) for cell in row))
     return table
 
 
-def _draw(sweep: Sweep, drawings: dict[str, figures.Draw], folder: Path, missing: list[str]) -> list[Path]:
+def _draw(sweep: Sweep, drawings: dict[str, Draw], folder: Path, missing: list[str]) -> list[Path]:
     """Draw each figure and return the paths; add a line to `missing` for each figure that cannot be drawn."""
+    from hflray.report import figures
+
     paths: list[Path] = []
     for stem, draw in drawings.items():
         try:
@@ -106,7 +123,7 @@ def _draw(sweep: Sweep, drawings: dict[str, figures.Draw], folder: Path, missing
     return paths
 
 
-@app.command("show", help="Figures, tables and one page of a sweep (the default command).")
+@app.command("show", context_settings=HELP, help="Figures, tables and one page of a sweep (the default command).")
 def show(
     sweep: Annotated[
         str | None, typer.Argument(help="A sweep's folder, or its name for the latest sweep of that name.")
@@ -126,7 +143,13 @@ def show(
     tracking_uri: Uri = None,
 ) -> None:
     """Draw the figures, tables and page of a sweep."""
-    console = Console()
+    from hflray.report import figures, page, tables
+    from hflray.report.exports import export
+    from hflray.report.paper import exhibit, exhibit_of, verdicts
+    from hflray.terminal.output import new_console, waiting
+    from hflray.text import as_file_stem
+
+    console = new_console()
     requested = {name: exhibit(name) for name in figure or ()}
     runs = _read(sweep, results, source, tracking_uri, console)
     missing = list(runs.notes)
@@ -135,7 +158,7 @@ def show(
     own = exhibit_of(runs)
     exhibits = requested or ({own: exhibit(own)} if own else {})
     paths: list[Path] = []
-    with console.status("drawing"):
+    with waiting(console, "drawing"):
         for shown in exhibits.values():
             paths += _draw(runs, shown.drawings, folder, missing)
         if not requested:
@@ -147,7 +170,7 @@ def show(
             missing += [note for note in not_shown if note not in missing]
             paths.insert(0, index)
         paths += export(runs, export_to / as_file_stem(runs.name)) if export_to is not None else []
-    console.print(_rich_table(tables.summary(runs), runs.title))
+    console.print(_table(tables.summary(runs), runs.title))
     for shown in exhibits.values():
         if shown.claims:
             _print_verdicts(verdicts(shown, runs), console)
@@ -160,11 +183,14 @@ def show(
 
 def _print_verdicts(claims: pd.DataFrame, console: Console) -> None:
     """Print each claim of the paper with the answer, our numbers, the evidence, and our guess why they differ."""
+    from rich.padding import Padding
+    from rich.text import Text
+
     for text, ours, answer, evidence, guess in claims.itertuples(index=False):
         console.print(f"the paper: {text}", style="bold", markup=False, highlight=False)
         for heading, line in (("", answer), ("ours: ", ours), ("on: ", evidence), ("our guess why: ", guess)):
             if line:
-                console.print(Padding(Text(f"{heading}{line}"), (0, 0, 0, 2)))
+                console.print(Padding(Text(f"{heading}{line}"), (0, 0, 0, 2), expand=False))
 
 
 def _print_paths(paths: Sequence[Path], console: Console) -> None:
@@ -180,7 +206,7 @@ def _print_paths(paths: Sequence[Path], console: Console) -> None:
                 console.print(f"  {path}", **PLAIN)
 
 
-@app.command()
+@app.command(context_settings=HELP)
 def explain(
     run: Annotated[str, typer.Argument(help="A run's name, as in the closing table.")],
     number: Annotated[int, typer.Option("--round", help="The round, counted from 1.")],
@@ -192,7 +218,10 @@ def explain(
     tracking_uri: Uri = None,
 ) -> None:
     """Explain a round: who took part and why, with which resources, at what cost, and who was late."""
-    console = Console()
+    from hflray.report.explain import explain as explained
+    from hflray.terminal.output import new_console
+
+    console = new_console()
     console.print(explained(_find_run(run, sweep, source, results, tracking_uri, console), number))
 
 
@@ -200,6 +229,9 @@ def _find_run(
     run: str, sweep: str | None, source: Path | None, results: Path, uri: str | None, console: Console
 ) -> Run:
     """Return the run of this name from the sweep that is named, else from the latest sweep that has one."""
+    from hflray.report.exports import exports, read_exhibit
+    from hflray.results import SweepFolder
+
     if source is not None and sweep is None:
         exhibits = [read_exhibit(folder) for folder in exports(source)]
         for one in exhibits:
@@ -218,17 +250,25 @@ def _find_run(
     return _read(str(SweepFolder.load(folders[-1].parents[1]).path), results, None, uri, console).find(run)
 
 
-@app.command("list", help="The figures and tables of the paper, with the commands that run and draw each.")
+@app.command(
+    "list", context_settings=HELP, help="The figures and tables of the paper, with the commands that run and draw each."
+)
 def listing() -> None:
     """Print the figures and tables of the paper, with the commands that run and draw each."""
-    console = Console()
+    from hflray.report.paper import EXHIBITS
+    from hflray.terminal.output import new_console
+
+    console = new_console()
+    tune, report = spoken("tune", "hflray.tune"), spoken("report", "hflray.report")
     for name, shown in EXHIBITS.items():
         console.print(f"{name:8} {shown.label}: {shown.shows}", **PLAIN)
-        console.print(f"{'':8} python -m hflray.tune tune_configs/{shown.config}.yaml", style="dim", **PLAIN)
-        console.print(f"{'':8} python -m hflray.report {shown.config} --figure {name}", style="dim", **PLAIN)
+        console.print(f"{'':8} {tune} tune_configs/{shown.config}.yaml", style="dim", **PLAIN)
+        console.print(f"{'':8} {report} {shown.config} --figure {name}", style="dim", **PLAIN)
 
 
-@app.command("results", help="Our results beside the paper's, as one markdown file written from exports.")
+@app.command(
+    "results", context_settings=HELP, help="Our results beside the paper's, as one markdown file written from exports."
+)
 def results_page(
     source: Annotated[Path, typer.Option("--from", metavar="DIR", help="Folder of exports.")] = Path(
         "tests/data/results"
@@ -236,12 +276,20 @@ def results_page(
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("tune_configs/RESULTS.md"),
 ) -> None:
     """Write our results beside the paper's as one markdown file, from exports."""
+    from hflray.report import beside
+    from hflray.report.choices import Study
+    from hflray.terminal.output import new_console
+
     text = beside.render(beside.read_all(source), CONFIGS, source.as_posix(), Study.read(source))
     write(out, text)
-    Console().print(f"  {out}", **PLAIN)
+    new_console().print(f"  {out}", **PLAIN)
 
 
-@app.command("choices", help="Table II under each choice that the paper leaves open, billed on random fleets.")
+@app.command(
+    "choices",
+    context_settings=HELP,
+    help="Table II under each choice that the paper leaves open, billed on random fleets.",
+)
 def choices_page(
     fleets: Annotated[int, typer.Option(help="Number of random fleets, the same for every choice.")] = 200,
     overrides: Annotated[
@@ -253,10 +301,12 @@ def choices_page(
     top: Annotated[int, typer.Option(min=1, help="Number of choices printed, those nearest to the paper first.")] = 10,
 ) -> None:
     """Bill Table II under each choice that the paper leaves open, and print the ranking."""
-    console = Console()
-    bar = Progress(TextColumn("fleets"), BarColumn(bar_width=24), MofNCompleteColumn(), console=console,
-                   disable=not console.is_terminal, transient=True)  # fmt: skip
-    with bar:
+    from hflray.report import choices_text
+    from hflray.report.choices import Study, rank
+    from hflray.terminal.output import new_console
+
+    console = new_console()
+    with _bar("fleets", console) as bar:
         task = bar.add_task("fleets", total=fleets)
         study = Study.make(overrides or (), fleets, lambda done, total: bar.update(task, completed=done, total=total))
     ranked = rank(study.bills)
@@ -269,28 +319,6 @@ def choices_page(
         _print_paths(study.export(export_to), console)
 
 
-COMMANDS = ("show", "explain", "list", "results", "choices")
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; without a command, run ``show``.
-
-    An HflrayError is printed as one line on stderr and ends the process with exit code 2.
-    """
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    if words and words[0] not in (*COMMANDS, "--help"):
-        words.insert(0, "show")
-    try:
-        app(words, prog_name="python -m hflray.report")
-    except HflrayError as error:
-        for line in str(error).splitlines():
-            print(f"error: {line}", file=sys.stderr)
-        sys.exit(2)
-    except OSError as error:  # a folder that cannot be written, a full disk
-        failure = disk_failure(error)
-        if failure is not None:
-            command = shlex.join(["python", "-m", "hflray.report", *words])
-            print(f"error: {failure.line('report', command)}", file=sys.stderr)
-            sys.exit(1)
-        print(f"error: {error.filename or 'report'}: {error.strerror or error}", file=sys.stderr)
-        sys.exit(2)
+    """Run ``python -m hflray.report`` and end the process with its exit code; without a command, run ``show``."""
+    sys.exit(exit_code(app, arguments, "python -m hflray.report"))

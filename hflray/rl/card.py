@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 from typing import Any
 
 from hflray.assignment.policy import load_policy, save_policy
 from hflray.config import ExperimentConfig
-from hflray.errors import HflrayError
-from hflray.files import write
 from hflray.provenance import git_commit, release
+from hflray.rl.cli import card_app
 from hflray.rl.evaluation import Evaluation, Quality
 from hflray.rl.fleets import FleetSpec, reporting
 from hflray.rl.pool import FleetPool, prepare
+from hflray.terminal.app import exit_code
 
 
 def model_card(
@@ -158,22 +157,8 @@ def as_markdown(name: str, card: dict[str, Any], size_bytes: int) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run ``python -m hflray.rl.card POLICY [--measure]``, which writes the card beside the file, as ``POLICY.md``."""
-    parser = argparse.ArgumentParser(prog="python -m hflray.rl.card", description="Write a policy's card beside it.")
-    parser.add_argument("policy", type=Path, help="policy file (safetensors)")
-    parser.add_argument("--measure", action="store_true", help="measure it first, on reporting fleets")
-    parser.add_argument("--fleets", type=int, default=100, help="number of fleets for --measure (default 100)")
-    options = parser.parse_args(arguments)
-    try:
-        if options.measure:
-            measure(options.policy, options.fleets)
-        _, card = load_policy(options.policy)
-    except HflrayError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    text = as_markdown(options.policy.stem, card, options.policy.stat().st_size)
-    write(options.policy.with_suffix(".md"), text)
-    return 0
+    """Run ``python -m hflray.rl.card`` and return its exit code."""
+    return exit_code(card_app, arguments, "python -m hflray.rl.card")
 
 
 if __name__ == "__main__":

@@ -13,9 +13,8 @@ The *leave-one-out* estimate avoids this: each run is compared with the commones
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from os import sched_getaffinity
@@ -24,10 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hflray.assignment import build_assigner
-from hflray.config import load_config
-from hflray.errors import HflrayError
+from hflray.rl.cli import ceilings_app
 from hflray.rl.fleets import FleetSpec
 from hflray.seeding import stream
+from hflray.terminal.app import exit_code
 
 STARTS = ("geographic", "best_gain")
 
@@ -70,40 +69,32 @@ def ceilings(spec: FleetSpec, fleets: int, runs: int) -> Iterator[tuple[float, f
             yield ceiling(labels)
 
 
+def estimate(spec: FleetSpec, start: str, fleets: int, runs: int, report: Callable[[str, int], None]) -> str:
+    """Return one line with the mean ceiling over `fleets` fleets for a start of the teacher.
+
+    Args:
+        spec: the specification of the fleets and the teacher.
+        start: the assignment from which the teacher starts.
+        fleets: the number of fleets.
+        runs: the teacher's runs on each fleet.
+        report: called after each fleet with `start` and the number of fleets so far.
+    """
+    pairs = []
+    started = replace(spec, options={**spec.options, "start": start})
+    for number, pair in enumerate(ceilings(started, fleets, runs), start=1):
+        pairs.append(pair)
+        report(start, number)
+    means = np.mean(pairs, axis=0)
+    error = np.std(pairs, axis=0) / np.sqrt(fleets)
+    return (
+        f"{spec.teacher} from the {start} start, H = {spec.num_scheduled[1]}: choosing the commonest label of "
+        f"{runs} runs returns {means[0]:.1f} ± {error[0]:.1f}; leave-one-out {means[1]:.1f} ± {error[1]:.1f}"
+    )
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Run ``python -m hflray.rl.ceilings``."""
-    parser = argparse.ArgumentParser(prog="python -m hflray.rl.ceilings", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--fleets", type=int, default=20, help="number of random fleets (default 20)")
-    parser.add_argument("--runs", type=int, default=60, help="runs of the teacher on each (default 60)")
-    parser.add_argument("--config", help="configuration or sweep file, for its fleets and teacher")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting")
-    options = parser.parse_args(arguments)
-    if options.fleets < 1 or options.runs < 2:
-        print(
-            f"error: --fleets {options.fleets}, --runs {options.runs}; accepted: at least 1 and 2; raise them",
-            file=sys.stderr,
-        )
-        return 2
-    try:
-        spec = FleetSpec.of(load_config(options.config, options.set))
-        for start in STARTS:
-            pairs = []
-            for number, pair in enumerate(ceilings(replace(spec, options={**spec.options, "start": start}),
-                                                   options.fleets, options.runs), start=1):  # fmt: skip
-                pairs.append(pair)
-                if sys.stderr.isatty() or number % max(1, options.fleets // 5) == 0:
-                    print(f"{start}: {number} of {options.fleets} fleets", file=sys.stderr, flush=True)
-            means = np.mean(pairs, axis=0)
-            error = np.std(pairs, axis=0) / np.sqrt(options.fleets)
-            print(
-                f"{spec.teacher} from the {start} start, H = {spec.num_scheduled[1]}: choosing the commonest label of "
-                f"{options.runs} runs returns {means[0]:.1f} ± {error[0]:.1f}; "
-                f"leave-one-out {means[1]:.1f} ± {error[1]:.1f}"
-            )
-    except HflrayError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return 0
+    """Run ``python -m hflray.rl.ceilings`` and return its exit code."""
+    return exit_code(ceilings_app, arguments, "python -m hflray.rl.ceilings")
 
 
 if __name__ == "__main__":

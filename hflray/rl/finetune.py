@@ -4,7 +4,7 @@ Imitation counts the devices at wrong edges, while the objective adds up what th
 agreement with the teacher falls, and the objective falls below the teacher's. `hflray.rl.gradient` computes the
 gradient.
 
-    python -m hflray.rl.finetune --policy learned.safetensors --out tuned.safetensors --minutes 10 [--set …] [--resume]
+    hflray finetune --policy learned.safetensors --out tuned.safetensors --minutes 10 [--set …] [--resume]
 
 Training fleets are cheap, because they need no teacher. The best snapshot is chosen on held-out fleets, against local
 search. The model card's figures are measured on a third set of fleets, which nothing was trained or chosen on.
@@ -12,7 +12,6 @@ search. The model card's figures are measured on a third set of fleets, which no
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -28,11 +27,15 @@ from hflray import checkpoint
 from hflray.assignment.network import QNetwork, build_network
 from hflray.assignment.policy import load_policy, save_policy
 from hflray.config import load_config
-from hflray.errors import ConfigError, HflrayError
+from hflray.errors import ConfigError
 from hflray.provenance import git_commit
+from hflray.rl.cli import finetune_app
 from hflray.rl.fleets import FleetSpec, SolvedFleet, assignment_objective, held_out, reporting
 from hflray.rl.gradient import AT_ONCE, CostGradient, batch_of
 from hflray.rl.pool import prepare
+from hflray.terminal.app import exit_code
+
+Report = Callable[[int, float, dict[str, float]], None]
 
 
 def greedy(network: QNetwork, fleet: SolvedFleet) -> NDArray[np.intp]:
@@ -90,7 +93,7 @@ def finetune(
     steps: Steps | None = None,
     folder: Path | None = None,
     resume: bool = False,
-    report: Callable[[int, float, dict[str, float]], None] | None = None,
+    report: Report | None = None,
     evaluate_every_s: float = 60.0,
 ) -> dict[str, Any]:
     """Train `network` in place on the objective of `fleets`, and leave in it the best snapshot by `choosing`.
@@ -181,62 +184,60 @@ def finetune(
     }
 
 
+def finetune_file(
+    policy: Path,
+    out: Path,
+    config: Path | None,
+    overrides: list[str],
+    also: list[str],
+    *,
+    updates: int | None,
+    minutes: float | None,
+    steps: Steps,
+    resume: bool,
+    report: Report,
+) -> dict[str, Any]:
+    """Fine-tune the policy in a file, on the fleets of a configuration, and write the result with its card.
+
+    Args:
+        policy: the policy's file.
+        out: the file to write; the state is saved beside it, in the folder ``OUT.state``.
+        config: a configuration or sweep file; None: all defaults.
+        overrides: settings of the fleets, as ``KEY=VALUE``.
+        also: further settings; for each there are as many fleets with these settings too.
+        updates, minutes, steps, resume, report: see `finetune`.
+
+    Returns:
+        What `finetune` returns.
+
+    Raises:
+        ConfigError: see `load_config`, `load_policy` and `finetune`.
+    """
+    loaded_config = load_config(config, overrides)
+    loaded, card = load_policy(policy)
+    network = build_network(loaded.spec)
+    network.load_state_dict(loaded.state_dict())
+    learning = loaded_config.learning
+    specs = [FleetSpec.of(loaded_config)] + [
+        FleetSpec.of(load_config(config, overrides + settings.split())) for settings in also
+    ]
+    specs = [replace(spec, teacher="best_gain", options={}) for spec in specs]  # training does not use the labels
+    fleets = [fleet for spec in specs for fleet in prepare(spec, learning.fleets // len(specs)).fleets]
+    compared = replace(specs[0], teacher="local_search")
+    choosing, unseen = (prepare(kind(compared), learning.evaluation_fleets).fleets for kind in (held_out, reporting))
+    torch.set_num_threads(1)
+    summary = finetune(
+        network, fleets, choosing, unseen, updates=updates, minutes=minutes, steps=steps,
+        folder=out.with_suffix(".state"), resume=resume, report=report,
+    )  # fmt: skip
+    tuned = summary | {"fleets": [s.to_dict() for s in specs], "count": len(fleets), "git_commit": git_commit()}
+    save_policy(out, network, card | {"fine_tuned": [*card.get("fine_tuned", []), tuned]})
+    return summary
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Run ``python -m hflray.rl.finetune``."""
-    parser = argparse.ArgumentParser(prog="python -m hflray.rl.finetune", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--policy", type=Path, required=True, help="policy to start from (safetensors)")
-    parser.add_argument("--out", type=Path, required=True, help="policy to write")
-    parser.add_argument("--config", type=Path, help="configuration or sweep file, for the fleets of its `learning`")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting")
-    parser.add_argument(
-        "--also",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE …",
-        help="train on as many fleets with these settings too",
-    )
-    parser.add_argument("--minutes", type=float, default=10.0, help="stop after this many minutes (default 10)")
-    parser.add_argument("--updates", type=int, help="stop after this many updates (reproducible)")
-    parser.add_argument("--learning-rate", type=float, default=3e-4)
-    parser.add_argument("--batch", type=int, default=16, help="fleets per update (default 16)")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--resume", action="store_true", help="continue from OUT's state folder")
-    options = parser.parse_args(arguments)
-    try:
-        config = load_config(options.config, options.set)
-        loaded, card = load_policy(options.policy)
-        network = build_network(loaded.spec)
-        network.load_state_dict(loaded.state_dict())
-        learning = config.learning
-        specs = [FleetSpec.of(config)] + [
-            FleetSpec.of(load_config(options.config, options.set + settings.split())) for settings in options.also
-        ]
-        specs = [replace(spec, teacher="best_gain", options={}) for spec in specs]  # training does not use the labels
-        fleets = [fleet for spec in specs for fleet in prepare(spec, learning.fleets // len(specs)).fleets]
-        compared = replace(specs[0], teacher="local_search")
-        choosing, unseen = (
-            prepare(kind(compared), learning.evaluation_fleets).fleets for kind in (held_out, reporting)
-        )
-        torch.set_num_threads(1)
-
-        def report(updates: int, seconds: float, figures: dict[str, float]) -> None:
-            text = "  ".join(f"{name} {value:.4f}" for name, value in figures.items())
-            print(f"{seconds:6.0f} s  {updates:6d} updates  {text}", flush=True)
-
-        summary = finetune(
-            network, fleets, choosing, unseen,
-            updates=options.updates, minutes=None if options.updates else options.minutes,
-            steps=Steps(learning_rate=options.learning_rate, batch=options.batch, seed=options.seed),
-            folder=options.out.with_suffix(".state"), resume=options.resume, report=report,
-        )  # fmt: skip
-        tuned = summary | {"fleets": [s.to_dict() for s in specs], "count": len(fleets), "git_commit": git_commit()}
-        save_policy(options.out, network, card | {"fine_tuned": [*card.get("fine_tuned", []), tuned]})
-    except HflrayError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    print(f"{options.out}: objective against the teacher's {summary['before']['mean_ratio']:.4f} before, "
-          f"{summary['after']['mean_ratio']:.4f} after {summary['updates']} updates")  # fmt: skip
-    return 0
+    """Run ``python -m hflray.rl.finetune`` and return its exit code."""
+    return exit_code(finetune_app, arguments, "python -m hflray.rl.finetune")
 
 
 if __name__ == "__main__":

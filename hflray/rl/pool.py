@@ -9,7 +9,6 @@ fleet's number. A cache can therefore grow while it is read, and two machines ma
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -23,11 +22,12 @@ import numpy as np
 
 from hflray.assignment import build_assigner
 from hflray.assignment.objective import Hop, RoundProblem
-from hflray.config import load_config
 from hflray.data.npz import UNREADABLE, read_archive
-from hflray.errors import ConfigError, HflrayError
+from hflray.errors import ConfigError
 from hflray.files import replacing, write
+from hflray.rl.cli import pool_app
 from hflray.rl.fleets import FORMAT, FleetSpec, SolvedFleet
+from hflray.terminal.app import exit_code
 
 SPEC = "spec.json"
 
@@ -259,31 +259,8 @@ def _solved(folder: Path) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run ``python -m hflray.rl.pool``, which solves the fleets of a configuration ahead."""
-    from rich.progress import Progress
-
-    parser = argparse.ArgumentParser(prog="python -m hflray.rl.pool", description="Solve fleets ahead of training.")
-    parser.add_argument("--config", type=Path, help="configuration or sweep file (YAML); default: all defaults")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting")
-    parser.add_argument("--workers", type=int, help="number of threads; default: one per CPU")
-    options = parser.parse_args(arguments)
-    try:
-        config = load_config(options.config, options.set)
-        with Progress() as bar:
-            task = bar.add_task("fleets solved")
-
-            def progress(done: int, total: int) -> None:
-                bar.update(task, completed=done, total=total)
-
-            learning = config.learning
-            pool = prepare(
-                FleetSpec.of(config), learning.fleets, learning.cache, workers=options.workers, progress=progress
-            )
-    except HflrayError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    print(f"{len(pool)} fleets in {pool.folder}, solved in {pool.solve_s:.0f} s")
-    return 0
+    """Run ``python -m hflray.rl.pool`` and return its exit code."""
+    return exit_code(pool_app, arguments, "python -m hflray.rl.pool")
 
 
 if __name__ == "__main__":

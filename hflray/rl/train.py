@@ -2,7 +2,7 @@
 
 ::
 
-    python -m hflray.rl.train --config FILE --set learning.minutes=40 --out runs/any --resume
+    hflray train-assigner --config FILE --set learning.minutes=40 --out runs/any --resume
 
 `hflray.tune` runs the same `AssignerTraining` as a sweep's trial (task ``train_assigner``). The result is a function of
 the configuration if ``learning.env_steps`` is the limit, and depends on the machine's speed if ``learning.minutes`` is.
@@ -12,18 +12,19 @@ bit.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from hflray.config import ExperimentConfig, load_config
-from hflray.errors import ConfigError, HflrayError
+from hflray.config import ExperimentConfig
+from hflray.errors import ConfigError
 from hflray.files import write
+from hflray.rl.cli import train_app
 from hflray.rl.files import CHECKPOINT, HISTORY, POLICY
 from hflray.rl.session import AssignerTraining, Point, Report
+from hflray.terminal.app import exit_code
 
 
 def train(
@@ -77,40 +78,8 @@ def _save(training: AssignerTraining, run_folder: Path, saved: Path) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run ``python -m hflray.rl.train``."""
-    parser = argparse.ArgumentParser(prog="python -m hflray.rl.train", description="Train the assigner, without Tune.")
-    parser.add_argument("--config", type=Path, help="configuration or sweep file (YAML); default: all defaults")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting")
-    parser.add_argument("--minutes", type=float, help="same as --set learning.minutes=…")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the checkpoint, policy and learning curve")
-    parser.add_argument("--resume", action="store_true", help="continue the run in --out")
-    options = parser.parse_args(arguments)
-    reported: dict[str, int] = {}
-
-    def show_solved(kind: str, done: int, total: int) -> None:
-        if done == total or done >= reported.get(kind, 0) + total // 10:
-            reported[kind] = done
-            print(f"{kind}: {done}/{total}", flush=True)
-
-    def show(training: AssignerTraining, point: Point) -> None:
-        q = point.quality
-        ratios = ", ".join(f"{name} {value:.3f}" for name, value in q.ratio.items())
-        print(
-            f"{point.learn_s:7.0f} s  {point.env_steps:>10,} steps  {point.steps_per_s:5.0f}/s  "
-            f"return {point.episode_return:6.1f}  greedy {q.greedy_return:6.1f}  agreement {q.agreement:.3f}  "
-            f"loss {point.loss:.3f}  objective {q.objective:.2f} ({ratios})",
-            flush=True,
-        )
-
-    try:
-        extra = [] if options.minutes is None else [f"learning.minutes={options.minutes}"]
-        config = load_config(options.config, [*options.set, *extra])
-        train(config, options.out, resume=options.resume, on_point=show, report=show_solved)
-    except HflrayError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    print(f"policy: {options.out / POLICY}")
-    return 0
+    """Run ``python -m hflray.rl.train`` and return its exit code."""
+    return exit_code(train_app, arguments, "python -m hflray.rl.train")
 
 
 if __name__ == "__main__":

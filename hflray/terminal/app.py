@@ -6,6 +6,7 @@ time that ``hflray --help`` takes without them.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,9 +15,11 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from hflray.errors import HflrayError
+from hflray.errors import HflrayError, WriteError
+from hflray.files import disk_failure
 
 HELP: dict[str, Any] = {"help_option_names": ["-h", "--help"]}  # the context settings of every command
+WRITE_FAILED = 1  # the exit code if a file could not be written; the same command goes on when there is room
 STOPPED = 1  # the exit code of a question that the user does not answer
 # Typer does not export the class of all mistakes in a command line, and its module depends on Typer's version.
 USAGE_ERROR: type[Any] = typer.BadParameter.__mro__[2]
@@ -79,15 +82,20 @@ def _run(app: typer.Typer, words: list[str], name: str) -> int:
     try:
         code = app(words, prog_name=name, standalone_mode=False)
     except HflrayError as error:
-        return _fail(str(error).splitlines())
+        code = _fail(str(error).splitlines())
+        return WRITE_FAILED if isinstance(error, WriteError) else code
     except USAGE_ERROR as error:
         return _misused(error, name)
     except typer.Abort:
         print(file=sys.stderr)
         return STOPPED
     except OSError as error:  # a folder that cannot be written, a full disk
+        failure = disk_failure(error)
+        if failure is not None:
+            _fail([failure.line("output", shlex.join([*name.split(), *words]))])
+            return WRITE_FAILED
         problem = f"{error.filename or 'output'}: {error.strerror or error}"
-        return _fail([f"{problem}; free space, make the folder writable, or name another (--results, --out)"])
+        return _fail([f"{problem}; make the folder writable, or name another (--results, --out)"])
     return int(code or 0)
 
 

@@ -1,26 +1,37 @@
-"""The command ``python -m hflray.tracking sync FOLDER``."""
+"""The command ``hflray sync FOLDER``, also as ``python -m hflray.tracking sync FOLDER``."""
 
 from __future__ import annotations
 
-import argparse
-import sys
 from pathlib import Path
+from typing import Annotated
 
-from hflray.errors import HflrayError
-from hflray.tracking.tracker import sync
+import typer
+
+from hflray.terminal.app import HELP, exit_code, group, single
+
+sync_app, app = single(), group()
+
+
+@app.callback()
+def overview() -> None:
+    """Send missed rounds to MLflow."""
+
+
+@sync_app.command(context_settings=HELP)
+@app.command("sync")
+def send(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The sweep's results, hflray_results/NAME-…")],
+    tracking_uri: Annotated[str | None, typer.Option(help="The MLflow server; default: the one of the sweep.")] = None,
+) -> None:
+    """Send the rounds that MLflow or another tracker of a sweep has missed."""
+    from hflray.tracking.tracker import sync
+
+    complete = sync(folder, tracking_uri)
+    print("everything is in MLflow" if complete else "not everything arrived; try again")
+    if not complete:
+        raise typer.Exit(1)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Send the rounds that MLflow or another tracker of the sweep has missed; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m hflray.tracking", description="Send missed rounds to MLflow.")
-    parser.add_argument("command", choices=["sync"])
-    parser.add_argument("folder", type=Path, help="the sweep's results, hflray_results/NAME-…")
-    parser.add_argument("--tracking-uri", help="the MLflow server; default: the one of the sweep")
-    options = parser.parse_args(arguments)
-    try:
-        complete = sync(options.folder, options.tracking_uri)
-    except HflrayError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    print("everything is in MLflow" if complete else "not everything arrived; try again")
-    return 0 if complete else 1
+    """Run ``python -m hflray.tracking`` and return its exit code."""
+    return exit_code(app, arguments, "python -m hflray.tracking")

@@ -1,35 +1,33 @@
-"""The command ``python -m hflray.tune``, which runs a sweep file, or the quickstart if no file is given."""
+"""The command ``hflray tune``, which runs a sweep file, or the quickstart if no file is given.
+
+``python -m hflray.tune`` is the same command. What runs a sweep is imported only when the command runs, so that its
+help is printed at once.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
-import shlex
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
-from rich.console import Console
-from rich.logging import RichHandler
-from rich.table import Table
-from rich.text import Text
 
-# Slow imports come later, while kernels are compiled and Ray starts.
-from hflray.compare import Outcome, closing_table, comparison_lines
-from hflray.errors import ConfigError, HflrayError, WriteError
-from hflray.files import disk_failure
-from hflray.results import SweepFolder, find, new_folder, unfinished
-from hflray.sweep import SweepFile, Trial, expand, load_sweep, smoke, with_absolute_paths, with_data_root
-from hflray.tasks import find_task
-from hflray.tasks.assignment import assigner_label
-from hflray.tracking import Tracker, default_uri
-from hflray.training.start import cancel_start, start_soon
-from hflray.tune import warm
+from hflray.errors import ConfigError
+from hflray.terminal.app import HELP, at_end, exit_code, single, spoken
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hflray.compare import Outcome
+    from hflray.results import SweepFolder
+    from hflray.sweep import SweepFile, Trial
+    from hflray.terminal.tables import Table
+    from hflray.tracking import Tracker
 
 PACKAGE = Path(__file__).parents[1]
 # The folder is inside the package if a wheel is installed, and beside the package in a checkout.
@@ -39,21 +37,19 @@ INTERRUPTED = 130  # the shell's exit code for Ctrl-C
 
 
 def _trials_table(file: SweepFile, trials: Sequence[Trial]) -> Table:
+    from hflray.terminal.tables import Table
+
     title = f"{file.name}: {len(trials)} trials of task '{file.task}'"
     if file.tune.search is not None:
         title = (
             f"{file.name}: a search of {file.tune.samples} trials of task '{file.task}', shown with the first values:"
         )
-    # A string would be read as Rich's markup.
-    table = Table(title=Text(title, style="table.title"), title_justify="left", box=box.SIMPLE_HEAD)
-    table.add_column("trial", no_wrap=True)
     last = [key.rpartition(".")[2] for key in file.sweep]
-    for key, short in zip(file.sweep, last, strict=True):
-        table.add_column(Text(key if last.count(short) > 1 else short), overflow="fold")
-    table.add_column("max_rounds", justify="right")
+    keys = [key if last.count(short) > 1 else short for key, short in zip(file.sweep, last, strict=True)]
+    table = Table(title, ["trial", *keys, "max_rounds"], left=1 + len(keys))
     for trial in trials:
         cells = (trial.name, *(str(trial.values[key]) for key in file.sweep), str(trial.config.max_rounds))
-        table.add_row(*map(Text, cells))
+        table.add_row(*cells)
     return table
 
 
@@ -64,6 +60,7 @@ def _report_assignment(
     import pandas as pd
 
     from hflray.report import assignment
+    from hflray.tasks.assignment import assigner_label
 
     studies = {}
     for trial, outcome in zip(trials, outcomes, strict=True):
@@ -78,14 +75,16 @@ def _report_assignment(
 
 
 def _list(console: Console) -> None:
+    from hflray.sweep import load_sweep
+
     for path in sorted(CONFIGS.glob("*.yaml")):
         console.print(f"{path.stem:24} {load_sweep(path).description}", markup=False, highlight=False, soft_wrap=True)
 
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = single()
 
 
-@app.command()
+@app.command(context_settings=HELP)
 def command(
     config: Annotated[Path | None, typer.Argument(help="Sweep file (YAML); without one, the quickstart runs.")] = None,
     overrides: Annotated[
@@ -127,17 +126,29 @@ def command(
     quiet: Annotated[bool, typer.Option("-q", "--quiet", help="Print only failures and the closing table.")] = False,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Print the log lines of hflray as well.")] = False,
 ) -> None:
-    """Run a sweep of hierarchical federated learning experiments.
+    """Run a sweep of hierarchical federated learning experiments; without a sweep file, the quickstart.
 
+    \b
     Examples:
-
-      python -m hflray.tune
-      python -m hflray.tune tune_configs/fashion_small.yaml --set scheduling.num_scheduled=50
-      python -m hflray.tune tune_configs/fashion_small.yaml --dry-run
-      python -m hflray.tune --resume fashion_small
+      hflray tune
+      hflray tune tune_configs/fashion_small.yaml --set scheduling.name=vkc
+      hflray tune tune_configs/fashion_small.yaml --dry-run
+      hflray tune --resume fashion_small
     """
-    console = Console()
-    logging.basicConfig(format="%(message)s", handlers=[RichHandler(console=console, show_path=False, show_time=False)])
+    os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
+    # Slow imports come later, while kernels are compiled and Ray starts.
+    from hflray.compare import closing_table
+    from hflray.results import find, new_folder
+    from hflray.sweep import expand, load_sweep, smoke, with_absolute_paths, with_data_root
+    from hflray.tasks import find_task
+    from hflray.terminal.output import new_console, say, show_log, waiting
+    from hflray.tracking import default_uri
+    from hflray.training.start import cancel_start, start_soon
+    from hflray.tune import warm
+
+    at_end(cancel_start)
+    console = new_console()
+    show_log(console)
     if verbose:
         logging.getLogger("hflray").setLevel(logging.INFO)
     if listing:
@@ -166,9 +177,9 @@ def command(
         folder.storage, folder.sinks = storage, first.sinks
     trials = expand(folder.file)
     if not dry_run:
-        warm.begin(trials)
+        warm.announce(warm.begin(trials), lambda text: None if quiet else say(console, text))
         start_soon()
-    with console.status("checking data and measuring this machine"):
+    with waiting(console, "checking data and measuring this machine", quiet or dry_run):
         from hflray.preflight import check_trials, estimate
         from hflray.space import demand
 
@@ -221,6 +232,8 @@ def _check_unfinished(folder: SweepFolder, results: Path) -> SweepFolder:
     Raises:
         ConfigError: there is an unfinished sweep, and the user did not choose to continue it.
     """
+    from hflray.results import SweepFolder, unfinished
+
     path = unfinished(results, folder.file.name)
     if path is None:
         return folder
@@ -237,6 +250,8 @@ def _check_unfinished(folder: SweepFolder, results: Path) -> SweepFolder:
 
 def _farewell(folder: SweepFolder, outcomes: Sequence[Outcome], tracker: Tracker, console: Console) -> None:
     """Print how to compare the runs, the failures, and how to continue. Raises typer.Exit with the exit code."""
+    from hflray.compare import comparison_lines
+
     plain: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
     if "mlflow" in folder.sinks:
         ids = tracker.run_ids(outcome.name for outcome in outcomes)
@@ -245,14 +260,16 @@ def _farewell(folder: SweepFolder, outcomes: Sequence[Outcome], tracker: Tracker
             console.print("See the runs in MLflow (charts of the sweep; table and differences):", **plain)
         else:
             console.print(
-                f"MLflow has none of the runs; send them: python -m hflray.tracking sync {folder.path}", **plain
+                f"MLflow has none of the runs; send them: {spoken('sync', 'hflray.tracking sync')} {folder.path}",
+                **plain,
             )
         for line in lines:
             console.print(f"  {line}", **plain)
     for line in tracker.seen_at():
         console.print(line, **plain)
     place = "" if folder.path.parent == Path("hflray_results").resolve() else f" --results {folder.path.parent}"
-    console.print(f"Figures, tables and a page: python -m hflray.report {folder.path.name}{place}", **plain)
+    report = spoken("report", "hflray.report")
+    console.print(f"Figures, tables and a page: {report} {folder.path.name}{place}", **plain)
     for outcome in outcomes:
         if outcome.stopped:
             console.print(f"{outcome.name}: stopped early: {outcome.stopped}", **plain)
@@ -267,21 +284,5 @@ def _farewell(folder: SweepFolder, outcomes: Sequence[Outcome], tracker: Tracker
 
 
 def main() -> None:
-    """Run the command. An HflrayError is printed to stderr, one line per mistake, and the exit code is 2."""
-    os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
-    try:
-        app()
-    except HflrayError as error:
-        for line in str(error).splitlines():
-            print(f"error: {line}", file=sys.stderr)
-        sys.exit(1 if isinstance(error, WriteError) else 2)
-    except OSError as error:  # the results folder cannot be written or the disk is full
-        failure = disk_failure(error)
-        if failure is not None:
-            print(f"error: {failure.line('results', shlex.join(sys.argv))}", file=sys.stderr)
-            sys.exit(1)
-        problem = f"{error.filename or 'results'}: {error.strerror or error}"
-        print(f"error: {problem}; make the folder writable, or give another with --results", file=sys.stderr)
-        sys.exit(2)
-    finally:
-        cancel_start()
+    """Run ``python -m hflray.tune`` and end the process with its exit code."""
+    sys.exit(exit_code(app, None, "python -m hflray.tune"))

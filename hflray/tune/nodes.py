@@ -1,23 +1,24 @@
 """Checks before the first trial of a sweep that the cluster's nodes fit. Every error names the node and the fix.
 
-``python -m hflray.tune.nodes [--address auto]`` lists the nodes, their CPUs and the versions that they run.
+``hflray nodes [--address auto]`` lists the nodes, their CPUs and the versions that they run.
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import sys
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 import yaml
 
-from hflray.errors import ConfigError, HflrayError
+from hflray.errors import ConfigError
 from hflray.provenance import differences, release
+from hflray.terminal.app import HELP, exit_code, single
 from hflray.training.start import start_ray
 
 BOOTSTRAP = Path("~/ray_bootstrap_config.yaml")  # `ray up` writes the cluster's file to this path on the head
@@ -169,21 +170,25 @@ def _to_come(path: Path, live: int, resource: str) -> float:
     return total
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command ``python -m hflray.tune.nodes`` and return its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m hflray.tune.nodes", description="Check the nodes of a cluster.")
-    parser.add_argument("--address", default="auto", help="the cluster; auto: the one this machine is part of")
-    os.environ["RAY_ADDRESS"] = parser.parse_args(arguments).address
-    try:
-        start_ray()
-        check_nodes()
-    except HflrayError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+app = single()
+
+
+@app.command(context_settings=HELP)
+def nodes_command(
+    address: Annotated[str, typer.Option(help="The cluster; auto: the one that this machine is part of.")] = "auto",
+) -> None:
+    """Check that all nodes of a cluster run the same versions, and list their CPUs and the versions."""
+    os.environ["RAY_ADDRESS"] = address
+    start_ray()
+    check_nodes()
     for node in live_nodes():
         print(f"{node.address}  {node.cpus:g} CPUs")
     print("all run " + ", ".join(f"{name} {version}" for name, version in release().items()))
-    return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command ``python -m hflray.tune.nodes`` and return its exit code."""
+    return exit_code(app, arguments, "python -m hflray.tune.nodes")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from hflray.report import tables
-from hflray.report.cli import CONFIGS, main
+from hflray.report.cli import CONFIGS, _table, main
+from hflray.report.exports import exports, read_exhibit
+from tests.terminal.rendering import WIDTHS, check_whole, render
 
 
 def call(capsys, *arguments: str) -> tuple[int, str, list[str]]:
@@ -118,3 +120,25 @@ def test_the_listing_and_the_help_name_the_commands(capsys) -> None:
     code, out, _ = call(capsys, "--help")
     assert code == 0
     assert "explain" in out
+
+
+EXPORTS = list(exports(Path(__file__).parents[1] / "data" / "results"))
+
+
+@pytest.mark.parametrize("folder", EXPORTS, ids=lambda folder: folder.name)
+def test_the_table_of_each_committed_sweep_is_whole_at_any_width(folder) -> None:
+    sweep = read_exhibit(folder)
+    frame = tables.summary(sweep)
+    cells = [str(cell) for row in frame.itertuples(index=False) for cell in row]
+    words = [word for heading in frame.columns for word in heading.split()]
+    for width in WIDTHS:
+        check_whole(render(_table(frame, sweep.title), width), width, [sweep.title, *words, *cells])
+
+
+def test_the_program_is_named_in_the_help_of_the_module(capsys) -> None:
+    code, out, _ = call(capsys, "--help")
+    assert code == 0
+    assert out.startswith("Usage: python -m hflray.report ")
+    code, out, err = call(capsys, "explain", "a")
+    assert (code, out) == (2, "")
+    assert err == ["error: Missing option '--round'; see python -m hflray.report explain --help"]

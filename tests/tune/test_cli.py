@@ -25,6 +25,7 @@ from hflray.sweep import expand, load_sweep
 from hflray.tracking import default_uri
 from hflray.tune import cli
 from tests.hostile import NAMES
+from tests.terminal.rendering import WIDTHS, check_whole, render
 
 SWEEP = """
 name: tiny
@@ -192,6 +193,18 @@ def test_a_name_in_the_table_of_trials_is_shown_as_it_is(name: str) -> None:
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(cli._trials_table(file, expand(file)))
     assert f" {name} " in console.export_text()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_trials_of_figure_7_are_listed_whole_at_any_width(width) -> None:
+    file = load_sweep(cli.CONFIGS / "fig7_framework.yaml")
+    trials = expand(file)
+    text = render(cli._trials_table(file, trials), width)
+    names = [trial.name for trial in trials]
+    check_whole(text, width, [*names, "target_accuracy", "num_scheduled", "max_rounds", "fashion_mnist", "cifar10"])
+    lines = [line.split() for line in text.splitlines()]
+    assert [words for words in lines if words[:1] == [names[-1]]]  # a name is one word
+    assert ["cifar10", "0.56", "100", "4", "150"] in [words[-5:] for words in lines] or width < 80
 
 
 def test_a_users_own_data_set_is_accepted(run_in_process, tmp_path) -> None:

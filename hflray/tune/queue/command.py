@@ -18,8 +18,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from hflray.errors import ConfigError, HflrayError
-from hflray.files import disk_failure, write
+from hflray.errors import ConfigError
+from hflray.files import write
+from hflray.terminal.app import exit_code, group
 from hflray.tune.frozen import commit_of, git
 from hflray.tune.items import QueueFile, find_item, load_items
 from hflray.tune.queue.lock import PAUSE, holder, locked, only_one
@@ -38,7 +39,7 @@ def default_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hflray" / "queue"
 
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
+app = group()
 
 FolderOption = Annotated[
     Path | None, typer.Option("--folder", help="Folder of the queue; default: ~/.cache/hflray/queue.")
@@ -67,12 +68,10 @@ def _queue(repository: Path, path: Path | None) -> QueueFile:
 def overview() -> None:
     """Run long sweeps in the background at the lowest priority from frozen code, as `make queue` does.
 
+    \b
     Examples:
-
       python -m hflray.tune.queue start --cpus 1
-
       python -m hflray.tune.queue status
-
       python -m hflray.tune.queue stop
     """
 
@@ -246,17 +245,5 @@ def while_paused(folder: Path, console: Console) -> Iterator[None]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command. An HflrayError is printed to stderr, one line per mistake, and the exit code is 2."""
-    try:
-        app(arguments, prog_name="python -m hflray.tune.queue")
-    except HflrayError as error:
-        for line in str(error).splitlines():
-            print(f"error: {line}", file=sys.stderr)
-        sys.exit(2)
-    except OSError as error:  # the folder cannot be written or the disk is full
-        failure = disk_failure(error)
-        if failure is not None:
-            print(f"error: {failure.line('queue', 'make queue')}", file=sys.stderr)
-            sys.exit(1)
-        print(f"error: {error.filename or 'queue'}: {error.strerror or error}", file=sys.stderr)
-        sys.exit(2)
+    """Run ``python -m hflray.tune.queue`` and end the process with its exit code."""
+    sys.exit(exit_code(app, arguments, "python -m hflray.tune.queue"))
