@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hflray import registry, seeding
-from hflray.data.download import load_or_download
+from hflray.data.download import FOLDERS, load_or_download
 from hflray.data.npz import check_arrays, read_arrays
 from hflray.errors import ConfigError
 
@@ -108,6 +108,12 @@ def data_root(root: str | Path | None = None) -> Path:
     """Return the folder of the data sets: `root`, else ``$HFLRAY_DATA``, else ``~/.cache/hflray``."""
     # Unlike Path's methods, those of os.path raise no error for a path that cannot exist.
     return Path(os.path.expanduser(root or os.environ.get("HFLRAY_DATA") or "~/.cache/hflray"))
+
+
+def stored_at(name: str, root: Path) -> Path | None:
+    """Return where a data set lies below `root`, as ``<name>.npz`` or in torchvision's layout; None if it does not."""
+    places = [root / f"{name}.npz", *([root / FOLDERS[name][1]] if name in FOLDERS else [])]
+    return next((place for place in places if place.exists()), None)
 
 
 def load_fashion_mnist(root: Path) -> Dataset:

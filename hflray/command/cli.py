@@ -1,0 +1,105 @@
+"""The command ``hflray``, which imports a subcommand only when it runs, so that ``hflray --help`` answers at once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from typer.core import TyperCommand
+from typer.main import get_command
+
+from hflray import __version__
+from hflray.terminal.app import Commands, exit_code, group, program
+
+
+class Subcommand(NamedTuple):
+    """Where a subcommand is, and its line in the help.
+
+    Attributes:
+        place: ``module:application``, and for one command of a group of commands ``module:application:name``.
+        summary: what it does.
+    """
+
+    place: str
+    summary: str
+
+
+COMMANDS = {
+    "tune": Subcommand("hflray.tune.cli:app", "Run a sweep of experiments; without a sweep file, the quickstart."),
+    "report": Subcommand("hflray.report.cli:app", "Draw figures, tables and a page of finished runs."),
+    "compare": Subcommand("hflray.compare:app", "Print a sweep's closing table, and where MLflow shows its runs."),
+    "explain": Subcommand("hflray.report.cli:app:explain", "Explain a round: who took part and why, and at what cost."),
+    "train-assigner": Subcommand("hflray.rl.cli:train_app", "Train the learned assigner (Algorithm 5), without Tune."),
+    "finetune": Subcommand("hflray.rl.cli:finetune_app", "Improve a trained assigner on the round's objective itself."),
+    "card": Subcommand("hflray.rl.cli:card_app", "Write the card of a learned assigner beside its file."),
+    "nodes": Subcommand("hflray.tune.nodes:app", "Check that all nodes of a cluster run the same versions."),
+    "sync": Subcommand("hflray.tracking.cli:sync_app", "Send the rounds that MLflow or another tracker has missed."),
+    "data": Subcommand("hflray.command.data:app", "List the data sets, download them, and check their files."),
+    "doctor": Subcommand("hflray.command.doctor:app", "Check this machine for everything that a sweep needs."),
+    "new": Subcommand("hflray.command.new:app", "Write a commented sweep file to begin with."),
+}  # fmt: skip
+
+
+def load(name: str) -> Any:
+    """Import and return the subcommand called `name`."""
+    module, application, *member = COMMANDS[name].place.split(":")
+    command: Any = get_command(getattr(import_module(module), application))
+    return command.commands[member[0]] if member else command
+
+
+class LazyCommands(Commands):
+    """The subcommands. Their names and summaries are known without an import."""
+
+    _listing = False
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = {name: TyperCommand(name, help=entry.summary) for name, entry in COMMANDS.items()}
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the subcommand, or its name and summary only while names are completed."""
+        listed = super().get_command(ctx, cmd_name)
+        return listed if listed is None or self._listing else load(cmd_name)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        """Return the names and options that begin with `incomplete`."""
+        self._listing = True
+        try:
+            return super().shell_complete(ctx, incomplete)
+        finally:
+            self._listing = False
+
+
+app = group(cls=LazyCommands, add_completion=True)
+
+
+def _print_version(enabled: bool) -> None:
+    if enabled:
+        print(f"hflray {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def overview(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """Experiments in hierarchical federated learning on Ray.
+
+    Begin with:
+
+    \b
+      hflray doctor                        # can this machine run a sweep?
+      hflray tune                          # the quickstart, about a minute
+      hflray report quickstart             # its figures, tables and page
+      hflray new my_sweep                  # a sweep file of your own
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command and end the process with its exit code."""
+    sys.exit(exit_code(app, arguments, program() or "hflray"))

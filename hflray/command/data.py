@@ -1,0 +1,137 @@
+"""``hflray data``: which data sets are here, and their download and check."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hflray.terminal.app import HELP, group
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# The bytes of the archives that torchvision downloads, for the progress bar.
+ARCHIVES = {"fashion_mnist": 30_878_645, "cifar10": 170_498_071}
+ARCHIVE_ENDINGS = (".gz", ".tgz", ".zip")
+EVERY_S = 0.2  # seconds between two looks at what has arrived
+
+app = group()
+Root = Annotated[Path | None, typer.Option(help="Folder of the data sets; else $HFLRAY_DATA, else ~/.cache/hflray.")]
+
+
+@app.callback()
+def overview() -> None:
+    """List the data sets, download them, and check their files."""
+
+
+@app.command("list", context_settings=HELP)
+def listing(root: Root = None) -> None:
+    """List the data sets by name, and which of them are here."""
+    from hflray import registry
+    from hflray.data.datasets import data_root, stored_at
+    from hflray.data.download import FOLDERS
+    from hflray.terminal.output import new_console, say
+    from hflray.terminal.tables import Table
+
+    folder = data_root(root)
+    table = Table(f"data sets in {folder}", ["data.name", "is"], left=2)
+    for name in registry.names("dataset"):
+        path = stored_at(name, folder)
+        if path is not None:
+            table.add_row(name, f"here, {megabytes(path)}: {path.relative_to(folder)}")
+        elif name in FOLDERS:
+            table.add_row(name, f"not here; hflray data get {name}")
+        else:
+            table.add_row(name, "part of what is installed, without a file of its own")
+    console = new_console()
+    console.print(table)
+    say(console, "A path ending in .npz is a data set too (x_train y_train x_test y_test).")
+
+
+@app.command(context_settings=HELP)
+def get(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Names, or paths ending in .npz.")],
+    root: Root = None,
+) -> None:
+    """Download data sets that are not here, and check the files of all.
+
+    \b
+    Example:
+      hflray data get fashion_mnist cifar10 --root /data
+    """
+    os.environ.setdefault("TQDM_DISABLE", "1")  # torchvision's bars; ours stands for all files of a data set
+    from hflray.data.datasets import data_root, load_dataset, stored_at
+    from hflray.terminal.output import new_console, say, waiting
+
+    console, folder = new_console(), data_root(root)
+    for name in names:
+        arrives = name in ARCHIVES and stored_at(name, folder) is None
+        with downloading(console, name, folder) if arrives else waiting(console, f"reading {name}"):
+            dataset = load_dataset(name, folder)
+        shape = "×".join(map(str, dataset.image_shape))
+        say(
+            console,
+            f"{name}: {len(dataset.y_train):,} training and {len(dataset.y_test):,} test images of {shape}, "
+            f"{dataset.num_classes} classes; {_place(name, folder)}",
+        )
+
+
+def _place(name: str, folder: Path) -> str:
+    from hflray.data.datasets import stored_at
+
+    path = stored_at(name, folder)
+    if path is None:
+        return "from its own file" if name.endswith(".npz") else "needs no file"
+    return f"{path} ({megabytes(path)})"
+
+
+def megabytes(path: Path) -> str:
+    """Return the size of a file or a folder, such as ``53 MB``."""
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    return f"{sum(file.stat().st_size for file in files) / 1e6:,.0f} MB"
+
+
+@contextmanager
+def downloading(console: Console, name: str, folder: Path) -> Iterator[None]:
+    """Show how much of a data set has arrived: a bar on a terminal, one line elsewhere."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    from hflray.terminal.output import waiting
+
+    total = ARCHIVES[name]
+    if not console.is_terminal:
+        with waiting(console, f"downloading {name} ({total / 1e6:.0f} MB)"):
+            yield
+        return
+    bar = Progress(TextColumn("{task.description}"), BarColumn(bar_width=16), DownloadColumn(), TransferSpeedColumn(),
+                   TimeRemainingColumn(), console=console, transient=True)  # fmt: skip
+    task, ended = bar.add_task(name, total=total), threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(EVERY_S):
+            bar.update(task, completed=min(arrived(name, folder), total))
+
+    watcher = threading.Thread(target=watch, name="hflray-download", daemon=True)
+    with bar:
+        watcher.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            watcher.join()
+
+
+def arrived(name: str, folder: Path) -> int:
+    """Return the bytes of the archives in the folder to which `hflray.data.download` downloads a data set."""
+    size = 0
+    for scratch in folder.glob(f".{name}-*"):
+        for path in scratch.rglob("*"):
+            with suppress(OSError):  # torchvision renames and removes files meanwhile
+                size += path.stat().st_size if path.suffix in ARCHIVE_ENDINGS else 0
+    return size

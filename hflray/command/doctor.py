@@ -1,0 +1,388 @@
+"""``hflray doctor``: whether this machine has what a sweep needs, and what to mend.
+
+A finding that stops every sweep makes the exit code 1. Other problems cost time or accuracy of a measurement, or stop
+only some sweeps.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hflray.errors import HflrayError
+from hflray.terminal.app import HELP, single
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+GIB = 2**30
+FREE_BYTES = GIB  # a data set and its checkpoints need some hundred MB
+FULL_SHARE = 0.95  # Ray does not spill objects to a disk that is fuller
+OPEN_FILES = 4096  # Ray warns below it
+KERNELS = ("native", "channels_last", "eager")
+IMAGES, CLASSES, BATCH = (1, 28, 28), 10, 64  # the measured training step: Fashion-MNIST in the paper's batches
+MEASURE_S = 0.3
+NAME_WIDTH = 16  # of the longest name of a finding
+MEMORY_FILES = (  # the memory that a container may use, and what it uses: cgroups of version 2 and 1
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check says.
+
+    Attributes:
+        name: what was checked.
+        text: what it is.
+        problem: what is wrong; empty: nothing.
+        fix: how to mend it.
+        stops: whether no sweep can run until it is mended.
+    """
+
+    name: str
+    text: str
+    problem: str = ""
+    fix: str = ""
+    stops: bool = False
+
+
+Check = Iterator[Finding]
+
+
+def versions() -> Check:
+    """Check Python and the libraries against what hflray's package asks for."""
+    from importlib.metadata import PackageNotFoundError, requires, version
+
+    from packaging.requirements import Requirement
+
+    from hflray.provenance import environment
+
+    facts = dict(environment())
+    facts.pop("cpu")
+    commit, _, dirty = facts.pop("git_commit").partition("-")
+    yield Finding("hflray", f"{facts.pop('hflray')}, commit {commit[:12]}{' with changes' if dirty else ''}")
+    yield Finding("Python", facts.pop("python"))
+    problems, fixes, missing = [], [], False
+    try:
+        required = [Requirement(text) for text in requires("hflray") or []]
+    except PackageNotFoundError:
+        required = []
+    for requirement in required:
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        try:
+            installed = version(requirement.name)
+        except PackageNotFoundError:
+            problems.append(f"{requirement.name} is missing")
+            missing = True
+        else:
+            if requirement.specifier.contains(installed, prereleases=True):
+                continue
+            problems.append(f"{requirement.name} {installed} is not {requirement.specifier}")
+        fixes.append(f"'{requirement.name}{requirement.specifier}'")
+    text = ", ".join(f"{name} {number}" for name, number in facts.items())
+    yield Finding("libraries", text, "; ".join(problems), f"pip install {' '.join(fixes)}" if fixes else "", missing)
+
+
+def cpu() -> Check:
+    """Say which CPUs there are, and whether others use them."""
+    from hflray.provenance import environment
+    from hflray.training.machine import available_cpus
+
+    count, load = len(available_cpus()), os.getloadavg()[0]
+    busy = load > 1.5 * count
+    yield Finding(
+        "CPU", f"{environment()['cpu']}, {count} for this process, load {load:.1f}",
+        f"other programs use the CPUs (load {load:.1f} on {count})" if busy else "",
+        "wait for them or end them; results stay the same, and take longer" if busy else "",
+    )  # fmt: skip
+
+
+def memory() -> Check:
+    """Check that the memory suffices for a trial with one actor."""
+    from hflray.preflight import DEVICE_ACTOR_MB, DRIVER_MB, EDGE_ACTOR_MB, RAY_MB, TRIAL_MB
+
+    total, free = memory_bytes()
+    needed = (DRIVER_MB + RAY_MB + TRIAL_MB + DEVICE_ACTOR_MB + EDGE_ACTOR_MB) * 2**20
+    low = free < needed
+    yield Finding(
+        "memory", f"{free / GIB:.1f} GiB free of {total / GIB:.1f} GiB",
+        f"a sweep with one trial at a time needs {needed / GIB:.1f} GiB" if low else "",
+        "end other programs, or take a machine with more memory" if low else "", low,
+    )  # fmt: skip
+    shared = shutil.disk_usage("/dev/shm").total if Path("/dev/shm").is_dir() else None
+    if shared is not None:
+        from hflray.training.start import OBJECT_STORE_BYTES
+
+        small = shared < OBJECT_STORE_BYTES
+        yield Finding(
+            "shared memory", f"{shared / GIB:.1f} GiB in /dev/shm",
+            f"Ray's object store takes {OBJECT_STORE_BYTES / GIB:.0f} GiB and uses the slower /tmp" if small else "",
+            "enlarge it, in a container with docker run --shm-size=3g" if small else "",
+        )  # fmt: skip
+
+
+def memory_bytes() -> tuple[int, int]:
+    """Return the total and the free memory in bytes of this machine, or of the container if it may use less."""
+    lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    kilobytes = {line.partition(":")[0]: int(line.split()[1]) for line in lines if len(line.split()) > 1}
+    total, free = 1024 * kilobytes["MemTotal"], 1024 * kilobytes["MemAvailable"]
+    for limit_file, used_file in MEMORY_FILES:
+        try:
+            limit, used = int(Path(limit_file).read_text()), int(Path(used_file).read_text())
+        except (OSError, ValueError):  # there is no such file, or it says "max"
+            continue
+        if limit < total:
+            total, free = limit, min(free, max(0, limit - used))
+    return total, free
+
+
+def open_files() -> Check:
+    """Check how many files a process may open; Ray raises the soft limit to the hard one."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = hard == resource.RLIM_INFINITY
+    low = not unlimited and hard < OPEN_FILES
+    yield Finding(
+        "open files", "no limit" if unlimited else f"at most {hard:,} in a process",
+        f"with fewer than {OPEN_FILES:,}, Ray may lose connections" if low else "",
+        "raise the hard limit to 8192 or more: ulimit -Hn 8192 as root, or LimitNOFILE of the service" if low else "",
+    )  # fmt: skip
+
+
+def folders(results: Path, data: Path) -> Check:
+    """Check that the folders that a sweep writes to can be written, and how much room they have."""
+    from hflray.training.machine import cache_folder
+
+    places = {
+        "results": (results, "--results", True),
+        "data sets": (data, "--data-root or $HFLRAY_DATA", False),
+        "cache": (cache_folder("kernels").parent, "$XDG_CACHE_HOME", False),
+        "temporary": (Path(tempfile.gettempdir()), "$TMPDIR", True),
+    }
+    for name, (folder, setting, needed) in places.items():
+        place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+        usage = shutil.disk_usage(place)
+        text = f"{folder.absolute()}: {usage.free / GIB:.1f} GiB free of {usage.total / GIB:.1f} GiB"
+        reason = unwritable(place)
+        if reason:
+            yield Finding(
+                f"{name} folder", text, f"{place} cannot be written: {reason}",
+                f"make it writable, or name another with {setting}", needed,
+            )  # fmt: skip
+        elif usage.free < FREE_BYTES:
+            yield Finding(
+                f"{name} folder", text, f"less than {FREE_BYTES / GIB:.0f} GiB is free",
+                f"free space, or name a folder on another disk with {setting}", needed,
+            )  # fmt: skip
+        elif name == "temporary" and usage.used > FULL_SHARE * (usage.used + usage.free):
+            yield Finding(
+                f"{name} folder", text, f"the disk is over {FULL_SHARE:.0%} full, where Ray spills no objects to it",
+                "free space, or set $RAY_TMPDIR to a folder on another disk",
+            )  # fmt: skip
+        else:
+            yield Finding(f"{name} folder", text)
+
+
+def unwritable(folder: Path) -> str:
+    """Return why no locked file can be written in a folder; empty if it can."""
+    import fcntl
+
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"x")
+            file.flush()
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def kernels() -> Check:
+    """Measure the kernels of local training on the CPU, and say whether those of the allocation are compiled."""
+    import torch
+
+    from hflray.sweep import expand, load_sweep
+    from hflray.training.autotune import sample_kernel, samples_per_second
+    from hflray.training.machine import cache_folder
+    from hflray.training.native import compiler
+    from hflray.tune import warm
+    from hflray.tune.cli import QUICKSTART
+
+    rates, failures = {}, {}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for name in KERNELS:
+            try:
+                kernel = sample_kernel(name, IMAGES, CLASSES, BATCH, "float32")  # type: ignore[arg-type]
+                rates[name] = samples_per_second(kernel, BATCH, MEASURE_S)
+            except HflrayError as error:
+                failures[name] = str(error)
+    finally:
+        torch.set_num_threads(threads)
+    text = ", ".join(f"{name} {rate:,.0f}" for name, rate in rates.items())
+    yield Finding(
+        "training", f"samples/s on one CPU (Fashion-MNIST, batches of {BATCH}): {text}",
+        failures.get("native", ""),
+        "install a C compiler, such as gcc (apt-get install gcc)" if "native" in failures and not compiler() else "",
+    )  # fmt: skip
+    stamp = warm.stamp_name(warm.kernels_name(expand(load_sweep(QUICKSTART))[0].config))
+    ready = (cache_folder("kernels") / stamp).exists()
+    yield Finding("allocation", "compiled" if ready else "compiled by the first sweep, while Ray starts")
+
+
+def gpu() -> Check:
+    """Say which GPUs torch can use."""
+    import torch
+
+    if torch.cuda.is_available():
+        for number in range(torch.cuda.device_count()):
+            card = torch.cuda.get_device_properties(number)
+            yield Finding(f"GPU {number}", f"{card.name}, {card.total_memory / GIB:.0f} GiB, CUDA {torch.version.cuda}")
+        return
+    driver = shutil.which("nvidia-smi") is not None
+    yield Finding(
+        "GPU", "none that torch can use; training.device: cpu is the default",
+        f"nvidia-smi is here, and torch {torch.__version__} sees no GPU" if driver else "",
+        "install the CUDA build of torch (https://pytorch.org/get-started/locally)" if driver else "",
+    )  # fmt: skip
+
+
+def ray() -> Check:
+    """Start Ray, or join the cluster at $RAY_ADDRESS."""
+    from hflray.training.start import last_line, start_ray
+
+    address, began = os.environ.get("RAY_ADDRESS"), time.monotonic()
+    where = f"the cluster at {address}" if address else "this machine"
+    try:
+        cpus = start_ray()
+    except (HflrayError, OSError, RuntimeError, ValueError) as error:
+        fix = "see ~/ray or /tmp/ray/session_latest/logs, and end other Ray processes of yours (ray stop)"
+        yield Finding("Ray", f"does not start on {where}", last_line(error), fix, True)
+        return
+    yield Finding("Ray", f"starts on {where} with {cpus} CPUs in {time.monotonic() - began:.1f} s")
+
+
+def mlflow_database(results: Path) -> Check:
+    """Check the database of MLflow in the results folder."""
+    import sqlite3
+
+    path = results / "mlflow.db"
+    if not path.exists():
+        yield Finding("MLflow", f"{path} does not exist yet; the first sweep makes it")
+        return
+    try:
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        try:
+            (state,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            (count,) = connection.execute("SELECT count(*) FROM runs").fetchone()
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        state, count = str(error), 0
+    fix = f"move {path} away; hflray sync FOLDER sends a sweep's rounds from its journal to a new one"
+    damaged = state != "ok"
+    yield Finding(
+        "MLflow", f"{path}: damaged" if damaged else f"{path}: {count:,} runs",
+        " ".join(state.split()) if damaged else "", fix if damaged else "", damaged,
+    )  # fmt: skip
+
+
+def data_sets(folder: Path) -> Check:
+    """Say which data sets are here."""
+    from hflray.data.datasets import stored_at
+    from hflray.data.download import FOLDERS
+
+    state = ", ".join(f"{name} {'here' if stored_at(name, folder) else 'not here'}" for name in FOLDERS)
+    yield Finding("data sets", f"{state}; digits and synthetic need no files")
+
+
+app = single()
+
+
+@app.command(context_settings=HELP)
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Leave out the kernels' measurement and Ray's start.")] = False,
+    results: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("hflray_results"),
+    data_root: Annotated[
+        Path | None, typer.Option(help="Folder of the data sets; else $HFLRAY_DATA, else ~/.cache/hflray.")
+    ] = None,
+) -> None:
+    """Check this machine for everything that a sweep needs, and say what to mend.
+
+    The exit code is 1 if no sweep can run here, and 0 otherwise.
+    """
+    from hflray.data.datasets import data_root as folder_of_data
+    from hflray.terminal.output import new_console, waiting
+
+    data, console = folder_of_data(data_root), new_console()
+    checks: dict[str, Callable[[], Check]] = {
+        "reading versions": versions, "looking at the CPUs": cpu, "looking at the memory": memory,
+        "looking at limits": open_files, "writing to the folders": lambda: folders(results, data),
+        "measuring kernels": kernels, "looking for GPUs": gpu, "starting Ray": ray,
+        "reading MLflow's database": lambda: mlflow_database(results),
+        "looking for data sets": lambda: data_sets(data),
+    }  # fmt: skip
+    if quick:
+        del checks["measuring kernels"], checks["starting Ray"]
+    findings: list[Finding] = []
+    for text, check in checks.items():
+        with waiting(console, text, quiet=as_json or not console.is_terminal):
+            news = list(check())
+        findings += news
+        if not as_json:
+            for finding in news:
+                show(finding, console)
+    stopped = [finding for finding in findings if finding.stops and finding.problem]
+    if as_json:
+        print(json.dumps({"ok": not stopped, "findings": [asdict(finding) for finding in findings]}, indent=1))
+    else:
+        console.print(verdict(findings))
+    if stopped:
+        raise typer.Exit(1)
+
+
+def show(finding: Finding, console: Console) -> None:
+    """Print a finding, with its problem and its fix on lines of their own."""
+    mark, style = ("✗", "red") if finding.stops else ("!", "yellow")
+    lines: list[tuple[str, str, str | None]] = [(" " if finding.problem else "✓", finding.text, None)]
+    if finding.problem:
+        lines = [
+            (mark, finding.text, None),
+            ("", f"problem: {finding.problem}", style),
+            ("", f"fix: {finding.fix}", None),
+        ]
+    from hflray.terminal.output import say
+    from hflray.terminal.tables import fold
+
+    for number, (sign, text, colour) in enumerate(lines):
+        name = finding.name if number == 0 else ""
+        for part, line in enumerate(fold(text, max(20, console.width - NAME_WIDTH - 3))):
+            head = f"{sign:1} {name:{NAME_WIDTH}}" if part == 0 else " " * (NAME_WIDTH + 2)
+            say(console, f"{head} {line}", colour)
+
+
+def verdict(findings: list[Finding]) -> Any:
+    """Return the last line: whether sweeps can run here."""
+    from rich.text import Text
+
+    stopped = [finding.name for finding in findings if finding.stops and finding.problem]
+    slower = [finding.name for finding in findings if finding.problem and not finding.stops]
+    if stopped:
+        return Text(f"No sweep can run here until this is mended: {', '.join(stopped)}.", style="bold red")
+    end = f" Worth mending: {', '.join(slower)}." if slower else ""
+    return Text(f"Sweeps can run here.{end}", style="bold")

@@ -1,0 +1,187 @@
+"""hflray.command.doctor: every check says what it found, each problem names its fix, and the exit code follows."""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import shutil
+import sqlite3
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+import torch
+
+from hflray.command import doctor as module
+from hflray.command.cli import main
+from hflray.command.doctor import Finding
+from hflray.errors import ConfigError
+from tests.terminal.rendering import check_whole, render
+
+Usage = namedtuple("Usage", "total used free")
+
+
+def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as end:
+        main(["doctor", *words])
+    out, err = capsys.readouterr()
+    return int(end.value.code or 0), out, err
+
+
+def only(check: module.Check) -> Finding:
+    (finding,) = check
+    return finding
+
+
+def test_a_machine_that_runs_the_tests_can_run_a_sweep(ray_session, capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = call(capsys, "--json")
+    findings = {finding["name"]: finding for finding in json.loads(out)["findings"]}
+    assert (code, err, json.loads(out)["ok"]) == (0, "", True), out
+    assert "native" in findings["training"]["text"]
+    assert "starts on this machine with 2 CPUs" in findings["Ray"]["text"]
+    assert findings["Python"]["text"].startswith("3.")
+    assert {"hflray", "libraries", "CPU", "memory", "open files", "results folder", "MLflow"} <= set(findings)
+    assert all(finding["fix"] for finding in findings.values() if finding["problem"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_findings_are_readable_lines(capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = call(capsys, "--quick")
+    assert code == 0
+    assert "Sweeps can run here." in out
+    assert "Ray" not in [line.split()[1] for line in out.splitlines() if line.startswith("✓")]
+    assert any(re.match(r"✓ Python +3\.", line) for line in out.splitlines())
+
+
+def test_a_problem_that_stops_every_sweep_makes_the_exit_code_1(capsys, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "taken").write_text("")
+    code, out, _ = call(capsys, "--quick", "--results", "taken/results")
+    assert code == 1
+    assert "✗ results folder" in out
+    assert "fix: make it writable, or name another with --results" in out
+    assert "No sweep can run here until this is mended: results folder." in out
+    code, out, _ = call(capsys, "--quick", "--json", "--results", "taken/results")
+    assert (code, json.loads(out)["ok"]) == (1, False)
+
+
+def test_too_little_memory_stops_sweeps(monkeypatch) -> None:
+    monkeypatch.setattr(module, "memory_bytes", lambda: (2**31, 2**29))
+    finding = next(module.memory())
+    assert finding.stops
+    assert (finding.text, finding.fix != "") == ("0.5 GiB free of 2.0 GiB", True)
+    assert "needs 1.7 GiB" in finding.problem
+
+
+def test_a_container_may_have_less_memory_than_its_machine(tmp_path, monkeypatch) -> None:
+    limit, used = tmp_path / "limit", tmp_path / "used"
+    monkeypatch.setattr(module, "MEMORY_FILES", ((str(limit), str(used)),))
+    total, _ = module.memory_bytes()
+    limit.write_text("max")
+    assert module.memory_bytes()[0] == total
+    limit.write_text(str(2**30))
+    used.write_text(str(2**29))
+    assert module.memory_bytes() == (2**30, min(2**29, module.memory_bytes()[1]))
+
+
+def test_a_low_limit_of_open_files_is_a_problem(monkeypatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 1024))
+    finding = only(module.open_files())
+    assert "ulimit -Hn" in finding.fix
+    assert not finding.stops
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, resource.RLIM_INFINITY))
+    assert only(module.open_files()).problem == ""
+
+
+def test_a_full_disk_is_a_problem(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(100 * 2**30, 99.5 * 2**30, 2**29))
+    findings = {finding.name: finding for finding in module.folders(tmp_path, tmp_path)}
+    assert findings["results folder"].stops
+    assert "less than 1 GiB is free" in findings["results folder"].problem
+    assert not findings["data sets folder"].stops
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(100 * 2**30, 97 * 2**30, 3 * 2**30))
+    findings = {finding.name: finding for finding in module.folders(tmp_path, tmp_path)}
+    assert "over 95% full" in findings["temporary folder"].problem
+    assert findings["results folder"].problem == ""
+
+
+@pytest.mark.parametrize("content, problem", [(b"", "no such table"), (b"SQLite format 3\0 damaged" * 99, "")])
+def test_a_damaged_database_stops_sweeps(tmp_path, content: bytes, problem: str) -> None:
+    (tmp_path / "mlflow.db").write_bytes(content)
+    finding = only(module.mlflow_database(tmp_path))
+    assert finding.stops
+    assert problem in finding.problem
+    assert finding.problem
+    assert "hflray sync" in finding.fix
+
+
+def test_a_sound_database_is_counted(tmp_path) -> None:
+    assert "does not exist yet" in only(module.mlflow_database(tmp_path)).text
+    connection = sqlite3.connect(tmp_path / "mlflow.db")
+    connection.execute("CREATE TABLE runs (run_uuid TEXT)")
+    connection.execute("INSERT INTO runs VALUES ('a')")
+    connection.commit()
+    connection.close()
+    finding = only(module.mlflow_database(tmp_path))
+    assert (finding.problem, finding.text.endswith(": 1 runs")) == ("", True)
+
+
+def test_a_library_of_another_version_is_named_with_its_fix(monkeypatch) -> None:
+    import importlib.metadata
+
+    wanted = ["numpy<1", "torch==2.13.*", "no-such-library>=3", "pytest>=99; extra == 'test'"]
+    monkeypatch.setattr(importlib.metadata, "requires", lambda _: wanted)
+    finding = list(module.versions())[-1]
+    assert "no-such-library is missing" in finding.problem
+    assert "is not <1" in finding.problem
+    assert finding.fix == "pip install 'numpy<1' 'no-such-library>=3'"
+    assert finding.stops
+    monkeypatch.setattr(importlib.metadata, "requires", lambda _: wanted[1:2])
+    assert list(module.versions())[-1].problem == ""
+
+
+def test_a_gpu_that_torch_cannot_use_is_a_problem(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    finding = only(module.gpu())
+    assert "sees no GPU" in finding.problem
+    assert not finding.stops
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    assert only(module.gpu()).problem == ""
+
+
+def test_a_ray_that_does_not_start_stops_sweeps(monkeypatch) -> None:
+    from hflray.training import start
+
+    def fail() -> int:
+        raise ConfigError("RAY_ADDRESS: cannot join a cluster")
+
+    monkeypatch.setattr(start, "start_ray", fail)
+    finding = only(module.ray())
+    assert finding.stops
+    assert finding.problem == "RAY_ADDRESS: cannot join a cluster"
+
+
+@pytest.mark.parametrize("width", [80, 60])
+def test_a_finding_is_whole_on_a_terminal(width: int) -> None:
+    import io
+
+    from rich.console import Console
+
+    finding = Finding("temporary folder", "/tmp: " + "a long text " * 12, "a problem " * 9, "a fix " * 20, True)
+    console = Console(width=width, file=io.StringIO(), record=True)
+    module.show(finding, console)
+    text = console.export_text()
+    check_whole(text.replace("✗", ""), width, [finding.name])
+    words = " ".join(text.split())
+    for whole in (finding.text, finding.problem, finding.fix):
+        assert " ".join(whole.split()) in words
+    check_whole(render(module.verdict([finding]), width), width, ["temporary folder"])
+
+
+def test_a_folder_that_cannot_be_written_has_a_reason(tmp_path: Path) -> None:
+    assert module.unwritable(tmp_path) == ""
+    assert module.unwritable(tmp_path / "missing") != ""

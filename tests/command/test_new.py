@@ -1,0 +1,81 @@
+"""hflray.command.new: the written file is a valid sweep, explains its settings, and replaces no file."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+
+from hflray.command.cli import main
+from hflray.command.new import TEMPLATE, write_template
+from hflray.config import ExperimentConfig, flatten
+from hflray.errors import ConfigError
+from hflray.sweep import expand, load_sweep
+
+
+def run(*words: str) -> int:
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    return int(end.value.code or 0)
+
+
+def test_the_file_passes_a_dry_run(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("new", "my_sweep") == 0
+    assert "hflray.tune my_sweep.yaml --dry-run" in capsys.readouterr().out
+    assert run("tune", "my_sweep.yaml", "--dry-run") == 0
+    out = capsys.readouterr().out
+    assert "my_sweep: 4 trials of task 'experiment'" in out
+    assert "FedAvg" in out or "fedavg" in out
+
+
+@pytest.mark.parametrize("given", ["mine", "mine.yaml", "mine.yml"])
+def test_the_name_may_have_an_ending(tmp_path, given: str) -> None:
+    path = write_template(tmp_path / given)
+    assert path.name == (given if "." in given else "mine.yaml")
+    assert load_sweep(path).name == "mine"
+
+
+def test_every_setting_that_is_a_comment_is_valid_too(tmp_path) -> None:
+    text = TEMPLATE.read_text(encoding="utf-8")
+    text = re.sub(r"^(  +)# ((?:\w+\.)?\w+: )", r"\1\2", text, flags=re.M)
+    text = text.replace("{grid: [ikc, fedavg]}", "{zip: [ikc, fedavg]}").replace(
+        "uri: http://127.0.0.1:5000", "uri: null"
+    )
+    path = tmp_path / "all.yaml"
+    path.write_text(text.replace("name: NAME", "name: all"), encoding="utf-8")
+    trials = expand(load_sweep(path))
+    assert len(trials) == 2 * 3 * 2 * 8
+    assert {trial.config.data.name for trial in trials} == {"digits", "synthetic"}
+    assert trials[0].config.target_accuracy == 0.9
+
+
+def test_every_setting_has_a_comment_or_is_plain() -> None:
+    lines = TEMPLATE.read_text(encoding="utf-8").splitlines()
+    keys = [match[1] for line in lines if (match := re.match(r" +(?:# )?(\w+): ", line))]
+    known = {part for key in flatten(ExperimentConfig().model_dump()) for part in key.split(".")}
+    assert set(keys) - known <= {"experiment", "seed", "samples", "cpus_per_trial", "uri"}
+    assert sum("#" in line for line in lines) > len(lines) / 2
+
+
+def test_a_file_that_exists_is_left_alone(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text("precious")
+    assert run("new", "mine") == 2
+    assert capsys.readouterr().err == "error: NAME: mine.yaml exists; choose another name, or remove the file\n"
+    assert (tmp_path / "mine.yaml").read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", ["my sweep", "-x", "ü"])
+def test_a_name_that_no_sweep_may_have_is_refused(tmp_path, name: str) -> None:
+    with pytest.raises(ConfigError, match="letters, digits"):
+        write_template(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_hint_calls_the_program_as_the_user_did(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/hflray"])
+    assert run("new", "mine") == 0
+    assert "  hflray tune mine.yaml\n" in capsys.readouterr().out
