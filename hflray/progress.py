@@ -8,9 +8,42 @@ from contextlib import contextmanager, nullcontext
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Column
+from rich.text import Text
 
 from hflray.terminal.output import Waiting, say, timed_line
+from hflray.terminal.tables import fold
+
+TRIALS = "trials"  # the name of the line about all trials
+WITH_BAR = 100  # width of a terminal with room for bars
+BESIDE_NAME, LEAST_NAME = 36, 16  # characters beside a trial's name, and of a line of the name
+
+
+class _Name(ProgressColumn):
+    """The name of a trial, on as many lines as it needs.
+
+    Args:
+        width: characters of a line.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__(table_column=Column(no_wrap=True))
+        self._width = width
+
+    def render(self, task: Task) -> Text:
+        """Return the name."""
+        lines = fold(task.description, self._width)
+        return Text("\n".join(lines), style="bold" if task.description == TRIALS else "")
 
 
 class SweepProgress:
@@ -25,17 +58,17 @@ class SweepProgress:
     def __init__(self, console: Console, trials: int, quiet: bool = False) -> None:
         self._console, self._quiet, self._live = console, quiet, console.is_terminal and not quiet
         self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=16),
+            _Name(max(LEAST_NAME, console.width - BESIDE_NAME)),
+            *([BarColumn(bar_width=16)] if console.width >= WITH_BAR else []),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}", markup=False),
+            TextColumn("{task.fields[note]}", markup=False, table_column=Column()),  # which may take several lines
             TimeElapsedColumn(),
             console=console,
             disable=not self._live,
             transient=True,
         )
         self._trials = trials
-        self._total = self._progress.add_task("trials", total=trials, note="")
+        self._total = self._progress.add_task(TRIALS, total=trials, note="")
         self._tasks: dict[str, TaskID] = {}
         self._done = self._failed = 0
         # For the remaining time: the total and the completed rounds of each started trial, the number of rounds that

@@ -13,6 +13,7 @@ from hflray import progress as module
 from hflray.progress import SweepProgress, duration
 from hflray.terminal import output
 from tests.hostile import NAMES
+from tests.terminal.rendering import check_whole, render
 
 
 def run(**options: object) -> str:
@@ -66,6 +67,19 @@ def test_a_terminal_gets_one_live_display() -> None:
     assert "1 running" in text
     assert "1 failed" in text
     assert "left" in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_no_name_and_no_number_of_the_live_display_is_cut(width: int) -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=width)
+    name = "fashion_mnist-H100-λ1-ikc-d3qn-s0-target_accuracy=0.875"
+    with SweepProgress(console, trials=50) as progress:
+        progress.started("1", name, rounds=150)
+        progress.round("1", name, 120, 150, "accuracy 55.2%, objective 1,234.5")
+        progress._progress.refresh()
+        table = render(progress._progress.get_renderable(), width)
+    check_whole(table, width, ["120/150", "accuracy", "55.2%", "1,234.5", "1 running", "target_accuracy=0.875"])
+    assert "fashion_mnist-H100" in table
 
 
 def test_a_terminal_shows_a_phase_and_its_seconds(monkeypatch) -> None:

@@ -20,7 +20,7 @@ MARGIN = 1  # spaces before every line
 INDENT = 2  # further spaces before a row whose name stands on a line of its own
 WIDE_GAP, GAP = 3, 1  # spaces between columns
 LONG_NAME = 16  # a longer name may stand on a line of its own
-_PIECES = re.compile(r"[^\s\-_/,=;]*[\s\-_/,=;]+|[^\s\-_/,=;]+")
+_PIECES = re.compile(r"[^\s\-/,;]*[\s\-/,;]+|[^\s\-/,;]+")
 
 
 def fold(text: str, width: int) -> list[str]:
