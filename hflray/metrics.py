@@ -1,8 +1,9 @@
 """The glossary of logged metrics, and the formulas of metrics that no other module computes.
 
 The constants are the metrics' names. Code that logs or reads a metric uses its constant. `describe` returns the
-metric's row: its label, unit, scale and format, and the tables and charts that show it. To add a metric, add a row
-here, log its value under the constant (in `hflray.record` for a round's metric), and name it in the README's glossary.
+metric's row: its label, unit, meaning, scale and format, and the tables and charts that show it. To add a metric, add a
+row here and log its value under the constant (in `hflray.record` for a round's metric). The glossary in the
+documentation is made from these rows.
 
 Most metrics are logged once per round, with the round as the step. Simulated seconds and joules (``round/…``,
 ``total/…``, ``edge/…``) are computed by the paper's cost model; ``wall/…`` is measured on this machine. The two never
@@ -29,6 +30,7 @@ class Metric:
         name: name under which the number is logged.
         label: words that describe the number, for an axis.
         unit: unit of the logged number; ``1`` if it has none.
+        meaning: what the number is and how it is computed, with the paper's symbols, as the glossary prints it.
         logged: when the number is logged: ``round``, with each round; ``clock``, with each round if a setting of
             ``clock`` is on; ``end``, at the end of a run; ``fleet``, with each fleet of an assignment study;
             ``learning``, with each point of an assigner's learning curve; ``reference``, with such a point for each
@@ -49,6 +51,7 @@ class Metric:
     label: str
     unit: str
     logged: Logged
+    meaning: str = ""
     shown: str = ""
     scale: float = 1.0
     format: str = "{:,.1f}"
@@ -104,106 +107,195 @@ _STUDY: dict[str, Any] = {"table": "assignment", "format": "{:.1f}"}
 _LEARNING: dict[str, Any] = {"table": "learning", "format": "{:.1f}"}
 
 ACCURACY = _metric(
-    "accuracy", "Test accuracy", "1", "round", **_PERCENT, short="accuracy", heading="accuracy", curve=True
-)
-TEST_LOSS = _metric("test_loss", "Test loss", "nats", "round", shown="nats", curve=True)
+    "accuracy", "Test accuracy", "1", "round",
+    meaning="share of the test set that the global model classifies correctly",
+    **_PERCENT, short="accuracy", heading="accuracy", curve=True,
+)  # fmt: skip
+TEST_LOSS = _metric(
+    "test_loss", "Test loss", "nats", "round",
+    meaning="mean cross-entropy of the global model on the test set",
+    shown="nats", curve=True,
+)  # fmt: skip
 ROUNDS_TO_TARGET = _metric(
     "rounds_to_target", "Rounds to the target accuracy", "1", "end",
+    meaning="the first round whose accuracy reached `target_accuracy`; absent if none did",
     format="{:.0f}", mean="{:.1f}", short="to target", heading="rounds to target",
 )  # fmt: skip
-OBJECTIVE_TO_TARGET = _metric("objective_to_target", "Objective to the target accuracy", "J", "end", shown="J")
-DELAY_TO_TARGET_S = _metric("delay_s_to_target", "Delay to the target accuracy", "s", "end", shown="s")
-ENERGY_TO_TARGET_J = _metric("energy_j_to_target", "Energy to the target accuracy", "J", "end", shown="J")
+OBJECTIVE_TO_TARGET = _metric(
+    "objective_to_target", "Objective to the target accuracy", "J", "end",
+    meaning="`total/objective` at that round; absent if the target was not reached",
+    shown="J",
+)  # fmt: skip
+DELAY_TO_TARGET_S = _metric(
+    "delay_s_to_target", "Delay to the target accuracy", "s", "end",
+    meaning="`total/delay_s` at that round; absent if the target was not reached",
+    shown="s",
+)  # fmt: skip
+ENERGY_TO_TARGET_J = _metric(
+    "energy_j_to_target", "Energy to the target accuracy", "J", "end",
+    meaning="`total/energy_j` at that round; absent if the target was not reached",
+    shown="J",
+)  # fmt: skip
 TOTAL_OBJECTIVE = _metric(
-    "total/objective", "Objective E + λT", "J", "round", shown="J",
-    short="objective", heading="objective", bar=1, printed="Objective $E + λT$",
+    "total/objective", "Objective E + λT", "J", "round",
+    meaning="sum of `round/objective` over the rounds so far; clustering is not part of it",
+    shown="J", short="objective", heading="objective", bar=1, printed="Objective $E + λT$",
 )  # fmt: skip
 TOTAL_DELAY_S = _metric(
-    "total/delay_s", "Time delay T", "s", "round", shown="s",
-    short="delay s", heading="delay T", bar=2, printed="Time delay $T$",
+    "total/delay_s", "Time delay T", "s", "round",
+    meaning="sum of `round/delay_s` over the rounds so far; clustering is not part of it",
+    shown="s", short="delay s", heading="delay T", bar=2, printed="Time delay $T$",
 )  # fmt: skip
 TOTAL_ENERGY_J = _metric(
-    "total/energy_j", "Energy E", "J", "round", shown="J",
-    short="energy J", heading="energy E", bar=3, printed="Energy consumption $E$",
+    "total/energy_j", "Energy E", "J", "round",
+    meaning="sum of `round/energy_j` over the rounds so far; clustering is not part of it",
+    shown="J", short="energy J", heading="energy E", bar=3, printed="Energy consumption $E$",
 )  # fmt: skip
 TOTAL_MESSAGE_BITS = _metric(
-    "total/message_bits", "Messages", "bit", "round", **_MB,
-    short="MB", heading="messages", bar=4, printed="Messages in total",
+    "total/message_bits", "Messages", "bit", "round",
+    meaning="sum of `round/message_bits` over the rounds so far",
+    **_MB, short="MB", heading="messages", bar=4, printed="Messages in total",
 )  # fmt: skip
 ROUND_DELAY_S = _metric(
-    "round/delay_s", "Time delay of a round", "s", "round", shown="s", **_STUDY,
-    heading="T", bar=2, printed="Time delay $T_i$",
+    "round/delay_s", "Time delay of a round", "s", "round",
+    meaning="T_i, the largest T_m of an edge: Q · max over its devices of (compute + upload), plus its cloud hop",
+    shown="s", **_STUDY, heading="T", bar=2, printed="Time delay $T_i$",
 )  # fmt: skip
 ROUND_ENERGY_J = _metric(
-    "round/energy_j", "Energy of a round", "J", "round", shown="J", **_STUDY,
-    heading="E", bar=3, printed="Energy consumption $E_i$",
+    "round/energy_j", "Energy of a round", "J", "round",
+    meaning="E_i, the sum over edges of Q · Σ over its devices of (compute + upload), plus its cloud hop",
+    shown="J", **_STUDY, heading="E", bar=3, printed="Energy consumption $E_i$",
 )  # fmt: skip
 ROUND_OBJECTIVE = _metric(
-    "round/objective", "Objective of a round", "J", "round", shown="J", **_STUDY,
-    heading="objective", bar=1, curve=True, printed="Objective $E_i + λT_i$",
+    "round/objective", "Objective of a round", "J", "round",
+    meaning="E_i + λ T_i",
+    shown="J", **_STUDY, heading="objective", bar=1, curve=True, printed="Objective $E_i + λT_i$",
 )  # fmt: skip
-ROUND_MESSAGE_BITS = _metric("round/message_bits", "Messages a round", "bit", "round", **_MB)
-ROUND_DISCARDED = _metric("round/discarded", "Discarded uploads", "1", "clock", **_PERCENT)
-ROUND_WASTED_J = _metric("round/wasted_j", "Energy of discarded uploads", "J", "clock", shown="J")
-WALL_SCHEDULE_S = _metric("wall/schedule_s", "Scheduling, on this machine", "s", "round", shown="s")
+ROUND_MESSAGE_BITS = _metric(
+    "round/message_bits", "Messages a round", "bit", "round",
+    meaning="bits sent upwards: (H·Q + M) · z",
+    **_MB,
+)  # fmt: skip
+ROUND_DISCARDED = _metric(
+    "round/discarded", "Discarded uploads", "1", "clock",
+    meaning="share of the uploads that came after a limit of `clock.edge` and were not combined",
+    **_PERCENT,
+)  # fmt: skip
+ROUND_WASTED_J = _metric(
+    "round/wasted_j", "Energy of discarded uploads", "J", "clock",
+    meaning="energy of computing and sending these uploads",
+    shown="J",
+)  # fmt: skip
+WALL_SCHEDULE_S = _metric(
+    "wall/schedule_s", "Scheduling, on this machine", "s", "round",
+    meaning="measured time of scheduling",
+    shown="s",
+)  # fmt: skip
 WALL_ASSIGN_S = _metric(
-    "wall/assign_s", "Latency", "s", "round", shown="ms", scale=1e3, table="assignment", format="{:.2f}",
-    heading="latency", bar=4, printed="Latency, median",
+    "wall/assign_s", "Latency", "s", "round",
+    meaning="measured time of the assignment, which the paper calls latency",
+    shown="ms", scale=1e3, table="assignment", format="{:.2f}", heading="latency", bar=4, printed="Latency, median",
 )  # fmt: skip
-WALL_ALLOCATE_S = _metric("wall/allocate_s", "Allocation, on this machine", "s", "round", shown="s")
-WALL_TRAIN_S = _metric("wall/train_s", "Training, on this machine", "s", "round", shown="s")
-WALL_EVALUATE_S = _metric("wall/evaluate_s", "Evaluation, on this machine", "s", "round", shown="s")
+WALL_ALLOCATE_S = _metric(
+    "wall/allocate_s", "Allocation, on this machine", "s", "round",
+    meaning="measured time of the allocation and the bill",
+    shown="s",
+)  # fmt: skip
+WALL_TRAIN_S = _metric(
+    "wall/train_s", "Training, on this machine", "s", "round",
+    meaning="measured time of the round's training",
+    shown="s",
+)  # fmt: skip
+WALL_EVALUATE_S = _metric(
+    "wall/evaluate_s", "Evaluation, on this machine", "s", "round",
+    meaning="measured time of the evaluation. The next round is planned while actors evaluate; that time counts "
+    "for the next round and not here",
+    shown="s",
+)  # fmt: skip
 CLASS_BALANCE = _metric(
-    "schedule/class_balance", "Class balance of the schedule", "1", "round", format="{:.3f}", curve=True
-)
+    "schedule/class_balance", "Class balance of the schedule", "1", "round",
+    meaning="entropy of the scheduled devices' class shares over its maximum; 1 is balanced",
+    format="{:.3f}", curve=True,
+)  # fmt: skip
 
 CLUSTERING_ARI = _metric(
-    "clustering/ari", "Adjusted Rand index", "1", "end", table="clustering", format="{:.3f}",
-    short="ARI", heading="ARI", bar=3,
+    "clustering/ari", "Adjusted Rand index", "1", "end",
+    meaning="agreement of Algorithm 2's clusters with the true majority classes, equation (28); 1 is the same",
+    table="clustering", format="{:.3f}", short="ARI", heading="ARI", bar=3,
 )  # fmt: skip
 CLUSTERING_DELAY_S = _metric(
-    "clustering/delay_s", "Delay of the clustering", "s", "end", shown="s", table="clustering", format="{:,.2f}",
-    short="delay s", heading="delay", bar=1,
+    "clustering/delay_s", "Delay of the clustering", "s", "end",
+    meaning="bill of Algorithm 2: all N devices, geographic assignment, no cloud hop, one edge iteration at the "
+    "allocated frequencies; `scheduling.clustering_bill` has other readings",
+    shown="s", table="clustering", format="{:,.2f}", short="delay s", heading="delay", bar=1,
 )  # fmt: skip
 CLUSTERING_ENERGY_J = _metric(
-    "clustering/energy_j", "Energy of the clustering", "J", "end", shown="J", table="clustering", format="{:,.2f}",
-    short="energy J", heading="energy", bar=2,
+    "clustering/energy_j", "Energy of the clustering", "J", "end",
+    meaning="energy on the same bill",
+    shown="J", table="clustering", format="{:,.2f}", short="energy J", heading="energy", bar=2,
 )  # fmt: skip
 
 # The assignment study logs the gap (objective - lower bound) / objective.
 ASSIGNMENT_GAP = _metric(
-    "assignment/gap", "Gap to the lower bound", "1", "fleet", **_PERCENT, table="assignment", heading="gap to bound"
-)
+    "assignment/gap", "Gap to the lower bound", "1", "fleet",
+    meaning="(objective − lower bound) / objective: how far from the optimum the assignment is at most",
+    **_PERCENT, table="assignment", heading="gap to bound",
+)  # fmt: skip
 
 # The training of the assigner logs these metrics; their step is the number of devices assigned so far.
 ASSIGNER_RETURN = _metric(
-    "assigner/return", "Return of an episode", "1", "learning", **_LEARNING,
-    short="return", heading="return of 50 devices", curve=True,
+    "assigner/return", "Return of an episode", "1", "learning",
+    meaning="mean sum of rewards of the last 50 training episodes, exploration included (the paper's Figure 5)",
+    **_LEARNING, short="return", heading="return of 50 devices", curve=True,
 )  # fmt: skip
 ASSIGNER_GREEDY_RETURN = _metric(
-    "assigner/greedy_return", "Return of the greedy policy", "1", "learning", **_LEARNING,
-    short="greedy", heading="greedy return", curve=True,
+    "assigner/greedy_return", "Return of the greedy policy", "1", "learning",
+    meaning="the same sum of ±1 rewards without exploration, mean over the held-out fleets",
+    **_LEARNING, short="greedy", heading="greedy return", curve=True,
 )  # fmt: skip
 ASSIGNER_AGREEMENT = _metric(
-    "assigner/agreement", "Devices that get the teacher's edge", "1", "learning", **_PERCENT, table="learning",
-    short="agree", heading="agreement",
+    "assigner/agreement", "Devices that get the teacher's edge", "1", "learning",
+    meaning="share of the held-out fleets' devices that get the teacher's edge",
+    **_PERCENT, table="learning", short="agree", heading="agreement",
 )  # fmt: skip
 ASSIGNER_OBJECTIVE = _metric(
-    "assigner/objective", "Objective of held-out fleets", "J", "learning", shown="J", **_LEARNING
-)
-ASSIGNER_LOSS = _metric("assigner/loss", "Loss", "1", "learning", table="learning", format="{:.3f}", curve=True)
+    "assigner/objective", "Objective of held-out fleets", "J", "learning",
+    meaning="mean E + λT of the policy's assignments of the held-out fleets",
+    shown="J", **_LEARNING,
+)  # fmt: skip
+ASSIGNER_LOSS = _metric(
+    "assigner/loss", "Loss", "1", "learning",
+    meaning="loss of the last update",
+    table="learning", format="{:.3f}", curve=True,
+)  # fmt: skip
 ASSIGNER_EPISODES = _metric(
-    "assigner/episodes", "Episodes", "1", "learning", table="learning", format="{:,.0f}", heading="episodes"
-)
+    "assigner/episodes", "Episodes", "1", "learning",
+    meaning="fleets seen in training so far",
+    table="learning", format="{:,.0f}", heading="episodes",
+)  # fmt: skip
 ASSIGNER_STEPS_PER_S = _metric(
-    "assigner/steps_per_s", "Environment steps a second", "1/s", "learning", shown="1/s", **_LEARNING
-)
-WALL_LEARN_S = _metric("wall/learn_s", "Learning, on this machine", "s", "learning", shown="s", **_LEARNING)
+    "assigner/steps_per_s", "Environment steps a second", "1/s", "learning",
+    meaning="environment steps per second of training since the point before",
+    shown="1/s", **_LEARNING,
+)  # fmt: skip
+WALL_LEARN_S = _metric(
+    "wall/learn_s", "Learning, on this machine", "s", "learning",
+    meaning="training time so far, without solving fleets and evaluating",
+    shown="s", **_LEARNING,
+)  # fmt: skip
 for _reference, _short in (("hfel-300", "/HFEL-300"), ("local_search", "/search"), ("lower_bound", "/bound")):
     _metric(
         assigner_ratio(_reference), f"Objective over that of {_reference}", "1", "reference",
+        meaning=f"`assigner/objective` divided by the mean objective of {_reference} on the same fleets",
         table="learning", format="{:.3f}", short=_short,
     )  # fmt: skip
+
+# Every edge m logs these metrics, see `edge_metric`. They are rows of the glossary only, because M is a setting.
+PER_EDGE = (
+    Metric("edge/<m>/delay_s", "Delay of edge m", "s", "round", "T_m of edge m, from 0 to M − 1, with its cloud hop"),
+    Metric("edge/<m>/energy_j", "Energy of edge m", "J", "round", "E_m of edge m, with its cloud hop"),
+    Metric("edge/<m>/devices", "Devices of edge m", "1", "round", "number of scheduled devices at edge m"),
+)
 
 
 def describe(name: str) -> Metric:

@@ -58,7 +58,7 @@ class Quality:
     objectives: NDArray[np.float64] = field(repr=False)
 
     def metrics(self) -> dict[str, float]:
-        """Return the logged metrics by name; the README's glossary explains them."""
+        """Return the logged metrics by name; `hflray.metrics` explains them."""
         return {
             metrics.ASSIGNER_GREEDY_RETURN: self.greedy_return,
             metrics.ASSIGNER_AGREEMENT: self.agreement,

@@ -55,7 +55,7 @@ class Point:
     quality: Quality
 
     def metrics(self) -> dict[str, float]:
-        """Return the logged metrics by name; the README's glossary explains them."""
+        """Return the logged metrics by name; `hflray.metrics` explains them."""
         return {
             metrics.ASSIGNER_RETURN: self.episode_return,
             metrics.ASSIGNER_LOSS: self.loss,

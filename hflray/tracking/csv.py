@@ -1,8 +1,8 @@
 """CSV files as a tracker: ``<sweep>/csv/<trial>.csv``, for a spreadsheet or ``pandas.read_csv``.
 
-A file has a row per round. Its columns are ``round`` and the metrics under their names in the README's glossary, in
-the order of their first appearance. A cell is empty if the round has no finite value. Numbers are written so that they
-read back as the same numbers.
+A file has a row per round. Its columns are ``round`` and the metrics under their names in the glossary, in the order of
+their first appearance. A cell is empty if the round has no finite value. Numbers are written so that they read back as
+the same numbers.
 
 A row is added in one write. The file always has its heading: when it is created, and when a new metric adds a column
 (such as the metrics of a run's end), it is written under another name and moved into place atomically. A row that a
