@@ -31,9 +31,16 @@ test: ## Run the ordinary tests
 slow: ## Run the slow tests (real data at full size; needs $$HFLRAY_DATA)
 	$(PYTHON) -m pytest -m slow
 
+docs: ## Build the documentation in build/docs, without a network; a warning is an error
+	$(PYTHON) -m sphinx --fail-on-warning --keep-going --quiet docs build/docs
+	@echo "build/docs/index.html"
+
 schema: ## Write the JSON Schema of sweep files, which editors read, again
 	$(PYTHON) -m hflray.sweep.schema > tune_configs/sweep.schema.json.new
 	@mv tune_configs/sweep.schema.json.new tune_configs/sweep.schema.json
+
+blocks: ## Run each block of the README and the tutorial in a new virtual environment, and say how long each takes
+	$(PYTHON) -m tests.blocks $(BLOCKS)
 
 pythons: ## Run a short suite on every promised Python of this machine (the first run downloads their packages)
 	@.ci/pythons

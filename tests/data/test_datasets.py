@@ -49,7 +49,7 @@ def message_of(name: str, root: Path | None = None) -> str:
 def real(name: str) -> Dataset:
     folder = os.environ.get("HFLRAY_DATA")
     if not folder or not (Path(folder) / f"{name}.npz").is_file():
-        pytest.skip(f"needs {name}.npz in $HFLRAY_DATA (now {folder!r}); see the README on data")
+        pytest.skip(f"needs {name}.npz in $HFLRAY_DATA (now {folder!r}); see docs/howto/data.md")
     return load_dataset(name)
 
 

@@ -1,0 +1,252 @@
+"""The parts of the documentation that are made from the code, as Markdown. Sphinx is not needed to make them."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import hflray
+from hflray import metrics, registry
+from hflray.config import ExperimentConfig, Section
+from hflray.config.reference import Setting, sections, settings
+from hflray.sweep import Axis, SweepFile, TuneConfig
+
+ROOT = Path(__file__).parents[2]
+KEPT = ROOT / "tests" / "benchmarks" / "results"
+LOGGED = {
+    "round": "Logged with each round",
+    "clock": "Logged with each round if a limit of `clock.edge` is set",
+    "end": "Logged once, at the end of a run",
+    "fleet": "Logged with each fleet of an assignment study",
+    "learning": "Logged with each point of a learning curve of the task `train_assigner`",
+    "reference": "Logged with each such point, for each reference assigner",
+}
+KINDS = {
+    "scheduler": "schedulers (`scheduling.name`)",
+    "assigner": "assigners (`assignment.name`)",
+    "dataset": "data sets (`data.name`, or the path of an `.npz` file)",
+    "partition": "partitions (`data.partition`)",
+    "sink": "trackers (`tracking.sinks`)",
+}
+
+
+def escape(text: str) -> str:
+    """Return a text as it is written in a cell of a Markdown table, on one line."""
+    code = re.split(r"(`[^`]*`)", " ".join(text.split()))  # what stands between backquotes is literal
+    code[::2] = [re.sub(r"([*_<>\[\]~])", r"\\\1", part) for part in code[::2]]
+    return "".join(code).replace("|", "\\|")
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], right: int = 0) -> str:
+    """Return a Markdown table; the last `right` columns are aligned to the right."""
+    left = len(headings) - right
+    lines = [headings, ["---"] * left + ["--:"] * right, *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _settings_table(rows: Iterable[Setting]) -> str:
+    cells = [
+        (f"`{row.key}`", escape(row.accepted), f"`{row.default}`" if row.default else "", row.unit, escape(row.meaning))
+        for row in rows
+    ]
+    return table(("key", "accepted", "default", "unit", "meaning"), cells)
+
+
+def _summary(model: type[Section]) -> str:
+    """Return the docstring of a section of the configuration as Markdown."""
+    return " ".join(part.strip() for part in (model.__doc__ or "").replace("``", "`").split("\n"))
+
+
+def experiment_settings() -> str:
+    """Return every key of the configuration of an experiment, by section."""
+    parts = [_settings_table(settings(ExperimentConfig))]
+    for key, section in sections(ExperimentConfig):
+        parts += [f"### {key}", _summary(section), _settings_table(settings(section, f"{key}."))]
+    return "\n\n".join(parts)
+
+
+def sweep_settings() -> str:
+    """Return every key of a sweep file besides those of the configuration."""
+    top = [row for row in settings(SweepFile) if row.key != "tracking"]
+    parts = [_settings_table(top), "### tune", _summary(TuneConfig), _settings_table(settings(TuneConfig, "tune."))]
+    for key, section in sections(TuneConfig, "tune."):
+        parts += [f"### {key}", _summary(section), _settings_table(settings(section, f"{key}."))]
+    parts += ["### sweep", _summary(Axis), _settings_table(settings(Axis, "sweep.KEY."))]
+    return "\n\n".join(parts)
+
+
+def glossary() -> str:
+    """Return every logged metric with its unit and meaning."""
+    parts = []
+    for logged, title in LOGGED.items():
+        rows = [row for row in metrics.METRICS.values() if row.logged == logged]
+        rows += [row for row in metrics.PER_EDGE if row.logged == logged]
+        cells = [(f"`{row.name}`", row.unit, escape(row.label), escape(row.meaning)) for row in rows]
+        parts += [f"## {title}", table(("metric", "unit", "label", "meaning"), cells)]
+    live = [(f"`{row.exported}`", ", ".join(row.labels), escape(row.description)) for row in metrics.LIVE]
+    parts += ["## Exported to Prometheus while a sweep runs", table(("metric", "labels", "meaning"), live)]
+    return "\n\n".join(parts)
+
+
+def names() -> str:
+    """Return the registered names of each kind, with the entry point group that adds names."""
+    cells = []
+    for kind, title in KINDS.items():
+        listed = " ".join(f"`{name}`" for name in registry.BUILTIN[kind])
+        cells.append((title, listed, f"`{registry.GROUPS[kind]}`"))
+    return table(("kind", "built in", "entry point group"), cells)
+
+
+def command_app() -> tuple[str, Any]:
+    """Return the name and the Typer application of the command."""
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["scripts"]
+    name = min(scripts, key=len)  # `hflray`; the other scripts are its parts
+    return name, importlib.import_module(scripts[name].partition(":")[0]).app
+
+
+def command() -> str:
+    """Return the help of the command ``hflray`` and of each of its subcommands."""
+    import typer
+
+    name, app = command_app()
+    return "\n\n".join(_help(typer.main.get_command(app), name, 2))
+
+
+def _help(part: Any, name: str, depth: int) -> list[str]:
+    """Return the Markdown of a command and its subcommands, one text per paragraph, heading or table."""
+    context = part.make_context(name, [], resilient_parsing=True)  # Typer may bring its own click
+    arguments = [one for one in part.params if one.param_type_name == "argument"]
+    options = [one for one in part.params if one.param_type_name == "option" and not getattr(one, "hidden", False)]
+    words = [name, *map(_placeholder, arguments), *(["[OPTIONS]"] if options else [])]
+    words += ["COMMAND"] if hasattr(part, "list_commands") else []
+    texts = [
+        f"{'#' * min(depth, 4)} {name}",
+        f"    {' '.join(words)}",
+        *_paragraphs(part.help or part.short_help or ""),
+    ]
+    rows = [(f"`{_placeholder(one)}`", escape(getattr(one, "help", None) or ""), "") for one in arguments]
+    for one in options:
+        given = ", ".join(f"`{flag}`" for flag in (*one.opts, *one.secondary_opts))
+        default = one.get_default(context, call=False)
+        plain = isinstance(default, str | int | float | Path) and not isinstance(default, bool)
+        rows.append((given, escape(one.help or ""), f"`{default}`" if plain else ""))
+    texts += [table(("argument or option", "meaning", "default"), rows)] if rows else []
+    for word in part.list_commands(context) if hasattr(part, "list_commands") else ():
+        subcommand = part.get_command(context, word)
+        if subcommand is not None and not subcommand.hidden:
+            texts += _help(subcommand, f"{name} {word}", depth + 1)
+    return texts
+
+
+def _placeholder(argument: Any) -> str:
+    """Return the word that stands for an argument, in brackets if it may be left out."""
+    word = argument.metavar or argument.name.upper()
+    return word if argument.required or word.startswith("[") else f"[{word}]"
+
+
+def _paragraphs(text: str) -> list[str]:
+    """Return the paragraphs of a command's help; indented lines, which are examples, become code."""
+    texts = []
+    for paragraph in re.split(r"\n\s*\n", text.replace("\b", "")):
+        for indented, group in itertools.groupby(
+            filter(str.strip, paragraph.splitlines()), lambda line: line[0] == " "
+        ):
+            lines = [line.strip() for line in group]
+            texts.append("\n".join(["```text", *lines, "```"]) if indented else escape(" ".join(lines)))
+    return texts
+
+
+def api() -> str:
+    """Return autodoc's directives for every public name of `hflray`, by the module that defines it."""
+    parts = []
+    for module, public in hflray._PUBLIC.items():
+        parts.append(f"## {module}")
+        for name in public:
+            value = getattr(hflray, name)
+            options = ""
+            if isinstance(value, type):
+                kind = "autoexception" if issubclass(value, BaseException) else "autoclass"
+                if not issubclass(value, Section):  # the page of settings lists the fields of a section
+                    options = "\n   :members:"
+            else:
+                kind = "autofunction"
+            parts.append(f"```{{eval-rst}}\n.. {kind}:: hflray.{name}{options}\n```")
+    return "\n\n".join(parts)
+
+
+def benchmarks() -> str:
+    """Return the tables of `make bench` for each machine, with command, date and load; missing ones say so."""
+    from tests.benchmarks.__main__ import BENCHMARKS
+
+    files = sorted(KEPT.glob("*.json"))
+    if not files:
+        return "*Not measured*: `tests/benchmarks/results/` has no file yet. `make bench && make bench-keep` makes one."
+    parts = []
+    for path in files:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        machine = kept["machine"]
+        parts += [
+            f"## {machine['cpu']}",
+            f"{machine['cores']} cores, {machine['memory_gib']} GiB, {escape(machine['system'])}; commit "
+            f"`{kept['commit'][:12]}`. {_loops(kept['bare_loops'])}",
+        ]
+        for benchmark in BENCHMARKS:
+            script = f"python tests/benchmarks/{' '.join(benchmark.command)}"
+            parts += [f"### {benchmark.name}", f"`{script}`, or `make bench BENCH='--only {benchmark.name}'`"]
+            for key in benchmark.keys:
+                parts += _bench_table(key, kept["tables"].get(key))
+    return "\n\n".join(parts)
+
+
+def _loops(loops: dict[str, float] | None) -> str:
+    """Say how two bare loops scale on the machine."""
+    if loops is None:
+        return "It has one CPU, so that nothing parallel was measured."
+    return f"Two bare loops at the same time do {loops['ratio']:.2f} times the work of one."
+
+
+def _bench_table(key: str, kept: dict[str, Any] | None) -> list[str]:
+    """Return the Markdown of one table of a file of benchmarks."""
+    if kept is None or kept["status"] != "measured":
+        reason = f" ({kept['status']}: {escape(kept['message'])})" if kept and kept["message"] else ""
+        return [f"**{escape(key)}**: *not measured*{reason}."]
+    others = kept.get("others_cpus")
+    about = f"Measured on {kept['date'][:10]} at {kept['date'][11:16]} UTC"
+    about += "" if others is None else f"; other processes used {others:.2f} CPUs meanwhile"
+    about += "; **the machine was too busy for a comparison with other figures**" if kept["busy"] else ""
+    texts = [f"**{escape(key)}**: {escape(kept['title'])}. {about}."]
+    columns = kept["columns"]
+    if columns and kept["rows"]:
+        rows = [[_cell(row.get(name), spec) for name, _, spec in columns] for row in kept["rows"]]
+        texts.append(table([escape(heading) for _, heading, _ in columns], rows, right=len(columns) - 1))
+    ratios = [
+        (escape(name), "not measured" if value is None else f"{value:.3g} ×") for name, value in kept["ratios"].items()
+    ]
+    if ratios:
+        texts.append(table(("ratio", "value"), ratios, right=1))
+    notes = [f"* {escape(note)}" for note in kept["notes"] if not note.startswith(("TOO BUSY", "the load average"))]
+    return [*texts, "\n".join(notes)] if notes else texts
+
+
+def _cell(value: Any, spec: str) -> str:
+    """Return a value of a benchmark's row as text."""
+    if value is None:
+        return ""
+    return escape(format(value, spec))
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "experiment-settings": experiment_settings,
+    "sweep-settings": sweep_settings,
+    "glossary": glossary,
+    "names": names,
+    "command": command,
+    "api": api,
+    "benchmarks": benchmarks,
+}

@@ -1,0 +1,40 @@
+"""The documentation's settings for Sphinx; `make docs` builds it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE.parent), str(HERE / "_ext")]  # the package, its benchmarks, and our extensions
+
+import hflray  # noqa: E402
+
+project = "hflray"
+author = "the authors of hflray"
+release = version = hflray.__version__
+copyright = "the authors of hflray, Apache-2.0"
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "generated", "mathml"]
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 4
+exclude_patterns = ["_build", "_ext", "_static"]
+
+default_role = "literal"  # docstrings write `name` for code
+autodoc_typehints = "none"  # the signature shows them
+autodoc_member_order = "bysource"
+autodoc_class_signature = "separated"
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+add_module_names = False
+toc_object_entries = False
+
+html_theme = "furo"
+html_title = f"hflray {release}"
+html_static_path = ["_static"]
+html_css_files = ["tables.css"]
+html_extra_path = ["../tune_configs/sweep.schema.json"]
+html_math_renderer = "mathml"  # MathML needs no script from the network
+html_copy_source = False
+html_show_sphinx = False

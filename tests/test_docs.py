@@ -1,0 +1,309 @@
+"""The documentation agrees with the code: its Python runs, its commands are valid, and generated pages are complete."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hflray
+from hflray import metrics, registry
+from hflray.config import ExperimentConfig, flatten
+from hflray.sweep import expand, load_sweep
+from hflray.tune import cli
+from tests import blocks as runner
+from tests.blocks import Block, blocks
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = [path.relative_to(DOCS).as_posix() for path in sorted(DOCS.rglob("*.md"))]
+
+
+def text_of(page: str) -> str:
+    return (DOCS / page).read_text(encoding="utf-8")
+
+
+def python_of(page: str) -> str:
+    """Return the block of Python after the comment ``<!-- runs -->`` of a page."""
+    (block,) = [one.text for one in blocks(text_of(page)) if one.comment == "<!-- runs -->"]
+    return block
+
+
+@pytest.fixture(scope="module")
+def made() -> ModuleType:
+    """Return the module that makes the generated pages, which is not part of the package."""
+    spec = importlib.util.spec_from_file_location("pages", DOCS / "_ext" / "pages.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# Texts that people wrote
+
+
+def test_the_notebook_example_runs(capsys) -> None:
+    names: dict[str, Any] = {}
+    exec(python_of("howto/notebook.md"), names)
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    (after,) = [block.text for block in blocks(text_of("howto/notebook.md")) if "state_dict" in block.text]
+    exec(after, names)
+    assert names["later"].round == names["experiment"].round == 2
+    names["later"].close()
+
+
+def test_the_example_scheduler_runs_through_the_registry(monkeypatch) -> None:
+    monkeypatch.setattr(registry, "_ADDED", {})
+    names: dict[str, Any] = {"__name__": "docs"}
+    exec(python_of("howto/scheduler.md"), names)
+    (register,) = [block.text for block in blocks(text_of("howto/scheduler.md")) if "register(" in block.text]
+    exec(register, names)
+    scheduler = registry.build("scheduler", "round_robin", num_devices=5, num_scheduled=3, clusters=None)
+    rng = np.random.default_rng(0)
+    assert [scheduler.schedule(rng).tolist() for _ in range(3)] == [[0, 1, 2], [0, 3, 4], [1, 2, 3]]
+    other = registry.build("scheduler", "round_robin", num_devices=5, num_scheduled=3, clusters=None)
+    other.load_state_dict(scheduler.state_dict())
+    assert other.schedule(rng).tolist() == [0, 1, 4]
+
+
+@pytest.mark.parametrize(
+    "page, file, trials",
+    [("howto/sweeps.md", "my_sweep.yaml", 6), ("howto/sweeps.md", "population.yaml", 8),
+     ("start/tutorial.md", "first.yaml", 4)],
+)  # fmt: skip
+def test_the_example_sweeps_are_valid(page, file, trials, tmp_path) -> None:
+    (block,) = [one for one in blocks(text_of(page)) if one.file == file]
+    (tmp_path / file).write_text(block.text, encoding="utf-8")
+    assert len(expand(load_sweep(tmp_path / file))) == trials
+
+
+def checked_commands() -> list[str]:
+    (block,) = [one for one in blocks(text_of("howto/sweeps.md")) if one.comment == "<!-- checked commands -->"]
+    return [line.partition("#")[0].strip() for line in block.text.splitlines()]
+
+
+@pytest.mark.parametrize("command", checked_commands())
+def test_every_command_is_valid(command: str, monkeypatch, tmp_path) -> None:
+    program, subcommand, *words = command.split()
+    assert (program, subcommand) == ("hflray", "tune")
+    arguments = [str(ROOT / word) if word.startswith("tune_configs/") else word for word in words]
+    data = (
+        [] if "--smoke" in arguments or not any("fashion" in a for a in arguments) else ["--set", "data.name=synthetic"]
+    )
+    monkeypatch.setattr(sys, "argv", ["hflray.tune", *arguments, *data, "--dry-run"])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert not end.value.code
+
+
+def test_every_link_leads_to_a_file() -> None:
+    missing, count = [], 0
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"^```.*?^```$", "", text_of(page), flags=re.M | re.S)):
+            path = target.partition("#")[0]
+            count += 1
+            if "://" not in target and path and not ((DOCS / page).parent / path).exists():
+                missing.append(f"{page}: {target}")
+    assert missing == []
+    assert count > 60
+
+
+def test_every_make_target_and_shipped_file_that_is_named_exists() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.M))
+    text = "\n".join(text_of(page) for page in PAGES)
+    named = set(re.findall(r"`make ([a-z-]+)", text))
+    assert len(named) > 6
+    assert named <= targets
+    files = set(re.findall(r"\b((?:tune_configs|examples)/[\w/]+\.(?:yaml|py|json))", text))
+    assert len(files) > 5
+    assert [file for file in sorted(files) if not (ROOT / file).exists()] == []
+
+
+def test_the_equations_of_the_cost_model_have_the_papers_numbers() -> None:
+    numbers = re.findall(r"\\tag\{(\d+)\}", text_of("explanation/cost-model.md"))
+    assert numbers == [*map(str, (4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14)), "27"]
+
+
+def test_every_key_in_the_texts_exists() -> None:
+    """A dotted key such as `fleet.num_devices`, in backquotes, is a setting."""
+    known = set(flatten(ExperimentConfig().model_dump(mode="json")))
+    known |= {"scheduling.options", "assignment.options", "learning.teacher", "scheduling.clustering_bill", "data.root"}
+    heads = {key.partition(".")[0] for key in known if "." in key}
+    wrong = [
+        f"{page}: {key}"
+        for page in PAGES
+        for key in re.findall(r"`((?:[a-z_]+)\.[a-z_.]+?)(?:[:=][^`]*)?`", text_of(page))
+        if key.partition(".")[0] in heads and key not in known and not key.endswith((".py", ".md", ".safetensors"))
+        and not (DOCS.parent / "hflray" / key).exists()
+    ]  # fmt: skip
+    assert wrong == []
+
+
+def commands_of(text: str) -> set[tuple[str, ...]]:
+    """Return the words of each command ``hflray …`` in code, in a line of a block or between backquotes."""
+    code = [line for block in blocks(text) for line in block.text.splitlines()]
+    code += re.findall(r"`(hflray [^`]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S))
+    lines = (line.partition(" #")[0].strip() for line in code)
+    return {tuple(line.split()[1:]) for line in lines if re.match(r"hflray [a-z]", line)}
+
+
+def test_every_subcommand_and_option_of_the_texts_exists() -> None:
+    command = pytest.importorskip("hflray.command.cli", reason="the command hflray is not there yet")
+    texts = [text_of(page) for page in PAGES] + [(ROOT / "README.md").read_text(encoding="utf-8")]
+    lines = set().union(*map(commands_of, texts))
+    assert len(lines) > 20
+    for name, *words in lines:
+        assert name in command.COMMANDS, name
+        part = command.load(name)
+        while words and words[0] in getattr(part, "commands", {}):
+            part = part.commands[words.pop(0)]
+        flags = {flag for one in part.params for flag in one.opts}
+        if hasattr(part, "commands"):  # `hflray report NAME` stands for `hflray report show NAME`
+            flags |= {flag for one in part.commands.get("show", part).params for flag in one.opts}
+        unknown = {word.partition("=")[0] for word in words if word.startswith("--")} - flags - {"--help"}
+        assert unknown == set(), f"hflray {name} {' '.join(words)}"
+
+
+# Pages made from the code
+
+
+def test_the_glossary_is_complete(made) -> None:
+    text = made.glossary()
+    edges = {f"edge/<m>/{quantity}" for quantity in ("delay_s", "energy_j", "devices")}
+    assert {row.name for row in metrics.PER_EDGE} == edges
+    listed = re.findall(r"^\| `([^`]+)` \| (\S+) \| [^|]+ \| [^|]{5,} \|$", text, flags=re.M)
+    units = dict(listed)
+    assert set(metrics.METRICS) | edges == set(units)
+    assert all(metrics.describe(name).unit == units[name] for name in metrics.METRICS)
+    assert all(f"`{live.exported}`" in text for live in metrics.LIVE)
+    assert [row.name for row in (*metrics.METRICS.values(), *metrics.PER_EDGE) if not row.meaning] == []
+
+
+def test_names_are_those_of_the_registry(made) -> None:
+    text = made.names()
+    for kind in registry.BUILTIN:
+        assert f"`{registry.GROUPS[kind]}`" in text
+        for name in registry.BUILTIN[kind]:
+            assert f"`{name}`" in text, name
+
+
+def test_every_setting_is_listed_with_its_default_and_meaning(made) -> None:
+    rows = re.findall(
+        r"^\| `([^`]+)` \| (.+?) \| (`.*?`|) \| (.*?) \| (.*) \|$", made.experiment_settings(), flags=re.M
+    )
+    listed = {key: (accepted, default, meaning) for key, accepted, default, _, meaning in rows}
+    assert set(flatten(ExperimentConfig().model_dump(mode="json"))) <= set(listed)
+    assert listed["scheduling.num_scheduled"] == (
+        "an integer at least 1", "`50`", "H, the devices that train in a round",
+    )  # fmt: skip
+    assert all(meaning for _, _, meaning in listed.values())
+    text = made.sweep_settings()
+    assert all(f"`{key}`" in text for key in ("tune.samples", "tune.search.metric", "sweep.KEY.grid", "task"))
+
+
+def test_the_page_of_the_command_has_every_option(made) -> None:
+    text = made.command()
+    assert all(f"`{flag}`" in text for flag in ("--set", "--dry-run", "--resume", "--fresh", "--storage"))
+
+
+def test_every_public_name_is_in_the_api(made) -> None:
+    named = re.findall(r"^\.\. auto(?:class|function|exception):: hflray\.(\w+)$", made.api(), flags=re.M)
+    assert {*named, "__version__"} == set(hflray.__all__)
+
+
+@pytest.mark.parametrize(
+    "written, shown",
+    [
+        ("a | b", "a \\| b"),
+        ("`a | b_c`", "`a \\| b_c`"),
+        ("2*3 <m> x_y [a]", "2\\*3 \\<m\\> x\\_y \\[a\\]"),
+        ("a\n b", "a b"),
+    ],
+)
+def test_cells_are_escaped(made, written, shown) -> None:
+    assert made.escape(written) == shown
+
+
+def test_benchmarks_that_are_not_there_are_not_measured(made, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(made, "KEPT", tmp_path)
+    assert made.benchmarks().startswith("*Not measured*")
+
+
+def test_the_page_of_benchmarks_shows_each_table_with_its_date(made, tmp_path, monkeypatch) -> None:
+    about = {"date": "2026-11-22T08:30:00Z", "busy": False, "others_cpus": 0.1, "load": 0.2}
+    tables = {
+        "allocation/one thread": about
+        | {
+            "status": "measured", "message": "", "title": "one edge", "notes": ["a note"], "facts": {}, "wall_s": 1.0,
+            "columns": [["name", "solver", "s"], ["us", "µs", ".1f"]],
+            "rows": [{"name": "newton", "us": 10.04}, {"name": "cvxpy", "us": None}],
+            "ratios": {"newton over cvxpy": 880.4, "unknown": None},
+        },
+        "scale/steps": about | {"status": "failed", "message": "it ended with code 1", "ratios": {}},
+        "sweep/share": about | {
+            "status": "measured", "message": "", "title": "share", "notes": [], "facts": {}, "columns": [], "rows": [],
+            "ratios": {}, "busy": True,
+        },
+    }  # fmt: skip
+    machine = {"cpu": "A CPU", "cores": 2, "memory_gib": 7.7, "system": "Linux"}
+    kept = {"commit": "0123456789abcdef", "machine": machine, "quick": False, "bare_loops": {"ratio": 1.9}}
+    (tmp_path / "a-cpu.json").write_text(json.dumps(kept | {"format": 1, "tables": tables}), encoding="utf-8")
+    monkeypatch.setattr(made, "KEPT", tmp_path)
+    text = made.benchmarks()
+    assert "## A CPU\n\n2 cores, 7.7 GiB, Linux; commit `0123456789ab`. Two bare loops" in text
+    assert "`python tests/benchmarks/allocation.py --only one`" in text
+    assert "one edge. Measured on 2026-11-22 at 08:30 UTC; other processes used 0.10 CPUs meanwhile." in text
+    assert "| newton | 10.0 |\n| cvxpy |  |" in text
+    assert "| newton over cvxpy | 880 × |\n| unknown | not measured |" in text
+    assert "**scale/steps**: *not measured* (failed: it ended with code 1)." in text
+    assert "**sweep/overhead**: *not measured*." in text
+    assert "too busy" in text.partition("**sweep/share**")[2].partition("\n\n")[0]
+
+
+# The blocks of README and tutorial
+
+
+def test_the_blocks_of_a_page_are_read() -> None:
+    page = "```bash\ntrue\n```\n\n<!-- test command -->\n```bash\nfalse\n```\n"
+    page += "\n```yaml\n# a.yaml\nx: 1\n```\n\n```text\nno\n```\n"
+    assert blocks(page) == [
+        Block("bash", "true\n"),
+        Block("bash", "false\n", "<!-- test command -->"),
+        Block("yaml", "# a.yaml\nx: 1\n"),
+        Block("text", "no\n"),
+    ]
+    assert [block.runs for block in blocks(page)] == [True, False, True, False]
+
+
+def test_a_block_runs_in_its_folder_and_its_failure_is_seen(tmp_path) -> None:
+    home = tmp_path / "home"
+    assert runner.run(Block("yaml", "# a.yaml\nx: 1\n"), tmp_path, home).status == 0
+    listed = runner.run(Block("bash", "cat a.yaml; echo $HOME\n"), tmp_path, home)
+    assert (listed.status, listed.output) == (0, f"# a.yaml\nx: 1\n{home}\n")
+    assert runner.run(Block("bash", "false | true\n"), tmp_path, home).status == 1
+    failed = runner.run(Block("python", "raise SystemExit(3)\n"), tmp_path, home)
+    assert failed.status == 3
+    assert runner.run(Block("bash", "sleep 9\n"), tmp_path, home, limit_s=0.2).status == 124
+
+
+def test_the_pages_have_blocks_to_run() -> None:
+    counts = [sum(block.runs for block in blocks((ROOT / page).read_text(encoding="utf-8"))) for page in runner.PAGES]
+    assert counts == [3, 9]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("page", runner.PAGES, ids=str)
+def test_each_block_runs_in_a_new_environment(page, tmp_path) -> None:
+    outcomes = runner.run_page(page, tmp_path)
+    assert [one.output[-2000:] for one in outcomes if one.status] == []
+    assert len(outcomes) > 2
