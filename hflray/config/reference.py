@@ -16,14 +16,16 @@ from hflray.errors import ConfigError
 SUFFIXES = {
     "_dbm_per_hz": "dBm/Hz", "_dbm": "dBm", "_db": "dB", "_mhz": "MHz", "_ghz": "GHz", "_ms": "ms", "_s": "s",
     "_km": "km", "_m": "m", "_kb": "KB of 1024 bytes",
+    "_mb": "MB of 1024² bytes",
 }  # fmt: skip
 # The units of the other numeric settings, by the last part of the dotted key, or by more of it where that is needed.
 UNITS = {
     "batch_size": "samples", "base_share": "1", "buffer_capacity": "transitions", "capacitance": "J·s²/cycles³",
-    "ce": "1", "cpus_per_trial": "CPUs", "cycles_per_sample": "cycles/sample", "delay_weight": "J/s",
+    "ce": "1", "deadline": "1", "cpus_per_trial": "CPUs", "cycles_per_sample": "cycles/sample", "delay_weight": "J/s",
     "deployment_seed": "1", "devices_per_actor": "devices", "dirichlet_alpha": "1", "edge_iterations": "1",
     "env_steps": "steps", "environments": "1", "epsilon": "1", "epsilon_steps": "steps", "evaluate_every": "steps",
     "evaluation_fleets": "fleets", "every": "rounds", "exchanges": "tries", "final_learning_rate": "1",
+    "first": "devices",
     "fleet.samples": "samples", "fleets": "fleets", "gamma": "1", "gpus_per_trial": "GPUs", "grace_rounds": "rounds",
     "grad_clip": "1", "hidden": "1", "learning_rate": "1", "learning_rate_steps": "steps", "learning_starts": "steps",
     "local_iterations": "1", "loguniform": "of the setting", "majority_fraction": "1", "max_concurrent": "trials",

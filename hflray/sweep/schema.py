@@ -47,6 +47,9 @@ def sweep_schema() -> Schema:
         models[section]["properties"]["metric"]["enum"] = sorted(metrics.PER_ROUND)
     models["SearchConfig"]["properties"]["metric"]["enum"] = sorted(metrics.PER_ROUND + metrics.AT_THE_END)
     models["TuneConfig"]["properties"]["stop"]["propertyNames"] = {"enum": sorted(metrics.PER_ROUND)}
+    models["ClockConfig"]["properties"]["edge"] = {
+        "anyOf": [{"$ref": "#/$defs/EdgeClockConfig"}, {"enum": ["all", None]}]
+    }
     axis = models["Axis"]
     axis |= {"minProperties": 1, "maxProperties": 1}
     for form, value in axis["properties"].items():  # null is the absence of a form, which an author leaves out

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -77,7 +79,12 @@ def test_each_unit_belongs_to_a_setting():
     keys = [row.key.split(".") for row in everything()]
     used = {part for key in keys for part in (key[-1], ".".join(key[-2:]))}
     assert set(UNITS) <= used
-    assert {suffix for suffix in SUFFIXES if not any(key[-1].endswith(suffix) for key in keys)} == {"_s"}
+
+
+def test_the_endings_are_those_of_the_designs_vocabulary():
+    design = (Path(__file__).parents[2] / "docs" / "design.md").read_text(encoding="utf-8")
+    table = design.partition("| suffix | unit |")[2].partition("\n\n")[0]
+    assert set(SUFFIXES) <= set(re.findall(r"`(_\w+)`", table))
 
 
 def test_a_number_without_a_unit_is_refused():

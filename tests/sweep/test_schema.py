@@ -57,6 +57,8 @@ FITS = [
     "experiment: {scheduling: {name: my_own_scheduler, options: {depth: 3}}}",
     "experiment: {fleet: {power_dbm: 10, samples: [400, 700]}, learning: {epsilon: 0.1}}",
     "experiment: {fleet: null}\nsweep:\ntune:",
+    "experiment: {clock: {edge: all}}\nsweep: {clock.edge: {grid: [all, {first: 3}]}}",
+    "experiment: {clock: {edge: {first: 0.5, deadline_s: 2}}}",
     "sweep: {training.learning_rate: {loguniform: [0.001, 0.1]}, cost.delay_weight: {zip: [1, 0.1]}}",
     "experiment: {assignment: {polish_ms: optimum, policy: null}, data: {name: ./mine.npz}}",
 ]
