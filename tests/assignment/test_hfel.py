@@ -325,18 +325,18 @@ def test_transfers_come_first_and_exactly_as_many_as_asked():
         assert (moved[0] != moved[1]).any()
 
 
-@pytest.mark.parametrize("hop", [True, False])
 @pytest.mark.parametrize("redraw", [True, False])
-def test_the_search_with_cvxpy_is_the_search_with_newton(hop, redraw):
-    fleet, devices = random_round(5, num_devices=20, num_edges=3, scheduled=8)
-    work = Workload(model_bits=448 * 8192, delay_weight=0.6, cloud_hop=hop)
-    options = {"transfers": 8, "exchanges": 8, "redraw": redraw}
-    answers = [
-        HFEL(method=method, **options).assign(fleet, work, devices, np.random.default_rng(2))
-        for method in ("newton", "cvxpy")
-    ]
-    np.testing.assert_array_equal(*answers)
-    assert (answers[0] != fleet.distance_m[devices].argmin(axis=1)).any()
+def test_the_search_with_cvxpy_is_the_search_with_newton(redraw):
+    fleet, devices = random_round(8, num_devices=20, num_edges=3, scheduled=8)
+    fleet = dataclasses.replace(fleet, cloud_bandwidth_hz=1e5)  # hops of 3, 10 and 2 s, which change what is best
+    answers = []
+    for hop in (True, False):
+        work = Workload(model_bits=448 * 8192, delay_weight=0.6, cloud_hop=hop)
+        for method in ("newton", "cvxpy"):
+            search_with = HFEL(8, 8, method=method, redraw=redraw)
+            answers.append(search_with.assign(fleet, work, devices, np.random.default_rng(2)).tolist())
+    assert answers[0] == answers[1]
+    assert answers[2] == answers[3] != answers[0]
 
 
 def test_search_returns_the_objective_of_the_assignment_that_it_leaves():
