@@ -350,3 +350,36 @@ def test_search_returns_the_objective_of_the_assignment_that_it_leaves():
     assert value == pytest.approx(cost.objective, rel=1e-8)
     np.testing.assert_allclose(energy, cost.edge_energy_j, rtol=1e-8)
     np.testing.assert_allclose(delay, cost.edge_delay_s, rtol=1e-8)
+
+
+@pytest.mark.parametrize("method", ["newton", "cvxpy"])
+def test_a_try_that_does_not_lower_the_objective_is_not_kept(method):
+    """Two devices that are alike in everything: an exchange of them leaves the objective as it is, to the bit."""
+    fleet, _ = random_round(0, num_devices=3, num_edges=2, scheduled=1)
+    twins = fleet.take([1, 1])
+    work = Workload(model_bits=448 * 8192)
+    for seed in range(20):
+        start, end = (
+            HFEL(0, tries, start="random", method=method).assign(twins, work, [0, 1], np.random.default_rng(seed))
+            for tries in (0, 12)
+        )
+        if start[0] != start[1]:
+            break
+    assert start[0] != start[1]
+    np.testing.assert_array_equal(end, start)
+
+
+@pytest.mark.parametrize("method, solves", [("newton", False), ("cvxpy", True)])
+def test_only_method_cvxpy_solves_with_cvxpy(monkeypatch, method, solves):
+    from hflray.allocation import cvxpy as reference
+
+    calls, solve = [], reference.edge_round_cost
+
+    def note(*arguments):
+        calls.append(arguments)
+        return solve(*arguments)
+
+    monkeypatch.setattr(reference, "edge_round_cost", note)
+    fleet, devices = random_round(0, num_devices=6, num_edges=2, scheduled=3)
+    HFEL(1, 1, method=method).assign(fleet, Workload(model_bits=1e6), devices, np.random.default_rng(0))
+    assert bool(calls) == solves
