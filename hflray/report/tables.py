@@ -141,10 +141,8 @@ def summary(sweep: Sweep) -> pd.DataFrame:
 
 def to_markdown(table: pd.DataFrame) -> str:
     """Return the table as markdown, with all columns but the first aligned to the right; names in cells are escaped."""
-    head, *rows = (
-        "| " + " | ".join(as_markdown_cell(str(cell)) for cell in cells) + " |"
-        for cells in (table.columns, *table.itertuples(index=False))
-    )
+    lines: list[list[object]] = [list(table.columns), *map(list, table.itertuples(index=False))]
+    head, *rows = ("| " + " | ".join(as_markdown_cell(str(cell)) for cell in cells) + " |" for cells in lines)
     return "\n".join([head, "|---" + "|--:" * (len(table.columns) - 1) + "|", *rows]) + "\n"
 
 
