@@ -27,6 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--limit", type=int, default=1_000_000, help="run at most this many mutants now")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="folder of the session (default: build/mutants)")
     parser.add_argument("--also", type=int, action="append", default=[], help="also report the session of this seed")
+    parser.add_argument("--note", action="append", default=[], help="a sentence for the page")
     parser.add_argument("--report", type=Path, help="write the page to this file, such as docs/mutants.md")
     options = parser.parse_args(arguments)
     os.nice(10)
@@ -46,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
         others = [Session(options.folder, sources, seed, options.count) for seed in options.also]
         command = f"make mutants MUTANTS='--seed {options.seed} --count {options.count}'"
         machine = f"Python {platform.python_version()}, {len(os.sched_getaffinity(0))} cores"
-        text = page([session, *others], command, datetime.date.today().isoformat(), machine)
+        text = page([session, *others], command, datetime.date.today().isoformat(), machine, options.note)
         options.report.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
     return 0
 

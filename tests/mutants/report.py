@@ -94,9 +94,10 @@ def survivors(results: Sequence[Result], kind: str) -> list[str]:
     return lines or ["None."]
 
 
-def page(sessions: Sequence[Session], command: str, date: str, machine: str) -> str:
-    """Return the whole page; the first session's survivors stand before those of the others."""
+def page(sessions: Sequence[Session], command: str, date: str, machine: str, notes: Sequence[str] = ()) -> str:
+    """Return the whole page: what it is, our notes, and each session with its survivors."""
     lines = INTRODUCTION.format(command=command, date=date, machine=machine).splitlines()
+    lines[-1:] = [*(f"* {note}" for note in notes), ""]
     for session in sessions:
         results = session.results()
         killed = sum(one.outcome in ("killed", "timeout") for one in results)
