@@ -48,6 +48,7 @@ WITHIN_A_ROW = {
     *(("rl", unit) for unit in ("checkpoint", "study")),
     *((unit, "errors") for unit in ("registry", "seeding", "metrics", "seal", "terminal")),
     ("seal", "checksum"),
+    ("terminal", "files"),
 }
 
 # The only files or packages that may import a library, by library.
