@@ -79,7 +79,7 @@ def test_an_error_has_a_line_for_each_mistake(capsys) -> None:
 def test_a_full_disk_is_one_line(capsys) -> None:
     code, _, err = run(capsys, "first", "--name", "full")
     assert code == 1
-    assert err.startswith("error: /full/disk: No space left on device")
+    assert err.startswith("error: /full/disk: cannot be written (No space left on device")
     assert "program first --name full" in err
     assert err.count("\n") == 1
 
