@@ -17,10 +17,13 @@ from hflray.space import Demand, Need, Places, demand, used_bytes
 from hflray.sweep import expand, load_sweep
 from hflray.tune import driver
 from tests.tune import test_cli
+from tests.tune.test_room import LIGHT
 
 run_in_process = test_cli.run_in_process  # a fixture
 MODEL = 4 * 114_664  # bytes of the model for digits
-SMALL = ["max_rounds=10", "fleet.num_devices=12", "scheduling.num_scheduled=4", "sweep.seed={grid: [1, 2, 3, 4]}"]
+SMALL = ["max_rounds=10", "fleet.num_devices=12", "scheduling.num_scheduled=4"]
+SEEDS = "sweep.seed={grid: [1, 2, 3, 4]}"
+DRAWN = "sweep.training.learning_rate={uniform: [0.1, 0.2]}"
 
 
 @pytest.fixture(autouse=True)
@@ -31,9 +34,11 @@ def _own_folders(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(space.os, "cpu_count", lambda: 2)
 
 
-def sizes(tmp_path: Path, *overrides: str, **attributes: Any) -> tuple[Demand, dict[str, dict[str, int]]]:
+def sizes(
+    tmp_path: Path, *overrides: str, axis: str = SEEDS, **attributes: Any
+) -> tuple[Demand, dict[str, dict[str, int]]]:
     """Return what a sweep needs, and the parts by the name of their folder."""
-    file = load_sweep(None, [*SMALL, *overrides])
+    file = load_sweep(None, [*SMALL, axis, *overrides])
     trials = expand(file)
     folder = SweepFolder(tmp_path / "results" / "s-1", file, "sqlite:///x.db", "e", **attributes)
     checked = check_trials(trials, file.task, measure=False)
@@ -42,19 +47,18 @@ def sizes(tmp_path: Path, *overrides: str, **attributes: Any) -> tuple[Demand, d
 
 
 def test_checkpoints_follow_from_model_trials_and_number_kept(tmp_path) -> None:
-    def checkpoints(*overrides: str) -> float:
-        return sizes(tmp_path, *overrides)[1]["results"]["checkpoints"] / MODEL
+    def checkpoints(*overrides: str, axis: str = SEEDS) -> float:
+        return sizes(tmp_path, *overrides, axis=axis)[1]["results"]["checkpoints"] / MODEL
 
     assert checkpoints() == pytest.approx(4 * 2 + 2, rel=0.02)  # two of each trial, and one of each that runs
     assert checkpoints("tune.cpus_per_trial=2") == pytest.approx(4 * 2 + 1, rel=0.02)
     assert checkpoints("tune.max_concurrent=1") == pytest.approx(4 * 2 + 1, rel=0.02)
     assert checkpoints("checkpoint.every=10") == pytest.approx(4 * 2 + 2, rel=0.02)
     assert checkpoints("checkpoint.every=20") == pytest.approx(4 * 1 + 2, rel=0.02)
-    assert checkpoints("sweep.seed={grid: [1]}") == pytest.approx(2 + 1, rel=0.02)
-    population = ["sweep={training.learning_rate: {uniform: [0.1, 0.2]}}", "tune.samples=3"]
-    assert checkpoints(*population, "tune.population={every: 5}") == pytest.approx(3 * 7 + 2, rel=0.02)
-    search = ["sweep={training.learning_rate: {uniform: [0.1, 0.2]}}", "tune.samples=30"]
-    assert checkpoints(*search, "tune.search={}") == pytest.approx(30 * 2 + 2, rel=0.02)
+    assert checkpoints(axis="sweep.seed={grid: [1]}") == pytest.approx(2 + 1, rel=0.02)
+    population = checkpoints("tune.samples=3", "tune.population={every: 5}", axis=DRAWN)
+    assert population == pytest.approx(3 * 7 + 2, rel=0.02)
+    assert checkpoints("tune.samples=30", "tune.search={}", axis=DRAWN) == pytest.approx(30 * 2 + 2, rel=0.02)
     assert sizes(tmp_path, "checkpoint.every=0")[1]["results"]["checkpoints"] == 0
 
 
@@ -97,7 +101,7 @@ def test_a_sweep_that_continues_needs_only_the_rest(tmp_path) -> None:
 def test_an_assigners_training_saves_its_replay_buffer(tmp_path) -> None:
     """Measured after 60,000 steps of `tune_configs/fig5_assigner_learning.yaml`: 26.3 MB, of which the policy 2.56."""
     overrides = ["task=train_assigner", "fleet.num_edges=5", "learning.env_steps=60000", "learning.minutes=null"]
-    _, parts = sizes(tmp_path, *overrides, "sweep.seed={grid: [1]}")
+    _, parts = sizes(tmp_path, *overrides, axis="sweep.seed={grid: [1]}")
     measured = 13_449_976 + 5_124_433 + 5_121_617 + 2_563_688 + 60_000
     assert parts["results"]["checkpoints"] / 3 == pytest.approx(measured, rel=0.1)
     assert parts["results"]["artifacts"] > 2 * 2_563_688
@@ -160,17 +164,17 @@ def test_the_estimate_agrees_with_a_real_sweep(ray_session, run_in_process, tmp_
         return demands[-1]
 
     monkeypatch.setattr(driver, "demand", spy)
-    overrides = [word for text in (*SMALL, "max_rounds=4", "training.backend=serial") for word in ("--set", text)]
-    code, out, err = run_in_process(*overrides, "-q")
+    (tmp_path / "long.yaml").write_text(LIGHT.replace("sinks: [csv]", "sinks: [mlflow, csv]"))
+    code, out, err = run_in_process("long.yaml", "-q")
     assert code == 0, out + err
     results = tmp_path / "hflray_results"
     (need,) = [need for need in demands[0].needs if need.folder == results]
-    (folder,) = results.glob("quickstart-*")
+    (folder,) = results.glob("long-*")
     at_once = 2 * MODEL  # the sweep's end has no checkpoint that is being written
     written = {
         "checkpoints": sum(used_bytes(path) for path in folder.glob("*/checkpoint_*")) + at_once,
         "Tune's record": sum(path.stat().st_size for path in [*folder.glob("*/result.json"), *folder.glob("*state-*")]),
-        "journals": used_bytes(folder / "journal"),
+        "journals": used_bytes(folder / "journal") + used_bytes(folder / "csv"),
         "artifacts": used_bytes(results / "artifacts") + (results / "mlflow.db").stat().st_size,
     }
     print({use: (need.parts[use], size) for use, size in written.items()})
