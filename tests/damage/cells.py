@@ -12,6 +12,7 @@ GOES_ON = "goes on"
 SAYS_SO = "says so, goes on"
 STOPS = "stops"
 AGAIN = "made again"
+UNMEASURED = "not measured"
 ENDED, OPEN = "s0", "s1"  # the last parts of the names of the trial that has ended and of the one that was interrupted
 
 # The kinds of files, by the pattern below the folder of the results; the last match is the newest.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import shutil
 import signal
 import sys
@@ -108,13 +109,15 @@ class Interrupted:
 
 
 @pytest.fixture
-def call(monkeypatch, capsys) -> Callable[..., Answer]:
-    """Return a function that runs ``python -m hflray.tune`` in this process."""
+def call(monkeypatch, capsys, caplog) -> Callable[..., Answer]:
+    """Return a function that runs ``python -m hflray.tune`` in this process; warnings count as output."""
 
     def run(*arguments: str) -> Answer:
         monkeypatch.setattr(sys, "argv", ["hflray.tune", *arguments])
         capsys.readouterr()
-        return (_main(), *capsys.readouterr())
+        caplog.clear()
+        code, (out, err) = _main(), capsys.readouterr()
+        return code, "\n".join([out, *(r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING)]), err
 
     return run
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from hflray.assignment import policy
 from hflray.assignment.policy import load_policy, save_policy
 from hflray.errors import ConfigError
 from hflray.rl.evaluation import references
@@ -34,6 +35,7 @@ def use_policy(folder: Path) -> Any:
     if not (folder / "made").exists():
         save_policy(path, tiny_network(), {"trained_on": {}})
         (folder / "made").touch()
+    policy._load.cache_clear()  # as in a new process
     return [tensor.numpy() for tensor in load_policy(path)[0].state_dict().values()]
 
 

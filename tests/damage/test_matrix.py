@@ -14,7 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.damage.cells import DAMAGES, GOES_ON, PAGE, SAYS_SO, STOPS, SWEEP_FILES, table
+from hflray import checkpoint
+from hflray.tracking import Journal
+from hflray.tracking.journal import rounds_of
+from tests.damage.cells import DAMAGES, GOES_ON, PAGE, SAYS_SO, STOPS, SWEEP_FILES, UNMEASURED, table
 from tests.damage.conftest import Answer, Interrupted
 
 pytestmark = pytest.mark.timeout(600)
@@ -38,7 +41,11 @@ def cells() -> list[pytest.param]:
 
 
 def spoil(interrupted: Interrupted, kind: str, damage: str) -> Path:
-    path = sorted(interrupted.results.glob(SWEEP_FILES[kind]))[-1]
+    paths = sorted(interrupted.results.glob(SWEEP_FILES[kind]))
+    if "newest checkpoint" in kind:  # the newest from which the resume may continue: one may be ahead of the journal
+        last = max(round.number for round in rounds_of(Journal(interrupted.folder).entries(paths[-1].parents[2].name)))
+        paths = [path for path in paths if checkpoint.load(path.parent)["round"] <= last]
+    path = paths[-1]
     DAMAGES[damage](path)
     return path
 
@@ -47,14 +54,14 @@ def outcome(answer: Answer, interrupted: Interrupted, kind: str) -> str:
     """Return the outcome of a resume after checking what it promises."""
     code, out, err = answer
     assert "Traceback" not in out + err, out + err
-    said = [line for line in (out + err).splitlines() if any(word in line for word in WORDS)]
+    said = " ".join((out + err).split())  # long lines are wrapped at the width of the screen
     if code == 2:
         assert len(err.splitlines()) == 1, err
         assert err.startswith("error: ")
         return STOPS
     assert code == 0, out + err
     interrupted.check(tracked="MLflow" not in kind)
-    return SAYS_SO if said else GOES_ON
+    return SAYS_SO if any(word in said for word in WORDS) else GOES_ON
 
 
 def record(kind: str, damage: str, result: str, answer: Answer) -> None:
@@ -63,7 +70,10 @@ def record(kind: str, damage: str, result: str, answer: Answer) -> None:
         with open(notes, "a", encoding="utf-8") as file:
             file.write("\t".join([kind, damage, result, repr(answer[1] + answer[2])]) + "\n")
         return
-    assert table(PAGE.read_text(encoding="utf-8"), "matrix of sweeps")[kind, damage] == result, answer[1] + answer[2]
+    expected = table(PAGE.read_text(encoding="utf-8"), "matrix of sweeps")[kind, damage]
+    if expected == UNMEASURED:
+        pytest.skip(f"the resume keeps its promise ({result}); python -m tests.damage writes that into {PAGE.name}")
+    assert expected == result, answer[1] + answer[2]
 
 
 @pytest.mark.parametrize("kind, damage", cells())
@@ -114,4 +124,4 @@ def test_unreadable_files(kinds: str) -> None:
 def test_the_page_has_a_cell_for_each_file_and_damage() -> None:
     expected = table(PAGE.read_text(encoding="utf-8"), "matrix of sweeps")
     assert set(expected) == {(kind, damage) for kind in SWEEP_FILES for damage in DAMAGES}
-    assert set(expected.values()) <= {GOES_ON, SAYS_SO, STOPS}
+    assert set(expected.values()) <= {GOES_ON, SAYS_SO, STOPS, UNMEASURED}
