@@ -81,5 +81,11 @@ lock: ## Write cluster/requirements.lock again (pins stay if they can; UPGRADE=-
 	  --python-platform x86_64-manylinux_2_28 --generate-hashes $(UPGRADE) -q \
 	  --custom-compile-command 'make lock' -o cluster/requirements.lock
 
+chaos: ## Break small sweeps at random moments until 100 kills, and compare them with an unbroken run (CHAOS='--kills 20')
+	$(PYTHON) -m tests.chaos $(CHAOS)
+
+long: ## Measure what grows over 2,000 rounds of a trial and over 300 trials of a sweep (LONG='--rounds 500')
+	$(PYTHON) -m tests.chaos.long $(LONG)
+
 quickstart: ## Run the README's first command after the install
 	$(PYTHON) -m hflray.tune

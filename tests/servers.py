@@ -8,9 +8,11 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import psutil
 
 
 class MlflowServer:
@@ -19,10 +21,11 @@ class MlflowServer:
     Args:
         folder: the folder of the log.
         store: the folder of the database and the artifacts; None stands for `folder`.
+        environment: additional environment variables.
     """
 
-    def __init__(self, folder: Path, store: Path | None = None) -> None:
-        self._folder, self._store = folder, store or folder
+    def __init__(self, folder: Path, store: Path | None = None, environment: Mapping[str, str] | None = None) -> None:
+        self._folder, self._store, self._environment = folder, store or folder, dict(environment or {})
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self._port = probe.getsockname()[1]
@@ -38,7 +41,7 @@ class MlflowServer:
             "--artifacts-destination", str(self._store / "server-artifacts"),
         ]  # fmt: skip
         # The server's job runner has a dozen processes that no test needs.
-        env = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+        env = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"} | self._environment
         with (self._folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(command, cwd=self._folder, env=env, stdout=log, stderr=log)
         deadline = time.monotonic() + 400
@@ -51,14 +54,20 @@ class MlflowServer:
                 assert time.monotonic() < deadline, "the MLflow server does not answer"
                 time.sleep(0.2)
 
+    def processes(self) -> list[psutil.Process]:
+        """Return the server's process and its workers; empty if it does not run."""
+        if self._process is None or self._process.poll() is not None:
+            return []
+        top = psutil.Process(self._process.pid)
+        return [top, *top.children(recursive=True)]
+
     def stop(self) -> None:
         """Kill the server and its workers."""
-        import psutil
-
         if self._process is None:
             return
-        for process in [*psutil.Process(self._process.pid).children(recursive=True), self._process]:
-            process.kill()
+        for process in reversed(self.processes()):
+            with suppress(psutil.Error):
+                process.kill()
         self._process.wait()
         self._process = None
 

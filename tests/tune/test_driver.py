@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from ray.tune.trainable.metadata import _TrainingRunMetadata
 from hflray import metrics
 from hflray.experiment import Experiment
 from hflray.record import RoundRecord
+from hflray.results import SweepFolder
 from hflray.sweep import expand, load_sweep
 from hflray.tracking import default_uri
 from hflray.tune import stopping
@@ -239,6 +241,30 @@ def test_a_resume_does_not_repeat_an_ended_trial(sweep) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert first.read_text() == before
     check_complete(sweep)
+
+
+@pytest.mark.slow
+def test_a_kill_while_the_rest_is_sent_leaves_no_run_without_its_model(sweep) -> None:
+    """The sweep is taken back to the moment after its last round, when MLflow had the rounds and nothing more."""
+    assert call("long.yaml", cwd=sweep).returncode == 0
+    (path,) = sweep.glob("hflray_results/long-*/sweep.json")
+    folder = SweepFolder.load(path.parent)
+    folder.finished = False
+    folder.save()
+    uri = default_uri(sweep / "hflray_results")
+    folders = []
+    for run in runs_by_name(uri).values():
+        MlflowClient(uri).update_run(run.info.run_id, status="RUNNING")
+        folders.append(Path(run.info.artifact_uri.removeprefix("file://")))
+        shutil.rmtree(folders[-1] / "model")
+        (folders[-1] / "rounds.parquet").unlink()
+    done = call("--resume", "long", cwd=sweep)
+    assert done.returncode == 0, done.stdout + done.stderr
+    check_complete(sweep)
+    for artifacts in folders:
+        assert (artifacts / "model" / "MLmodel").exists()
+        assert len(pd.read_parquet(artifacts / "rounds.parquet")) == ROUNDS
+    assert SweepFolder.load(path.parent).finished
 
 
 @pytest.mark.slow

@@ -1,0 +1,81 @@
+"""``python -m tests.chaos``: a campaign of faults, which goes on where its log ends.
+
+    python -m tests.chaos --kills 100 --seed 1 [--log FILE.jsonl] [--until HH:MM]
+    python -m tests.chaos --only 17            # one fault again, in a folder that is kept
+
+Each outcome is a line of JSON in the log. The report, as Markdown and JSON, stands beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from pathlib import Path
+
+from tests.chaos.campaign import CHAIN, Campaign, Outcome, clean_log, read_log, signal_name
+from tests.chaos.fault import draw
+from tests.chaos.report import write
+from tests.chaos.shim import has_compiler
+
+
+def main() -> int:
+    """Run the command; return 1 if anything was lost."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--kills", type=int, default=100, help="how many kills; the other faults come in addition")
+    parser.add_argument("--seed", type=int, default=1, help="the seed of all draws")
+    parser.add_argument("--log", type=Path, help="the log; default hflray_results/chaos/seed-SEED.jsonl")
+    parser.add_argument("--until", metavar="HH:MM", help="begin no fault after this time of the day")
+    parser.add_argument("--only", type=int, metavar="NUMBER", help="run this fault alone and write nothing")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the sweep and the server are ended first
+    if not has_compiler():
+        print("a C compiler is needed (cc, or $CC)", file=sys.stderr)
+        return 2
+    log = (options.log or Path("hflray_results/chaos") / f"seed-{options.seed}.jsonl").resolve()
+    log.parent.mkdir(parents=True, exist_ok=True)
+    campaign = Campaign(log.parent / f"{log.stem}.work")
+    try:
+        if options.only is not None:
+            (outcome,) = campaign.run([draw(options.seed, options.only)])
+            print(outcome.line())
+            return int(bool(outcome.lost))
+        outcomes = _go_on(campaign, log, options)
+    finally:
+        campaign.close()
+    for path in write(outcomes, log):
+        print(path)
+    return int(any(outcome.lost for outcome in outcomes))
+
+
+def _go_on(campaign: Campaign, log: Path, options: argparse.Namespace) -> list[Outcome]:
+    """Run the faults that the log lacks, up to the number of kills; return all outcomes."""
+    clean_log(log)
+    outcomes = read_log(log)
+    while sum(outcome.hit and outcome.fault.kills for outcome in outcomes) < options.kills:
+        if options.until and time.strftime("%H:%M") >= options.until:
+            break
+        chain = range(len(outcomes), (len(outcomes) // CHAIN + 1) * CHAIN)
+        made = campaign.run([draw(options.seed, number) for number in chain])
+        outcomes += made
+        with log.open("a", encoding="utf-8") as file:
+            file.write("".join(f"{outcome.line()}\n" for outcome in made))
+        print("\n".join(map(_said, made)), flush=True)
+    return outcomes
+
+
+def _said(outcome: Outcome) -> str:
+    fault = outcome.fault
+    result = "; ".join(outcome.lost) or ("nothing lost" if outcome.hit else "the sweep had ended")
+    exits = ", ".join(map(signal_name, outcome.exits))
+    recovery = f", recovered in {outcome.recovery_s:.1f} s" if outcome.recovery_s is not None else ""
+    notes = f" [{'; '.join(outcome.notes)}]" if outcome.notes else ""
+    return (
+        f"{fault.number}: {fault.kind}, {fault.place} at {outcome.moment_s:.1f} s ({outcome.where}): {result}"
+        f"{recovery}; exits {exits}; {outcome.wall_s:.0f} s{notes}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

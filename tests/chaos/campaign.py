@@ -1,0 +1,462 @@
+"""A campaign: the unbroken run, and then faults. `CHAIN` faults come one after another in one sweep.
+
+A sweep that was ended by a fault is started again with ``--resume``, as its own message says, and the next fault may
+come at any moment of that second command. What a sweep has left at its end is compared with the unbroken run.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import psutil
+
+from hflray.tracking.mlflow import make_database
+from tests.chaos import fault as kinds
+from tests.chaos.comparison import Reference, differences
+from tests.chaos.fault import Fault
+from tests.chaos.moment import Moment, Timeline
+from tests.chaos.place import family, kin, processes
+from tests.chaos.shim import Shim, build
+from tests.chaos.sweep import Sweep, steps
+from tests.servers import MlflowServer
+
+CHAIN = 4
+ATTEMPTS = 4  # a sweep whose commands fail so often beyond the number of its faults has not recovered
+PATIENCE_S = 300.0  # a command that makes no progress for so long has hung
+STRAGGLERS_S = 20.0  # processes may live this long after their driver
+POLL_S = 0.15
+TEMPLATE = "empty.db"
+FRESH_DATABASES = 3  # one sweep in so many makes MLflow's database itself, which takes some CPU seconds; others copy it
+UNSENT = "has not received everything"  # of the command's last lines: MLflow must be sent the rest later
+
+
+@dataclass
+class Outcome:
+    """What a fault did.
+
+    Attributes:
+        fault: the fault.
+        hit: whether it came; False if the sweep ended before its moment.
+        where: the process that was hit, or the change of a file in which it died.
+        moment_s: when it was hit, s after the command's start.
+        rounds: how many rounds all trials together had made then.
+        exits: the exit codes of the commands that ended after it, in order; None for a command that hung.
+        recovery_s: seconds from the fault (for a stop: from its end) until every trial that ran had made another round
+            or had ended; None if the sweep was over, or another fault came first.
+        wall_s: seconds of the whole sweep, divided by its faults.
+        lost: what differs from the unbroken run; see `tests.chaos.comparison`. All faults of a sweep have these lines.
+        notes: what the user would have noticed besides: tracebacks, processes that stayed.
+    """
+
+    fault: Fault
+    hit: bool = False
+    where: str = ""
+    moment_s: float = 0.0
+    rounds: int = 0
+    exits: list[int | None] = field(default_factory=list)
+    recovery_s: float | None = None
+    wall_s: float = 0.0
+    lost: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def line(self) -> str:
+        """Return the outcome as a line of JSON."""
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+
+def read_log(path: Path) -> list[Outcome]:
+    """Return the outcomes in a log. A line that a kill has cut off is left out."""
+    outcomes = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        with suppress(ValueError, TypeError):
+            content = json.loads(line)
+            outcomes.append(Outcome(**(content | {"fault": Fault(**content["fault"])})))
+    return outcomes
+
+
+def clean_log(path: Path) -> None:
+    """Take a line that a kill has cut off out of the log."""
+    if path.exists():
+        scratch = path.with_suffix(".part")
+        scratch.write_text("".join(f"{outcome.line()}\n" for outcome in read_log(path)), encoding="utf-8")
+        scratch.replace(path)
+
+
+class Campaign:
+    """The unbroken run and the faults, in a folder.
+
+    Args:
+        folder: everything is below it; the sweeps that lost nothing are removed.
+        say: prints a line.
+    """
+
+    def __init__(self, folder: Path, say: Callable[[str], None] = print) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self._say = folder, say
+        self._library = build(folder)
+        self._server: MlflowServer | None = None
+        self._server_shim: Shim | None = None
+        self.reference, self.timeline = self._unbroken()
+        self._start_s = self.timeline.reached_s[0]  # how long the last start took
+
+    def close(self) -> None:
+        """End the MLflow server."""
+        if self._server is not None:
+            self._server.stop()
+
+    # ---- the unbroken run
+
+    def _unbroken(self) -> tuple[Reference, Timeline]:
+        """Run the sweep without a fault, unless an earlier process has; return what it left, and its course."""
+        reference, course = self.folder / "unbroken.json", self.folder / "course.json"
+        if not course.exists():
+            shutil.rmtree(self.folder / "unbroken", ignore_errors=True)
+            sweep, _ = self._sweep("unbroken")
+            process, begin = sweep.start(), time.monotonic()
+            reached, seen = list[float](), dict[str, tuple[float, float]]()
+            while process.poll() is None:
+                now = time.monotonic() - begin
+                for place in processes(process.pid):
+                    seen[place] = (seen.get(place, (now, now))[0], now)
+                reached += [now] * (made(sweep) - len(reached))
+                time.sleep(POLL_S)
+            if process.returncode:
+                raise RuntimeError(f"the unbroken run failed; see {sweep.output}")
+            end = time.monotonic() - begin
+            unbroken = Reference.of_results(sweep.results)
+            if lines := differences(sweep.results, unbroken, sweep.results / "mlflow.db"):
+                raise RuntimeError(f"the unbroken run is not whole: {'; '.join(lines)}")
+            unbroken.save(reference)
+            make_database(self.folder / TEMPLATE)
+            course.write_text(json.dumps([reached, end, seen | {"driver": (0.0, end)}]), encoding="utf-8")
+            shutil.rmtree(sweep.folder)
+            self._say(f"the unbroken run took {end:.0f} s, {reached[0]:.0f} s of them until its first round")
+        reached, end, spans = json.loads(course.read_text(encoding="utf-8"))
+        timeline = Timeline(reached, end, {place: (low, high) for place, (low, high) in spans.items()})
+        return Reference.load(reference), timeline
+
+    def _sweep(self, name: str, tracking_uri: str | None = None) -> tuple[Sweep, Shim]:
+        folder = self.folder / name
+        folder.mkdir(parents=True)
+        shim = Shim(self._library, folder / "orders", folder / "hflray_results")
+        return Sweep(folder, shim.environment(), tracking_uri), shim
+
+    # ---- faults
+
+    def run(self, faults: Sequence[Fault]) -> list[Outcome]:
+        """Break a new sweep by these faults, go on with it to its end, and compare it with the unbroken run."""
+        number = faults[0].number
+        name = f"fault-{number:04d}"
+        shutil.rmtree(self.folder / name, ignore_errors=True)
+        server = self._running_server() if any(fault.place == "mlflow" for fault in faults) else None
+        sweep, shim = self._sweep(name, server.uri if server else None)
+        if server is None and number // CHAIN % FRESH_DATABASES:
+            sweep.results.mkdir()
+            shutil.copyfile(self.folder / TEMPLATE, sweep.results / "mlflow.db")
+        outcomes = [Outcome(fault) for fault in faults]
+        begin = time.monotonic()
+        run = Run(sweep, shim, outcomes, self.timeline, self._start_s, server, self._server_shim)
+        try:
+            run.play()
+        finally:
+            run.end()
+        self._start_s = run.start_s
+        store = self.folder / "server" / "store"
+        database = store / "server.db" if server else sweep.results / "mlflow.db"
+        artifacts = store / "server-artifacts" if server else None
+        lost = run.problems + differences(sweep.results, self.reference, database, artifacts)
+        text = sweep.output.read_text(encoding="utf-8", errors="replace")
+        notes = [*run.notes, *(["the output has a traceback"] if "Traceback (most recent call last)" in text else [])]
+        for outcome in outcomes:
+            outcome.wall_s = round((time.monotonic() - begin) / len(outcomes), 1)
+            outcome.lost, outcome.notes = list(lost), list(notes)
+        if not lost and not notes:
+            shutil.rmtree(sweep.folder)
+        return outcomes
+
+    def _running_server(self) -> MlflowServer:
+        """Return the campaign's MLflow server, which is started if it does not run."""
+        folder, store = self.folder / "server", self.folder / "server" / "store"
+        if self._server is None:
+            store.mkdir(parents=True, exist_ok=True)
+            self._server_shim = Shim(self._library, folder / "orders", store)
+            self._server = MlflowServer(folder, store, self._server_shim.environment())
+        if not self._server.processes():
+            self._server.start()
+        return self._server
+
+
+def made(sweep: Sweep) -> int:
+    """Return how many rounds the trials of a sweep have made together."""
+    return sum(last for last, _ in sweep.progress().values())
+
+
+@dataclass
+class Run:
+    """A sweep with its faults.
+
+    Attributes:
+        sweep, shim: the sweep, and the orders to its processes.
+        outcomes: a fault each; they receive what happens.
+        timeline: the course of the unbroken run.
+        start_s: how long the last start took until its first round, s.
+        server, server_shim: the MLflow server of the sweep and the orders to it, or None.
+        problems, notes: what happened besides, see `Outcome.lost` and `Outcome.notes`.
+    """
+
+    sweep: Sweep
+    shim: Shim
+    outcomes: list[Outcome]
+    timeline: Timeline
+    start_s: float
+    server: MlflowServer | None = None
+    server_shim: Shim | None = None
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def play(self) -> None:
+        """Run the sweep, let the faults happen, and go on until a command has ended without an error."""
+        self._over, self._failures = False, 0
+        self._outcome = self.outcomes[0]
+        self._struck_s: float | None = None
+        self._start()
+        for outcome in self.outcomes:
+            self._await(outcome.fault)
+            if self._over:
+                break
+            self._strike(outcome)
+        while not self._over:
+            self._tick()
+        output = self.sweep.output.read_text(encoding="utf-8", errors="replace")
+        if self.sweep.finished() and (self._process.returncode or UNSENT in output):
+            self._process = self.sweep.synchronise()
+            if self._process.wait(PATIENCE_S):
+                self.problems.append("MLflow could not be sent the rest")
+
+    def end(self) -> None:
+        """End every process of the sweep; note those that have outlived their driver for too long."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+        deadline = time.monotonic() + STRAGGLERS_S
+        while (stragglers := kin(str(self.shim.path))) and time.monotonic() < deadline:
+            time.sleep(0.5)
+        if stragglers:
+            names = sorted({_name(process) for process in stragglers})
+            self.notes.append(f"still there {STRAGGLERS_S:.0f} s after the driver: {', '.join(names)}")
+        for process in stragglers:
+            with suppress(psutil.Error):
+                process.kill()
+
+    # ---- the course of the sweep
+
+    def _start(self) -> None:
+        """Start the command, the first one or the one that goes on."""
+        self._process = self.sweep.start()
+        self._begin = self._progress_s = time.monotonic()
+        self._state = self.sweep.progress()
+        self._made = self._made_before = sum(last for last, _ in self._state.values())
+
+    def _tick(self) -> None:
+        """Wait a little, look at the progress, and start the command again if it has ended too early."""
+        time.sleep(POLL_S)
+        code, self._state, now = self._process.poll(), self.sweep.progress(), time.monotonic()
+        count = sum(last for last, _ in self._state.values())
+        if count > self._made:
+            if self._made == self._made_before:
+                self.start_s = now - self._begin
+            self._made, self._progress_s = count, now
+        if self._struck_s is not None and steps(self._before, self._state):
+            self._outcome.recovery_s, self._struck_s = round(now - self._struck_s, 2), None
+        if code is None and now - self._progress_s > PATIENCE_S:
+            self.problems.append("a command hung and was ended")
+            for process in family(self._process.pid):
+                with suppress(psutil.Error):
+                    process.kill()
+            self._process.wait()
+        elif code is None:
+            return
+        self._outcome.exits.append(code)
+        self._failures += 1
+        if code == 0 or self.sweep.finished():
+            self._over = True
+        elif self._failures > ATTEMPTS + len(self.outcomes):
+            self.problems.append(f"the sweep did not end in {self._failures} commands")
+            self._over = True
+        else:
+            self._start()
+
+    def _await(self, fault: Fault) -> None:
+        """Wait for the moment of a fault, drawn anew for each command, or until the sweep is over."""
+        begin = None
+        while not self._over:
+            if begin != self._begin:  # a first command, or one that goes on
+                begin, moment, there = self._begin, self._moment(fault), None
+            if self._made >= moment.rounds and there is None:
+                there = time.monotonic() if moment.rounds else begin
+            stretch = self.start_s / self.timeline.reached_s[0]
+            if there is not None and time.monotonic() >= there + stretch * moment.delay_s:
+                return
+            self._tick()
+
+    def _moment(self, fault: Fault) -> Moment:
+        fraction = fault.fraction
+        if self._made > self._made_before:  # the same command goes on: only what is left of it remains
+            low = self.timeline.reached_s[min(self._made, len(self.timeline.reached_s)) - 1]
+            begin, end = self.timeline.spans_s.get(fault.place, (0.0, self.timeline.end_s))
+            return self.timeline.at(max(low, begin) + fraction * max(0.0, end - max(low, begin)))
+        return self.timeline.draw(fault.place, fraction, self._made)
+
+    def _wait(self, seconds: float) -> None:
+        """Wait some seconds, or until the command has ended."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and self._process.poll() is None:
+            time.sleep(POLL_S)
+
+    # ---- the faults
+
+    def _strike(self, outcome: Outcome) -> None:
+        """Let a fault happen."""
+        self._before, self._struck_s = self.sweep.progress(), None
+        happens = {
+            kinds.KILL: self._kill, kinds.CUT: self._cut, kinds.STOP: self._stop, kinds.CLOCK: self._step_clock,
+            kinds.FULL: self._fill, kinds.TWO: self._second_driver,
+        }[outcome.fault.kind]  # fmt: skip
+        outcome.moment_s, outcome.rounds = round(time.monotonic() - self._begin, 2), self._made
+        if happens(outcome):
+            outcome.hit, self._outcome, self._struck_s = True, outcome, time.monotonic()
+            self._progress_s = time.monotonic()
+
+    def _victims(self, fault: Fault) -> list[psutil.Process]:
+        """Return the processes of the fault's place; wait for the first one, unless the command ends before."""
+        while self._process.poll() is None:
+            if fault.place == "mlflow":
+                assert self.server is not None
+                victims = self.server.processes()
+            else:
+                victims = processes(self._process.pid).get(fault.place, [])
+            if victims:
+                return victims
+            time.sleep(POLL_S)
+        return []
+
+    def _kill(self, outcome: Outcome) -> bool:
+        if outcome.fault.place == "mlflow":
+            return self._restart_server(outcome)
+        victims = self._victims(outcome.fault)
+        if not victims:
+            return False
+        victim = victims[int(outcome.fault.pick * len(victims))]
+        outcome.where = _name(victim)
+        try:
+            victim.kill()
+        except psutil.Error:
+            return False
+        return True
+
+    def _restart_server(self, outcome: Outcome) -> bool:
+        assert self.server is not None
+        assert self.server_shim is not None
+        outcome.where = outcome.where or "mlflow server"
+        self.server.stop()
+        for process in kin(str(self.server_shim.path)):  # a worker outlives a server that died alone
+            with suppress(psutil.Error):
+                process.kill()
+        time.sleep(outcome.fault.lasts_s)
+        self.server.start()
+        return True
+
+    def _cut(self, outcome: Outcome) -> bool:
+        fault, shim = outcome.fault, self.server_shim if outcome.fault.place == "mlflow" else self.shim
+        assert shim is not None
+        shim.arm(fault.change, [victim.pid for victim in self._victims(fault)], fault.after)
+        while not shim.struck() and self._process.poll() is None:
+            self._before = self.sweep.progress()
+            time.sleep(POLL_S / 3)
+        shim.disarm()
+        if not shim.struck():
+            return False
+        outcome.where = shim.where().replace(str(self.sweep.folder), "")
+        if fault.place == "mlflow":
+            self._restart_server(outcome)
+        return True
+
+    def _stop(self, outcome: Outcome) -> bool:
+        victims = self._victims(outcome.fault)
+        if victims and outcome.fault.place != "mlflow":
+            victims = [victims[int(outcome.fault.pick * len(victims))]]
+        outcome.where = ", ".join(sorted({_name(victim) for victim in victims}))
+        with suppress(psutil.Error):
+            for victim in victims:
+                victim.suspend()
+            time.sleep(outcome.fault.lasts_s)
+        for victim in victims:
+            with suppress(psutil.Error):
+                victim.resume()
+        return bool(victims)
+
+    def _step_clock(self, outcome: Outcome) -> bool:
+        """Step the clock and kill the driver soon after, twice, so that Tune has states of both times."""
+        outcome.where = f"{outcome.fault.step_s:+.0f} s"
+        self.shim.step_clock(outcome.fault.step_s)
+        self._wait(2.0)
+        self._process.kill()
+        outcome.exits.append(self._process.wait())
+        self._start()
+        self._wait(1.3 * self.start_s)
+        self._process.kill()
+        return True
+
+    def _fill(self, outcome: Outcome) -> bool:
+        outcome.where = f"no room below the results for {outcome.fault.lasts_s:.0f} s"
+        self.shim.fill(True)
+        self._wait(outcome.fault.lasts_s)
+        self.shim.fill(False)
+        return True
+
+    def _second_driver(self, outcome: Outcome) -> bool:
+        """Start a second driver of the sweep beside the first, or, after a kill of the first, two at the same time."""
+        while not self.sweep.begun():
+            if self._process.poll() is not None:
+                return False
+            time.sleep(POLL_S)
+        together = outcome.fault.pick < 0.5
+        if together:
+            self._process.kill()
+            outcome.exits.append(self._process.wait())
+            self._start()
+        outcome.where = "two at the same time" if together else "beside the first"
+        pair = [self._process, self.sweep.resume()]
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            codes = [process.poll() for process in pair]
+            if None not in codes or any(codes):
+                break
+            time.sleep(POLL_S)
+        pair.sort(key=lambda process: process.poll() not in (None, 0))  # either may have locked the folder first
+        self._process, loser = pair
+        if loser.poll() != 2:
+            self.problems.append(f"the second driver ended with {loser.poll()} instead of 2")
+            loser.kill()
+        return True
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return process.name()
+    except psutil.Error:
+        return "a process that has ended"
+
+
+def signal_name(code: int | None) -> str:
+    """Return an exit code in words."""
+    if code is None:
+        return "hung"
+    return signal.Signals(-code).name if code < 0 else str(code)
