@@ -32,7 +32,7 @@ MIN_RESERVE_BYTES = 16 * MIB
 # Bytes, measured. A metric is a name and a number in JSON, or a cell of a CSV file; a scheduled device is four numbers
 # of a round's schedule.
 METRIC, CELL, SCHEDULED, LINE, RUN = 45, 20, 60, 100, 8_000
-TUNE_LINE, TUNE_TRIAL = 700, 8_000  # what Tune adds to a line of result.json, and a trial's share of Tune's state
+TUNE_LINE, TUNE_TRIAL = 700, 14_000  # what Tune adds to a line of result.json, and a trial's share of Tune's state
 DATABASE, ROW, SETTING = 950_000, 300, 190  # MLflow's SQLite file: empty, each metric of a round, each parameter
 TRACE, PIXEL, TABLES, SETTINGS = 31_000, 53, 30_000, 130  # MLflow's artifacts of a run beside the weights
 RAY_PROCESS = 100_000  # the logs of each of Ray's processes

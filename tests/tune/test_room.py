@@ -118,6 +118,7 @@ def test_the_driver_says_each_thing_once(disks, sweep_room) -> None:
 def test_the_driver_does_not_look_more_often_than_each_second(sweep_room, monkeypatch) -> None:
     looks: list[str] = []
     monkeypatch.setattr(module, "free_bytes", lambda folder: looks.append(folder) or 10**12)
+    monkeypatch.setattr(module, "CHECK_S", 1000.0)
     watch, _ = watching(sweep_room)
     with watch:
         for _ in range(100):
