@@ -358,15 +358,15 @@ def test_a_try_that_does_not_lower_the_objective_is_not_kept(method):
     fleet, _ = random_round(0, num_devices=3, num_edges=2, scheduled=1)
     twins = fleet.take([1, 1])
     work = Workload(model_bits=448 * 8192)
-    for seed in range(20):
-        start, end = (
-            HFEL(0, tries, start="random", method=method).assign(twins, work, [0, 1], np.random.default_rng(seed))
-            for tries in (0, 12)
-        )
-        if start[0] != start[1]:
-            break
-    assert start[0] != start[1]
-    np.testing.assert_array_equal(end, start)
+
+    def assign(tries, seed):
+        return HFEL(0, tries, start="random", method=method).assign(
+            twins, work, [0, 1], np.random.default_rng(seed)
+        ).tolist()  # fmt: skip
+
+    seed = next(seed for seed in range(20) if len(set(assign(0, seed))) == 2)  # the twins start at different edges
+    # Each further try may exchange them once more, so that a kept tie would show after some number of tries.
+    assert {tuple(assign(tries, seed)) for tries in range(1, 9)} == {tuple(assign(0, seed))}
 
 
 @pytest.mark.parametrize("method, solves", [("newton", False), ("cvxpy", True)])
