@@ -56,15 +56,18 @@ def client_of(uri: str) -> Any:
 
 
 def quoted(text: str) -> str:
-    """Return a text as a string of MLflow's search language, which has two kinds of quotes and no escapes.
+    """Return a text as a string of MLflow's search language, which has two kinds of quotes.
 
     Raises:
-        ConfigError: the text has both kinds.
+        ConfigError: the text has both kinds, or it ends with a backslash, which would escape the quote.
     """
     for mark in ("'", '"'):
-        if mark not in text:
+        if mark not in text and not text.endswith("\\"):
             return f"{mark}{text}{mark}"
-    raise ConfigError(f"{one_line(text)}: MLflow cannot search a name with both kinds of quotes; rename its folder")
+    raise ConfigError(
+        f"{one_line(text)}: MLflow cannot search a name with both kinds of quotes or with a backslash at its end; "
+        "rename its folder"
+    )
 
 
 def make_database(path: Path) -> None:
