@@ -8,7 +8,7 @@ from typing import Any
 
 import ray
 from ray.rllib.algorithms.dqn.dqn import DQN, DQNConfig
-from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.core import COMPONENT_ENV_RUNNER, DEFAULT_MODULE_ID
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from hflray import checkpoint
@@ -68,8 +68,11 @@ class D3QN(DQN):  # type: ignore[misc]
             ConfigError: `path` holds no such checkpoint, or one of another version.
         """
         state = checked_state(Path(path))
-        self.set_state(restore(state))
+        of_rllib = restore(state)
+        self.set_state(of_rllib)
         runner: WholeEpisodeRunner = self.env_runner
+        # RLlib has just set the runner's count of steps, on which ε depends, to that of metrics that it restored later.
+        runner.set_state(of_rllib[COMPONENT_ENV_RUNNER])
         spaces = runner.env.single_observation_space, runner.env.single_action_space
         self.local_replay_buffer.load_state_dict(state, spaces)
         runner.set_generators(state["generators"])
