@@ -28,7 +28,7 @@ print(last.groupby("scheduler")[[metrics.ACCURACY, metrics.TOTAL_ENERGY_J, metri
 run = sweep.runs[0]
 schedule = run.rounds.set_index("round")["devices"]
 for number, devices in schedule.items():
-    print(f"{run.name}, round {number}: devices {devices.tolist()}")
+    print(f"{run.name}, round {number}: devices {[int(device) for device in devices]}")
 
 # %% The configuration of a run is an object with the same keys as the YAML file.
 print(f"H = {run.config.scheduling.num_scheduled}, L = {run.config.training.local_iterations}")
