@@ -85,7 +85,7 @@ def test_the_estimate_measures_a_bounded_part_of_the_work(monkeypatch) -> None:
 
     monkeypatch.setattr(preflight, "DeviceHost", Host)
     file = load_sweep(None, [*SMALL[2:], "fleet.num_devices=1", "scheduling.num_scheduled=1",
-                             "scheduling.num_clusters=1", "data.samples_per_device=1400",
+                             "scheduling.num_clusters=1", "data.samples_per_device=1400", "data.partition=iid",
                              "training.local_iterations=1000000"])  # fmt: skip
     trials = expand(file)
     text = estimate(file, trials, check_trials(trials, "experiment", measure=False), cpus=1)

@@ -280,7 +280,7 @@ def test_a_folder_of_any_name_is_tracked_and_found_again(results, name) -> None:
     assert run.name == SCRIPT
 
 
-def test_a_name_with_both_quotes_cannot_be_searched() -> None:
-    assert module.quoted("it's") == '"it\'s"'
-    with pytest.raises(ConfigError, match="both kinds of quotes; rename its folder"):
-        module.quoted("""a'"b""")
+@pytest.mark.parametrize("name", ["""a'"b""", "x\\"])
+def test_a_name_that_cannot_be_searched_is_refused(name) -> None:
+    with pytest.raises(ConfigError, match="both kinds of quotes or with a backslash at its end; rename its folder"):
+        module.quoted(name)
