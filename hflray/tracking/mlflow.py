@@ -97,7 +97,7 @@ def check_database(path: Path) -> None:
     problem = ""
     try:
         with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as database:
-            answer = str(database.execute("PRAGMA quick_check(1)").fetchone()[0])
+            answer = " ".join(str(database.execute("PRAGMA quick_check(1)").fetchone()[0]).split())  # one line
             problem = "" if answer == "ok" else answer
     except sqlite3.OperationalError:  # it is locked or cannot be read, which MLflow reports itself
         return
