@@ -31,12 +31,19 @@ def test_double():
 """
 
 
+# Options for the whole suite must not reach the forks.
+SETTINGS = """
+[tool.pytest.ini_options]
+addopts = "-n auto --dist loadfile --strict-markers"
+"""
+
+
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """Return a repository with one module and its mirror test."""
     root = tmp_path / "repository"
     for name, text in (("hflray/__init__.py", ""), ("hflray/small.py", SMALL), ("tests/__init__.py", ""),
-                       ("tests/test_small.py", ITS_TEST)):  # fmt: skip
+                       ("tests/test_small.py", ITS_TEST), ("pyproject.toml", SETTINGS)):  # fmt: skip
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
     subprocess.run(["git", "init", "-q"], cwd=root, check=True)

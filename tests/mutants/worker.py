@@ -34,7 +34,11 @@ ROOT = Path(__file__).parents[2]
 JIT = "hflray.allocation.kernels.jit"
 KERNELS = {"kernel", "vector_kernel", "shared"}  # the decorators of kernels
 OUR_OWN = ("hflray", "tests")
-FLAGS = ("-x", "-q", "--tb=line", "--no-header", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-seed=0")
+# The options of pyproject.toml are left out, because a fork runs its tests by itself and not in further processes.
+FLAGS = (
+    *("-o", "addopts=", "-m", "not slow and not cluster and not gpu", "-p", "no:xdist", "-p", "no:cacheprovider"),
+    *("-x", "-q", "--tb=line", "--no-header", "--hypothesis-seed=0"),
+)
 
 
 @dataclass
