@@ -52,7 +52,7 @@ def explain(error: ValidationError, model: type[BaseModel], prefix: str = "") ->
             if location[-1] == 1:
                 continue
             location = location[:-1]
-        setting = one_line(prefix + ".".join(str(part) for part in location))
+        setting = one_line(prefix + ".".join(str(part) or "''" for part in location))
         message, value = one_line(item["msg"].removeprefix("Value error, ")), item["input"]
         section, field = _locate(model, location)
         if item["type"] in ("extra_forbidden", "invalid_key"):

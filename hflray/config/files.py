@@ -152,7 +152,7 @@ def _check_extent(node: yaml.Node, extents: dict[int, tuple[int, int] | None]) -
 
 def read_mapping(path: str | Path) -> dict[str, Any]:
     """Return the mapping that a YAML file holds; an empty file gives an empty mapping. Raises ConfigError."""
-    name = one_line(path)
+    name = one_line(path) if str(path).strip() else repr(str(path))
     try:
         with Path(path).open(encoding="utf-8") as file:
             text = file.read(MAX_CHARACTERS + 1)

@@ -33,7 +33,7 @@ WITHIN_S = 20.0
 STOP_AFTER_S = 120.0  # of the wall, on a busy machine
 MORE_BYTES = 6 * 2**30  # address space that a case may add, so that a defect cannot fill the machine's memory
 # A complete line: the setting, a colon, what is wrong, and a word that says what to do.
-SETTING = re.compile(r"^error: (?P<setting>override '.*'|[^:]{1,400}?)(?: \(|: | \[|, )")
+SETTING = re.compile(r"^error: (?P<setting>override '.*'|\S.{0,400}?)(?: \(|: | \[|, )")
 FIX = re.compile(
     r"\b(accepted|known|available|give|correct|remove|lower|raise|write|use|set|keep|install|save|check|leave|put|move|"
     r"indent|shorten|shrink|quote|change|swap|make|draw|add|rename|reshape|convert|relabel|rescale|enlarge|delete|begin)\b"
@@ -66,12 +66,11 @@ class Ended:
     @property
     def setting(self) -> str:
         """The setting that the first line names, or what the line is about."""
-        match = SETTING.match(self.errors[0]) if self.errors else None
+        line = re.sub(r"^error: trial \(.*?\): ", "error: ", self.errors[0]) if self.errors else ""
+        match = SETTING.match(line)
         text = match["setting"] if match else ""
         if re.fullmatch(r"[a-z_]+(\.[\w/.]+)*", text) and not text.endswith((".yaml", ".npz")):
             return re.sub(r"\.options\..*", ".options", text)
-        if text.startswith("trial"):
-            return "a swept value"
         if text.startswith("override"):
             return "--set"
         return text.split(" ")[0] if text.startswith("--") else "the file"
