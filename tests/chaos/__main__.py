@@ -56,8 +56,8 @@ def _go_on(campaign: Campaign, log: Path, options: argparse.Namespace) -> list[O
     while sum(outcome.hit and outcome.fault.kills for outcome in outcomes) < options.kills:
         if options.until and time.strftime("%H:%M") >= options.until:
             break
-        chain = range(len(outcomes), (len(outcomes) // CHAIN + 1) * CHAIN)
-        made = campaign.run([draw(options.seed, number) for number in chain])
+        begin = len(outcomes)
+        made = campaign.run([draw(options.seed, number) for number in range(begin, begin + CHAIN)])
         outcomes += made
         with log.open("a", encoding="utf-8") as file:
             file.write("".join(f"{outcome.line()}\n" for outcome in made))

@@ -151,13 +151,18 @@ class Campaign:
     # ---- faults
 
     def run(self, faults: Sequence[Fault]) -> list[Outcome]:
-        """Break a new sweep by these faults, go on with it to its end, and compare it with the unbroken run."""
+        """Break a new sweep by these faults, go on with it to its end, and compare it with the unbroken run.
+
+        Returns:
+            The outcomes of the faults that were tried. Later ones, whose moment had not come when the sweep ended, need
+            another sweep; only if that is the first fault, it is tried in vain.
+        """
         number = faults[0].number
         name = f"fault-{number:04d}"
         shutil.rmtree(self.folder / name, ignore_errors=True)
         server = self._running_server() if any(fault.place == "mlflow" for fault in faults) else None
         sweep, shim = self._sweep(name, server.uri if server else None)
-        if server is None and number // CHAIN % FRESH_DATABASES:
+        if server is None and number % FRESH_DATABASES:
             sweep.results.mkdir()
             shutil.copyfile(self.folder / TEMPLATE, sweep.results / "mlflow.db")
         outcomes = [Outcome(fault) for fault in faults]
@@ -167,6 +172,7 @@ class Campaign:
             run.play()
         finally:
             run.end()
+        outcomes = outcomes[: max(1, run.tried)]
         self._start_s = run.start_s
         store = self.folder / "server" / "store"
         database = store / "server.db" if server else sweep.results / "mlflow.db"
@@ -209,6 +215,7 @@ class Run:
         start_s: how long the last start took until its first round, s.
         server, server_shim: the MLflow server of the sweep and the orders to it, or None.
         problems, notes: what happened besides, see `Outcome.lost` and `Outcome.notes`.
+        tried: how many of the faults have had their moment.
     """
 
     sweep: Sweep
@@ -220,6 +227,7 @@ class Run:
     server_shim: Shim | None = None
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    tried: int = 0
 
     def play(self) -> None:
         """Run the sweep, let the faults happen, and go on until a command has ended without an error."""
@@ -232,6 +240,7 @@ class Run:
             if self._over:
                 break
             self._strike(outcome)
+            self.tried += 1
         while not self._over:
             self._tick()
         output = self.sweep.output.read_text(encoding="utf-8", errors="replace")

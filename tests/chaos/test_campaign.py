@@ -73,8 +73,9 @@ def test_one_fault_of_each_kind_and_place_loses_nothing(tmp_path) -> None:
     chosen, outcomes = list(faults.values()), list[Outcome]()
     try:
         while chosen:
-            outcomes += campaign.run(chosen[:CHAIN])
-            del chosen[:CHAIN]
+            made = campaign.run(chosen[:CHAIN])
+            outcomes += made
+            del chosen[: len(made)]
     finally:
         campaign.close()
     assert [(outcome.fault, outcome.lost) for outcome in outcomes if outcome.lost] == []
