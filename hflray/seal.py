@@ -4,9 +4,10 @@ Ray Tune keeps pickles in a sweep's folder, and loading a pickle runs whatever i
 therefore seals ``sweep.json`` and the digests of Tune's files (`hflray.tune.digests`). A seal is an HMAC-SHA-256 with a
 key that only this user has. ``--resume`` lets Tune read its files only if both carry this user's seal.
 
-The key is 32 random bytes as 64 hexadecimal digits in ``$HFLRAY_KEY_FILE``, else ``$XDG_CONFIG_HOME/hflray/key``, else
-``~/.config/hflray/key``. It is made when it is first needed, readable for its owner only. Machines that continue each
-other's sweeps need the same key: copy the file, or let the variable name a file that they share.
+The key is 32 random bytes as 64 hexadecimal digits, with their CRC-32 behind them. It lies in ``$HFLRAY_KEY_FILE``,
+else ``$XDG_CONFIG_HOME/hflray/key``, else ``~/.config/hflray/key``. It is made when it is needed, readable for its
+owner only. Machines that continue each other's sweeps need the same key: copy the file, or let the variable name a file
+that they share.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import os
 import re
 import secrets
 import tempfile
+import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -54,7 +56,7 @@ def user_key() -> bytes | None:
         log.warning("%s cannot be written (%s); sweeps that begin now carry no seal", path, error.strerror)
         return None
     try:
-        text = path.read_text(encoding="ascii").strip()
+        text, *crc = path.read_text(encoding="ascii").split() or [""]
         readers = path.stat().st_mode & 0o077
     except (OSError, ValueError) as error:
         raise ConfigError(
@@ -62,12 +64,16 @@ def user_key() -> bytes | None:
         ) from error
     if readers:
         raise ConfigError(f"{path}: the key of your sweeps is open to other users; close it with: chmod 600 {path}")
-    if not _DIGITS.fullmatch(text):
+    if not _DIGITS.fullmatch(text) or crc not in ([], [_crc(text)]):
         raise ConfigError(
             f"{path}: the key of your sweeps is damaged (64 hexadecimal digits are needed); put it back, or remove it "
             "for a new one: the sweeps so far then continue from their own checkpoints"
         )
     return bytes.fromhex(text)
+
+
+def _crc(digits: str) -> str:
+    return f"{zlib.crc32(digits.encode()):08x}"
 
 
 def _make(path: Path) -> None:
@@ -76,7 +82,8 @@ def _make(path: Path) -> None:
     handle, scratch = tempfile.mkstemp(prefix=".key-", dir=path.parent)  # mkstemp lets only the owner read
     try:
         with os.fdopen(handle, "w", encoding="ascii") as file:
-            file.write(secrets.token_hex(32) + "\n")
+            digits = secrets.token_hex(32)
+            file.write(f"{digits} {_crc(digits)}\n")
         with suppress(FileExistsError):
             os.link(scratch, path)
     finally:

@@ -48,7 +48,7 @@ def test_processes_that_start_together_agree_on_one_key(key) -> None:
     assert len(keys) == 1
 
 
-@pytest.mark.parametrize("content", ["", "abc", "z" * 64, "0" * 63, "\x00" * 64, "é" * 64])
+@pytest.mark.parametrize("content", ["", "abc", "z" * 64, "0" * 63, "\x00" * 64, "é" * 64, "0" * 64 + " 12345678"])
 def test_a_damaged_key_is_an_error_of_one_line(key, content: str) -> None:
     user_key()
     key.write_text(content)
@@ -56,6 +56,13 @@ def test_a_damaged_key_is_an_error_of_one_line(key, content: str) -> None:
         user_key()
     assert str(key) in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_key_of_an_older_hflray_has_no_checksum(key) -> None:
+    made = user_key()
+    assert made is not None
+    key.write_text(made.hex())
+    assert user_key() == made
 
 
 def test_a_key_that_others_can_read_is_refused(key) -> None:

@@ -134,4 +134,4 @@ def program() -> str | None:
     path = Path(sys.argv[0])
     if path.name == "__main__.py" and path.parent.name == "hflray":
         return "python -m hflray"
-    return "hflray" if path.stem == "hflray" else None
+    return "hflray" if path.name in ("hflray", "hflray.exe") else None

@@ -52,7 +52,7 @@ def test_a_full_disk_is_one_line_with_the_command(results, tmp_path, capsys, mon
     assert code == 1
     (line,) = err
     assert line.startswith(f"error: {tmp_path / 'summary.md'}: cannot be written (No space left on device; ")
-    assert line.endswith(f"go on with: python -m hflray.report show tiny --results {results} --out {tmp_path}")
+    assert line.endswith(f"go on with: python -m hflray.report tiny --results {results} --out {tmp_path}")
 
 
 def test_a_figure_that_cannot_be_drawn_is_reported_and_the_other_is_drawn(results, tmp_path, capsys) -> None:

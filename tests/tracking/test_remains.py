@@ -12,6 +12,7 @@ from mlflow import MlflowClient
 
 from hflray import checkpoint
 from hflray.config import ExperimentConfig
+from hflray.errors import DataError
 from hflray.experiment import Experiment
 from hflray.tracking import Ending, FinalModel, Journal, Run, Tracker, default_uri, sync
 from hflray.tracking.remains import remains
@@ -51,10 +52,13 @@ def test_the_tables_and_the_model_come_from_journal_and_checkpoint(tmp_path, con
     assert np.array_equal(np.sort(weights), np.sort(experiment.global_model))
 
 
-def test_a_model_without_its_data_is_left_out_with_a_warning(tmp_path, config, caplog) -> None:
+def test_a_model_without_its_data_is_left_out_with_a_warning(tmp_path, config, caplog, monkeypatch) -> None:
     ended(tmp_path / "sweep", config)
-    journal = tmp_path / "sweep" / "journal" / "t1.jsonl"
-    journal.write_text(journal.read_text().replace("name: digits", "name: /no/such/file.npz"))
+
+    def missing(name: str, root: str | None) -> None:
+        raise DataError(f"{name}: no such file")
+
+    monkeypatch.setattr("hflray.data.load_dataset", missing)
     assert len(remains(Journal(tmp_path / "sweep"), described(tmp_path / "sweep"))) == 1
     assert "t1: its final model cannot be sent" in caplog.text
 

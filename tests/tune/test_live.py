@@ -189,7 +189,7 @@ def test_no_file_is_written_for_a_cluster_or_another_machine(tmp_path, monkeypat
 
 def test_a_folder_that_cannot_be_written_costs_one_warning(tmp_path, monkeypatch: pytest.MonkeyPatch, caplog) -> None:
     monkeypatch.setattr(live.ray, "nodes", lambda: [node(tmp_path)])
-    (tmp_path / f"prom_hflray_{os.getpid()}.part").mkdir()
+    (tmp_path / live.DISCOVERY.format(pid=os.getpid()) / "in the way").mkdir(parents=True)
     with live.discoverable():
         pass
     assert "Prometheus will not find this sweep" in caplog.text
