@@ -31,7 +31,7 @@ from hflray.record import RoundRecord
 from hflray.scenario import Scenario
 from hflray.scheduling import DeviceHistory, RoundContext, Scheduler, build_scheduler, choose_devices
 from hflray.seeding import stream
-from hflray.timeline import Durations, EdgeRule, Hops, Timeline, timeline
+from hflray.timeline import EdgeRule, Timeline, limited
 from hflray.training.aggregate import FloatVector
 from hflray.training.backend import Backend
 from hflray.training.hierarchy import Hierarchy
@@ -251,11 +251,8 @@ class Experiment:
         clock.lap("assign_s")
         allocation = self.allocate(fleet, self.work, devices, assignment)
         cost = round_cost(fleet, self.work, devices, assignment, allocation)
-        happens = None
-        if not self.edge_rule.waits_for_all:
-            samples, hops = fleet.samples[devices], Hops.of(fleet, self.work)
-            durations = Durations.of(cost)
-            happens = timeline(devices, assignment, samples, self.work, durations, hops, rule=self.edge_rule)
+        happens = limited(fleet, self.work, devices, assignment, cost, self.edge_rule)
+        if happens is not None:
             cost = happens.bill(cost, self.work.delay_weight)
         clock.lap("allocate_s")
         return _PlannedRound(index, devices, assignment, allocation, cost, happens, clock.laps, scheduler, inputs)

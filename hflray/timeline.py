@@ -363,6 +363,24 @@ def timeline(
     )
 
 
+def limited(
+    fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray, planned: RoundCost, rule: EdgeRule
+) -> Timeline | None:
+    """Return the timeline of a round whose devices and edges live, or None if the rule waits for all.
+
+    Args:
+        fleet, work: the fleet and the round's work.
+        devices, edges: the scheduled devices and the edge of each, (H,).
+        planned: the bill of the round as planned, which gives the durations.
+        rule: when an edge iteration ends.
+    """
+    if rule.waits_for_all:
+        return None
+    return timeline(
+        devices, edges, fleet.samples[devices], work, Durations.of(planned), Hops.of(fleet, work), rule=rule
+    )
+
+
 def _limits(
     rule: EdgeRule, edges: IntArray, num_edges: int, durations: Durations, planned_s: ArrayLike | None
 ) -> FloatArray:

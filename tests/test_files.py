@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 
 from hflray import files
 from hflray.files import append, append_line, disk_failure, free_bytes, replacing, replacing_folder, size_text, write
+from tests.disks import small_disk_at
 
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -112,13 +112,8 @@ def test_an_append_that_fails_in_its_middle_leaves_no_part(tmp_path, monkeypatch
 @pytest.fixture
 def small_disk(tmp_path) -> Iterator[Path]:
     """Mount a file system of 1 MiB and return its folder."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", place], capture_output=True, check=False)
-    if done.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {done.stderr.decode().strip()}")
-    yield place
-    subprocess.run(["umount", "--lazy", place], check=True)
+    with small_disk_at(tmp_path / "disk", "1m") as place:
+        yield place
 
 
 def test_a_disk_that_is_really_full_changes_no_file(small_disk) -> None:

@@ -20,7 +20,7 @@ from hflray.errors import ConfigError
 from hflray.fleet import Fleet, sample_fleet
 from hflray.report.runs import Run
 from hflray.seeding import stream
-from hflray.timeline import Durations, EdgeRule, Hops, timeline
+from hflray.timeline import EdgeRule, limited
 
 SIMULTANEOUS = 1e-3  # devices whose times differ by at most this share finish together
 BILL_TOLERANCE = 1e-6  # relative difference up to which the recomputed bill equals the logged one
@@ -144,9 +144,8 @@ class Replay:
         allocation = Allocation(np.asarray(row["bandwidth_hz"]), np.asarray(row["cpu_hz"]))
         cost = round_cost(fleet, self.work, chosen, edges, allocation)
         rule = EdgeRule(**self.run.config.clock.edge.model_dump())
-        if not rule.waits_for_all:
-            samples, hops, durations = fleet.samples[chosen], Hops.of(fleet, self.work), Durations.of(cost)
-            happens = timeline(chosen, edges, samples, self.work, durations, hops, rule=rule)
+        happens = limited(fleet, self.work, chosen, edges, cost, rule)
+        if happens is not None:
             cost = happens.bill(cost, self.work.delay_weight)
         logged = float(row[metrics.ROUND_OBJECTIVE])
         if not np.isclose(cost.objective, logged, rtol=BILL_TOLERANCE):

@@ -19,6 +19,7 @@ from hflray import metrics
 from hflray.tracking import Place, Round, Run, Tracker, main
 from hflray.tracking.csv import CSVSink
 from tests.conftest import small_config
+from tests.disks import small_disk_at
 from tests.tracking.diary import until
 
 RUN = Run("t1", "x")
@@ -125,12 +126,7 @@ def test_a_new_metric_widens_the_file_in_one_step(tmp_path, monkeypatch) -> None
 
 def test_a_full_disk_leaves_whole_rows(tmp_path) -> None:
     """The disk is a tmpfs of two pages, and the CSV file takes one of them."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", disk], capture_output=True, check=False)
-    if mounted.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode().strip()}")
-    try:
+    with small_disk_at(tmp_path / "disk", "8k") as disk:
         sink, _ = opened(disk)
         sink.rounds(RUN, [round_of(1)])
         with (disk / "ballast").open("wb", buffering=0) as ballast, suppress(OSError):
@@ -150,8 +146,6 @@ def test_a_full_disk_leaves_whole_rows(tmp_path) -> None:
         (disk / "ballast").unlink()
         sink.rounds(RUN, [round_of(number) for number in range(last + 1, last + 51)])
         assert pd.read_csv(path)["round"].tolist() == list(range(1, last + 51))
-    finally:
-        subprocess.run(["umount", "--lazy", disk], check=False)
 
 
 WRITER = """

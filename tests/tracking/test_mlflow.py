@@ -8,7 +8,6 @@ import json
 import math
 import shutil
 import sqlite3
-import subprocess
 import threading
 import time
 import zlib
@@ -32,6 +31,7 @@ from hflray.tracking import Files, FinalModel, Place, Run, Tracker, default_uri,
 from hflray.tracking import mlflow as module
 from hflray.tracking.view import TAG, view_key
 from tests.conftest import small_config
+from tests.disks import small_disk_at
 from tests.hostile import IMAGE, SCRIPT
 from tests.tracking.diary import until
 
@@ -237,13 +237,8 @@ def test_a_configuration_that_a_kill_has_cut_off_is_written_again(open_tracker, 
 
 def test_a_full_disk_of_the_store_neither_loses_nor_repeats_a_round(tmp_path, monkeypatch, caplog) -> None:
     """The disk is a tmpfs that is full from round 2 to round 4. The sweep's folder is on another disk."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", disk], capture_output=True, check=False)
-    if mounted.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode().strip()}")
     monkeypatch.setattr(sender, "RETRY_AFTER_S", 0.05)
-    try:
+    with small_disk_at(tmp_path / "disk", "8m") as disk:
         tracker = Tracker(default_uri(disk), "tests", "full", tmp_path / "full")
         tracker.start("t1", "squeezed", small_config(), {})
         tracker.round("t1", 1, {"round/objective": 1.0})
@@ -266,8 +261,6 @@ def test_a_full_disk_of_the_store_neither_loses_nor_repeats_a_round(tmp_path, mo
         assert [m.step for m in client.get_metric_history(run_id, "round/objective")] == [1, 2, 3, 4, 5]
         assert [m.step for m in client.get_metric_history(run_id, "edge/299/delay_s")] == [2, 3, 4]
         assert client.get_run(run_id).info.status == "FINISHED"
-    finally:
-        subprocess.run(["umount", "--lazy", disk], check=False)
 
 
 @pytest.mark.parametrize("name", [IMAGE, "it's", 'a"b', "[bold]x[", "a\nb", "50 %"])

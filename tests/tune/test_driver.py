@@ -34,6 +34,7 @@ from hflray.sweep import expand, load_sweep
 from hflray.tracking import default_uri
 from hflray.tune import stopping
 from hflray.tune.callback import slim
+from tests.disks import small_disk_at
 from tests.servers import mlflow_server
 from tests.tune import test_cli
 from tests.tune.test_cli import call
@@ -456,13 +457,8 @@ def test_a_server_that_is_down_for_a_while_gets_every_round_once(sweep, down_s: 
 @pytest.fixture
 def small_disk(tmp_path) -> Iterator[Path]:
     """Mount a file system of 40 MB and return its folder."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", place], capture_output=True, check=False)
-    if done.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {done.stderr.decode().strip()}")
-    yield place
-    subprocess.run(["umount", "--lazy", place], check=True)
+    with small_disk_at(tmp_path / "disk", "40m") as place:
+        yield place
 
 
 @pytest.mark.slow

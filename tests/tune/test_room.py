@@ -25,6 +25,7 @@ from hflray.tracking import journal
 from hflray.tune import room as module
 from hflray.tune import stopping
 from hflray.tune.room import Room, RoomWatch
+from tests.disks import small_disk_at
 from tests.tune import test_cli, test_driver
 from tests.tune.test_cli import call
 from tests.tune.test_driver import ROUNDS, SWEEP, reference_rounds, start
@@ -220,13 +221,8 @@ def test_a_journal_that_cannot_be_written_ends_the_sweep_in_one_line(
 @pytest.fixture
 def small_disk(tmp_path) -> Iterator[Path]:
     """Mount a file system of 60 MiB and return its folder."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=60m", "tmpfs", place], capture_output=True, check=False)
-    if done.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {done.stderr.decode().strip()}")
-    yield place
-    subprocess.run(["umount", "--lazy", place], check=True)
+    with small_disk_at(tmp_path / "disk", "60m") as place:
+        yield place
 
 
 def fill(place: Path, leave_bytes: int = 0) -> None:
