@@ -126,6 +126,10 @@ class Experiment:
         self._scheduler: Scheduler | None = None
         self._scheduler_class: type[Scheduler] = registry.resolve("scheduler", config.scheduling.name)
         self._next: _PlannedRound | None = None
+        if self._scheduler_class.auxiliary is None:
+            self._build_scheduler(None)  # a wrong option is an error before anything starts
+        elif config.scheduling.options:
+            self._build_scheduler(np.zeros(config.fleet.num_devices, dtype=np.intp))
 
     def __enter__(self) -> Self:
         return self
@@ -210,6 +214,7 @@ class Experiment:
             ),
             model_hash=hashlib.sha256(model.tobytes()).hexdigest(),
             wall={},
+            edge_iterations=self.work.edge_iterations,
             timeline=happens,
             changed=next((c["changed"] for c in self.changes if c["after_round"] == index - 1), {}),
         )
@@ -323,14 +328,13 @@ class Experiment:
         if self._scheduler is None:
             if self._scheduler_class.auxiliary is not None and self.clusters is None:
                 self.cluster()
-            self._scheduler = build_scheduler(
-                self.config.scheduling.name,
-                num_devices=self.config.fleet.num_devices,
-                num_scheduled=self.config.scheduling.num_scheduled,
-                clusters=self.clusters,
-                **self.config.scheduling.options,
-            )
+            self._scheduler = self._build_scheduler(self.clusters)
         return self._scheduler
+
+    def _build_scheduler(self, clusters: NDArray[np.intp] | None) -> Scheduler:
+        section, num_devices = self.config.scheduling, self.config.fleet.num_devices
+        counts = {"num_devices": num_devices, "num_scheduled": section.num_scheduled}
+        return build_scheduler(section.name, **counts, clusters=clusters, **section.options)
 
     def cluster(self) -> NDArray[np.intp]:
         """Run Algorithm 2: train the scheduler's auxiliary model on every device, and run K-means on the weights.

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from hflray import metrics
 from hflray.allocation import Allocation
+from hflray.arrays import FloatArray
 from hflray.cost import RoundCost
 from hflray.timeline import Timeline
 
@@ -31,6 +32,7 @@ class RoundRecord:
         wall: measured seconds by phase: schedule_s, assign_s, allocate_s, train_s, evaluate_s. While actors evaluate,
             the driver may schedule, assign and allocate the next round. That time counts for the next round only, and
             evaluate_s excludes it, so that all phases of all rounds add up to the elapsed time.
+        edge_iterations: Q.
         timeline: what happened to each device, if a setting of ``clock`` is on; None: all went as planned.
         changed: settings that differ from the previous round, ``{dotted key: [before, now]}``; see
             `hflray.experiment.Experiment.load_state_dict`.
@@ -48,6 +50,7 @@ class RoundRecord:
     samples_trained: int
     model_hash: str
     wall: dict[str, float]
+    edge_iterations: int = 1
     timeline: Timeline | None = None
     changed: dict[str, list[Any]] = field(default_factory=dict)
 
@@ -80,6 +83,12 @@ class RoundRecord:
             values[metrics.edge_metric(edge, "energy_j")] = float(cost.edge_energy_j[edge])
             values[metrics.edge_metric(edge, "devices")] = float(cost.edge_devices[edge])
         return values
+
+    def spent_j(self) -> FloatArray:
+        """Return what each scheduled device has spent on computing and sending in the round, (H,), J."""
+        if self.timeline is not None:
+            return self.timeline.spent_j
+        return self.edge_iterations * (self.cost.compute_energy_j + self.cost.upload_energy_j)
 
     def schedule(self) -> dict[str, Any]:
         """Return the scheduled devices, their edges and their allocation, as (H,) lists ready for JSON.

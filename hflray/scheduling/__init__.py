@@ -56,7 +56,7 @@ def build_scheduler(name: str, **options: Any) -> Scheduler:
     """Build the scheduler registered as `name`.
 
     Args:
-        name: ``ikc``, ``vkc``, ``fedavg``, or a name added through the entry point group ``hflray.schedulers``.
+        name: a built-in name, such as ``ikc``, or one added through the entry point group ``hflray.schedulers``.
         **options: ``num_devices`` (N), ``num_scheduled`` (H), ``clusters`` (see `Scheduler`), and further options of
             schedulers from other packages.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -159,6 +160,25 @@ def draw(pool: IntArray, count: int, rng: np.random.Generator) -> IntArray:
     if count in (0, len(pool)):
         return pool[:count].copy()
     return np.asarray(rng.choice(pool, count, replace=False), dtype=np.intp)
+
+
+def check_option(name: str, value: Any, least: float, most: float = math.inf, whole: bool = False) -> float:
+    """Return an option of a scheduler, a number from `least` to `most`, or raise a ConfigError that names it.
+
+    Args:
+        name: the name below ``scheduling.options``.
+        value: what was given.
+        least, most: the accepted range; a `most` of infinity stands for any finite number.
+        whole: whether only integers are accepted.
+    """
+    kind = (int, np.integer) if whole else (int, float, np.integer, np.floating)
+    if isinstance(value, kind) and not isinstance(value, bool) and math.isfinite(value) and least <= value <= most:
+        return float(value)
+    accepted = f"{least} or more" if most == math.inf else f"{least} to {most}"
+    raise ConfigError(
+        f"scheduling.options.{name}: got {value!r}; accepted: {'an integer' if whole else 'a number'}, {accepted}; "
+        "correct it, or remove it for its default"
+    )
 
 
 def _count(name: str, value: int) -> int:
