@@ -11,7 +11,7 @@ from hflray import Experiment, Scheduler, load_config
 from hflray.registry import register
 
 
-class RoundRobin(Scheduler):
+class Carousel(Scheduler):
     """Schedule the next H devices in turn, so that every device trains equally often."""
 
     position = 0
@@ -29,7 +29,7 @@ class RoundRobin(Scheduler):
         self.position = state["position"]
 
 
-register("scheduler", "round_robin", RoundRobin)
+register("scheduler", "carousel", Carousel)
 
 # %% Train with both schedulers. Everything else is equal, as a random stream depends on the seed and its name only.
 SETTINGS = [
@@ -38,7 +38,7 @@ SETTINGS = [
 ]  # fmt: skip
 
 turns = {}
-for name in ("round_robin", "fedavg"):
+for name in ("carousel", "fedavg"):
     times_trained = np.zeros(20, dtype=int)
     with Experiment(load_config(None, [*SETTINGS, f"scheduling.name={name}"])) as experiment:
         for record in experiment:

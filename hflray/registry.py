@@ -29,6 +29,14 @@ BUILTIN: dict[Kind, dict[str, str]] = {
         "ikc": "hflray.scheduling.ikc:IKC",
         "vkc": "hflray.scheduling.vkc:VKC",
         "fedavg": "hflray.scheduling.fedavg:FedAvg",
+        "round_robin": "hflray.scheduling.round_robin:RoundRobin",
+        "best_channel": "hflray.scheduling.best_channel:BestChannel",
+        "fastest": "hflray.scheduling.fastest:Fastest",
+        "coverage": "hflray.scheduling.coverage:Coverage",
+        "importance": "hflray.scheduling.importance:Importance",
+        "oort": "hflray.scheduling.oort:Oort",
+        "ucb": "hflray.scheduling.ucb:UCB",
+        "energy_aware": "hflray.scheduling.energy_aware:EnergyAware",
     },
     "assigner": {
         "geographic": "hflray.assignment.geographic:Geographic",
@@ -73,7 +81,7 @@ def register(kind: Kind, name: str, implementation: Any) -> None:
 
     Args:
         kind: what the implementation is.
-        name: the name that a configuration gives, such as ``scheduling.name: round_robin``.
+        name: the name that a configuration gives, such as ``scheduling.name: carousel``.
         implementation: the class or function, with the same contract as the built-in ones.
 
     Raises:

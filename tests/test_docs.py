@@ -66,10 +66,10 @@ def test_the_example_scheduler_runs_through_the_registry(monkeypatch) -> None:
     exec(python_of("howto/scheduler.md"), names)
     (register,) = [block.text for block in blocks(text_of("howto/scheduler.md")) if "register(" in block.text]
     exec(register, names)
-    scheduler = registry.build("scheduler", "round_robin", num_devices=5, num_scheduled=3, clusters=None)
+    scheduler = registry.build("scheduler", "carousel", num_devices=5, num_scheduled=3, clusters=None)
     rng = np.random.default_rng(0)
     assert [scheduler.schedule(rng).tolist() for _ in range(3)] == [[0, 1, 2], [0, 3, 4], [1, 2, 3]]
-    other = registry.build("scheduler", "round_robin", num_devices=5, num_scheduled=3, clusters=None)
+    other = registry.build("scheduler", "carousel", num_devices=5, num_scheduled=3, clusters=None)
     other.load_state_dict(scheduler.state_dict())
     assert other.schedule(rng).tolist() == [0, 1, 4]
 

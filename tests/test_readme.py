@@ -95,7 +95,7 @@ def test_the_names_in_contributing_exist() -> None:
     assert len(targets) > 5
     assert targets <= set(re.findall(r"^([a-z-]+):", makefile, flags=re.M))
     paths = set(re.findall(r"`((?:hflray|tests|docs|cluster|examples|\.ci)/[\w/.]*)`", text)) - {
-        "hflray/scheduling/round_robin.py"
+        "hflray/scheduling/carousel.py"
     }
     assert len(paths) > 10
     assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []

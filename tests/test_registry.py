@@ -39,7 +39,8 @@ class Thing:
 
 
 def test_built_in_names_are_registered():
-    assert registry.names("scheduler") == ["fedavg", "ikc", "vkc"]
+    seeing = {"round_robin", "best_channel", "fastest", "coverage", "ucb", "energy_aware", "importance", "oort"}
+    assert set(registry.names("scheduler")) == {"fedavg", "ikc", "vkc"} | seeing
     assert {"geographic", "random", "best_gain", "hfel"} <= set(registry.names("assigner"))
     assert {"digits", "fashion_mnist", "cifar10", "synthetic"} <= set(registry.names("dataset"))
     assert {"majority", "dirichlet", "iid"} <= set(registry.names("partition"))
@@ -51,7 +52,8 @@ def test_an_unknown_name_is_refused_with_the_known_ones():
     with pytest.raises(ConfigError) as error:
         registry.check("scheduler", "ick", "scheduling.name")
     message = str(error.value)
-    assert message.startswith("scheduling.name: unknown scheduler 'ick'; did you mean 'ikc'?; known: fedavg, ikc, vkc;")
+    assert message.startswith("scheduling.name: unknown scheduler 'ick'; did you mean 'ikc'?; known: ")
+    assert ", fedavg, ikc, " in message
     assert "hflray.schedulers" in message
     assert "\n" not in message
 

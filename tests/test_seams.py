@@ -36,7 +36,7 @@ def test_every_section_has_an_example() -> None:
 
 
 def test_every_named_file_exists() -> None:
-    new = {"round_robin", "widest_edge", "nearest_edge", "line"}
+    new = {"carousel", "widest_edge", "nearest_edge", "line"}
     paths = re.findall(r"`((?:hflray|tests)/[\w/]+\.py)`", TEXT)
     assert len(paths) > 15
     for path in paths:
@@ -45,11 +45,11 @@ def test_every_named_file_exists() -> None:
 
 def test_the_scheduler_takes_turns_and_keeps_its_state(monkeypatch) -> None:
     names = example("A scheduler")
-    monkeypatch.setattr(registry, "resolve", lambda kind, name: names["RoundRobin"])
-    scheduler = registry.build("scheduler", "round_robin", num_devices=5, num_scheduled=3, clusters=None)
+    monkeypatch.setattr(registry, "resolve", lambda kind, name: names["Carousel"])
+    scheduler = registry.build("scheduler", "carousel", num_devices=5, num_scheduled=3, clusters=None)
     rng = np.random.default_rng(0)
     assert [scheduler.schedule(rng).tolist() for _ in range(2)] == [[0, 1, 2], [0, 3, 4]]
-    restored = registry.build("scheduler", "round_robin", num_devices=5, num_scheduled=3, clusters=None)
+    restored = registry.build("scheduler", "carousel", num_devices=5, num_scheduled=3, clusters=None)
     restored.load_state_dict(scheduler.state_dict())
     assert restored.schedule(rng).tolist() == [1, 2, 3]
 

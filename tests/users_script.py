@@ -11,7 +11,7 @@ import hflray
 from hflray import Assigner, Dataset, Experiment, Fleet, RoundRecord, Scheduler, Workload, load_config
 
 
-class RoundRobin(Scheduler):
+class Carousel(Scheduler):
     def schedule(self, rng: np.random.Generator) -> NDArray[np.intp]:
         return np.arange(self.num_scheduled)
 
@@ -29,7 +29,7 @@ def main() -> None:
     assert_type(fleet, Fleet)
     assigner = hflray.build_assigner("hfel", exchanges=300)
     assert_type(assigner, Assigner)
-    scheduler: Scheduler = RoundRobin(num_devices=5, num_scheduled=3)
+    scheduler: Scheduler = Carousel(num_devices=5, num_scheduled=3)
     assert_type(scheduler.schedule(np.random.default_rng(0)), NDArray[np.intp])
     hflray.Experimnt  # type: ignore[attr-defined]  # noqa: B018
-    RoundRobin(num_devices=5.0, num_scheduled=3)  # type: ignore[arg-type]
+    Carousel(num_devices=5.0, num_scheduled=3)  # type: ignore[arg-type]

@@ -22,11 +22,15 @@ class ClusteringBillConfig(Section):
 class SchedulingConfig(Section):
     """Which devices train in a round."""
 
-    name: str = Field("ikc", description="ikc | vkc | fedavg")
+    name: str = Field(
+        "ikc",
+        description="ikc | vkc | fedavg | round_robin | best_channel | fastest | coverage | ucb | energy_aware | "
+        "importance | oort",
+    )
     num_scheduled: int = Field(50, ge=1, description="H, the devices that train in a round")
     num_clusters: int | None = Field(10, ge=1, description="K; null: the number of classes of the data")
     clustering_bill: ClusteringBillConfig = ClusteringBillConfig()
-    options: dict[str, Any] = Field({}, description="further arguments of a scheduler that is not built in")
+    options: dict[str, Any] = Field({}, description="further arguments of the scheduler")
 
     @field_validator("name")
     @classmethod

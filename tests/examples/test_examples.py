@@ -50,7 +50,7 @@ def test_the_own_scheduler_takes_turns(capsys, monkeypatch):
     monkeypatch.setattr(registry, "_ADDED", {})
     run("2_own_scheduler.py")
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["round_robin", "fedavg"] * 2
+    assert [line.split()[0] for line in lines] == ["carousel", "fedavg"] * 2
     assert lines[2].split(maxsplit=1)[1] == str([1] * 20)  # 4 rounds of 5 out of 20 devices
     assert lines[3].split(maxsplit=1)[1] != str([1] * 20)
 

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from hflray.errors import ConfigError
+from hflray.experiment import Experiment
 from hflray.scheduling import ClusterScheduler, Scheduler, build_scheduler
 from hflray.scheduling.base import draw
 from hflray.scheduling.fedavg import FedAvg
 from hflray.scheduling.vkc import VKC
+from tests.conftest import small_config
 
 
 def vkc(labels, h):
@@ -109,3 +111,25 @@ def test_the_counts_are_given_by_name_and_cannot_be_mixed_up(scheduler):
     with pytest.raises(TypeError, match="positional"):
         scheduler(2, 3, [0, 0, 0])
     assert scheduler(num_devices=3, num_scheduled=2, clusters=[0, 0, 0]).num_scheduled == 2
+
+
+@pytest.mark.parametrize("value", [True, "much", None, 1.5, -0.1, float("nan"), float("inf")])
+def test_an_option_outside_its_range_is_named(value):
+    with pytest.raises(ConfigError, match=r"scheduling.options.dropped: got .*; accepted: a number, 0 to 1;"):
+        build_scheduler("importance", num_devices=5, num_scheduled=2, dropped=value)
+    with pytest.raises(ConfigError, match=r"options.window: got 2.5; accepted: an integer, 1 or more;"):
+        build_scheduler("oort", num_devices=5, num_scheduled=2, window=2.5)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("scheduling.name=oort", "scheduling.options={windows: 3}"),
+        ("scheduling.name=ucb", "scheduling.options={exploration: -1}"),
+        ("scheduling.name=ikc", "scheduling.options={exploration: 1}"),
+    ],
+)
+def test_a_wrong_option_is_refused_before_anything_starts(settings):
+    with pytest.raises(ConfigError, match=r"option") as error:
+        Experiment(small_config(*settings))
+    assert "\n" not in str(error.value)

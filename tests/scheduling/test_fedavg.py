@@ -64,7 +64,7 @@ def test_unknown_options_and_names_are_refused():
         build_scheduler("fedavg", num_devices=5, num_schedule=2)
     with pytest.raises(ConfigError, match="option 'num_scheduled' is missing"):
         build_scheduler("fedavg", num_devices=5)
-    with pytest.raises(ConfigError, match="known: fedavg, ikc, vkc"):
+    with pytest.raises(ConfigError, match=r"known: .*fedavg, ikc, "):
         build_scheduler("fedavgg")
 
 

@@ -1,0 +1,77 @@
+"""Energy-aware scheduling by drift plus penalty: a device that has spent more than its budget waits until it has not.
+
+Each device has a virtual queue q, which grows by the joules that it spends in a round and shrinks by its budget. A
+round takes the devices of the largest ``V · D_n / D̄ - q_n · e_n``, with the joules e_n of a round as known in advance.
+A large V prefers devices with many samples, and a small one keeps to the budgets sooner. Averaged over the rounds, the
+queues keep each device's energy at its budget if that is possible (Neely, 2010).
+
+Source: the policy OCEAN of J. Xu, H. Wang: "Client selection and bandwidth allocation in wireless federated learning
+networks: a long-term perspective", IEEE Transactions on Wireless Communications 20 (2021).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hflray.arrays import IntArray
+from hflray.scheduling.base import Scheduler, check_option
+from hflray.scheduling.context import RoundContext
+from hflray.scheduling.ranking import highest, nominal_iteration
+
+
+class EnergyAware(Scheduler):
+    """Schedules devices so that each keeps to an energy budget in the long run.
+
+    Args:
+        num_devices: N.
+        num_scheduled: H.
+        clusters: ignored.
+        budget_j: joules that a device may spend per round on average; None: the mean over the devices of what a round
+            costs them, times H / N, which is what equal turns would cost the average device.
+        samples_weight: V, J²: the weight of a device's samples against its queue; 0 or more.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_devices: int,
+        num_scheduled: int,
+        clusters: ArrayLike | None = None,
+        budget_j: float | None = None,
+        samples_weight: float = 1.0,
+    ) -> None:
+        super().__init__(num_devices=num_devices, num_scheduled=num_scheduled, clusters=clusters)
+        self.budget_j = None if budget_j is None else check_option("budget_j", budget_j, 0)
+        self.samples_weight = check_option("samples_weight", samples_weight, 0)
+        self.queue_j = np.zeros(num_devices)
+
+    def schedule(self, context: RoundContext) -> IntArray:
+        """Return the round's devices, sorted."""
+        _, iteration_j = nominal_iteration(context, self.num_scheduled)
+        round_j = iteration_j * context.work.edge_iterations
+        if self.budget_j is None:
+            self.budget_j = float(round_j.mean()) * self.num_scheduled / self.num_devices
+        samples = context.fleet.samples
+        scores = self.samples_weight * samples / samples.mean() - self.queue_j * round_j
+        candidates = np.flatnonzero(context.available)
+        return np.sort(highest(scores[candidates], candidates, self.num_scheduled, context.rng))
+
+    def observe(self, record: Any) -> None:
+        """Add what each device has spent to its queue, and subtract the budget of every device."""
+        assert self.budget_j is not None
+        self.queue_j[record.devices] += record.spent_j()
+        self.queue_j = np.maximum(self.queue_j - self.budget_j, 0.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the base state, the queues and the budget."""
+        return super().state_dict() | {"queue_j": self.queue_j.tolist(), "budget_j": self.budget_j}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a state of `state_dict`. Raises ConfigError if it is another scheduler's, N's or H's."""
+        super().load_state_dict(state)
+        self.queue_j = np.array(state["queue_j"], dtype=np.float64)
+        self.budget_j = state["budget_j"]

@@ -1,0 +1,47 @@
+"""hflray.scheduling.ucb: every device is tried, the bound by hand, and the state."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from hflray.scheduling import build_scheduler, choose_devices
+from tests.scheduling import toy
+
+FLEET = toy.fleet(np.ones((4, 1)))
+
+
+def test_untried_devices_go_first_and_fast_ones_follow() -> None:
+    scheduler = build_scheduler("ucb", num_devices=4, num_scheduled=2, exploration=0.0)
+    delay_s = np.array([4.0, 1.0, 2.0, 3.0])
+    tried: list[int] = []
+    for index in (1, 2):
+        devices = choose_devices(scheduler, toy.context(FLEET, index))
+        tried += devices.tolist()
+        scheduler.observe(toy.record(devices, delay_s[devices]))
+    assert sorted(tried) == [0, 1, 2, 3]
+    for index in (3, 4, 5):
+        devices = choose_devices(scheduler, toy.context(FLEET, index))
+        assert devices.tolist() == [1, 2]
+        scheduler.observe(toy.record(devices, delay_s[devices]))
+
+
+def test_the_bound_by_hand() -> None:
+    scheduler = build_scheduler("ucb", num_devices=4, num_scheduled=1)
+    scheduler.times = np.array([8, 1, 4, 4])
+    scheduler.total_delay_s = np.array([8.0, 3.9, 12.0, 12.0])
+    scheduler.slowest_s = 4.0
+    # Round 10: means 0.75, 0.025, 0.25, 0.25; bounds √(2 ln 10 / times) = 0.759, 2.146, 1.073, 1.073.
+    assert choose_devices(scheduler, toy.context(FLEET, 10)).tolist() == [1]
+    assert choose_devices(scheduler, toy.context(FLEET, 10, available=[True, False, True, True])).tolist() == [0]
+
+
+def test_a_restored_scheduler_goes_on() -> None:
+    scheduler, other = (build_scheduler("ucb", num_devices=4, num_scheduled=2) for _ in range(2))
+    scheduler.observe(toy.record([0, 3], [1.0, 5.0]))
+    other.load_state_dict(json.loads(json.dumps(scheduler.state_dict())))
+    first, second = (choose_devices(s, toy.context(FLEET, 2)).tolist() for s in (scheduler, other))
+    assert first == second == [1, 2]
+    assert other.slowest_s == pytest.approx(5.0)
