@@ -29,7 +29,7 @@ from hflray.grouping import group_devices
 from hflray.models import ModelKind, build_model, init_vector, size_bits
 from hflray.record import RoundRecord
 from hflray.scenario import Scenario
-from hflray.scheduling import DeviceHistory, RoundContext, Scheduler, build_scheduler, choose_devices
+from hflray.scheduling import DeviceHistory, RoundContext, Scheduler, build_scheduler, choose_devices, looks_back
 from hflray.seeding import stream
 from hflray.timeline import EdgeRule, Timeline, limited
 from hflray.training.aggregate import FloatVector
@@ -117,14 +117,14 @@ class Experiment:
         self.edge_rule = EdgeRule(**config.clock.edge.model_dump())
         self.round = 0
         self.totals = dict.fromkeys(("delay_s", "energy_j", "objective", "message_bits"), 0.0)
-        self.history = DeviceHistory(config.fleet.num_devices)
-        self.record: RoundRecord | None = None  # of the round before; not saved
+        self.record: RoundRecord | None = None  # of the round before, if the scheduler looks back
         self.clusters: NDArray[np.intp] | None = None
         self.clustering: dict[str, float] = {}
         self.reached: dict[str, float] = {}
         self.changes: list[dict[str, Any]] = []  # {"after_round": i, "changed": {dotted key: [before, now]}}
         self._scheduler: Scheduler | None = None
         self._scheduler_class: type[Scheduler] = registry.resolve("scheduler", config.scheduling.name)
+        self.history = DeviceHistory(config.fleet.num_devices, looks_back(self._scheduler_class))
         self._next: _PlannedRound | None = None
         if self._scheduler_class.auxiliary is None:
             self._build_scheduler(None)  # a wrong option is an error before anything starts
@@ -190,8 +190,9 @@ class Experiment:
             self.reached = {name: self.totals[name] for name in ("objective", "delay_s", "energy_j")}
             self.reached["rounds"] = float(index)
         record = replace(after.record, accuracy=accuracy, test_loss=loss, wall=plan.wall | clock.laps)
-        self.record = record if metrics.ACCURACY in scheduler.needs else after.record
-        plan.scheduler.observe(self.record)
+        observed = record if metrics.ACCURACY in scheduler.needs else after.record
+        plan.scheduler.observe(observed)
+        self.record = observed if self.history.kept else None
         return record
 
     def _after(self, plan: _PlannedRound, losses: Losses, model: FloatVector) -> _TrainedRound:
@@ -230,9 +231,9 @@ class Experiment:
             rng=stream(self.config.seed, "schedule", index),
             fleet=fleet,
             work=self.work,
-            available=np.ones(fleet.num_devices, dtype=bool),
+            available=np.broadcast_to(True, fleet.num_devices),
             edges_up=np.ones(fleet.num_edges, dtype=bool),
-            battery_j=np.full(fleet.num_devices, np.inf),
+            battery_j=np.broadcast_to(np.inf, fleet.num_devices),
             class_counts=self.scenario.class_counts,
             record=record,
             **history.arrays(),
@@ -277,7 +278,8 @@ class Experiment:
         try:
             scheduler, record = copy.deepcopy(self.scheduler), after.record
             scheduler.observe(record)
-            context = self._context(self.round + 2, record, after.history, record.totals["delay_s"])
+            seen = record if after.history.kept else None
+            context = self._context(self.round + 2, seen, after.history, record.totals["delay_s"])
             self._next = self._plan(scheduler, context)
         except Exception as error:  # the next round will plan again and raise the error itself
             log.debug("round %d is not planned ahead: %s", self.round + 2, error)
@@ -359,7 +361,11 @@ class Experiment:
         ``global_model`` is a NumPy array, and all other values are ready for JSON. Random generators have no state
         here, because every random stream is a function of the seed and the round.
         """
-        return {
+        past: dict[str, Any] = {}
+        if self.history.kept:
+            record = None if self.record is None else self.record.state_dict()
+            past = {"history": self.history.state_dict(), "record": record}
+        return past | {
             "version": STATE_VERSION,
             "config": self.resolve().model_dump(mode="json"),
             "round": self.round,
@@ -370,7 +376,6 @@ class Experiment:
             "reached": dict(self.reached),
             "changes": [dict(change) for change in self.changes],
             "scheduler": None if self._scheduler is None else self._scheduler.state_dict(),
-            "history": self.history.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], may_change: Collection[str] = ()) -> None:
@@ -401,9 +406,10 @@ class Experiment:
         if changed:
             self.changes.append({"after_round": self.round, "changed": changed})
         self.clusters = None if state["clusters"] is None else np.array(state["clusters"], dtype=np.intp)
-        self.history, self.record = DeviceHistory(self.config.fleet.num_devices), None
-        if "history" in state:  # states of hflray 0.1 lack it
+        self.history, self.record = DeviceHistory(self.config.fleet.num_devices, self.history.kept), None
+        if self.history.kept and state.get("record") is not None:
             self.history.load_state_dict(state["history"])
+            self.record = RoundRecord.of_state(state["record"])
         self._scheduler = self._next = None
         if state["scheduler"] is not None:
             self.scheduler.load_state_dict(state["scheduler"])

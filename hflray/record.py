@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -10,9 +12,12 @@ from numpy.typing import NDArray
 
 from hflray import metrics
 from hflray.allocation import Allocation
-from hflray.arrays import FloatArray
+from hflray.arrays import FloatArray, packed, unpacked
 from hflray.cost import RoundCost
+from hflray.errors import ConfigError
 from hflray.timeline import Timeline
+
+PARTS: dict[str, type[Any]] = {"allocation": Allocation, "cost": RoundCost, "timeline": Timeline}  # of a record
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,3 +109,36 @@ class RoundRecord:
             "cpu_hz": self.allocation.cpu_hz.tolist(),
             **more,
         }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the record with every bit, ready for JSON."""
+        return {part.name: _saved(getattr(self, part.name)) for part in fields(self)}
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any]) -> RoundRecord:
+        """Return the record of `state_dict`. Raises ConfigError if another hflray has written it."""
+        values = {name: _restored(value) for name, value in state.items()}
+        try:
+            parts = {name: kind(**values[name]) for name, kind in PARTS.items() if values.get(name) is not None}
+            values |= {name: math.nan for name in ("accuracy", "test_loss") if values.get(name) is None}
+            return cls(**(values | parts))
+        except TypeError as error:
+            raise ConfigError(
+                f"state: the record of its last round is of another hflray ({error}); resume with that version"
+            ) from error
+
+
+def _saved(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return packed(value)
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    return {part.name: _saved(getattr(value, part.name)) for part in fields(value)} if is_dataclass(value) else value
+
+
+def _restored(saved: Any) -> Any:
+    if isinstance(saved, dict):
+        return unpacked(saved) if "base64" in saved else {name: _restored(value) for name, value in saved.items()}
+    return saved

@@ -23,6 +23,7 @@ __all__ = [
     "choose_devices",
     "cluster_devices",
     "clustering_cost",
+    "looks_back",
 ]
 
 
@@ -33,16 +34,16 @@ def choose_devices(scheduler: Scheduler, context: RoundContext) -> IntArray:
         ConfigError: it chose another number of devices than min(H, available), or a device twice, or one that does not
             exist or is not available.
     """
-    alone = next(iter(inspect.signature(scheduler.schedule).parameters), "") == "rng"
-    devices = np.asarray(scheduler.schedule(context.rng if alone else context))
-    name, available = type(scheduler).__name__, np.flatnonzero(context.available)
-    expected = min(scheduler.num_scheduled, len(available))
+    devices = np.asarray(scheduler.schedule(context.rng if _takes_rng(type(scheduler)) else context))
+    name, available = type(scheduler).__name__, context.available
+    expected = min(scheduler.num_scheduled, int(available.sum()))
     if devices.ndim != 1 or (devices.size and devices.dtype.kind not in "iu") or len(devices) != expected:
         raise ConfigError(
             f"scheduling.name: {name} returned {devices.dtype} of shape {devices.shape} in round {context.round}; "
             f"accepted: {expected} indices of devices; mend its method schedule"
         )
-    refused = devices[~np.isin(devices, available)]
+    exists = (devices >= 0) & (devices < len(available))
+    refused = devices[~(exists & available[np.where(exists, devices, 0)])]
     if refused.size or len(np.unique(devices)) != len(devices):
         reason = f"device {refused[0]}, which is not available" if refused.size else "a device twice"
         raise ConfigError(
@@ -50,6 +51,16 @@ def choose_devices(scheduler: Scheduler, context: RoundContext) -> IntArray:
             "of those that are available; mend its method schedule"
         )
     return np.sort(devices).astype(np.intp)
+
+
+def looks_back(kind: type[Scheduler]) -> bool:
+    """Return whether a class of schedulers may look at the past rounds in its context."""
+    return kind.looks_back and not _takes_rng(kind)
+
+
+def _takes_rng(kind: type[Scheduler]) -> bool:
+    """Return whether `schedule` wants the generator alone, as in hflray 0.1."""
+    return list(inspect.signature(kind.schedule).parameters)[1:2] == ["rng"]
 
 
 def build_scheduler(name: str, **options: Any) -> Scheduler:

@@ -37,6 +37,10 @@ class Scheduler(ABC):
     """What is computed only on request: ``loss`` (the context's `last_loss` and `last_utility`), and ``accuracy`` (in
     the context's and the observed `record`; without it, the next round is planned while actors evaluate)."""
 
+    looks_back: ClassVar[bool] = True
+    """Whether `schedule` looks at the context's `record` or at what it remembers of devices (`participation` to
+    `edge_of`). For a class that says False, and for one whose `schedule` takes ``rng``, neither is kept or saved."""
+
     def __init__(
         self, *, num_devices: int, num_scheduled: int, clusters: ArrayLike | Sequence[ArrayLike] | None = None
     ):

@@ -6,6 +6,8 @@ device scheduling for federated learning at the wireless edge", IEEE Transaction
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 
 from hflray.arrays import IntArray
@@ -16,6 +18,8 @@ from hflray.scheduling.ranking import best_edges, highest
 
 class BestChannel(Scheduler):
     """Schedules the available devices whose best gain is the largest. Without fading these are always the same."""
+
+    looks_back: ClassVar[bool] = False
 
     def schedule(self, context: RoundContext) -> IntArray:
         """Return the round's devices, sorted."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from hflray.arrays import BoolArray, FloatArray, IntArray
+from hflray.arrays import BoolArray, FloatArray, IntArray, packed, unpacked
 from hflray.cost import Workload
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
@@ -35,7 +35,7 @@ class RoundContext:
         last_utility: Oort's |B|·√(Σ loss² / |B|) of the same losses, (N,); NaN as above.
         last_delay_s: its computing and upload in an edge iteration then, (N,), s; NaN if it never counted.
         edge_of: its edge then, (N,); -1 if it never counted.
-        record: the record of the round before; None in the first.
+        record: the record of the round before; None in the first, and for classes that do not look back.
     """
 
     round: int
@@ -56,13 +56,18 @@ class RoundContext:
     record: Any | None
 
     def __post_init__(self) -> None:
-        for name in ("available", "edges_up", "battery_j", "class_counts", *_FIELDS):
+        for name in ("available", "edges_up", "battery_j", "class_counts", *_NEVER):
             view = np.asarray(getattr(self, name)).view()
             view.flags.writeable = False
             object.__setattr__(self, name, view)
 
 
-_FIELDS = ("participation", "last_round", "last_loss", "last_utility", "last_delay_s", "edge_of")
+# What is remembered of a device, with its value before the device has counted.
+_NEVER: dict[str, np.generic] = {
+    **{name: np.intp(0) for name in ("participation", "last_round")},
+    **{name: np.float64("nan") for name in ("last_loss", "last_utility", "last_delay_s")},
+    "edge_of": np.intp(-1),
+}
 
 
 class DeviceHistory:
@@ -70,13 +75,21 @@ class DeviceHistory:
 
     Args:
         num_devices: N.
+        kept: whether anything is remembered; without, nothing is copied or saved, and no device has ever counted.
     """
 
-    def __init__(self, num_devices: int) -> None:
-        self.participation = np.zeros(num_devices, dtype=np.intp)
-        self.last_round = np.zeros(num_devices, dtype=np.intp)
-        self.last_loss, self.last_utility, self.last_delay_s = (np.full(num_devices, np.nan) for _ in range(3))
-        self.edge_of = np.full(num_devices, -1, dtype=np.intp)
+    participation: IntArray
+    last_round: IntArray
+    last_loss: FloatArray
+    last_utility: FloatArray
+    last_delay_s: FloatArray
+    edge_of: IntArray
+
+    def __init__(self, num_devices: int, kept: bool = True) -> None:
+        self.num_devices, self.kept = num_devices, kept
+        for name, never in _NEVER.items():
+            one = np.broadcast_to(never, num_devices)
+            setattr(self, name, one.copy() if kept else one)
 
     def after(
         self,
@@ -95,8 +108,11 @@ class DeviceHistory:
             delay_s: computing and upload of each in an edge iteration, (n,), s.
             losses: mean loss and utility by device; empty if they were not computed.
         """
-        new = DeviceHistory(0)
-        for name in _FIELDS:
+        if not self.kept:
+            return self
+        new = DeviceHistory(self.num_devices, kept=False)
+        new.kept = True
+        for name in _NEVER:
             setattr(new, name, getattr(self, name).copy())
         new.participation[devices] += 1
         new.last_round[devices] = round_index
@@ -107,25 +123,20 @@ class DeviceHistory:
 
     def arrays(self) -> dict[str, Any]:
         """Return the attributes as `RoundContext` takes them."""
-        return {name: getattr(self, name) for name in _FIELDS}
+        return {name: getattr(self, name) for name in _NEVER}
 
-    def state_dict(self) -> dict[str, list[Any]]:
-        """Return the rows of the devices that have counted, ready for JSON; NaN becomes None."""
+    def state_dict(self) -> dict[str, Any]:
+        """Return the rows of the devices that have counted, ready for JSON (`hflray.arrays.packed`)."""
         devices = np.flatnonzero(self.participation)
-        rows: dict[str, Sequence[Any]] = {name: getattr(self, name)[devices].tolist() for name in _FIELDS}
-        return {"devices": devices.tolist()} | {
-            name: [None if value != value else value for value in values] for name, values in rows.items()
-        }
+        return {"devices": packed(devices)} | {name: packed(getattr(self, name)[devices]) for name in _NEVER}
 
-    def load_state_dict(self, state: Mapping[str, Sequence[Any]]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state of `state_dict`. Raises ConfigError if a device of the state does not exist."""
-        devices = np.asarray(state["devices"], dtype=np.intp)
-        if devices.size and (devices.min() < 0 or devices.max() >= len(self.participation)):
+        devices = unpacked(state["devices"])
+        if devices.size and (devices.min() < 0 or devices.max() >= self.num_devices):
             raise ConfigError(
                 f"history: device {devices.max()} of the state does not exist; accepted: 0 to "
-                f"{len(self.participation) - 1}; the state is damaged, use an earlier checkpoint"
+                f"{self.num_devices - 1}; the state is damaged, use an earlier checkpoint"
             )
-        for name in _FIELDS:
-            values = np.array([np.nan if value is None else value for value in state[name]], dtype=np.float64)
-            array = getattr(self, name)
-            array[devices] = values.astype(array.dtype)
+        for name in _NEVER:
+            getattr(self, name)[devices] = unpacked(state[name])

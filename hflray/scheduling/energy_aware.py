@@ -12,7 +12,7 @@ networks: a long-term perspective", IEEE Transactions on Wireless Communications
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -34,6 +34,8 @@ class EnergyAware(Scheduler):
             costs them, times H / N, which is what equal turns would cost the average device.
         samples_weight: V, J²: the weight of a device's samples against its queue; 0 or more.
     """
+
+    looks_back: ClassVar[bool] = False
 
     def __init__(
         self,

@@ -6,6 +6,8 @@ heterogeneous resources in mobile edge", IEEE ICC 2019, with H devices in place 
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 
 from hflray.arrays import IntArray
@@ -16,6 +18,8 @@ from hflray.scheduling.ranking import highest, nominal_iteration
 
 class Fastest(Scheduler):
     """Schedules the available devices of the shortest nominal edge iteration (`nominal_iteration`)."""
+
+    looks_back: ClassVar[bool] = False
 
     def schedule(self, context: RoundContext) -> IntArray:
         """Return the round's devices, sorted."""

@@ -7,7 +7,7 @@ networks", IEEE Transactions on Communications 68 (2020).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from hflray.scheduling.context import RoundContext
 
 class RoundRobin(Scheduler):
     """Schedules the next H devices that answer, from the device after the last one that was scheduled."""
+
+    looks_back: ClassVar[bool] = False
 
     position = 0
 

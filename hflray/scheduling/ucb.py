@@ -9,7 +9,7 @@ with the largest delay observed so far, so that it lies between 0 and 1.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -29,6 +29,8 @@ class UCB(Scheduler):
         clusters: ignored.
         exploration: weight of the confidence bound, 0 or more; 2 is that of UCB1 (Auer et al., 2002).
     """
+
+    looks_back: ClassVar[bool] = False
 
     def __init__(
         self, *, num_devices: int, num_scheduled: int, clusters: ArrayLike | None = None, exploration: float = 2.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from typing import Any, ClassVar
@@ -12,6 +13,7 @@ import pytest
 from hflray import registry
 from hflray.errors import ConfigError
 from hflray.experiment import Experiment
+from hflray.record import RoundRecord
 from hflray.scheduling import DeviceHistory, RoundContext, Scheduler
 from tests.conftest import small_config
 
@@ -45,11 +47,24 @@ class Judge(Watcher):
     needs: ClassVar[frozenset[str]] = frozenset({"accuracy"})
 
 
+class Echo(Watcher):
+    """Schedules the devices of the round before, shifted by the energy of its first device."""
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+
+    def schedule(self, context: RoundContext) -> np.ndarray:
+        SEEN.append(("schedule", context))
+        if context.record is None:
+            return np.arange(self.num_scheduled)
+        shift = 1 + int(context.record.spent_j()[0] * 1e9) % 5
+        return np.sort((context.record.devices + shift) % self.num_devices)
+
+
 @pytest.fixture(autouse=True)
 def register(monkeypatch: pytest.MonkeyPatch) -> None:
     SEEN.clear()
     table = dict(registry._table("scheduler"))
-    table |= {name.lower(): f"{__name__}:{name}" for name in ("Watcher", "Judge", "Liar")}
+    table |= {name.lower(): f"{__name__}:{name}" for name in ("Watcher", "Judge", "Liar", "Echo")}
     monkeypatch.setattr(registry, "_table", lambda kind: table if kind == "scheduler" else _tables[kind])
 
 
@@ -108,11 +123,71 @@ def test_planning_ahead_and_resuming_change_no_bit(ray_session: None) -> None:
     assert experiment.scheduler.observed == 3
     first = watched()
     first.run_round()
-    state = json.loads(json.dumps({k: v for k, v in first.state_dict().items() if k != "global_model"}))
-    resumed = watched()
-    resumed.load_state_dict(state | {"global_model": first.global_model})
+    resumed = resume(first, watched())
     assert [record.model_hash for record in resumed] == hashes[1:]
     assert resumed.scheduler.observed == 3
+
+
+def resume(experiment: Experiment, other: Experiment) -> Experiment:
+    """Load an experiment's state, as a checkpoint would have written it, into another one; return that one."""
+    rest = {name: value for name, value in experiment.state_dict().items() if name != "global_model"}
+    other.load_state_dict(json.loads(json.dumps(rest, allow_nan=False)) | {"global_model": experiment.global_model})
+    return other
+
+
+def bits(value: Any) -> Any:
+    """Return a value with every float and array by its bits; wall-clock times are left out."""
+    if dataclasses.is_dataclass(value):
+        return {part.name: bits(getattr(value, part.name)) for part in dataclasses.fields(value) if part.name != "wall"}
+    if isinstance(value, dict):
+        return {name: bits(one) for name, one in value.items()}
+    if isinstance(value, np.ndarray):
+        return (str(value.dtype), value.shape, value.tobytes())
+    return float(value).hex() if isinstance(value, float) else value
+
+
+@pytest.mark.parametrize(
+    "more", [(), ("allocation.method=equal", "clock.edge.deadline=0.9", "training.edge_iterations=3")]
+)
+@pytest.mark.parametrize("name", ["echo", "judge"])
+def test_the_record_is_the_same_after_a_resume(name: str, more: tuple[str, ...]) -> None:
+    """A scheduler that reads the record chooses the same devices, and every field of the record has the same bits."""
+    overrides = (f"scheduling.name={name}", *more)
+    unbroken = list(Experiment(small_config(*overrides)))
+    seen = [bits(context.record) for kind, context in SEEN if kind == "schedule"]
+    assert (seen[2]["timeline"] is None) == (not more)
+    first = Experiment(small_config(*overrides))
+    first.run_round()
+    first.run_round()
+    SEEN.clear()
+    records = list(resume(first, Experiment(small_config(*overrides))))
+    assert records[0].devices.tolist() == unbroken[2].devices.tolist()
+    assert [bits(context.record) for kind, context in SEEN if kind == "schedule"] == [seen[2]]
+
+
+def test_a_record_of_another_version_is_refused() -> None:
+    experiment = Experiment(small_config("scheduling.name=echo", "max_rounds=1"))
+    state = next(iter(experiment)).state_dict()
+    del state["cost"]["delay_s"]
+    with pytest.raises(ConfigError, match=r"another hflray .*delay_s"):
+        RoundRecord.of_state(state)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "ikc", "ucb"])
+def test_nothing_is_kept_for_schedulers_that_never_look_back(name: str) -> None:
+    experiment = Experiment(small_config(f"scheduling.name={name}", "max_rounds=1"))
+    list(experiment)
+    assert experiment.record is None
+    assert all(array.strides == (0,) for array in experiment.history.arrays().values())  # one value for all devices
+    assert experiment.history.participation.shape == (12,)
+    assert not {"history", "record"} & set(experiment.state_dict())
+    assert {"history", "record"} <= set(_after_a_round("oort").state_dict())
+
+
+def _after_a_round(name: str) -> Experiment:
+    experiment = Experiment(small_config(f"scheduling.name={name}"))
+    experiment.run_round()
+    return experiment
 
 
 def test_a_history_survives_json() -> None:
