@@ -278,8 +278,8 @@ class Experiment:
         try:
             scheduler, record = copy.deepcopy(self.scheduler), after.record
             scheduler.observe(record)
-            seen = record if after.history.kept else None
-            context = self._context(self.round + 2, seen, after.history, record.totals["delay_s"])
+            last_record = record if after.history.kept else None
+            context = self._context(self.round + 2, last_record, after.history, record.totals["delay_s"])
             self._next = self._plan(scheduler, context)
         except Exception as error:  # the next round will plan again and raise the error itself
             log.debug("round %d is not planned ahead: %s", self.round + 2, error)
