@@ -192,7 +192,7 @@ class Experiment:
         record = replace(after.record, accuracy=accuracy, test_loss=loss, wall=plan.wall | clock.laps)
         observed = record if metrics.ACCURACY in scheduler.needs else after.record
         plan.scheduler.observe(observed)
-        self.record = observed if self.history.kept else None
+        self.record = observed if self.history.remembers else None
         return record
 
     def _after(self, plan: _PlannedRound, losses: Losses, model: FloatVector) -> _TrainedRound:
@@ -278,7 +278,7 @@ class Experiment:
         try:
             scheduler, record = copy.deepcopy(self.scheduler), after.record
             scheduler.observe(record)
-            last_record = record if after.history.kept else None
+            last_record = record if after.history.remembers else None
             context = self._context(self.round + 2, last_record, after.history, record.totals["delay_s"])
             self._next = self._plan(scheduler, context)
         except Exception as error:  # the next round will plan again and raise the error itself
@@ -362,7 +362,7 @@ class Experiment:
         here, because every random stream is a function of the seed and the round.
         """
         past: dict[str, Any] = {}
-        if self.history.kept:
+        if self.history.remembers:
             record = None if self.record is None else self.record.state_dict()
             past = {"history": self.history.state_dict(), "record": record}
         return past | {
@@ -406,8 +406,8 @@ class Experiment:
         if changed:
             self.changes.append({"after_round": self.round, "changed": changed})
         self.clusters = None if state["clusters"] is None else np.array(state["clusters"], dtype=np.intp)
-        self.history, self.record = DeviceHistory(self.config.fleet.num_devices, self.history.kept), None
-        if self.history.kept and state.get("record") is not None:
+        self.history, self.record = DeviceHistory(self.config.fleet.num_devices, self.history.remembers), None
+        if self.history.remembers and state.get("record") is not None:
             self.history.load_state_dict(state["history"])
             self.record = RoundRecord.of_state(state["record"])
         self._scheduler = self._next = None

@@ -75,7 +75,7 @@ class DeviceHistory:
 
     Args:
         num_devices: N.
-        kept: whether anything is remembered; without, nothing is copied or saved, and no device has ever counted.
+        remembers: whether anything is remembered; without, nothing is copied or saved, and no device has ever counted.
     """
 
     participation: IntArray
@@ -85,11 +85,11 @@ class DeviceHistory:
     last_delay_s: FloatArray
     edge_of: IntArray
 
-    def __init__(self, num_devices: int, kept: bool = True) -> None:
-        self.num_devices, self.kept = num_devices, kept
+    def __init__(self, num_devices: int, remembers: bool = True) -> None:
+        self.num_devices, self.remembers = num_devices, remembers
         for name, never in _NEVER.items():
             one = np.broadcast_to(never, num_devices)
-            setattr(self, name, one.copy() if kept else one)
+            setattr(self, name, one.copy() if remembers else one)
 
     def after(
         self,
@@ -108,10 +108,10 @@ class DeviceHistory:
             delay_s: computing and upload of each in an edge iteration, (n,), s.
             losses: mean loss and utility by device; empty if they were not computed.
         """
-        if not self.kept:
+        if not self.remembers:
             return self
-        new = DeviceHistory(self.num_devices, kept=False)
-        new.kept = True
+        new = DeviceHistory(self.num_devices, remembers=False)
+        new.remembers = True
         for name in _NEVER:
             setattr(new, name, getattr(self, name).copy())
         new.participation[devices] += 1
