@@ -26,7 +26,8 @@ from hflray.config import MUTABLE, ExperimentConfig, flatten
 from hflray.cost import RoundCost, Workload, round_cost
 from hflray.errors import ConfigError, DivergedError
 from hflray.grouping import group_devices
-from hflray.models import ModelKind, build_model, init_vector, size_bits
+from hflray.models import build, init_vector, size_bits
+from hflray.problem import Problem
 from hflray.record import RoundRecord
 from hflray.scenario import Scenario
 from hflray.scheduling import DeviceHistory, RoundContext, Scheduler, build_scheduler, choose_devices, looks_back
@@ -103,13 +104,11 @@ class Experiment:
         keep_actors: bool = False,
     ) -> None:
         self.scenario = scenario or Scenario.build(config)
-        dataset = self.scenario.dataset
+        self.problem = Problem.of(self.scenario.dataset, config)
         samples = self.scenario.fleet.samples
-        self.backend = Backend(
-            config, dataset.image_shape, dataset.num_classes, samples, cpus, gpus, settled, keep_actors
-        )
+        self.backend = Backend(config, self.problem, samples, cpus, gpus, settled, keep_actors)
         self._config = config.model_copy(update={"training": self.backend.training})
-        model = build_model("hfl", dataset.image_shape, dataset.num_classes)
+        model = build(self.problem)
         self.global_model = init_vector(model, stream(config.seed, "model"))
         self.work = Workload.of(config, size_bits(model))
         self.allocate = partial(allocate_round, method=config.allocation.method, coupling=config.allocation.coupling)
@@ -350,7 +349,7 @@ class Experiment:
             self.scenario,
             self.work,
             self._scheduler_class.auxiliary,
-            lambda model, data, vector: self.hierarchy.train_each(self.job(model, "clustering"), data, vector),
+            lambda problem, data, vector: self.hierarchy.train_each(self.job(problem, "clustering"), data, vector),
         )
         self.clusters, self.clustering = grouping.clusters, grouping.bill
         return self.clusters
@@ -414,10 +413,10 @@ class Experiment:
         if state["scheduler"] is not None:
             self.scheduler.load_state_dict(state["scheduler"])
 
-    def job(self, model: ModelKind, stream_name: str = "batches") -> LocalJob:
-        """Return the job that trains `model` on devices, with kernel and threads settled (see `resolve`)."""
+    def job(self, problem: Problem | None = None, stream_name: str = "batches") -> LocalJob:
+        """Return the job that trains for `problem`, by default the experiment's; see `resolve`."""
         self.resolve()
-        return self.backend.job(model, stream_name)
+        return self.backend.job(problem, stream_name)
 
 
 def _identical(first: tuple[object, ...], second: tuple[object, ...]) -> bool:

@@ -18,14 +18,15 @@ from hflray.config import ExperimentConfig
 from hflray.cost import Workload
 from hflray.data import preprocess
 from hflray.data.partition import majority_classes
-from hflray.models import ModelKind, build_model, init_vector, size_bits
+from hflray.models import build, init_vector, mini_problem, size_bits
+from hflray.problem import Problem
 from hflray.scenario import Scenario
 from hflray.scheduling import cluster_devices, clustering_cost
 from hflray.seeding import stream
 from hflray.training.local import DeviceData
 
 # A function that trains a model on every device from one vector of weights, (P,), and returns all weights, (N, P).
-TrainEach = Callable[[ModelKind, DeviceData, NDArray[np.float32]], NDArray[np.float32]]
+TrainEach = Callable[[Problem, DeviceData, NDArray[np.float32]], NDArray[np.float32]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,13 +58,15 @@ def group_devices(
     dataset = scenario.dataset
     if auxiliary == "mini":
         inputs = preprocess(dataset.x_train, config.data.preprocess, stream(config.seed, "mini-inputs"))
-        module = build_model("mini", (1, *inputs.shape[2:]), dataset.num_classes)
+        problem = mini_problem(Problem.of(dataset, config))
+        module = build(problem)
         vector, bits = init_vector(module, stream(config.seed, "mini-model")), float(size_bits(module))
-        trained = train_each("mini", scenario.device_data(inputs), vector)
+        trained = train_each(problem, scenario.device_data(inputs), vector)
     else:
-        module = build_model("hfl", dataset.image_shape, dataset.num_classes)
+        problem = Problem.of(dataset, config)
+        module = build(problem)
         vector, bits = init_vector(module, stream(config.seed, "model")), work.model_bits
-        trained = train_each("hfl", scenario.device_data(), vector)
+        trained = train_each(problem, scenario.device_data(), vector)
     count = config.scheduling.num_clusters or dataset.num_classes
     clusters = cluster_devices(trained, count, config.seed)
     truth = majority_classes(scenario.parts, dataset.y_train, dataset.num_classes)

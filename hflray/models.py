@@ -8,6 +8,7 @@ or activation. Our widths return its Table I sizes, 448 KB and 882 KB (docs/desi
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hflray.errors import ConfigError, DataError, HflrayError
+from hflray.problem import ModelSpec, Problem
 
 MIN_IMAGE_SIZE = 16  # two 5×5 convolutions and poolings reduce 16×16 to 1×1, and 15×15 to nothing
 MAX_PARAMETERS = 250_000_000  # 1 GB of weights
@@ -25,6 +27,7 @@ BITS_PER_PARAMETER = 32
 BITS_PER_KB = 8 * 1024
 
 ModelKind = Literal["hfl", "mini"]
+MINI = ModelSpec("mini")
 Vector = NDArray[np.float32]
 
 
@@ -114,6 +117,17 @@ def build_model(kind: ModelKind, image_shape: tuple[int, int, int], num_classes:
         if kind == "mini":
             return MiniCnn(num_classes)
     raise ConfigError(f"model kind: got {kind!r}; accepted: 'hfl' or 'mini'")
+
+
+def build(problem: Problem) -> nn.Module:
+    """Build the network of a problem; see `build_model`."""
+    channels, height, width = problem.input_shape
+    return build_model("mini" if problem.model == MINI else "hfl", (channels, height, width), problem.num_outputs)
+
+
+def mini_problem(problem: Problem) -> Problem:
+    """Return the problem with the mini model on its 1×10×10 inputs in place of the network and the inputs."""
+    return replace(problem, input_shape=MINI_INPUT_SHAPE, model=MINI)
 
 
 def init_vector(module: nn.Module, rng: np.random.Generator) -> Vector:

@@ -140,7 +140,7 @@ def estimate(file: SweepFile, trials: Sequence[Trial], checked: Checked, cpus: i
 
 def _samples_per_second(config: ExperimentConfig, scenario: Scenario) -> float:
     experiment = Experiment(config, scenario=scenario)
-    job = experiment.job("hfl")
+    job = experiment.job()
     job = replace(job, local_iterations=min(job.local_iterations, MEASURED_ITERATIONS))
     data = scenario.device_data()
     if job.kernel == "batched":

@@ -19,8 +19,9 @@ from hflray import metrics
 from hflray.config import ExperimentConfig
 from hflray.errors import NoRoomError
 from hflray.files import MIB, existing, free_bytes, size_text
-from hflray.models import build_model, num_parameters
+from hflray.models import build, num_parameters
 from hflray.preflight import Checked
+from hflray.problem import Problem
 from hflray.results import SweepFolder
 from hflray.scenario import data_key
 from hflray.sweep import SweepFile, Trial
@@ -166,8 +167,8 @@ class _Files:
         """Return the files of one trial. `mlflow` says whether MLflow keeps its data in the results folder."""
         task, rounds, every = find_task(folder.file.task), config.max_rounds, config.checkpoint.every
         dataset = checked.datasets.get(data_key(config))
-        shape = (0, 0, 0) if dataset is None else dataset.image_shape
-        model = 0 if dataset is None else _model_bytes(shape, dataset.num_classes)
+        shape = () if dataset is None else dataset.image_shape
+        model = 0 if dataset is None else _model_bytes(Problem.of(dataset, config))
         state, product = task.saved_bytes(config, model)
         num_kept = min(checkpoints_to_keep(folder.file), rounds // every + 1) if every else 0
         names = len(metrics.PER_ROUND) + 3 * config.fleet.num_edges
@@ -232,8 +233,8 @@ def checkpoints_to_keep(file: SweepFile) -> int:
 
 
 @cache
-def _model_bytes(shape: tuple[int, int, int], num_classes: int) -> int:
-    return 4 * num_parameters(build_model("hfl", shape, num_classes))
+def _model_bytes(problem: Problem) -> int:
+    return 4 * num_parameters(build(problem))
 
 
 def used_bytes(folder: Path) -> int:

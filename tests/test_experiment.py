@@ -273,7 +273,7 @@ def overlapping_experiment(*overrides: str) -> Experiment:
     experiment = Experiment(small_config(*overrides))
     data = experiment.scenario.device_data()
     experiment.backend._hierarchy = OverlappingHierarchy(
-        experiment.job("hfl"), data, experiment.config.training.edge_iterations
+        experiment.job(), data, experiment.config.training.edge_iterations
     )
     return experiment
 

@@ -11,6 +11,7 @@ from hflray.data.partition import majority_classes
 from hflray.experiment import Experiment
 from hflray.grouping import group_devices
 from hflray.models import build_model, init_vector, size_bits
+from hflray.problem import ModelSpec, Problem
 from hflray.seeding import stream
 from tests.conftest import small_config
 
@@ -35,7 +36,7 @@ def test_the_auxiliary_model_is_trained_and_billed(auxiliary: str, shape: tuple[
     ((model, images, vector),) = calls
     module = build_model("mini" if shape else "hfl", shape or dataset.image_shape, dataset.num_classes)
     name = "mini-model" if shape else "model"
-    assert model == ("mini" if shape else "hfl")
+    assert model == Problem(images, dataset.num_classes, model=ModelSpec("mini" if shape else "paper_cnn"))
     assert images == (shape or dataset.image_shape)
     np.testing.assert_array_equal(vector, init_vector(module, stream(config.seed, name)))
     assert grouping.bill["ari"] == metrics.adjusted_rand_index(grouping.clusters, truth)

@@ -46,6 +46,8 @@ WITHIN_A_ROW = {
     *(("experiment", unit) for unit in ("grouping", "record", "scenario")),
     ("grouping", "scenario"),
     *(("rl", unit) for unit in ("checkpoint", "study")),
+    ("models", "problem"),
+    ("problem", "data"),
     *((unit, "errors") for unit in ("registry", "seeding", "metrics", "seal", "terminal")),
     ("seal", "checksum"),
     ("terminal", "files"),

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hflray.errors import HflrayError
+from hflray.problem import Problem
 from hflray.terminal.app import HELP, single
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ FREE_BYTES = GIB  # a data set and its checkpoints need some hundred MB
 FULL_SHARE = 0.95  # Ray does not spill objects to a disk that is fuller
 OPEN_FILES = 4096  # Ray warns below it
 KERNELS = ("native", "channels_last", "eager")
-IMAGES, CLASSES, BATCH = (1, 28, 28), 10, 64  # the measured training step: Fashion-MNIST in the paper's batches
+PROBLEM, BATCH = Problem((1, 28, 28), 10), 64  # the measured training step: Fashion-MNIST in the paper's batches
 MEASURE_S = 0.3
 NAME_WIDTH = 16  # of the longest name of a finding
 MEMORY_FILES = (  # the memory that a container may use, and what it uses: cgroups of version 2 and 1
@@ -227,7 +228,7 @@ def kernels() -> Check:
     try:
         for name in KERNELS:
             try:
-                kernel = sample_kernel(name, IMAGES, CLASSES, BATCH, "float32")  # type: ignore[arg-type]
+                kernel = sample_kernel(name, PROBLEM, BATCH, "float32")  # type: ignore[arg-type]
                 rates[name] = samples_per_second(kernel, BATCH, MEASURE_S)
             except HflrayError as error:
                 failures[name] = str(error)

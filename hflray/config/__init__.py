@@ -19,7 +19,7 @@ from hflray.config.explanations import explain, validate
 from hflray.config.files import flatten, load_config, parse_yaml, read_mapping, set_dotted, split_override, to_yaml
 from hflray.config.learning import LearningConfig, TeacherConfig
 from hflray.config.system import BITS_PER_KB, CostConfig, FleetConfig, dbm_to_w
-from hflray.config.training import MUTABLE, DataConfig, TrainingConfig
+from hflray.config.training import MUTABLE, DataConfig, Kind, TrainingConfig
 
 __all__ = [
     "BITS_PER_KB",
@@ -35,6 +35,7 @@ __all__ = [
     "ExperimentConfig",
     "FleetConfig",
     "IntRange",
+    "Kind",
     "LearningConfig",
     "Range",
     "SchedulingConfig",

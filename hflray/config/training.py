@@ -8,6 +8,8 @@ from pydantic import Field, field_validator, model_validator
 
 from hflray.config.base import MOST_SAMPLES, IntRange, Section, registered
 
+Kind = Literal["classification", "regression", "next_token"]  # the kind of problem that a data set poses
+
 
 class DataConfig(Section):
     """Which data set is used, and which samples each device holds."""

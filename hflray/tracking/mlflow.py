@@ -333,7 +333,7 @@ _model_files: dict[tuple[Any, ...], _ModelFiles] = {}
 def _write_model(model: FinalModel, folder: Path) -> None:
     """Write an MLflow model into the new folder `folder`."""
     module, example = model.module(), model.example()
-    key = (model.dataset.image_shape, model.dataset.num_classes, example.tobytes())
+    key = (model.problem, example.tobytes())
     if key not in _model_files:
         _model_files[key] = _ModelFiles.make(module, example)
     _model_files[key].write(folder, module)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from hflray.data import Dataset
+    from hflray.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -27,17 +28,19 @@ class FinalModel:
         saved: opens the checkpoint's folder, which holds `state`. It is called when the model is sent, because the
             checkpoint may have to be fetched from a storage first.
         dataset: the training data.
+        problem: what was learned, by which network.
     """
 
     saved: Callable[[], AbstractContextManager[str | Path]]
     dataset: Dataset
+    problem: Problem
 
     def module(self) -> torch.nn.Module:
         """Return the network with the checkpoint's weights, in evaluation mode."""
         from hflray import checkpoint  # imported here because torch takes a second to import
-        from hflray.models import build_model, load_vector
+        from hflray.models import build, load_vector
 
-        module = build_model("hfl", self.dataset.image_shape, self.dataset.num_classes)
+        module = build(self.problem)
         with self.saved() as folder:
             load_vector(module, checkpoint.load(Path(folder) / "state")["global_model"])
         return module.eval()

@@ -39,6 +39,8 @@ def remains(journal: Journal, run: Run) -> list[Artifact]:
 def _model(checkpoint: Path, run: Run) -> FinalModel:
     from hflray.config import ExperimentConfig
     from hflray.data import load_dataset
+    from hflray.problem import Problem
 
-    data = ExperimentConfig.model_validate(yaml.safe_load(run.artifacts["config.yaml"])).data
-    return FinalModel(lambda: nullcontext(checkpoint), load_dataset(data.name, root=data.root))
+    config = ExperimentConfig.model_validate(yaml.safe_load(run.artifacts["config.yaml"]))
+    dataset = load_dataset(config.data.name, root=config.data.root)
+    return FinalModel(lambda: nullcontext(checkpoint), dataset, Problem.of(dataset, config))

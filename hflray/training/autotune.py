@@ -30,7 +30,8 @@ from hflray.checksum import checked, stamped
 from hflray.config import TrainingConfig
 from hflray.errors import HflrayError
 from hflray.files import write
-from hflray.models import build_model, init_vector
+from hflray.models import build, init_vector
+from hflray.problem import Problem
 from hflray.training.kernels import Kernel, KernelName, Precision, build_kernel
 from hflray.training.machine import available_cpus, cache_folder, cpu_model, quiet_heap
 from hflray.training.native import compiler, library
@@ -44,18 +45,15 @@ SECONDS = 0.12  # duration of one measurement of one choice
 REPEATS = 5  # measurements of each choice
 ENOUGH = 0.97  # share of the best rate with which a smaller pool or fewer threads are preferred
 
-Shape = tuple[int, int, int]
-
 
 def resolve(
-    config: TrainingConfig, image_shape: Shape, num_classes: int, passes_per_round: int, gpus: float | None = None
+    config: TrainingConfig, problem: Problem, passes_per_round: int, gpus: float | None = None
 ) -> TrainingConfig:
     """Return the configuration with a choice for ``kernel: auto``, ``threads: null`` and ``device: auto``.
 
     Args:
         config: the user's section; a kernel and threads that it names stay.
-        image_shape: channels, height and width of the images.
-        num_classes: the number of classes of the data.
+        problem: what is learned.
         passes_per_round: sample passes of a round, over all devices, edge iterations and local iterations.
         gpus: the number of GPUs that actors may use, on any node; None: those that torch finds in this process.
 
@@ -74,7 +72,7 @@ def resolve(
         kernels: Sequence[KernelName] = ("eager", "channels_last", "native") if config.kernel == "auto" else (kernel,)
         counts = [1, len(available_cpus())] if config.threads is None else [config.threads]
         batch = min(config.batch_size, MAX_BATCH)
-        kernel, threads = choose(kernels, sorted(set(counts)), image_shape, num_classes, batch, config.precision)
+        kernel, threads = choose(kernels, sorted(set(counts)), problem, batch, config.precision)
     return config.model_copy(update={"kernel": kernel, "threads": threads})
 
 
@@ -110,8 +108,7 @@ def _on_gpu(config: TrainingConfig, gpus: float | None) -> dict[str, str]:
 def choose(
     kernels: Sequence[KernelName],
     threads: Sequence[int],
-    image_shape: Shape,
-    num_classes: int,
+    problem: Problem,
     batch_size: int,
     precision: Precision,
 ) -> tuple[KernelName, int]:
@@ -124,7 +121,7 @@ def choose(
         "measured": "kernel",
         "kernels": list(kernels),
         "threads": list(threads),
-        "model": [*image_shape, num_classes, batch_size, precision],
+        "model": [*problem.measured_as, batch_size, precision],
     }
 
     def measure() -> dict[str, float]:
@@ -135,7 +132,7 @@ def choose(
             torch.set_num_threads(threads[0])
             for name in kernels:
                 try:
-                    candidates[name] = sample_kernel(name, image_shape, num_classes, batch_size, precision)
+                    candidates[name] = sample_kernel(name, problem, batch_size, precision)
                 except HflrayError as error:
                     log.info("not measured: %s", error)
             for _ in range(REPEATS):  # the kernels take turns, so that other work on this machine slows all of them
@@ -167,17 +164,15 @@ def _pairs(
     return [(name, count) for name in kernels for count in threads if f"{name}/{count}" in rates]
 
 
-def sample_kernel(
-    name: KernelName, image_shape: Shape, num_classes: int, batch_size: int, precision: Precision
-) -> Kernel:
+def sample_kernel(name: KernelName, problem: Problem, batch_size: int, precision: Precision) -> Kernel:
     """Return a kernel with random data of the right shape, because the values do not matter for its speed."""
     quiet_heap()
     rng = np.random.default_rng(0)
-    module = build_model("hfl", image_shape, num_classes)
-    kernel = build_kernel(name, module, image_shape, 0.01, batch_size, precision)
+    module = build(problem)
+    kernel = build_kernel(name, module, problem, 0.01, batch_size, precision)
     kernel.load(init_vector(module, rng))
-    images = rng.standard_normal((4 * batch_size, *image_shape), dtype=np.float32)
-    kernel.hold(torch.from_numpy(images), torch.from_numpy(rng.integers(0, num_classes, 4 * batch_size)))
+    images = rng.standard_normal((4 * batch_size, *problem.input_shape), dtype=np.float32)
+    kernel.hold(torch.from_numpy(images), torch.from_numpy(rng.integers(0, problem.num_outputs, 4 * batch_size)))
     kernel.step(np.arange(batch_size))
     return kernel
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hflray.config import ExperimentConfig, TrainingConfig
-from hflray.models import ModelKind
+from hflray.problem import Problem
 from hflray.training.autotune import resolve
 from hflray.training.hierarchy import Hierarchy, RayHierarchy, SerialHierarchy
 from hflray.training.local import DeviceData, LocalJob
@@ -28,8 +28,7 @@ class Backend:
 
     Args:
         config: the experiment's configuration.
-        image_shape: channels, height and width of its images.
-        num_classes: the number of classes of its data.
+        problem: what it learns.
         samples: D_n of its devices, (N,).
         cpus: the number of CPUs that it may use; None: all CPUs that Ray knows.
         gpus: the number of GPUs that its actors may use, which may be a part of one; None: all GPUs that Ray knows, or
@@ -44,8 +43,7 @@ class Backend:
     def __init__(
         self,
         config: ExperimentConfig,
-        image_shape: tuple[int, int, int],
-        num_classes: int,
+        problem: Problem,
         samples: NDArray[np.float64],
         cpus: int | None = None,
         gpus: float | None = None,
@@ -55,7 +53,7 @@ class Backend:
         self._keep = keep_actors
         self.training = config.training.model_copy(update=dict(settled or {}))
         self._config, self._samples, self._cpus, self._gpus = config, samples, cpus, gpus
-        self._shape, self._classes = image_shape, num_classes
+        self._problem = problem
         self._hierarchy: Hierarchy | None = None
 
     def settle(self) -> TrainingConfig:
@@ -65,7 +63,7 @@ class Backend:
             HflrayError: see `hflray.training.autotune.resolve`.
         """
         gpus = self.available_gpus()
-        self.training = resolve(self.training, self._shape, self._classes, self._passes_per_round(), gpus=gpus)
+        self.training = resolve(self.training, self._problem, self._passes_per_round(), gpus=gpus)
         return self.training
 
     def take_over(self, saved: TrainingConfig) -> TrainingConfig:
@@ -82,7 +80,7 @@ class Backend:
         Everything must be settled.
         """
         if self._hierarchy is None:
-            job, edge_iterations = self.job("hfl"), self.training.edge_iterations
+            job, edge_iterations = self.job(), self.training.edge_iterations
             if self.training.backend == "serial":
                 self._hierarchy = SerialHierarchy(job, data(), edge_iterations)
             else:
@@ -102,16 +100,14 @@ class Backend:
             self._hierarchy.close()
             self._hierarchy = None
 
-    def job(self, model: ModelKind, stream_name: str = "batches") -> LocalJob:
-        """Return how devices train a model; everything must be settled."""
+    def job(self, problem: Problem | None = None, stream_name: str = "batches") -> LocalJob:
+        """Return how devices train for a problem; None: the experiment's. Everything must be settled."""
         training = self.training
         assert training.kernel != "auto"
         assert training.threads is not None
         assert training.device != "auto"
         return LocalJob(
-            model=model,
-            image_shape=self._shape,
-            num_classes=self._classes,
+            problem=problem or self._problem,
             seed=self._config.seed,
             stream=stream_name,
             local_iterations=training.local_iterations,
@@ -154,14 +150,14 @@ class Backend:
     def pool(self, cpus: int) -> PoolSize:
         """Return the size of the pool on these CPUs, or on the available GPUs; it is measured if left open."""
         training, scheduled = self.training, self._config.scheduling.num_scheduled
-        shape, classes, passes = self._shape, self._classes, self._passes_per_round()
+        problem, passes = self._problem, self._passes_per_round()
         measured = training.autotune and training.num_actors is None and training.devices_per_actor is None
         if training.device == "cuda":
             gpus = self.available_gpus() or 0.0
             at_once = math.ceil(scheduled / max(1.0, gpus))
-            per_gpu = processes_per_gpu(gpu_load(training, shape, classes, at_once), min(1.0, gpus)) if measured else 1
+            per_gpu = processes_per_gpu(gpu_load(training, problem, at_once), min(1.0, gpus)) if measured else 1
             return pool_size(training, scheduled, cpus, gpus, per_gpu)
-        useful = useful_cpus(training, shape, classes, passes, cpus) if measured else cpus
+        useful = useful_cpus(training, problem, passes, cpus) if measured else cpus
         return pool_size(training, scheduled, useful)
 
     def _passes_per_round(self) -> int:

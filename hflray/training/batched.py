@@ -26,9 +26,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
-from torch.nn import functional
 
 from hflray.errors import HflrayError
+from hflray.losses import Loss
 from hflray.models import load_vector
 from hflray.training.aggregate import FloatVector
 from hflray.training.kernels import Precision
@@ -73,6 +73,7 @@ class BatchedTrainer:
 
     Args:
         module: the architecture. The trainer owns and changes it.
+        loss: the loss.
         learning_rate: β.
         device: torch's name of the device that computes.
         precision: the precision of the layers; weights and updates are always float32. On a GPU this also sets
@@ -84,6 +85,7 @@ class BatchedTrainer:
     def __init__(
         self,
         module: torch.nn.Module,
+        loss: Loss,
         learning_rate: float,
         device: str,
         precision: Precision = "float32",
@@ -95,7 +97,8 @@ class BatchedTrainer:
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
         self._module = module.to(self._device)
         self._shapes = {name: parameter.shape for name, parameter in module.named_parameters()}
-        self._gradient = vmap(grad(self._loss))
+        self._loss = loss
+        self._gradient = vmap(grad(self._mean_loss))
         self._graph = graph if on_gpu else False
         self._groups: dict[tuple[int, int], Group] = {}
         self._max_group: int | None = None  # the largest group that the memory holds, once it has been exceeded
@@ -145,7 +148,7 @@ class BatchedTrainer:
         load_vector(self._module, vector)
 
     def logits(self, images: Tensor) -> Tensor:
-        """Return the logits (n, num_classes) of normalised images, on the CPU."""
+        """Return the outputs (n, num_outputs) for normalised inputs, on the CPU."""
         with torch.no_grad(), self._precision():
             scores: Tensor = self._module(images.to(self._device))
         return scores.float().cpu()
@@ -218,10 +221,10 @@ class BatchedTrainer:
         with torch.no_grad():
             torch._foreach_add_(values, [gradients[name] for name in group.parameters], alpha=-self._rate)
 
-    def _loss(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+    def _mean_loss(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
         with self._precision():
             scores = functional_call(self._module, parameters, (x,))
-        losses = functional.cross_entropy(scores.float(), y, reduction="none")
+        losses = self._loss(scores.float(), y, reduction="none")
         return (losses * mask).sum() / mask.sum().clamp(min=1)
 
     def _precision(self) -> torch.autocast | nullcontext[None]:

@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
+from hflray.losses import Loss, find_loss
+from hflray.problem import Problem
 from hflray.training.aggregate import FloatVector
 from hflray.training.native import NativeKernel
 
@@ -36,10 +37,10 @@ class Kernel(Protocol):
         """Hold a device's samples: normalised images (n, C, H, W) float32, and labels (n,) int64."""
 
     def step(self, batch: NDArray[np.int64]) -> None:
-        """Make one SGD step on the mean cross-entropy of the samples at the positions `batch`."""
+        """Make one SGD step on the mean loss of the samples at the positions `batch`."""
 
     def logits(self, x: Tensor) -> Tensor:
-        """Return the logits (n, num_classes) of normalised images."""
+        """Return the outputs (n, num_outputs) for normalised inputs."""
 
 
 class ModuleKernel:
@@ -48,6 +49,7 @@ class ModuleKernel:
     def __init__(
         self,
         module: torch.nn.Module,
+        loss: Loss,
         learning_rate: float,
         batch_size: int,
         channels_last: bool = False,
@@ -64,7 +66,7 @@ class ModuleKernel:
             part.view(parameter.shape)
             for part, parameter in zip(torch.split(self._flat, sizes), self._parameters, strict=True)
         ]
-        self._rate, self._bf16 = learning_rate, bf16
+        self._loss, self._rate, self._bf16 = loss, learning_rate, bf16
         # Only whole batches run compiled. The last batch of an epoch has a different length on every device, and each
         # length would need its own compilation.
         self._compiled_length = batch_size if compiled else -1
@@ -92,7 +94,7 @@ class ModuleKernel:
         run = self._fast if len(batch) == self._compiled_length else self._module
         with self._precision():
             scores = run(self._x[positions])
-        loss = functional.cross_entropy(scores.float(), self._y[positions])
+        loss = self._loss(scores.float(), self._y[positions])
         gradients = torch.autograd.grad(loss, self._parameters)
         with torch.no_grad():
             torch._foreach_add_(self._parameters, gradients, alpha=-self._rate)
@@ -110,7 +112,7 @@ class ModuleKernel:
 def build_kernel(
     name: KernelName,
     module: torch.nn.Module,
-    image_shape: tuple[int, int, int],
+    problem: Problem,
     learning_rate: float,
     batch_size: int,
     precision: Precision,
@@ -118,5 +120,6 @@ def build_kernel(
     """Return the kernel `name` around `module`. The kernel owns and changes the module."""
     bf16 = precision == "bf16"
     if name == "native":
-        return NativeKernel(module, image_shape, learning_rate, bf16)
-    return ModuleKernel(module, learning_rate, batch_size, name != "eager", name == "compiled", bf16)
+        return NativeKernel(module, problem.input_shape, learning_rate, bf16)
+    loss = find_loss(problem.loss)
+    return ModuleKernel(module, loss, learning_rate, batch_size, name != "eager", name == "compiled", bf16)

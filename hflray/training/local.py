@@ -15,10 +15,11 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.nn import functional
 
 from hflray.errors import DivergedError, HflrayError
-from hflray.models import MINI_INPUT_SHAPE, build_model
+from hflray.losses import count_correct, find_loss
+from hflray.models import build
+from hflray.problem import Problem
 from hflray.seeding import stream
 from hflray.training.aggregate import FloatVector, SumVector, weighted
 from hflray.training.batched import BatchedTrainer
@@ -33,9 +34,7 @@ class LocalJob:
     """How devices train. All hosts of an experiment share one job, and it fixes the resulting bits for given data.
 
     Attributes:
-        model: the architecture, "hfl" or "mini".
-        image_shape: (C, H, W) of the training images.
-        num_classes: the number of classes.
+        problem: what is learned, by which network.
         seed: the root seed.
         stream: the name of the random stream that orders the mini-batches.
         local_iterations: L.
@@ -47,9 +46,7 @@ class LocalJob:
         cuda_graph: see `BatchedTrainer`; it does not change the bits.
     """
 
-    model: Literal["hfl", "mini"]
-    image_shape: tuple[int, int, int]
-    num_classes: int
+    problem: Problem
     seed: int
     stream: str = "batches"
     local_iterations: int = 5
@@ -112,8 +109,8 @@ class DeviceHost:
     def __init__(self, job: LocalJob, data: DeviceData) -> None:
         self._job, self._data = job, data
         quiet_heap()
-        module = build_model(job.model, job.image_shape, job.num_classes)
-        shape_in = MINI_INPUT_SHAPE if job.model == "mini" else job.image_shape
+        module, rate = build(job.problem), job.learning_rate
+        self._loss = find_loss(job.problem.loss)
         # This is (x / 255 - mean) / std as one multiplication and one addition.
         std = np.asarray(data.channel_std, dtype=np.float64).reshape(1, -1, 1, 1)
         mean = np.asarray(data.channel_mean, dtype=np.float64).reshape(1, -1, 1, 1)
@@ -123,10 +120,10 @@ class DeviceHost:
         self._kernel: Kernel | None = None
         self._batched: BatchedTrainer | None = None
         if job.kernel == "batched":
-            self._batched = BatchedTrainer(module, job.learning_rate, job.device, job.precision, job.cuda_graph)
+            self._batched = BatchedTrainer(module, self._loss, rate, job.device, job.precision, job.cuda_graph)
             self._batched.hold(data.x, data.y, self._scale, self._shift)
         else:
-            self._kernel = build_kernel(job.kernel, module, shape_in, job.learning_rate, job.batch_size, job.precision)
+            self._kernel = build_kernel(job.kernel, module, job.problem, rate, job.batch_size, job.precision)
 
     def train(self, task: EdgeTask, *edge_models: FloatVector) -> tuple[SumVector, ...]:
         """Train `task.devices[k]` from ``edge_models[k]`` for each k; return each edge's partial sum, (P,) int64.
@@ -188,7 +185,7 @@ class DeviceHost:
                 for device in group:
                     x, y = self._samples(device)
                     parts = [slice(i, i + EVALUATION_BATCH) for i in range(0, len(y), EVALUATION_BATCH)]
-                    each = [functional.cross_entropy(scorer.logits(x[p]), y[p], reduction="none") for p in parts]
+                    each = [self._loss(scorer.logits(x[p]), y[p], reduction="none") for p in parts]
                     loss = torch.cat(each).double().numpy()
                     rows.append((loss.mean(), len(loss) * np.sqrt((loss**2).mean())))
         return np.array(rows, dtype=np.float64).reshape(-1, 2)
@@ -207,8 +204,8 @@ class DeviceHost:
                 part = slice(shard * EVALUATION_BATCH, (shard + 1) * EVALUATION_BATCH)
                 labels = torch.from_numpy(np.array(self._data.y_test[part]))
                 scores = scorer.logits(self._normalise(self._data.x_test[part]))
-                loss = functional.cross_entropy(scores, labels, reduction="sum")
-                results.append((int((scores.argmax(1) == labels).sum()), float(loss)))
+                loss = self._loss(scores, labels, reduction="sum")
+                results.append((count_correct(scores, labels), float(loss)))
         return results
 
     def _normalise(self, images: NDArray[np.uint8] | NDArray[np.float32]) -> torch.Tensor:
@@ -237,7 +234,7 @@ class DeviceHost:
         A GPU would not name the device with an invalid label, and the failed assertion would make the GPU unusable
         for the process.
         """
-        index, classes = self._data.samples_of(device), self._job.num_classes
+        index, classes = self._data.samples_of(device), self._job.problem.num_outputs
         if not len(index):
             raise HflrayError("the device holds no samples; schedule devices that have data")
         labels = self._data.y[index]

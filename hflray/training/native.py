@@ -105,7 +105,7 @@ class NativeKernel:
     """
 
     def __init__(
-        self, module: torch.nn.Module, image_shape: tuple[int, int, int], learning_rate: float, bf16: bool = False
+        self, module: torch.nn.Module, image_shape: tuple[int, ...], learning_rate: float, bf16: bool = False
     ) -> None:
         if not isinstance(module, HflCnn | MiniCnn):
             raise HflrayError(f"training.kernel: native knows no {type(module).__name__}; set it to channels_last")

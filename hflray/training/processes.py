@@ -26,7 +26,9 @@ import torch
 
 from hflray.config import TrainingConfig
 from hflray.errors import HflrayError
-from hflray.models import build_model, init_vector
+from hflray.losses import find_loss
+from hflray.models import build, init_vector
+from hflray.problem import Problem
 from hflray.training.autotune import ENOUGH, MAX_BATCH, WORTH_MEASURING, remembered, sample_kernel, samples_per_second
 from hflray.training.batched import BatchedTrainer
 from hflray.training.kernels import KernelName, Precision
@@ -48,8 +50,7 @@ class Load:
     """
 
     kernel: KernelName
-    image_shape: tuple[int, int, int]
-    num_classes: int
+    problem: Problem
     batch_size: int
     precision: Precision
     device: str = "cpu"
@@ -58,9 +59,7 @@ class Load:
     cuda_graph: bool | None = None
 
 
-def useful_cpus(
-    config: TrainingConfig, image_shape: tuple[int, int, int], num_classes: int, passes_per_round: int, cpus: int
-) -> int:
+def useful_cpus(config: TrainingConfig, problem: Problem, passes_per_round: int, cpus: int) -> int:
     """Return how many of `cpus` CPUs get an actor: all of them, or half if the other half adds no speed.
 
     Nothing is measured, and all CPUs are used, without `autotune`, for small rounds, with several threads, and if
@@ -70,22 +69,20 @@ def useful_cpus(
     if small or not config.autotune or config.threads != 1 or config.kernel in ("compiled", "batched"):
         return cpus
     assert config.kernel != "auto"
-    load = Load(config.kernel, image_shape, num_classes, min(config.batch_size, MAX_BATCH), config.precision)
+    load = Load(config.kernel, problem, min(config.batch_size, MAX_BATCH), config.precision)
     counts = sorted({max(1, cpus // 2), cpus})
     key = {
         "measured": "pool",
         "counts": counts,
-        "model": [*image_shape, num_classes, load.batch_size, config.precision, config.kernel],
+        "model": [*problem.measured_as, load.batch_size, config.precision, config.kernel],
     }
     return _smallest_sufficient(remembered(key, lambda: measure_rates(load, counts)))
 
 
-def gpu_load(config: TrainingConfig, image_shape: tuple[int, int, int], num_classes: int, devices: int) -> Load:
+def gpu_load(config: TrainingConfig, problem: Problem, devices: int) -> Load:
     """Return the workload that is measured for a GPU that trains `devices` devices at once."""
     batch = min(config.batch_size, MAX_BATCH)
-    return Load(
-        "batched", image_shape, num_classes, batch, config.precision, "cuda", devices, cuda_graph=config.cuda_graph
-    )
+    return Load("batched", problem, batch, config.precision, "cuda", devices, cuda_graph=config.cuda_graph)
 
 
 def useful_gpu_processes(load: Load) -> int:
@@ -107,9 +104,18 @@ def useful_gpu_processes(load: Load) -> int:
         "measured": "processes on a GPU",
         "gpu": torch.cuda.get_device_name() if load.device == "cuda" else load.device,
         "counts": counts,
-        "load": asdict(load),
+        "load": _load_key(load),
     }
     return _smallest_sufficient(remembered(key, lambda: measure_rates(load, counts)))
+
+
+def _load_key(load: Load) -> dict[str, Any]:
+    """Return the load as a part of a measurement's key: for the paper's network that of hflray 0.1."""
+    problem = load.problem
+    fields = {name: value for name, value in asdict(load).items() if name != "problem"}
+    fields |= {"image_shape": problem.input_shape, "num_classes": problem.num_outputs}
+    of_0_1 = len(problem.measured_as) == len(problem.input_shape) + 1
+    return fields if of_0_1 else fields | {"problem": problem.measured_as}
 
 
 def measure_rates(load: Load, counts: Sequence[int]) -> dict[str, float]:
@@ -178,12 +184,14 @@ class _Batched:
 
     def __init__(self, load: Load) -> None:
         self._load, rng = load, np.random.default_rng(0)
-        module = build_model("hfl", load.image_shape, load.num_classes)
+        module = build(load.problem)
         self._start = init_vector(module, rng)
-        self._trainer = BatchedTrainer(module, 1e-4, load.device, load.precision, load.cuda_graph)
+        self._trainer = BatchedTrainer(
+            module, find_loss(load.problem.loss), 1e-4, load.device, load.precision, load.cuda_graph
+        )
         self._trainer.hold(
-            rng.integers(0, 256, (GPU_SAMPLES, *load.image_shape), dtype=np.uint8),
-            rng.integers(0, load.num_classes, GPU_SAMPLES),
+            rng.integers(0, 256, (GPU_SAMPLES, *load.problem.input_shape), dtype=np.uint8),
+            rng.integers(0, load.problem.num_outputs, GPU_SAMPLES),
             torch.full((1, 1, 1, 1), 1 / 255),
             torch.zeros(1, 1, 1, 1),
         )
@@ -210,7 +218,7 @@ class _Batched:
 
 def _worker(spec: dict[str, Any]) -> None:
     """Run a measuring process: print "ready", then measure once for each input line, a number of processes."""
-    load = Load(**spec | {"image_shape": tuple(spec["image_shape"])})
+    load = Load(**spec | {"problem": Problem.from_json(spec["problem"])})
     torch.set_num_threads(1)
     if load.devices:
         batched = _Batched(load)
@@ -219,7 +227,7 @@ def _worker(spec: dict[str, Any]) -> None:
             print(batched.rate(int(line)), flush=True)
         return
     claim = CpuClaim()
-    kernel = sample_kernel(load.kernel, load.image_shape, load.num_classes, load.batch_size, load.precision)
+    kernel = sample_kernel(load.kernel, load.problem, load.batch_size, load.precision)
     print("ready", claim.cpu, flush=True)
     for _ in sys.stdin:
         print(samples_per_second(kernel, load.batch_size, SECONDS), flush=True)

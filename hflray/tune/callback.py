@@ -22,6 +22,7 @@ from hflray import metrics
 from hflray.compare import Outcome
 from hflray.files import Failure, append_line, disk_failure, write
 from hflray.preflight import Checked
+from hflray.problem import Problem
 from hflray.progress import SweepProgress
 from hflray.scenario import data_key
 from hflray.sweep import SweepFile, Trial, make_trial
@@ -201,7 +202,8 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
                 self._progress.line(f"{sweep_trial.name}: {self._task.product.label} in {path}")
                 self._tracker.artifact(sweep_trial.name, Files(lambda folder: [path]))
             if saved and self._task.trains_model and dataset is not None:
-                self._tracker.artifact(sweep_trial.name, FinalModel(saved.as_directory, dataset))
+                problem = Problem.of(dataset, sweep_trial.config)
+                self._tracker.artifact(sweep_trial.name, FinalModel(saved.as_directory, dataset, problem))
         self._end(sweep_trial, outcome.error)
         if self.file.tune.population is None:  # in a population other trials may still adopt this trial's state
             slim(trial)

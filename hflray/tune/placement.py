@@ -14,6 +14,7 @@ from typing import Any
 from hflray.config import ExperimentConfig
 from hflray.errors import ConfigError
 from hflray.preflight import Checked
+from hflray.problem import Problem
 from hflray.scenario import data_key
 from hflray.sweep import SweepFile, Trial
 from hflray.tasks import find_task
@@ -43,7 +44,7 @@ class Placement:
         self._file = file
         self._there = float(ray.cluster_resources().get("GPU", 0.0))  # the cluster's GPUs; pickled under this name
         self._devices = {name: config.training.device for name, config in checked.resolved.items()}
-        self._shapes = {key: (data.image_shape, data.num_classes) for key, data in checked.datasets.items()}
+        self._problems = {key: Problem.posed_by(data) for key, data in checked.datasets.items()}
         self._measured: dict[Load, int] = {}
         self._default = 1
         gpu_trials = [trial for trial in trials if self._gpus(trial.config, trial.name)]
@@ -99,8 +100,8 @@ class Placement:
         fixed_size = training.num_actors is not None or training.devices_per_actor is not None
         if not gpus or fixed_size or not training.autotune or training.backend == "serial":
             return None
-        entry = self._shapes.get(data_key(config))
-        if entry is None:
+        problem = self._problems.get(data_key(config))
+        if problem is None:
             return None
-        shape, classes = entry
-        return gpu_load(training, shape, classes, math.ceil(config.scheduling.num_scheduled / max(1.0, gpus)))
+        at_once = math.ceil(config.scheduling.num_scheduled / max(1.0, gpus))
+        return gpu_load(training, problem.configured(config), at_once)

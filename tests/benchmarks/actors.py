@@ -29,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
 from hflray.config import ExperimentConfig, load_config
 from hflray.experiment import Experiment
 from hflray.models import build_model, init_vector, load_vector
+from hflray.problem import Problem
 from hflray.training.hierarchy import RayHierarchy, start_ray
 from hflray.training.local import DeviceHost, LocalJob
 from tests.benchmarks._bare import yardstick_s
@@ -102,7 +103,7 @@ def ahead(config: ExperimentConfig, rounds: int) -> tuple[list[float], list[floa
     both = []
     for may in (True, False):
         experiment = Experiment(config, cpus=1)  # each gets one of the two CPUs
-        job = dataclasses.replace(experiment.job("hfl"), local_iterations=0)
+        job = dataclasses.replace(experiment.job(), local_iterations=0)
         experiment.job = lambda *_, job=job: job  # type: ignore[method-assign, misc]
         if not may:
             experiment._may_look_ahead = lambda _: False  # type: ignore[method-assign]
@@ -142,7 +143,7 @@ def at_once(device: str, devices: int, samples: int, repeats: int, precision: st
                     torch.nn.functional.cross_entropy(module(images[chosen]), labels[chosen]).backward()
                     optimiser.step()
 
-    job = LocalJob("hfl", shape, 10, seed=0, local_iterations=local_iterations, batch_size=batch, kernel="batched",
+    job = LocalJob(Problem(shape, 10), seed=0, local_iterations=local_iterations, batch_size=batch, kernel="batched",
                    device=device, precision=precision)  # type: ignore[arg-type]  # fmt: skip
     data = dataclasses.replace(make_data(), x=x, y=y, index=np.arange(count), offsets=np.arange(0, count + 1, samples))
     host = DeviceHost(job, data)

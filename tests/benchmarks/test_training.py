@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from hflray.models import build_model, init_vector
+from hflray.problem import Problem
 from hflray.training.local import DeviceHost, _torch_threads
 from tests.benchmarks import training
 from tests.training.test_local import make_data, make_job
@@ -85,7 +86,7 @@ def test_the_peers_kernel_in_a_host_gives_the_bits_of_the_peers_step(peers) -> N
     """The host of the row actors-eager ends with the bits of the peers' loop, and reports the kernel `peers`."""
     common, ours = peers("common"), peers("ours")
     job = make_job(
-        model="hfl", image_shape=(1, 28, 28), num_classes=10, local_iterations=2, batch_size=4, kernel="eager",
+        problem=Problem((1, 28, 28), 10), local_iterations=2, batch_size=4, kernel="eager",
         learning_rate=common.LEARNING_RATE,
     )  # fmt: skip
     rng = np.random.default_rng(0)

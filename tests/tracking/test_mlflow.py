@@ -27,6 +27,7 @@ from hflray.config import load_config, to_yaml
 from hflray.data import load_dataset
 from hflray.errors import ConfigError, HflrayError
 from hflray.models import build_model, init_vector, load_vector
+from hflray.problem import Problem
 from hflray.tracking import Files, FinalModel, Place, Run, Tracker, default_uri, read_runs, sender
 from hflray.tracking import mlflow as module
 from hflray.tracking.view import TAG, view_key
@@ -152,7 +153,7 @@ def test_each_run_has_its_own_model_and_the_network_is_traced_once(tmp_path, mon
         sink = module.MLflowSink(Place("http://127.0.0.1:9", "tests", "models", tmp_path))
         sink._client, sink.run_ids = SimpleNamespace(log_artifacts=log_artifacts), {"t1": "r"}
         saved = partial(contextlib.nullcontext, tmp_path / f"saved{seed}")
-        sink.artifact(Run("t1", "t1"), FinalModel(saved, dataset))
+        sink.artifact(Run("t1", "t1"), FinalModel(saved, dataset, Problem.posed_by(dataset)))
         images = torch.rand(3, *dataset.image_shape)
         assert torch.equal(mlflow.pytorch.load_model(str(logged[0]))(images), network(images))
         metadata = mlflow.models.Model.load(str(logged[0]))

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from hflray import checkpoint
 from hflray.data import load_dataset
 from hflray.models import build_model, init_vector, load_vector
+from hflray.problem import Problem
 from hflray.tracking import FinalModel
 
 
@@ -20,7 +21,7 @@ def test_any_tracker_can_store_the_weights_by_name(tmp_path) -> None:
     vector = init_vector(network, np.random.default_rng(3))
     load_vector(network, vector)
     checkpoint.save(tmp_path / "saved" / "state", {"global_model": vector})
-    model = FinalModel(lambda: nullcontext(tmp_path / "saved"), dataset)
+    model = FinalModel(lambda: nullcontext(tmp_path / "saved"), dataset, Problem.posed_by(dataset))
     (path,) = model.write(tmp_path)
     weights = load_file(path)
     assert {name: value.shape for name, value in weights.items()} == {

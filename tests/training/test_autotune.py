@@ -9,9 +9,11 @@ import pytest
 
 from hflray.config import TrainingConfig
 from hflray.errors import HflrayError
+from hflray.problem import Problem
 from hflray.training import autotune
 
 SHAPE = (1, 16, 16)
+PROBLEM = Problem(SHAPE, 3)
 BIG = autotune.WORTH_MEASURING
 
 
@@ -37,14 +39,14 @@ def rates(monkeypatch: pytest.MonkeyPatch, by_choice: dict[str, float], module: 
 def test_named_settings_stay_and_nothing_is_measured(monkeypatch) -> None:
     measurements = rates(monkeypatch, {})
     named = TrainingConfig(kernel="eager", threads=3)
-    assert autotune.resolve(named, SHAPE, 3, BIG) == named
+    assert autotune.resolve(named, PROBLEM, BIG) == named
     assert measurements == []
 
 
 @pytest.mark.parametrize("changes, passes", [({}, BIG - 1), ({"autotune": False}, BIG)])
 def test_small_rounds_and_no_autotune_take_the_fixed_choice(monkeypatch, changes, passes) -> None:
     measurements = rates(monkeypatch, {})
-    resolved = autotune.resolve(TrainingConfig(**changes), SHAPE, 3, passes)
+    resolved = autotune.resolve(TrainingConfig(**changes), PROBLEM, passes)
     assert (resolved.kernel, resolved.threads) == (autotune.fixed_kernel(), 1)
     assert measurements == []
 
@@ -58,7 +60,7 @@ def test_the_fixed_choice_is_native_where_it_can_be_built(tmp_path, monkeypatch)
         monkeypatch.setenv("CC", compiler)
         autotune.library.cache_clear()
         try:
-            assert autotune.resolve(TrainingConfig(), SHAPE, 3, 1).kernel == "channels_last"
+            assert autotune.resolve(TrainingConfig(), PROBLEM, 1).kernel == "channels_last"
         finally:
             autotune.library.cache_clear()
 
@@ -67,34 +69,34 @@ def test_the_fastest_kernel_is_taken_and_more_threads_only_if_they_pay(monkeypat
     monkeypatch.setattr(autotune, "available_cpus", lambda: (0, 1))
     by_choice = {"eager/1": 5.0, "channels_last/1": 8.0, "native/1": 11.0, "native/2": 11.1}
     rates(monkeypatch, by_choice)
-    resolved = autotune.resolve(TrainingConfig(), SHAPE, 3, BIG)
+    resolved = autotune.resolve(TrainingConfig(), PROBLEM, BIG)
     assert (resolved.kernel, resolved.threads) == ("native", 1)
     rates(monkeypatch, by_choice | {"native/2": 15.0})
-    resolved = autotune.resolve(TrainingConfig(), SHAPE, 3, BIG)
+    resolved = autotune.resolve(TrainingConfig(), PROBLEM, BIG)
     assert (resolved.kernel, resolved.threads) == ("native", 2)
 
 
 def test_a_measurement_is_made_once_and_saved(tmp_path, monkeypatch) -> None:
     config = TrainingConfig(batch_size=4, threads=1)
-    first = autotune.resolve(config, SHAPE, 3, BIG)
+    first = autotune.resolve(config, PROBLEM, BIG)
     (path,) = (tmp_path / "hflray" / "autotune").iterdir()
     saved = json.loads(path.read_text())
     assert {"eager/1", "channels_last/1"} <= set(saved["rates"])
     assert saved["of"]["model"] == [*SHAPE, 3, 4, "float32"]
 
     monkeypatch.setattr(autotune, "sample_kernel", lambda *_: pytest.fail("measured again"))
-    assert autotune.resolve(config, SHAPE, 3, BIG) == first
+    assert autotune.resolve(config, PROBLEM, BIG) == first
 
 
 def test_a_damaged_file_is_replaced_by_a_new_measurement(tmp_path) -> None:
     config = TrainingConfig(batch_size=4, threads=1)
-    autotune.resolve(config, SHAPE, 3, BIG)
+    autotune.resolve(config, PROBLEM, BIG)
     (path,) = (tmp_path / "hflray" / "autotune").iterdir()
     whole = path.read_text()
     for damaged in ("", '{"rates": ', whole.replace('"eager/1": ', '"eager/1": 9')):
         assert damaged != whole
         path.write_text(damaged)
-        autotune.resolve(config, SHAPE, 3, BIG)
+        autotune.resolve(config, PROBLEM, BIG)
         assert path.read_text() != damaged
         assert json.loads(path.read_text())["rates"]
 
@@ -103,16 +105,16 @@ def test_without_a_compiler_native_is_no_candidate_and_naming_it_is_an_error(mon
     monkeypatch.setenv("CC", "no-such-compiler")
     autotune.library.cache_clear()
     try:
-        assert autotune.resolve(TrainingConfig(batch_size=4, threads=1), SHAPE, 3, BIG).kernel != "native"
+        assert autotune.resolve(TrainingConfig(batch_size=4, threads=1), PROBLEM, BIG).kernel != "native"
         with pytest.raises(HflrayError, match="C compiler"):
-            autotune.resolve(TrainingConfig(kernel="native"), SHAPE, 3, 1)
+            autotune.resolve(TrainingConfig(kernel="native"), PROBLEM, 1)
     finally:
         autotune.library.cache_clear()
 
 
 def test_the_available_gpus_settle_where_devices_train() -> None:
     def settled(gpus: float | None, **changes) -> tuple[str, str]:
-        resolved = autotune.resolve(TrainingConfig(autotune=False, **changes), SHAPE, 3, 1, gpus)
+        resolved = autotune.resolve(TrainingConfig(autotune=False, **changes), PROBLEM, 1, gpus)
         return resolved.device, resolved.kernel
 
     assert settled(0.5, device="cuda") == settled(2.0, device="auto") == ("cuda", "batched")

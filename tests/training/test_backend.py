@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from hflray.experiment import Experiment
+from hflray.problem import Problem
 from hflray.training import autotune
 from hflray.training import backend as module
 from hflray.training import pool as pool_module
@@ -18,7 +19,7 @@ SHAPE, CLASSES = (1, 28, 28), 10
 
 def make_backend(*overrides: str, **options: object) -> Backend:
     """Return a backend of 12 devices with 1 to 12 samples."""
-    return Backend(small_config(*overrides), SHAPE, CLASSES, np.arange(1, 13), **options)  # type: ignore[arg-type]
+    return Backend(small_config(*overrides), Problem(SHAPE, CLASSES), np.arange(1, 13), **options)  # type: ignore[arg-type]
 
 
 def test_rays_gpus_size_the_pool(ray_session, monkeypatch) -> None:
@@ -48,7 +49,7 @@ def test_settings_that_are_named_or_settled_elsewhere_stay() -> None:
     elsewhere = make_backend(settled={"kernel": "eager", "threads": 2})
     assert (elsewhere.settle().kernel, elsewhere.settle().threads) == ("eager", 2)
     with pytest.raises(AssertionError):
-        make_backend().job("hfl")  # nothing is trained before everything is settled
+        make_backend().job()  # nothing is trained before everything is settled
 
 
 def test_a_saved_run_decides_only_the_settings_that_were_left_open() -> None:

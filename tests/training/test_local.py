@@ -10,6 +10,7 @@ import torch
 
 from hflray.errors import DivergedError, HflrayError
 from hflray.models import build_model, init_vector, load_vector, to_vector
+from hflray.problem import Problem
 from hflray.seeding import stream
 from hflray.training.aggregate import fraction_bits, mean
 from hflray.training.local import EVALUATION_BATCH, DeviceData, DeviceHost, EdgeTask, LocalJob, _batches
@@ -34,7 +35,7 @@ def make_data(sizes: tuple[int, ...] = (7, 5, 3), tests: int = 11) -> DeviceData
 
 
 def make_job(**changes) -> LocalJob:
-    return dataclasses.replace(LocalJob("hfl", SHAPE, 3, seed=1, local_iterations=2, batch_size=4), **changes)
+    return dataclasses.replace(LocalJob(Problem(SHAPE, 3), seed=1, local_iterations=2, batch_size=4), **changes)
 
 
 @pytest.fixture

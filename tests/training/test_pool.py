@@ -6,6 +6,7 @@ import pytest
 import ray
 
 from hflray.errors import HflrayError
+from hflray.problem import Problem
 from hflray.training import pool as pool_module
 from hflray.training.pool import ActorPool, processes_per_gpu
 from hflray.training.processes import Load
@@ -50,7 +51,7 @@ def test_a_pool_can_be_closed_twice(ray_session) -> None:
     assert (pool.devices, pool.edges) == ([], [])
 
 
-LOAD = Load("batched", (1, 16, 16), 3, 4, "float32", "cpu", devices=3)
+LOAD = Load("batched", Problem((1, 16, 16), 3), 4, "float32", "cpu", devices=3)
 
 
 @pytest.fixture

@@ -112,7 +112,7 @@ def test_nothing_is_exported_without_ray(recorder: Recorder, monkeypatch: pytest
 def test_an_actor_counts_the_samples_of_the_record(recorder: Recorder, iteration: str) -> None:
     experiment = Experiment(small_config(f"training.local_iteration={iteration}", "training.local_iterations=3"))
     record = experiment.run_round()
-    worker = DeviceWorker(experiment.job("hfl"), experiment.scenario.device_data())
+    worker = DeviceWorker(experiment.job(), experiment.scenario.device_data())
     worker.watch({"sweep": "s", "trial": "t", "actor": "4"})
     vector = experiment.global_model
     half = len(record.devices) // 2

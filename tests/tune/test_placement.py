@@ -61,7 +61,7 @@ def test_the_measured_number_of_actors_shares_a_gpu(ray_session, monkeypatch) ->
     assert len(placements.to_measure) == 1  # both trials have the same load
     placements.measure()
     ((load, share),) = measured
-    assert (load.devices, load.device, load.image_shape, share) == (6, "cuda", (1, 28, 28), 1.0)
+    assert (load.devices, load.device, load.problem.input_shape, share) == (6, "cuda", (1, 28, 28), 1.0)
     assert placements.bundles(config) == [{"CPU": 0}, *[{"CPU": 0.25, "GPU": 0.25}] * 4]
     unmeasured = config.model_copy(update={"training": config.training.model_copy(update={"batch_size": 5})})
     assert (

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from common import LEARNING_RATE, MEAN, STD, Net, Work, flat, load, serve, step
 
+from hflray.problem import Problem
 from hflray.training.hierarchy import RayHierarchy, SerialHierarchy, start_ray
 from hflray.training.local import DeviceData, LocalJob
 
@@ -118,7 +119,7 @@ def main() -> None:
             return running[setting]
         local_iterations, batch_size, edge_iterations, num_edges = setting
         job = LocalJob(
-            "hfl", (1, 28, 28), 10, seed=0, local_iterations=local_iterations, batch_size=batch_size,
+            Problem((1, 28, 28), 10), seed=0, local_iterations=local_iterations, batch_size=batch_size,
             learning_rate=LEARNING_RATE, kernel="eager" if kernel == "peers" else kernel, precision=precision,
         )  # fmt: skip
         if backend == "serial":

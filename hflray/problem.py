@@ -1,0 +1,102 @@
+"""What is learned: the shapes of the data, the kind of problem, the model and the loss, as one small value.
+
+It is what the training needs to know beside the samples themselves: hosts build their networks from it, measurements
+are made and remembered for it, and it travels to every actor. It therefore holds no arrays, and equal problems are
+equal keys.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from hflray.config import ExperimentConfig, Kind
+    from hflray.data import Dataset
+
+# The loss of each kind of problem, by its name in `hflray.losses`.
+LOSS_OF: dict[Kind, str] = {"classification": "cross_entropy"}
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A network by name.
+
+    Attributes:
+        name: a name of the registry's kind ``model``.
+        options_json: the options of its constructor as JSON with sorted keys, so that the value is hashable.
+    """
+
+    name: str = "paper_cnn"
+    options_json: str = "{}"
+
+    @classmethod
+    def of(cls, name: str, options: Mapping[str, Any] | None = None) -> Self:
+        """Return the network `name` with `options`, which are YAML's values: texts, numbers, lists and mappings."""
+        return cls(name, json.dumps(dict(options or {}), sort_keys=True))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the constructor."""
+        options: dict[str, Any] = json.loads(self.options_json)
+        return options
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is learned.
+
+    Attributes:
+        input_shape: the shape of one input, such as (channels, height, width) of an image.
+        num_outputs: the number of outputs of the network for one input: the classes of a classification.
+        kind: the kind of problem.
+        model: the network.
+        loss: the name of the loss in `hflray.losses`; empty: the one of the kind.
+    """
+
+    input_shape: tuple[int, ...]
+    num_outputs: int
+    kind: Kind = "classification"
+    model: ModelSpec = field(default_factory=ModelSpec)
+    loss: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.loss:
+            object.__setattr__(self, "loss", LOSS_OF[self.kind])
+
+    @classmethod
+    def of(cls, dataset: Dataset, config: ExperimentConfig) -> Self:
+        """Return the problem that an experiment learns from its data set."""
+        return cls.posed_by(dataset).configured(config)
+
+    @classmethod
+    def posed_by(cls, dataset: Dataset) -> Self:
+        """Return the problem that a data set poses to the network and the loss of its kind."""
+        return cls(dataset.image_shape, dataset.num_classes)
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> Self:
+        """Return the problem that `to_json` wrote."""
+        fixed = {"input_shape": tuple(tree["input_shape"]), "model": ModelSpec(**tree["model"])}
+        return cls(**{**tree, **fixed})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the problem as values of JSON."""
+        return asdict(self)
+
+    def configured(self, config: ExperimentConfig) -> Self:
+        """Return the problem of another experiment on the same data."""
+        return self
+
+    @property
+    def measured_as(self) -> list[Any]:
+        """What decides the speed of training, as values of JSON: the key under which measurements are remembered.
+
+        The paper's network has the key of hflray 0.1, whose measurements therefore stay valid.
+        """
+        shapes = [*self.input_shape, self.num_outputs]
+        if self == type(self)(self.input_shape, self.num_outputs):
+            return shapes
+        return [*shapes, self.kind, self.model.name, self.model.options_json, self.loss]
