@@ -51,6 +51,10 @@ BUILTIN: dict[Kind, dict[str, str]] = {
         "fashion_mnist": "hflray.data.datasets:load_fashion_mnist",
         "cifar10": "hflray.data.datasets:load_cifar10",
         "synthetic": "hflray.data.datasets:make_synthetic",
+        "breast_cancer": "hflray.data.tables:load_breast_cancer",
+        "diabetes": "hflray.data.tables:load_diabetes",
+        "friedman1": "hflray.data.tables:make_friedman1",
+        "pydoc_topics": "hflray.data.pydoc:load_pydoc_topics",
     },
     "partition": {
         "majority": "hflray.data.partition:MajorityPartition",

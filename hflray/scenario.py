@@ -36,7 +36,8 @@ class Scenario:
     Attributes:
         dataset: the data set.
         parts: the sample indices of each device, N arrays.
-        class_counts: the number of samples of each class at each device, (N, C).
+        class_counts: the number of samples of each class at each device, (N, C); for data without classes, those of
+            each of `Dataset.strata`.
         fleet: the devices and edges; `samples` are the partition's sizes (docs/design.md, D11).
         notes: remarks for the user, such as a scaled-down range of D_n.
         share: makes the samples of `device_data` travel by reference to a data set that Ray holds already; None leaves
@@ -60,7 +61,7 @@ class Scenario:
         data, count = config.data, config.fleet.num_devices
         dataset = dataset or load_dataset(data.name, root=data.root)
         sizes, note = device_sizes(
-            dataset.y_train,
+            dataset.strata,
             count,
             stream(config.seed, "sizes"),
             default_range=dataset.samples_range,
@@ -70,21 +71,21 @@ class Scenario:
         )
         options = PARTITION_OPTIONS[data.partition](config) if data.partition in PARTITION_OPTIONS else {}
         parts = build_partition(data.partition, **options)(
-            dataset.y_train, count, sizes, stream(config.seed, "partition")
+            dataset.strata, count, sizes, stream(config.seed, "partition")
         )
         fleet = sample_fleet(config.fleet, stream(config.seed, "fleet"))
         return cls(
             dataset=dataset,
             parts=parts,
-            class_counts=label_counts(parts, dataset.y_train, dataset.num_classes),
+            class_counts=label_counts(parts, dataset.strata, dataset.num_strata),
             fleet=fleet.with_samples([len(part) for part in parts]),
-            notes=[note] if note else [],
+            notes=[*(f"{dataset.name}: {remark}" for remark in dataset.notes), *([note] if note else [])],
         )
 
     def device_data(self, x: NDArray[Any] | None = None) -> DeviceData:
         """Return the samples in the format of the training hosts.
 
-        Images `x` replace those of the data set, and the test set is then empty.
+        Inputs `x` replace those of the data set, and the test set is then empty.
         """
         dataset = self.dataset
         test_part = slice(None) if x is None else slice(0)

@@ -38,6 +38,14 @@ def test_every_partition_respects_explicit_sizes(partition: str) -> None:
     assert scenario.notes == []
 
 
+@pytest.mark.parametrize("name, strata", [("friedman1", 10), ("pydoc_topics", 10), ("breast_cancer", 2)])
+def test_data_without_ten_classes_have_majorities_too(name: str, strata: int) -> None:
+    scenario = Scenario.build(small_config(f"data.name={name}", "data.samples_per_device=[20, 30]"))
+    assert scenario.class_counts.shape == (len(scenario.parts), strata)
+    shares = scenario.class_counts.max(axis=1) / scenario.class_counts.sum(axis=1)
+    assert shares.min() >= 0.75
+
+
 def test_an_impossible_partition_is_refused() -> None:
     with pytest.raises(DataError, match=r"samples"):
         Scenario.build(small_config("data.samples_per_device=1000"))

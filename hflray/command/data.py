@@ -16,6 +16,8 @@ from hflray.terminal.app import HELP, group
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from hflray.data import Dataset
+
 # The bytes of the archives that torchvision downloads, for the progress bar.
 ARCHIVES = {"fashion_mnist": 30_878_645, "cifar10": 170_498_071}
 ARCHIVE_ENDINGS = (".gz", ".tgz", ".zip")
@@ -74,12 +76,20 @@ def get(
         arrives = name in ARCHIVES and stored_at(name, folder) is None
         with downloading(console, name, folder) if arrives else waiting(console, f"reading {name}"):
             dataset = load_dataset(name, folder)
-        shape = "×".join(map(str, dataset.image_shape))
-        say(
-            console,
-            f"{name}: {len(dataset.y_train):,} training and {len(dataset.y_test):,} test images of {shape}, "
-            f"{dataset.num_classes} classes; {_place(name, folder)}",
-        )
+        say(console, f"{name}: {describe(dataset)}; {_place(name, folder)}")
+
+
+def describe(dataset: Dataset) -> str:
+    """Return what a data set holds, such as ``60,000 training and 10,000 test images of 1×28×28, 10 classes``."""
+    shape = "×".join(map(str, dataset.input_shape))
+    if dataset.num_tokens is not None:
+        inputs, unit = "sequences", f"{shape} tokens"
+    else:
+        inputs, unit = ("images", shape) if dataset.has_images else ("rows", f"{shape} features")
+    learned = {"classification": f"{dataset.num_classes} classes", "regression": "a number to predict",
+               "next_token": f"{dataset.num_classes} different tokens, the next one to predict"}  # fmt: skip
+    sizes = f"{len(dataset.y_train):,} training and {len(dataset.y_test):,} test {inputs} of {unit}"
+    return f"{sizes}, {learned[dataset.kind]}"
 
 
 def _place(name: str, folder: Path) -> str:

@@ -14,7 +14,11 @@ Kind = Literal["classification", "regression", "next_token"]  # the kind of prob
 class DataConfig(Section):
     """Which data set is used, and which samples each device holds."""
 
-    name: str = Field("digits", description="digits | fashion_mnist | cifar10 | synthetic | a path ending in .npz")
+    name: str = Field(
+        "digits",
+        description="digits | fashion_mnist | cifar10 | synthetic | breast_cancer | diabetes | friedman1 | "
+        "pydoc_topics | a path ending in .npz",
+    )
     root: str | None = Field(None, description="folder of the data sets; null: $HFLRAY_DATA, else ~/.cache/hflray")
     partition: str = Field("majority", description="majority | dirichlet | iid")
     majority_fraction: float = Field(0.8, gt=0, le=1, description="share of a device's samples in its majority class")

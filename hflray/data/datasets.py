@@ -1,4 +1,4 @@
-"""Named data sets, and any ``.npz`` file, as uint8 arrays (docs/design.md, "Data").
+"""Data sets: named ones, any ``.npz`` file of images, and a user's own arrays (docs/design.md, "Data").
 
 A data set is read from ``<root>/<name>.npz``, or else from torchvision's own layout below root, or else downloaded
 through torchvision. The root is the argument, else ``$HFLRAY_DATA``, else ``~/.cache/hflray``. ``digits`` and
@@ -9,63 +9,165 @@ from __future__ import annotations
 
 import inspect
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from hflray import registry, seeding
 from hflray.data.download import FOLDERS, load_or_download
 from hflray.data.npz import check_arrays, read_arrays
-from hflray.errors import ConfigError
+from hflray.data.own import Kind, check_own
+from hflray.errors import ConfigError, DataError
 
 FASHION_RANGE = (400, 700)  # also used for every data set that the paper does not use
 CIFAR_RANGE = (300, 600)
+QUANTILES = 10  # classes of a regression's targets, as many as Fashion-MNIST and CIFAR-10 have
+UNNAMED = "own"  # the name of a data set that is given none; `load_dataset` replaces it
 DIGITS_SIZE = 28  # 8×8 is below what the HFL model accepts; 28×28 is Fashion-MNIST's size
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A training and a test set of images.
+    """A training and a test set. `Dataset.of` makes one of a user's own arrays.
 
     Attributes:
         name: name in messages and logs.
-        x_train, x_test: (n, channels, height, width) uint8, C-contiguous.
-        y_train, y_test: (n,) int64 in 0..num_classes-1.
-        num_classes: C.
+        x_train, x_test: the inputs, C-contiguous. Images are (n, channels, height, width) uint8 and are normalised
+            during training. Features are (n, …) float32, standardised already. Tokens are (n, length) int32.
+        y_train, y_test: the targets, (n,): int64 in 0..num_classes-1, or, for a regression, float32 in units of
+            `target_std` from `target_mean`.
+        num_classes: C, the number of classes or of different tokens; 1 for a regression.
         samples_range: the paper's lowest and highest D_n for this data set.
+        kind: what is learned: a class, a number, or the token that follows the input.
+        num_tokens: the number of different tokens in the inputs; None if the inputs are no tokens.
+        groups: the group of each training sample, (n,) int64 from 0, such as its writer; None: there are none.
+        target_mean, target_std: mean and standard deviation of a regression's training targets, in their own unit.
+        notes: remarks for the user.
     """
 
     name: str
-    x_train: NDArray[np.uint8]
-    y_train: NDArray[np.int64]
-    x_test: NDArray[np.uint8]
-    y_test: NDArray[np.int64]
+    x_train: NDArray[Any]
+    y_train: NDArray[Any]
+    x_test: NDArray[Any]
+    y_test: NDArray[Any]
     num_classes: int
     samples_range: tuple[int, int] = FASHION_RANGE
+    kind: Kind = "classification"
+    num_tokens: int | None = None
+    groups: NDArray[np.int64] | None = None
+    target_mean: float = 0.0
+    target_std: float = 1.0
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        x_train: ArrayLike,
+        y_train: ArrayLike,
+        x_test: ArrayLike,
+        y_test: ArrayLike,
+        kind: Kind = "classification",
+        groups: ArrayLike | None = None,
+        *,
+        name: str = UNNAMED,
+        samples_range: tuple[int, int] = FASHION_RANGE,
+    ) -> Self:
+        """Make a data set of arrays. The type of the inputs says what they are.
+
+        Args:
+            x_train, x_test: the inputs, n rows each: uint8 images, (n, height, width) or (n, height, width, channels)
+                with at most 4 channels; float features, (n, …), which are standardised by the training set's mean and
+                deviation along the first axis after n; or tokens, (n, length), integers from 0 of another type than
+                uint8.
+            y_train, y_test: the targets, (n,): class labels from 0, each at least once in training; numbers, for a
+                regression; or the token after each input, for ``next_token``.
+            kind: what is learned, ``classification``, ``regression`` or ``next_token``.
+            groups: the group of each training sample, (n,) integers or texts. Partitions that need classes then use
+                the groups; without them they use the targets, and the deciles of a regression's targets.
+            name: name in messages and logs.
+            samples_range: the lowest and highest D_n of a device unless ``data.samples_per_device`` is set.
+
+        Raises:
+            DataError: an array is not as described above. The message is one line and names the first wrong element.
+        """
+        own = check_own(x_train, y_train, x_test, y_test, kind, groups)
+        arrays, mean, std = own.arrays, 0.0, 1.0
+        if kind == "regression":
+            mean, std = float(arrays["y_train"].mean()), float(arrays["y_train"].std())
+            arrays |= {y: ((arrays[y] - mean) / std).astype(np.float32) for y in ("y_train", "y_test")}
+        return cls(
+            name,
+            arrays["x_train"],
+            arrays["y_train"],
+            arrays["x_test"],
+            arrays["y_test"],
+            own.num_outputs,
+            samples_range,
+            kind,
+            num_tokens=own.num_tokens,
+            groups=own.groups,
+            target_mean=mean,
+            target_std=std,
+            notes=own.notes,
+        )
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one input."""
+        return self.x_train.shape[1:]
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
         """(channels, height, width) of one image."""
-        _, channels, height, width = self.x_train.shape
+        channels, height, width = self.input_shape
         return channels, height, width
 
     @property
+    def has_images(self) -> bool:
+        """Whether the inputs are images."""
+        return self.x_train.dtype == np.uint8
+
+    @cached_property
+    def strata(self) -> NDArray[np.int64]:
+        """The class of each training sample for partitions and clustering, (n,) int64 from 0, without gaps.
+
+        It is the given group, else the label or the token that follows, else the decile of a regression's target.
+        """
+        if self.groups is not None:
+            return self.groups
+        if self.kind == "regression":
+            edges = np.unique(np.quantile(self.y_train, np.arange(1, QUANTILES) / QUANTILES))
+            deciles = np.searchsorted(edges, self.y_train, side="right")
+            return np.asarray(np.unique(deciles, return_inverse=True)[1], dtype=np.int64)
+        labels: NDArray[np.int64] = self.y_train
+        if self.kind == "next_token":
+            labels = np.unique(labels, return_inverse=True)[1].astype(np.int64)
+        return labels
+
+    @property
+    def num_strata(self) -> int:
+        """The number of different `strata`."""
+        return self.num_classes if self.strata is self.y_train else int(self.strata.max()) + 1
+
+    @property
     def channel_mean(self) -> NDArray[np.float32]:
-        """Mean of each channel of x_train / 255, (channels,) float32."""
+        """Mean of each channel of x_train / 255, (channels,) float32; 0, (1,), if the inputs are no images."""
         return self._moments[0]
 
     @property
     def channel_std(self) -> NDArray[np.float32]:
-        """Standard deviation of each channel of x_train / 255, (channels,) float32, at least 1/255."""
+        """Standard deviation of each channel of x_train / 255, (channels,) float32, at least 1/255; else 1, (1,)."""
         return self._moments[1]
 
     @cached_property
     def _moments(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        if not self.has_images:  # nothing is normalised during training
+            return np.zeros(1, np.float32), np.ones(1, np.float32)
         # Counts of the 256 values give exact moments, and need no float copy of the images.
         counts = np.stack([np.bincount(self.x_train[:, c].ravel(), minlength=256) for c in range(self.image_shape[0])])
         share, value = counts / counts.sum(axis=1, keepdims=True), np.arange(256) / 255.0
@@ -78,9 +180,9 @@ def load_dataset(name: str, root: str | Path | None = None, seed: int = 0) -> Da
     """Load the data set registered as `name`, or the ``.npz`` file at the path `name`.
 
     Args:
-        name: ``digits``, ``fashion_mnist``, ``cifar10``, ``synthetic``, a name of the entry point group
-            ``hflray.datasets`` (a function of root that returns a `Dataset`), or a path ending in ``.npz``, relative
-            to the current folder or to root, with the keys x_train, y_train, x_test, y_test (see `hflray.data.npz`).
+        name: a built-in name such as ``digits``, a name of the entry point group ``hflray.datasets`` (a function of
+            root that returns a `Dataset`), or a path ending in ``.npz``, relative to the current folder or to root,
+            with the keys x_train, y_train, x_test, y_test (see `hflray.data.npz`).
         root: folder of the data sets; None: ``$HFLRAY_DATA``, else ``~/.cache/hflray``.
         seed: seed of generated data (functions with a `seed` parameter); stored data do not depend on it.
 
@@ -96,12 +198,16 @@ def load_dataset(name: str, root: str | Path | None = None, seed: int = 0) -> Da
         return _from_arrays(path.stem, *read_arrays(path))
     make = registry.resolve("dataset", registry.check("dataset", name, "data.name"))
     seeded = {"seed": seed} if "seed" in inspect.signature(make).parameters else {}
-    dataset = make(folder, **seeded)
+    try:
+        dataset = make(folder, **seeded)
+    except DataError as error:  # `Dataset.of` does not know the setting
+        text = str(error)
+        raise DataError(text if text.startswith("data.name") else f"data.name: {name}: {text}") from error
     if not isinstance(dataset, Dataset):
         raise ConfigError(
             f"data.name: '{name}' returned a {type(dataset).__name__}; it must return a hflray.data.Dataset"
         )
-    return dataset
+    return replace(dataset, name=name) if dataset.name == UNNAMED else dataset
 
 
 def data_root(root: str | Path | None = None) -> Path:
@@ -126,16 +232,31 @@ def load_cifar10(root: Path) -> Dataset:
     return _stored("cifar10", root, CIFAR_RANGE)
 
 
-def digits_table() -> NDArray[np.int64]:
-    """64 pixels of 0 to 16 and the label of each image, (1797, 65), from scikit-learn's file.
+def sklearn_table(name: str, **options: Any) -> NDArray[np.float64]:
+    """Read a table from scikit-learn's folder of data with `numpy.loadtxt`.
 
     scikit-learn itself is not imported: that takes a second.
     """
     where = find_spec("sklearn")
     assert where is not None
     assert where.origin is not None
-    path = Path(where.origin).parent / "datasets" / "data" / "digits.csv.gz"
-    return np.loadtxt(path, delimiter=",", dtype=np.float64).astype(np.int64)
+    path = Path(where.origin).parent / "datasets" / "data" / name
+    return np.loadtxt(path, dtype=np.float64, **options)
+
+
+def digits_table() -> NDArray[np.int64]:
+    """64 pixels of 0 to 16 and the label of each image, (1797, 65), from scikit-learn's file."""
+    return sklearn_table("digits.csv.gz", delimiter=",").astype(np.int64)
+
+
+def split_rows(strata: NDArray[np.int64], name: str) -> NDArray[np.bool_]:
+    """Return which rows are test rows, (n,): one of five of each stratum, drawn by the name of the data set."""
+    rng = seeding.stream(0, f"{name}-split")
+    is_test = np.zeros(len(strata), bool)
+    for value in np.unique(strata):
+        members = rng.permutation(np.flatnonzero(strata == value))
+        is_test[members[: round(len(members) / 5)]] = True
+    return is_test
 
 
 def load_digits(root: Path | None = None) -> Dataset:
@@ -146,11 +267,7 @@ def load_digits(root: Path | None = None) -> Dataset:
     table = digits_table()
     images = _enlarge(table[:, :-1].reshape(-1, 8, 8), DIGITS_SIZE, 255, 16)
     labels = table[:, -1].copy()
-    rng = seeding.stream(0, "digits-split")
-    is_test = np.zeros(len(labels), bool)
-    for value in range(10):
-        members = rng.permutation(np.flatnonzero(labels == value))
-        is_test[members[: round(len(members) / 5)]] = True
+    is_test = split_rows(labels, "digits")
     return Dataset("digits", images[~is_test], labels[~is_test], images[is_test], labels[is_test], 10)
 
 
@@ -197,14 +314,15 @@ def _stored(name: str, root: Path, samples_range: tuple[int, int]) -> Dataset:
     if os.path.exists(path):
         arrays, num_classes = read_arrays(path, 10)
     else:
-        arrays, num_classes = check_arrays(load_or_download(name, root), root / name, 10)
+        arrays, num_classes = check_arrays(load_or_download(name, root), f"data.name: {root / name}: ", 10)
     return _from_arrays(name, arrays, num_classes, samples_range)
 
 
 def _from_arrays(
     name: str, arrays: dict[str, NDArray[Any]], num_classes: int, samples_range: tuple[int, int] = FASHION_RANGE
 ) -> Dataset:
-    return Dataset(name, **arrays, num_classes=num_classes, samples_range=samples_range)
+    a = arrays
+    return Dataset(name, a["x_train"], a["y_train"], a["x_test"], a["y_test"], num_classes, samples_range)
 
 
 def _enlarge(images: NDArray[np.int64], size: int, numerator: int, denominator: int) -> NDArray[np.uint8]:

@@ -66,35 +66,35 @@ def read_arrays(path: Path, known_classes: int | None = None) -> tuple[dict[str,
     Raises:
         DataError: the file cannot be read, or an array is not as described above.
     """
-    return check_arrays(_load(path), path, known_classes)
+    return check_arrays(_load(path), f"data.name: {path}: ", known_classes)
 
 
 def check_arrays(
-    raw: Mapping[str, NDArray[Any]], path: Path, known_classes: int | None = None
+    raw: Mapping[str, NDArray[Any]], prefix: str, known_classes: int | None = None
 ) -> tuple[dict[str, NDArray[Any]], int]:
-    """Check and convert arrays as `read_arrays` does; `path` names their file in errors."""
+    """Check and convert arrays as `read_arrays` does; each error begins with `prefix`."""
     scales = {}
     arrays: dict[str, NDArray[Any]] = {}
     for part in ("train", "test"):
         x, y = f"x_{part}", f"y_{part}"
-        arrays[x], scales[x] = _images(raw[x], f"data.name: {path}: {x}")
-        arrays[y] = _labels(raw[y], f"data.name: {path}: {y}")
+        arrays[x], scales[x] = check_images(raw[x], f"{prefix}{x}")
+        arrays[y] = check_labels(raw[y], f"{prefix}{y}")
         if len(arrays[x]) != len(arrays[y]):
             raise DataError(
-                f"data.name: {path}: {x} holds {len(arrays[x])} images but {y} {len(arrays[y])} labels; "
+                f"{prefix}{x} holds {len(arrays[x])} images but {y} {len(arrays[y])} labels; "
                 "save one label for each image"
             )
     if arrays["x_train"].shape[1:] != arrays["x_test"].shape[1:]:
         raise DataError(
-            f"data.name: {path}: x_train holds images of (channels, height, width) {arrays['x_train'].shape[1:]} but "
+            f"{prefix}x_train holds images of (channels, height, width) {arrays['x_train'].shape[1:]} but "
             f"x_test of {arrays['x_test'].shape[1:]}; save both in one shape"
         )
     if {scales["x_train"], scales["x_test"]} == {1, 255}:
         raise DataError(
-            f"data.name: {path}: x_train has floats up to {scales['x_train']} but x_test up to {scales['x_test']}; "
+            f"{prefix}x_train has floats up to {scales['x_train']} but x_test up to {scales['x_test']}; "
             "save both in [0, 1] or both in [0, 255]"
         )
-    return arrays, _num_classes(arrays["y_train"], arrays["y_test"], known_classes, f"data.name: {path}")
+    return arrays, check_classes(arrays["y_train"], arrays["y_test"], known_classes, prefix)
 
 
 def _load(path: Path) -> dict[str, NDArray[Any]]:
@@ -142,7 +142,7 @@ def _check_memory(path: Path) -> None:
         )
 
 
-def _images(array: NDArray[Any], array_name: str) -> tuple[NDArray[np.uint8], int | None]:
+def check_images(array: NDArray[Any], array_name: str) -> tuple[NDArray[np.uint8], int | None]:
     """Check images, convert them to (n, c, h, w) uint8, and add the scale of floats: 1 or 255, or None for integers."""
     layouts = f"(n, height, width) or (n, height, width, channels) with at most {MAX_CHANNELS} channels"
     if array.ndim not in (3, 4) or (array.ndim == 4 and array.shape[3] > MAX_CHANNELS):
@@ -156,17 +156,18 @@ def _images(array: NDArray[Any], array_name: str) -> tuple[NDArray[np.uint8], in
         )
     scale = None
     if array.dtype.kind == "f":
-        _refuse(~np.isfinite(array), array, array_name, "finite numbers", "remove or replace it")
+        refuse(~np.isfinite(array), array, array_name, "finite numbers", "remove or replace it")
         scale = 1 if array.max() <= 1 else 255
     accepted = "integers in 0..255" if scale is None else "floats in [0, 1] or in [0, 255]"
     if array.dtype != np.uint8:
-        _refuse((array < 0) | (array > 255), array, array_name, accepted, "rescale the images")
+        refuse((array < 0) | (array > 255), array, array_name, accepted, "rescale the images")
         array = np.rint(array * (255.0 if scale == 1 else 1.0)).astype(np.uint8)
     channels_last = array[..., None] if array.ndim == 3 else array
     return np.ascontiguousarray(channels_last.transpose(0, 3, 1, 2)), scale
 
 
-def _labels(array: NDArray[Any], array_name: str) -> NDArray[np.int64]:
+def check_labels(array: NDArray[Any], array_name: str) -> NDArray[np.int64]:
+    """Check labels and return them as (n,) int64."""
     if array.ndim != 1 or len(array) == 0:
         raise DataError(
             f"{array_name} has shape {array.shape}; accepted: (n,), one label for each image, n above 0; reshape it"
@@ -175,21 +176,21 @@ def _labels(array: NDArray[Any], array_name: str) -> NDArray[np.int64]:
         raise DataError(
             f"{array_name} has type {array.dtype}; accepted: integers 0..classes-1; convert it, for example to int64"
         )
-    _refuse(array < 0, array, array_name, "integers from 0", "labels out of range: relabel the classes 0, 1, 2, …")
-    _refuse(
+    refuse(array < 0, array, array_name, "integers from 0", "labels out of range: relabel the classes 0, 1, 2, …")
+    refuse(
         array >= 2**31, array, array_name, "integers below 2³¹", "labels out of range: relabel the classes 0, 1, 2, …"
     )
     labels: NDArray[np.int64] = array.astype(np.int64)
     return labels
 
 
-def _num_classes(y_train: NDArray[np.int64], y_test: NDArray[np.int64], known_classes: int | None, file: str) -> int:
+def check_classes(y_train: NDArray[np.int64], y_test: NDArray[np.int64], known_classes: int | None, prefix: str) -> int:
     """Return the number of classes; refuse a class without training samples, which is the sign of a stray label."""
     if known_classes is not None:
-        _refuse(
+        refuse(
             y_train >= known_classes,
             y_train,
-            f"{file}: y_train labels out of range: y_train",
+            f"{prefix}y_train labels out of range: y_train",
             f"0..{known_classes - 1}",
             "relabel it",
         )
@@ -199,15 +200,15 @@ def _num_classes(y_train: NDArray[np.int64], y_test: NDArray[np.int64], known_cl
         value = classes[gaps[0]]
         index = np.flatnonzero(y_train == value)[0]
         raise DataError(
-            f"{file}: y_train labels out of range: y_train[{index}] is {value}, but class {gaps[0]} has no sample; "
+            f"{prefix}y_train labels out of range: y_train[{index}] is {value}, but class {gaps[0]} has no sample; "
             "accepted: 0..classes-1, each at least once; relabel the classes 0, 1, 2, …"
         )
     accepted = f"the training labels 0..{len(classes) - 1}"
-    _refuse(y_test >= len(classes), y_test, f"{file}: y_test labels out of range: y_test", accepted, "relabel it")
+    refuse(y_test >= len(classes), y_test, f"{prefix}y_test labels out of range: y_test", accepted, "relabel it")
     return len(classes)
 
 
-def _refuse(bad: NDArray[np.bool_], array: NDArray[Any], array_name: str, accepted: str, fix: str) -> None:
+def refuse(bad: NDArray[np.bool_], array: NDArray[Any], array_name: str, accepted: str, fix: str) -> None:
     """Raise a DataError that names the first element that is `bad`."""
     if bad.any():
         index = tuple(int(i) for i in np.unravel_index(bad.argmax(), bad.shape))

@@ -77,6 +77,14 @@ def test_data_sets_without_a_file_and_own_files_are_checked(tmp_path, capsys) ->
     assert (code, err) == (0, "")
     assert "digits: 1,438 training and 359 test images of 1×28×28, 10 classes; needs no file" in out
     assert "mine.npz: 200 training" in out
+    for name, text in (
+        ("breast_cancer", "456 training and 113 test rows of 30 features, 2 classes; needs no file"),
+        ("diabetes", "354 training and 88 test rows of 10 features, a number to predict; needs no file"),
+        ("pydoc_topics", "sequences of 32 tokens, "),
+    ):
+        code, out, _ = call(capsys, "get", name)
+        assert code == 0
+        assert text in out
     np.savez(tmp_path / "mine.npz", **(arrays() | {"y_test": np.full(50, 77)}))
     code, _, err = call(capsys, "get", str(tmp_path / "mine.npz"))
     assert code == 2

@@ -1,0 +1,191 @@
+"""Checks and conversion of a user's arrays for `hflray.data.Dataset.of`; each error is one line.
+
+The inputs may be images (uint8), features (floats) or tokens (other integers). The kind says what is learned from them:
+a class, a number, or the token that follows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from hflray.data.npz import check_classes, check_images, check_labels, refuse
+from hflray.errors import DataError, nearest
+from hflray.text import shorten
+
+Kind = Literal["classification", "regression", "next_token"]
+MOST_TOKENS = 2**31  # tokens are stored as int32
+LARGEST = 1e30  # of features and targets, so that their moments stay finite
+LISTED = 5  # how many constant features a note lists
+
+
+@dataclass(frozen=True, eq=False)
+class Checked:
+    """A user's arrays in the form in which a `Dataset` holds them.
+
+    Attributes:
+        arrays: ``x_train``, ``y_train``, ``x_test`` and ``y_test``.
+        num_outputs: the number of classes or tokens; 1 for regression.
+        num_tokens: the number of different tokens in the inputs; None if the inputs are no tokens.
+        groups: the group of each training sample, (n,) int64 from 0; None if no groups were given.
+        notes: remarks for the user.
+    """
+
+    arrays: dict[str, NDArray[Any]]
+    num_outputs: int
+    num_tokens: int | None
+    groups: NDArray[np.int64] | None
+    notes: tuple[str, ...]
+
+
+def check_own(
+    x_train: ArrayLike,
+    y_train: ArrayLike,
+    x_test: ArrayLike,
+    y_test: ArrayLike,
+    kind: str,
+    groups: ArrayLike | None,
+) -> Checked:
+    """Check and convert arrays as `Dataset.of` describes.
+
+    Raises:
+        DataError: an array is not as described there. The message is one line and names the first wrong element.
+    """
+    if kind not in get_args(Kind):
+        kinds = get_args(Kind)
+        raise DataError(f"kind: got {shorten(kind)}{nearest(str(kind), kinds)}; accepted: {', '.join(kinds)}")
+    inputs_and_targets = {"x_train": x_train, "y_train": y_train, "x_test": x_test, "y_test": y_test}
+    raw = {name: _array(value, name) for name, value in inputs_and_targets.items()}
+    for part in ("train", "test"):
+        x, y = raw[f"x_{part}"], raw[f"y_{part}"]
+        if len(x) != len(y):
+            raise DataError(f"x_{part} holds {len(x)} samples but y_{part} {len(y)}; give one target for each sample")
+    members = None if groups is None else _groups(groups, len(raw["y_train"]))
+    if _type_of(raw["x_train"]) != _type_of(raw["x_test"]):
+        raise DataError(
+            f"x_train has type {raw['x_train'].dtype} but x_test {raw['x_test'].dtype}; give both in one type"
+        )
+    inputs, num_tokens, notes = _inputs(raw["x_train"], raw["x_test"])
+    if kind == "regression":
+        numbers = {y: _numbers(raw[y], y) for y in ("y_train", "y_test")}
+        if np.ptp(numbers["y_train"]) == 0:
+            value = numbers["y_train"][0]
+            raise DataError(f"y_train is {value:g} throughout; accepted: numbers that differ; correct it")
+        return Checked({**inputs, **numbers}, 1, num_tokens, members, notes)
+    labels = {y: check_labels(raw[y], y) for y in ("y_train", "y_test")}
+    if kind == "classification":
+        classes = check_classes(labels["y_train"], labels["y_test"], None, "")
+        return Checked({**inputs, **labels}, classes, num_tokens, members, notes)
+    if num_tokens is None:
+        raise DataError(
+            f"x_train has type {raw['x_train'].dtype}, and kind next_token needs tokens; accepted: integers of "
+            "another type than uint8; convert it, for example to int32"
+        )
+    num_tokens = max(num_tokens, *(int(following.max()) + 1 for following in labels.values()))
+    return Checked({**inputs, **labels}, num_tokens, num_tokens, members, notes)
+
+
+def _type_of(inputs: NDArray[Any]) -> str:
+    """Return what inputs of this type are."""
+    if inputs.dtype == np.uint8:
+        return "images"
+    return "features" if inputs.dtype.kind == "f" else "tokens"
+
+
+def _array(value: ArrayLike, name: str) -> NDArray[Any]:
+    try:
+        array = np.asarray(value)
+    except ValueError as error:  # rows of unequal lengths
+        raise DataError(f"{name} is no array ({str(error).splitlines()[0]}); give rows of one length") from error
+    if array.dtype.kind not in "uif":
+        raise DataError(
+            f"{name} has type {array.dtype}; accepted: integers or floats; convert it, for example to int64"
+        )
+    if array.ndim == 0 or array.size == 0:
+        raise DataError(f"{name} is empty, shape {array.shape}; accepted: one row for each sample, at least one")
+    if array.dtype.kind == "f":
+        refuse(~np.isfinite(array), array, name, "finite numbers", "remove or replace it")
+    return array
+
+
+def _groups(groups: ArrayLike, samples: int) -> NDArray[np.int64]:
+    column = np.asarray(groups)
+    if column.shape != (samples,):
+        raise DataError(
+            f"groups has shape {column.shape}, but there are {samples} training samples; give one group for each"
+        )
+    if column.dtype.kind not in "uiUS":
+        raise DataError(f"groups has type {column.dtype}; accepted: integers or texts; convert it")
+    numbers: NDArray[np.int64] = np.unique(column, return_inverse=True)[1].astype(np.int64)
+    return numbers
+
+
+def _inputs(x_train: NDArray[Any], x_test: NDArray[Any]) -> tuple[dict[str, NDArray[Any]], int | None, tuple[str, ...]]:
+    """Return the inputs by name, the number of their tokens (None if they are none), and notes."""
+    if x_train.shape[1:] != x_test.shape[1:]:
+        raise DataError(
+            f"x_train holds samples of shape {x_train.shape[1:]} but x_test of {x_test.shape[1:]}; give both one shape"
+        )
+    if _type_of(x_train) == "images":
+        return {"x_train": check_images(x_train, "x_train")[0], "x_test": check_images(x_test, "x_test")[0]}, None, ()
+    if _type_of(x_train) == "features":
+        train, test, constant = _standardised(x_train, x_test)
+        notes = (_constant_note(constant, train.shape[1]),) if len(constant) else ()
+        return {"x_train": train, "x_test": test}, None, notes
+    for name, tokens in (("x_train", x_train), ("x_test", x_test)):
+        if tokens.ndim != 2:
+            raise DataError(
+                f"{name} has type {tokens.dtype}, which stands for tokens, and shape {tokens.shape}; accepted: "
+                "(n, length); reshape it, or convert features to float32 and images to uint8"
+            )
+        refuse(
+            (tokens < 0) | (tokens >= MOST_TOKENS), tokens, name, "tokens from 0",
+            "number the tokens 0, 1, 2, …, or convert features to float32",
+        )  # fmt: skip
+    count = max(int(x_train.max()), int(x_test.max())) + 1
+    return {"x_train": x_train.astype(np.int32), "x_test": x_test.astype(np.int32)}, count, ()
+
+
+def _standardised(
+    x_train: NDArray[Any], x_test: NDArray[Any]
+) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.intp]]:
+    """Standardise features by the training set's mean and deviation along the first axis after the samples.
+
+    Returns:
+        The training and the test features, (n, …) float32, and the indices of the constant features, which become 0.
+    """
+    if x_train.ndim == 1:
+        x_train, x_test = x_train[:, None], x_test[:, None]
+    for name, array in (("x_train", x_train), ("x_test", x_test)):
+        refuse(
+            np.abs(array) > LARGEST, array, name, f"numbers from -{LARGEST:g} to {LARGEST:g}", "rescale the features"
+        )
+    axes = (0, *range(2, x_train.ndim))
+    mean = x_train.mean(axis=axes, dtype=np.float64, keepdims=True)
+    std = x_train.std(axis=axes, dtype=np.float64, keepdims=True)
+    # Rounding may leave a constant feature a deviation of some ulps of its mean.
+    constant = std <= 1e-12 * np.maximum(1.0, np.abs(mean))
+    std[constant] = 1.0
+    train, test = (
+        np.ascontiguousarray(np.where(constant, 0.0, (array - mean) / std).astype(np.float32))
+        for array in (x_train, x_test)
+    )
+    return train, test, np.flatnonzero(constant)
+
+
+def _constant_note(constant: NDArray[np.intp], features: int) -> str:
+    listed = ", ".join(map(str, constant[:LISTED])) + (", …" if len(constant) > LISTED else "")
+    return f"{len(constant)} of {features} features are constant in the training set and are set to 0: {listed}"
+
+
+def _numbers(array: NDArray[Any], name: str) -> NDArray[np.float64]:
+    """Return the targets of a regression, (n,) float64."""
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise DataError(f"{name} has shape {array.shape}; accepted: (n,), one number for each sample; reshape it")
+    refuse(np.abs(array) > LARGEST, array, name, f"numbers from -{LARGEST:g} to {LARGEST:g}", "rescale the targets")
+    return array.astype(np.float64)
