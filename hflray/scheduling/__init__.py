@@ -42,8 +42,8 @@ def choose_devices(scheduler: Scheduler, context: RoundContext) -> IntArray:
             f"scheduling.name: {name} returned {devices.dtype} of shape {devices.shape} in round {context.round}; "
             f"accepted: {expected} indices of devices; mend its method schedule"
         )
-    exists = (devices >= 0) & (devices < len(available))
-    refused = devices[~(exists & available[np.where(exists, devices, 0)])]
+    in_fleet = (devices >= 0) & (devices < len(available))
+    refused = devices[~(in_fleet & available[np.where(in_fleet, devices, 0)])]
     if refused.size or len(np.unique(devices)) != len(devices):
         reason = f"device {refused[0]}, which is not available" if refused.size else "a device twice"
         raise ConfigError(

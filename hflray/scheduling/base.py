@@ -6,13 +6,16 @@ import math
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hflray.arrays import IntArray
+from hflray.arrays import BoolArray, IntArray
 from hflray.errors import ConfigError
+
+if TYPE_CHECKING:
+    from hflray.scheduling.context import RoundContext
 
 
 class Scheduler(ABC):
@@ -94,7 +97,12 @@ class ClusterScheduler(Scheduler):
 
     A cluster smaller than its quota gives all its devices, and random devices that are not yet scheduled in this round
     fill up to exactly H. Clusters are visited in label order and pools are kept sorted, so that the same state and the
-    same `rng` give the same schedule.
+    same `rng` give the same schedule. Only available devices are scheduled; with fewer than H of them, all are.
+
+    Attributes:
+        clusters: the sorted devices of each cluster.
+        offset: the first cluster with one device more than H // K.
+        available: whether a device answers in the round that is being scheduled, (N,).
 
     Raises:
         ConfigError: besides the reasons of `Scheduler`, the clusters are missing.
@@ -111,6 +119,11 @@ class ClusterScheduler(Scheduler):
             )
         self.clusters = _as_clusters(clusters, self.num_devices)
         self.offset = 0
+        self.available: BoolArray = np.broadcast_to(True, self.num_devices)
+
+    def present(self, devices: IntArray) -> IntArray:
+        """Return those of some devices that are available."""
+        return devices[self.available[devices]]
 
     def quotas(self) -> IntArray:
         """Return the quotas h_k of the next round, (K,); they add up to H."""
@@ -121,14 +134,15 @@ class ClusterScheduler(Scheduler):
 
     @abstractmethod
     def pick(self, cluster: int, quota: int, rng: np.random.Generator) -> IntArray:
-        """Return `quota` devices of a cluster, or all of them if it has fewer."""
+        """Return `quota` available devices of a cluster, or all of them if it has fewer; see `present`."""
 
-    def schedule(self, rng: np.random.Generator) -> IntArray:
-        """Return the next round's devices: (H,) sorted, unique indices."""
+    def schedule(self, context: RoundContext | np.random.Generator) -> IntArray:
+        """Return the next round's devices: sorted, unique indices, min(H, number of available devices) of them."""
+        rng, self.available = rng_and_available(context, self.num_devices)
         picked = np.concatenate([self.pick(k, int(quota), rng) for k, quota in enumerate(self.quotas())])
-        missing = self.num_scheduled - len(picked)
-        if missing:  # the fill-up: Lines 12-15 of Algorithm 3, Lines 21-24 of Algorithm 4
-            unscheduled = np.setdiff1d(np.arange(self.num_devices), picked, assume_unique=True)
+        if len(picked) < self.num_scheduled:  # the fill-up: Lines 12-15 of Algorithm 3, Lines 21-24 of Algorithm 4
+            unscheduled = np.setdiff1d(np.flatnonzero(self.available), picked, assume_unique=True)
+            missing = min(self.num_scheduled - len(picked), len(unscheduled))
             picked = np.concatenate([picked, draw(unscheduled, missing, rng)])
         self.offset = (self.offset + self.num_scheduled) % len(self.clusters)
         return np.sort(picked)
@@ -157,6 +171,19 @@ class ClusterScheduler(Scheduler):
                 "the state is damaged, use an earlier checkpoint"
             )
         self.offset = offset
+
+
+def rng_and_available(
+    context: RoundContext | np.random.Generator, num_devices: int
+) -> tuple[np.random.Generator, BoolArray]:
+    """Return a context's generator and available devices, (N,).
+
+    A generator alone, with which hflray 0.1 called the paper's schedulers, stands for a round in which everybody is.
+    """
+    available = getattr(context, "available", None)
+    if available is None:
+        return cast("np.random.Generator", context), np.broadcast_to(True, num_devices)
+    return cast("RoundContext", context).rng, available
 
 
 def draw(pool: IntArray, count: int, rng: np.random.Generator) -> IntArray:

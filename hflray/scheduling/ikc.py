@@ -36,9 +36,13 @@ class IKC(ClusterScheduler):
     G_k is then empty. Here quotas vary by one, and a cluster of exactly H // K devices may reach this line with a full
     G_k, so both are taken. The record does not change, because Line 18 adds devices and does not transfer them. Nothing
     depends on this record, since such a cluster is scheduled whole in every round.
+
+    A device that is not available stays in C_k or G_k. While a device of C_k does not answer, the pass goes on, and
+    available devices of G_k take its place in the round without losing their own.
     """
 
     auxiliary: ClassVar[Literal["mini", "global"] | None] = "mini"
+    looks_back: ClassVar[bool] = False
 
     def __init__(
         self, *, num_devices: int, num_scheduled: int, clusters: ArrayLike | Sequence[ArrayLike] | None = None
@@ -51,14 +55,20 @@ class IKC(ClusterScheduler):
         """Return a cluster's share of the round, H_i^k, and move devices between C_k and G_k (Lines 7-19)."""
         fresh, record = self.fresh[cluster], self.record[cluster]
         if len(fresh) + len(record) < quota:  # Line 18
-            return self.clusters[cluster]
-        if len(fresh) >= quota:  # Line 9
-            picked = draw(fresh, quota, rng)
+            return self.present(self.clusters[cluster])
+        present = self.present(fresh)
+        if len(present) >= quota:  # Line 9
+            picked = draw(present, quota, rng)
             self.fresh[cluster] = np.setdiff1d(fresh, picked, assume_unique=True)
             self.record[cluster] = np.sort(np.concatenate([record, picked]))
+            return picked
+        candidates = self.present(record)
+        repeated = draw(candidates, min(quota - len(present), len(candidates)), rng)
+        picked = np.concatenate([present, repeated])
+        if len(present) < len(fresh):  # the pass goes on: devices that do not answer keep their turn
+            self.fresh[cluster] = np.setdiff1d(fresh, present, assume_unique=True)
+            self.record[cluster] = np.sort(np.concatenate([record, present]))
         else:  # Lines 11-14: the pass ends within this round, and the next one begins
-            repeated = draw(record, quota - len(fresh), rng)
-            picked = np.concatenate([fresh, repeated])
             self.fresh[cluster] = np.setdiff1d(record, repeated, assume_unique=True)
             self.record[cluster] = np.sort(picked)
         return picked

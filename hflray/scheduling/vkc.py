@@ -18,8 +18,9 @@ class VKC(ClusterScheduler):
     """Algorithm 3; `ClusterScheduler` describes the quotas if H is not a multiple of K, and the fill-up."""
 
     auxiliary: ClassVar[Literal["mini", "global"] | None] = "global"
+    looks_back: ClassVar[bool] = False
 
     def pick(self, cluster: int, quota: int, rng: np.random.Generator) -> IntArray:
-        """Return `quota` random devices of the cluster (Line 7), or all of them if it has fewer (Line 9)."""
-        members = self.clusters[cluster]
+        """Return `quota` random available devices of the cluster (Line 7), or all if it has fewer (Line 9)."""
+        members = self.present(self.clusters[cluster])
         return draw(members, min(quota, len(members)), rng)

@@ -14,8 +14,9 @@ from hflray import registry
 from hflray.errors import ConfigError
 from hflray.experiment import Experiment
 from hflray.record import RoundRecord
-from hflray.scheduling import DeviceHistory, RoundContext, Scheduler
+from hflray.scheduling import DeviceHistory, RoundContext, Scheduler, build_scheduler, choose_devices
 from tests.conftest import small_config
+from tests.scheduling import toy
 
 SEEN: list[tuple[str, Any]] = []
 
@@ -225,3 +226,30 @@ def test_a_choice_that_cannot_be_is_the_schedulers_error(answer: list[Any], name
     with pytest.raises(ConfigError, match=named) as error:
         Experiment(small_config("scheduling.name=liar")).run_round()
     assert "Liar" in str(error.value)
+
+
+def test_an_unavailable_device_is_the_schedulers_error() -> None:
+    context = toy.context(toy.fleet(np.ones((4, 1))), available=[True, False, True, True])
+    scheduler = Liar(num_devices=4, num_scheduled=2)
+    Liar.answer = [0, 1]
+    with pytest.raises(ConfigError, match=r"^scheduling.name: Liar chose device 1, which is not available") as error:
+        choose_devices(scheduler, context)
+    assert "\n" not in str(error.value)
+    Liar.answer = [3, 0]
+    assert choose_devices(scheduler, context).tolist() == [0, 3]
+
+
+@pytest.mark.parametrize("name", sorted(registry.BUILTIN["scheduler"]))
+def test_every_scheduler_draws_among_the_available(name: str) -> None:
+    rng = np.random.default_rng(0)
+    fleet = toy.fleet(rng.uniform(1e-12, 1e-11, (20, 2)), samples=rng.integers(50, 100, 20))
+    scheduler = build_scheduler(name, num_devices=20, num_scheduled=5, clusters=np.arange(20) % 3)
+    for index, count in enumerate([20, 7, 5, 3, 0, 1, 20], start=1):
+        available = np.zeros(20, dtype=bool)
+        available[rng.choice(20, count, replace=False)] = True
+        losses = rng.uniform(0, 3, 20)
+        past = {"last_loss": losses, "last_utility": 50 * losses, "last_delay_s": losses, "last_round": np.ones(20)}
+        context = toy.context(fleet, index, available=available, **past)
+        devices = choose_devices(scheduler, context)  # checks the number and the availability
+        assert len(devices) == min(5, count)
+        scheduler.observe(toy.record(devices, 1.0, 2.0))

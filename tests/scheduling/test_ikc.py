@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -162,3 +163,42 @@ def test_a_damaged_record_is_refused_and_changes_nothing():
 def test_the_counts_are_given_by_name_and_cannot_be_mixed_up():
     with pytest.raises(TypeError, match="positional"):
         IKC(2, 3, [0, 0, 0])
+
+
+def test_a_device_that_does_not_answer_keeps_its_turn():
+    # One cluster of 5, H = 2. Device 1 is absent in rounds 1 to 3.
+    scheduler = build_scheduler("ikc", num_devices=5, num_scheduled=2, clusters=[0] * 5)
+    absent = [True, False, True, True, True]
+
+    def devices(available):
+        return scheduler.schedule(SimpleNamespace(rng=FirstOfPool(), available=np.array(available))).tolist()
+
+    assert devices(absent) == [0, 2]
+    assert devices(absent) == [3, 4]
+    assert (scheduler.fresh[0].tolist(), scheduler.record[0].tolist()) == ([1], [0, 2, 3, 4])
+    assert devices(absent) == [0, 2]  # only device 1 is fresh, so others take its place, and the pass goes on
+    assert (scheduler.fresh[0].tolist(), scheduler.record[0].tolist()) == ([1], [0, 2, 3, 4])
+    assert devices([True] * 5) == [0, 1]  # the pass ends: 1 takes its turn, and 0 fills the quota
+    assert (scheduler.fresh[0].tolist(), scheduler.record[0].tolist()) == ([2, 3, 4], [0, 1])
+    assert devices([False, False, False, True, False]) == [3]  # fewer than H are available
+    assert scheduler.fresh[0].tolist() == [2, 4]
+    assert devices([False] * 5) == []
+
+
+@pytest.mark.parametrize("name", ["fedavg", "ikc", "vkc"])
+def test_only_available_devices_are_scheduled_and_full_availability_changes_nothing(name):
+    labels = np.arange(30) % 4
+    rng = np.random.default_rng(3)
+    scheduler, alone, context = (
+        build_scheduler(name, num_devices=30, num_scheduled=9, clusters=labels) for _ in range(3)
+    )
+    for seed in range(60):
+        available = rng.random(30) < rng.choice([0.1, 0.5, 0.9])
+        devices = scheduler.schedule(SimpleNamespace(rng=np.random.default_rng(seed), available=available))
+        assert len(devices) == min(9, available.sum())
+        assert available[devices].all()
+        assert (np.diff(devices) > 0).all()
+        everybody = SimpleNamespace(rng=np.random.default_rng(seed), available=np.ones(30, dtype=bool))
+        assert context.schedule(everybody).tolist() == alone.schedule(np.random.default_rng(seed)).tolist()
+    assert context.state_dict() == alone.state_dict()
+    scheduler.load_state_dict(json.loads(json.dumps(scheduler.state_dict())))  # still a valid state
