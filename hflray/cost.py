@@ -6,7 +6,7 @@ allocation.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -16,6 +16,8 @@ from hflray.arrays import FloatArray, IntArray
 from hflray.config import ExperimentConfig
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
+
+FORWARD_SHARE = 1 / 3  # of a local iteration's cycles
 
 
 @dataclass(frozen=True)
@@ -93,16 +95,50 @@ class RoundCost:
     upload_delay_s: FloatArray
     upload_energy_j: FloatArray
 
+    def with_poll(self, poll: PollCost, delay_weight: float) -> RoundCost:
+        """Return the bill of the round with a poll before it; λ is `delay_weight`. No edge's bill changes."""
+        energy_j, delay_s = self.energy_j + poll.energy_j, self.delay_s + poll.delay_s
+        return replace(self, energy_j=energy_j, delay_s=delay_s, objective=energy_j + delay_weight * delay_s)
+
+
+@dataclass(frozen=True)
+class PollCost:
+    """The cost of polling devices before a round (`poll_cost`).
+
+    Attributes:
+        delay_s: s.
+        energy_j: J.
+    """
+
+    delay_s: float
+    energy_j: float
+
+    def __add__(self, other: PollCost) -> PollCost:
+        return PollCost(self.delay_s + other.delay_s, self.energy_j + other.energy_j)
+
+
+def poll_cost(fleet: Fleet, devices: IntArray) -> PollCost:
+    """Return the cost of a forward pass of the samples of some devices, which compute at f_n^max at the same time.
+
+    A forward pass takes a third of the cycles of a pass of training, whose backward pass takes twice as many: these are
+    equations (4) and (5) with L = 1/3. The delay is that of the slowest device. The losses that the devices send are a
+    number each and are not billed.
+    """
+    cycles, samples, cpu = fleet.cycles_per_sample[devices], fleet.samples[devices], fleet.max_cpu_hz[devices]
+    delay_s = compute_delay_s(FORWARD_SHARE, cycles, samples, cpu)
+    energy_j = compute_energy_j(fleet.capacitance, FORWARD_SHARE, cycles, samples, cpu)
+    return PollCost(float(delay_s.max(initial=0.0)), float(energy_j.sum()))
+
 
 def compute_delay_s(
-    local_iterations: int, cycles_per_sample: FloatArray, samples: FloatArray, cpu_hz: FloatArray
+    local_iterations: float, cycles_per_sample: FloatArray, samples: FloatArray, cpu_hz: FloatArray
 ) -> FloatArray:
     """Return the compute delay T^cmp = L u D / f, s (equation 4)."""
     return local_iterations * cycles_per_sample * samples / cpu_hz
 
 
 def compute_energy_j(
-    capacitance: float, local_iterations: int, cycles_per_sample: FloatArray, samples: FloatArray, cpu_hz: FloatArray
+    capacitance: float, local_iterations: float, cycles_per_sample: FloatArray, samples: FloatArray, cpu_hz: FloatArray
 ) -> FloatArray:
     """Return the compute energy E^cmp = α/2 · L f² u D, J (equation 5)."""
     return capacitance / 2 * local_iterations * cpu_hz**2 * cycles_per_sample * samples

@@ -23,14 +23,14 @@ from hflray import metrics, registry
 from hflray.allocation import Allocation, allocate_round
 from hflray.assignment import configured_assigner
 from hflray.config import MUTABLE, ExperimentConfig, flatten
-from hflray.cost import RoundCost, Workload, round_cost
+from hflray.cost import PollCost, RoundCost, Workload, round_cost
 from hflray.errors import ConfigError, DivergedError
 from hflray.grouping import group_devices
 from hflray.models import build, init_vector, size_bits
 from hflray.problem import Problem
 from hflray.record import RoundRecord
 from hflray.scenario import Scenario
-from hflray.scheduling import DeviceHistory, RoundContext, Scheduler, build_scheduler, choose_devices, looks_back
+from hflray.scheduling import DeviceHistory, Poll, RoundContext, Scheduler, build_scheduler, choose_devices, looks_back
 from hflray.seeding import stream
 from hflray.timeline import EdgeRule, Timeline, limited
 from hflray.training.aggregate import FloatVector
@@ -61,6 +61,7 @@ class _PlannedRound:
     assignment: NDArray[np.intp]
     allocation: Allocation
     cost: RoundCost
+    poll: PollCost | None
     timeline: Timeline | None
     wall: dict[str, float]
     scheduler: Scheduler
@@ -215,6 +216,7 @@ class Experiment:
             model_hash=hashlib.sha256(model.tobytes()).hexdigest(),
             wall={},
             edge_iterations=self.work.edge_iterations,
+            poll=plan.poll,
             timeline=happens,
             changed=next((c["changed"] for c in self.changes if c["after_round"] == index - 1), {}),
         )
@@ -224,19 +226,26 @@ class Experiment:
     def _context(self, index: int, record: RoundRecord | None, history: DeviceHistory, clock_s: float) -> RoundContext:
         """Return what the decisions of a round see."""
         fleet = self.scenario.fleet
+        available = np.broadcast_to(True, fleet.num_devices)
+        polls = "poll" in self._scheduler_class.needs
         return RoundContext(
             round=index,
             clock_s=clock_s,
             rng=stream(self.config.seed, "schedule", index),
             fleet=fleet,
             work=self.work,
-            available=np.broadcast_to(True, fleet.num_devices),
+            available=available,
             edges_up=np.ones(fleet.num_edges, dtype=bool),
             battery_j=np.broadcast_to(np.inf, fleet.num_devices),
             class_counts=self.scenario.class_counts,
             record=record,
+            poll=Poll(fleet, available, self._losses) if polls else None,
             **history.arrays(),
         )
+
+    def _losses(self, devices: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Return the mean loss of the global model on the samples of some devices, (n,)."""
+        return self.hierarchy.losses(self.global_model, devices)[:, 0]
 
     @property
     def _inputs(self) -> tuple[object, ...]:
@@ -259,8 +268,11 @@ class Experiment:
         happens = limited(fleet, self.work, devices, assignment, cost, self.edge_rule)
         if happens is not None:
             cost = happens.bill(cost, self.work.delay_weight)
+        poll = None if context.poll is None else context.poll.cost
+        if poll is not None:
+            cost = cost.with_poll(poll, self.work.delay_weight)
         clock.lap("allocate_s")
-        return _PlannedRound(index, devices, assignment, allocation, cost, happens, clock.laps, scheduler, inputs)
+        return _PlannedRound(index, devices, assignment, allocation, cost, poll, happens, clock.laps, scheduler, inputs)
 
     def _may_look_ahead(self, index: int) -> bool:
         """Return whether a next round is likely, and whether the assigner may run while actors evaluate.
@@ -269,8 +281,8 @@ class Experiment:
         """
         section = self.config.assignment
         has_time_budget = section.budget_ms is not None or isinstance(section.polish_ms, float | int) or section.options
-        sees_accuracy = metrics.ACCURACY in self.scheduler.needs
-        return index < self.config.max_rounds and not has_time_budget and not sees_accuracy
+        waits = self.scheduler.needs & {metrics.ACCURACY, "poll"}  # for the evaluation, or for the model and actors
+        return index < self.config.max_rounds and not has_time_budget and not waits
 
     def _look_ahead(self, after: _TrainedRound) -> None:
         """Plan the round after the one that is being evaluated, with a copy of the scheduler."""

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Logged = Literal["round", "clock", "end", "fleet", "learning", "reference"]
+Logged = Literal["round", "clock", "poll", "end", "fleet", "learning", "reference"]
 Table = Literal["training", "clustering", "assignment", "learning"]
 
 
@@ -32,9 +32,9 @@ class Metric:
         unit: unit of the logged number; ``1`` if it has none.
         meaning: what the number is and how it is computed, with the paper's symbols, as the glossary prints it.
         logged: when the number is logged: ``round``, with each round; ``clock``, with each round if a setting of
-            ``clock`` is on; ``end``, at the end of a run; ``fleet``, with each fleet of an assignment study;
-            ``learning``, with each point of an assigner's learning curve; ``reference``, with such a point for each
-            reference assigner (`assigner_ratio`).
+            ``clock`` is on; ``poll``, with each round of a scheduler that polls; ``end``, at the end of a run;
+            ``fleet``, with each fleet of an assignment study; ``learning``, with each point of an assigner's learning
+            curve; ``reference``, with such a point for each reference assigner (`assigner_ratio`).
         shown: unit in which the number is shown; empty if no unit is written.
         scale: factor from the logged number to the shown number.
         format: format of the shown number.
@@ -186,6 +186,16 @@ ROUND_WASTED_J = _metric(
     meaning="energy of computing and sending these uploads",
     shown="J",
 )  # fmt: skip
+ROUND_POLL_DELAY_S = _metric(
+    "round/poll_delay_s", "Delay of the poll", "s", "poll",
+    meaning="part of `round/delay_s`: the slowest polled device's forward pass, before the round",
+    shown="s",
+)  # fmt: skip
+ROUND_POLL_ENERGY_J = _metric(
+    "round/poll_energy_j", "Energy of the poll", "J", "poll",
+    meaning="part of `round/energy_j`: the forward passes of the polled devices",
+    shown="J",
+)  # fmt: skip
 WALL_SCHEDULE_S = _metric(
     "wall/schedule_s", "Scheduling, on this machine", "s", "round",
     meaning="measured time of scheduling",
@@ -325,6 +335,7 @@ def _names(when: Logged) -> tuple[str, ...]:
 
 PER_ROUND = _names("round")
 WITH_A_CLOCK = _names("clock")
+WITH_A_POLL = _names("poll")
 LEARNING = _names("learning")
 AT_THE_END = _names("end")
 

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from hflray import metrics
 from hflray.allocation import Allocation
 from hflray.arrays import FloatArray, packed, unpacked
-from hflray.cost import RoundCost
+from hflray.cost import PollCost, RoundCost
 from hflray.errors import ConfigError
 from hflray.timeline import Timeline
 
-PARTS: dict[str, type[Any]] = {"allocation": Allocation, "cost": RoundCost, "timeline": Timeline}  # of a record
+# The parts of a record that are objects.
+PARTS: dict[str, type[Any]] = {"allocation": Allocation, "cost": RoundCost, "poll": PollCost, "timeline": Timeline}
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +39,7 @@ class RoundRecord:
             the driver may schedule, assign and allocate the next round. That time counts for the next round only, and
             evaluate_s excludes it, so that all phases of all rounds add up to the elapsed time.
         edge_iterations: Q.
+        poll: the part of `cost` that polling the devices took, for a scheduler that polls.
         timeline: what happened to each device, if a setting of ``clock`` is on; None: all went as planned.
         changed: settings that differ from the previous round, ``{dotted key: [before, now]}``; see
             `hflray.experiment.Experiment.load_state_dict`.
@@ -56,6 +58,7 @@ class RoundRecord:
     model_hash: str
     wall: dict[str, float]
     edge_iterations: int = 1
+    poll: PollCost | None = None
     timeline: Timeline | None = None
     changed: dict[str, list[Any]] = field(default_factory=dict)
 
@@ -83,6 +86,9 @@ class RoundRecord:
         if self.timeline is not None:
             values[metrics.ROUND_DISCARDED] = self.timeline.discarded
             values[metrics.ROUND_WASTED_J] = self.timeline.wasted_j
+        if self.poll is not None:
+            values[metrics.ROUND_POLL_DELAY_S] = self.poll.delay_s
+            values[metrics.ROUND_POLL_ENERGY_J] = self.poll.energy_j
         for edge in range(len(cost.edge_devices)):
             values[metrics.edge_metric(edge, "delay_s")] = float(cost.edge_delay_s[edge])
             values[metrics.edge_metric(edge, "energy_j")] = float(cost.edge_energy_j[edge])

@@ -34,6 +34,7 @@ BUILTIN: dict[Kind, dict[str, str]] = {
         "fastest": "hflray.scheduling.fastest:Fastest",
         "coverage": "hflray.scheduling.coverage:Coverage",
         "importance": "hflray.scheduling.importance:Importance",
+        "power_of_choice": "hflray.scheduling.power_of_choice:PowerOfChoice",
         "oort": "hflray.scheduling.oort:Oort",
         "ucb": "hflray.scheduling.ucb:UCB",
         "energy_aware": "hflray.scheduling.energy_aware:EnergyAware",

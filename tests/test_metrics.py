@@ -27,6 +27,7 @@ def test_the_names_of_the_metrics_stay():
         *(f"wall/{step}_s" for step in ("schedule", "assign", "allocate", "train", "evaluate")),
     }
     assert set(metrics.WITH_A_CLOCK) == {"round/discarded", "round/wasted_j"}
+    assert set(metrics.WITH_A_POLL) == {"round/poll_delay_s", "round/poll_energy_j"}
     assert set(metrics.AT_THE_END) == {
         *("rounds_to_target", "objective_to_target", "delay_s_to_target", "energy_j_to_target"),
         *(f"clustering/{quantity}" for quantity in ("ari", "delay_s", "energy_j")),
@@ -40,7 +41,7 @@ def test_the_names_of_the_metrics_stay():
     }
     assert metrics.assigner_ratio("hfel-300") == "assigner/ratio/hfel-300"
     constants = {value for name, value in vars(metrics).items() if name.isupper() and isinstance(value, str)}
-    every = (metrics.PER_ROUND, metrics.WITH_A_CLOCK, metrics.AT_THE_END, metrics.LEARNING)
+    every = (metrics.PER_ROUND, metrics.WITH_A_CLOCK, metrics.WITH_A_POLL, metrics.AT_THE_END, metrics.LEARNING)
     assert constants == {*itertools.chain(*every), metrics.ASSIGNMENT_GAP}
     assert metrics.edge_metric(3, "delay_s") == "edge/3/delay_s"
 

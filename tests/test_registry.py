@@ -39,7 +39,17 @@ class Thing:
 
 
 def test_built_in_names_are_registered():
-    seeing = {"round_robin", "best_channel", "fastest", "coverage", "ucb", "energy_aware", "importance", "oort"}
+    seeing = {
+        "power_of_choice",
+        "round_robin",
+        "best_channel",
+        "fastest",
+        "coverage",
+        "ucb",
+        "energy_aware",
+        "importance",
+        "oort",
+    }
     assert set(registry.names("scheduler")) == {"fedavg", "ikc", "vkc"} | seeing
     assert {"geographic", "random", "best_gain", "hfel"} <= set(registry.names("assigner"))
     assert {"digits", "fashion_mnist", "cifar10", "synthetic"} <= set(registry.names("dataset"))

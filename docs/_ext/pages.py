@@ -22,6 +22,7 @@ KEPT = ROOT / "tests" / "benchmarks" / "results"
 LOGGED = {
     "round": "Logged with each round",
     "clock": "Logged with each round if a limit of `clock.edge` is set",
+    "poll": "Logged with each round of a scheduler that polls devices, such as `power_of_choice`",
     "end": "Logged once, at the end of a run",
     "fleet": "Logged with each fleet of an assignment study",
     "learning": "Logged with each point of a learning curve of the task `train_assigner`",

@@ -15,7 +15,7 @@ import pandas as pd
 from hflray import metrics
 from hflray.allocation import Allocation
 from hflray.arrays import FloatArray, IntArray
-from hflray.cost import RoundCost, Workload, cloud_hop, round_cost
+from hflray.cost import PollCost, RoundCost, Workload, cloud_hop, round_cost
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet, sample_fleet
 from hflray.report.runs import Run
@@ -147,6 +147,9 @@ class Replay:
         happens = limited(fleet, self.work, chosen, edges, cost, rule)
         if happens is not None:
             cost = happens.bill(cost, self.work.delay_weight)
+        if metrics.ROUND_POLL_DELAY_S in row:
+            poll = PollCost(float(row[metrics.ROUND_POLL_DELAY_S]), float(row[metrics.ROUND_POLL_ENERGY_J]))
+            cost = cost.with_poll(poll, self.work.delay_weight)
         logged = float(row[metrics.ROUND_OBJECTIVE])
         if not np.isclose(cost.objective, logged, rtol=BILL_TOLERANCE):
             raise ConfigError(

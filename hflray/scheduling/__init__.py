@@ -13,10 +13,12 @@ from hflray.errors import ConfigError
 from hflray.scheduling.base import ClusterScheduler, Scheduler
 from hflray.scheduling.clustering import cluster_devices, clustering_cost
 from hflray.scheduling.context import DeviceHistory, RoundContext
+from hflray.scheduling.poll import Poll
 
 __all__ = [
     "ClusterScheduler",
     "DeviceHistory",
+    "Poll",
     "RoundContext",
     "Scheduler",
     "build_scheduler",

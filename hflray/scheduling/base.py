@@ -37,8 +37,9 @@ class Scheduler(ABC):
     """The model that Algorithm 2 trains on the devices to find the clusters; None: the scheduler needs no clusters."""
 
     needs: ClassVar[frozenset[str]] = frozenset()
-    """What is computed only on request: ``loss`` (the context's `last_loss` and `last_utility`), and ``accuracy`` (in
-    the context's and the observed `record`; without it, the next round is planned while actors evaluate)."""
+    """What is computed only on request: ``loss`` (the context's `last_loss` and `last_utility`), ``poll`` (its
+    `poll_loss`), and ``accuracy`` (in the context's and the observed `record`). A round is planned while actors
+    evaluate the one before, unless ``poll`` or ``accuracy`` is needed."""
 
     looks_back: ClassVar[bool] = True
     """Whether `schedule` looks at the context's `record` or at what it remembers of devices (`participation` to

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from hflray.arrays import BoolArray, FloatArray, IntArray, packed, unpacked
 from hflray.cost import Workload
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
+from hflray.scheduling.poll import Poll
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +38,7 @@ class RoundContext:
         last_delay_s: its computing and upload in an edge iteration then, (N,), s; NaN if it never counted.
         edge_of: its edge then, (N,); -1 if it never counted.
         record: the record of the round before; None in the first, and for classes that do not look back.
+        poll: the round's polls, for a scheduler that needs ``poll``.
     """
 
     round: int
@@ -54,6 +57,22 @@ class RoundContext:
     last_delay_s: FloatArray
     edge_of: IntArray
     record: Any | None
+    poll: Poll | None = None
+
+    def poll_loss(self, candidates: ArrayLike) -> FloatArray:
+        """Return the mean loss of the current global model on the samples of each of some devices, (n,).
+
+        The devices compute a forward pass for it before the round, which the round is billed for (`poll_cost`).
+
+        Raises:
+            ConfigError: the scheduler does not need ``poll``, or a device is not available or is named twice.
+        """
+        if self.poll is None:
+            raise ConfigError(
+                'poll_loss: this scheduler does not say that it polls; accepted: a class with "poll" in needs; add '
+                'needs = frozenset({"poll"}) to it'
+            )
+        return self.poll(candidates)
 
     def __post_init__(self) -> None:
         for name in ("available", "edges_up", "battery_j", "class_counts", *_NEVER):

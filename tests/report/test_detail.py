@@ -76,3 +76,14 @@ def test_a_run_without_schedules_or_without_the_round_is_refused(sweep) -> None:
         Replay(Run(replace(run.history, tables=bare), run.config))
     with pytest.raises(ConfigError, match="has no round 3; accepted: 1 to 2"):
         Replay(run).round(3)
+
+
+def test_a_round_with_a_poll_is_recomputed_with_its_bill(sweep) -> None:
+    run = sweep.runs[0]
+    weight, rounds = run.config.cost.delay_weight, run.rounds.copy()
+    rounds[metrics.ROUND_POLL_DELAY_S], rounds[metrics.ROUND_POLL_ENERGY_J] = 2.0, 300.0
+    rounds[metrics.ROUND_OBJECTIVE] += 300.0 + weight * 2.0
+    polled = Run(replace(run.history, tables=replace(run.history.tables, rounds=rounds)), run.config)
+    cost, before = Replay(polled).round(1).cost, Replay(run).round(1).cost
+    assert cost.delay_s == pytest.approx(before.delay_s + 2.0)
+    assert cost.energy_j == pytest.approx(before.energy_j + 300.0)

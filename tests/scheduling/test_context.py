@@ -14,7 +14,7 @@ from hflray import registry
 from hflray.errors import ConfigError
 from hflray.experiment import Experiment
 from hflray.record import RoundRecord
-from hflray.scheduling import DeviceHistory, RoundContext, Scheduler, build_scheduler, choose_devices
+from hflray.scheduling import DeviceHistory, Poll, RoundContext, Scheduler, build_scheduler, choose_devices
 from tests.conftest import small_config
 from tests.scheduling import toy
 
@@ -249,7 +249,8 @@ def test_every_scheduler_draws_among_the_available(name: str) -> None:
         available[rng.choice(20, count, replace=False)] = True
         losses = rng.uniform(0, 3, 20)
         past = {"last_loss": losses, "last_utility": 50 * losses, "last_delay_s": losses, "last_round": np.ones(20)}
-        context = toy.context(fleet, index, available=available, **past)
+        poll = Poll(fleet, available, lambda devices, losses=losses: losses[devices])
+        context = toy.context(fleet, index, available=available, poll=poll, **past)
         devices = choose_devices(scheduler, context)  # checks the number and the availability
         assert len(devices) == min(5, count)
         scheduler.observe(toy.record(devices, 1.0, 2.0))

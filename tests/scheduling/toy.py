@@ -56,7 +56,7 @@ def context(toy: Fleet, index: int = 1, seed: int = 0, **more: Any) -> RoundCont
         "edge_of": np.full(count, -1),
         "record": None,
     }
-    values |= {name: np.asarray(value) if name != "record" else value for name, value in more.items()}
+    values |= {name: value if name in ("record", "poll") else np.asarray(value) for name, value in more.items()}
     rng = np.random.default_rng([seed, index])
     return RoundContext(round=index, clock_s=0.0, rng=rng, fleet=toy, work=Workload(4e6), **values)
 
