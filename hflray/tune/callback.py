@@ -13,6 +13,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+from pyarrow.fs import LocalFileSystem
 from ray.air.constants import EXPR_RESULT_FILE
 from ray.tune import Callback
 from ray.tune.logger import JsonLoggerCallback
@@ -49,7 +50,7 @@ def _ends_the_sweep(method: Callable[..., None]) -> Callable[..., None]:
     """
 
     @wraps(method)
-    def guarded(self: SweepCallback, *arguments: Any, **options: Any) -> None:
+    def guarded(self: SweepCallback | ResultFile, *arguments: Any, **options: Any) -> None:
         try:
             method(self, *arguments, **options)
         except OSError as error:
@@ -244,21 +245,48 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
 
 
 class ResultFile(JsonLoggerCallback):  # type: ignore[misc]
-    """Tune's record of a trial's results, ``result.json``, in whole lines, restored only if the local file is missing.
+    """Tune's record of a trial's results, ``result.json``, in whole lines.
 
-    Tune's own record restarts from the copy in the results' folder whenever a trial continues. The copy is seconds old,
-    so that rounds of the members of a population were missing.
+    Tune's own class writes it into Ray's temporary folder, from which Tune copies it to the results' folder every few
+    seconds, and a trial that continues begins with that copy. The rounds since the last copy were therefore missing
+    after a kill. This class adds each line to the file in the results' folder itself. A round that is repeated is in it
+    twice. Only a file for a bucket, to which nothing can be added, is written and copied as Tune does it.
     """
 
+    def log_trial_start(self, trial: Any) -> None:
+        """Write the trial's parameters, and begin or fetch a file that is copied."""
+        if _result_path(trial) is None:
+            super().log_trial_start(trial)
+            return
+        trial.init_local_path()
+        self.update_config(trial, trial.config)
+
+    @_ends_the_sweep
     def log_trial_result(self, iteration: int, trial: Any, result: dict[str, Any]) -> None:
         """Append a line, all of it or nothing."""
-        if trial not in self._trial_files:
+        path = _result_path(trial)
+        if path is None and trial not in self._trial_files:
             self.log_trial_start(trial)
-        append_line(Path(trial.local_path, EXPR_RESULT_FILE), json.dumps(result, cls=SafeFallbackEncoder))
+        path = path or Path(trial.local_path, EXPR_RESULT_FILE)
+        append_line(path, json.dumps(result, cls=SafeFallbackEncoder))
+
+    def fail(self, failure: Failure) -> None:
+        """End the sweep, because a line could not be written."""
+        if SweepCallback.current is not None:
+            SweepCallback.current.fail(failure)
 
     def _restore_from_remote(self, file_name: str, trial: Any) -> None:
-        if not Path(trial.local_path, file_name).exists():
+        if not Path(trial.local_path, file_name).exists():  # the copy is seconds old
             super()._restore_from_remote(file_name, trial)
+
+
+def _result_path(trial: Any) -> Path | None:
+    """Return the path of a trial's ``result.json`` in the results' folder, or None if that is a bucket."""
+    if not isinstance(trial.storage.storage_filesystem, LocalFileSystem):
+        return None
+    folder = Path(str(trial.storage.trial_fs_path))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / EXPR_RESULT_FILE
 
 
 def slim(trial: Any) -> None:

@@ -225,7 +225,7 @@ def _fit(
                 run_config=tune.RunConfig(
                     name=folder.path.name,
                     storage_path=place,
-                    callbacks=[callback, ResultFile()],
+                    callbacks=[ResultFile(), callback],  # so that Tune's record has every round of the journal
                     verbose=0,
                     stop={f"metrics/{name}": bound for name, bound in file.tune.stop.items()} or None,
                     failure_config=tune.FailureConfig(max_failures=file.tune.max_failures),
