@@ -98,19 +98,19 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
         # pickled, so the pickle loads as the callback of the process that resumes.
         return current_callback, ()
 
-    def take_over(self, trial: Trial) -> None:
+    def take_over(self, name: str) -> None:
         """Restore a trial's outcome of a resumed sweep from its journal, whether or not Tune runs the trial again."""
-        outcome = self.outcomes.setdefault(trial.name, Outcome(trial.name))
-        for index, values in self._tracker.history(trial.name):
+        outcome = self.outcomes.setdefault(name, Outcome(name))
+        for index, values in self._tracker.history(name):
             _add(outcome, index, values, keep=self._task.keeps_history)
-        outcome.ended, outcome.error = self._tracker.ended(trial.name)
-        outcome.stopped = self._tracker.end_tags(trial.name).get(STOPPED)
-        self._progress.resumed(trial.name, outcome.round or 0)
+        outcome.ended, outcome.error = self._tracker.ended(name)
+        outcome.stopped = self._tracker.end_tags(name).get(STOPPED)
+        self._progress.resumed(name, outcome.round or 0)
         if outcome.ended:
             product = self._task.product
-            copy = product_path(product, self._folder, trial.name) if product is not None else None
-            self._tracker.adopt(trial.name, [copy] if copy is not None and copy.exists() else [])
-            self._progress.ended(trial.name, trial.name, outcome.error, outcome.stopped)
+            copy = product_path(product, self._folder, name) if product is not None else None
+            self._tracker.adopt(name, [copy] if copy is not None and copy.exists() else [])
+            self._progress.ended(name, name, outcome.error, outcome.stopped)
 
     def fail(self, failure: Failure) -> None:
         """End the sweep, because a file could not be written."""

@@ -24,9 +24,10 @@ from hflray.seal import refuse_links
 from hflray.space import Demand, checkpoints_to_keep, demand
 from hflray.sweep import SweepFile, Trial
 from hflray.tasks import find_task
-from hflray.tracking import Tracker, titles
+from hflray.tracking import Journal, Tracker, titles
 from hflray.training import session
 from hflray.training.start import start_ray
+from hflray.tune.anew import completed, given_up, points, renamed
 from hflray.tune.callback import ResultFile, SweepCallback, current_callback
 from hflray.tune.digests import TuneDigests
 from hflray.tune.head import head_watched
@@ -108,6 +109,10 @@ def _run(
         for warning in warnings:
             progress.line(f"warning: {warning}")
         digests, whole = mend(folder, progress.line, trust) if resume else (TuneDigests(folder.path), False)
+        journal = Journal(folder.path)
+        gone = given_up(journal)
+        if file.tune.population is not None:
+            trials = renamed(trials, checked, gone)
         with progress.phase("starting Ray"):
             cpus = start_ray()
             check_nodes(None if folder.storage else folder.path.parent)
@@ -131,8 +136,10 @@ def _run(
         watch = RoomWatch(Room.of(folder.path.name, needed), progress)
         callback = SweepCallback(file, checked, progress, tracker, stop, storage, folder.path, digests, watch)
         if resume:
-            for trial in trials:
-                callback.take_over(trial)
+            for name in completed(journal) if file.tune.search else [trial.name for trial in trials]:
+                callback.take_over(name)
+            for name in gone:
+                tracker.adopt(name)  # the trackers learn that it was given up
         with stop, watch, discoverable(), head_watched(folder.resume_command):
             try:
                 _fit(folder, trials, checked, callback, placement, whole, watch.room)
@@ -213,7 +220,8 @@ def _fit(
             remaining = [
                 t for t in trials if t.name not in outcomes or not outcomes[t.name].ended or outcomes[t.name].error
             ]
-            if not remaining:
+            samples = file.tune.samples - len(callback.outcomes)  # of a search
+            if not remaining or (file.tune.search is not None and samples <= 0):
                 return
             if file.tune.population is None:  # members of a population may have adopted another trial's state
                 begun = [trial.name for trial in remaining if trial.name in outcomes]
@@ -221,7 +229,7 @@ def _fit(
             tuner = tune.Tuner(
                 trainable,
                 param_space=_space(file, remaining),
-                tune_config=_tune_config(file, remaining),
+                tune_config=_tune_config(file, remaining, samples, points(file, Journal(folder.path))),
                 run_config=tune.RunConfig(
                     name=folder.path.name,
                     storage_path=place,
@@ -253,7 +261,10 @@ def _space(file: SweepFile, trials: Sequence[Trial]) -> dict[str, Any]:
     return {"values": {key: kinds[axis.kind](getattr(axis, axis.kind)) for key, axis in file.sweep.items()}}
 
 
-def _tune_config(file: SweepFile, trials: Sequence[Trial]) -> Any:
+def _tune_config(
+    file: SweepFile, trials: Sequence[Trial], samples: int, results: Sequence[tuple[dict[str, Any], float]]
+) -> Any:
+    """Return Tune's settings. A search makes `samples` trials and learns from `results`; see `anew.points`."""
     from ray import tune
 
     settings = file.tune
@@ -263,10 +274,16 @@ def _tune_config(file: SweepFile, trials: Sequence[Trial]) -> Any:
         try:
             from ray.tune.search.optuna import OptunaSearch
 
-            search = OptunaSearch(metric="search", mode=settings.search.mode, seed=settings.seed)
+            search = OptunaSearch(
+                metric="search",
+                mode=settings.search.mode,
+                seed=settings.seed + len(results),  # with the first seed it would draw the same points again
+                points_to_evaluate=[{f"values/{key}": value for key, value in point.items()} for point, _ in results],
+                evaluated_rewards=[result for _, result in results],
+            )
         except (ImportError, AssertionError) as error:
             raise ConfigError("tune.search: optuna is not installed; pip install 'hflray[search]'") from error
-        options |= {"search_alg": search, "num_samples": settings.samples}
+        options |= {"search_alg": search, "num_samples": samples}
     else:
         options["trial_dirname_creator"] = lambda trial: str(trial.config["values"][NAME])
     if settings.early_stopping is not None:

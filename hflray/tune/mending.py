@@ -8,7 +8,8 @@ of the missing one, and the trial continues after that round (`put_back`).
 Tune overwrites its state in place, so a kill may leave half of it. Such a state is renamed (`set_aside`), and the state
 of an earlier start is used if there is one. Otherwise, if the sweep's file determines its trials, no state is needed:
 each trial continues from its own last checkpoint (`salvage`). The same holds for a state whose digest this user has not
-recorded (`hflray.tune.digests`), because it may come from a stranger and Tune would unpickle it.
+recorded (`hflray.tune.digests`), because it may come from a stranger and Tune would unpickle it. A search or a
+population keeps its ended trials and starts the others anew (`hflray.tune.anew`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from hflray.checksum import digest
 from hflray.errors import ConfigError, HflrayError
 from hflray.results import SweepFolder
 from hflray.tracking.journal import Journal, rounds_of
+from hflray.tune.anew import give_up
 from hflray.tune.digests import STATE, TUNER, TuneDigests
 
 DAMAGED = "damaged-"  # prefix of the files that are set aside; Tune ignores such files
@@ -44,7 +46,7 @@ def mend(folder: SweepFolder, say: Callable[[str], None], trust: bool = False) -
         The record of Tune's files, and whether a complete state of Tune remains from which the sweep can continue.
 
     Raises:
-        ConfigError: no complete state remains, and the sweep cannot continue without one.
+        ConfigError: a search or a population does not carry this user's seal.
     """
     tune = folder.file.tune
     method = "search" if tune.search else "population" if tune.population else None
@@ -60,13 +62,8 @@ def mend(folder: SweepFolder, say: Callable[[str], None], trust: bool = False) -
     damaged, whole = set_aside(place, name, None if trust else digests.known)
     if damaged and own:
         problem = f"Ray Tune's state ({', '.join(damaged)} in {place}/{name}) is damaged and set aside"
-        if not whole and method:
-            raise ConfigError(
-                f"{problem}, and there is no earlier state, without which a {method} cannot go on; its rounds are "
-                f"kept, see python -m hflray.report {name}; begin anew with --fresh"
-            )
-        source = "the one before" if whole else "the trials' own checkpoints"
-        say(f"{problem}; going on from {source}")
+        source = f"the {method}'s ended trials" if method else "the trials' own checkpoints"
+        say(f"{problem}; going on from {'the one before' if whole else source}")
     elif damaged:
         say(
             f"sweep.json of {name} carries no seal of this user, so Ray Tune's pickles ({', '.join(damaged)}) are set "
@@ -84,6 +81,13 @@ def mend(folder: SweepFolder, say: Callable[[str], None], trust: bool = False) -
         elif lost:
             whole = False
             say(f"{key}: {lost} lines of its journal are damaged; its rounds after {logged[key]} are made again")
+    if method and not whole:
+        stay, lost = give_up(journal)
+        if lost:
+            say(
+                f"a {method} needs Ray Tune's state for trials that have not ended: {stay} ended trials are kept, and "
+                f"{lost} of the others had begun and are given up; new trials take their place"
+            )
     if whole and not method and (ahead := unlogged(place, name, logged, ended)):
         whole = False
         say(f"{', '.join(ahead)}: the journal lacks rounds that Ray Tune has; they are made again")

@@ -22,6 +22,7 @@ from hflray.provenance import differences, release
 from hflray.scenario import Scenario, data_key
 from hflray.sweep import SweepFile, make_trial
 from hflray.tasks import Job, Result, Saved, find_task
+from hflray.tune.anew import worst
 from hflray.tune.live import LiveTrial
 from hflray.tune.mending import SALVAGED
 from hflray.tune.population import score
@@ -29,7 +30,6 @@ from hflray.tune.room import Room
 from hflray.tune.shared import share
 from hflray.tune.stopping import stop_requested
 
-WORST = 1e12  # the value that a search gets for a trial without its metric
 NAME = "name"  # the key of a trial's name among its values; no key of the configuration has this name
 
 
@@ -168,7 +168,7 @@ def _report(result: Result, sweep: SweepFile, saves: bool) -> None:
         if getattr(result, key) is not None:
             entries[key] = getattr(result, key)
     if search is not None:  # a search needs a number even if a trial never reaches its target
-        entries["search"] = result.metrics.get(search.metric, WORST if search.mode == "min" else -WORST)
+        entries["search"] = result.metrics.get(search.metric, worst(search.mode))
     if population is not None:
         entries |= {"changes": list(result.changes), **score(result, population)}
     if not saves or result.save is None:
