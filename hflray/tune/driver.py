@@ -32,6 +32,7 @@ from hflray.tune.callback import ResultFile, SweepCallback, current_callback
 from hflray.tune.digests import TuneDigests
 from hflray.tune.head import head_watched
 from hflray.tune.live import discoverable
+from hflray.tune.memory import keep_no_rounds
 from hflray.tune.mending import mend, place_of, put_back, salvage
 from hflray.tune.nodes import check_nodes, check_resources
 from hflray.tune.placement import Placement
@@ -189,6 +190,7 @@ def _fit(
     usage.tag_callbacks = lambda callbacks: False
     for name in ("ray.tune", "ray.train", "ray.air", "ray"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    keep_no_rounds()
     file = folder.file
     place = place_of(folder)
     # Every trial uses the kernel measured by the driver, whatever its node. In a cluster, nodes that join later must
