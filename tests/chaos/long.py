@@ -3,9 +3,9 @@
     python -m tests.chaos.long [--rounds 2000] [--trials 300] [--out FILE.json]
 
 Two sweeps run one after the other: one trial of many short rounds, and many trials of two rounds. While they run, the
-memory of the driver, the trials and the actors, their open files, /dev/shm and Ray's temporary folder are measured
-every `EVERY_S`. A line of the table compares the first tenth of the rounds or trials after the warm-up with the last
-tenth, by medians.
+memory of the driver, the trials and the actors, their open files, their part of /dev/shm and Ray's temporary folder are
+measured every `EVERY_S`. A line of the table compares the first tenth of the rounds or trials after the warm-up with the
+last tenth, by medians.
 
 Memory is the unique set size (USS): pages that no other process has. A page of the object store that all processes map
 would otherwise count several times.
@@ -121,6 +121,19 @@ def session_of(places: dict[str, list[psutil.Process]]) -> Path | None:
     return None
 
 
+def object_store_bytes(places: dict[str, list[psutil.Process]]) -> int | None:
+    """Return the bytes of /dev/shm that the sweep's own object store uses.
+
+    The file has no name any more, and other Rays may use /dev/shm too, so the raylet's open file is asked.
+    """
+    for process in places.get("raylet", []):
+        for file in Path(f"/proc/{process.pid}/fd").glob("*"):
+            with suppress(OSError):
+                if os.readlink(file).startswith("/dev/shm/plasma"):
+                    return file.stat().st_blocks * 512
+    return None
+
+
 def measure(driver: int) -> dict[str, float]:
     """Return what the processes of a sweep hold, and the sizes of their folders."""
     places = processes(driver)
@@ -135,8 +148,9 @@ def measure(driver: int) -> dict[str, float]:
         if used:  # several trials run at a time, so their mean counts
             values[f"{role}, MB"] = statistics.fmean(used)
             values[f"{role}, open files"] = statistics.fmean(files)
-    room = os.statvfs("/dev/shm")
-    values["/dev/shm, MB"] = (room.f_blocks - room.f_bfree) * room.f_frsize / MB
+    store = object_store_bytes(places)
+    if store is not None:
+        values["/dev/shm, MB"] = store / MB
     session = session_of(places)
     if session is not None:
         values["Ray's session folder, MB"] = folder_bytes(session) / MB
