@@ -159,7 +159,8 @@ def _interrupted(ray_session, tmp_path_factory) -> Interrupted:
 @pytest.fixture
 def interrupted(_interrupted, monkeypatch) -> Interrupted:
     """Return the interrupted sweep in the current folder, as it was when it was interrupted."""
-    shutil.rmtree(_interrupted.place, ignore_errors=True)
+    while _interrupted.place.exists():  # a thread of the sweep before may still write into it
+        shutil.rmtree(_interrupted.place, ignore_errors=True)
     shutil.copytree(_interrupted.kept, _interrupted.place)
     # MLflow keeps its connections to a path, so each test has a database at a path of its own.
     database = _interrupted.results / f"mlflow-{next(numbers)}.db"
