@@ -37,12 +37,15 @@ class Links:
         key: 64 random bits, drawn once for the fleet.
         number: each device's index when the fleet was drawn, (N,), so that fleets made by `Fleet.take` keep their
             links.
+        edge_number: each edge's index when the fleet was drawn, (M,), so that fleets made by `Fleet.take_edges` keep
+            their links.
         position_m, edge_position_m: positions of devices (N, 2) and edges (M, 2), m.
     """
 
     config: FleetConfig
     key: int
     number: IntArray
+    edge_number: IntArray
     position_m: FloatArray
     edge_position_m: FloatArray
 
@@ -54,7 +57,7 @@ class Links:
 
     def gain(self, devices: ArrayLike, edges: ArrayLike) -> FloatArray:
         """Return the linear power gains of links, for indices of any shapes that broadcast."""
-        normal = standard_normal(self.key, self.number[np.asarray(devices)], np.asarray(edges))
+        normal = standard_normal(self.key, self.number[np.asarray(devices)], self.edge_number[np.asarray(edges)])
         return path_gain(self.distance_m(devices, edges), self.config, self.config.shadowing_db * normal)
 
 
@@ -204,6 +207,21 @@ class Fleet:
         links = replace(self.links, number=self.links.number[index], position_m=chosen["position_m"])
         return replace(self, **chosen, **_on_demand(links))
 
+    def take_edges(self, edges: ArrayLike) -> Fleet:
+        """Return the fleet with these edges only (in this order); its links are those of the edges' own numbers.
+
+        An assigner's answer for it counts the edges of the new fleet: ``edges[answer]`` are those of this one.
+        """
+        index = np.asarray(edges, dtype=np.intp)
+        chosen = {name: getattr(self, name)[index] for name in (*_PER_EDGE, "edge_position_m")}
+        if self.links is None:
+            distance_m, gain = np.asarray(self.distance_m)[:, index], np.asarray(self.gain)[:, index]
+            return replace(self, **chosen, distance_m=distance_m, gain=gain)
+        links = replace(
+            self.links, edge_number=self.links.edge_number[index], edge_position_m=chosen["edge_position_m"]
+        )
+        return replace(self, **chosen, **_on_demand(links))
+
     def gain_of(self, devices: ArrayLike, edges: ArrayLike) -> FloatArray:
         """Return the linear power gains ``gain[devices, edges]``, for indices of any shapes that broadcast."""
         return np.asarray(self.gain[np.asarray(devices), np.asarray(edges)])
@@ -332,7 +350,7 @@ def sample_fleet(config: FleetConfig, rng: np.random.Generator) -> Fleet:
         }
     else:
         key = int(rng.integers(2**64, dtype=np.uint64))
-        link_fields = _on_demand(Links(config, key, np.arange(n), position_m, edge_position_m))
+        link_fields = _on_demand(Links(config, key, np.arange(n), np.arange(m), position_m, edge_position_m))
     cloud_distance_m = np.linalg.norm(edge_position_m - config.area_m / 2, axis=-1)
     return Fleet(
         position_m=position_m,

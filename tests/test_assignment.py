@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hflray import registry
-from hflray.assignment import build_assigner, configured_assigner
+from hflray.assignment import assign_among, build_assigner, configured_assigner
 from hflray.config import load_config
 from hflray.cost import Workload
 from hflray.errors import ConfigError
@@ -73,3 +73,23 @@ def test_per_edge_assignments_stay_the_same():
             edges = build_assigner(name, **options).assign(fleet, work, devices, np.random.default_rng(seed))
             digest.update(edges.astype(np.int8).tobytes())
     assert digest.hexdigest() == "6d1c1ac1cd0fc10c97bfd8a5c449b32b2bb59e2c0dc3a9fefa05a647a6741036"
+
+
+def test_edges_that_are_down_are_taken_out_and_answers_mapped_back() -> None:
+    fleet = sample_fleet(FleetConfig(num_devices=30, num_edges=5), np.random.default_rng(1))
+    up, work, rng = np.array([False, True, False, True, True]), Workload(1e6), np.random.default_rng(2)
+    devices = np.arange(20)
+    for name in ("geographic", "best_gain", "hfel", "local_search", "random", "d3qn"):
+        answer = assign_among(build_assigner(name), up, fleet, work, devices, rng)
+        assert set(answer.tolist()) <= {1, 3, 4}
+    nearest = assign_among(build_assigner("geographic"), up, fleet, work, devices, rng)
+    np.testing.assert_array_equal(nearest, np.array([1, 3, 4])[fleet.distance_m[devices][:, [1, 3, 4]].argmin(axis=1)])
+    everywhere = assign_among(build_assigner("geographic"), np.ones(5, dtype=bool), fleet, work, devices, rng)
+    np.testing.assert_array_equal(everywhere, build_assigner("geographic").assign(fleet, work, devices, rng))
+
+
+def test_a_policy_of_a_fixed_number_of_edges_refuses_fewer() -> None:
+    fleet = sample_fleet(FleetConfig(num_devices=30, num_edges=5), np.random.default_rng(1))
+    up, assigner = np.array([True, True, False, True, True]), build_assigner("d3qn", policy="paper_db")
+    with pytest.raises(ConfigError, match=r"is for M = 5 edges, this fleet has 4; leave assignment\.policy out"):
+        assign_among(assigner, up, fleet, Workload(1e6), np.arange(9), np.random.default_rng(2))

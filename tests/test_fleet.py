@@ -338,3 +338,19 @@ def test_links_and_fleets_cannot_be_changed_and_are_compared_by_identity():
     # Arrays of equal numbers have no single truth value, so that a comparison by value would raise.
     assert len({one, two, one}) == 2
     assert len({one.links, two.links, one.links}) == 2
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_a_fleet_without_some_edges_keeps_the_links_of_the_others(dense):
+    whole = draw(num_devices=20, num_edges=6, dense=dense)
+    fewer = whole.take_edges([1, 4, 5])
+    assert fewer.num_edges == 3
+    np.testing.assert_array_equal(np.asarray(fewer.gain), np.asarray(whole.gain)[:, [1, 4, 5]])
+    np.testing.assert_array_equal(np.asarray(fewer.distance_m), np.asarray(whole.distance_m)[:, [1, 4, 5]])
+    np.testing.assert_array_equal(fewer.cloud_gain, whole.cloud_gain[[1, 4, 5]])
+    np.testing.assert_array_equal(fewer.edge_bandwidth_hz, whole.edge_bandwidth_hz[[1, 4, 5]])
+    last = fewer.take_edges([2])  # the edge of number 5 of the first fleet
+    np.testing.assert_array_equal(np.asarray(last.gain)[:, 0], np.asarray(whole.gain)[:, 5])
+    some = np.array([7, 3])
+    np.testing.assert_array_equal(fewer.nearest_edges(some)[:, 0], np.asarray(fewer.distance_m)[some].argmin(axis=1))
+    np.testing.assert_array_equal(fewer.take(some).gain[:], np.asarray(whole.gain)[some][:, [1, 4, 5]])

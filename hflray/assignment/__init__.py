@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hflray import registry
+from hflray.arrays import BoolArray
 from hflray.config import ExperimentConfig
 from hflray.cost import Workload
 from hflray.fleet import Fleet
 
-__all__ = ["Assigner", "build_assigner", "configured_assigner"]
+__all__ = ["Assigner", "assign_among", "build_assigner", "configured_assigner"]
 
 # The keys of the configuration's `assignment` section that each assigner takes; other assigners ignore them. These
 # assigners also take `allocation.coupling`, so that they minimise the objective of the round's allocation.
@@ -38,6 +39,27 @@ class Assigner(Protocol):
         Raises:
             ConfigError: an index is not in the fleet, or is listed twice.
         """
+
+
+def assign_among(
+    assigner: Assigner,
+    edges_up: BoolArray,
+    fleet: Fleet,
+    work: Workload,
+    devices: ArrayLike,
+    rng: np.random.Generator,
+) -> NDArray[np.intp]:
+    """Return the edge of each of `devices`, (H,), among the edges that are up, (M,).
+
+    The assigner is given the fleet without the other edges, and its answer is mapped back to `fleet`.
+
+    Raises:
+        ConfigError: besides the assigner's own reasons, it needs all edges.
+    """
+    if edges_up.all():
+        return assigner.assign(fleet, work, devices, rng)
+    up = np.flatnonzero(edges_up)
+    return np.asarray(up[assigner.assign(fleet.take_edges(up), work, devices, rng)], dtype=np.intp)
 
 
 def build_assigner(name: str, **options: Any) -> Assigner:
