@@ -4,8 +4,8 @@
 
 Two sweeps run one after the other: one trial of many short rounds, and many trials of two rounds. While they run, the
 memory of the driver, the trials and the actors, their open files, their part of /dev/shm and Ray's temporary folder are
-measured every `EVERY_S`. A line of the table compares the first tenth of the rounds or trials after the warm-up with the
-last tenth, by medians.
+measured every `EVERY_S`. A line of the table compares the first tenth of the rounds or trials after the warm-up with
+the last tenth, by medians.
 
 Memory is the unique set size (USS): pages that no other process has. A page of the object store that all processes map
 would otherwise count several times.

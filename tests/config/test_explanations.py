@@ -39,7 +39,10 @@ MISTAKES = [
     ("fleet.power_dbm=loud", ["fleet.power_dbm", "'loud'", "a number, or a range [low, high]", "[0.0, 23.0]"]),
     ("scheduling.name=ick", ["scheduling.name", "'ick'", "fedavg, ikc, ", "did you mean 'ikc'?", "use one"]),
     ("assignment.name=nearest", ["assignment.name", "'nearest'", "known: best_gain, ", "geographic", "hfel", "random"]),
-    ("data.name=mnist", ["data.name", "'mnist'", "did you mean 'fashion_mnist'?", "breast_cancer, cifar10, diabetes, digits", "synthetic"]),
+    (
+        "data.name=mnist",
+        ["data.name", "'mnist'", "did you mean 'fashion_mnist'?", "breast_cancer, cifar10, ", "synthetic"],
+    ),
     ("data.partition=skewed", ["data.partition", "'skewed'", "known: dirichlet, iid, majority"]),
     ("data.samples_per_device=0", ["data.samples_per_device", "got 0", "1 sample or more", "raise"]),
     ("data.majority_fraction=1.5", ["data.majority_fraction", "got 1.5", "above 0 and at most 1", "default 0.8"]),
