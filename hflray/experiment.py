@@ -30,7 +30,15 @@ from hflray.models import build, init_vector, size_bits
 from hflray.problem import Problem
 from hflray.record import RoundRecord
 from hflray.scenario import Scenario
-from hflray.scheduling import DeviceHistory, Poll, RoundContext, Scheduler, build_scheduler, choose_devices, looks_back
+from hflray.scheduling import (
+    DeviceHistory,
+    Poll,
+    RoundContext,
+    Scheduler,
+    build_scheduler,
+    choose_devices_and_edges,
+    looks_back,
+)
 from hflray.seeding import stream
 from hflray.timeline import EdgeRule, Timeline, limited
 from hflray.training.aggregate import FloatVector
@@ -259,9 +267,10 @@ class Experiment:
         """Schedule, assign and allocate a round. This advances `scheduler`."""
         index, fleet, seed, inputs = context.round, self.scenario.fleet, self.config.seed, self._inputs
         clock = _Clock()
-        devices = choose_devices(scheduler, context)
+        devices, assignment = choose_devices_and_edges(scheduler, context)
         clock.lap("schedule_s")
-        assignment = self.assigner.assign(fleet, self.work, devices, stream(seed, "assign", index))
+        if assignment is None:
+            assignment = self.assigner.assign(fleet, self.work, devices, stream(seed, "assign", index))
         clock.lap("assign_s")
         allocation = self.allocate(fleet, self.work, devices, assignment)
         cost = round_cost(fleet, self.work, devices, assignment, allocation)

@@ -13,9 +13,11 @@ from hflray.compare import Outcome, closing_table
 from hflray.config import FleetConfig, load_config
 from hflray.cost import Workload
 from hflray.fleet import sample_fleet
+from hflray.scheduling import choose_devices_and_edges
 from hflray.tasks import Job
 from hflray.tracking.sink import Ending, Place, Round, Run
 from tests.report import fabricated
+from tests.scheduling import toy
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "seams.md").read_text(encoding="utf-8")
@@ -32,7 +34,10 @@ def example(title: str) -> dict[str, Any]:
 
 def test_every_section_has_an_example() -> None:
     titles = re.findall(r"^## (.*)$", TEXT, flags=re.M)
-    assert titles == ["A scheduler", "An assigner", "A task", "A sink", "A metric", "A figure", "Larger changes"]
+    assert titles == [
+        *("A scheduler", "A scheduler that assigns", "An assigner", "A task", "A sink", "A metric", "A figure"),
+        "Larger changes",
+    ]
 
 
 def test_every_named_file_exists() -> None:
@@ -52,6 +57,13 @@ def test_the_scheduler_takes_turns_and_keeps_its_state(monkeypatch) -> None:
     restored = registry.build("scheduler", "carousel", num_devices=5, num_scheduled=3, clusters=None)
     restored.load_state_dict(scheduler.state_dict())
     assert restored.schedule(rng).tolist() == [1, 2, 3]
+
+
+def test_the_scheduler_that_assigns_takes_the_strongest_links() -> None:
+    scheduler = example("A scheduler that assigns")["StrongestLinks"](num_devices=4, num_scheduled=2)
+    context = toy.context(toy.fleet([[1e-9, 3e-9], [5e-9, 1e-9], [2e-9, 1e-9], [1e-9, 4e-9]]))
+    devices, edges = choose_devices_and_edges(scheduler, context)
+    assert (devices.tolist(), edges.tolist()) == ([1, 3], [0, 1])
 
 
 def test_the_assigner_takes_the_widest_edge() -> None:

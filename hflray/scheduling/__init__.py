@@ -6,6 +6,7 @@ import inspect
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hflray import registry
 from hflray.arrays import IntArray
@@ -23,6 +24,7 @@ __all__ = [
     "Scheduler",
     "build_scheduler",
     "choose_devices",
+    "choose_devices_and_edges",
     "cluster_devices",
     "clustering_cost",
     "looks_back",
@@ -37,12 +39,42 @@ def choose_devices(scheduler: Scheduler, context: RoundContext) -> IntArray:
             exist or is not available.
     """
     devices = np.asarray(scheduler.schedule(context.rng if _takes_rng(type(scheduler)) else context))
+    _check_devices(devices, "schedule", scheduler, context)
+    return np.sort(devices).astype(np.intp)
+
+
+def choose_devices_and_edges(scheduler: Scheduler, context: RoundContext) -> tuple[IntArray, IntArray | None]:
+    """Return the devices that a scheduler chooses, and their edges if it has a method ``schedule_and_assign``.
+
+    Raises:
+        ConfigError: the devices are wrong, see `choose_devices`, or an edge does not exist or is down.
+    """
+    choose = getattr(scheduler, "schedule_and_assign", None)
+    if choose is None:
+        return choose_devices(scheduler, context), None
+    devices, edges = map(np.asarray, choose(context))
+    _check_devices(devices, "schedule_and_assign", scheduler, context)
+    up = np.flatnonzero(context.edges_up)
+    if edges.shape != devices.shape or not np.isin(edges, up).all():
+        wrong = edges[~np.isin(edges, up)]
+        reason = f"edge {wrong[0]}" if wrong.size else f"edges of shape {edges.shape}"
+        raise ConfigError(
+            f"scheduling.name: {type(scheduler).__name__} returned {reason} in round {context.round}; accepted: for "
+            f"each of {len(devices)} devices one of the edges {', '.join(map(str, up))}; mend its method "
+            "schedule_and_assign"
+        )
+    order = np.argsort(devices)
+    return devices[order].astype(np.intp), edges[order].astype(np.intp)
+
+
+def _check_devices(devices: NDArray[Any], method: str, scheduler: Scheduler, context: RoundContext) -> None:
+    """Raise ConfigError if the devices that a scheduler's method returned are wrong; see `choose_devices`."""
     name, available = type(scheduler).__name__, context.available
     expected = min(scheduler.num_scheduled, int(available.sum()))
     if devices.ndim != 1 or (devices.size and devices.dtype.kind not in "iu") or len(devices) != expected:
         raise ConfigError(
             f"scheduling.name: {name} returned {devices.dtype} of shape {devices.shape} in round {context.round}; "
-            f"accepted: {expected} indices of devices; mend its method schedule"
+            f"accepted: {expected} indices of devices; mend its method {method}"
         )
     in_fleet = (devices >= 0) & (devices < len(available))
     refused = devices[~(in_fleet & available[np.where(in_fleet, devices, 0)])]
@@ -50,9 +82,8 @@ def choose_devices(scheduler: Scheduler, context: RoundContext) -> IntArray:
         reason = f"device {refused[0]}, which is not available" if refused.size else "a device twice"
         raise ConfigError(
             f"scheduling.name: {name} chose {reason}, in round {context.round}; accepted: {expected} different devices "
-            "of those that are available; mend its method schedule"
+            f"of those that are available; mend its method {method}"
         )
-    return np.sort(devices).astype(np.intp)
 
 
 def looks_back(kind: type[Scheduler]) -> bool:

@@ -65,7 +65,7 @@ class Echo(Watcher):
 def register(monkeypatch: pytest.MonkeyPatch) -> None:
     SEEN.clear()
     table = dict(registry._table("scheduler"))
-    table |= {name.lower(): f"{__name__}:{name}" for name in ("Watcher", "Judge", "Liar", "Echo")}
+    table |= {name.lower(): f"{__name__}:{name}" for name in ("Watcher", "Judge", "Liar", "Echo", "Both")}
     monkeypatch.setattr(registry, "_table", lambda kind: table if kind == "scheduler" else _tables[kind])
 
 
@@ -254,3 +254,38 @@ def test_every_scheduler_draws_among_the_available(name: str) -> None:
         devices = choose_devices(scheduler, context)  # checks the number and the availability
         assert len(devices) == min(5, count)
         scheduler.observe(toy.record(devices, 1.0, 2.0))
+
+
+class Both(Scheduler):
+    answer: ClassVar[tuple[list[Any], list[Any]]] = ([], [])
+
+    def schedule(self, context: RoundContext) -> Any:
+        raise AssertionError("schedule_and_assign is asked instead")
+
+    def schedule_and_assign(self, context: RoundContext) -> Any:
+        return self.answer
+
+
+def test_a_scheduler_that_assigns_is_asked_instead_of_the_assigner(monkeypatch: pytest.MonkeyPatch) -> None:
+    Both.answer = ([11, 1, 3, 5, 7, 9], [0, 1, 2, 0, 1, 2])
+    experiment = Experiment(small_config("scheduling.name=both", "max_rounds=1"))
+    monkeypatch.setattr(experiment, "assigner", None)
+    record = experiment.run_round()
+    assert record.devices.tolist() == [1, 3, 5, 7, 9, 11]
+    assert record.assignment.tolist() == [1, 2, 0, 1, 2, 0]  # the edges stay those of their devices
+
+
+@pytest.mark.parametrize(
+    "devices, edges, named",
+    [
+        ([0, 1, 2, 3, 4, 99], [0] * 6, "device 99"),
+        ([0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 0, 0], "edge 3"),
+        ([0, 1, 2, 3, 4, 5], [0] * 5, "shape"),
+        ([0, 1, 2, 3, 4, 5], [0.5] * 6, "edge 0.5"),
+    ],
+)
+def test_wrong_edges_are_the_schedulers_error(devices: list[Any], edges: list[Any], named: str) -> None:
+    Both.answer = (devices, edges)
+    with pytest.raises(ConfigError, match=named) as error:
+        Experiment(small_config("scheduling.name=both")).run_round()
+    assert "schedule_and_assign" in str(error.value)
