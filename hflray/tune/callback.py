@@ -286,7 +286,7 @@ def _result_path(trial: Any) -> Path | None:
         return None
     folder = Path(str(trial.storage.trial_fs_path))
     folder.mkdir(parents=True, exist_ok=True)
-    return folder / EXPR_RESULT_FILE
+    return folder / str(EXPR_RESULT_FILE)
 
 
 def slim(trial: Any) -> None:
