@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import tomllib
@@ -37,6 +38,19 @@ def test_the_example_sweep_is_valid(tmp_path) -> None:
     (sweep,) = of_language("yaml")
     (tmp_path / "my_sweep.yaml").write_text(sweep, encoding="utf-8")
     assert len(expand(load_sweep(tmp_path / "my_sweep.yaml"))) == 4
+
+
+def test_its_speeds_are_those_of_the_benchmarks() -> None:
+    """``make bench-keep`` of a newer run makes this test name the sentences to change."""
+    files = (ROOT / "tests" / "benchmarks" / "results").glob("*.json")
+    ratios = [
+        {name: table["ratios"] for name, table in json.loads(file.read_text())["tables"].items()} for file in files
+    ]
+    allocation = {f"{made['allocation/one thread']['allocate_round, one edge']:.0f}" for made in ratios}
+    training = {f"{made['training/L = 5']['actors (d), of bare2 (b)']:.1f}" for made in ratios}
+    text = " ".join(TEXT.split())
+    assert re.findall(r"ten devices (\d+) times as fast as CVXPY", text)[0] in allocation
+    assert re.findall(r"two cores train ([\d.]+) times as many samples", text)[0] in training
 
 
 def test_every_link_leads_to_a_file() -> None:
