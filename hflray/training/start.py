@@ -30,8 +30,9 @@ QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
 OBJECT_STORE_BYTES = 2 * 2**30  # for a Ray that we start: data sets and a few models; Ray spills the excess to disk
 SESSION_BYTES = 20 * MIB  # the files of a session of Ray in `ray_folder`, measured: 0.3 to 7 MiB
 # Ray would keep a record of every call, of which its state API and its dashboard make a page. A Ray that we start has
-# neither, and its GCS server would grow by 16 kB with each round, up to 100,000 calls.
-CONFIG: dict[str, Any] = {"task_events_report_interval_ms": 0}
+# neither, and its GCS server would grow by 16 kB with each round, up to 100,000 calls. Nor does it write statistics of
+# its own event loops into its logs each minute. (With -1 in place of 0, Ray 2.60 writes them without end.)
+CONFIG: dict[str, Any] = {"task_events_report_interval_ms": 0, "event_stats_print_interval_ms": 0}
 CONNECT_S = 10.0  # how long a cluster's address may take to answer
 
 _starting: Future[int] | None = None  # the start that `start_soon` has begun

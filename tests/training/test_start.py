@@ -103,6 +103,16 @@ def test_a_ray_of_our_own_gets_the_loopback_address(calls: list[dict[str, Any]])
     assert options["_node_ip_address"] == options["resolved"] == "127.0.0.1"
 
 
+def test_a_ray_of_our_own_records_no_calls_and_keeps_further_settings(calls: list[dict[str, Any]]) -> None:
+    """Its GCS server and its logs would grow with each round and each minute."""
+    start.start_local_ray(_system_config={"prestart_worker_first_driver": False})
+    assert calls[-1]["_system_config"] == {
+        "task_events_report_interval_ms": 0,
+        "event_stats_print_interval_ms": 0,
+        "prestart_worker_first_driver": False,
+    }
+
+
 @pytest.mark.parametrize("address", ["auto", "{server}"])
 def test_nothing_is_exchanged_when_a_cluster_is_joined(
     calls: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, address: str
