@@ -95,6 +95,24 @@ class RoundCost:
     upload_delay_s: FloatArray
     upload_energy_j: FloatArray
 
+    @classmethod
+    def of_nobody(cls, num_edges: int, wait_s: float, delay_weight: float) -> RoundCost:
+        """Return the cost of a round without devices, in which the cloud waits for `wait_s`; λ is `delay_weight`."""
+        nothing, no_device = np.zeros(num_edges), np.zeros(0)
+        return cls(
+            energy_j=0.0,
+            delay_s=wait_s,
+            objective=delay_weight * wait_s,
+            message_bits=0.0,
+            edge_energy_j=nothing,
+            edge_delay_s=nothing,
+            edge_devices=np.zeros(num_edges, dtype=np.intp),
+            compute_delay_s=no_device,
+            compute_energy_j=no_device,
+            upload_delay_s=no_device,
+            upload_energy_j=no_device,
+        )
+
     def with_poll(self, poll: PollCost, delay_weight: float) -> RoundCost:
         """Return the bill of the round with a poll before it; λ is `delay_weight`. No edge's bill changes."""
         energy_j, delay_s = self.energy_j + poll.energy_j, self.delay_s + poll.delay_s

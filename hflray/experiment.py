@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from hflray import metrics, registry
 from hflray.allocation import Allocation, allocate_round
-from hflray.assignment import configured_assigner
+from hflray.assignment import assign_among, configured_assigner
 from hflray.config import MUTABLE, ExperimentConfig, flatten
 from hflray.cost import PollCost, RoundCost, Workload, round_cost
 from hflray.errors import ConfigError, DivergedError
@@ -40,12 +40,13 @@ from hflray.scheduling import (
     looks_back,
 )
 from hflray.seeding import stream
-from hflray.timeline import EdgeRule, Timeline, limited
+from hflray.timeline import EdgeRule, Timeline
 from hflray.training.aggregate import FloatVector
 from hflray.training.backend import Backend
 from hflray.training.hierarchy import Hierarchy
 from hflray.training.local import LocalJob
 from hflray.training.serial import Losses
+from hflray.world import Outlook, World
 
 log = logging.getLogger(__name__)
 
@@ -60,8 +61,8 @@ MAY_CHANGE = ("max_rounds", "target_accuracy", "tracking", "checkpoint", "data.r
 class _PlannedRound:
     """The plan of a round before its training, and the inputs of the plan.
 
-    `scheduler` has the state after the round. A round that is planned ahead has a copy of the scheduler, so that
-    `state_dict` still sees the scheduler's state after the previous round.
+    `scheduler` and `world` have the state after the round. A round that is planned ahead has a copy of the scheduler,
+    so that `state_dict` still sees the scheduler's state after the previous round.
     """
 
     round: int
@@ -73,6 +74,8 @@ class _PlannedRound:
     timeline: Timeline | None
     wall: dict[str, float]
     scheduler: Scheduler
+    world: World
+    conditions: dict[str, float]
     inputs: tuple[object, ...]
 
 
@@ -123,6 +126,7 @@ class Experiment:
         self.allocate = partial(allocate_round, method=config.allocation.method, coupling=config.allocation.coupling)
         self.assigner = configured_assigner(config)
         self.edge_rule = EdgeRule(**config.clock.edge.model_dump())
+        self.world = World(config, self.scenario.fleet)
         self.round = 0
         self.totals = dict.fromkeys(("delay_s", "energy_j", "objective", "message_bits"), 0.0)
         self.record: RoundRecord | None = None  # of the round before, if the scheduler looks back
@@ -132,7 +136,9 @@ class Experiment:
         self.changes: list[dict[str, Any]] = []  # {"after_round": i, "changed": {dotted key: [before, now]}}
         self._scheduler: Scheduler | None = None
         self._scheduler_class: type[Scheduler] = registry.resolve("scheduler", config.scheduling.name)
-        self.history = DeviceHistory(config.fleet.num_devices, looks_back(self._scheduler_class))
+        # The fairness of participation is a metric where devices may fail to count.
+        remembers = looks_back(self._scheduler_class) or self.world.is_on or not self.edge_rule.waits_for_all
+        self.history = DeviceHistory(config.fleet.num_devices, remembers)
         self._next: _PlannedRound | None = None
         if self._scheduler_class.auxiliary is None:
             self._build_scheduler(None)  # a wrong option is an error before anything starts
@@ -174,17 +180,21 @@ class Experiment:
         config, index = self.config, self.round + 1
         scheduler, hierarchy = self.scheduler, self.hierarchy  # the first use clusters and starts actors, off the clock
         plan, self._next = self._next, None
-        if plan is None or plan.round != index or not _identical(plan.inputs, self._inputs):
-            plan = self._plan(scheduler, self._context(index, self.record, self.history, self.totals["delay_s"]))
+        if plan is None or plan.round != index or not _identical(plan.inputs, self._inputs(self.world)):
+            outlook = self.world.outlook(index, self.scenario.fleet)
+            plan = self._plan(scheduler, self._context(outlook, self.record, self.history), outlook, self.world)
         self._scheduler = plan.scheduler
         devices, assignment = plan.devices, plan.assignment
         clock = _Clock()
         counts = None if plan.timeline is None else plan.timeline.counts
         losses: Losses | None = {} if "loss" in scheduler.needs else None
-        model = hierarchy.train_round(index, self.global_model, devices, assignment, counts, losses)
+        if len(devices):
+            model = hierarchy.train_round(index, self.global_model, devices, assignment, counts, losses)
+        else:  # nobody is available
+            model = self.global_model.copy()
         clock.lap("train_s")
         after = self._after(plan, losses or {}, model)
-        ahead = partial(self._look_ahead, after) if self._may_look_ahead(index) else None
+        ahead = partial(self._look_ahead, after, plan.world) if self._may_look_ahead(index) else None
         accuracy, loss = hierarchy.evaluate(model, ahead)
         clock.lap("evaluate_s")
         if self._next is not None:
@@ -193,6 +203,7 @@ class Experiment:
             raise DivergedError(f"round {index}: the test loss is {loss}; lower training.learning_rate")
 
         self.round, self.global_model, self.totals, self.history = index, model, after.record.totals, after.history
+        self.world = plan.world
         target = config.target_accuracy
         if target is not None and accuracy >= target and not self.reached:
             self.reached = {name: self.totals[name] for name in ("objective", "delay_s", "energy_j")}
@@ -208,6 +219,8 @@ class Experiment:
         index, devices, cost, happens = plan.round, plan.devices, plan.cost, plan.timeline
         counted = np.ones(len(devices), dtype=bool) if happens is None else happens.counts.any(axis=0)
         delay_s = cost.compute_delay_s + cost.upload_delay_s
+        history = self.history.after(index, devices[counted], plan.assignment[counted], delay_s[counted], losses)
+        conditions = {} if happens is None else {metrics.FAIRNESS: metrics.jain_index(history.participation)}
         record = RoundRecord(
             round=index,
             accuracy=math.nan,
@@ -226,28 +239,26 @@ class Experiment:
             edge_iterations=self.work.edge_iterations,
             poll=plan.poll,
             timeline=happens,
+            conditions=plan.conditions | conditions,
             changed=next((c["changed"] for c in self.changes if c["after_round"] == index - 1), {}),
         )
-        history = self.history.after(index, devices[counted], plan.assignment[counted], delay_s[counted], losses)
         return _TrainedRound(record, history)
 
-    def _context(self, index: int, record: RoundRecord | None, history: DeviceHistory, clock_s: float) -> RoundContext:
+    def _context(self, outlook: Outlook, record: RoundRecord | None, history: DeviceHistory) -> RoundContext:
         """Return what the decisions of a round see."""
-        fleet = self.scenario.fleet
-        available = np.broadcast_to(True, fleet.num_devices)
-        polls = "poll" in self._scheduler_class.needs
+        polls = "poll" in self._scheduler_class.needs and not outlook.is_empty
         return RoundContext(
-            round=index,
-            clock_s=clock_s,
-            rng=stream(self.config.seed, "schedule", index),
-            fleet=fleet,
+            round=outlook.round,
+            clock_s=outlook.clock_s,
+            rng=stream(self.config.seed, "schedule", outlook.round),
+            fleet=outlook.fleet,
             work=self.work,
-            available=available,
-            edges_up=np.ones(fleet.num_edges, dtype=bool),
-            battery_j=np.broadcast_to(np.inf, fleet.num_devices),
+            available=outlook.available,
+            edges_up=outlook.edges_up,
+            battery_j=outlook.battery_j,
             class_counts=self.scenario.class_counts,
             record=record,
-            poll=Poll(fleet, available, self._losses) if polls else None,
+            poll=Poll(outlook.fleet, outlook.available, self._losses) if polls else None,
             **history.arrays(),
         )
 
@@ -255,33 +266,53 @@ class Experiment:
         """Return the mean loss of the global model on the samples of some devices, (n,)."""
         return self.hierarchy.losses(self.global_model, devices)[:, 0]
 
-    @property
-    def _inputs(self) -> tuple[object, ...]:
-        """The inputs of a round's plan besides its number. A plan with other inputs is made again."""
+    def _inputs(self, world: World) -> tuple[object, ...]:
+        """Return the inputs of a round's plan besides its number. A plan with other inputs is made again."""
         return (
             *(self._scheduler, self.assigner, self.allocate, self.edge_rule),
-            *(self.scenario, self.work, self.config.seed),
+            *(self.scenario, self.work, self.config.seed, world),
         )
 
-    def _plan(self, scheduler: Scheduler, context: RoundContext) -> _PlannedRound:
-        """Schedule, assign and allocate a round. This advances `scheduler`."""
-        index, fleet, seed, inputs = context.round, self.scenario.fleet, self.config.seed, self._inputs
+    def _plan(self, scheduler: Scheduler, context: RoundContext, outlook: Outlook, world: World) -> _PlannedRound:
+        """Schedule, assign and allocate a round, and say what happens to it. This advances `scheduler`."""
+        index, fleet, seed, inputs = context.round, outlook.fleet, self.config.seed, self._inputs(world)
         clock = _Clock()
-        devices, assignment = choose_devices_and_edges(scheduler, context)
-        clock.lap("schedule_s")
-        if assignment is None:
-            assignment = self.assigner.assign(fleet, self.work, devices, stream(seed, "assign", index))
-        clock.lap("assign_s")
-        allocation = self.allocate(fleet, self.work, devices, assignment)
-        cost = round_cost(fleet, self.work, devices, assignment, allocation)
-        happens = limited(fleet, self.work, devices, assignment, cost, self.edge_rule)
+        if outlook.is_empty:
+            devices = assignment = np.zeros(0, dtype=np.intp)
+            allocation = Allocation(np.zeros(0), np.zeros(0))
+            cost = RoundCost.of_nobody(fleet.num_edges, self.config.world.wait_s, self.work.delay_weight)
+            clock.laps |= {"schedule_s": 0.0, "assign_s": 0.0}
+        else:
+            devices, assignment = choose_devices_and_edges(scheduler, context)
+            clock.lap("schedule_s")
+            if assignment is None:
+                up, rng = outlook.edges_up, stream(seed, "assign", index)
+                assignment = assign_among(self.assigner, up, fleet, self.work, devices, rng)
+            clock.lap("assign_s")
+            allocation = self.allocate(fleet, self.work, devices, assignment)
+            cost = round_cost(fleet, self.work, devices, assignment, allocation)
+        happens = world.happens(outlook, self.work, devices, assignment, cost, self.edge_rule)
         if happens is not None:
             cost = happens.bill(cost, self.work.delay_weight)
         poll = None if context.poll is None else context.poll.cost
         if poll is not None:
             cost = cost.with_poll(poll, self.work.delay_weight)
+        later, conditions = world.after(cost.delay_s), world.metrics(outlook, happens)
         clock.lap("allocate_s")
-        return _PlannedRound(index, devices, assignment, allocation, cost, poll, happens, clock.laps, scheduler, inputs)
+        return _PlannedRound(
+            round=index,
+            devices=devices,
+            assignment=assignment,
+            allocation=allocation,
+            cost=cost,
+            poll=poll,
+            timeline=happens,
+            wall=clock.laps,
+            scheduler=scheduler,
+            world=later,
+            conditions=conditions,
+            inputs=inputs,
+        )
 
     def _may_look_ahead(self, index: int) -> bool:
         """Return whether a next round is likely, and whether the assigner may run while actors evaluate.
@@ -293,14 +324,14 @@ class Experiment:
         waits = self.scheduler.needs & {metrics.ACCURACY, "poll"}  # for the evaluation, or for the model and actors
         return index < self.config.max_rounds and not has_time_budget and not waits
 
-    def _look_ahead(self, after: _TrainedRound) -> None:
-        """Plan the round after the one that is being evaluated, with a copy of the scheduler."""
+    def _look_ahead(self, after: _TrainedRound, world: World) -> None:
+        """Plan the round after the one that is being evaluated, with a copy of the scheduler, in the next `world`."""
         try:
             scheduler, record = copy.deepcopy(self.scheduler), after.record
             scheduler.observe(record)
             last_record = record if after.history.remembers else None
-            context = self._context(self.round + 2, last_record, after.history, record.totals["delay_s"])
-            self._next = self._plan(scheduler, context)
+            outlook = world.outlook(self.round + 2, self.scenario.fleet)
+            self._next = self._plan(scheduler, self._context(outlook, last_record, after.history), outlook, world)
         except Exception as error:  # the next round will plan again and raise the error itself
             log.debug("round %d is not planned ahead: %s", self.round + 2, error)
 
@@ -396,6 +427,7 @@ class Experiment:
             "reached": dict(self.reached),
             "changes": [dict(change) for change in self.changes],
             "scheduler": None if self._scheduler is None else self._scheduler.state_dict(),
+            **self.world.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], may_change: Collection[str] = ()) -> None:
@@ -426,6 +458,8 @@ class Experiment:
         if changed:
             self.changes.append({"after_round": self.round, "changed": changed})
         self.clusters = None if state["clusters"] is None else np.array(state["clusters"], dtype=np.intp)
+        self.world = World(self.config, self.scenario.fleet)
+        self.world.load_state_dict(state, self.totals["delay_s"])
         self.history, self.record = DeviceHistory(self.config.fleet.num_devices, self.history.remembers), None
         if self.history.remembers and state.get("record") is not None:
             self.history.load_state_dict(state["history"])

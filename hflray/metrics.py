@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Logged = Literal["round", "clock", "poll", "end", "fleet", "learning", "reference"]
+Logged = Literal["round", "clock", "world", "poll", "end", "fleet", "learning", "reference"]
 Table = Literal["training", "clustering", "assignment", "learning"]
 
 
@@ -32,9 +32,10 @@ class Metric:
         unit: unit of the logged number; ``1`` if it has none.
         meaning: what the number is and how it is computed, with the paper's symbols, as the glossary prints it.
         logged: when the number is logged: ``round``, with each round; ``clock``, with each round if a setting of
-            ``clock`` is on; ``poll``, with each round of a scheduler that polls; ``end``, at the end of a run;
-            ``fleet``, with each fleet of an assignment study; ``learning``, with each point of an assigner's learning
-            curve; ``reference``, with such a point for each reference assigner (`assigner_ratio`).
+            ``clock`` or ``world`` is on; ``world``, with each round if a setting of ``world`` is on; ``poll``, with
+            each round of a scheduler that polls; ``end``, at the end of a run; ``fleet``, with each fleet of an
+            assignment study; ``learning``, with each point of an assigner's learning curve; ``reference``, with such a
+            point for each reference assigner (`assigner_ratio`).
         shown: unit in which the number is shown; empty if no unit is written.
         scale: factor from the logged number to the shown number.
         format: format of the shown number.
@@ -178,7 +179,8 @@ ROUND_MESSAGE_BITS = _metric(
 )  # fmt: skip
 ROUND_DISCARDED = _metric(
     "round/discarded", "Discarded uploads", "1", "clock",
-    meaning="share of the uploads that came after a limit of `clock.edge` and were not combined",
+    meaning="share of the uploads that were begun and not combined, because they came after a limit of `clock.edge` "
+    "or because the device or its edge vanished",
     **_PERCENT,
 )  # fmt: skip
 ROUND_WASTED_J = _metric(
@@ -195,6 +197,22 @@ ROUND_POLL_ENERGY_J = _metric(
     "round/poll_energy_j", "Energy of the poll", "J", "poll",
     meaning="part of `round/energy_j`: the forward passes of the polled devices",
     shown="J",
+)  # fmt: skip
+ROUND_EDGE_IDLE_S = _metric(
+    "round/edge_idle_s", "Idle time of edges", "s", "clock",
+    meaning="T_i − T_m, summed over the edges whose model reached the cloud",
+    shown="s",
+)  # fmt: skip
+FAIRNESS = _metric(
+    "total/fairness", "Fairness of participation", "1", "clock",
+    meaning="Jain's index (Σ x)² / (N Σ x²) of the numbers x of rounds in which each device has counted so far: 1 if "
+    "all are equal, 1/N if one device has them all, 0 if no device has counted",
+    format="{:.3f}",
+)  # fmt: skip
+ROUND_AWAY = _metric(
+    "round/away", "Devices away", "1", "world",
+    meaning="number of devices that did not answer when the round was planned",
+    format="{:,.0f}", mean="{:,.1f}",
 )  # fmt: skip
 WALL_SCHEDULE_S = _metric(
     "wall/schedule_s", "Scheduling, on this machine", "s", "round",
@@ -335,6 +353,7 @@ def _names(when: Logged) -> tuple[str, ...]:
 
 PER_ROUND = _names("round")
 WITH_A_CLOCK = _names("clock")
+WITH_A_WORLD = _names("world")
 WITH_A_POLL = _names("poll")
 LEARNING = _names("learning")
 AT_THE_END = _names("end")
@@ -396,6 +415,13 @@ def class_balance(class_counts: NDArray[np.integer]) -> float:
     share = class_counts[class_counts > 0] / total
     entropy = float(-(share * np.log(share)).sum() / np.log(len(class_counts)))
     return min(1.0, entropy) + 0.0  # rounding may exceed 1; + 0.0 turns -0.0 into 0.0
+
+
+def jain_index(counts: NDArray[np.integer]) -> float:
+    """Return Jain's fairness index (Σ x)² / (N Σ x²) of N counts; 0 if all are 0."""
+    x = counts.astype(np.float64)
+    squares = float((x * x).sum())
+    return float(x.sum() ** 2 / (len(x) * squares)) if squares else 0.0
 
 
 def adjusted_rand_index(predicted: NDArray[np.integer], truth: NDArray[np.integer]) -> float:

@@ -40,7 +40,8 @@ class RoundRecord:
             evaluate_s excludes it, so that all phases of all rounds add up to the elapsed time.
         edge_iterations: Q.
         poll: the part of `cost` that polling the devices took, for a scheduler that polls.
-        timeline: what happened to each device, if a setting of ``clock`` is on; None: all went as planned.
+        timeline: what happened to each device, if a setting of ``clock`` or ``world`` is on; None: all went as planned.
+        conditions: further metrics of such a round, by their names in the glossary.
         changed: settings that differ from the previous round, ``{dotted key: [before, now]}``; see
             `hflray.experiment.Experiment.load_state_dict`.
     """
@@ -60,6 +61,7 @@ class RoundRecord:
     edge_iterations: int = 1
     poll: PollCost | None = None
     timeline: Timeline | None = None
+    conditions: dict[str, float] = field(default_factory=dict)
     changed: dict[str, list[Any]] = field(default_factory=dict)
 
     def metrics(self) -> dict[str, float]:
@@ -86,9 +88,11 @@ class RoundRecord:
         if self.timeline is not None:
             values[metrics.ROUND_DISCARDED] = self.timeline.discarded
             values[metrics.ROUND_WASTED_J] = self.timeline.wasted_j
+            values[metrics.ROUND_EDGE_IDLE_S] = self.timeline.edge_idle_s
         if self.poll is not None:
             values[metrics.ROUND_POLL_DELAY_S] = self.poll.delay_s
             values[metrics.ROUND_POLL_ENERGY_J] = self.poll.energy_j
+        values |= self.conditions
         for edge in range(len(cost.edge_devices)):
             values[metrics.edge_metric(edge, "delay_s")] = float(cost.edge_delay_s[edge])
             values[metrics.edge_metric(edge, "energy_j")] = float(cost.edge_energy_j[edge])

@@ -1,4 +1,5 @@
-"""The names of schedulers, assigners, data sets, partitions and trackers (sinks), and their implementations.
+"""The names of schedulers, assigners, data sets, partitions, parts of the world and trackers (sinks), and their
+implementations.
 
 The built-in table holds strings, so that resolving a name imports only its own module. Other packages add names through
 entry points of the groups in `GROUPS`. Built-in names cannot be replaced.
@@ -14,13 +15,14 @@ from typing import Any, Literal
 
 from hflray.errors import ConfigError, nearest
 
-Kind = Literal["scheduler", "assigner", "dataset", "partition", "sink"]
+Kind = Literal["scheduler", "assigner", "dataset", "partition", "availability", "sink"]
 
 GROUPS: dict[Kind, str] = {
     "scheduler": "hflray.schedulers",
     "assigner": "hflray.assigners",
     "dataset": "hflray.datasets",
     "partition": "hflray.partitions",
+    "availability": "hflray.availabilities",
     "sink": "hflray.sinks",
 }
 
@@ -61,6 +63,12 @@ BUILTIN: dict[Kind, dict[str, str]] = {
         "majority": "hflray.data.partition:MajorityPartition",
         "dirichlet": "hflray.data.partition:DirichletPartition",
         "iid": "hflray.data.partition:IIDPartition",
+    },
+    "availability": {
+        "always": "hflray.world.availability:Always",
+        "bernoulli": "hflray.world.availability:Bernoulli",
+        "markov": "hflray.world.availability:Markov",
+        "diurnal": "hflray.world.availability:Diurnal",
     },
     "sink": {
         "mlflow": "hflray.tracking.mlflow:MLflowSink",

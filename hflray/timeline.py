@@ -209,6 +209,11 @@ class Timeline:
         return float((started & ~self.counts).sum() / max(1, started.sum()))
 
     @property
+    def edge_idle_s(self) -> float:
+        """Seconds for which edges wait for the end of the round, summed over the edges that are up then."""
+        return float((self.delay_s - self.edge_delay_s)[self.reached].sum())
+
+    @property
     def whole(self) -> bool:
         """Whether every device counts in every edge iteration, as without this module."""
         return bool(self.counts.all())

@@ -26,7 +26,10 @@ def test_the_names_of_the_metrics_stay():
         ),
         *(f"wall/{step}_s" for step in ("schedule", "assign", "allocate", "train", "evaluate")),
     }
-    assert set(metrics.WITH_A_CLOCK) == {"round/discarded", "round/wasted_j"}
+    assert set(metrics.WITH_A_CLOCK) == {
+        "round/discarded", "round/wasted_j", "round/edge_idle_s", "total/fairness",
+    }  # fmt: skip
+    assert set(metrics.WITH_A_WORLD) == {"round/away"}
     assert set(metrics.WITH_A_POLL) == {"round/poll_delay_s", "round/poll_energy_j"}
     assert set(metrics.AT_THE_END) == {
         *("rounds_to_target", "objective_to_target", "delay_s_to_target", "energy_j_to_target"),
@@ -41,7 +44,10 @@ def test_the_names_of_the_metrics_stay():
     }
     assert metrics.assigner_ratio("hfel-300") == "assigner/ratio/hfel-300"
     constants = {value for name, value in vars(metrics).items() if name.isupper() and isinstance(value, str)}
-    every = (metrics.PER_ROUND, metrics.WITH_A_CLOCK, metrics.WITH_A_POLL, metrics.AT_THE_END, metrics.LEARNING)
+    every = (
+        *(metrics.PER_ROUND, metrics.WITH_A_CLOCK, metrics.WITH_A_WORLD, metrics.WITH_A_POLL),
+        *(metrics.AT_THE_END, metrics.LEARNING),
+    )
     assert constants == {*itertools.chain(*every), metrics.ASSIGNMENT_GAP}
     assert metrics.edge_metric(3, "delay_s") == "edge/3/delay_s"
 
@@ -198,3 +204,10 @@ def test_only_counters_end_in_total_in_prometheus():
     assert {row.name for row in metrics.LIVE if row.exported.endswith("_total")} == {
         "hflray_rounds", "hflray_samples_trained", "hflray_actor_restarts",
     }  # fmt: skip
+
+
+def test_jains_index():
+    assert metrics.jain_index(np.array([2, 2, 2])) == pytest.approx(1)
+    assert metrics.jain_index(np.array([0, 5, 0, 0])) == pytest.approx(0.25)
+    assert metrics.jain_index(np.array([1, 2, 3])) == pytest.approx(36 / 42)
+    assert metrics.jain_index(np.zeros(4, dtype=int)) == 0

@@ -55,7 +55,9 @@ def test_built_in_names_are_registered():
     assert {"digits", "fashion_mnist", "cifar10", "synthetic"} <= set(registry.names("dataset"))
     assert {"majority", "dirichlet", "iid"} <= set(registry.names("partition"))
     assert registry.names("sink") == ["csv", "mlflow"]
-    assert set(registry.GROUPS.values()) == {f"hflray.{kind}s" for kind in registry.BUILTIN}
+    assert {"always", "bernoulli", "markov", "diurnal"} <= set(registry.names("availability"))
+    plural = {kind: f"{kind}s".replace("ys", "ies") for kind in registry.BUILTIN}
+    assert {kind: f"hflray.{name}" for kind, name in plural.items()} == registry.GROUPS
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones():

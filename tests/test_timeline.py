@@ -125,6 +125,7 @@ def test_an_edge_that_fails_loses_its_share() -> None:
     assert found.edge_delay_s.tolist() == [4.5, 4]
     assert found.edge_energy_j.tolist() == [pytest.approx(6.1), 7]
     assert (found.delay_s, found.total_j) == (4.5, pytest.approx(13.1))
+    assert found.edge_idle_s == 0  # edge 1 is down, and does not wait
     assert found.message_bits == 4 * Z
     assert found.counts.tolist() == [[True, False], [True, False]]
     assert found.arrived.tolist() == [[True, True], [True, False]]
@@ -211,6 +212,7 @@ def test_a_round_that_goes_as_planned_has_the_bill_of_the_paper(hop: bool) -> No
         assert found.total_j == pytest.approx(cost.energy_j, rel=1e-12, abs=0)
         assert found.message_bits == pytest.approx(cost.message_bits, rel=1e-12, abs=0)
         np.testing.assert_allclose(found.edge_delay_s, cost.edge_delay_s, rtol=1e-12)
+        assert found.edge_idle_s == pytest.approx((cost.delay_s - cost.edge_delay_s).sum(), rel=1e-9, abs=1e-9)
         np.testing.assert_allclose(found.edge_energy_j, cost.edge_energy_j, rtol=1e-12)
         assert found.whole
 

@@ -21,7 +21,8 @@ ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "tests" / "benchmarks" / "results"
 LOGGED = {
     "round": "Logged with each round",
-    "clock": "Logged with each round if a limit of `clock.edge` is set",
+    "clock": "Logged with each round if a limit of `clock.edge` or a part of `world` is set",
+    "world": "Logged with each round if a part of `world` is set",
     "poll": "Logged with each round of a scheduler that polls devices, such as `power_of_choice`",
     "end": "Logged once, at the end of a run",
     "fleet": "Logged with each fleet of an assignment study",
@@ -33,6 +34,7 @@ KINDS = {
     "assigner": "assigners (`assignment.name`)",
     "dataset": "data sets (`data.name`, or the path of an `.npz` file)",
     "partition": "partitions (`data.partition`)",
+    "availability": "availability of devices (`world.availability.name`)",
     "sink": "trackers (`tracking.sinks`)",
 }
 

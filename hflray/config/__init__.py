@@ -3,8 +3,8 @@
 The defaults are those of the paper's Table I, or of ``docs/design.md, "Decisions"`` where the paper is silent. An
 unknown key is an error, whose message names the most similar key.
 
-* ``system.py``, ``decisions.py``, ``clock.py``, ``training.py`` and ``learning.py`` hold the sections, and
-  ``experiment.py`` the whole;
+* ``system.py``, ``decisions.py``, ``clock.py``, ``world.py``, ``training.py`` and ``learning.py`` hold the sections,
+  and ``experiment.py`` the whole;
 * ``files.py`` reads and writes YAML;
 * ``explanations.py`` turns pydantic's errors into messages.
 """
@@ -20,12 +20,14 @@ from hflray.config.files import flatten, load_config, parse_yaml, read_mapping, 
 from hflray.config.learning import LearningConfig, TeacherConfig
 from hflray.config.system import BITS_PER_KB, CostConfig, FleetConfig, dbm_to_w
 from hflray.config.training import MUTABLE, DataConfig, Kind, TrainingConfig
+from hflray.config.world import AvailabilityConfig, WorldConfig
 
 __all__ = [
     "BITS_PER_KB",
     "MUTABLE",
     "AllocationConfig",
     "AssignmentConfig",
+    "AvailabilityConfig",
     "CheckpointConfig",
     "ClockConfig",
     "ClusteringBillConfig",
@@ -43,6 +45,7 @@ __all__ = [
     "TeacherConfig",
     "TrackingConfig",
     "TrainingConfig",
+    "WorldConfig",
     "dbm_to_w",
     "explain",
     "flatten",

@@ -12,6 +12,7 @@ from hflray.config.decisions import AllocationConfig, AssignmentConfig, Scheduli
 from hflray.config.learning import LearningConfig
 from hflray.config.system import CostConfig, FleetConfig
 from hflray.config.training import DataConfig, TrainingConfig
+from hflray.config.world import WorldConfig
 
 
 class CheckpointConfig(Section):
@@ -54,6 +55,7 @@ class ExperimentConfig(Section):
     assignment: AssignmentConfig = AssignmentConfig()
     allocation: AllocationConfig = AllocationConfig()
     clock: ClockConfig = ClockConfig()
+    world: WorldConfig = WorldConfig()
     learning: LearningConfig = LearningConfig()
     training: TrainingConfig = TrainingConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()

@@ -1,7 +1,8 @@
 """The details of a round: each device's cluster, edge, resources and cost, and the device that each edge waited for.
 
-The fleet is a function of the configuration and is drawn again; everything else comes from the run's tables. The cost
-of each device is computed by the equations that billed the round, and the recomputed bill must equal the logged one.
+The fleet and its world are functions of the configuration and are drawn again; everything else comes from the run's
+tables. The cost of each device is computed by the equations that billed the round, and the recomputed bill must equal
+the logged one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from hflray.errors import ConfigError
 from hflray.fleet import Fleet, sample_fleet
 from hflray.report.runs import Run
 from hflray.seeding import stream
-from hflray.timeline import EdgeRule, limited
+from hflray.timeline import EdgeRule, Timeline
+from hflray.world import Outlook, World
 
 SIMULTANEOUS = 1e-3  # devices whose times differ by at most this share finish together
 BILL_TOLERANCE = 1e-6  # relative difference up to which the recomputed bill equals the logged one
@@ -36,6 +38,8 @@ class Round:
         edges: one row per edge, see below.
         cost: the bill.
         edge_iterations: Q.
+        outlook: the world when the round was planned.
+        timeline: what happened to each device; None: all went as planned.
 
     Columns of `devices`; times and energies are those of one edge iteration:
 
@@ -79,6 +83,20 @@ class Round:
     edges: pd.DataFrame
     cost: RoundCost
     edge_iterations: int
+    outlook: Outlook
+    timeline: Timeline | None
+
+
+@dataclass(frozen=True, eq=False)
+class _Happened:
+    """A logged round as its bill follows from the schedule."""
+
+    devices: IntArray
+    edges: IntArray
+    allocation: Allocation
+    outlook: Outlook
+    cost: RoundCost
+    timeline: Timeline | None
 
 
 @dataclass(frozen=True)
@@ -139,17 +157,9 @@ class Replay:
                 f"--round: {self.run.name} has no round {number}; accepted: {self.numbers[0]} to {self.numbers[-1]}"
             )
         position = self.numbers.index(number)
-        row, fleet = self.run.rounds.iloc[position], self.fleet
-        chosen, edges = (np.asarray(row[name], dtype=np.intp) for name in ("devices", "edges"))
-        allocation = Allocation(np.asarray(row["bandwidth_hz"]), np.asarray(row["cpu_hz"]))
-        cost = round_cost(fleet, self.work, chosen, edges, allocation)
-        rule = EdgeRule(**self.run.config.clock.edge.model_dump())
-        happens = limited(fleet, self.work, chosen, edges, cost, rule)
-        if happens is not None:
-            cost = happens.bill(cost, self.work.delay_weight)
-        if metrics.ROUND_POLL_DELAY_S in row:
-            poll = PollCost(float(row[metrics.ROUND_POLL_DELAY_S]), float(row[metrics.ROUND_POLL_ENERGY_J]))
-            cost = cost.with_poll(poll, self.work.delay_weight)
+        row, happened = self.run.rounds.iloc[position], self._happened(position)
+        fleet, chosen, edges, cost = happened.outlook.fleet, happened.devices, happened.edges, happened.cost
+        allocation = happened.allocation
         logged = float(row[metrics.ROUND_OBJECTIVE])
         if not np.isclose(cost.objective, logged, rtol=BILL_TOLERANCE):
             raise ConfigError(
@@ -158,7 +168,7 @@ class Replay:
                 "hflray that ran it; run it again to see its rounds in detail"
             )
         profiles = self.run.devices.set_index("device").loc[chosen]
-        schedules = [np.asarray(devices) for devices in self.run.rounds["devices"].iloc[: position + 1]]
+        schedules = [np.asarray(devices, dtype=np.intp) for devices in self.run.rounds["devices"].iloc[: position + 1]]
         times = np.bincount(np.concatenate(schedules), minlength=fleet.num_devices)
         rows = np.arange(len(chosen))
         distance, gain = fleet.distance_m[chosen], fleet.gain[chosen]
@@ -196,7 +206,51 @@ class Replay:
                 "slowest": np.arange(fleet.num_edges) == cost.edge_delay_s.argmax(),
             }
         )
-        return Round(number, devices, table, cost, self.work.edge_iterations)
+        return Round(number, devices, table, cost, self.work.edge_iterations, happened.outlook, happened.timeline)
+
+    @cached_property
+    def _worlds(self) -> list[World]:
+        """The worlds before the first logged rounds, as far as they have been needed."""
+        return [World(self.run.config, self.fleet)]
+
+    def _world(self, position: int) -> World:
+        """Return the world before the logged round at `position`.
+
+        Raises:
+            ConfigError: the world follows from rounds that were not logged.
+        """
+        worlds = self._worlds
+        if not worlds[0].is_on:
+            return worlds[0]
+        if self.numbers[: position + 1] != list(range(1, position + 2)):
+            raise ConfigError(
+                f"{self.run.name}: the world of round {self.numbers[position]} follows from all rounds before it, and "
+                "some were not logged; run it again to see its rounds in detail"
+            )
+        while len(worlds) <= position:
+            worlds.append(worlds[-1].after(self._happened(len(worlds) - 1).cost.delay_s))
+        return worlds[position]
+
+    def _happened(self, position: int) -> _Happened:
+        """Return the logged round at `position` as its bill follows from the schedule."""
+        row, world = self.run.rounds.iloc[position], self._world(position)
+        chosen, edges = (np.asarray(row[name], dtype=np.intp) for name in ("devices", "edges"))
+        bandwidth_hz, cpu_hz = (np.asarray(row[name], dtype=np.float64) for name in ("bandwidth_hz", "cpu_hz"))
+        allocation = Allocation(bandwidth_hz, cpu_hz)
+        outlook = world.outlook(self.numbers[position], self.fleet)
+        if len(chosen):
+            cost = round_cost(outlook.fleet, self.work, chosen, edges, allocation)
+        else:
+            wait_s, weight = self.run.config.world.wait_s, self.work.delay_weight
+            cost = RoundCost.of_nobody(outlook.fleet.num_edges, wait_s, weight)
+        rule = EdgeRule(**self.run.config.clock.edge.model_dump())
+        timeline = world.happens(outlook, self.work, chosen, edges, cost, rule)
+        if timeline is not None:
+            cost = timeline.bill(cost, self.work.delay_weight)
+        if np.isfinite(row.get(metrics.ROUND_POLL_DELAY_S, np.nan)):  # an empty round polls nobody
+            poll = PollCost(float(row[metrics.ROUND_POLL_DELAY_S]), float(row[metrics.ROUND_POLL_ENERGY_J]))
+            cost = cost.with_poll(poll, self.work.delay_weight)
+        return _Happened(chosen, edges, allocation, outlook, cost, timeline)
 
 
 def _straggler(members: IntArray, seconds: FloatArray, allocation: Allocation) -> int:

@@ -47,6 +47,9 @@ def sentences(run: Run, detail: Round) -> list[str]:
     lines.append(
         f"assigned by {pretty(config.assignment.name)}: {best} of {len(table)} to the edge of their strongest link"
     )
+    if not len(table):
+        lines.append(f"nobody was available, and the cloud waited for {detail.cost.delay_s:,.2f} s")
+        return lines
     slow = edges.loc[edges["slowest"]].iloc[0]
     waited = f"device {slow['straggler']:.0f}" if slow["straggler"] >= 0 else "no device, only its hop to the cloud"
     lines.append(f"the round waited for edge {slow['edge']:.0f} ({slow['delay_s']:,.2f} s), and that edge for {waited}")

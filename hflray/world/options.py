@@ -1,0 +1,42 @@
+"""The check of options that a part's constructor takes, which the configuration does not know."""
+
+from __future__ import annotations
+
+import math
+from typing import NoReturn
+
+from hflray.errors import ConfigError
+
+
+def positive(setting: str, value: object, most: float = math.inf, why: str = "") -> float:
+    """Return an option as a number above 0 and up to `most`.
+
+    Args:
+        setting: the setting as messages name it.
+        value: what was given.
+        most: the largest accepted number.
+        why: what other numbers would mean, for the message.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    words = "a number above 0" + ("" if math.isinf(most) else f" and at most {most:g}")
+    number = _finite(value)
+    return number if 0 < number <= most else _refuse(setting, value, words + (why and f", because {why}"))
+
+
+def between(setting: str, value: object, least: float, most: float = math.inf) -> float:
+    """Return an option as a number from `least` to `most`, as `positive` does."""
+    words = f"a number of at least {least:g}" if math.isinf(most) else f"a number from {least:g} to {most:g}"
+    number = _finite(value)
+    return number if least <= number <= most else _refuse(setting, value, words)
+
+
+def _finite(value: object) -> float:
+    """Return a finite number, or NaN, which no comparison accepts."""
+    number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    return number if math.isfinite(number) else math.nan
+
+
+def _refuse(setting: str, value: object, words: str) -> NoReturn:
+    raise ConfigError(f"{setting}: got {value!r}; accepted: {words}; correct it")

@@ -1,0 +1,136 @@
+"""The world of an experiment: its parts, what decisions see of them, and what happens to a planned round.
+
+Decisions see the `Outlook`, the known world. Bills and training follow the `Timeline`, the actual one. Both are
+complete before anything is trained. All randomness is a function of the seed, the round, the edge iteration, the device
+and the edge. The clock advances by the duration of each round.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+
+from hflray import metrics, registry
+from hflray.arrays import IntArray
+from hflray.config import ExperimentConfig
+from hflray.cost import RoundCost, Workload
+from hflray.fleet import Fleet
+from hflray.timeline import Durations, EdgeRule, Ends, Hops, Timeline, limited, timeline
+from hflray.world.availability import Availability
+from hflray.world.outlook import Outlook
+from hflray.world.part import Part
+
+
+class World:
+    """The parts of the world at a moment. It does not change: `after` returns the world after a round.
+
+    Args:
+        config: the experiment's configuration.
+        fleet: its devices, links and edges at the start.
+
+    Raises:
+        ConfigError: an option of a part is wrong.
+    """
+
+    def __init__(self, config: ExperimentConfig, fleet: Fleet) -> None:
+        self.config, self.clock_s = config.world, 0.0
+        own = {"num_devices": fleet.num_devices, "seed": config.seed}
+        section = self.config.availability
+        self.availability: Availability = registry.build("availability", section.name, **own, **section.options)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether any part is on."""
+        return self.config.is_on
+
+    @property
+    def _parts(self) -> dict[str, Part]:
+        """The parts that change, by name."""
+        return {"availability": self.availability}
+
+    def outlook(self, round_index: int, fleet: Fleet) -> Outlook:
+        """Return what the decisions of a round see.
+
+        Args:
+            round_index: i, from 1.
+            fleet: the devices, links and edges at the start of the experiment.
+        """
+        answers = np.asarray(self.availability.available(round_index, self.clock_s), dtype=bool)
+        return Outlook(
+            round=round_index,
+            clock_s=self.clock_s,
+            fleet=fleet,
+            answers=answers,
+            available=answers,
+            edges_up=np.ones(fleet.num_edges, dtype=bool),
+            battery_j=np.full(fleet.num_devices, np.inf),
+        )
+
+    def happens(
+        self, outlook: Outlook, work: Workload, devices: IntArray, edges: IntArray, planned: RoundCost, rule: EdgeRule
+    ) -> Timeline | None:
+        """Return what happens to a planned round; None if all goes as planned because the world and the rule are off.
+
+        Args:
+            outlook: what the plan was made from.
+            work: the work of the round.
+            devices, edges: the scheduled devices and the edge of each, (H,).
+            planned: the bill of the round as planned.
+            rule: when an edge iteration ends.
+        """
+        fleet = outlook.fleet
+        if not self.is_on:
+            return limited(fleet, work, devices, edges, planned, rule)
+        hops, ends = Hops.of(fleet, work), Ends.never(len(devices), fleet.num_edges)
+        if not len(devices):
+            hops = replace(hops, made=np.zeros_like(hops.made))
+        planned_s = np.zeros(fleet.num_edges)
+        np.maximum.at(planned_s, edges, planned.compute_delay_s + planned.upload_delay_s)
+        happens = timeline(
+            devices, edges, fleet.samples[devices], work, Durations.of(planned), hops,
+            rule=rule, planned_s=planned_s, ends=ends,
+        )  # fmt: skip
+        return happens if len(devices) else replace(happens, delay_s=self.config.wait_s)
+
+    def after(self, delay_s: float) -> Self:
+        """Return the world after a round of this duration, s; this one does not change."""
+        later = copy.copy(self)
+        for name, part in self._parts.items():
+            setattr(later, name, copy.deepcopy(part))
+        later.clock_s = self.clock_s + delay_s
+        for part in later._parts.values():
+            part.advance(later.clock_s)
+        return later
+
+    def metrics(self, outlook: Outlook, happens: Timeline | None) -> dict[str, float]:
+        """Return the round's metrics of the world, which are none where it is off."""
+        if not self.is_on or happens is None:
+            return {}
+        return {metrics.ROUND_AWAY: float((~outlook.answers).sum())}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the parts as arrays by ``world.PART.ARRAY``; it is empty where the world is off."""
+        if not self.is_on:
+            return {}
+        return {
+            f"world.{name}.{key}": value
+            for name, part in self._parts.items()
+            for key, value in part.state_dict().items()
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], clock_s: float) -> None:
+        """Restore a state of `state_dict`, which was saved at `clock_s`.
+
+        Raises:
+            ConfigError: an array is missing or has another shape.
+        """
+        self.clock_s = clock_s
+        if not self.is_on:
+            return
+        for name, part in self._parts.items():
+            prefix = f"world.{name}."
+            part.load_state_dict({key[len(prefix) :]: state[key] for key in state if key.startswith(prefix)})

@@ -1,0 +1,37 @@
+"""hflray.config.world: the section is off by default, and mistakes are one line."""
+
+from __future__ import annotations
+
+import pytest
+
+from hflray.config import WorldConfig, load_config
+from hflray.errors import ConfigError
+
+
+def test_the_world_is_off_by_default() -> None:
+    world = load_config(None, []).world
+    assert world == WorldConfig()
+    assert not world.is_on
+    assert world.wait_s == 60
+    assert not load_config(None, ["world.wait_s=5"]).world.is_on
+
+
+@pytest.mark.parametrize(
+    "override", ["world.availability={name: bernoulli, options: {probability: 0.5}}"],
+)  # fmt: skip
+def test_a_part_turns_it_on(override: str) -> None:
+    assert load_config(None, [override]).world.is_on
+
+
+@pytest.mark.parametrize(
+    "override, named",
+    [
+        ("world.wait_s=0", "world.wait_s: got 0; accepted: a number above 0"),
+        ("world.availability.name=sometimes", "world.availability.name: .* unknown availability 'sometimes'"),
+        ("world.weather=wet", "world.weather: unknown key"),
+    ],
+)
+def test_a_mistake_is_one_line_that_names_the_setting(override: str, named: str) -> None:
+    with pytest.raises(ConfigError, match=named) as error:
+        load_config(None, [override])
+    assert "\n" not in str(error.value)

@@ -1,0 +1,112 @@
+"""hflray.world.world: the loop in a living world: bills, bits, states, empty rounds, and off is off."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from hflray import checkpoint, metrics
+from hflray.errors import ConfigError
+from hflray.report.detail import Replay
+from hflray.report.explain import sentences
+from tests.world.living import as_run, living, results
+
+HALF = "world.availability={name: bernoulli, options: {probability: 0.4}}"
+SPELLS = "world.availability={name: markov, options: {mean_on_s: 3, mean_off_s: 2}}"
+EVERYTHING = (SPELLS,)
+
+
+def test_a_world_that_is_off_changes_nothing() -> None:
+    """No state, no metric and no timeline; the golden test compares bits with those of the first version."""
+    experiment = living("max_rounds=1", "world.wait_s=5")
+    record = experiment.run_round()
+    assert record.timeline is None
+    assert not {*metrics.WITH_A_CLOCK, *metrics.WITH_A_WORLD} & set(record.metrics())
+    assert not [name for name in experiment.state_dict() if name.startswith("world")]
+
+
+def test_a_world_in_which_nothing_happens_has_the_bits_of_none() -> None:
+    plain = living("max_rounds=2")
+    sure = living("max_rounds=2", "world.availability={name: bernoulli, options: {probability: 1.0}}")
+    for still, moving in zip(results(plain), results(sure), strict=True):
+        assert still[0] == moving[0]
+        for name, value in still[1].items():
+            assert moving[1][name] == pytest.approx(value, rel=1e-12)
+        assert set(moving[1]) - set(still[1]) == {*metrics.WITH_A_CLOCK, *metrics.WITH_A_WORLD}
+
+
+def test_only_available_devices_are_scheduled() -> None:
+    for record in living(HALF, "max_rounds=4"):
+        away = record.metrics()[metrics.ROUND_AWAY]
+        assert 0 < away < 12
+        assert len(record.devices) == min(6, 12 - away)
+
+
+def test_a_round_in_which_nobody_is_available_is_empty_and_lasts() -> None:
+    experiment = living("world.availability={name: bernoulli, options: {probability: 1e-9}}", "world.wait_s=7")
+    before = experiment.global_model.copy()
+    records = list(experiment)
+    assert len(records) == 3  # they count towards max_rounds
+    np.testing.assert_array_equal(experiment.global_model, before)
+    for record in records:
+        values = record.metrics()
+        assert len(record.devices) == 0
+        assert values[metrics.ROUND_DELAY_S] == 7
+        assert values[metrics.ROUND_ENERGY_J] == values[metrics.ROUND_MESSAGE_BITS] == 0
+        assert values[metrics.ROUND_OBJECTIVE] == 7 * experiment.work.delay_weight
+        assert values[metrics.ROUND_AWAY] == 12
+        assert values[metrics.FAIRNESS] == values[metrics.ROUND_DISCARDED] == values[metrics.CLASS_BALANCE] == 0
+        assert values[metrics.ROUND_EDGE_IDLE_S] == 3 * 7
+        assert json.dumps(record.schedule())
+    assert experiment.totals["delay_s"] == 21 == experiment.world.clock_s
+
+
+def test_the_bits_are_those_of_every_backend_and_of_planning_ahead(ray_session) -> None:
+    expected = results(living(*EVERYTHING, "max_rounds=4"))
+    assert len({result[0] for result in expected}) == 4
+    assert results(living(*EVERYTHING, "max_rounds=4", ahead=True)) == expected
+    for actors in (1, 2):
+        backend = ("training.backend=ray", f"training.num_actors={actors}")
+        assert results(living(*EVERYTHING, "max_rounds=4", *backend)) == expected
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_resumed_run_continues_bit_for_bit(ahead: bool, tmp_path) -> None:
+    expected = results(living(*EVERYTHING, "max_rounds=4"))
+    first = living(*EVERYTHING, "max_rounds=4", ahead=ahead)
+    for _ in range(2):
+        first.run_round()
+    checkpoint.save(tmp_path / "state", first.state_dict())
+    resumed = living(*EVERYTHING, "max_rounds=4")
+    resumed.load_state_dict(checkpoint.load(tmp_path / "state"))
+    assert resumed.world.clock_s == first.totals["delay_s"]
+    assert results(resumed) == expected[2:]
+
+
+def test_a_state_without_the_world_is_refused() -> None:
+    first = living(*EVERYTHING)
+    first.run_round()
+    state = {name: value for name, value in first.state_dict().items() if not name.startswith("world.")}
+    with pytest.raises(ConfigError, match="the state is of another world or damaged"):
+        living(*EVERYTHING).load_state_dict(state)
+
+
+def test_a_report_replays_the_world() -> None:
+    """The recomputed bill of each round equals the logged one, or `Replay` refuses it."""
+    run = as_run(living(*EVERYTHING, "max_rounds=4"))
+    replay = Replay(run)
+    for number in (4, 2):  # in any order
+        detail = replay.round(number)
+        row = run.rounds[run.rounds["round"] == number].iloc[0]
+        assert detail.cost.delay_s == pytest.approx(row[metrics.ROUND_DELAY_S], rel=1e-12)
+        assert (~detail.outlook.answers).sum() == row[metrics.ROUND_AWAY]
+    run.rounds = run.rounds.iloc[1:]
+    with pytest.raises(ConfigError, match="follows from all rounds before it, and some were not logged"):
+        Replay(run).round(3)
+
+
+def test_a_report_explains_an_empty_round() -> None:
+    run = as_run(living("world.availability={name: bernoulli, options: {probability: 1e-9}}", "max_rounds=1"))
+    assert sentences(run, Replay(run).round(1))[-1] == "nobody was available, and the cloud waited for 60.00 s"
