@@ -291,7 +291,7 @@ class Experiment:
             clock.lap("assign_s")
             allocation = self.allocate(fleet, self.work, devices, assignment)
             cost = round_cost(fleet, self.work, devices, assignment, allocation)
-        happens = world.happens(outlook, self.work, devices, assignment, cost, self.edge_rule)
+        happens = world.happens(outlook, self.work, devices, assignment, allocation, cost, self.edge_rule)
         if happens is not None:
             cost = happens.bill(cost, self.work.delay_weight)
         poll = None if context.poll is None else context.poll.cost

@@ -21,11 +21,23 @@ class AvailabilityConfig(Section):
         return registered("availability", name)
 
 
+class ComputeJitterConfig(Section):
+    """How much longer or shorter than planned devices compute."""
+
+    sigma: float = Field(
+        0.0,
+        ge=0,
+        le=5,
+        description="standard deviation of the logarithm of a factor of mean 1 on seconds and joules; 0: no jitter",
+    )
+
+
 class WorldConfig(Section):
     """What changes around devices and edges; every part is off by default."""
 
     wait_s: float = Field(60.0, gt=0, le=1e9, description="duration of a round in which nobody is available")
     availability: AvailabilityConfig = AvailabilityConfig()
+    compute_jitter: ComputeJitterConfig = ComputeJitterConfig()
 
     @property
     def is_on(self) -> bool:

@@ -244,7 +244,7 @@ class Replay:
             wait_s, weight = self.run.config.world.wait_s, self.work.delay_weight
             cost = RoundCost.of_nobody(outlook.fleet.num_edges, wait_s, weight)
         rule = EdgeRule(**self.run.config.clock.edge.model_dump())
-        timeline = world.happens(outlook, self.work, chosen, edges, cost, rule)
+        timeline = world.happens(outlook, self.work, chosen, edges, allocation, cost, rule)
         if timeline is not None:
             cost = timeline.bill(cost, self.work.delay_weight)
         if np.isfinite(row.get(metrics.ROUND_POLL_DELAY_S, np.nan)):  # an empty round polls nobody

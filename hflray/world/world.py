@@ -17,10 +17,11 @@ import numpy as np
 from hflray import metrics, registry
 from hflray.arrays import IntArray
 from hflray.config import ExperimentConfig
-from hflray.cost import RoundCost, Workload
+from hflray.cost import AllocationLike, RoundCost, Workload
 from hflray.fleet import Fleet
 from hflray.timeline import Durations, EdgeRule, Ends, Hops, Timeline, limited, timeline
 from hflray.world.availability import Availability
+from hflray.world.jitter import Jitter
 from hflray.world.outlook import Outlook
 from hflray.world.part import Part
 
@@ -41,6 +42,8 @@ class World:
         own = {"num_devices": fleet.num_devices, "seed": config.seed}
         section = self.config.availability
         self.availability: Availability = registry.build("availability", section.name, **own, **section.options)
+        sigma = self.config.compute_jitter.sigma
+        self.jitter = Jitter(config.seed, sigma) if sigma else None
 
     @property
     def is_on(self) -> bool:
@@ -71,7 +74,14 @@ class World:
         )
 
     def happens(
-        self, outlook: Outlook, work: Workload, devices: IntArray, edges: IntArray, planned: RoundCost, rule: EdgeRule
+        self,
+        outlook: Outlook,
+        work: Workload,
+        devices: IntArray,
+        edges: IntArray,
+        allocation: AllocationLike,
+        planned: RoundCost,
+        rule: EdgeRule,
     ) -> Timeline | None:
         """Return what happens to a planned round; None if all goes as planned because the world and the rule are off.
 
@@ -79,6 +89,7 @@ class World:
             outlook: what the plan was made from.
             work: the work of the round.
             devices, edges: the scheduled devices and the edge of each, (H,).
+            allocation: bandwidth and CPU frequency of each.
             planned: the bill of the round as planned.
             rule: when an edge iteration ends.
         """
@@ -90,11 +101,21 @@ class World:
             hops = replace(hops, made=np.zeros_like(hops.made))
         planned_s = np.zeros(fleet.num_edges)
         np.maximum.at(planned_s, edges, planned.compute_delay_s + planned.upload_delay_s)
+        durations = self._durations(outlook, work, devices, planned)
         happens = timeline(
-            devices, edges, fleet.samples[devices], work, Durations.of(planned), hops,
-            rule=rule, planned_s=planned_s, ends=ends,
-        )  # fmt: skip
+            devices, edges, fleet.samples[devices], work, durations, hops, rule=rule, planned_s=planned_s, ends=ends
+        )
         return happens if len(devices) else replace(happens, delay_s=self.config.wait_s)
+
+    def _durations(self, outlook: Outlook, work: Workload, devices: IntArray, planned: RoundCost) -> Durations:
+        """Return what an edge iteration of each scheduled device takes as it happens."""
+        durations = Durations.of(planned)
+        if self.jitter is not None:
+            factor = self.jitter.factor(outlook.round, work.edge_iterations, devices)
+            durations = replace(
+                durations, compute_s=factor * durations.compute_s, compute_j=factor * durations.compute_j
+            )
+        return durations
 
     def after(self, delay_s: float) -> Self:
         """Return the world after a round of this duration, s; this one does not change."""

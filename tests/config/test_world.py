@@ -17,8 +17,9 @@ def test_the_world_is_off_by_default() -> None:
 
 
 @pytest.mark.parametrize(
-    "override", ["world.availability={name: bernoulli, options: {probability: 0.5}}"],
-)  # fmt: skip
+    "override",
+    ["world.availability={name: bernoulli, options: {probability: 0.5}}", "world.compute_jitter.sigma=0.1"],
+)
 def test_a_part_turns_it_on(override: str) -> None:
     assert load_config(None, [override]).world.is_on
 
@@ -28,6 +29,7 @@ def test_a_part_turns_it_on(override: str) -> None:
     [
         ("world.wait_s=0", "world.wait_s: got 0; accepted: a number above 0"),
         ("world.availability.name=sometimes", "world.availability.name: .* unknown availability 'sometimes'"),
+        ("world.compute_jitter.sigma=-1", "world.compute_jitter.sigma: got -1; accepted: a number at least 0"),
         ("world.weather=wet", "world.weather: unknown key"),
     ],
 )

@@ -15,7 +15,8 @@ from tests.world.living import as_run, living, results
 
 HALF = "world.availability={name: bernoulli, options: {probability: 0.4}}"
 SPELLS = "world.availability={name: markov, options: {mean_on_s: 3, mean_off_s: 2}}"
-EVERYTHING = (SPELLS,)
+JITTER = "world.compute_jitter.sigma=0.5"
+EVERYTHING = (SPELLS, JITTER)
 
 
 def test_a_world_that_is_off_changes_nothing() -> None:
@@ -35,6 +36,21 @@ def test_a_world_in_which_nothing_happens_has_the_bits_of_none() -> None:
         for name, value in still[1].items():
             assert moving[1][name] == pytest.approx(value, rel=1e-12)
         assert set(moving[1]) - set(still[1]) == {*metrics.WITH_A_CLOCK, *metrics.WITH_A_WORLD}
+
+
+def test_jitter_is_billed_and_not_seen_by_decisions() -> None:
+    plain, jittery = living("max_rounds=1").run_round(), living(JITTER, "max_rounds=1").run_round()
+    np.testing.assert_array_equal(plain.devices, jittery.devices)
+    np.testing.assert_array_equal(plain.allocation.cpu_hz, jittery.allocation.cpu_hz)
+    happens = jittery.timeline
+    assert happens is not None
+    compute_s = happens.computed_s - happens.start_s
+    factor = compute_s / jittery.cost.compute_delay_s
+    assert factor.std() > 0.1
+    computing_j = factor * jittery.cost.compute_energy_j
+    np.testing.assert_allclose(happens.energy_j, computing_j + jittery.cost.upload_energy_j)
+    assert jittery.cost.delay_s != plain.cost.delay_s
+    assert jittery.model_hash == plain.model_hash  # all arrive, as the edges wait
 
 
 def test_only_available_devices_are_scheduled() -> None:
