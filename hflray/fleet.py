@@ -40,6 +40,7 @@ class Links:
         edge_number: each edge's index when the fleet was drawn, (M,), so that fleets made by `Fleet.take_edges` keep
             their links.
         position_m, edge_position_m: positions of devices (N, 2) and edges (M, 2), m.
+        factor: returns a factor on the gain of links, for the numbers of devices and edges; None: 1.
     """
 
     config: FleetConfig
@@ -48,6 +49,7 @@ class Links:
     edge_number: IntArray
     position_m: FloatArray
     edge_position_m: FloatArray
+    factor: Callable[[IntArray, IntArray], FloatArray] | None = None
 
     def distance_m(self, devices: ArrayLike, edges: ArrayLike) -> FloatArray:
         """Return the distances of links, clamped from below, m, for indices of any shapes that broadcast."""
@@ -57,8 +59,10 @@ class Links:
 
     def gain(self, devices: ArrayLike, edges: ArrayLike) -> FloatArray:
         """Return the linear power gains of links, for indices of any shapes that broadcast."""
-        normal = standard_normal(self.key, self.number[np.asarray(devices)], self.edge_number[np.asarray(edges)])
-        return path_gain(self.distance_m(devices, edges), self.config, self.config.shadowing_db * normal)
+        numbers = self.number[np.asarray(devices)], self.edge_number[np.asarray(edges)]
+        shadowing_db = self.config.shadowing_db * standard_normal(self.key, *numbers)
+        gain = path_gain(self.distance_m(devices, edges), self.config, shadowing_db)
+        return gain if self.factor is None else gain * self.factor(*numbers)
 
 
 class LinkArray:
@@ -221,6 +225,17 @@ class Fleet:
             self.links, edge_number=self.links.edge_number[index], edge_position_m=chosen["edge_position_m"]
         )
         return replace(self, **chosen, **_on_demand(links))
+
+    def with_factor(self, factor: Callable[[IntArray, IntArray], FloatArray]) -> Fleet:
+        """Return the fleet with the gain of each link times a factor.
+
+        `factor` returns it for the numbers of devices and of edges, of shapes that broadcast. A fleet that holds its
+        gains must be the whole one, in which these are the indices.
+        """
+        if self.links is not None:
+            return replace(self, **_on_demand(replace(self.links, factor=factor)))
+        devices, edges = np.arange(self.num_devices)[:, None], np.arange(self.num_edges)
+        return replace(self, gain=np.asarray(self.gain) * factor(devices, edges))
 
     def gain_of(self, devices: ArrayLike, edges: ArrayLike) -> FloatArray:
         """Return the linear power gains ``gain[devices, edges]``, for indices of any shapes that broadcast."""

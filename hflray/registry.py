@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from hflray.errors import ConfigError, nearest
 
-Kind = Literal["scheduler", "assigner", "dataset", "partition", "availability", "sink"]
+Kind = Literal["scheduler", "assigner", "dataset", "partition", "availability", "fading", "sink"]
 
 GROUPS: dict[Kind, str] = {
     "scheduler": "hflray.schedulers",
@@ -23,6 +23,7 @@ GROUPS: dict[Kind, str] = {
     "dataset": "hflray.datasets",
     "partition": "hflray.partitions",
     "availability": "hflray.availabilities",
+    "fading": "hflray.fadings",
     "sink": "hflray.sinks",
 }
 
@@ -69,6 +70,11 @@ BUILTIN: dict[Kind, dict[str, str]] = {
         "bernoulli": "hflray.world.availability:Bernoulli",
         "markov": "hflray.world.availability:Markov",
         "diurnal": "hflray.world.availability:Diurnal",
+    },
+    "fading": {
+        "none": "hflray.world.fading:NoFading",
+        "rayleigh": "hflray.world.fading:Rayleigh",
+        "rician": "hflray.world.fading:Rician",
     },
     "sink": {
         "mlflow": "hflray.tracking.mlflow:MLflowSink",

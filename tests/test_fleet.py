@@ -351,6 +351,8 @@ def test_a_fleet_without_some_edges_keeps_the_links_of_the_others(dense):
     np.testing.assert_array_equal(fewer.edge_bandwidth_hz, whole.edge_bandwidth_hz[[1, 4, 5]])
     last = fewer.take_edges([2])  # the edge of number 5 of the first fleet
     np.testing.assert_array_equal(np.asarray(last.gain)[:, 0], np.asarray(whole.gain)[:, 5])
+    doubled = whole.with_factor(lambda devices, edges: 2.0 + 0.0 * devices + edges).take_edges([1, 4, 5])
+    np.testing.assert_allclose(np.asarray(doubled.gain), np.asarray(fewer.gain) * [3, 6, 7], rtol=1e-15)
     some = np.array([7, 3])
     np.testing.assert_array_equal(fewer.nearest_edges(some)[:, 0], np.asarray(fewer.distance_m)[some].argmin(axis=1))
     np.testing.assert_array_equal(fewer.take(some).gain[:], np.asarray(whole.gain)[some][:, [1, 4, 5]])

@@ -35,6 +35,7 @@ KINDS = {
     "dataset": "data sets (`data.name`, or the path of an `.npz` file)",
     "partition": "partitions (`data.partition`)",
     "availability": "availability of devices (`world.availability.name`)",
+    "fading": "laws of fading (`world.fading.name`)",
     "sink": "trackers (`tracking.sinks`)",
 }
 

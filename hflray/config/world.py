@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from hflray.config.base import Section, registered
 
@@ -32,12 +32,38 @@ class ComputeJitterConfig(Section):
     )
 
 
+class FadingConfig(Section):
+    """How the power gain of the devices' links varies about its mean."""
+
+    name: str = Field("none", description="none | rayleigh | rician")
+    options: dict[str, Any] = Field({}, description="arguments of the class, such as k_db of rician")
+    coherence_s: float | None = Field(
+        None, ge=1e-6, le=1e9, description="time after which a factor is drawn anew; null: one for each upload"
+    )
+    known: bool = Field(False, description="one factor of a link for the whole round, which decisions see")
+
+    @field_validator("name")
+    @classmethod
+    def _is_a_fading(cls, name: str) -> str:
+        return registered("fading", name)
+
+    @model_validator(mode="after")
+    def _known_for_a_round(self) -> Self:
+        if self.known and self.coherence_s is not None:
+            raise ValueError(
+                f"known: got true with coherence_s = {self.coherence_s:g}; accepted: false, because a factor that is "
+                "known holds for a round; or set coherence_s to null"
+            )
+        return self
+
+
 class WorldConfig(Section):
     """What changes around devices and edges; every part is off by default."""
 
     wait_s: float = Field(60.0, gt=0, le=1e9, description="duration of a round in which nobody is available")
     availability: AvailabilityConfig = AvailabilityConfig()
     compute_jitter: ComputeJitterConfig = ComputeJitterConfig()
+    fading: FadingConfig = FadingConfig()
 
     @property
     def is_on(self) -> bool:

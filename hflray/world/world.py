@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -21,9 +22,11 @@ from hflray.cost import AllocationLike, RoundCost, Workload
 from hflray.fleet import Fleet
 from hflray.timeline import Durations, EdgeRule, Ends, Hops, Timeline, limited, timeline
 from hflray.world.availability import Availability
+from hflray.world.fading import Fading
 from hflray.world.jitter import Jitter
 from hflray.world.outlook import Outlook
 from hflray.world.part import Part
+from hflray.world.uplink import faded_upload_s
 
 
 class World:
@@ -44,11 +47,18 @@ class World:
         self.availability: Availability = registry.build("availability", section.name, **own, **section.options)
         sigma = self.config.compute_jitter.sigma
         self.jitter = Jitter(config.seed, sigma) if sigma else None
+        self.fading: Fading = registry.build(
+            "fading", self.config.fading.name, seed=config.seed, **self.config.fading.options
+        )
 
     @property
     def is_on(self) -> bool:
         """Whether any part is on."""
         return self.config.is_on
+
+    @property
+    def _fades(self) -> bool:
+        return self.config.fading.name != "none"
 
     @property
     def _parts(self) -> dict[str, Part]:
@@ -62,6 +72,8 @@ class World:
             round_index: i, from 1.
             fleet: the devices, links and edges at the start of the experiment.
         """
+        if self._fades and self.config.fading.known:
+            fleet = fleet.with_factor(partial(self.fading.factor, round_index))
         answers = np.asarray(self.availability.available(round_index, self.clock_s), dtype=bool)
         return Outlook(
             round=round_index,
@@ -101,13 +113,21 @@ class World:
             hops = replace(hops, made=np.zeros_like(hops.made))
         planned_s = np.zeros(fleet.num_edges)
         np.maximum.at(planned_s, edges, planned.compute_delay_s + planned.upload_delay_s)
-        durations = self._durations(outlook, work, devices, planned)
+        durations = self._durations(outlook, work, devices, edges, allocation, planned)
         happens = timeline(
             devices, edges, fleet.samples[devices], work, durations, hops, rule=rule, planned_s=planned_s, ends=ends
         )
         return happens if len(devices) else replace(happens, delay_s=self.config.wait_s)
 
-    def _durations(self, outlook: Outlook, work: Workload, devices: IntArray, planned: RoundCost) -> Durations:
+    def _durations(
+        self,
+        outlook: Outlook,
+        work: Workload,
+        devices: IntArray,
+        edges: IntArray,
+        allocation: AllocationLike,
+        planned: RoundCost,
+    ) -> Durations:
         """Return what an edge iteration of each scheduled device takes as it happens."""
         durations = Durations.of(planned)
         if self.jitter is not None:
@@ -115,6 +135,12 @@ class World:
             durations = replace(
                 durations, compute_s=factor * durations.compute_s, compute_j=factor * durations.compute_j
             )
+        if self._fades and not self.config.fading.known:
+            upload_s = faded_upload_s(
+                self.fading, self.config.fading.coherence_s, outlook.round, work.edge_iterations, work.model_bits,
+                outlook.fleet, devices, edges, allocation.bandwidth_hz,
+            )  # fmt: skip
+            durations = replace(durations, upload_s=upload_s, upload_j=outlook.fleet.power_w[devices] * upload_s)
         return durations
 
     def after(self, delay_s: float) -> Self:

@@ -18,7 +18,11 @@ def test_the_world_is_off_by_default() -> None:
 
 @pytest.mark.parametrize(
     "override",
-    ["world.availability={name: bernoulli, options: {probability: 0.5}}", "world.compute_jitter.sigma=0.1"],
+    [
+        "world.availability={name: bernoulli, options: {probability: 0.5}}",
+        "world.compute_jitter.sigma=0.1",
+        "world.fading.name=rayleigh",
+    ],
 )
 def test_a_part_turns_it_on(override: str) -> None:
     assert load_config(None, [override]).world.is_on
@@ -30,6 +34,8 @@ def test_a_part_turns_it_on(override: str) -> None:
         ("world.wait_s=0", "world.wait_s: got 0; accepted: a number above 0"),
         ("world.availability.name=sometimes", "world.availability.name: .* unknown availability 'sometimes'"),
         ("world.compute_jitter.sigma=-1", "world.compute_jitter.sigma: got -1; accepted: a number at least 0"),
+        ("world.fading={name: rayleigh, known: true, coherence_s: 1}", "world.fading.*: got true with coherence_s = 1"),
+        ("world.fading.coherence_s=0", "world.fading.coherence_s: got 0; accepted: a number at least 1e-06"),
         ("world.weather=wet", "world.weather: unknown key"),
     ],
 )

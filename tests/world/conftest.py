@@ -9,5 +9,5 @@ from tests.world.living import OfTheAvailable
 
 
 @pytest.fixture(autouse=True)
-def _scheduler_of_the_available() -> None:
-    registry.register("scheduler", "of_the_available", OfTheAvailable)
+def _scheduler_of_the_available(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry._ADDED, ("scheduler", "of_the_available"), OfTheAvailable)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from hflray import checkpoint, metrics
+from hflray.cost import round_cost
 from hflray.errors import ConfigError
 from hflray.report.detail import Replay
 from hflray.report.explain import sentences
@@ -16,7 +17,8 @@ from tests.world.living import as_run, living, results
 HALF = "world.availability={name: bernoulli, options: {probability: 0.4}}"
 SPELLS = "world.availability={name: markov, options: {mean_on_s: 3, mean_off_s: 2}}"
 JITTER = "world.compute_jitter.sigma=0.5"
-EVERYTHING = (SPELLS, JITTER)
+FADING = "world.fading={name: rayleigh, coherence_s: 0.1}"
+EVERYTHING = (SPELLS, JITTER, FADING)
 
 
 def test_a_world_that_is_off_changes_nothing() -> None:
@@ -51,6 +53,32 @@ def test_jitter_is_billed_and_not_seen_by_decisions() -> None:
     np.testing.assert_allclose(happens.energy_j, computing_j + jittery.cost.upload_energy_j)
     assert jittery.cost.delay_s != plain.cost.delay_s
     assert jittery.model_hash == plain.model_hash  # all arrive, as the edges wait
+
+
+def test_fading_discards_what_comes_late_and_changes_the_model() -> None:
+    settings = ("world.fading.name=rayleigh", "clock.edge.deadline=1.2", "max_rounds=1")
+    plain, faded = living("max_rounds=1").run_round(), living(*settings).run_round()
+    np.testing.assert_array_equal(plain.allocation.bandwidth_hz, faded.allocation.bandwidth_hz)
+    happens = faded.timeline
+    assert happens is not None
+    assert 0 < happens.discarded < 1
+    assert faded.metrics()[metrics.ROUND_WASTED_J] > 0
+    assert faded.model_hash != plain.model_hash  # a discarded row is not trained
+    assert faded.samples_trained < plain.samples_trained
+
+
+def test_fading_that_is_known_is_decided_upon_and_goes_as_planned() -> None:
+    settings = ("world.fading={name: rayleigh, known: true}", "max_rounds=1", "assignment.name=best_gain")
+    experiment = living(*settings)
+    outlook = experiment.world.outlook(1, experiment.scenario.fleet)
+    record = experiment.run_round()
+    factor = np.asarray(outlook.fleet.gain) / np.asarray(experiment.scenario.fleet.gain)
+    assert factor.min() < 0.5 < 1.5 < factor.max()
+    np.testing.assert_array_equal(record.assignment, np.asarray(outlook.fleet.gain)[record.devices].argmax(axis=1))
+    planned = round_cost(outlook.fleet, experiment.work, record.devices, record.assignment, record.allocation)
+    assert record.cost.objective == pytest.approx(planned.objective, rel=1e-12)
+    assert record.timeline is not None
+    assert record.timeline.whole
 
 
 def test_only_available_devices_are_scheduled() -> None:
