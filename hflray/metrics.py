@@ -214,6 +214,11 @@ ROUND_AWAY = _metric(
     meaning="number of devices that did not answer when the round was planned",
     format="{:,.0f}", mean="{:,.1f}",
 )  # fmt: skip
+ROUND_VANISHED = _metric(
+    "round/vanished", "Devices vanished", "1", "world",
+    meaning="number of scheduled devices that vanished during the round, or whose battery ran out",
+    format="{:,.0f}", mean="{:,.1f}",
+)  # fmt: skip
 WALL_SCHEDULE_S = _metric(
     "wall/schedule_s", "Scheduling, on this machine", "s", "round",
     meaning="measured time of scheduling",

@@ -36,7 +36,7 @@ UNITS = {
     "target_update_steps": "steps", "td": "1", "threads": "threads", "train_batch": "transitions",
     "training_intensity": "1", "transfers": "tries", "uniform": "of the setting", "update_every": "steps",
     "width": "1",
-    "sigma": "1",
+    "rate_per_s": "1/s", "sigma": "1",
 }  # fmt: skip
 
 

@@ -57,6 +57,14 @@ class FadingConfig(Section):
         return self
 
 
+class DropoutConfig(Section):
+    """How often devices vanish during a round."""
+
+    rate_per_s: float = Field(
+        0.0, ge=0, le=1e9, description="mean number of times that a device vanishes a second; 0: never"
+    )
+
+
 class WorldConfig(Section):
     """What changes around devices and edges; every part is off by default."""
 
@@ -64,6 +72,7 @@ class WorldConfig(Section):
     availability: AvailabilityConfig = AvailabilityConfig()
     compute_jitter: ComputeJitterConfig = ComputeJitterConfig()
     fading: FadingConfig = FadingConfig()
+    dropout: DropoutConfig = DropoutConfig()
 
     @property
     def is_on(self) -> bool:

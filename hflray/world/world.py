@@ -22,6 +22,7 @@ from hflray.cost import AllocationLike, RoundCost, Workload
 from hflray.fleet import Fleet
 from hflray.timeline import Durations, EdgeRule, Ends, Hops, Timeline, limited, timeline
 from hflray.world.availability import Availability
+from hflray.world.dropout import Dropout
 from hflray.world.fading import Fading
 from hflray.world.jitter import Jitter
 from hflray.world.outlook import Outlook
@@ -47,6 +48,8 @@ class World:
         self.availability: Availability = registry.build("availability", section.name, **own, **section.options)
         sigma = self.config.compute_jitter.sigma
         self.jitter = Jitter(config.seed, sigma) if sigma else None
+        rate_per_s = self.config.dropout.rate_per_s
+        self.dropout = Dropout(config.seed, rate_per_s) if rate_per_s else None
         self.fading: Fading = registry.build(
             "fading", self.config.fading.name, seed=config.seed, **self.config.fading.options
         )
@@ -108,7 +111,7 @@ class World:
         fleet = outlook.fleet
         if not self.is_on:
             return limited(fleet, work, devices, edges, planned, rule)
-        hops, ends = Hops.of(fleet, work), Ends.never(len(devices), fleet.num_edges)
+        hops, ends = Hops.of(fleet, work), self._ends(outlook, devices)
         if not len(devices):
             hops = replace(hops, made=np.zeros_like(hops.made))
         planned_s = np.zeros(fleet.num_edges)
@@ -143,6 +146,13 @@ class World:
             durations = replace(durations, upload_s=upload_s, upload_j=outlook.fleet.power_w[devices] * upload_s)
         return durations
 
+    def _ends(self, outlook: Outlook, devices: IntArray) -> Ends:
+        """Return when the scheduled devices vanish and the edges fail."""
+        ends = Ends.never(len(devices), outlook.fleet.num_edges)
+        if self.dropout is not None:
+            ends = replace(ends, vanish_s=self.dropout.vanish_s(outlook.round, devices))
+        return ends
+
     def after(self, delay_s: float) -> Self:
         """Return the world after a round of this duration, s; this one does not change."""
         later = copy.copy(self)
@@ -157,7 +167,10 @@ class World:
         """Return the round's metrics of the world, which are none where it is off."""
         if not self.is_on or happens is None:
             return {}
-        return {metrics.ROUND_AWAY: float((~outlook.answers).sum())}
+        return {
+            metrics.ROUND_AWAY: float((~outlook.answers).sum()),
+            metrics.ROUND_VANISHED: float(happens.vanished.sum()),
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the parts as arrays by ``world.PART.ARRAY``; it is empty where the world is off."""

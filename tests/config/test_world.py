@@ -22,6 +22,7 @@ def test_the_world_is_off_by_default() -> None:
         "world.availability={name: bernoulli, options: {probability: 0.5}}",
         "world.compute_jitter.sigma=0.1",
         "world.fading.name=rayleigh",
+        "world.dropout.rate_per_s=0.1",
     ],
 )
 def test_a_part_turns_it_on(override: str) -> None:
@@ -36,6 +37,7 @@ def test_a_part_turns_it_on(override: str) -> None:
         ("world.compute_jitter.sigma=-1", "world.compute_jitter.sigma: got -1; accepted: a number at least 0"),
         ("world.fading={name: rayleigh, known: true, coherence_s: 1}", "world.fading.*: got true with coherence_s = 1"),
         ("world.fading.coherence_s=0", "world.fading.coherence_s: got 0; accepted: a number at least 1e-06"),
+        ("world.dropout.rate_per_s=-0.1", "world.dropout.rate_per_s: got -0.1; accepted: a number at least 0"),
         ("world.weather=wet", "world.weather: unknown key"),
     ],
 )

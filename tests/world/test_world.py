@@ -18,7 +18,8 @@ HALF = "world.availability={name: bernoulli, options: {probability: 0.4}}"
 SPELLS = "world.availability={name: markov, options: {mean_on_s: 3, mean_off_s: 2}}"
 JITTER = "world.compute_jitter.sigma=0.5"
 FADING = "world.fading={name: rayleigh, coherence_s: 0.1}"
-EVERYTHING = (SPELLS, JITTER, FADING)
+DROPOUT = "world.dropout.rate_per_s=0.3"
+EVERYTHING = (SPELLS, JITTER, FADING, DROPOUT)
 
 
 def test_a_world_that_is_off_changes_nothing() -> None:
@@ -79,6 +80,24 @@ def test_fading_that_is_known_is_decided_upon_and_goes_as_planned() -> None:
     assert record.cost.objective == pytest.approx(planned.objective, rel=1e-12)
     assert record.timeline is not None
     assert record.timeline.whole
+
+
+def test_a_device_that_vanishes_is_not_trained_from_then_on() -> None:
+    plain, lost = living("max_rounds=1").run_round(), living(DROPOUT, "max_rounds=1").run_round()
+    happens, values = lost.timeline, lost.metrics()
+    assert happens is not None
+    assert 0 < values[metrics.ROUND_VANISHED] == happens.vanished.sum() < 6
+    assert (~happens.counts[-1] == happens.vanished).all()
+    assert values[metrics.ROUND_WASTED_J] > 0
+    assert lost.cost.energy_j < plain.cost.energy_j
+    assert lost.model_hash != plain.model_hash
+    experiment = living(DROPOUT, "max_rounds=3")
+    gone, returned = set(), set()
+    for record in experiment:
+        assert record.timeline is not None
+        returned |= gone & set(record.devices.tolist())
+        gone |= set(record.devices[record.timeline.vanished].tolist())
+    assert returned  # at the next planning
 
 
 def test_only_available_devices_are_scheduled() -> None:
