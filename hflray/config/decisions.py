@@ -41,7 +41,9 @@ class SchedulingConfig(Section):
 class AssignmentConfig(Section):
     """Which edge server each scheduled device uploads to."""
 
-    name: str = Field("d3qn", description="d3qn | local_search | hfel | best_gain | geographic | random")
+    name: str = Field(
+        "d3qn", description="d3qn | local_search | hfel | load_balanced | best_gain | geographic | random"
+    )
     transfers: int = Field(100, ge=0, description="hfel: random transfers tried (the paper: 100)")
     exchanges: int = Field(300, ge=0, description="hfel: random exchanges tried (the paper: 100 or 300)")
     start: Literal["geographic", "best_gain", "random"] | None = Field(

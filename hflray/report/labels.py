@@ -32,6 +32,7 @@ class Label:
 NAMES = {
     "ikc": Label("IKC", BLUE), "vkc": Label("VKC", ORANGE), "fedavg": Label("FedAvg", VERMILION),
     "hfel": Label("HFEL"), "local_search": Label("local search"), "best_gain": Label("best gain"),
+    "load_balanced": Label("load balanced"),
     "d3qn": Label("D3QN"), "paper": Label("the paper's features"), "db": Label("dB features"),
     "fashion_mnist": Label("Fashion-MNIST"), "cifar10": Label("CIFAR-10"),
     "iid": Label("IID"), "dirichlet": Label("Dirichlet"), "majority": Label("majority class"),

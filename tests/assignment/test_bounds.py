@@ -14,6 +14,7 @@ from hflray.assignment.objective import round_problem
 from hflray.cost import Workload, round_cost
 from hflray.errors import ConfigError
 from hflray.fleet import FleetConfig, sample_fleet
+from tests.assignment import optimum
 
 
 def random_round(seed, devices=8, edges=3):
@@ -103,3 +104,13 @@ def test_bad_input_is_named():
     fleet, devices = random_round(0)
     with pytest.raises(ConfigError, match="assignment\\[2\\]"):
         gap(fleet, Workload(model_bits=1e6), devices[:3], [0, 0, 3])
+
+
+@pytest.mark.parametrize("num_edges", [1, 2, 3])
+def test_no_assigner_beats_the_best_of_all_assignments(num_edges):
+    rows = dict(zip(optimum.ASSIGNERS, optimum.gaps(4, num_scheduled=5, num_edges=num_edges), strict=True))
+    assert min(row.min() for row in rows.values()) > -optimum.FOUND
+    if num_edges == 1:
+        assert max(row.max() for row in rows.values()) < optimum.FOUND
+    else:
+        assert rows["local_search"].mean() < rows["geographic"].mean()
