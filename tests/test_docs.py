@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
+import inspect
 import json
 import re
 import sys
@@ -16,10 +18,12 @@ import pytest
 import hflray
 from hflray import metrics, registry
 from hflray.config import ExperimentConfig, flatten
+from hflray.scheduling import RoundContext, choose_devices
 from hflray.sweep import expand, load_sweep
 from hflray.tune import cli
 from tests import blocks as runner
 from tests.blocks import Block, blocks
+from tests.scheduling import toy
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -72,6 +76,36 @@ def test_the_example_scheduler_runs_through_the_registry(monkeypatch) -> None:
     other = registry.build("scheduler", "carousel", num_devices=5, num_scheduled=3, clusters=None)
     other.load_state_dict(scheduler.state_dict())
     assert other.schedule(rng).tolist() == [0, 1, 4]
+
+
+def test_the_example_of_a_scheduler_that_sees_prefers_high_losses() -> None:
+    names: dict[str, Any] = {"__name__": "docs"}
+    exec(python_of("howto/scheduler.md"), names)
+    (sees,) = [one.text for one in blocks(text_of("howto/scheduler.md")) if one.comment == "<!-- runs too -->"]
+    exec(sees, names)
+    scheduler = names["HighestLoss"](num_devices=5, num_scheduled=2)
+    context = toy.context(toy.fleet(np.ones((5, 1))), last_loss=[0.1, 0.9, np.nan, 0.5, 0.7])
+    assert choose_devices(scheduler, context).tolist() == [1, 2]
+    rest = toy.context(toy.fleet(np.ones((5, 1))), last_loss=np.ones(5), available=[False, False, True, False, False])
+    assert choose_devices(scheduler, rest).tolist() == [2]
+
+
+def test_every_scheduler_is_explained_with_its_options_and_their_defaults() -> None:
+    text = text_of("explanation/schedulers.md")
+    common = {"self", "num_devices", "num_scheduled", "clusters"}
+    options = {}
+    for name in registry.BUILTIN["scheduler"]:
+        assert f"| `{name}` |" in text
+        parameters = inspect.signature(registry.resolve("scheduler", name)).parameters.values()
+        options |= {f"{name}.{p.name}": p.default for p in parameters if p.name not in common}
+    listed = dict(re.findall(r"^\| `(\w+\.\w+)` \| (\S+) \|", text, flags=re.M))
+    assert {name: "null" if default is None else str(default) for name, default in options.items()} == listed
+
+
+def test_what_a_scheduler_sees_is_listed() -> None:
+    text = text_of("howto/scheduler.md")
+    fields = {field.name for field in dataclasses.fields(RoundContext)} - {"poll"} | {"poll_loss(devices)"}
+    assert [name for name in sorted(fields) if f"`{name}`" not in text] == []
 
 
 @pytest.mark.parametrize(
