@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from hflray import registry
+from hflray.experiment import Experiment
+from tests.conftest import small_config
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -33,7 +35,7 @@ def results(tmp_path_factory) -> Path:
 
 
 def test_the_examples_are_numbered_and_each_has_a_test():
-    names = [path.name for path in sorted(EXAMPLES.glob("*.py"))]
+    names = [path.name for path in sorted(EXAMPLES.glob("[0-9]_*.py"))]
     assert [name[:2] for name in names] == ["1_", "2_", "3_", "4_", "5_"]
     assert set(re.findall(r'run\("(\d_\w+\.py)"\)', Path(__file__).read_text(encoding="utf-8"))) == set(names)
 
@@ -53,6 +55,27 @@ def test_the_own_scheduler_takes_turns(capsys, monkeypatch):
     assert [line.split()[0] for line in lines] == ["carousel", "fedavg"] * 2
     assert lines[2].split(maxsplit=1)[1] == str([1] * 20)  # 4 rounds of 5 out of 20 devices
     assert lines[3].split(maxsplit=1)[1] != str([1] * 20)
+
+
+OORT = (
+    "max_rounds=8", "fleet.num_devices=24", "scheduling.num_scheduled=6", "training.edge_iterations=1",
+    "clock.edge.deadline=0.9", "allocation.method=equal",
+)  # fmt: skip
+
+
+def test_oort_from_outside_gives_the_runs_of_the_one_inside(monkeypatch):
+    monkeypatch.setattr(registry, "_ADDED", {})
+    registry.register("scheduler", "my_oort", runpy.run_path(str(EXAMPLES / "oort.py"))["Oort"])
+    runs = {}
+    for name in ("oort", "my_oort"):
+        options = "scheduling.options={exploration: 0.6, window: 2}"
+        experiment = Experiment(small_config(*OORT, f"scheduling.name={name}", options))
+        runs[name] = [(record.model_hash, record.devices.tolist(), record.totals) for record in experiment]
+        state = experiment.scheduler.state_dict()
+        runs[name].append((state["sums"], state.get("duration_share", state.get("share"))))
+    assert runs["my_oort"] == runs["oort"]
+    assert len({tuple(devices) for _, devices, *_ in runs["oort"][:-1]}) == 8
+    assert runs["oort"][-1][1] > 0.3  # the pacer has acted
 
 
 def test_the_assignment_study(capsys):
