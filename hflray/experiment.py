@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from hflray import metrics, registry
 from hflray.allocation import Allocation, allocate_round
 from hflray.assignment import assign_among, configured_assigner
-from hflray.config import MUTABLE, ExperimentConfig, flatten
+from hflray.config import MUTABLE, ExperimentConfig, changed_settings
 from hflray.cost import PollCost, RoundCost, Workload, round_cost
 from hflray.errors import ConfigError, DivergedError
 from hflray.grouping import group_devices
@@ -51,10 +51,6 @@ from hflray.world import Outlook, World
 log = logging.getLogger(__name__)
 
 STATE_VERSION = 1
-# Settings that may differ from a loaded state's. They decide when to stop and where to run, and do not change results.
-MAY_CHANGE = ("max_rounds", "target_accuracy", "tracking", "checkpoint", "data.root", "training.backend",
-              "training.num_actors", "training.devices_per_actor", "training.autotune",
-              "training.cuda_graph")  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -447,7 +443,7 @@ class Experiment:
             raise ConfigError(f"state: version {state.get('version')}; this hflray reads version {STATE_VERSION}")
         saved = ExperimentConfig.model_validate(state["config"])
         self._config = self._config.model_copy(update={"training": self.backend.take_over(saved.training)})
-        changed = _check_same_run(self.config, saved, may_change)
+        changed = changed_settings(self.config, saved, may_change)
         model = np.array(state["global_model"], dtype=np.float32)
         if model.shape != self.global_model.shape:
             raise ConfigError(f"state: a model of {model.size} weights; this one has {self.global_model.size}")
@@ -489,25 +485,3 @@ class _Clock:
     def lap(self, name: str) -> None:
         now = time.perf_counter()
         self.laps[name], self._last = now - self._last, now
-
-
-def _check_same_run(
-    config: ExperimentConfig, saved: ExperimentConfig, may_change: Collection[str]
-) -> dict[str, list[Any]]:
-    """Return the settings among `may_change` that differ, {key: [saved value, new value]}.
-
-    Raises:
-        ConfigError: another setting that affects results differs.
-    """
-    new, old = flatten(config.model_dump(mode="json")), flatten(saved.model_dump(mode="json"))
-    changed = {}
-    for key in new:
-        if new[key] == old.get(key) or any(key == free or key.startswith(f"{free}.") for free in MAY_CHANGE):
-            continue
-        if key not in may_change:
-            raise ConfigError(
-                f"{key}: the saved state was made with {old.get(key)!r}, this configuration has {new[key]!r}; "
-                "resume with the same configuration, or start anew"
-            )
-        changed[key] = [old.get(key), new[key]]
-    return changed

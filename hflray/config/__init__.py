@@ -6,12 +6,14 @@ unknown key is an error, whose message names the most similar key.
 * ``system.py``, ``decisions.py``, ``clock.py``, ``world.py``, ``training.py`` and ``learning.py`` hold the sections,
   and ``experiment.py`` the whole;
 * ``files.py`` reads and writes YAML;
+* ``changes.py`` compares a configuration with that of a saved state;
 * ``explanations.py`` turns pydantic's errors into messages.
 """
 
 from __future__ import annotations
 
 from hflray.config.base import IntRange, Range, Section
+from hflray.config.changes import changed_settings
 from hflray.config.clock import ClockConfig, EdgeClockConfig
 from hflray.config.decisions import AllocationConfig, AssignmentConfig, ClusteringBillConfig, SchedulingConfig
 from hflray.config.experiment import CheckpointConfig, ExperimentConfig, TrackingConfig
@@ -46,6 +48,7 @@ __all__ = [
     "TrackingConfig",
     "TrainingConfig",
     "WorldConfig",
+    "changed_settings",
     "dbm_to_w",
     "explain",
     "flatten",
