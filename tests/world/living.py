@@ -40,7 +40,7 @@ def living(*overrides: str, ahead: bool = False) -> Experiment:
     experiment = Experiment(small_config(SCHEDULER, *overrides), cpus=2)
     if ahead:
         experiment.backend._hierarchy = OverlappingHierarchy(
-            experiment.job("hfl"), experiment.scenario.device_data(), experiment.config.training.edge_iterations
+            experiment.job(), experiment.scenario.device_data(), experiment.config.training.edge_iterations
         )
     return experiment
 
