@@ -31,7 +31,7 @@ from hflray.tasks import find_task
 from hflray.tasks.base import Product
 from hflray.tracking import Files, FinalModel, Tracker
 from hflray.tune.digests import TUNER, TuneDigests
-from hflray.tune.mending import read_tuner
+from hflray.tune.mending import DAMAGED, read_tuner
 from hflray.tune.room import RoomWatch
 from hflray.tune.stopping import CleanStop
 from hflray.tune.storage import Storage
@@ -254,12 +254,19 @@ class ResultFile(JsonLoggerCallback):  # type: ignore[misc]
     """
 
     def log_trial_start(self, trial: Any) -> None:
-        """Write the trial's parameters, and begin or fetch a file that is copied."""
-        if _result_path(trial) is None:
+        """Write the trial's parameters, and begin or fetch a file that is copied. A file of no use is set aside."""
+        path = _result_path(trial)
+        if path is None:
             super().log_trial_start(trial)
             return
         trial.init_local_path()
         self.update_config(trial, trial.config)
+        try:
+            path.open("r+b").close()
+        except FileNotFoundError:
+            pass
+        except PermissionError:  # the journal has all rounds, so that this file stops nothing
+            path.replace(path.with_name(DAMAGED + path.name))
 
     @_ends_the_sweep
     def log_trial_result(self, iteration: int, trial: Any, result: dict[str, Any]) -> None:

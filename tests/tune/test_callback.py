@@ -7,6 +7,7 @@ import json
 import os
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -81,3 +82,27 @@ def test_a_record_that_cannot_be_written_ends_the_sweep(ray_session, tmp_path, m
     assert failure.number == errno.ENOSPC
     assert failure.path is not None
     assert failure.path.name == "result.json"
+
+
+def test_a_record_that_nobody_may_read_is_set_aside(tmp_path, monkeypatch) -> None:
+    """Root may read every file, so the mode of the file is replaced by an error of its own."""
+    open_file = Path.open
+
+    def refuse(path: Path, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+        if path.name == "result.json" and mode == "r+b":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return open_file(path, mode, *arguments, **options)
+
+    record = ResultFile()
+    monkeypatch.setattr(record, "update_config", lambda trial, config: None)
+    storage = SimpleNamespace(storage_filesystem=LocalFileSystem(), trial_fs_path=str(tmp_path / "t"))
+    trial = SimpleNamespace(storage=storage, config={}, init_local_path=lambda: None)
+    record.log_trial_start(trial)  # there is no file yet
+    record.log_trial_result(1, trial, {"round": 1})
+    record.log_trial_start(trial)  # a trial that continues adds to it
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refuse)
+        record.log_trial_start(trial)
+    record.log_trial_result(2, trial, {"round": 2})
+    assert (tmp_path / "t" / "damaged-result.json").read_text() == '{"round": 1}\n'
+    assert (tmp_path / "t" / "result.json").read_text() == '{"round": 2}\n'
