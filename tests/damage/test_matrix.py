@@ -97,6 +97,7 @@ def test_an_unreadable_file(interrupted, call, kind: str) -> None:
             path.chmod(0o644)
 
 
+@pytest.mark.timeout(1800)  # all cells of unreadable files in one process
 @pytest.mark.parametrize(
     "kinds", [pytest.param(" and sweep.json", id="quick"), pytest.param("", id="all", marks=pytest.mark.slow)]
 )
