@@ -69,6 +69,7 @@ BENCHMARKS = (
     Benchmark("scale", ("scale.py",), ("scale/steps",)),
     Benchmark("training-one", ("training.py", "--one-core"), _training("training, one core"), parallel=False),
     Benchmark("training", ("training.py", "--installed-peers"), _training("training", "Ray's share"), 5400),
+    Benchmark("losses", ("losses.py",), ("losses/kernels",), parallel=False),
     Benchmark("actors-noop", ("actors.py", "--only", "noop"), ("actors/no-op round",)),
     Benchmark("actors-memory", ("actors.py", "--only", "memory"), ("actors/memory",), parallel=False),
     Benchmark("actors-clustering", ("actors.py", "--only", "clustering"), ("actors/clustering",)),
