@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hflray import metrics
+from hflray import metrics, registry
 from hflray.errors import ConfigError
 from hflray.tasks.base import Job, Result, Results, Shown, Task
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 STATE = "state"  # the folder of the state in a checkpoint
 # Measured sizes in a state's JSON: all settings, and a device's cluster and place in the scheduler's lists.
 STATE_BYTES, DEVICE_BYTES = 4_000, 40
+# What a scheduler that looks back adds: six numbers of a device, and the last round's record, with a part for each
+# scheduled device, and another one for each of its edge iterations if edges stop waiting.
+PAST_BYTES, REMEMBERED_BYTES, RECORD_BYTES, TIMELINE_BYTES = 5_000, 80, 120, 80
 DETAILED_DEVICES = 10_000  # larger fleets log no schedules, so that a line of the journal stays under 1 MB
 
 
@@ -63,7 +66,14 @@ class ExperimentTask(Task):
 
     def saved_bytes(self, config: ExperimentConfig, model_bytes: int) -> tuple[int, int]:
         """Return the bytes of the model, the configuration and the scheduler's numbers; there is no product."""
-        return model_bytes + STATE_BYTES + DEVICE_BYTES * config.fleet.num_devices, 0
+        from hflray.scheduling import looks_back
+
+        state = model_bytes + STATE_BYTES + DEVICE_BYTES * config.fleet.num_devices
+        if looks_back(registry.resolve("scheduler", config.scheduling.name)):
+            scheduled = RECORD_BYTES + TIMELINE_BYTES * config.training.edge_iterations
+            state += PAST_BYTES + REMEMBERED_BYTES * config.fleet.num_devices
+            state += scheduled * config.scheduling.num_scheduled
+        return state, 0
 
 
 def save(experiment: Experiment, folder: Path) -> None:

@@ -146,3 +146,16 @@ def test_a_huge_fleet_logs_no_schedules(monkeypatch) -> None:
 def test_its_trials_are_named_by_data_scheduler_and_assigner(settings: list[str], name: str) -> None:
     config = small_config("scheduling.name=vkc", "seed=4", *settings)
     assert list(TASK.label(config).values()) == [name, "H6", "λ1", "vkc", "geographic", "s4"]
+
+
+@pytest.mark.parametrize("scheduler", ["fedavg", "oort"])
+@pytest.mark.parametrize("size", [12, 60])
+def test_the_estimate_of_a_state_is_close_to_its_bytes(tmp_path, scheduler: str, size: int) -> None:
+    """A state is small while few devices have counted; the estimate is for a run in which all have."""
+    settings = (f"fleet.num_devices={size}", f"scheduling.num_scheduled={size}", "data.samples_per_device=[5, 9]")
+    config = small_config(*OORT, "scheduling.options={}", f"scheduling.name={scheduler}", "max_rounds=1", *settings)
+    run_and_save(Job(config), tmp_path)
+    (arrays,) = tmp_path.rglob("*.safetensors")
+    written = sum(path.stat().st_size for path in (tmp_path / "1").rglob("*") if path.is_file()) - arrays.stat().st_size
+    estimate, _ = TASK.saved_bytes(config, 0)
+    assert written <= estimate < 2.5 * written
