@@ -41,6 +41,7 @@ BUILTIN: dict[Kind, dict[str, str]] = {
         "oort": "hflray.scheduling.oort:Oort",
         "ucb": "hflray.scheduling.ucb:UCB",
         "energy_aware": "hflray.scheduling.energy_aware:EnergyAware",
+        "joint_cost": "hflray.scheduling.joint_cost:JointCost",
     },
     "assigner": {
         "geographic": "hflray.assignment.geographic:Geographic",

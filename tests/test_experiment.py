@@ -290,7 +290,7 @@ def record_plans(experiment: Experiment) -> list[tuple[int, int]]:
     return planned
 
 
-@pytest.mark.parametrize("scheduler", ["ikc", "fedavg"])
+@pytest.mark.parametrize("scheduler", ["ikc", "fedavg", "joint_cost"])
 def test_the_next_round_is_planned_while_actors_evaluate(scheduler: str) -> None:
     """The results are the same, and so is the state after every round."""
     overrides = (f"scheduling.name={scheduler}", "assignment.name=hfel", "scheduling.num_scheduled=5")

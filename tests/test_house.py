@@ -48,6 +48,7 @@ WITHIN_A_ROW = {
     *(("rl", unit) for unit in ("checkpoint", "study")),
     ("models", "problem"),
     ("problem", "data"),
+    ("scheduling", "assignment"),
     *((unit, "errors") for unit in ("registry", "seeding", "metrics", "seal", "terminal")),
     ("seal", "checksum"),
     ("terminal", "files"),
@@ -442,8 +443,8 @@ def test_the_rules_are_checked_on_the_real_files():
         ("cost.py", "from hflray import Experiment"),
         ("cost.py", "import hflray"),
         ("cost.py", "from hflray import *"),
-        ("scheduling/ikc.py", "from hflray.assignment import build_assigner"),  # both are in the same row
-        ("scheduling/ikc.py", "from ..assignment import build_assigner"),
+        ("assignment/hfel.py", "from hflray.scheduling import build_scheduler"),  # both are in the same row
+        ("assignment/hfel.py", "from ..scheduling import build_scheduler"),
         ("scheduling/ikc.py", "from .. import training"),
         ("checkpoint.py", "from hflray.experiment import Experiment"),
         ("errors.py", "from hflray.registry import names"),

@@ -89,21 +89,16 @@ class Scheduler(ABC):
                 )
 
 
-class ClusterScheduler(Scheduler):
-    """A scheduler that takes the same number h of devices from each of K clusters (Algorithms 3 and 4).
+class QuotaScheduler(Scheduler):
+    """A scheduler that takes the same number h of devices from each of K clusters.
 
     The paper has H = K·h. For any other H, every cluster's quota is H // K, and H % K clusters get one device more.
     These clusters change round-robin over the labels, from an offset that advances by H % K each round, so that over K
     rounds the quotas of each cluster add up to H. This holds for H < K too: then H clusters in turn give one device.
 
-    A cluster smaller than its quota gives all its devices, and random devices that are not yet scheduled in this round
-    fill up to exactly H. Clusters are visited in label order and pools are kept sorted, so that the same state and the
-    same `rng` give the same schedule. Only available devices are scheduled; with fewer than H of them, all are.
-
     Attributes:
         clusters: the sorted devices of each cluster.
         offset: the first cluster with one device more than H // K.
-        available: whether a device answers in the round that is being scheduled, (N,).
 
     Raises:
         ConfigError: besides the reasons of `Scheduler`, the clusters are missing.
@@ -120,11 +115,6 @@ class ClusterScheduler(Scheduler):
             )
         self.clusters = _as_clusters(clusters, self.num_devices)
         self.offset = 0
-        self.available: BoolArray = np.broadcast_to(True, self.num_devices)
-
-    def present(self, devices: IntArray) -> IntArray:
-        """Return those of some devices that are available."""
-        return devices[self.available[devices]]
 
     def quotas(self) -> IntArray:
         """Return the quotas h_k of the next round, (K,); they add up to H."""
@@ -133,20 +123,9 @@ class ClusterScheduler(Scheduler):
         quotas[(self.offset + np.arange(extra)) % len(self.clusters)] += 1
         return quotas
 
-    @abstractmethod
-    def pick(self, cluster: int, quota: int, rng: np.random.Generator) -> IntArray:
-        """Return `quota` available devices of a cluster, or all of them if it has fewer; see `present`."""
-
-    def schedule(self, context: RoundContext | np.random.Generator) -> IntArray:
-        """Return the next round's devices: sorted, unique indices, min(H, number of available devices) of them."""
-        rng, self.available = rng_and_available(context, self.num_devices)
-        picked = np.concatenate([self.pick(k, int(quota), rng) for k, quota in enumerate(self.quotas())])
-        if len(picked) < self.num_scheduled:  # the fill-up: Lines 12-15 of Algorithm 3, Lines 21-24 of Algorithm 4
-            unscheduled = np.setdiff1d(np.flatnonzero(self.available), picked, assume_unique=True)
-            missing = min(self.num_scheduled - len(picked), len(unscheduled))
-            picked = np.concatenate([picked, draw(unscheduled, missing, rng)])
+    def advance(self) -> None:
+        """Go on to the quotas of the round after."""
         self.offset = (self.offset + self.num_scheduled) % len(self.clusters)
-        return np.sort(picked)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the base state, the clusters (to recognise them) and the offset of the quotas."""
@@ -172,6 +151,43 @@ class ClusterScheduler(Scheduler):
                 "the state is damaged, use an earlier checkpoint"
             )
         self.offset = offset
+
+
+class ClusterScheduler(QuotaScheduler):
+    """A scheduler that picks the devices of each cluster by themselves (Algorithms 3 and 4).
+
+    A cluster smaller than its quota gives all its devices, and random devices that are not yet scheduled in this round
+    fill up to exactly H. Clusters are visited in label order and pools are kept sorted, so that the same state and the
+    same `rng` give the same schedule. Only available devices are scheduled; with fewer than H of them, all are.
+
+    Attributes:
+        available: whether a device answers in the round that is being scheduled, (N,).
+    """
+
+    def __init__(
+        self, *, num_devices: int, num_scheduled: int, clusters: ArrayLike | Sequence[ArrayLike] | None = None
+    ):
+        super().__init__(num_devices=num_devices, num_scheduled=num_scheduled, clusters=clusters)
+        self.available: BoolArray = np.broadcast_to(True, self.num_devices)
+
+    def present(self, devices: IntArray) -> IntArray:
+        """Return those of some devices that are available."""
+        return devices[self.available[devices]]
+
+    @abstractmethod
+    def pick(self, cluster: int, quota: int, rng: np.random.Generator) -> IntArray:
+        """Return `quota` available devices of a cluster, or all of them if it has fewer; see `present`."""
+
+    def schedule(self, context: RoundContext | np.random.Generator) -> IntArray:
+        """Return the next round's devices: sorted, unique indices, min(H, number of available devices) of them."""
+        rng, self.available = rng_and_available(context, self.num_devices)
+        picked = np.concatenate([self.pick(k, int(quota), rng) for k, quota in enumerate(self.quotas())])
+        if len(picked) < self.num_scheduled:  # the fill-up: Lines 12-15 of Algorithm 3, Lines 21-24 of Algorithm 4
+            unscheduled = np.setdiff1d(np.flatnonzero(self.available), picked, assume_unique=True)
+            missing = min(self.num_scheduled - len(picked), len(unscheduled))
+            picked = np.concatenate([picked, draw(unscheduled, missing, rng)])
+        self.advance()
+        return np.sort(picked)
 
 
 def rng_and_available(

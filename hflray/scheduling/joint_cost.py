@@ -1,0 +1,109 @@
+"""Scheduling and assignment in one step: the devices and edges of the lowest objective within IKC's cluster quotas.
+
+IKC draws its devices without regard to what they cost, and an assigner can then only make the best of them. Here the
+same numbers of devices of each cluster are chosen together with their edges by a local search on the round's
+``Σ E_m + λ max T_m`` (`hflray.assignment.choice`). This scheduler is not in the paper.
+
+If the cheapest devices trained in every round, the data of the others would never be learned. `max_wait` therefore
+bounds the number of rounds that a device is passed over: a device that has waited longer goes first, and of several
+those that have waited longest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hflray.arrays import BoolArray, FloatArray, IntArray
+from hflray.assignment.choice import NOWHERE, search_choice
+from hflray.assignment.objective import round_problem
+from hflray.errors import ConfigError
+from hflray.scheduling.base import QuotaScheduler, check_option
+from hflray.scheduling.context import RoundContext
+from hflray.scheduling.ranking import best_edges, nominal_iteration
+
+MOST = 1000  # candidates of a search, whose tables grow with their square
+
+
+class JointCost(QuotaScheduler):
+    """Schedules the devices, and assigns them the edges, of the lowest objective of the round.
+
+    The objective is that of the optimal allocation with a deadline per edge, whatever ``allocation`` says.
+
+    Args:
+        num_devices: N.
+        num_scheduled: H; at most `MOST`.
+        clusters: see `Scheduler`.
+        max_wait: number of rounds for which a device may be passed over while its cluster's quota has room for it; 0
+            lets the devices of a cluster take turns, and None sets no limit.
+    """
+
+    auxiliary: ClassVar[Literal["mini", "global"] | None] = "mini"
+
+    def __init__(
+        self,
+        *,
+        num_devices: int,
+        num_scheduled: int,
+        clusters: ArrayLike | Sequence[ArrayLike] | None = None,
+        max_wait: int | None = None,
+    ) -> None:
+        super().__init__(num_devices=num_devices, num_scheduled=num_scheduled, clusters=clusters)
+        if num_scheduled > MOST:
+            raise ConfigError(
+                f"scheduling.num_scheduled: got {num_scheduled} with joint_cost; accepted: 1 to {MOST}; lower it, or "
+                "set scheduling.name: ikc"
+            )
+        self.max_wait = None if max_wait is None else int(check_option("max_wait", max_wait, 0, whole=True))
+
+    def schedule(self, context: RoundContext) -> IntArray:
+        """Return the round's devices, sorted."""
+        return self.schedule_and_assign(context)[0]
+
+    def schedule_and_assign(self, context: RoundContext) -> tuple[IntArray, IntArray]:
+        """Return the round's devices, sorted, and the edge of each, both (min(H, available),)."""
+        delay_s, energy_j = nominal_iteration(context, self.num_scheduled)
+        # What a device adds to the objective is estimated by its joules and its share of an edge's seconds.
+        score = energy_j + context.work.delay_weight * delay_s * context.fleet.num_edges / self.num_scheduled
+        wait = np.where(context.available, context.round - 1 - context.last_round, -1)
+        chosen, stays, candidates = (np.zeros(self.num_devices, dtype=bool) for _ in range(3))
+        group = np.empty(self.num_devices, dtype=np.intp)
+        quotas = self._available_quotas(context.available)
+        for k, (members, quota) in enumerate(zip(self.clusters, quotas, strict=True)):
+            group[members] = k
+            limit = max(1, MOST * quota // max(1, quotas.sum()))
+            must, may = self._split(members[context.available[members]], int(quota), wait, score)
+            chosen[must] = stays[must] = chosen[may[: quota - len(must)]] = True
+            candidates[must] = candidates[may[:limit]] = True
+        self.advance()
+        devices = np.flatnonzero(candidates)
+        if not len(devices):
+            return devices, devices
+        problem, _ = round_problem(context.fleet, context.work, devices)
+        start = np.where(chosen, best_edges(context), NOWHERE)
+        edge, _ = search_choice(problem, group[devices], stays[devices], start[devices], np.array(context.edges_up))
+        scheduled = edge != NOWHERE
+        return devices[scheduled], edge[scheduled]
+
+    def _available_quotas(self, available: BoolArray) -> IntArray:
+        """Return the quotas of the round, (K,); what a cluster lacks is spread over the others in turn."""
+        room = np.array([int(available[members].sum()) for members in self.clusters])
+        quotas: IntArray = np.minimum(self.quotas(), room)
+        missing = min(self.num_scheduled, int(room.sum())) - int(quotas.sum())
+        while missing:
+            open_clusters = np.flatnonzero(quotas < room)[:missing]
+            quotas[open_clusters] += 1
+            missing -= len(open_clusters)
+        return quotas
+
+    def _split(self, members: IntArray, quota: int, wait: IntArray, score: FloatArray) -> tuple[IntArray, IntArray]:
+        """Return the members that must be scheduled, and those of which the others are chosen, cheapest first."""
+        due = members[wait[members] > self.max_wait] if self.max_wait is not None else members[:0]
+        may = np.setdiff1d(members, due, assume_unique=True)
+        if len(due) > quota:  # the longest waits go first; there is a choice among those of the same wait
+            shortest = np.sort(wait[due])[len(due) - quota] if quota else wait.max() + 1
+            due, may = due[wait[due] > shortest], due[wait[due] == shortest]
+        return due, may[np.argsort(score[may], kind="stable")]

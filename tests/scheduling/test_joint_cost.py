@@ -1,0 +1,133 @@
+"""hflray.scheduling.joint_cost: quotas, turns, the cheapest devices by hand, and lower costs than IKC's."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hflray.allocation import allocate_round
+from hflray.assignment import build_assigner
+from hflray.cost import Workload, round_cost
+from hflray.errors import ConfigError
+from hflray.fleet import FleetConfig, sample_fleet
+from hflray.scheduling import build_scheduler, choose_devices_and_edges
+from hflray.scheduling.joint_cost import JointCost
+from tests.scheduling import toy
+
+WORK = Workload(model_bits=4e6)
+GOOD, BAD = 3e-11, 3e-13
+# Devices 0 to 3 are cluster 0 and devices 4 to 7 cluster 1. Devices 1, 2, 4 and 7 have good links, to one edge each.
+GAIN = [[BAD, BAD], [GOOD, BAD], [BAD, GOOD], [BAD, BAD], [GOOD, BAD], [BAD, BAD], [BAD, BAD], [BAD, GOOD]]
+CLUSTERS = [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+def joint(scheduled: int = 4, **options: Any) -> JointCost:
+    scheduler = build_scheduler("joint_cost", num_devices=8, num_scheduled=scheduled, clusters=CLUSTERS, **options)
+    assert isinstance(scheduler, JointCost)
+    return scheduler
+
+
+def test_the_cheapest_devices_of_each_cluster_and_their_edges() -> None:
+    fleet = toy.fleet(GAIN)
+    scheduler = joint()
+    assert scheduler.auxiliary == "mini"
+    devices, edges = choose_devices_and_edges(scheduler, toy.context(fleet))
+    assert (devices.tolist(), edges.tolist()) == ([1, 2, 4, 7], [0, 1, 0, 1])
+    assert scheduler.schedule(toy.context(fleet, 2, last_round=[0, 1, 1, 0, 1, 0, 0, 1])).tolist() == [1, 2, 4, 7]
+
+
+def test_quotas_hold_although_one_cluster_is_cheaper() -> None:
+    gain = np.where(np.arange(8)[:, None] < 4, GOOD, BAD) * np.ones((8, 2))
+    scheduler = joint(3)
+    counts = []
+    for index in range(1, 5):
+        devices, _ = choose_devices_and_edges(scheduler, toy.context(toy.fleet(gain), index))
+        counts.append(np.bincount(devices // 4, minlength=2).tolist())
+    assert counts == [[2, 1], [1, 2], [2, 1], [1, 2]]
+
+
+def test_without_wait_the_devices_of_a_cluster_take_turns() -> None:
+    scheduler, fleet = joint(max_wait=0), toy.fleet(GAIN)
+    last_round = np.zeros(8, dtype=int)
+    rounds = []
+    for index in range(1, 5):
+        devices, _ = choose_devices_and_edges(scheduler, toy.context(fleet, index, last_round=last_round.copy()))
+        last_round[devices] = index
+        rounds.append(devices.tolist())
+    assert rounds == [[1, 2, 4, 7], [0, 3, 5, 6]] * 2
+
+
+def test_a_device_that_has_waited_too_long_goes_first() -> None:
+    fleet = toy.fleet(GAIN)
+    seen = {"last_round": [3, 9, 9, 8, 9, 8, 8, 9]}  # before round 10, device 0 was passed over for 6 rounds
+    chosen = {
+        wait: choose_devices_and_edges(joint(max_wait=wait), toy.context(fleet, 10, **seen))[0] for wait in (5, 6)
+    }
+    assert len(set(chosen[5]) & {1, 2}) == 1
+    assert 0 in chosen[5]
+    assert chosen[6].tolist() == [1, 2, 4, 7]
+
+
+def test_of_too_many_that_are_due_the_longest_waits_go_first() -> None:
+    seen = {"last_round": [1, 2, 3, 3, 9, 9, 9, 9]}
+    devices, _ = choose_devices_and_edges(joint(max_wait=0), toy.context(toy.fleet(GAIN), 10, **seen))
+    assert devices[:2].tolist() == [0, 1]
+
+
+def test_absent_devices_and_edges_that_are_down() -> None:
+    fleet, absent = toy.fleet(GAIN), np.isin(np.arange(8), [0, 1, 3])
+    devices, edges = choose_devices_and_edges(
+        joint(), toy.context(fleet, available=~absent, edges_up=np.array([False, True]))
+    )
+    assert len(devices) == 4  # cluster 0 has one device left, and cluster 1 gives three
+    assert 2 in devices
+    assert not absent[devices].any()
+    assert set(edges) == {1}
+    devices, edges = choose_devices_and_edges(joint(), toy.context(fleet, available=np.zeros(8, dtype=bool)))
+    assert (len(devices), len(edges)) == (0, 0)
+
+
+def test_the_objective_is_lower_than_ikcs_with_local_search() -> None:
+    ratios: dict[int | None, list[float]] = {0: [], None: []}
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        fleet = sample_fleet(FleetConfig(num_devices=60, num_edges=4), rng)
+        options = {"num_devices": 60, "num_scheduled": 20, "clusters": np.arange(60) % 10}
+        devices = build_scheduler("ikc", **options).schedule(rng)
+        rival = objective(fleet, devices, build_assigner("local_search").assign(fleet, WORK, devices, rng))
+        for max_wait, values in ratios.items():
+            scheduler = build_scheduler("joint_cost", max_wait=max_wait, **options)
+            devices, edges = choose_devices_and_edges(scheduler, toy.context(fleet))
+            assert np.bincount(devices % 10).tolist() == [2] * 10
+            values.append(objective(fleet, devices, edges) / rival)
+    assert ratios[0] == ratios[None]  # in the first round
+    assert max(ratios[0]) < 0.8
+
+
+def objective(fleet: Any, devices: np.ndarray, edges: np.ndarray) -> float:
+    return round_cost(fleet, WORK, devices, edges, allocate_round(fleet, WORK, devices, edges)).objective
+
+
+def test_of_a_large_fleet_only_the_cheapest_are_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hflray.scheduling.joint_cost.MOST", 4)
+    assert joint().schedule(toy.context(toy.fleet(GAIN))).tolist() == [1, 2, 4, 7]
+    with pytest.raises(ConfigError, match="accepted: 1 to 4"):
+        joint(5)
+
+
+def test_a_restored_scheduler_goes_on() -> None:
+    scheduler, other, fleet = joint(3), joint(3), toy.fleet(GAIN)
+    scheduler.schedule(toy.context(fleet))
+    other.load_state_dict(json.loads(json.dumps(scheduler.state_dict())))
+    first, second = (s.schedule_and_assign(toy.context(fleet, 2)) for s in (scheduler, other))
+    assert (first[0].tolist(), first[1].tolist()) == (second[0].tolist(), second[1].tolist())
+    assert np.bincount(first[0] // 4).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("max_wait", [-1, 1.5, True])
+def test_a_wait_that_means_nothing_is_refused(max_wait: Any) -> None:
+    with pytest.raises(ConfigError, match="max_wait"):
+        joint(max_wait=max_wait)
