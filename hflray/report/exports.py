@@ -2,7 +2,9 @@
 
 An export is one folder per sweep. It has ``runs.json`` (names, configurations, environment, last metrics) and, for each
 run, ``NAME.rounds.parquet`` and ``NAME.devices.parquet`` (`hflray.tracking.Tables`). An optional ``about.txt`` says in
-a sentence what the environment does not, such as who ran the sweep on which machine.
+a sentence what the environment does not, such as who ran the sweep on which machine. An export of more than
+`MOST_DETAILED` runs has no tables of devices, and of each round only the accuracy and the totals, so that it stays
+small.
 
 All exports below the folder of an exhibit are its parts and are read as one sweep:
 ``fig3_fashion_scheduling/h10/runs.json`` and ``fig3_fashion_scheduling/h30/runs.json`` form one Figure 3. The parts may
@@ -13,6 +15,7 @@ used.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +29,8 @@ from hflray.text import as_file_stem
 from hflray.tracking import History, Tables
 
 VERSION = 1
+MOST_DETAILED = 40  # runs; an export of more leaves out who was scheduled and what only a run's own page shows
+COMPACT = re.compile(r"round|accuracy|test_loss|total/.*")  # the columns of rounds that such an export has
 FILE = "runs.json"
 ABOUT = "about.txt"
 
@@ -47,8 +52,11 @@ def export(sweep: Sweep, folder: Path) -> list[Path]:
         raise ConfigError(f"--export: two runs are called {shared}; export {sweep.title}'s parts one by one")
     folder.mkdir(parents=True, exist_ok=True)
     paths, records = [], []
+    compact = len(sweep.runs) > MOST_DETAILED
     for run in sweep.runs:
         history, tables = run.history, run.history.tables
+        if compact:
+            tables = Tables(tables.rounds[[name for name in tables.rounds if COMPACT.fullmatch(name)]])
         config = run.config.model_dump(mode="json", exclude={"tracking"})
         config["data"]["root"] = None  # the folder of the data is private to the machine
         for kind, table in (("rounds", tables.rounds), ("devices", tables.devices)):

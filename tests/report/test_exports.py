@@ -124,3 +124,15 @@ def test_the_committed_runs_of_figure_3_are_complete() -> None:
     assert {run.commit for run in runs} == {"6c93c38326e3"}
     assert all(len(run.rounds) == 60 and run.ended for run in runs)
     assert "made outside" in read.parts["h10"]
+
+
+def test_an_export_of_many_runs_has_the_accuracy_and_the_totals_only(sweep, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("hflray.report.exports.MOST_DETAILED", len(sweep.runs) - 1)
+    paths = export(sweep, tmp_path / "many")
+    assert not [path for path in paths if "devices" in path.name]
+    many = read_export(tmp_path / "many")
+    for compact, whole in zip(many.runs, sweep.runs, strict=True):
+        assert compact.series("accuracy").equals(whole.series("accuracy"))
+        assert compact.last("total/objective") == whole.last("total/objective")
+        assert "devices" in whole.rounds
+        assert "devices" not in compact.rounds
