@@ -12,6 +12,7 @@ from hflray.report import choices_text
 from hflray.report.choices import Study
 from hflray.report.exports import exports, read_exhibit
 from hflray.report.paper import EXHIBITS, Exhibit, verdicts
+from hflray.report.ranking import ranking
 from hflray.report.runs import Run, Sweep
 from hflray.report.tables import compare_with_reference, summary, to_markdown
 from hflray.sweep import expand, load_sweep
@@ -31,6 +32,11 @@ the whole evidence of each claim):
   other settings equal. Runs that were not used are named. In these comparisons, ± precedes the standard error of the
   paired differences, and a difference within it is a tie. Neither a tie nor an absent contestant agrees with a claim.
 * "Modified checkout" means that the runs were made with uncommitted changes, so that nobody can repeat them exactly.
+
+Where schedulers are ranked by what they need to their target accuracy (`hflray/report/ranking.py`), a rank is the mean
+over seeds, partitions and assigners, 1 for the best. Beside it stand the median ratio to IKC's value on the same seed,
+partition and assigner, and the p-value of Wilcoxon's signed-rank test of these pairs, adjusted by Holm's method for the
+number of schedulers. With fewer than 10 pairs nothing is tested.
 
 In the tables, ± precedes the standard deviation over seeds (of assigners: over deployments of the edges), and "…" marks
 a row with a run that has not ended. Latencies were measured on the machine as busy as it was. To continue or to repeat
@@ -132,7 +138,11 @@ def section(name: str, shown: Exhibit, sweep: Sweep | None, configs: Path) -> st
         if shown.claims:
             lines += ["", "The paper claims: " + "; ".join(claim.text for claim in shown.claims) + "."]
         return "\n".join(lines) + "\n"
-    lines += [*provenance(sweep, shown, configs), "", to_markdown(summary(sweep)).rstrip()]
+    lines += provenance(sweep, shown, configs)
+    if shown.summarised:
+        lines += ["", to_markdown(summary(sweep)).rstrip()]
+    if (ranked := ranking(sweep)) is not None:
+        lines += ["", to_markdown(ranked).rstrip()]
     if (excess := compare_with_reference(sweep)) is not None:
         lines += ["", to_markdown(excess).rstrip()]
     if shown.claims:

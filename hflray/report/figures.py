@@ -20,6 +20,7 @@ from hflray.errors import ConfigError
 from hflray.files import replacing
 from hflray.report import series
 from hflray.report.labels import COLOURS, colour, mark_modified
+from hflray.report.ranking import QUANTITIES, blocks, mean_ranks
 from hflray.report.runs import Sweep
 from hflray.text import as_chart_text
 
@@ -206,6 +207,26 @@ def framework(sweep: Sweep) -> Figure:
 def learning(sweep: Sweep) -> Figure:
     """Draw Figure 5: the return of an episode while the assigner learns."""
     return curves(sweep, metrics.ASSIGNER_RETURN)
+
+
+def ranks(sweep: Sweep) -> Figure:
+    """Draw the mean rank of each scheduler by what it needs to the target accuracy; a shorter bar is better."""
+    by_contestant = blocks(sweep.runs)
+    if not by_contestant:
+        raise ConfigError(f"{sweep.title}: no run has ended; let one end, or leave this figure out")
+    by_quantity = {quantity: mean_ranks(by_contestant, metric) for quantity, metric in QUANTITIES.items()}
+    names = sorted(by_contestant, key=lambda name: np.nan_to_num(by_quantity["joules"][name], nan=np.inf))
+    figure = Figure(figsize=(11, max(2.0, 0.9 + 0.3 * len(names))), layout="constrained")
+    for axes, (quantity, places) in zip(
+        figure.subplots(1, len(by_quantity), sharey=True), by_quantity.items(), strict=True
+    ):
+        bars = axes.barh(range(len(names)), [places[name] for name in names], height=0.7, color=COLOURS[0])
+        axes.bar_label(bars, fmt="%.1f", padding=3, fontsize=7)
+        axes.set_yticks(range(len(names)), [as_chart_text(name) for name in names], fontsize=8)
+        axes.set_xlabel(f"Mean rank by {quantity} to the target")
+        axes.margins(x=0.18)
+    axes.invert_yaxis()  # all panels share the axis
+    return figure
 
 
 Draw = Callable[[Sweep], Figure]

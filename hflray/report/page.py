@@ -22,6 +22,7 @@ from hflray.files import write as write_file
 from hflray.report import charts
 from hflray.report.detail import Replay
 from hflray.report.labels import COLOURS, pretty
+from hflray.report.ranking import ranking
 from hflray.report.runs import Run, Sweep
 from hflray.report.tables import compare_with_reference, summary
 
@@ -160,6 +161,7 @@ def render(sweep: Sweep, claims: pd.DataFrame | None = None) -> tuple[str, list[
             summary=summary(sweep),
             fleets=compare_with_reference(sweep),
             over=sweep.shown.repetitions,
+            ranking=ranking(sweep),
             claims=claims,
             charts=drawn,
             explored=runs,

@@ -32,6 +32,7 @@ class Exhibit:
         shows: what it shows.
         drawings: its drawings by the stem of their file.
         claims: the paper's claims about it.
+        summarised: whether RESULTS.md has the summary of its groups besides the ranking of its schedulers.
     """
 
     label: str
@@ -39,6 +40,7 @@ class Exhibit:
     shows: str
     drawings: dict[str, Draw]
     claims: tuple[Claim, ...] = ()
+    summarised: bool = True
 
 
 EXHIBITS: dict[str, Exhibit] = {
@@ -77,6 +79,15 @@ EXHIBITS: dict[str, Exhibit] = {
     "noniid": Exhibit(
         "Beyond the paper: how uneven the labels are", "noniid_sweep", "IKC and FedAvg over partitions",
         {"noniid": figures.curves},
+    ),
+    "joint": Exhibit(
+        "Beyond the paper: devices and edges in one step", "joint_cost",
+        "joint_cost against IKC with local search, to 92 % on digits", {"joint_cost": figures.ranks},
+    ),
+    "benchmark": Exhibit(
+        "Beyond the paper: the benchmark of schedulers", "benchmark_scheduling",
+        "all schedulers to a target accuracy, with two assigners, on two data sets, over three partitions",
+        {"benchmark": figures.ranks}, summarised=False,
     ),
 }  # fmt: skip
 
