@@ -19,7 +19,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hflray import metrics, registry
+from hflray import metrics
 from hflray.allocation import Allocation, allocate_round
 from hflray.assignment import assign_among, configured_assigner
 from hflray.config import MUTABLE, ExperimentConfig, changed_settings
@@ -38,6 +38,7 @@ from hflray.scheduling import (
     build_scheduler,
     choose_devices_and_edges,
     looks_back,
+    scheduler_class,
 )
 from hflray.seeding import stream
 from hflray.timeline import EdgeRule, Timeline
@@ -131,7 +132,7 @@ class Experiment:
         self.reached: dict[str, float] = {}
         self.changes: list[dict[str, Any]] = []  # {"after_round": i, "changed": {dotted key: [before, now]}}
         self._scheduler: Scheduler | None = None
-        self._scheduler_class: type[Scheduler] = registry.resolve("scheduler", config.scheduling.name)
+        self._scheduler_class = scheduler_class(config.scheduling.name)
         # The fairness of participation is a metric where devices may fail to count.
         remembers = looks_back(self._scheduler_class) or self.world.is_on or not self.edge_rule.waits_for_all
         self.history = DeviceHistory(config.fleet.num_devices, remembers)

@@ -17,6 +17,7 @@ from hflray.config import ExperimentConfig
 from hflray.data import Dataset
 from hflray.experiment import Experiment
 from hflray.progress import duration
+from hflray.references import short
 from hflray.scenario import DataKey, Scenario, data_key
 from hflray.sweep import SweepFile, Trial
 from hflray.tasks import find_task, tasks_where
@@ -68,7 +69,7 @@ class Checked:
         }
         name, root = key
         return {
-            "name": Path(name).stem,
+            "name": Path(short(name)).stem,
             "digest": self._digests[key],
             "source": json.dumps({"name": name, "root": root}),
             "profile": json.dumps(profile),

@@ -2,17 +2,22 @@
 implementations.
 
 The built-in table holds strings, so that resolving a name imports only its own module. Other packages add names through
-entry points of the groups in `GROUPS`. Built-in names cannot be replaced.
+entry points of the groups in `GROUPS`. Built-in names cannot be replaced. Wherever a name is accepted, a reference to a
+class or function of the user's own is accepted as well, such as ``mine.py:Thing`` (`hflray.references`). A name in the
+table that ends in a colon is a prefix: ``torchvision:`` resolves ``torchvision:resnet18`` to its factory, which then
+gets ``resnet18`` as its first argument.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
-from functools import cache
+from collections.abc import Mapping
+from functools import cache, partial
 from importlib.metadata import entry_points
 from typing import Any, Literal
 
+from hflray import references
 from hflray.errors import ConfigError, nearest
 
 Kind = Literal["scheduler", "assigner", "dataset", "partition", "availability", "fading", "sink"]
@@ -84,6 +89,15 @@ BUILTIN: dict[Kind, dict[str, str]] = {
     },
 }
 
+# What a class needs for each kind, and what an object that a function has made needs.
+METHODS: dict[Kind, tuple[str, ...]] = {
+    "scheduler": ("schedule",),
+    "assigner": ("assign",),
+    "partition": ("__call__",),
+    "sink": ("open", "rounds", "end"),
+}
+# The arguments with which a class or function of a kind is called, by position; all others are options, by name.
+ARGUMENTS: dict[Kind, tuple[str, ...]] = {"dataset": ("root",), "sink": ("place",)}
 
 _ADDED: dict[tuple[Kind, str], Any] = {}  # what `register` has added in this process
 
@@ -114,28 +128,71 @@ def register(kind: Kind, name: str, implementation: Any) -> None:
 
 
 def names(kind: Kind) -> list[str]:
-    """Return the known names of a kind, sorted."""
-    return sorted({*_table(kind), *(name for added, name in _ADDED if added == kind)})
+    """Return the registered names of a kind, sorted; a prefix is followed by ``NAME``."""
+    registered_names = {*_table(kind), *(name for added, name in _ADDED if added == kind)}
+    return sorted(f"{name}NAME" if name.endswith(":") else name for name in registered_names)
+
+
+def is_registered(kind: Kind, name: str) -> bool:
+    """Return whether a name is built in, added, or begins with a registered prefix; a reference is not."""
+    listed = name in _table(kind) and not name.endswith(":")
+    return listed or (kind, name) in _ADDED or bool(_prefix(kind, name))
 
 
 def check(kind: Kind, name: str, setting: str | None = None) -> str:
-    """Return `name` if it is known; otherwise raise a ConfigError that lists the known names."""
-    if name not in names(kind):
-        raise ConfigError(
-            f"{setting or kind}: unknown {kind} '{name}'{nearest(name, names(kind))}; known: {', '.join(names(kind))}; "
-            f"use one of these, or install a package that adds it (entry point group '{GROUPS[kind]}')"
-        )
-    return name
+    """Return `name` if it is known, and a reference with the hash of its text.
+
+    Raises:
+        ConfigError: the name is unknown, and the message lists the known names; or there is no text of this reference.
+    """
+    if is_registered(kind, name):
+        return name
+    reference = references.parse(name)
+    if reference is not None:
+        try:
+            return name if reference.sha256 else references.pin(name)
+        except ConfigError as error:
+            raise ConfigError(f"{setting or kind}: {error}") from error
+    hint = f"; write it as {name}:NAME" if name.endswith(".py") else nearest(name, names(kind))
+    raise ConfigError(
+        f"{setting or kind}: unknown {kind} '{name}'{hint}; known: {', '.join(names(kind))}; "
+        f"use one of these, or your own as in mine.py:Name, or install a package that adds it (entry point group "
+        f"'{GROUPS[kind]}')"
+    )
 
 
 def resolve(kind: Kind, name: str) -> Any:
-    """Import and return the class or function registered as `name`.
+    """Import and return the class or function registered as `name`, or that of a reference.
 
     Raises:
-        ConfigError: the name is unknown, or its module cannot be imported.
+        ConfigError: the name is unknown, its module cannot be imported, or a reference leads to nothing of this kind.
     """
     if (kind, check(kind, name)) in _ADDED:
         return _ADDED[kind, name]
+    prefix = _prefix(kind, name)
+    if prefix:
+        return partial(_registered(kind, prefix), name.removeprefix(prefix))
+    if name in _table(kind):
+        return _registered(kind, name)
+    thing = references.load(name)
+    if not callable(thing):
+        raise ConfigError(
+            f"{references.spoken(name)} is a {type(thing).__name__}; accepted as {kind}: a class or a function; "
+            "correct the name"
+        )
+    if isinstance(thing, type):
+        _check_methods(kind, name, thing)
+    _check_arguments(kind, name, thing)
+    return thing
+
+
+def _prefix(kind: Kind, name: str) -> str:
+    """Return the registered prefix of a name, such as ``torchvision:``, or an empty text."""
+    prefix = f"{name.partition(':')[0]}:"
+    return prefix if prefix in _table(kind) and len(name) > len(prefix) else ""
+
+
+def _registered(kind: Kind, name: str) -> Any:
     module, _, attribute = _table(kind)[name].partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
@@ -146,24 +203,66 @@ def resolve(kind: Kind, name: str) -> Any:
         ) from error
 
 
+def _check_methods(kind: Kind, name: str, thing: type) -> None:
+    """Raise ConfigError if a referenced class lacks a method that its kind needs."""
+    abstract = tuple(sorted(getattr(thing, "__abstractmethods__", ())))
+    for method in (*METHODS.get(kind, ()), *abstract):
+        if method in abstract or not any(method in vars(base) for base in thing.__mro__):
+            raise ConfigError(
+                f"{references.spoken(name)} has no method '{method}', which every {kind} needs; add it, or name "
+                "another class"
+            )
+
+
+def _check_arguments(kind: Kind, name: str, thing: Any) -> None:
+    """Raise ConfigError if a referenced class or function does not take what its kind is called with."""
+    arguments = ARGUMENTS.get(kind, ())
+    try:
+        inspect.signature(thing).bind_partial(*arguments)
+    except TypeError as error:
+        raise ConfigError(
+            f"{references.spoken(name)} cannot be called with ({', '.join(arguments)}), as every {kind} is ({error}); "
+            "give it these parameters"
+        ) from error
+    except ValueError:  # it is written in C and has no signature
+        return
+
+
 def build(kind: Kind, name: str, **options: Any) -> Any:
-    """Build the class registered as `name` with `options`.
+    """Build the class registered as `name`, or that of a reference, with `options`.
 
     Raises:
         ConfigError: the name is unknown, or an option is unknown or missing; the message lists the accepted options.
     """
     factory = resolve(kind, name)
-    # Check the signature first, because catching the call's TypeError would also hide bugs inside the constructor.
-    parameters = inspect.signature(factory).parameters.values()
+    check_options(kind, name, factory, options)
+    made = factory(**options)
+    if not is_registered(kind, name):
+        _check_methods(kind, name, type(made))
+    return made
+
+
+def check_options(kind: Kind, name: str, factory: Any, options: Mapping[str, Any]) -> None:
+    """Compare options with a factory's signature.
+
+    The call's TypeError is not caught instead, because that would also hide bugs inside the constructor.
+
+    Raises:
+        ConfigError: an option is unknown or missing; the message lists the accepted options.
+    """
+    called = f"{kind} '{references.spoken(name)}'"
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except ValueError:  # it is written in C and has no signature
+        return
     if not any(p.kind is p.VAR_KEYWORD for p in parameters):
         accepted = [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
         for option, value in options.items():
             if option not in accepted:
                 raise ConfigError(
-                    f"{kind} '{name}': unknown option '{option}' (got {value!r}){nearest(option, accepted)}; "
+                    f"{called}: unknown option '{option}' (got {value!r}){nearest(option, accepted)}; "
                     + (f"accepted: {', '.join(accepted)}" if accepted else "accepted: none; remove it")
                 )
     for p in parameters:
         if p.default is p.empty and p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name not in options:
-            raise ConfigError(f"{kind} '{name}': option '{p.name}' is missing; give it a value")
-    return factory(**options)
+            raise ConfigError(f"{called}: option '{p.name}' is missing; give it a value")

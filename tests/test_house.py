@@ -49,7 +49,9 @@ WITHIN_A_ROW = {
     ("models", "problem"),
     ("problem", "data"),
     ("scheduling", "assignment"),
-    *((unit, "errors") for unit in ("registry", "seeding", "metrics", "seal", "terminal")),
+    *((unit, "errors") for unit in ("registry", "references", "seeding", "metrics", "seal", "terminal")),
+    *((unit, "references") for unit in ("registry", "terminal")),
+    *(("references", unit) for unit in ("checksum", "text")),
     ("seal", "checksum"),
     ("terminal", "files"),
 }
@@ -60,6 +62,7 @@ RESERVED = {quoted(library)[0]: quoted(files) for library, files in design_table
 # Files that compare a word or use it as a key although it is also a task's name, with its meaning in the file.
 OTHER_WORDS = {
     ("config/files.py", "experiment"): "the section of a sweep file",
+    ("config/pinning.py", "experiment"): "the section of a sweep file",
     ("sweep/schema.py", "experiment"): "the section of a sweep file",
     ("sweep/trials.py", "experiment"): "the section of a sweep file",
     ("sweep/places.py", "experiment"): "the section of a sweep file",

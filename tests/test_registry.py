@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import types
 from importlib.metadata import EntryPoint
@@ -10,6 +11,7 @@ import pytest
 
 from hflray import registry
 from hflray.errors import ConfigError
+from hflray.scheduling import Scheduler
 
 
 @pytest.fixture
@@ -18,6 +20,7 @@ def outside(monkeypatch):
     module = types.ModuleType("hflray_outside")
     module.Thing = Thing
     module.anything = lambda **options: options
+    module.named = lambda which, colour="red": (which, colour)
     monkeypatch.setitem(sys.modules, "hflray_outside", module)
     points = [
         EntryPoint("thing", "hflray_outside:Thing", "hflray.assigners"),
@@ -115,3 +118,103 @@ def test_a_name_that_is_taken_cannot_be_added(name, outside, monkeypatch):
     with pytest.raises(ConfigError, match=f"assigner '{name}': this name is taken; .* choose another"):
         registry.register("assigner", name, Thing)
     assert registry._ADDED == {}
+
+
+MINE = """
+from hflray.scheduling import Scheduler
+
+class Mine(Scheduler):
+    def __init__(self, alpha=1.0, **base):
+        super().__init__(**base)
+        self.alpha = alpha
+
+    def schedule(self, rng):
+        return rng.permutation(self.num_devices)[: self.num_scheduled]
+
+class Idle(Scheduler):
+    pass
+
+class Near:
+    def __init__(self, edge=0):
+        self.edge = edge
+
+    def assign(self, fleet, work, devices, rng):
+        return [self.edge] * len(devices)
+
+def near(edge=1):
+    return Near(edge)
+
+def nothing():
+    return {}
+
+def load(root):
+    return root
+
+class NoSink:
+    def __init__(self, place): pass
+    def open(self, run): return -1
+
+VALUE = {}
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """Put `mine.py` into the present folder."""
+    (tmp_path / "mine.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_reference_is_accepted_wherever_a_name_is_and_gets_its_hash(mine):
+    pinned = registry.check("assigner", "mine.py:Near")
+    assert re.fullmatch(r"mine\.py:Near@sha256:[0-9a-f]{64}", pinned)
+    assert registry.check("assigner", pinned) == pinned
+    assert registry.build("assigner", pinned, edge=4).edge == 4
+    assert registry.build("assigner", "mine.py:near").edge == 1  # a function that makes one is as good
+    assert registry.resolve("dataset", "mine.py:load")("here") == "here"
+    assert issubclass(registry.resolve("scheduler", "mine.py:Mine"), Scheduler)
+
+
+def test_registering_a_class_and_referring_to_it_agree(mine, monkeypatch):
+    monkeypatch.setattr(registry, "_ADDED", {})
+    near = registry.resolve("assigner", "mine.py:Near")
+    registry.register("assigner", "near", near)
+    assert registry.resolve("assigner", "near") is near
+    assert registry.build("assigner", "near", edge=2).edge == registry.build("assigner", "mine.py:Near", edge=2).edge
+    for name in ("near", "mine.py:Near"):
+        with pytest.raises(ConfigError, match=rf"assigner '{name}': unknown option 'ede' .*; did you mean 'edge'\?"):
+            registry.build("assigner", name, ede=2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "message"),
+    [
+        (
+            "scheduler",
+            "mine.py:Near",
+            "mine.py:Near has no method 'schedule', which every scheduler needs; add it, or name",
+        ),
+        ("scheduler", "mine.py:Idle", "mine.py:Idle has no method 'schedule', which every scheduler needs"),
+        ("assigner", "mine.py:VALUE", "mine.py:VALUE is a dict; accepted as assigner: a class or a function;"),
+        ("assigner", "mine.py:nothing", "mine.py:nothing has no method 'assign', which every assigner needs"),
+        ("dataset", "mine.py:nothing", "mine.py:nothing cannot be called with (root), as every dataset is (too many"),
+        ("sink", "mine.py:NoSink", "mine.py:NoSink has no method 'rounds', which every sink needs"),
+        ("scheduler", "mine.py", "scheduler: unknown scheduler 'mine.py'; write it as mine.py:NAME; known: "),
+        ("scheduler", "gone.py:Mine", "scheduler: /"),
+    ],
+)
+def test_a_reference_to_another_thing_is_refused(mine, kind, name, message):
+    with pytest.raises(ConfigError) as error:
+        registry.build(kind, name)
+    assert str(error.value).startswith(message)
+
+
+def test_a_prefix_hands_the_rest_of_a_name_to_its_factory(outside, monkeypatch):
+    monkeypatch.setitem(registry.BUILTIN["assigner"], "other:", "hflray_outside:named")
+    registry._table.cache_clear()
+    assert registry.build("assigner", "other:seven", colour="blue") == ("seven", "blue")
+    with pytest.raises(ConfigError, match=r"assigner 'other:seven': unknown option 'color'.*did you mean 'colour'"):
+        registry.build("assigner", "other:seven", color="blue")
+    assert "other:NAME" in registry.names("assigner")
+    with pytest.raises(ConfigError, match="unknown assigner 'other:'"):
+        registry.check("assigner", "other:")

@@ -7,12 +7,13 @@ unknown key is an error, whose message names the most similar key.
   and ``experiment.py`` the whole;
 * ``files.py`` reads and writes YAML;
 * ``changes.py`` compares a configuration with that of a saved state;
-* ``explanations.py`` turns pydantic's errors into messages.
+* ``explanations.py`` turns pydantic's errors into messages;
+* ``pinning.py`` adds to each reference (``mine.py:Thing``) the hash of its text.
 """
 
 from __future__ import annotations
 
-from hflray.config.base import IntRange, Range, Section
+from hflray.config.base import IntRange, Named, Range, Section
 from hflray.config.changes import changed_settings
 from hflray.config.clock import ClockConfig, EdgeClockConfig
 from hflray.config.decisions import AllocationConfig, AssignmentConfig, ClusteringBillConfig, SchedulingConfig
@@ -20,6 +21,7 @@ from hflray.config.experiment import CheckpointConfig, ExperimentConfig, Trackin
 from hflray.config.explanations import explain, validate
 from hflray.config.files import flatten, load_config, parse_yaml, read_mapping, set_dotted, split_override, to_yaml
 from hflray.config.learning import LearningConfig, TeacherConfig
+from hflray.config.pinning import named_settings, pin_settings, pin_sweep, references_in, refuse_unpinned
 from hflray.config.system import BITS_PER_KB, CostConfig, FleetConfig, dbm_to_w
 from hflray.config.training import MUTABLE, DataConfig, Kind, TrainingConfig
 from hflray.config.world import AvailabilityConfig, WorldConfig
@@ -41,6 +43,7 @@ __all__ = [
     "IntRange",
     "Kind",
     "LearningConfig",
+    "Named",
     "Range",
     "SchedulingConfig",
     "Section",
@@ -53,8 +56,13 @@ __all__ = [
     "explain",
     "flatten",
     "load_config",
+    "named_settings",
     "parse_yaml",
+    "pin_settings",
+    "pin_sweep",
     "read_mapping",
+    "references_in",
+    "refuse_unpinned",
     "set_dotted",
     "split_override",
     "to_yaml",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo, field_validator
@@ -24,8 +25,35 @@ Range = Annotated[tuple[float, float], BeforeValidator(as_range, json_schema_inp
 IntRange = Annotated[tuple[int, int], BeforeValidator(as_range, json_schema_input_type=int | tuple[int, int])]
 
 
+@dataclass(frozen=True)
+class Named:
+    """Marks a setting that names something of the registry, such as ``Annotated[str, Named("scheduler")]``.
+
+    The base class of sections then accepts registered names and references only. References in it are relative to the
+    sweep file, and their texts are kept with the sweep (`hflray.config.pinning`).
+
+    Attributes:
+        kind: the kind of the registry.
+        endings: endings of paths that the setting accepts as well, such as ``.npz``.
+    """
+
+    kind: registry.Kind
+    endings: tuple[str, ...] = ()
+
+    def accepts(self, value: Any) -> Any:
+        """Return a name, or a tuple of names, with the hash in each reference. Raises ValueError: one is unknown."""
+        if isinstance(value, tuple):
+            return tuple(self.accepts(name) for name in value)
+        is_path = not isinstance(value, str) or value.endswith(self.endings or ("\0",))
+        return value if is_path else registered(self.kind, value)
+
+
 def registered(kind: registry.Kind, name: str) -> str:
-    """Return `name` if it is registered. Raises ValueError, whose text lists the registered names."""
+    """Return `name` if it is registered, and a reference with the hash of its text.
+
+    Raises:
+        ValueError: the name is unknown, and the text lists the registered names; or a reference has no text.
+    """
     try:
         return registry.check(kind, name)
     except ConfigError as error:
@@ -62,6 +90,12 @@ class Section(BaseModel):
         if isinstance(value, str) and info.field_name not in OF_SEVERAL_LINES and breaks_lines(value):
             raise ValueError("accepted: a text without line breaks and control characters; remove them")
         return value
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _names_are_known(cls, value: Any, info: ValidationInfo) -> Any:
+        marks = [mark for mark in cls.model_fields[str(info.field_name)].metadata if isinstance(mark, Named)]
+        return marks[0].accepts(value) if marks else value
 
     @field_validator("*", mode="after")
     @classmethod

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from hflray.config.base import Section, registered
+from hflray.config.base import Named, Section
 
 
 class ClusteringBillConfig(Section):
@@ -22,7 +22,7 @@ class ClusteringBillConfig(Section):
 class SchedulingConfig(Section):
     """Which devices train in a round."""
 
-    name: str = Field(
+    name: Annotated[str, Named("scheduler")] = Field(
         "ikc",
         description="ikc | vkc | fedavg | round_robin | best_channel | fastest | coverage | ucb | energy_aware | "
         "importance | power_of_choice | oort | joint_cost",
@@ -32,16 +32,11 @@ class SchedulingConfig(Section):
     clustering_bill: ClusteringBillConfig = ClusteringBillConfig()
     options: dict[str, Any] = Field({}, description="further arguments of the scheduler")
 
-    @field_validator("name")
-    @classmethod
-    def _known_scheduler(cls, name: str) -> str:
-        return registered("scheduler", name)
-
 
 class AssignmentConfig(Section):
     """Which edge server each scheduled device uploads to."""
 
-    name: str = Field(
+    name: Annotated[str, Named("assigner")] = Field(
         "d3qn", description="d3qn | local_search | hfel | load_balanced | best_gain | geographic | random"
     )
     transfers: int = Field(100, ge=0, description="hfel: random transfers tried (the paper: 100)")
@@ -62,11 +57,6 @@ class AssignmentConfig(Section):
         description="d3qn: time for a local search from its assignment; optimum: until a local optimum; null: none",
     )
     options: dict[str, Any] = Field({}, description="further arguments of the assigner")
-
-    @field_validator("name")
-    @classmethod
-    def _known_assigner(cls, name: str) -> str:
-        return registered("assigner", name)
 
 
 class AllocationConfig(Section):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from hflray.config.base import Section, registered
+from hflray.config.base import Named, Section
 from hflray.config.clock import ClockConfig
 from hflray.config.decisions import AllocationConfig, AssignmentConfig, SchedulingConfig
 from hflray.config.learning import LearningConfig
@@ -28,13 +28,14 @@ class TrackingConfig(Section):
 
     uri: str | None = Field(None, description="MLflow tracking URI; null: sqlite in the results folder")
     experiment: str = Field("hflray", min_length=1, description="name of the MLflow experiment")
-    sinks: tuple[str, ...] = Field(("mlflow",), description="trackers that runs are sent to: mlflow, csv; []: none")
+    sinks: Annotated[tuple[str, ...], Named("sink")] = Field(
+        ("mlflow",), description="trackers that runs are sent to: mlflow, csv; []: none"
+    )
 
     @field_validator("sinks")
     @classmethod
-    def _known_sinks(cls, sinks: tuple[str, ...]) -> tuple[str, ...]:
+    def _each_once(cls, sinks: tuple[str, ...]) -> tuple[str, ...]:
         for name in sinks:
-            registered("sink", name)
             if sinks.count(name) > 1:
                 raise ValueError(f"'{name}' is listed twice; list each tracker once")
         return sinks

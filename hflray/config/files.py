@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from hflray.config.experiment import ExperimentConfig
 from hflray.config.explanations import validate
+from hflray.config.pinning import pin_settings
 from hflray.errors import ConfigError
 from hflray.text import breaks_lines, one_line, shorten
 
@@ -215,8 +216,9 @@ def load_config(path: str | Path | None = None, overrides: Iterable[str] = ()) -
 
     Args:
         path: a YAML file with the configuration, or a sweep file, whose ``experiment:`` section is taken; None gives
-            the defaults.
-        overrides: ``"dotted.key=value"`` strings, which are applied in order; the values are YAML.
+            the defaults. References in it (``mine.py:Thing``) are relative to its folder.
+        overrides: ``"dotted.key=value"`` strings, which are applied in order; the values are YAML. References in them
+            are relative to the present folder.
 
     Returns:
         The validated, frozen configuration.
@@ -242,9 +244,10 @@ def load_config(path: str | Path | None = None, overrides: Iterable[str] = ()) -
                 f"{path}: experiment: got {shorten(tree)}; accepted: a mapping of settings; "
                 "write lines such as 'seed: 0' below it"
             )
+    tree = pin_settings(tree, None if path is None else Path(path).parent)
     for text in overrides:
         set_dotted(tree, *split_override(text))
-    return validate(ExperimentConfig, tree)
+    return validate(ExperimentConfig, pin_settings(tree))
 
 
 def to_yaml(config: BaseModel) -> str:

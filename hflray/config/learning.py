@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticUndefined
 
-from hflray.config.base import IntRange, Range, Section, registered
+from hflray.config.base import IntRange, Named, Range, Section
 
 
 class TeacherConfig(Section):
     """The assigner whose assignments the learned assigner imitates."""
 
-    name: str = Field("hfel", description="any assigner that does not need a policy; the paper: hfel")
+    name: Annotated[str, Named("assigner")] = Field(
+        "hfel", description="any assigner that does not need a policy; the paper: hfel"
+    )
     exchanges: int = Field(300, ge=0, description="hfel: random exchanges tried (the paper: 300)")
     start: Literal["geographic", "best_gain", "random"] | None = Field(
         "best_gain",
@@ -26,11 +28,6 @@ class TeacherConfig(Section):
         description="further arguments of the assigner. The teacher minimises the per-edge objective, whatever "
         "allocation.coupling is, unless its options are {coupling: joint}",
     )
-
-    @field_validator("name")
-    @classmethod
-    def _known_teacher(cls, name: str) -> str:
-        return registered("assigner", name)
 
 
 class LearningConfig(Section):

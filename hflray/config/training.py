@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from hflray.config.base import MOST_SAMPLES, IntRange, Section, registered
+from hflray.config.base import MOST_SAMPLES, IntRange, Named, Section
 
 Kind = Literal["classification", "regression", "next_token"]  # the kind of problem that a data set poses
 
@@ -14,13 +14,13 @@ Kind = Literal["classification", "regression", "next_token"]  # the kind of prob
 class DataConfig(Section):
     """Which data set is used, and which samples each device holds."""
 
-    name: str = Field(
+    name: Annotated[str, Named("dataset", endings=(".npz",))] = Field(
         "digits",
         description="digits | fashion_mnist | cifar10 | synthetic | breast_cancer | diabetes | friedman1 | "
         "pydoc_topics | a path ending in .npz",
     )
     root: str | None = Field(None, description="folder of the data sets; null: $HFLRAY_DATA, else ~/.cache/hflray")
-    partition: str = Field("majority", description="majority | dirichlet | iid")
+    partition: Annotated[str, Named("partition")] = Field("majority", description="majority | dirichlet | iid")
     majority_fraction: float = Field(0.8, gt=0, le=1, description="share of a device's samples in its majority class")
     dirichlet_alpha: float = Field(0.5, ge=1e-6, le=1e9, description="concentration of the Dirichlet partition")
     samples_per_device: IntRange | None = Field(
@@ -28,16 +28,6 @@ class DataConfig(Section):
         description="range of D_n; null: the paper's range for the data set, scaled down if there are too few samples",
     )
     preprocess: Literal["crop", "pca"] = Field("crop", description="how 1×10×10 inputs are made for the mini model")
-
-    @field_validator("name")
-    @classmethod
-    def _known_dataset(cls, name: str) -> str:
-        return name if name.endswith(".npz") else registered("dataset", name)
-
-    @field_validator("partition")
-    @classmethod
-    def _known_partition(cls, name: str) -> str:
-        return registered("partition", name)
 
     @field_validator("samples_per_device")
     @classmethod

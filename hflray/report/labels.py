@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hflray.references import short
+
 if TYPE_CHECKING:
     from hflray.report.runs import Run
 
@@ -59,9 +61,9 @@ def rank(run: Run) -> int:
 
 
 def pretty(value: Any) -> str:
-    """Return the label of a setting's value; a value without a label is its own."""
+    """Return the label of a setting's value; a reference is its class or function, any other value is its own."""
     name = NAMES.get(str(value))
-    return name.label if name else str(value)
+    return name.label if name else short(value)
 
 
 def hfel(exchanges: int) -> str:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from hflray import registry
 from hflray.arrays import IntArray
 from hflray.errors import ConfigError
+from hflray.references import short, spoken
 from hflray.scheduling.base import ClusterScheduler, Scheduler
 from hflray.scheduling.clustering import cluster_devices, clustering_cost
 from hflray.scheduling.context import DeviceHistory, RoundContext
@@ -28,6 +29,7 @@ __all__ = [
     "cluster_devices",
     "clustering_cost",
     "looks_back",
+    "scheduler_class",
 ]
 
 
@@ -96,16 +98,31 @@ def _takes_rng(kind: type[Scheduler]) -> bool:
     return list(inspect.signature(kind.schedule).parameters)[1:2] == ["rng"]
 
 
+def scheduler_class(name: str) -> type[Scheduler]:
+    """Return the class of a scheduler; see `build_scheduler`. Raises ConfigError: it is no class of schedulers."""
+    made = registry.resolve("scheduler", name)
+    if not (isinstance(made, type) and issubclass(made, Scheduler)):
+        raise ConfigError(
+            f"scheduling.name: {spoken(name)} does not extend hflray.scheduling.Scheduler, which every scheduler does; "
+            f"write it as in: class {short(name)}(Scheduler)"
+        )
+    return made
+
+
 def build_scheduler(name: str, **options: Any) -> Scheduler:
     """Build the scheduler registered as `name`.
 
     Args:
-        name: a built-in name, such as ``ikc``, or one added through the entry point group ``hflray.schedulers``.
+        name: a built-in name, such as ``ikc``, one added through the entry point group ``hflray.schedulers``, or a
+            reference such as ``mine.py:Mine``.
         **options: ``num_devices`` (N), ``num_scheduled`` (H), ``clusters`` (see `Scheduler`), and further options of
             schedulers from other packages.
 
     Raises:
         ConfigError: the name or an option is unknown, or a value is outside what it accepts.
     """
+    made = registry.resolve("scheduler", name)
+    if options.get("clusters") is None and "clusters" not in inspect.signature(made).parameters:
+        options.pop("clusters", None)  # a class that knows no clusters need not name them
     scheduler: Scheduler = registry.build("scheduler", name, **options)
     return scheduler

@@ -5,7 +5,7 @@
     # yaml-language-server: $schema=sweep.schema.json
 
 The schema knows types, bounds, choices and keys. Only hflray knows the rules that combine several settings, and the
-names that other packages register; ``--dry-run`` checks these too.
+names that other packages register or that refer to files; ``--dry-run`` checks these too.
 """
 
 from __future__ import annotations
@@ -16,20 +16,12 @@ from typing import Any
 from pydantic import BaseModel
 
 from hflray import metrics, registry
-from hflray.config import ExperimentConfig
+from hflray.config import ExperimentConfig, named_settings
 from hflray.config.reference import sections
 from hflray.sweep.sections import SweepFile
 
 # Old editors read this version, and the schema uses nothing of newer ones.
 DRAFT = "http://json-schema.org/draft-07/schema#"
-# Texts that name something of the registry, by section and setting. Other names stay accepted, see above.
-NAMES: dict[tuple[str, str], registry.Kind] = {
-    ("SchedulingConfig", "name"): "scheduler",
-    ("AssignmentConfig", "name"): "assigner",
-    ("TeacherConfig", "name"): "assigner",
-    ("DataConfig", "name"): "dataset",
-    ("DataConfig", "partition"): "partition",
-}
 FREE = r"^(scheduling|assignment|learning\.teacher)\.options\.."  # keys of options may be swept one by one
 
 Schema = dict[str, Any]
@@ -40,9 +32,13 @@ def sweep_schema() -> Schema:
     schema = SweepFile.model_json_schema(mode="validation")
     experiment = ExperimentConfig.model_json_schema(mode="validation")
     models: dict[str, Schema] = schema.pop("$defs") | experiment.pop("$defs") | {"ExperimentConfig": experiment}
-    for (section, name), kind in NAMES.items():
-        models[section]["properties"][name]["anyOf"] = [{"enum": sorted(registry.BUILTIN[kind])}, {"type": "string"}]
-        del models[section]["properties"][name]["type"]
+    owners = {key: section.__name__ for key, section in sections(ExperimentConfig)}
+    for key, kind in named_settings().items():  # other names and references stay accepted, see above
+        section, _, name = key.rpartition(".")
+        setting = models[owners[section]]["properties"][name]
+        if setting.get("type") == "string":
+            setting["anyOf"] = [{"enum": sorted(registry.BUILTIN[kind])}, {"type": "string"}]
+            del setting["type"]
     for section in ("EarlyStoppingConfig", "PopulationConfig"):
         models[section]["properties"]["metric"]["enum"] = sorted(metrics.PER_ROUND)
     models["SearchConfig"]["properties"]["metric"]["enum"] = sorted(metrics.PER_ROUND + metrics.AT_THE_END)

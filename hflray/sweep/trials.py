@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hflray.config import ExperimentConfig, read_mapping, set_dotted, split_override, validate
+from hflray.config import ExperimentConfig, pin_sweep, read_mapping, set_dotted, split_override, validate
 from hflray.errors import ConfigError
+from hflray.references import short
 from hflray.seeding import stream
 from hflray.sweep.sections import LONGEST_NAME, Axis, PopulationConfig, SweepFile
 from hflray.tasks import DEFAULT, find_task
@@ -42,7 +43,8 @@ def load_sweep(path: str | Path | None, overrides: Iterable[str] = ()) -> SweepF
     """Load a sweep file, or an empty one if `path` is None, and apply the ``--set`` overrides.
 
     An override applies to the configuration, unless it begins with the name of another section (``tune.``,
-    ``tracking.``, ``sweep.``). An override of a swept key replaces its axis by that one value.
+    ``tracking.``, ``sweep.``). An override of a swept key replaces its axis by that one value. The path of a reference
+    (``mine.py:Thing``) is relative to the sweep file, and in an override to the present folder.
 
     Raises:
         ConfigError: the message has one line per mistake.
@@ -50,6 +52,7 @@ def load_sweep(path: str | Path | None, overrides: Iterable[str] = ()) -> SweepF
     tree = read_mapping(path) if path is not None else {}
     if path is not None:
         tree.setdefault("name", _name_of(Path(path)))
+        tree = pin_sweep(tree, Path(path).parent)
     for key in tree:
         if key in ExperimentConfig.model_fields and key not in SweepFile.model_fields:
             raise ConfigError(
@@ -76,7 +79,7 @@ def load_sweep(path: str | Path | None, overrides: Iterable[str] = ()) -> SweepF
                     f"experiment: got {shorten(tree['experiment'])}; accepted: a mapping of settings; correct it"
                 )
             set_dotted(tree["experiment"], key, value)
-    return validate(SweepFile, tree)
+    return validate(SweepFile, pin_sweep(tree))
 
 
 def _name_of(path: Path) -> str:
@@ -161,7 +164,7 @@ def make_trial(file: SweepFile, values: dict[str, Any]) -> Trial:
 def run_name(config: ExperimentConfig, values: dict[str, Any], task: str = DEFAULT) -> str:
     """Return a name such as ``digits-H10-λ1-ikc-hfel-s0``, to which the other swept settings are appended."""
     labels = find_task(task).label(config)
-    texts = {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in values.items()}
+    texts = {key: f"{value:.4g}" if isinstance(value, float) else short(value) for key, value in values.items()}
     parts = [part for part in labels.values() if part]
     parts += [f"{key.rpartition('.')[2]}={value}" for key, value in texts.items() if key not in labels]
     name = re.sub(r"[^\w.=λ-]+", "_", "-".join(parts))

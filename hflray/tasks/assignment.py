@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hflray.config import ExperimentConfig
+from hflray.references import short
 from hflray.tasks.base import Job, Result, Results, Shown, Task
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def assigner_label(config: ExperimentConfig) -> str:
 
     The name of a d3qn includes its policy, unless that is the default one.
     """
-    name = config.assignment.name
+    name = short(config.assignment.name)
     name = f"{name}-{config.assignment.exchanges}" if name == "hfel" else name
     name = f"{name} redraw" if config.assignment.options.get("redraw") else name
     polish, policy = (config.assignment.polish_ms, config.assignment.policy) if name == "d3qn" else (None, None)

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from hflray import metrics
 from hflray.config import ExperimentConfig
 from hflray.errors import DamagedError
+from hflray.references import short
 
 if TYPE_CHECKING:
     from hflray.experiment import Experiment
@@ -276,11 +277,11 @@ class Task(ABC):
         The name joins the parts and appends the other swept settings. If a part is empty, another part shows its key.
         """
         return {
-            "data.name": Path(config.data.name).stem.removesuffix("_mnist"),
+            "data.name": Path(short(config.data.name)).stem.removesuffix("_mnist"),
             "scheduling.num_scheduled": f"H{config.scheduling.num_scheduled}",
             "cost.delay_weight": f"λ{config.cost.delay_weight:g}",
-            "scheduling.name": config.scheduling.name,
-            "assignment.name": config.assignment.name,
+            "scheduling.name": short(config.scheduling.name),
+            "assignment.name": short(config.assignment.name),
             "seed": f"s{config.seed}",
         }
 

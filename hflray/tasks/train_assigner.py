@@ -11,6 +11,7 @@ from hflray import metrics
 from hflray.checksum import checked
 from hflray.config import ExperimentConfig
 from hflray.errors import DamagedError
+from hflray.references import short
 from hflray.rl.files import POLICY, PROGRESS, RLLIB
 from hflray.rl.files import STATE as RLLIB_STATE
 from hflray.tasks.base import Job, Product, Progress, Result, Results, Shown, Task
@@ -120,7 +121,9 @@ class TrainAssignerTask(Task):
             "scheduling.num_scheduled": base["scheduling.num_scheduled"],
             "cost.delay_weight": base["cost.delay_weight"],
             "learning.features": config.learning.features,
-            "learning.teacher.name": f"{teacher.name}-{teacher.exchanges}" if teacher.name == "hfel" else teacher.name,
+            "learning.teacher.name": f"{teacher.name}-{teacher.exchanges}"
+            if teacher.name == "hfel"
+            else short(teacher.name),
             "learning.teacher.exchanges": "",
             "scheduling.name": "",
             "assignment.name": "",

@@ -1,0 +1,144 @@
+"""References in a configuration or a sweep file, pinned to the text of their files (`hflray.references`).
+
+A path in a file is relative to that file's folder, and a path in an override (``--set``) to the present folder. The
+functions know from the mark `Named` which settings name something of the registry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from hflray import references, registry
+from hflray.config.base import Named
+from hflray.config.experiment import ExperimentConfig
+from hflray.config.reference import section_of
+from hflray.errors import ConfigError
+from hflray.text import one_line, shorten
+
+Change = Callable[[str, str], Any]  # called with a setting's dotted key and its text
+_FORMS = ("grid", "zip", "choice")  # the axes of a sweep whose values are listed
+
+
+@cache
+def named_settings() -> dict[str, registry.Kind]:
+    """Return the kind of each setting that names something of the registry, by dotted key."""
+    return {key: mark.kind for key, mark in _marks(ExperimentConfig)}
+
+
+def _marks(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Named]]:
+    for name, field in model.model_fields.items():
+        section = section_of(field.annotation)
+        if section is not None:
+            yield from _marks(section, f"{prefix}{name}.")
+        for mark in field.metadata:
+            if isinstance(mark, Named):
+                yield prefix + name, mark
+
+
+def pin_settings(tree: Mapping[str, Any], folder: Path | None = None) -> dict[str, Any]:
+    """Return the tree of a configuration, as it is written, with pinned references.
+
+    Args:
+        tree: the settings, not validated yet.
+        folder: the folder that paths are relative to; None: the present one.
+
+    Raises:
+        ConfigError: a reference has no text; the message names the setting.
+    """
+    changed: dict[str, Any] = _changed(dict(tree), "", _pinning(folder))
+    return changed
+
+
+def pin_sweep(tree: Mapping[str, Any], folder: Path | None = None) -> dict[str, Any]:
+    """Return the tree of a sweep file, as it is written, with pinned references; see `pin_settings`."""
+    return _changed_sweep(tree, _pinning(folder))
+
+
+def references_in(tree: Mapping[str, Any], sweep: bool = False) -> dict[str, list[str]]:
+    """Return the references of a configuration, or of a sweep file, by the dotted key of the setting."""
+    by_key: dict[str, list[str]] = {}
+
+    def collect(key: str, name: str) -> str:
+        if is_reference(key, name):
+            by_key.setdefault(key, []).append(name)
+        return name
+
+    if sweep:
+        _changed_sweep(tree, collect)
+    else:
+        _changed(dict(tree), "", collect)
+    return by_key
+
+
+def refuse_unpinned(tree: Any, source: object, sweep: bool = False) -> None:
+    """Refuse a tree that hflray is said to have written, but that has a reference without a hash.
+
+    hflray writes no such reference. To read one would mean to look up a file that a stranger names.
+
+    Raises:
+        ConfigError: there is one; the message begins with `source`.
+    """
+    for key, names in references_in(tree, sweep).items() if isinstance(tree, dict) else ():
+        for name in names:
+            reference = references.parse(name)
+            if reference is not None and not reference.sha256:
+                raise ConfigError(
+                    f"{source}: {key}: got {shorten(name)} without the hash of its text, which hflray always writes; "
+                    "the file is not hflray's; begin anew from a sweep file"
+                )
+
+
+def is_reference(key: str, name: str) -> bool:
+    """Return whether a setting's text is a reference, and not a registered name."""
+    kind = named_settings().get(key)
+    return kind is not None and references.parse(name) is not None and not registry.is_registered(kind, name)
+
+
+def _pinning(folder: Path | None) -> Change:
+    def pin(key: str, name: str) -> str:
+        if not is_reference(key, name):
+            return name
+        try:
+            return references.pin(name, folder)
+        except ConfigError as error:
+            raise ConfigError(f"{key}: got {shorten(name)}; {error}") from error
+
+    return pin
+
+
+def _changed_sweep(tree: Mapping[str, Any], change: Change) -> dict[str, Any]:
+    changed = dict(tree)
+    if isinstance(tree.get("experiment"), dict):
+        changed["experiment"] = _changed(tree["experiment"], "", change)
+    if isinstance(tree.get("tracking"), dict):
+        changed["tracking"] = _changed(tree["tracking"], "tracking", change)
+    if isinstance(tree.get("sweep"), dict):
+        changed["sweep"] = {key: _changed_axis(axis, one_line(key), change) for key, axis in tree["sweep"].items()}
+    return changed
+
+
+def _changed_axis(axis: Any, key: str, change: Change) -> Any:
+    if not isinstance(axis, dict):
+        return axis
+    return {
+        form: [_changed(value, key, change) for value in values]
+        if form in _FORMS and isinstance(values, list)
+        else values
+        for form, values in axis.items()
+    }
+
+
+def _changed(value: Any, key: str, change: Change) -> Any:
+    """Return the value of a dotted key with `change` applied to every name of the registry in it."""
+    if key in named_settings():
+        if isinstance(value, str):
+            return change(key, value)
+        return [_changed(each, key, change) for each in value] if isinstance(value, list | tuple) else value
+    if not isinstance(value, dict):
+        return value
+    return {name: _changed(each, f"{key}.{name}" if key else str(name), change) for name, each in value.items()}
