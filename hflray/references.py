@@ -39,6 +39,7 @@ SHOWN = 12  # digits of a SHA-256 in a message
 _FORM = re.compile(
     r"(?P<place>.*[^/:]\.py|[^\W\d]\w*(?:\.[^\W\d]\w*)*):(?P<thing>[^\W\d]\w*)(?:@sha256:(?P<sha256>[0-9a-f]{64}))?"
 )
+_PINNED = re.compile(r"[^\s'\"]+:([^\W\d]\w*)@sha256:[0-9a-f]{64}")  # within a longer text
 _LINE = re.compile(r'File "([^"]+)", line (\d+)')  # of a traceback that another process has printed
 
 
@@ -112,9 +113,9 @@ def parse(name: str) -> Reference | None:
 
 
 def short(value: object) -> str:
-    """Return the name of the class or function for a reference, such as ``Thing``, and any other value as text."""
+    """Return a value as text in which a reference is the name of its class or function, such as ``Thing``."""
     reference = parse(value) if isinstance(value, str) else None
-    return str(value) if reference is None else reference.thing
+    return _PINNED.sub(r"\1", str(value)) if reference is None else reference.thing
 
 
 def spoken(name: str) -> str:
@@ -151,7 +152,7 @@ def pin(name: str, folder: Path | None = None) -> str:
     if reference.sha256 not in ("", source.sha256):
         raise ConfigError(_other_text(source, reference.sha256))
     _check(source)
-    adopt([source])
+    _sources[source.name, source.sha256] = source  # of equal texts, the path of the last one that was read
     return reference._replace(sha256=source.sha256).pinned
 
 

@@ -15,10 +15,12 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from hflray import references
 from hflray.checksum import stamped
-from hflray.config import TrackingConfig, validate
+from hflray.config import TrackingConfig, references_in, refuse_unpinned, validate
 from hflray.errors import ConfigError, nearest
 from hflray.files import write
+from hflray.references import SHOWN, Source
 from hflray.seal import is_mine, sealed, unsealed
 from hflray.sweep import SweepFile
 from hflray.terminal.app import spoken
@@ -27,6 +29,7 @@ from hflray.text import one_line
 VERSION = 1
 FILE = "sweep.json"
 LOCK = ".lock"
+REFERENCES = "references"  # the folder with copies of the user's own files, for people and for `put the text back`
 
 
 @contextmanager
@@ -57,6 +60,7 @@ class SweepFolder:
         finished: whether every trial has ended.
         storage: where Tune keeps trials and checkpoints, `s3://…` or a shared folder; None if that is `path`.
         sinks: the names of the trackers that get the runs.
+        sources: the texts behind the sweep's references, which run only after `admit`.
     """
 
     path: Path
@@ -66,6 +70,7 @@ class SweepFolder:
     finished: bool = False
     storage: str | None = None
     sinks: tuple[str, ...] = TrackingConfig().sinks
+    sources: tuple[Source, ...] = ()
 
     @property
     def resume_command(self) -> str:
@@ -88,6 +93,10 @@ class SweepFolder:
             "storage": self.storage,
             "sinks": list(self.sinks),
         }
+        if self.sources:
+            content["references"] = references.to_json(self.sources)
+            for path, source in self.copies():
+                write(path, source.text, durable=True)
         content = sealed(content, self.purpose) if seal else stamped(content)
         write(self.path / FILE, json.dumps(content, indent=1, ensure_ascii=False), durable=True)
 
@@ -108,6 +117,41 @@ class SweepFolder:
             return False
         return is_mine(content, self.purpose)
 
+    def copies(self) -> list[tuple[Path, Source]]:
+        """Return where the copy of each text lies in the folder."""
+        return [(self.path / REFERENCES / name, source) for name, source in references.as_files(self.sources)]
+
+    def admit(self, trust: bool = False) -> None:
+        """Let the sweep's references run in this process, which a stranger's folder must not achieve.
+
+        Args:
+            trust: whether the user says that they trust the folder.
+
+        Raises:
+            ConfigError: ``sweep.json`` carries no seal of this user, the file of a reference has another text now, or
+                the copy that a user can read is not the text that would run.
+        """
+        tree = self.file.model_dump(mode="json", exclude_unset=True)
+        names = {name for each in references_in(tree, sweep=True).values() for name in each}
+        names |= {name for name in self.sinks if references.parse(name)}
+        if not names:
+            return
+        if not (trust or self.is_mine()):
+            things = ", ".join(sorted(map(references.spoken, names)))
+            raise ConfigError(
+                f"{self.path}: the sweep runs code of its own ({things}), and sweep.json "
+                f"carries no seal of this user, so that it may be a stranger's; read {self.path / REFERENCES}, and if "
+                f"you trust it, go on with --resume {self.path.name} --trust (docs/recovery.md)"
+            )
+        for path, source in self.copies():
+            if not path.exists() or path.read_bytes() != source.text.encode():
+                raise ConfigError(
+                    f"{path}: is not the text with sha256 {source.sha256[:SHOWN]}… that sweep.json keeps and that "
+                    "would run; put the file back, or begin anew with --fresh"
+                )
+            references.refuse_change(source)
+        references.adopt(self.sources)
+
     @classmethod
     def load(cls, path: Path) -> SweepFolder:
         """Read ``sweep.json``. Raises ConfigError: the file is damaged or has another version."""
@@ -118,10 +162,13 @@ class SweepFolder:
                 raise ConfigError(
                     f"{path}: written by another hflray (version {version}, this one reads {VERSION}); use that hflray"
                 )
+            refuse_unpinned(content["file"], path / FILE, sweep=True)
+            refuse_unpinned({"tracking": {"sinks": content.get("sinks")}}, path / FILE)
             file = validate(SweepFile, content["file"])
             storage = content.get("storage")  # older folders lack this key
             sinks = tuple(content.get("sinks", TrackingConfig().sinks))  # older folders lack this key too
-            return cls(path, file, content["uri"], content["experiment"], content["finished"], storage, sinks)
+            sources = references.from_json(content.get("references", ()))
+            return cls(path, file, content["uri"], content["experiment"], content["finished"], storage, sinks, sources)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{path / FILE}: cannot be read ({error}); begin anew with --fresh") from error
 
@@ -133,7 +180,16 @@ def new_folder(results: Path, file: SweepFile, uri: str, experiment: str) -> Swe
     while path.exists():
         number += 1
         path = results / f"{stem}-{number}"
-    return SweepFolder(path.resolve(), file, uri, experiment)
+    by_key = references_in(file.model_dump(mode="json", exclude_unset=True), sweep=True)
+    sources = references.sources_of(name for names in by_key.values() for name in names)
+    return SweepFolder(path.resolve(), file, uri, experiment, sources=sources)
+
+
+def changed_texts(before: SweepFolder, after: SweepFolder) -> str:
+    """Return which texts of two sweeps with the same names differ, with both hashes; empty if none does."""
+    then = {source.name: source.sha256[:SHOWN] for source in before.sources}
+    pairs = [(source.name, then.get(source.name), source.sha256[:SHOWN]) for source in after.sources]
+    return ", ".join(f"{name} (sha256 {old}… then, {new}… now)" for name, old, new in pairs if old not in (None, new))
 
 
 def unfinished(results: Path, name: str) -> Path | None:

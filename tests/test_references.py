@@ -92,6 +92,7 @@ def test_a_pinned_name_holds_the_hash_of_the_files_bytes(tmp_path):
     assert references.pin(pinned) == pinned
     assert (references.short(pinned), references.spoken(pinned)) == ("Thing", "mine.py:Thing")
     assert (references.short("ikc"), references.short(3)) == ("ikc", "3")
+    assert references.short({"name": pinned, "options": {}}) == "{'name': 'Thing', 'options': {}}"
     (source,) = references.sources_of([pinned, "ikc", pinned])
     assert (source.name, source.text, source.sha256) == ("mine.py", TEXT, expected)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from hflray import references
 from hflray.errors import ConfigError
-from hflray.results import SweepFolder, claimed, find, locate, new_folder, unfinished
+from hflray.results import SweepFolder, changed_texts, claimed, find, locate, new_folder, unfinished
 from hflray.sweep import load_sweep
 
 
@@ -182,3 +185,92 @@ def test_any_name_may_be_asked_for(tmp_path, name: str) -> None:
         with pytest.raises(ConfigError, match=r"no (unfinished|such) sweep") as error:
             search(tmp_path, name)
         assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.fixture
+def referring(tmp_path, monkeypatch) -> SweepFolder:
+    """Return the folder of a sweep of this user with a scheduler of their own, as another process reads it."""
+    monkeypatch.setenv("HFLRAY_KEY_FILE", str(tmp_path / "keys" / "mine"))
+    (tmp_path / "mine.py").write_text("class Mine: pass\n")
+    (tmp_path / "my.yaml").write_text("sweep: {scheduling.name: {grid: [ikc, 'mine.py:Mine']}}\n")
+    folder = new_folder(tmp_path / "results", load_sweep(tmp_path / "my.yaml"), "u", "e")
+    folder.save()
+    for name in ("_sources", "_modules"):
+        monkeypatch.setattr(references, name, {})
+    return SweepFolder.load(folder.path)
+
+
+def name_in(folder: SweepFolder) -> str:
+    (name,) = (value for value in folder.file.sweep["scheduling.name"].grid or () if value != "ikc")
+    return str(name)
+
+
+def test_a_sweep_keeps_the_texts_of_its_references_and_runs_them_for_its_user_only(
+    referring, tmp_path, monkeypatch
+) -> None:
+    (source,) = referring.sources
+    assert (source.name, source.path, source.text) == ("mine.py", str(tmp_path / "mine.py"), "class Mine: pass\n")
+    assert (referring.path / "references" / "mine.py").read_text() == source.text
+    with pytest.raises(ConfigError, match="is not at hand"):  # reading a folder lets nothing run
+        references.load(name_in(referring))
+    monkeypatch.setenv("HFLRAY_KEY_FILE", str(tmp_path / "keys" / "other"))
+    with pytest.raises(ConfigError) as error:
+        referring.admit()
+    assert re.fullmatch(
+        r".*the sweep runs code of its own \(mine.py:Mine\), and sweep.json carries no seal of this user, .* --trust "
+        r"\(docs/recovery.md\)",
+        str(error.value),
+    )
+    with pytest.raises(ConfigError, match="is not at hand"):
+        references.load(name_in(referring))
+    referring.admit(trust=True)
+    assert references.load(name_in(referring)).__name__ == "Mine"
+
+
+def test_a_resume_with_another_text_is_refused_with_both_hashes(referring, tmp_path) -> None:
+    (source,) = referring.sources
+    (tmp_path / "mine.py").write_text("class Mine: x = 1\n")
+    now = hashlib.sha256((tmp_path / "mine.py").read_bytes()).hexdigest()
+    with pytest.raises(ConfigError) as error:
+        referring.admit()
+    assert source.sha256[:12] in str(error.value)
+    assert now[:12] in str(error.value)
+    changed = new_folder(tmp_path, load_sweep(tmp_path / "my.yaml"), "u", "e")
+    assert changed_texts(referring, changed) == f"mine.py (sha256 {source.sha256[:12]}… then, {now[:12]}… now)"
+    assert changed_texts(referring, referring) == ""
+    (tmp_path / "mine.py").unlink()  # as on another machine
+    referring.admit()
+    assert not hasattr(references.load(name_in(referring)), "x")
+
+
+def test_what_a_user_reads_is_what_would_run(referring) -> None:
+    (referring.path / "references" / "mine.py").write_text("class Harmless: pass\n")
+    with pytest.raises(ConfigError, match=r"references/mine.py: is not the text with sha256 .* that would run"):
+        referring.admit(trust=True)
+
+
+@pytest.mark.parametrize("where", ["sweep", "sinks"])
+def test_a_folder_with_a_reference_without_a_hash_is_refused(tmp_path, where) -> None:
+    folder = make_folder(tmp_path, "20260101-000000", finished=False)
+    content = json.loads((folder.path / "sweep.json").read_text())
+    del content["sha256"]
+    if where == "sweep":
+        content["file"]["sweep"] = {"scheduling.name": {"grid": ["shutil:rmtree"]}}
+    else:
+        content["sinks"] = ["csv", "/tmp/bad.py:Sink"]
+    (folder.path / "sweep.json").write_text(json.dumps(content))
+    with pytest.raises(ConfigError, match="without the hash of its text, which hflray always writes"):
+        SweepFolder.load(folder.path)
+
+
+def test_texts_of_one_name_have_copies_of_their_own(tmp_path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.py").write_text(f"class Mine: where = '{folder}'\n")
+    names = [str(tmp_path / folder / "mine.py") + ":Mine" for folder in ("a", "b")]
+    file = load_sweep(None, [f"sweep.scheduling.name={{grid: {names}}}"])
+    folder = new_folder(tmp_path, file, "u", "e")
+    folder.save()
+    assert sorted(path.name for path in (folder.path / "references").iterdir()) == sorted(
+        f"mine-{source.sha256[:12]}.py" for source in folder.sources
+    )

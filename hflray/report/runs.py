@@ -16,7 +16,7 @@ import pandas as pd
 import yaml
 
 from hflray import metrics
-from hflray.config import ExperimentConfig, flatten, validate
+from hflray.config import ExperimentConfig, flatten, refuse_unpinned, validate
 from hflray.errors import ConfigError, HflrayError, nearest
 from hflray.report.labels import DEPLOYMENT, describe, rank
 from hflray.results import SweepFolder, locate
@@ -280,7 +280,9 @@ def assemble(
     runs = []
     for history in histories:
         try:
-            config = validate(ExperimentConfig, yaml.safe_load(history.config) or {})
+            tree = yaml.safe_load(history.config) or {}
+            refuse_unpinned(tree, "config.yaml")
+            config = validate(ExperimentConfig, tree)
         except (HflrayError, yaml.YAMLError) as error:
             reason = str(error).splitlines()[0]
             notes.append(f"{history.name}{LEFT_OUT}its configuration cannot be read ({reason})")

@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 
 from hflray.errors import HflrayError, WriteError
 from hflray.files import disk_failure
+from hflray.references import blame
 
 HELP: dict[str, Any] = {"help_option_names": ["-h", "--help"]}  # the context settings of every command
 WRITE_FAILED = 1  # the exit code if a file could not be written; the same command goes on when there is room
@@ -63,8 +64,9 @@ def exit_code(app: typer.Typer, arguments: Sequence[str] | None, name: str) -> i
         name: the program's name in the help, such as ``hflray`` or ``python -m hflray.tune``.
 
     Returns:
-        0; or what the command asked for with `typer.Exit`; or 2 after a mistake in the command line, an HflrayError
-        or an OSError, each of which is one line on stderr (an HflrayError has a line for each mistake).
+        0; or what the command asked for with `typer.Exit`; or 2 after a mistake in the command line, an HflrayError,
+        an OSError or an error in a file of the user's own (`hflray.references`), each of which is one line on stderr
+        (an HflrayError has a line for each mistake).
     """
     try:
         return _run(app, sys.argv[1:] if arguments is None else list(arguments), name)
@@ -96,6 +98,11 @@ def _run(app: typer.Typer, words: list[str], name: str) -> int:
             return WRITE_FAILED
         problem = f"{error.filename or 'output'}: {error.strerror or error}"
         return _fail([f"{problem}; make the folder writable, or name another (--results, --out)"])
+    except Exception as error:
+        line = blame(error)  # an error in a file of the user's own shows that file's line, and not hflray's calls
+        if line is None:
+            raise
+        return _fail([f"{line}; correct the file"])
     return int(code or 0)
 
 

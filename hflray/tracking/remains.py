@@ -37,10 +37,12 @@ def remains(journal: Journal, run: Run) -> list[Artifact]:
 
 
 def _model(checkpoint: Path, run: Run) -> FinalModel:
-    from hflray.config import ExperimentConfig
+    from hflray.config import ExperimentConfig, refuse_unpinned
     from hflray.data import load_dataset
     from hflray.problem import Problem
 
-    config = ExperimentConfig.model_validate(yaml.safe_load(run.artifacts["config.yaml"]))
+    tree = yaml.safe_load(run.artifacts["config.yaml"])
+    refuse_unpinned(tree, "config.yaml")
+    config = ExperimentConfig.model_validate(tree)
     dataset = load_dataset(config.data.name, root=config.data.root)
     return FinalModel(lambda: nullcontext(checkpoint), dataset, Problem.of(dataset, config))

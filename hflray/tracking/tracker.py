@@ -13,11 +13,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hflray import registry
-from hflray.config import ExperimentConfig, TrackingConfig, flatten, to_yaml
+from hflray import references, registry
+from hflray.config import (
+    ExperimentConfig,
+    TrackingConfig,
+    flatten,
+    named_settings,
+    references_in,
+    refuse_unpinned,
+    to_yaml,
+)  # fmt: skip
 from hflray.errors import ConfigError
 from hflray.provenance import environment
-from hflray.seal import refuse_links, unsealed
+from hflray.references import short
+from hflray.seal import is_mine, refuse_links, unsealed
 from hflray.tracking.journal import Journal, Tables, rounds_of
 from hflray.tracking.mlflow import MLflowSink
 from hflray.tracking.remains import remains
@@ -103,6 +112,7 @@ class Tracker:
         comparison of other runs needs them.
         """
         unused = ("tracking.",) if learns or config.learning.model_fields_set else ("tracking.", "learning.")
+        by_key = references_in(config.model_dump(mode="json"))
         run = Run(
             key=key,
             name=name,
@@ -110,12 +120,13 @@ class Tracker:
             tags={
                 "hflray.sweep": self.sweep,
                 "hflray.trial": key,
-                "hflray.dataset": config.data.name,
-                "hflray.scheduler": config.scheduling.name,
-                "hflray.assigner": config.assignment.name,
+                "hflray.dataset": short(config.data.name),
+                "hflray.scheduler": short(config.scheduling.name),
+                "hflray.assigner": short(config.assignment.name),
+                **{f"reference/{named_settings()[setting]}": ", ".join(names) for setting, names in by_key.items()},
                 **tags,
             },
-            artifacts={"config.yaml": to_yaml(config), "environment.json": _environment_text()},
+            artifacts={"config.yaml": to_yaml(config), "environment.json": _environment_text(), **_texts(by_key)},
             dataset=dict(dataset) if dataset else None,
         )
         has_backlog = self.journal.path(key).exists()  # trackers may lack rounds of an earlier process
@@ -249,6 +260,12 @@ class Tracker:
             sender.open(run, has_backlog, ending, again)
 
 
+def _texts(by_key: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Return the texts behind references by the path of their artifact."""
+    sources = references.sources_of(name for names in by_key.values() for name in names)
+    return {f"references/{name}": source.text for name, source in references.as_files(sources)}
+
+
 def _now_ms() -> int:
     return int(time.time() * 1000)
 
@@ -264,12 +281,17 @@ def sync(folder: Path, uri: str | None = None) -> bool:
         ConfigError: the folder holds no sweep, or a tracker cannot be opened.
     """
     try:
-        sweep = unsealed(json.loads((folder / "sweep.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
+        content = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))
+        sweep = unsealed(content)
+        sources = references.from_json(sweep.get("references", ()))
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"{folder}: holds no sweep ({reason(error)}); give the folder of a sweep's results"
         ) from error
     refuse_links(folder)
+    refuse_unpinned({"tracking": {"sinks": sweep.get("sinks")}}, folder / "sweep.json")
+    if is_mine(content, f"sweep.json of {folder.resolve().name}"):  # a stranger's files do not run
+        references.adopt(sources)
     sinks = dict.fromkeys([*SINKS, *sweep.get("sinks", ())])
     tracker = Tracker(uri or sweep["uri"], sweep["experiment"], folder.name, folder, required=True, sinks=list(sinks))
     tracker.adopt_all()

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hflray import references
 from hflray.errors import ConfigError
 from hflray.files import MIB, free_bytes
 from hflray.training import session
@@ -155,6 +156,7 @@ def _start(num_cpus: int | None, more: dict[str, Any]) -> int:
                 f"RAY_ADDRESS: cannot join a cluster at '{address}' as {versions} ({last_line(error)}); start it with "
                 "`ray up`, run this on one of its nodes, or leave --address out for this machine alone"
             ) from error
+    references.pickle_by_value(ray.cloudpickle.register_pickle_by_value)
     return max(1, int(ray.cluster_resources().get("CPU", 1)))
 
 

@@ -37,6 +37,7 @@ INTERRUPTED = 130  # the shell's exit code for Ctrl-C
 
 
 def _trials_table(file: SweepFile, trials: Sequence[Trial]) -> Table:
+    from hflray.references import short
     from hflray.terminal.tables import Table
 
     title = f"{file.name}: {len(trials)} trials of task '{file.task}'"
@@ -48,7 +49,7 @@ def _trials_table(file: SweepFile, trials: Sequence[Trial]) -> Table:
     keys = [key if last.count(short) > 1 else short for key, short in zip(file.sweep, last, strict=True)]
     table = Table(title, ["trial", *keys, "max_rounds"], left=1 + len(keys))
     for trial in trials:
-        cells = (trial.name, *(str(trial.values[key]) for key in file.sweep), str(trial.config.max_rounds))
+        cells = (trial.name, *(short(trial.values[key]) for key in file.sweep), str(trial.config.max_rounds))
         table.add_row(*cells)
     return table
 
@@ -101,7 +102,10 @@ def command(
         str | None, typer.Option(metavar="NAME", help="Continue an unfinished sweep, by its name or folder.")
     ] = None,
     trust: Annotated[
-        bool, typer.Option("--trust", help="With --resume: open Ray Tune's pickles although they lack your seal.")
+        bool,
+        typer.Option(
+            "--trust", help="With --resume: run a folder's pickles and Python files although they lack your seal."
+        ),
     ] = False,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Begin a new sweep although an unfinished one has this name.")
@@ -166,6 +170,7 @@ def command(
 
             fetch(storage, results, resume)
         folder = find(results, resume)
+        folder.admit(trust)
     else:
         file = load_sweep(config or QUICKSTART, overrides or ())
         file = smoke(file) if smoke_run else file
@@ -232,7 +237,7 @@ def _check_unfinished(folder: SweepFolder, results: Path) -> SweepFolder:
     Raises:
         ConfigError: there is an unfinished sweep, and the user did not choose to continue it.
     """
-    from hflray.results import SweepFolder, unfinished
+    from hflray.results import SweepFolder, changed_texts, unfinished
 
     path = unfinished(results, folder.file.name)
     if path is None:
@@ -241,7 +246,9 @@ def _check_unfinished(folder: SweepFolder, results: Path) -> SweepFolder:
     same = previous.file == folder.file
     if same and sys.stdin.isatty() and typer.confirm(f"{path.name} is unfinished. Continue it?", default=True):
         return replace(previous, path=path.resolve(), finished=False)
-    state = "is unfinished" if same else "with other settings is unfinished"
+    texts = changed_texts(previous, folder)
+    state = f"with {f'another text of {texts}' if texts else 'other settings'} is unfinished"
+    state = "is unfinished" if same else state
     raise ConfigError(
         f"name: a sweep '{folder.file.name}' {state} ({path}); "
         f"continue it with --resume {path.name}, or begin anew with --fresh"

@@ -206,6 +206,7 @@ def _fit(
         settled=settled,
         expected=release() if os.environ.get("RAY_ADDRESS") else None,
         room=room,
+        sources=folder.sources,
     )
 
     trainable = tune.with_resources(function, placement)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import tempfile
+import traceback
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -14,6 +15,7 @@ from typing import Any
 
 from pyarrow.fs import FileSelector, FileType
 
+from hflray import references
 from hflray.config import ExperimentConfig
 from hflray.errors import HflrayError, WorkerLostError
 from hflray.experiment import Experiment
@@ -80,12 +82,14 @@ def run_trial(
     settled: dict[str, dict[str, Any]] | None = None,
     expected: dict[str, str] | None = None,
     room: Room | None = None,
+    sources: tuple[references.Source, ...] = (),
 ) -> None:
     """Run the trial with the values ``params["values"]`` of the sweep `file`. This is the function that Tune calls.
 
-    A mistake or a diverged model is reported as a result, ``{"error": …}``, because another attempt would fail in the
-    same way. An error from a lost process or actor reaches Tune, which restarts the trial from its last checkpoint. A
-    disk that is full or fails ends the sweep: the trial tells the driver, and waits for its end.
+    A mistake, also one in a file of the user's own, or a diverged model is reported as a result, ``{"error": …}``,
+    because another attempt would fail in the same way. An error from a lost process or actor reaches Tune, which
+    restarts the trial from its last checkpoint. A disk that is full or fails ends the sweep: the trial tells the
+    driver, and waits for its end.
 
     Args:
         params: Tune's parameters of the trial.
@@ -94,8 +98,12 @@ def run_trial(
         settled: settings of `training` that the driver has measured, such as the kernel, by the trial's name.
         expected: the driver's `release`. A node that joined later may run another one.
         room: the disks at whose reserve the trial pauses; None: it never pauses.
+        sources: the texts behind the sweep's references.
     """
-    from ray import tune
+    from ray import cloudpickle, tune
+
+    references.adopt(sources)
+    references.pickle_by_value(cloudpickle.register_pickle_by_value)
 
     # The next trial reuses this process, so the last calls of this trial get time to end first.
     os.environ.setdefault("TUNE_FUNCTION_THREAD_TIMEOUT_S", "60")
@@ -128,9 +136,11 @@ def run_trial(
         failure = disk_failure(error)
         if failure is not None and room is not None:
             room.fail(failure)
-        if not isinstance(error, HflrayError):
+        mistake = str(error) if isinstance(error, HflrayError) else references.blame(error)
+        if mistake is None:
             raise
-        tune.report({"round": -1, "metrics": {}, "error": str(error)})
+        traceback.print_exception(error)  # into the worker's log, which is kept if a trial fails
+        tune.report({"round": -1, "metrics": {}, "error": mistake})
 
 
 def trial_id() -> str:

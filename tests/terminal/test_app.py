@@ -9,6 +9,7 @@ from typing import Annotated
 import pytest
 import typer
 
+from hflray import references
 from hflray.errors import ConfigError
 from hflray.terminal.app import HELP, at_end, exit_code, group, single, spoken
 
@@ -137,3 +138,18 @@ def test_a_single_command_has_no_name_of_its_own(capsys) -> None:
 def test_a_hint_calls_a_command_as_the_user_does(monkeypatch, program: str, words: str) -> None:
     monkeypatch.setattr(sys, "argv", [program])
     assert spoken("tune", "hflray.tune") == words
+
+
+def test_an_error_in_a_users_file_is_the_line_of_that_file(capsys, tmp_path, monkeypatch) -> None:
+    (tmp_path / "mine.py").write_text("def broken():\n    return {}['a']\n")
+    monkeypatch.chdir(tmp_path)
+    command = single()
+
+    @command.command()
+    def call(name: str) -> None:
+        references.load(name)() if ":" in name else {}[name]
+
+    assert exit_code(command, ["mine.py:broken"], "program") == 2
+    assert capsys.readouterr().err == "error: mine.py:2: KeyError: 'a'; correct the file\n"
+    with pytest.raises(KeyError):  # an error of hflray's own keeps its traceback
+        exit_code(command, ["ours"], "program")

@@ -105,3 +105,20 @@ def test_the_settings_of_learning_are_logged_of_runs_that_learn_or_set_one(open_
         "plain": False, "learns": True, "sets": True,
     }  # fmt: skip
     assert not any(name.startswith("tracking.") for params in runs.values() for name in params)
+
+
+def test_a_run_has_the_references_as_tags_and_their_texts_as_artifacts(open_tracker, diary, tmp_path) -> None:
+    (tmp_path / "mine.py").write_text("class Mine: pass\n")
+    place = f"{tmp_path}/mine.py:Mine"
+    config = small_config(f"scheduling.name={place}", f"learning.teacher.name={place}", f"assignment.name={place}")
+    tracker = open_tracker("refers", sinks=("diary",))
+    tracker.start("t1", "x", config, {})
+    assert tracker.close()
+    ((run,),) = diary[0].of("open")
+    pinned = config.scheduling.name
+    assert pinned.startswith("mine.py:Mine@sha256:")
+    assert run.tags["reference/scheduler"] == run.params["scheduling.name"] == pinned
+    assert run.tags["reference/assigner"] == pinned
+    assert (run.tags["hflray.scheduler"], run.tags["hflray.assigner"]) == ("Mine", "Mine")
+    assert run.artifacts["references/mine.py"] == "class Mine: pass\n"
+    assert not [name for name in run.tags if name.startswith("reference/") and "data" in name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -553,3 +554,97 @@ def test_a_missing_server_is_an_error_with_require_tracking(sweep) -> None:
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert "tracking.uri: cannot open 'http://127.0.0.1:9'" in done.stderr
+
+
+OWN = '''
+import numpy as np
+from hflray.scheduling import Scheduler
+
+
+class InTurn(Scheduler):
+    """The next H devices in turn."""
+
+    position = 0
+
+    def __init__(self, step=1, **base):
+        super().__init__(**base)
+        self.step = step
+
+    def schedule(self, context):
+        chosen = (self.position + self.step * np.arange(self.num_scheduled)) % self.num_devices
+        self.position = int(chosen[-1] + 1)
+        return np.sort(chosen)
+
+    def state_dict(self):
+        return super().state_dict() | {"position": self.position}
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        self.position = state["position"]
+
+
+class First:
+    """Assign every device to the first edge."""
+
+    def assign(self, fleet, work, devices, rng):
+        return np.zeros(len(devices), dtype=np.intp)
+
+
+class Lazy(First):
+    def assign(self, fleet, work, devices, rng):
+        return fleet.no_such_thing
+'''
+
+
+def test_a_sweep_with_files_of_the_users_own_is_killed_and_goes_on_with_their_texts(tmp_path, run_in_process) -> None:
+    """The trials train with actors in processes of their own; the file is changed, and then gone, before the resume."""
+    (tmp_path / "ideas").mkdir()
+    (tmp_path / "ideas" / "own.py").write_text(OWN)
+    text = SWEEP.replace(", backend: serial", ", num_actors: 1, autotune: false").replace(
+        "sweep:\n  scheduling.name: {grid: [ikc, fedavg]}",
+        "  scheduling: {name: 'own.py:InTurn', num_scheduled: 4, options: {step: 2}}\n"
+        "sweep:\n  assignment.name: {grid: ['own.py:First', 'own.py:Lazy', geographic]}",
+    )
+    text = text.replace("  scheduling: {num_scheduled: 4, num_clusters: 5}\n", "")
+    text = text.replace("batch_size: 4", "batch_size: 16")  # shorter rounds
+    (tmp_path / "ideas" / "long.yaml").write_text(text)
+    trials = expand(load_sweep(tmp_path / "ideas" / "long.yaml"))
+    process = start(tmp_path, "ideas/long.yaml")
+    wait_for_round(tmp_path, 2, process)
+    process.kill()
+    process.wait()
+
+    (tmp_path / "ideas" / "own.py").write_text(OWN + "# changed\n")
+    then, now = (hashlib.sha256(each.encode()).hexdigest()[:12] for each in (OWN, OWN + "# changed\n"))
+    for arguments in (["ideas/long.yaml"], ["--resume", "long"]):
+        code, _, err = run_in_process(*arguments)
+        assert (code, len(err.splitlines())) == (2, 1)
+        assert then in err
+        assert now in err
+    (tmp_path / "ideas" / "own.py").unlink()
+    done = call("--resume", "long", cwd=tmp_path)
+    line = 1 + OWN.splitlines().index("        return fleet.no_such_thing")
+    assert done.returncode == 1
+    assert f"failed: own.py:{line}: AttributeError: 'Fleet' object has no attribute 'no_such_thing'" in done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+
+    client = MlflowClient(default_uri(tmp_path / "hflray_results"))
+    experiment = client.get_experiment_by_name("hflray")
+    assert experiment is not None
+    runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
+    assert [name.partition("λ1-")[2] for name in runs if runs[name].info.status == "FINISHED"]
+    for trial in trials:
+        run = runs[trial.name]
+        assert run.data.tags["reference/scheduler"] == trial.config.scheduling.name
+        path = client.download_artifacts(run.info.run_id, "references/own.py", str(tmp_path))
+        assert Path(path).read_text() == OWN
+        if "Lazy" in trial.name:
+            continue
+        serial = trial.config.training.model_copy(update={"backend": "serial"})
+        (result,) = tmp_path.glob(f"hflray_results/long-*/{trial.name}/result.json")
+        hashes = {e["round"]: e["model_hash"] for e in map(json.loads, result.read_text().splitlines())}
+        records = {r.round: r.model_hash for r in Experiment(trial.config.model_copy(update={"training": serial}))}
+        assert ROUNDS in hashes
+        assert hashes == {n: records[n] for n in hashes}
+    (copy,) = tmp_path.glob("hflray_results/long-*/references/own.py")
+    assert copy.read_text() == OWN
