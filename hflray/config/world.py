@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from hflray.config.base import Section, registered
+from hflray.config.base import Named, Section
 
 
 class AvailabilityConfig(Section):
     """Which devices answer when a round is planned."""
 
-    name: str = Field("always", description="always | bernoulli | markov | diurnal | trace")
+    name: Annotated[str, Named("availability")] = Field(
+        "always", description="always | bernoulli | markov | diurnal | trace"
+    )
     options: dict[str, Any] = Field({}, description="arguments of the class, such as probability of bernoulli")
-
-    @field_validator("name")
-    @classmethod
-    def _is_an_availability(cls, name: str) -> str:
-        return registered("availability", name)
 
 
 class ComputeJitterConfig(Section):
@@ -35,17 +32,12 @@ class ComputeJitterConfig(Section):
 class FadingConfig(Section):
     """How the power gain of the devices' links varies about its mean."""
 
-    name: str = Field("none", description="none | rayleigh | rician")
+    name: Annotated[str, Named("fading")] = Field("none", description="none | rayleigh | rician")
     options: dict[str, Any] = Field({}, description="arguments of the class, such as k_db of rician")
     coherence_s: float | None = Field(
         None, ge=1e-6, le=1e9, description="time after which a factor is drawn anew; null: one for each upload"
     )
     known: bool = Field(False, description="one factor of a link for the whole round, which decisions see")
-
-    @field_validator("name")
-    @classmethod
-    def _is_a_fading(cls, name: str) -> str:
-        return registered("fading", name)
 
     @model_validator(mode="after")
     def _known_for_a_round(self) -> Self:
