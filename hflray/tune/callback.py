@@ -6,6 +6,7 @@ import ctypes
 import errno
 import json
 import math
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -261,12 +262,8 @@ class ResultFile(JsonLoggerCallback):  # type: ignore[misc]
             return
         trial.init_local_path()
         self.update_config(trial, trial.config)
-        try:
-            path.open("r+b").close()
-        except FileNotFoundError:
-            pass
-        except PermissionError:  # the journal has all rounds, so that this file stops nothing
-            path.replace(path.with_name(DAMAGED + path.name))
+        if path.exists() and not os.access(path, os.R_OK | os.W_OK):
+            path.replace(path.with_name(DAMAGED + path.name))  # the journal has all rounds, so that it stops nothing
 
     @_ends_the_sweep
     def log_trial_result(self, iteration: int, trial: Any, result: dict[str, Any]) -> None:
