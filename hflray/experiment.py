@@ -26,7 +26,7 @@ from hflray.config import MUTABLE, ExperimentConfig, changed_settings
 from hflray.cost import PollCost, RoundCost, Workload, round_cost
 from hflray.errors import ConfigError, DivergedError
 from hflray.grouping import group_devices
-from hflray.models import build, init_vector, size_bits
+from hflray.models import BITS_PER_PARAMETER, initial_vector, is_papers
 from hflray.problem import Problem
 from hflray.record import RoundRecord
 from hflray.scenario import Scenario
@@ -47,6 +47,7 @@ from hflray.training.backend import Backend
 from hflray.training.hierarchy import Hierarchy
 from hflray.training.local import LocalJob
 from hflray.training.serial import Losses
+from hflray.training.tryout import try_network
 from hflray.world import Outlook, World
 
 log = logging.getLogger(__name__)
@@ -117,9 +118,10 @@ class Experiment:
         samples = self.scenario.fleet.samples
         self.backend = Backend(config, self.problem, samples, cpus, gpus, settled, keep_actors)
         self._config = config.model_copy(update={"training": self.backend.training})
-        model = build(self.problem)
-        self.global_model = init_vector(model, stream(config.seed, "model"))
-        self.work = Workload.of(config, size_bits(model))
+        if not is_papers(self.problem):
+            try_network(self.problem, config.training, config.seed, self.scenario.device_data())
+        self.global_model = initial_vector(self.problem, config.seed)
+        self.work = Workload.of(config, BITS_PER_PARAMETER * len(self.global_model))
         self.allocate = partial(allocate_round, method=config.allocation.method, coupling=config.allocation.coupling)
         self.assigner = configured_assigner(config)
         self.edge_rule = EdgeRule(**config.clock.edge.model_dump())
@@ -397,7 +399,7 @@ class Experiment:
             self.config,
             self.scenario,
             self.work,
-            self._scheduler_class.auxiliary,
+            self.config.scheduling.auxiliary or self._scheduler_class.auxiliary,
             lambda problem, data, vector: self.hierarchy.train_each(self.job(problem, "clustering"), data, vector),
         )
         self.clusters, self.clustering = grouping.clusters, grouping.bill

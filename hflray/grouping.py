@@ -18,7 +18,7 @@ from hflray.config import ExperimentConfig
 from hflray.cost import Workload
 from hflray.data import preprocess
 from hflray.data.partition import majority_classes
-from hflray.models import build, init_vector, mini_problem, size_bits
+from hflray.models import BITS_PER_PARAMETER, auxiliary_problem, initial_vector
 from hflray.problem import Problem
 from hflray.scenario import Scenario
 from hflray.scheduling import cluster_devices, clustering_cost
@@ -51,22 +51,22 @@ def group_devices(
         config: the experiment's configuration.
         scenario: the experiment's data and fleet.
         work: the workload of the experiment's rounds.
-        auxiliary: the model to train. ``mini`` is the mini model; any other value stands for the global model's
-            architecture and initial weights (Algorithm 3, line 2).
+        auxiliary: the model to train, as in ``scheduling.auxiliary``. ``global`` also has the global model's initial
+            weights (Algorithm 3, line 2).
         train_each: trains the model, see `TrainEach`.
     """
     dataset = scenario.dataset
-    if auxiliary == "mini":
-        inputs = preprocess(dataset.x_train, config.data.preprocess, stream(config.seed, "mini-inputs"))
-        problem = mini_problem(Problem.of(dataset, config))
-        module = build(problem)
-        vector, bits = init_vector(module, stream(config.seed, "mini-model")), float(size_bits(module))
-        trained = train_each(problem, scenario.device_data(inputs), vector)
+    learned = Problem.of(dataset, config)
+    problem = auxiliary_problem(learned, auxiliary)
+    if problem == learned:
+        vector, bits = initial_vector(problem, config.seed), work.model_bits
     else:
-        problem = Problem.of(dataset, config)
-        module = build(problem)
-        vector, bits = init_vector(module, stream(config.seed, "model")), work.model_bits
-        trained = train_each(problem, scenario.device_data(), vector)
+        vector = initial_vector(problem, config.seed, "mini-model")
+        bits = float(BITS_PER_PARAMETER * len(vector))
+    inputs = None
+    if problem.input_shape != learned.input_shape:
+        inputs = preprocess(dataset.x_train, config.data.preprocess, stream(config.seed, "mini-inputs"))
+    trained = train_each(problem, scenario.device_data(inputs), vector)
     count = config.scheduling.num_clusters or dataset.num_classes
     clusters = cluster_devices(trained, count, config.seed)
     truth = majority_classes(scenario.parts, dataset.y_train, dataset.num_classes)

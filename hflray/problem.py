@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 if TYPE_CHECKING:
     from hflray.config import ExperimentConfig, Kind
@@ -54,6 +54,8 @@ class Problem:
         kind: the kind of problem.
         model: the network.
         loss: the name of the loss in `hflray.losses`; empty: the one of the kind.
+        buffers: whether the network's floating buffers travel with its weights and are averaged, see
+            `hflray.models.vector`.
     """
 
     input_shape: tuple[int, ...]
@@ -61,6 +63,7 @@ class Problem:
     kind: Kind = "classification"
     model: ModelSpec = field(default_factory=ModelSpec)
     loss: str = ""
+    buffers: Literal["average", "local"] = "average"
 
     def __post_init__(self) -> None:
         if not self.loss:
@@ -87,8 +90,9 @@ class Problem:
         return asdict(self)
 
     def configured(self, config: ExperimentConfig) -> Self:
-        """Return the problem of another experiment on the same data."""
-        return self
+        """Return the problem of an experiment's configuration on the same data."""
+        model = ModelSpec.of(config.model.name, config.model.options)
+        return replace(self, model=model, buffers=config.training.buffers)
 
     @property
     def measured_as(self) -> list[Any]:
@@ -97,6 +101,6 @@ class Problem:
         The paper's network has the key of hflray 0.1, whose measurements therefore stay valid.
         """
         shapes = [*self.input_shape, self.num_outputs]
-        if self == type(self)(self.input_shape, self.num_outputs):
+        if replace(self, buffers="average") == type(self)(self.input_shape, self.num_outputs):
             return shapes
         return [*shapes, self.kind, self.model.name, self.model.options_json, self.loss]

@@ -1,5 +1,5 @@
-"""The names of schedulers, assigners, data sets, partitions, parts of the world and trackers (sinks), and their
-implementations.
+"""The names of schedulers, assigners, data sets, partitions, networks, parts of the world and trackers (sinks), and
+their implementations.
 
 The built-in table holds strings, so that resolving a name imports only its own module. Other packages add names through
 entry points of the groups in `GROUPS`. Built-in names cannot be replaced. Wherever a name is accepted, a reference to a
@@ -20,13 +20,14 @@ from typing import Any, Literal
 from hflray import references
 from hflray.errors import ConfigError, nearest
 
-Kind = Literal["scheduler", "assigner", "dataset", "partition", "availability", "fading", "sink"]
+Kind = Literal["scheduler", "assigner", "dataset", "partition", "model", "availability", "fading", "sink"]
 
 GROUPS: dict[Kind, str] = {
     "scheduler": "hflray.schedulers",
     "assigner": "hflray.assigners",
     "dataset": "hflray.datasets",
     "partition": "hflray.partitions",
+    "model": "hflray.models",
     "availability": "hflray.availabilities",
     "fading": "hflray.fadings",
     "sink": "hflray.sinks",
@@ -83,6 +84,15 @@ BUILTIN: dict[Kind, dict[str, str]] = {
         "rayleigh": "hflray.world.fading:Rayleigh",
         "rician": "hflray.world.fading:Rician",
     },
+    "model": {
+        "paper_cnn": "hflray.models.paper:HflCnn",
+        "mini": "hflray.models.paper:MiniCnn",
+        "mlp": "hflray.models.simple:Mlp",
+        "logistic": "hflray.models.simple:logistic",
+        "resnet8": "hflray.models.resnet:ResNet8",
+        "gru": "hflray.models.gru:Gru",
+        "torchvision:": "hflray.models.vision:torchvision_model",
+    },
     "sink": {
         "mlflow": "hflray.tracking.mlflow:MLflowSink",
         "csv": "hflray.tracking.csv:CSVSink",
@@ -97,7 +107,11 @@ METHODS: dict[Kind, tuple[str, ...]] = {
     "sink": ("open", "rounds", "end"),
 }
 # The arguments with which a class or function of a kind is called, by position; all others are options, by name.
-ARGUMENTS: dict[Kind, tuple[str, ...]] = {"dataset": ("root",), "sink": ("place",)}
+ARGUMENTS: dict[Kind, tuple[str, ...]] = {
+    "dataset": ("root",),
+    "model": ("input_shape", "num_outputs"),
+    "sink": ("place",),
+}
 
 _ADDED: dict[tuple[Kind, str], Any] = {}  # what `register` has added in this process
 

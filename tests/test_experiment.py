@@ -13,7 +13,7 @@ from hflray import metrics
 from hflray.assignment import build_assigner
 from hflray.config import load_config
 from hflray.cost import round_cost
-from hflray.errors import ConfigError, DivergedError, InfeasibleError
+from hflray.errors import ConfigError, DataError, DivergedError, HflrayError, InfeasibleError
 from hflray.experiment import Experiment
 from hflray.training.hierarchy import SerialHierarchy
 from tests.conftest import small_config
@@ -491,3 +491,28 @@ def test_a_limit_that_nobody_passes_changes_no_bit() -> None:
     assert limited.model_hash == plain.model_hash
     assert limited.cost.objective == pytest.approx(plain.cost.objective, rel=1e-12)
     assert limited.metrics()[metrics.ROUND_DISCARDED] == 0
+
+
+@pytest.mark.parametrize(
+    "model, parameters",
+    [("model.name=logistic", 7850), ("model={name: mlp, options: {hidden: [32], dropout: 0.2}}", 25_450)],
+)
+def test_another_network_is_trained_billed_and_resumed_bit_for_bit(model: str, parameters: int) -> None:
+    config = small_config(model, "scheduling.name=ikc", "max_rounds=2")
+    whole, part = Experiment(config), Experiment(config)
+    assert whole.work.model_bits == 32 * parameters  # z follows from what is sent
+    hashes = [record.model_hash for record in whole]
+    part.run_round()
+    resumed = Experiment(config)
+    resumed.load_state_dict(part.state_dict())
+    assert resumed.run_round().model_hash == hashes[1]
+    assert resumed.config.training.kernel == "channels_last"  # native knows the paper's networks only
+    with pytest.raises(ConfigError, match=r"model.name: the saved state was made with 'mlp'|model.name: .*'logistic'"):
+        Experiment(small_config("scheduling.name=ikc", "max_rounds=2")).load_state_dict(part.state_dict())
+
+
+def test_a_network_that_does_not_fit_the_data_is_refused_when_the_experiment_is_made() -> None:
+    with pytest.raises(DataError, match="'gru' reads windows of tokens"):
+        Experiment(small_config("model.name=gru"))
+    with pytest.raises(HflrayError, match=r"training.kernel: 'native' knows the paper's networks, and model.name"):
+        Experiment(small_config("model.name=mlp", "training.kernel=native")).resolve()

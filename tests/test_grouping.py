@@ -16,7 +16,7 @@ from hflray.seeding import stream
 from tests.conftest import small_config
 
 
-@pytest.mark.parametrize("auxiliary, shape", [("mini", (1, 10, 10)), ("full", None)])
+@pytest.mark.parametrize("auxiliary, shape", [("mini", (1, 10, 10)), ("global", None)])
 def test_the_auxiliary_model_is_trained_and_billed(auxiliary: str, shape: tuple[int, int, int] | None) -> None:
     config = small_config()
     scenario = Experiment(config).scenario

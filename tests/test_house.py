@@ -46,7 +46,7 @@ WITHIN_A_ROW = {
     *(("experiment", unit) for unit in ("grouping", "record", "scenario")),
     ("grouping", "scenario"),
     *(("rl", unit) for unit in ("checkpoint", "study")),
-    ("models", "problem"),
+    *(("models", unit) for unit in ("data", "problem")),
     ("problem", "data"),
     ("scheduling", "assignment"),
     *((unit, "errors") for unit in ("registry", "references", "seeding", "metrics", "seal", "terminal")),

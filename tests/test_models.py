@@ -14,6 +14,7 @@ from hflray.errors import ConfigError, DataError, HflrayError
 from hflray.models import (
     HflCnn,
     MiniCnn,
+    auxiliary_problem,
     build_model,
     init_vector,
     load_vector,
@@ -22,6 +23,7 @@ from hflray.models import (
     size_kb,
     to_vector,
 )
+from hflray.problem import ModelSpec, Problem
 
 
 @pytest.mark.parametrize(
@@ -71,7 +73,7 @@ def test_pooling_before_relu_changes_no_number():
 
 
 def test_the_mini_model_returns_logits_worked_out_by_hand():
-    model = MiniCnn(2)
+    model = MiniCnn((1, 10, 10), 2)
     load_vector(model, np.zeros(num_parameters(model), np.float32))
     with torch.no_grad():
         model.conv.weight[0, 0] = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
@@ -155,3 +157,17 @@ def test_images_that_make_a_huge_model_are_refused_before_it_is_built():
         DataError, match=r"the images are 6000×6000, .* parameters; accepted: at most 250,000,000; shrink"
     ):
         build_model("hfl", (1, 6000, 6000), 10)
+
+
+@pytest.mark.parametrize(
+    "name, shape, kind, expected",
+    [
+        ("mini", (3, 32, 32), "classification", Problem((1, 10, 10), 10, model=ModelSpec("mini"))),
+        ("mini", (30,), "classification", Problem((30,), 10, model=ModelSpec.of("mlp", {"hidden": [16]}))),
+        ("global", (30,), "classification", Problem((30,), 10, model=ModelSpec("logistic"))),
+        ("mlp", (3, 32, 32), "classification", Problem((3, 32, 32), 10, model=ModelSpec("mlp"))),
+    ],
+)
+def test_the_auxiliary_network_follows_from_the_data(name, shape, kind, expected):
+    problem = Problem(shape, 10, kind, model=ModelSpec("logistic"))
+    assert auxiliary_problem(problem, name) == expected

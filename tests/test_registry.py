@@ -51,6 +51,7 @@ def test_built_in_names_are_registered():
         "ucb",
         "energy_aware",
         "importance",
+        "joint_cost",
         "oort",
     }
     assert set(registry.names("scheduler")) == {"fedavg", "ikc", "vkc"} | seeing

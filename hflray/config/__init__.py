@@ -21,6 +21,7 @@ from hflray.config.experiment import CheckpointConfig, ExperimentConfig, Trackin
 from hflray.config.explanations import explain, validate
 from hflray.config.files import flatten, load_config, parse_yaml, read_mapping, set_dotted, split_override, to_yaml
 from hflray.config.learning import LearningConfig, TeacherConfig
+from hflray.config.model import ModelConfig
 from hflray.config.pinning import named_settings, pin_settings, pin_sweep, references_in, refuse_unpinned
 from hflray.config.system import BITS_PER_KB, CostConfig, FleetConfig, dbm_to_w
 from hflray.config.training import MUTABLE, DataConfig, Kind, TrainingConfig
@@ -43,6 +44,7 @@ __all__ = [
     "IntRange",
     "Kind",
     "LearningConfig",
+    "ModelConfig",
     "Named",
     "Range",
     "SchedulingConfig",

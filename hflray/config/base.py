@@ -35,17 +35,20 @@ class Named:
     Attributes:
         kind: the kind of the registry.
         endings: endings of paths that the setting accepts as well, such as ``.npz``.
+        keywords: further words that the setting accepts, such as ``global``.
     """
 
     kind: registry.Kind
     endings: tuple[str, ...] = ()
+    keywords: tuple[str, ...] = ()
 
     def accepts(self, value: Any) -> Any:
         """Return a name, or a tuple of names, with the hash in each reference. Raises ValueError: one is unknown."""
         if isinstance(value, tuple):
             return tuple(self.accepts(name) for name in value)
-        is_path = not isinstance(value, str) or value.endswith(self.endings or ("\0",))
-        return value if is_path else registered(self.kind, value)
+        if not isinstance(value, str) or value in self.keywords or value.endswith(self.endings or ("\0",)):
+            return value
+        return registered(self.kind, value)
 
 
 def registered(kind: registry.Kind, name: str) -> str:

@@ -29,6 +29,12 @@ class SchedulingConfig(Section):
     )
     num_scheduled: int = Field(50, ge=1, description="H, the devices that train in a round")
     num_clusters: int | None = Field(10, ge=1, description="K; null: the number of classes of the data")
+    auxiliary: Annotated[str | None, Named("model", keywords=("global",))] = Field(
+        None,
+        description="network that ikc and vkc train on every device for the clustering: mini (IKC's small one: for "
+        "images the paper's, otherwise an mlp or gru of 16 numbers), global (the network itself), or a model's name; "
+        "null: mini for ikc, global for vkc",
+    )
     clustering_bill: ClusteringBillConfig = ClusteringBillConfig()
     options: dict[str, Any] = Field({}, description="further arguments of the scheduler")
 

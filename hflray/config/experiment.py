@@ -10,6 +10,7 @@ from hflray.config.base import Named, Section
 from hflray.config.clock import ClockConfig
 from hflray.config.decisions import AllocationConfig, AssignmentConfig, SchedulingConfig
 from hflray.config.learning import LearningConfig
+from hflray.config.model import ModelConfig
 from hflray.config.system import CostConfig, FleetConfig
 from hflray.config.training import DataConfig, TrainingConfig
 from hflray.config.world import WorldConfig
@@ -50,6 +51,7 @@ class ExperimentConfig(Section):
         None, gt=0, le=1, description="test accuracy at which the run stops; null: run max_rounds"
     )
     data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
     fleet: FleetConfig = FleetConfig()
     cost: CostConfig = CostConfig()
     scheduling: SchedulingConfig = SchedulingConfig()

@@ -50,6 +50,12 @@ class TrainingConfig(Section):
         "epoch",
         description="epoch: one pass of mini-batches; full_batch: equation (1) as written; step: one mini-batch",
     )
+    buffers: Literal["average", "local"] = Field(
+        "average",
+        description="floating buffers of the network, such as BatchNorm's statistics; average: they are sent and "
+        "averaged like weights; local: normalisation layers use the statistics of the batch at hand and keep "
+        "none",
+    )
     precision: Literal["float32", "bf16", "tf32"] = Field(
         "float32",
         description="arithmetic of local training; bf16: layers in bfloat16, weights and sums in float32; tf32: "

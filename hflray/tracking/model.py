@@ -40,9 +40,10 @@ class FinalModel:
         from hflray import checkpoint  # imported here because torch takes a second to import
         from hflray.models import build, load_vector
 
-        module = build(self.problem)
         with self.saved() as folder:
-            load_vector(module, checkpoint.load(Path(folder) / "state")["global_model"])
+            state = checkpoint.load(Path(folder) / "state")
+        module = build(self.problem, state["config"]["seed"])
+        load_vector(module, state["global_model"])
         return module.eval()
 
     def example(self) -> NDArray[np.float32]:

@@ -118,9 +118,9 @@ class DeviceWorker:
 class EdgeWorker:
     """Adds the partial sums of an edge's devices: the paper's edge aggregation (equation 2)."""
 
-    def aggregate(self, samples: int, bits: int, *partial_sums: SumVector) -> FloatVector:
+    def aggregate(self, samples: int, bits: int, statistics: int, *partial_sums: SumVector) -> FloatVector:
         """Return the edge model of the next edge iteration, (P,) float32."""
-        return mean(self.total(*partial_sums), samples, bits)
+        return mean(self.total(*partial_sums), samples, bits, statistics)
 
     def total(self, *partial_sums: SumVector) -> SumVector:
         """Return the exact sum of the partial sums, (P,) int64.

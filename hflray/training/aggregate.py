@@ -17,6 +17,9 @@ SumVector = NDArray[np.int64]
 
 MAX_WEIGHT_BITS = 10
 MAX_WEIGHT = float(2**MAX_WEIGHT_BITS)  # a healthy network's weights are below 10
+# Statistics, such as BatchNorm's variances, follow the data and may be large: they get 14 binary places fewer.
+MAX_STATISTIC_BITS = 24
+MAX_STATISTIC = float(2**MAX_STATISTIC_BITS)
 
 
 def fraction_bits(total_samples: int) -> int:
@@ -27,21 +30,39 @@ def fraction_bits(total_samples: int) -> int:
     return 62 - MAX_WEIGHT_BITS - int(total_samples).bit_length()
 
 
-def weighted(vector: FloatVector, samples: int, bits: int) -> SumVector:
+def weighted(vector: FloatVector, samples: int, bits: int, statistics: int = 0) -> SumVector:
     """Return ``samples × vector`` in fixed point with `bits` binary places, (P,) int64.
 
+    Args:
+        vector: what a device has trained, (P,).
+        samples: D_n of the device.
+        bits: the binary places of weights, see `fraction_bits`.
+        statistics: how many numbers at the vector's end are statistics, with a scale of their own.
+
     Raises:
-        DivergedError: a weight is not finite, or exceeds `MAX_WEIGHT`.
+        DivergedError: a weight is not finite or exceeds `MAX_WEIGHT`, or a statistic exceeds `MAX_STATISTIC`.
     """
-    largest = float(np.abs(vector).max(initial=0.0))  # NaN if any is NaN
-    if not largest <= MAX_WEIGHT:
-        defect = "not finite" if not np.isfinite(largest) else f"as large as {largest:.3g}"
-        raise DivergedError(f"the trained weights are {defect}; lower training.learning_rate")
-    fixed = np.rint(np.ldexp(vector.astype(np.float64), bits)).astype(np.int64)
+    end = len(vector) - statistics
+    for part, noun, limit in ((vector[:end], "weights", MAX_WEIGHT), (vector[end:], "statistics", MAX_STATISTIC)):
+        largest = float(np.abs(part).max(initial=0.0))  # NaN if any is NaN
+        if not largest <= limit:
+            defect = "not finite" if not np.isfinite(largest) else f"as large as {largest:.3g}"
+            raise DivergedError(f"the trained {noun} are {defect}; lower training.learning_rate")
+    fixed = np.rint(np.ldexp(vector.astype(np.float64), _places(len(vector), bits, statistics))).astype(np.int64)
     fixed *= samples
     return fixed
 
 
-def mean(total: SumVector, samples: int, bits: int) -> FloatVector:
-    """Return the weighted mean, (P,) float32, from a fixed-point sum over `samples` samples."""
-    return np.asarray(np.ldexp(total.astype(np.float64) / samples, -bits), dtype=np.float32)
+def mean(total: SumVector, samples: int, bits: int, statistics: int = 0) -> FloatVector:
+    """Return the weighted mean, (P,) float32, from a fixed-point sum over `samples` samples; see `weighted`."""
+    places = _places(len(total), bits, statistics)
+    return np.asarray(np.ldexp(total.astype(np.float64) / samples, np.negative(places)), dtype=np.float32)
+
+
+def _places(size: int, bits: int, statistics: int) -> int | NDArray[np.int32]:
+    """Return the binary places of each of `size` numbers, or one number for all."""
+    if not statistics:
+        return bits
+    places = np.full(size, bits, dtype=np.int32)
+    places[size - statistics :] -= MAX_STATISTIC_BITS - MAX_WEIGHT_BITS
+    return places

@@ -30,9 +30,9 @@ from hflray.checksum import checked, stamped
 from hflray.config import TrainingConfig
 from hflray.errors import HflrayError
 from hflray.files import write
-from hflray.models import build, init_vector
+from hflray.models import build, init_vector, is_papers, to_vector
 from hflray.problem import Problem
-from hflray.training.kernels import Kernel, KernelName, Precision, build_kernel
+from hflray.training.kernels import Kernel, KernelName, Precision, build_kernel, suitable
 from hflray.training.machine import available_cpus, cache_folder, cpu_model, quiet_heap
 from hflray.training.native import compiler, library
 
@@ -63,21 +63,32 @@ def resolve(
     if config.device != "cpu":
         config = config.model_copy(update=_on_gpu(config, gpus))
     if config.kernel == "native":
+        if "native" not in suitable(problem):
+            raise HflrayError(
+                f"training.kernel: 'native' knows the paper's networks, and model.name is {problem.model.name!r}; "
+                "set it to auto"
+            )
         library()  # a failure here has a plain message; in an actor it would not
     if config.kernel != "auto" and config.threads is not None:
         return config
-    kernel: KernelName = fixed_kernel() if config.kernel == "auto" else config.kernel
+    kernel: KernelName = fixed_kernel(problem) if config.kernel == "auto" else config.kernel
     threads = config.threads or 1
     if config.autotune and passes_per_round >= WORTH_MEASURING and kernel not in ("compiled", "batched"):
-        kernels: Sequence[KernelName] = ("eager", "channels_last", "native") if config.kernel == "auto" else (kernel,)
+        kernels: Sequence[KernelName] = suitable(problem) if config.kernel == "auto" else (kernel,)
         counts = [1, len(available_cpus())] if config.threads is None else [config.threads]
         batch = min(config.batch_size, MAX_BATCH)
         kernel, threads = choose(kernels, sorted(set(counts)), problem, batch, config.precision)
     return config.model_copy(update={"kernel": kernel, "threads": threads})
 
 
-def fixed_kernel() -> KernelName:
-    """Return the kernel that is used without a measurement: ``native`` if it can be built here (in a second, once)."""
+def fixed_kernel(problem: Problem | None = None) -> KernelName:
+    """Return the kernel that is used without a measurement; without a problem, for the paper's network.
+
+    That is ``native`` where it serves and can be built here (in a second, once), or else ``channels_last`` for images.
+    """
+    choices = suitable(problem) if problem is not None else ("native",)
+    if choices[-1] != "native":
+        return choices[-1]
     try:
         library()
     except HflrayError as error:
@@ -170,7 +181,7 @@ def sample_kernel(name: KernelName, problem: Problem, batch_size: int, precision
     rng = np.random.default_rng(0)
     module = build(problem)
     kernel = build_kernel(name, module, problem, 0.01, batch_size, precision)
-    kernel.load(init_vector(module, rng))
+    kernel.load(init_vector(module, rng) if is_papers(problem) else to_vector(module))
     images = rng.standard_normal((4 * batch_size, *problem.input_shape), dtype=np.float32)
     kernel.hold(torch.from_numpy(images), torch.from_numpy(rng.integers(0, problem.num_outputs, 4 * batch_size)))
     kernel.step(np.arange(batch_size))

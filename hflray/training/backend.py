@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hflray.config import ExperimentConfig, TrainingConfig
 from hflray.problem import Problem
-from hflray.training.autotune import resolve
+from hflray.training.autotune import fixed_kernel, resolve
 from hflray.training.hierarchy import Hierarchy, RayHierarchy, SerialHierarchy
 from hflray.training.local import DeviceData, LocalJob
 from hflray.training.plan import PoolSize, pool_size
@@ -106,15 +106,18 @@ class Backend:
         assert training.kernel != "auto"
         assert training.threads is not None
         assert training.device != "auto"
+        problem, kernel = problem or self._problem, training.kernel
+        if problem != self._problem and kernel == "native":
+            kernel = fixed_kernel(problem)  # the kernel knows the experiment's network, and not every auxiliary one
         return LocalJob(
-            problem=problem or self._problem,
+            problem=problem,
             seed=self._config.seed,
             stream=stream_name,
             local_iterations=training.local_iterations,
             batch_size=training.batch_size,
             learning_rate=training.learning_rate,
             local_iteration=training.local_iteration,
-            kernel=training.kernel,
+            kernel=kernel,
             precision=training.precision,
             threads=training.threads,
             device=training.device,

@@ -95,8 +95,10 @@ class BatchedTrainer:
         on_gpu = self._device.type == "cuda"
         if on_gpu:
             torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
-        self._module = module.to(self._device)
-        self._shapes = {name: parameter.shape for name, parameter in module.named_parameters()}
+        self._module = module.to(self._device).train()
+        self._shapes = {
+            name: parameter.shape for name, parameter in module.named_parameters() if parameter.requires_grad
+        }
         self._loss = loss
         self._gradient = vmap(grad(self._mean_loss))
         self._graph = graph if on_gpu else False
@@ -149,8 +151,10 @@ class BatchedTrainer:
 
     def logits(self, images: Tensor) -> Tensor:
         """Return the outputs (n, num_outputs) for normalised inputs, on the CPU."""
+        self._module.eval()
         with torch.no_grad(), self._precision():
             scores: Tensor = self._module(images.to(self._device))
+        self._module.train()
         return scores.float().cpu()
 
     def _fit(self, starts: Sequence[FloatVector], batches: Sequence[Batches]) -> list[FloatVector]:

@@ -21,7 +21,15 @@ from hflray.training.aggregate import FloatVector, SumVector
 from hflray.training.local import EVALUATION_BATCH, DeviceData, EdgeTask, LocalJob
 from hflray.training.plan import RoundPlan, balance, plan_round
 from hflray.training.pool import ActorPool, pool_of
-from hflray.training.serial import Losses, SerialHierarchy, cloud_aggregate, everyone, record_losses, summarise
+from hflray.training.serial import (
+    Losses,
+    SerialHierarchy,
+    cloud_aggregate,
+    everyone,
+    record_losses,
+    statistics_of,
+    summarise,
+)
 from hflray.training.start import last_line, start_ray
 
 __all__ = ["Hierarchy", "RayHierarchy", "SerialHierarchy", "cloud_aggregate", "start_ray", "summarise"]
@@ -102,6 +110,7 @@ class RayHierarchy:
         self._edge_iterations, self._keep = edge_iterations, keep
         self._idle = True  # no call is under way, and the last one did not fail
         self._samples, self._test_count = np.diff(data.offsets), len(data.y_test)
+        self._statistics = statistics_of(job)
         make = pool_of if keep else ActorPool
         edges = edge_actors(num_edges, num_actors)
         self.pool = make(job, ray.put(data), num_actors, cpus_per_actor, edges, gpus_per_actor)
@@ -123,7 +132,8 @@ class RayHierarchy:
             plan = plan_round(self._samples, devices, assignment, len(self.pool.devices), present)
             return self._edge_sums(round_index, model, plan, losses), plan
 
-        return cloud_aggregate(*self._with_recovery(f"round {round_index}", attempt), round_index, model)
+        sums, plan = self._with_recovery(f"round {round_index}", attempt)
+        return cloud_aggregate(sums, plan, round_index, model, self._statistics)
 
     def losses(self, model: FloatVector, devices: NDArray[np.intp]) -> NDArray[np.float64]:
         """See `Hierarchy.losses`."""
@@ -172,7 +182,9 @@ class RayHierarchy:
                 if q == last[m]:
                     models[m] = edge.total.remote(*sums)
                 else:
-                    models[m] = edge.aggregate.remote(iteration.edge_samples[m], plan.fraction_bits, *sums)
+                    models[m] = edge.aggregate.remote(
+                        iteration.edge_samples[m], plan.fraction_bits, self._statistics, *sums
+                    )
         sums = list(ray.get(list(models.values())))
         for (ending, _), rows in zip(measured, ray.get([ref for _, ref in measured]), strict=True):
             assert losses is not None

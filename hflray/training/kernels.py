@@ -16,12 +16,27 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hflray.losses import Loss, find_loss
+from hflray.models import is_papers, kept_at_home, trained, travelling
 from hflray.problem import Problem
 from hflray.training.aggregate import FloatVector
 from hflray.training.native import NativeKernel
 
 KernelName = Literal["eager", "channels_last", "compiled", "native", "batched"]  # batched: hflray.training.batched
 Precision = Literal["float32", "bf16", "tf32"]  # tf32: the batched kernel on GPUs only
+
+
+IMAGES_DIM = 4  # of a batch of images (n, channels, height, width)
+
+
+def suitable(problem: Problem) -> tuple[KernelName, ...]:
+    """Return the kernels among which the fastest one is chosen on a CPU, in the order in which they are measured.
+
+    `native` knows the paper's networks and cross-entropy; `channels_last` is a layout of images.
+    """
+    papers = is_papers(problem) and problem.loss == "cross_entropy"
+    names: list[KernelName] = ["eager"]
+    names += ["channels_last"] if len(problem.input_shape) == IMAGES_DIM - 1 else []
+    return (*names, "native") if papers else tuple(names)
 
 
 class Kernel(Protocol):
@@ -59,12 +74,13 @@ class ModuleKernel:
         self._format = torch.channels_last if channels_last else torch.contiguous_format
         # The call is ignored because torch's stubs have no overload for a memory format that is a variable.
         self._module: torch.nn.Module = module.to(memory_format=self._format)  # type: ignore[call-overload]
-        self._parameters: list[Tensor] = list(module.parameters())
-        self._flat = torch.empty(sum(parameter.numel() for parameter in self._parameters))
-        sizes = [parameter.numel() for parameter in self._parameters]
+        self._parameters, self._travelling = trained(module), travelling(module)
+        self._home = [(buffer, buffer.clone()) for buffer in kept_at_home(module)]
+        sizes = [tensor.numel() for tensor in self._travelling]
+        self._flat = torch.empty(sum(sizes))
         self._parts = [
-            part.view(parameter.shape)
-            for part, parameter in zip(torch.split(self._flat, sizes), self._parameters, strict=True)
+            part.view(tensor.shape)
+            for part, tensor in zip(torch.split(self._flat, sizes), self._travelling, strict=True)
         ]
         self._loss, self._rate, self._bf16 = loss, learning_rate, bf16
         # Only whole batches run compiled. The last batch of an epoch has a different length on every device, and each
@@ -76,34 +92,47 @@ class ModuleKernel:
         """See `Kernel.load`."""
         self._flat.numpy()[:] = vector
         with torch.no_grad():
-            torch._foreach_copy_(self._parameters, self._parts)
+            torch._foreach_copy_(self._travelling, self._parts)
+            for buffer, first in self._home:
+                buffer.copy_(first)
 
     def vector(self) -> FloatVector:
         """See `Kernel.vector`."""
         with torch.no_grad():
-            torch._foreach_copy_(self._parts, self._parameters)
+            torch._foreach_copy_(self._parts, self._travelling)
         return self._flat.numpy().copy()
 
     def hold(self, x: Tensor, y: Tensor) -> None:
         """See `Kernel.hold`."""
-        self._x, self._y = x.contiguous(memory_format=self._format), y
+        self._x, self._y = self._arranged(x), y
 
     def step(self, batch: NDArray[np.int64]) -> None:
         """See `Kernel.step`."""
         positions = torch.from_numpy(batch)
+        if not self._module.training:
+            self._module.train()
         run = self._fast if len(batch) == self._compiled_length else self._module
         with self._precision():
             scores = run(self._x[positions])
         loss = self._loss(scores.float(), self._y[positions])
-        gradients = torch.autograd.grad(loss, self._parameters)
+        gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
+        parameters = self._parameters
+        if any(gradient is None for gradient in gradients):  # a parameter that this batch does not use
+            used = [pair for pair in zip(parameters, gradients, strict=True) if pair[1] is not None]
+            parameters, gradients = map(list, zip(*used, strict=True))
         with torch.no_grad():
-            torch._foreach_add_(self._parameters, gradients, alpha=-self._rate)
+            torch._foreach_add_(parameters, gradients, alpha=-self._rate)
 
     def logits(self, x: Tensor) -> Tensor:
         """See `Kernel.logits`."""
+        if self._module.training:
+            self._module.eval()
         with torch.no_grad(), self._precision():
-            scores: Tensor = self._module(x.contiguous(memory_format=self._format))
+            scores: Tensor = self._module(self._arranged(x))
             return scores.float()
+
+    def _arranged(self, x: Tensor) -> Tensor:
+        return x.contiguous(memory_format=self._format) if x.dim() == IMAGES_DIM else x.contiguous()
 
     def _precision(self) -> AbstractContextManager[Any]:
         return torch.autocast("cpu", torch.bfloat16) if self._bf16 else nullcontext()

@@ -16,15 +16,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hflray.errors import DivergedError, HflrayError
+from hflray.errors import HflrayError
 from hflray.losses import count_correct, find_loss
-from hflray.models import build
+from hflray.models import build, is_papers, num_statistics, torch_seed
 from hflray.problem import Problem
 from hflray.seeding import stream
 from hflray.training.aggregate import FloatVector, SumVector, weighted
 from hflray.training.batched import BatchedTrainer
 from hflray.training.kernels import Kernel, KernelName, Precision, build_kernel
 from hflray.training.machine import quiet_heap
+from hflray.training.steps import batches_of, error_position, torch_threads
 
 EVALUATION_BATCH = 1000  # fixed: the shards of an evaluation must not depend on the number of actors
 
@@ -109,7 +110,8 @@ class DeviceHost:
     def __init__(self, job: LocalJob, data: DeviceData) -> None:
         self._job, self._data = job, data
         quiet_heap()
-        module, rate = build(job.problem), job.learning_rate
+        module, rate = build(job.problem, job.seed), job.learning_rate
+        self._num_statistics, self._own_draws = num_statistics(module), not is_papers(job.problem)
         self._loss = find_loss(job.problem.loss)
         # This is (x / 255 - mean) / std as one multiplication and one addition.
         std = np.asarray(data.channel_std, dtype=np.float64).reshape(1, -1, 1, 1)
@@ -133,22 +135,23 @@ class DeviceHost:
         """
         position = task.round, task.edge_iteration
         starts = [(model, d) for model, devices in zip(edge_models, task.devices, strict=True) for d in devices]
-        with _torch_threads(self._job.threads):
+        with torch_threads(self._job.threads):
             trained = self._train_all(starts, *position)
             sums = []
             for model, devices in zip(edge_models, task.devices, strict=True):
                 total = np.zeros(len(model), dtype=np.int64)
                 for device in devices:
                     vector = next(trained)
-                    with _error_position(*position, device):
-                        total += weighted(vector, len(self._data.samples_of(device)), task.fraction_bits)
+                    with error_position(*position, device):
+                        samples = len(self._data.samples_of(device))
+                        total += weighted(vector, samples, task.fraction_bits, self._num_statistics)
                 sums.append(total)
         return tuple(sums)
 
     def train_each(self, vector: FloatVector, devices: Sequence[int]) -> NDArray[np.float32]:
         """Train `vector` on each device separately (Algorithm 2); return the models, (len(devices), P)."""
         models = np.empty((len(devices), len(vector)), dtype=np.float32)
-        with _torch_threads(self._job.threads):
+        with torch_threads(self._job.threads):
             for row, trained in enumerate(self._train_all([(vector, device) for device in devices], 0, 0)):
                 models[row] = trained
         return models
@@ -159,15 +162,15 @@ class DeviceHost:
         """Yield the trained model of each (model, device). The batched kernel trains them all at once."""
         if self._batched is None:
             for vector, device in starts:
-                with _error_position(round_index, edge_iteration, device):
+                with error_position(round_index, edge_iteration, device):
                     yield self._fit(vector, device, round_index, edge_iteration)
             return
         batches = []
         for _, device in starts:
-            with _error_position(round_index, edge_iteration, device):
+            with error_position(round_index, edge_iteration, device):
                 index = self._index(device)
                 batches.append([index[batch] for batch in self._order(device, round_index, edge_iteration)])
-        with _error_position(round_index, edge_iteration, *(device for _, device in starts)):
+        with error_position(round_index, edge_iteration, *(device for _, device in starts)):
             yield from self._batched.fit([vector for vector, _ in starts], batches)
 
     def losses(self, devices: Sequence[Sequence[int]], *models: FloatVector) -> NDArray[np.float64]:
@@ -179,11 +182,11 @@ class DeviceHost:
         scorer = self._batched or self._kernel
         assert scorer is not None
         rows = []
-        with torch.no_grad(), _torch_threads(self._job.threads):
+        with torch.no_grad(), torch_threads(self._job.threads):
             for model, group in zip(models, devices, strict=True):
                 scorer.load(model)
                 for device in group:
-                    x, y = self._samples(device)
+                    x, y = self.samples(device)
                     parts = [slice(i, i + EVALUATION_BATCH) for i in range(0, len(y), EVALUATION_BATCH)]
                     each = [self._loss(scorer.logits(x[p]), y[p], reduction="none") for p in parts]
                     loss = torch.cat(each).double().numpy()
@@ -199,7 +202,7 @@ class DeviceHost:
         assert scorer is not None
         scorer.load(vector)
         results = []
-        with torch.no_grad(), _torch_threads(self._job.threads):
+        with torch.no_grad(), torch_threads(self._job.threads):
             for shard in shards:
                 part = slice(shard * EVALUATION_BATCH, (shard + 1) * EVALUATION_BATCH)
                 labels = torch.from_numpy(np.array(self._data.y_test[part]))
@@ -218,12 +221,24 @@ class DeviceHost:
         kernel = self._kernel
         assert kernel is not None
         kernel.load(vector)
-        kernel.hold(*self._samples(device))
-        for batch in self._order(device, round_index, edge_iteration):
-            kernel.step(batch)
+        kernel.hold(*self.samples(device))
+        with self._drawing_alone(device, round_index, edge_iteration):
+            for batch in self._order(device, round_index, edge_iteration):
+                kernel.step(batch)
         return kernel.vector()
 
-    def _samples(self, device: int) -> tuple[torch.Tensor, torch.Tensor]:
+    @contextmanager
+    def _drawing_alone(self, device: int, round_index: int, edge_iteration: int) -> Iterator[None]:
+        """Let random layers such as dropout draw from the device's own stream, whichever host trains the device."""
+        if not self._own_draws:
+            yield
+            return
+        with torch.random.fork_rng(devices=[]):
+            seed = self._job.seed, f"{self._job.stream} of layers"
+            torch.manual_seed(torch_seed(*seed, round_index, edge_iteration, device))
+            yield
+
+    def samples(self, device: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return a device's normalised images and its labels."""
         index = self._index(device)
         return self._normalise(self._data.x[index]), torch.from_numpy(self._data.y[index])
@@ -251,47 +266,4 @@ class DeviceHost:
         if not job.local_iterations:
             return []
         rng = stream(job.seed, job.stream, round_index, edge_iteration, device)
-        return list(_batches(len(self._data.samples_of(device)), job, rng))
-
-
-def _batches(samples: int, job: LocalJob, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
-    """Yield the sample positions of every gradient step of L local iterations."""
-    if job.local_iteration == "full_batch":
-        for _ in range(job.local_iterations):
-            yield np.arange(samples)
-    elif job.local_iteration == "step":
-        order = rng.permutation(samples)
-        size = min(job.batch_size, samples)
-        for step in range(job.local_iterations):
-            yield np.take(order, np.arange(step * size, (step + 1) * size), mode="wrap")
-    else:
-        for _ in range(job.local_iterations):
-            order = rng.permutation(samples)
-            for start in range(0, samples, job.batch_size):
-                yield order[start : start + job.batch_size]
-
-
-@contextmanager
-def _torch_threads(count: int) -> Iterator[None]:
-    """Run the block with `count` torch threads. Their number changes the order of sums, hence the bits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextmanager
-def _error_position(round_index: int, edge_iteration: int, *devices: int) -> Iterator[None]:
-    """Prefix the message of any error in the block with round, edge iteration and device."""
-    device_text = f"device {devices[0]}" if len(devices) == 1 else f"devices {', '.join(map(str, devices))}"
-    position = f"round {round_index}, edge iteration {edge_iteration}, {device_text}"
-    try:
-        yield
-    except DivergedError as error:
-        raise DivergedError(f"{position}: {error}") from error
-    except HflrayError as error:
-        raise HflrayError(f"{position}: {error}") from error
-    except Exception as error:  # a model's forward may raise any type
-        raise HflrayError(f"{position}: {type(error).__name__}: {error}") from error
+        return list(batches_of(len(self._data.samples_of(device)), job, rng))

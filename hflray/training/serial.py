@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hflray.errors import DivergedError
+from hflray.models import build, is_papers, num_statistics
 from hflray.training.aggregate import FloatVector, SumVector, mean
 from hflray.training.local import EVALUATION_BATCH, DeviceData, DeviceHost, EdgeTask, LocalJob
 from hflray.training.plan import RoundPlan, plan_round
@@ -30,7 +31,7 @@ def record_losses(losses: Losses, devices: Iterable[Sequence[int]], rows: NDArra
 
 
 def cloud_aggregate(
-    edge_sums: list[SumVector], plan: RoundPlan, round_index: int, previous: FloatVector
+    edge_sums: list[SumVector], plan: RoundPlan, round_index: int, previous: FloatVector, statistics: int = 0
 ) -> FloatVector:
     """Combine the edges' sums into the global model (equations 3 and 16): Σ D_n δ_n / D, in one exact sum.
 
@@ -38,7 +39,7 @@ def cloud_aggregate(
     """
     if not edge_sums:
         return previous
-    model = mean(np.sum(edge_sums, axis=0, dtype=np.int64), plan.total_samples(), plan.fraction_bits)
+    model = mean(np.sum(edge_sums, axis=0, dtype=np.int64), plan.total_samples(), plan.fraction_bits, statistics)
     if not np.isfinite(model).all():
         raise DivergedError(f"round {round_index}: the global model is not finite; lower training.learning_rate")
     return model
@@ -49,13 +50,18 @@ def summarise(shards: list[tuple[int, float]], samples: int) -> tuple[float, flo
     return sum(correct for correct, _ in shards) / samples, math.fsum(loss for _, loss in shards) / samples
 
 
+def statistics_of(job: LocalJob) -> int:
+    """Return how many numbers at the end of a job's vectors are statistics; see `hflray.training.aggregate`."""
+    return 0 if is_papers(job.problem) else num_statistics(build(job.problem, job.seed))
+
+
 class SerialHierarchy:
     """Algorithm 1 in this process, without Ray."""
 
     def __init__(self, job: LocalJob, data: DeviceData, edge_iterations: int) -> None:
         self._data, self._edge_iterations = data, edge_iterations
         self._samples = np.diff(data.offsets)
-        self._host = DeviceHost(job, data)
+        self._host, self._statistics = DeviceHost(job, data), statistics_of(job)
 
     def train_round(
         self,
@@ -82,8 +88,8 @@ class SerialHierarchy:
             trained = self._host.train(task, *received)
             for m, total in zip(share, trained, strict=True):
                 sums[m] = total
-                models[m] = mean(total, iteration.edge_samples[m], plan.fraction_bits)
-        return cloud_aggregate([sums[m] for m in sorted(sums)], plan, round_index, model)
+                models[m] = mean(total, iteration.edge_samples[m], plan.fraction_bits, self._statistics)
+        return cloud_aggregate([sums[m] for m in sorted(sums)], plan, round_index, model, self._statistics)
 
     def losses(self, model: FloatVector, devices: NDArray[np.intp]) -> NDArray[np.float64]:
         """See `Hierarchy.losses`."""

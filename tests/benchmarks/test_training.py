@@ -19,7 +19,8 @@ import torch
 
 from hflray.models import build_model, init_vector
 from hflray.problem import Problem
-from hflray.training.local import DeviceHost, _torch_threads
+from hflray.training.local import DeviceHost
+from hflray.training.steps import torch_threads
 from tests.benchmarks import training
 from tests.training.test_local import make_data, make_job
 
@@ -101,7 +102,7 @@ def test_the_peers_kernel_in_a_host_gives_the_bits_of_the_peers_step(peers) -> N
     net, orders = common.Net(), iter(host._order(0, 0, 0))
     common.load(net, start)
     optimiser = torch.optim.SGD(net.parameters(), lr=common.LEARNING_RATE)
-    with _torch_threads(1):
+    with torch_threads(1):
         for batch in orders:
             common.step(net, optimiser, torch.from_numpy(x[batch]), torch.from_numpy(y[batch]))
     np.testing.assert_array_equal(trained, common.flat(net))

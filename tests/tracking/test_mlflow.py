@@ -144,7 +144,7 @@ def test_each_run_has_its_own_model_and_the_network_is_traced_once(tmp_path, mon
         network = build_model("hfl", dataset.image_shape, dataset.num_classes)
         vector = init_vector(network, np.random.default_rng(seed))
         load_vector(network, vector)
-        checkpoint.save(tmp_path / f"saved{seed}" / "state", {"global_model": vector})
+        checkpoint.save(tmp_path / f"saved{seed}" / "state", {"global_model": vector, "config": {"seed": 0}})
         logged: list[Path] = []
 
         def log_artifacts(run_id: str, folder: str, name: str, log: list[Path] = logged, seed: int = seed) -> None:

@@ -73,3 +73,20 @@ def test_a_healthy_network_is_far_below_the_largest_weight() -> None:
     assert MAX_WEIGHT == 1024.0  # weights are usually below 10
     # One binary place more for each halving of the samples: 1 sample takes 1 bit, 2 take 2, and 3 take 2.
     assert [fraction_bits(samples) for samples in (1, 2, 3, 4)] == [51, 50, 50, 49]
+
+
+def test_statistics_may_be_larger_than_weights_and_their_sum_is_exact() -> None:
+    """BatchNorm's variance of features of 100 is 10,000: no sign of divergence."""
+    bits = fraction_bits(1000)
+    vectors = [np.array([0.25, 1e4 + device, 1e-3], dtype=np.float32) for device in range(3)]
+    sums = [weighted(vector, 100 * (device + 1), bits, 2) for device, vector in enumerate(vectors)]
+    np.testing.assert_array_equal(sums[0] + (sums[1] + sums[2]), (sums[0] + sums[1]) + sums[2])
+    average = mean(np.sum(sums, axis=0), 600, bits, 2)
+    expected = np.average(np.array(vectors, dtype=np.float64), axis=0, weights=[1, 2, 3])
+    np.testing.assert_allclose(average, expected, rtol=1e-6, atol=1e-7)
+    with pytest.raises(DivergedError, match="the trained weights are as large as 1e"):
+        weighted(vectors[0], 100, bits)  # as weights they would be
+    with pytest.raises(DivergedError, match="the trained statistics are as large as"):
+        weighted(np.array([0, 1e8], dtype=np.float32), 100, bits, 1)
+    with pytest.raises(DivergedError, match="the trained statistics are not finite"):
+        weighted(np.array([0, np.nan], dtype=np.float32), 100, bits, 1)

@@ -17,14 +17,15 @@ import pytest
 import torch
 
 from hflray.errors import DivergedError, HflrayError, WorkerLostError
-from hflray.models import build_model, init_vector
+from hflray.models import build, build_model, init_vector, initial_vector, num_statistics
+from hflray.problem import ModelSpec
 from hflray.seeding import stream
 from hflray.training import session
 from hflray.training.aggregate import fraction_bits, mean, weighted
 from hflray.training.hierarchy import RayHierarchy, SerialHierarchy, start_ray
 from hflray.training.local import DeviceHost, EdgeTask
 from hflray.training.native import compiler
-from tests.training.test_local import SHAPE, make_data, make_job
+from tests.training.test_local import SHAPE, colour_data, make_data, make_job, network_job
 
 SIZES = (9, 7, 5, 4, 3, 2)
 DEVICES = np.array([0, 1, 2, 4, 5])
@@ -403,3 +404,35 @@ def test_a_lost_actor_that_was_to_rest_is_replaced(ray_session, start) -> None:
     expected = SerialHierarchy(job, data, edge_iterations=2).train_round(1, start, DEVICES, EDGES)
     np.testing.assert_array_equal(made[1].train_round(1, start, DEVICES, EDGES), expected)
     made[1].pool.close()
+
+
+@pytest.mark.parametrize("spec", [ModelSpec.of("resnet8", {"norm": "batch"}), ModelSpec.of("mlp", {"dropout": 0.5})])
+def test_statistics_and_dropout_give_the_same_bits_on_any_number_of_hosts(spec: ModelSpec) -> None:
+    """The sums of two hosts with a share of the devices each are those of one host."""
+    data = colour_data(SIZES)
+    job = network_job(spec)
+    start, statistics = initial_vector(job.problem, 1), num_statistics(build(job.problem))
+    one, bits = SerialHierarchy(job, data, 2).train_round(1, start, DEVICES, EDGES), fraction_bits(23)
+    models = {0: start, 2: start}
+    for q in range(2):
+        sums = {0: [], 2: []}
+        for share in (DEVICES[:2], DEVICES[2:]):
+            host = DeviceHost(job, data)
+            for edge in (0, 2):
+                members = tuple(int(d) for d in share if EDGES[list(DEVICES).index(d)] == edge)
+                sums[edge] += host.train(EdgeTask(1, q, bits, (members,)), models[edge])
+        size = {edge: sum(SIZES[d] for d, e in zip(DEVICES, EDGES, strict=True) if e == edge) for edge in sums}
+        models = {edge: mean(np.sum(parts, axis=0), size[edge], bits, statistics) for edge, parts in sums.items()}
+    total = np.sum([np.sum(parts, axis=0) for parts in sums.values()], axis=0)
+    np.testing.assert_array_equal(mean(total, sum(size.values()), bits, statistics), one)
+
+
+def test_actors_average_statistics_to_the_bits_of_the_serial_backend(ray_session) -> None:
+    data, job = colour_data(SIZES), network_job(ModelSpec.of("resnet8", {"norm": "batch"}))
+    start = initial_vector(job.problem, 1)
+    serial = SerialHierarchy(job, data, edge_iterations=2).train_round(1, start, DEVICES, EDGES)
+    hierarchy = RayHierarchy(job, data, 2, num_edges=3, num_actors=2, cpus_per_actor=0.5)
+    try:
+        np.testing.assert_array_equal(hierarchy.train_round(1, start, DEVICES, EDGES), serial)
+    finally:
+        hierarchy.close()

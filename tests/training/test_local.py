@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 
 import numpy as np
 import pytest
 import torch
 
-from hflray.errors import DivergedError, HflrayError
-from hflray.models import build_model, init_vector, load_vector, to_vector
-from hflray.problem import Problem
+from hflray.errors import ConfigError, DivergedError, HflrayError
+from hflray.models import build, build_model, init_vector, initial_vector, load_vector, num_parameters, to_vector
+from hflray.problem import ModelSpec, Problem
+from hflray.registry import register
 from hflray.seeding import stream
 from hflray.training.aggregate import fraction_bits, mean
-from hflray.training.local import EVALUATION_BATCH, DeviceData, DeviceHost, EdgeTask, LocalJob, _batches
+from hflray.training.local import EVALUATION_BATCH, DeviceData, DeviceHost, EdgeTask, LocalJob
 from hflray.training.native import compiler
+from hflray.training.steps import batches_of
 
 SHAPE = (1, 16, 16)
 
@@ -61,7 +64,7 @@ def reference_sgd(vector: np.ndarray, data: DeviceData, device: int, batches, ra
 @pytest.mark.parametrize("kind", ["epoch", "full_batch", "step"])
 def test_a_device_is_trained_by_equation_1(kind, start) -> None:
     data, job = make_data(), make_job(local_iteration=kind)
-    batches = list(_batches(7, job, stream(1, "batches", 4, 2, 0)))
+    batches = list(batches_of(7, job, stream(1, "batches", 4, 2, 0)))
     expected = reference_sgd(start, data, 0, batches, job.learning_rate)
     bits = fraction_bits(7)
     (total,) = DeviceHost(job, data).train(EdgeTask(4, 2, bits, ((0,),)), start)
@@ -71,14 +74,14 @@ def test_a_device_is_trained_by_equation_1(kind, start) -> None:
 
 def test_batches_of_each_kind_of_local_iteration() -> None:
     def sizes(kind: str, samples: int) -> list[int]:
-        return [len(b) for b in _batches(samples, make_job(local_iteration=kind), np.random.default_rng(0))]
+        return [len(b) for b in batches_of(samples, make_job(local_iteration=kind), np.random.default_rng(0))]
 
     assert sizes("epoch", 10) == [4, 4, 2, 4, 4, 2]
     assert sizes("full_batch", 10) == [10, 10]
     assert sizes("step", 10) == [4, 4]
     assert sizes("step", 3) == [3, 3]  # if a batch exceeds the device's data, it holds all of them
     assert sizes("epoch", 1) == [1, 1]
-    epoch = list(_batches(10, make_job(local_iterations=1), np.random.default_rng(0)))
+    epoch = list(batches_of(10, make_job(local_iterations=1), np.random.default_rng(0)))
     assert sorted(np.concatenate(epoch)) == list(range(10))
 
 
@@ -101,7 +104,7 @@ def test_mini_batch_order_depends_on_round_edge_iteration_and_device(start) -> N
 def test_auxiliary_models_are_trained_one_by_one(start) -> None:
     data, job = make_data(), make_job()
     models = DeviceHost(job, data).train_each(start, [2, 0])
-    expected = reference_sgd(start, data, 2, _batches(3, job, stream(1, "batches", 0, 0, 2)), job.learning_rate)
+    expected = reference_sgd(start, data, 2, batches_of(3, job, stream(1, "batches", 0, 0, 2)), job.learning_rate)
     assert models.shape == (2, len(start))
     np.testing.assert_allclose(models[0], expected, rtol=1e-5, atol=1e-6)
 
@@ -150,7 +153,7 @@ def test_awkward_devices_are_trained(kernel, start) -> None:
         pytest.skip("no C compiler")
     data, job = make_data(sizes=(1, 3, 5)), make_job(kernel=kernel)
     for device in (0, 1, 2):
-        batches = list(_batches((1, 3, 5)[device], job, stream(1, "batches", 0, 0, device)))
+        batches = list(batches_of((1, 3, 5)[device], job, stream(1, "batches", 0, 0, device)))
         expected = reference_sgd(start, data, device, batches, job.learning_rate)
         (model,) = DeviceHost(job, data).train_each(start, [device])
         np.testing.assert_allclose(model, expected, rtol=1e-4, atol=1e-6)
@@ -190,3 +193,105 @@ def test_labels_that_have_no_class_are_refused_before_a_step(start) -> None:
     data = dataclasses.replace(data, y=data.y - 1)
     with pytest.raises(HflrayError, match=r"device 0: the device's labels go from -1 to 1; accepted: 0 to 2"):
         DeviceHost(make_job(kernel="batched"), data).train(EdgeTask(1, 0, fraction_bits(15), ((0, 1, 2),)), start)
+
+
+IMAGES = (3, 8, 8)
+
+
+def network_job(model: ModelSpec, **changes) -> LocalJob:
+    problem = Problem(IMAGES, 3, model=model, buffers=changes.pop("buffers", "average"))
+    return make_job(problem=problem, kernel="eager", learning_rate=0.05, **changes)
+
+
+def colour_data(sizes: tuple[int, ...] = (8, 7, 4)) -> DeviceData:
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (sum(sizes) + 11, *IMAGES), dtype=np.uint8)
+    grey = dict.fromkeys(("channel_mean", "channel_std"), np.full(3, 0.5, np.float32))
+    return dataclasses.replace(make_data(sizes), x=images[: sum(sizes)], x_test=images[sum(sizes) :], **grey)
+
+
+def plain_training(job: LocalJob, data: DeviceData, start: np.ndarray, device: int) -> torch.nn.Module:
+    """Train in ordinary PyTorch, in train mode; return the network in evaluation mode."""
+    module = build(job.problem, job.seed)
+    load_vector(module, start)
+    optimiser = torch.optim.SGD(module.parameters(), lr=job.learning_rate)
+    index = data.samples_of(device)
+    x, y = (torch.tensor(data.x[index]).float() / 255 - 0.5) / 0.5, torch.tensor(data.y[index])
+    module.train()
+    for batch in batches_of(len(index), job, stream(job.seed, "batches", 0, 0, device)):
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(module(x[batch]), y[batch]).backward()
+        optimiser.step()
+    return module.eval()
+
+
+def test_statistics_are_trained_in_train_mode_sent_and_used_in_evaluation() -> None:
+    job, data = network_job(ModelSpec.of("resnet8", {"norm": "batch"})), colour_data()
+    start, host = initial_vector(job.problem, 1), DeviceHost(job, data)
+    (trained,) = host.train_each(start, [0])
+    plain = plain_training(job, data, start, 0)
+    np.testing.assert_allclose(trained, to_vector(plain), rtol=1e-4, atol=1e-5)
+    assert np.abs(trained[-672:] - start[-672:]).max() > 0.01  # the statistics have moved
+    ((_, loss),) = host.evaluate(trained, [0])
+    x = (torch.tensor(data.x_test).float() / 255 - 0.5) / 0.5
+    expected = torch.nn.functional.cross_entropy(plain(x), torch.tensor(data.y_test), reduction="sum")
+    assert loss == pytest.approx(expected.item(), rel=1e-3)
+    np.testing.assert_array_equal(host.train_each(start, [0])[0], trained)  # evaluation leaves nothing behind
+
+
+def test_integer_buffers_start_anew_at_each_local_training() -> None:
+    job, data = network_job(ModelSpec.of("resnet8", {"norm": "batch"})), colour_data()
+    host, start = DeviceHost(job, data), initial_vector(job.problem, 1)
+    for _ in range(2):
+        host.train_each(start, [0])
+        counters = [buffer.item() for buffer in host._kernel._module.buffers() if not buffer.is_floating_point()]
+        assert set(counters) == {4}  # the steps of one local training: two passes of two batches
+
+
+def test_a_dropout_layer_draws_from_the_devices_stream() -> None:
+    """The bits do not depend on which devices a host has trained before, and devices draw different numbers."""
+    data = dataclasses.replace(colour_data(), index=np.tile(np.arange(4), 3), offsets=np.array([0, 4, 8, 12]))
+    job = network_job(ModelSpec.of("mlp", {"hidden": [32], "dropout": 0.5}), local_iteration="full_batch")
+    start, before = initial_vector(job.problem, 1), torch.get_rng_state()
+    together = DeviceHost(job, data).train_each(start, [0, 1, 2])
+    alone = [DeviceHost(job, data).train_each(start, [device])[0] for device in (2, 1, 0)]
+    np.testing.assert_array_equal(together, alone[::-1])
+    assert not np.array_equal(together[0], together[1])  # the same samples, in the same order
+    assert torch.equal(torch.get_rng_state(), before)
+    host = DeviceHost(job, data)
+    assert host.evaluate(start, [0]) == host.evaluate(start, [0])  # nothing is dropped in evaluation
+
+
+def test_without_local_statistics_nothing_of_a_batch_is_sent() -> None:
+    job = network_job(ModelSpec.of("resnet8", {"norm": "batch"}), buffers="local")
+    data, start = colour_data(), initial_vector(job.problem, 1)
+    (trained,) = DeviceHost(job, data).train_each(start, [1])
+    np.testing.assert_allclose(trained, to_vector(plain_training(job, data, start, 1)), rtol=1e-4, atol=1e-5)
+    assert len(trained) == num_parameters(build(job.problem))
+
+
+class Partly(torch.nn.Module):
+    """A frozen layer, a shared weight, and a layer that no output uses."""
+
+    def __init__(self, input_shape: tuple[int, ...], num_outputs: int) -> None:
+        super().__init__()
+        self.frozen, self.unused = torch.nn.Linear(192, num_outputs), torch.nn.Linear(2, 2)
+        self.frozen.requires_grad_(False)
+        self.shared, self.again = (torch.nn.Linear(num_outputs, num_outputs, bias=False) for _ in range(2))
+        self.again.weight = self.shared.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.again(torch.tanh(self.shared(self.frozen(x.flatten(1)))))
+        return scores
+
+
+def test_frozen_shared_and_unused_parameters_train_as_in_plain_torch() -> None:
+    with contextlib.suppress(ConfigError):
+        register("model", "partly", Partly)
+    job, data = network_job(ModelSpec("partly")), colour_data()
+    start = initial_vector(job.problem, 1)
+    assert len(start) == 6 + 9
+    (trained,) = DeviceHost(job, data).train_each(start, [0])
+    np.testing.assert_allclose(trained, to_vector(plain_training(job, data, start, 0)), rtol=1e-5, atol=1e-7)
+    assert np.array_equal(trained[:6], start[:6])
+    assert not np.array_equal(trained[6:], start[6:])

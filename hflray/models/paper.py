@@ -1,4 +1,4 @@
-"""The two networks of the paper, and the conversion of their weights to and from flat float32 vectors.
+"""The two networks of the paper, and their initial weights.
 
 `HflCnn` is the model that is learned (paper, section VI: two 5×5 convolutions of 15 and 28 channels, 2×2 max pooling,
 two linear layers). `MiniCnn` is IKC's auxiliary model ξ (paper, sections IV-B and VI). The paper gives no hidden width
@@ -8,7 +8,6 @@ or activation. Our widths return its Table I sizes, 448 KB and 882 KB (docs/desi
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -17,18 +16,29 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hflray.errors import ConfigError, DataError, HflrayError
-from hflray.problem import ModelSpec, Problem
+from hflray.errors import ConfigError, DataError
 
 MIN_IMAGE_SIZE = 16  # two 5×5 convolutions and poolings reduce 16×16 to 1×1, and 15×15 to nothing
 MAX_PARAMETERS = 250_000_000  # 1 GB of weights
 MINI_INPUT_SHAPE = (1, 10, 10)
-BITS_PER_PARAMETER = 32
-BITS_PER_KB = 8 * 1024
 
 ModelKind = Literal["hfl", "mini"]
-MINI = ModelSpec("mini")
 Vector = NDArray[np.float32]
+
+
+def image(input_shape: tuple[int, ...], name: str) -> tuple[int, int, int]:
+    """Return an image's channels, height and width.
+
+    Raises:
+        DataError: the inputs are no images; `name` is the network that needs them.
+    """
+    if len(input_shape) != 3:
+        raise DataError(
+            f"model.name: '{name}' reads images (channels, height, width), and an input of these data has the shape "
+            f"{list(input_shape)}; set model.name to logistic, mlp or gru"
+        )
+    channels, height, width = input_shape
+    return channels, height, width
 
 
 def _pool_relu(features: Tensor) -> Tensor:
@@ -42,11 +52,11 @@ def _pooled(size: int) -> int:
 
 
 class HflCnn(nn.Module):
-    """The HFL model w, which maps images (batch, C, H, W), normalised floats, to logits (batch, num_classes).
+    """The HFL model w, which maps images (batch, C, H, W), normalised floats, to logits (batch, num_outputs).
 
     Args:
-        image_shape: (C, H, W), H and W at least 16.
-        num_classes: number of logits.
+        input_shape: (C, H, W), H and W at least 16.
+        num_outputs: number of logits, one for each class.
         hidden: width between the linear layers; None: 226 for one channel (447.9 KB on 1×28×28) and 301 otherwise
             (881.6 KB on 3×32×32).
 
@@ -54,9 +64,9 @@ class HflCnn(nn.Module):
         DataError: the images are smaller than 16×16, or so large that the model has too many parameters.
     """
 
-    def __init__(self, image_shape: tuple[int, int, int], num_classes: int, hidden: int | None = None) -> None:
+    def __init__(self, input_shape: tuple[int, ...], num_outputs: int, hidden: int | None = None) -> None:
         super().__init__()
-        channels, height, width = image_shape
+        channels, height, width = image(input_shape, "paper_cnn")
         if min(height, width) < MIN_IMAGE_SIZE:
             raise DataError(
                 f"data.name: the images are {height}×{width}, and the HFL model's two 5×5 convolutions accept "
@@ -74,28 +84,33 @@ class HflCnn(nn.Module):
         self.conv1 = nn.Conv2d(channels, 15, 5)
         self.conv2 = nn.Conv2d(15, 28, 5)
         self.linear1 = nn.Linear(inputs, hidden)
-        self.linear2 = nn.Linear(hidden, num_classes)
+        self.linear2 = nn.Linear(hidden, num_outputs)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the logits, (batch, num_classes)."""
+        """Return the logits, (batch, num_outputs)."""
         features = _pool_relu(self.conv2(_pool_relu(self.conv1(images))))
         logits: Tensor = self.linear2(functional.relu(self.linear1(features.flatten(1))))
         return logits
 
 
 class MiniCnn(nn.Module):
-    """The mini model ξ, which maps `hflray.data.preprocess`'s (batch, 1, 10, 10) to logits (batch, num_classes).
+    """The mini model ξ, which maps `hflray.data.preprocess`'s (batch, 1, 10, 10) to logits (batch, num_outputs).
 
     It has one 2×2 convolution of 15 channels, 2×2 max pooling and ReLU, and one linear layer: 9.7 KB for ten classes.
     """
 
-    def __init__(self, num_classes: int) -> None:
+    def __init__(self, input_shape: tuple[int, ...], num_outputs: int) -> None:
         super().__init__()
+        if input_shape != MINI_INPUT_SHAPE:
+            raise DataError(
+                f"model: 'mini' reads inputs of the shape 1×10×10, and these have {'×'.join(map(str, input_shape))}; "
+                "choose another network"
+            )
         self.conv = nn.Conv2d(1, 15, 2)
-        self.linear = nn.Linear(15 * 4 * 4, num_classes)
+        self.linear = nn.Linear(15 * 4 * 4, num_outputs)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the logits, (batch, num_classes)."""
+        """Return the logits, (batch, num_outputs)."""
         logits: Tensor = self.linear(_pool_relu(self.conv(images)).flatten(1))
         return logits
 
@@ -115,19 +130,8 @@ def build_model(kind: ModelKind, image_shape: tuple[int, int, int], num_classes:
         if kind == "hfl":
             return HflCnn(image_shape, num_classes)
         if kind == "mini":
-            return MiniCnn(num_classes)
+            return MiniCnn(MINI_INPUT_SHAPE, num_classes)
     raise ConfigError(f"model kind: got {kind!r}; accepted: 'hfl' or 'mini'")
-
-
-def build(problem: Problem) -> nn.Module:
-    """Build the network of a problem; see `build_model`."""
-    channels, height, width = problem.input_shape
-    return build_model("mini" if problem.model == MINI else "hfl", (channels, height, width), problem.num_outputs)
-
-
-def mini_problem(problem: Problem) -> Problem:
-    """Return the problem with the mini model on its 1×10×10 inputs in place of the network and the inputs."""
-    return replace(problem, input_shape=MINI_INPUT_SHAPE, model=MINI)
 
 
 def init_vector(module: nn.Module, rng: np.random.Generator) -> Vector:
@@ -148,46 +152,3 @@ def init_vector(module: nn.Module, rng: np.random.Generator) -> Vector:
         else:
             parts.append(np.zeros(shape, np.float32))
     return np.concatenate([part.ravel() for part in parts])
-
-
-def to_vector(module: nn.Module) -> Vector:
-    """Return a copy of all parameters, in the order of ``module.parameters()``, as (P,) float32."""
-    with torch.no_grad():
-        # torch.cat copies even a single tensor, so the result never shares memory with the module.
-        return torch.cat([parameter.reshape(-1) for parameter in module.parameters()]).float().cpu().numpy()
-
-
-def load_vector(module: nn.Module, vector: NDArray[np.floating]) -> None:
-    """Copy `vector` (P,) into the module's parameters in place, so that they stay the same tensors.
-
-    Raises:
-        HflrayError: the vector does not have exactly P numbers.
-    """
-    expected = num_parameters(module)
-    if vector.shape != (expected,):
-        raise HflrayError(
-            f"{type(module).__name__} has {expected} parameters, but the vector has shape {vector.shape}; "
-            "it belongs to a model for another data set or number of classes"
-        )
-    # torch warns of read-only arrays, such as those from Ray's object store, although nothing writes to them.
-    flat = torch.from_numpy(vector if vector.flags.writeable else vector.copy())
-    with torch.no_grad():
-        start = 0
-        for parameter in module.parameters():
-            parameter.copy_(flat[start : start + parameter.numel()].view_as(parameter))
-            start += parameter.numel()
-
-
-def num_parameters(module: nn.Module) -> int:
-    """Return P, the number of parameters."""
-    return sum(parameter.numel() for parameter in module.parameters())
-
-
-def size_bits(module: nn.Module) -> int:
-    """Return the number of bits of an upload, 32 per parameter; this is z unless ``cost.model_kb`` is set."""
-    return BITS_PER_PARAMETER * num_parameters(module)
-
-
-def size_kb(module: nn.Module) -> float:
-    """Return the model's size in KB of 1024 bytes."""
-    return size_bits(module) / BITS_PER_KB
