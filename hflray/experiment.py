@@ -26,6 +26,7 @@ from hflray.config import MUTABLE, ExperimentConfig, changed_settings
 from hflray.cost import PollCost, RoundCost, Workload, round_cost
 from hflray.errors import ConfigError, DivergedError
 from hflray.grouping import group_devices
+from hflray.losses import METRIC_OF, check_loss
 from hflray.models import BITS_PER_PARAMETER, initial_vector, is_papers
 from hflray.problem import Problem
 from hflray.record import RoundRecord
@@ -41,6 +42,7 @@ from hflray.scheduling import (
     scheduler_class,
 )
 from hflray.seeding import stream
+from hflray.target import Target
 from hflray.timeline import EdgeRule, Timeline
 from hflray.training.aggregate import FloatVector
 from hflray.training.backend import Backend
@@ -115,6 +117,8 @@ class Experiment:
     ) -> None:
         self.scenario = scenario or Scenario.build(config)
         self.problem = Problem.of(self.scenario.dataset, config)
+        check_loss(self.problem.loss, self.problem.kind, self.problem.num_outputs)
+        self._target = Target.of(config, self.problem.kind)
         samples = self.scenario.fleet.samples
         self.backend = Backend(config, self.problem, samples, cpus, gpus, settled, keep_actors)
         self._config = config.model_copy(update={"training": self.backend.training})
@@ -161,7 +165,7 @@ class Experiment:
 
     @property
     def finished(self) -> bool:
-        """True once the target accuracy or `max_rounds` is reached."""
+        """True once the target or `max_rounds` is reached."""
         return bool(self.reached) or self.round >= self.config.max_rounds
 
     def __iter__(self) -> Iterator[RoundRecord]:
@@ -176,7 +180,7 @@ class Experiment:
             InfeasibleError: an edge's allocation failed.
             WorkerLostError: actors kept dying.
         """
-        config, index = self.config, self.round + 1
+        index = self.round + 1
         scheduler, hierarchy = self.scheduler, self.hierarchy  # the first use clusters and starts actors, off the clock
         plan, self._next = self._next, None
         if plan is None or plan.round != index or not _identical(plan.inputs, self._inputs(self.world)):
@@ -194,7 +198,7 @@ class Experiment:
         clock.lap("train_s")
         after = self._after(plan, losses or {}, model)
         ahead = partial(self._look_ahead, after, plan.world) if self._may_look_ahead(index) else None
-        accuracy, loss = hierarchy.evaluate(model, ahead)
+        score, loss = hierarchy.evaluate(model, ahead)
         clock.lap("evaluate_s")
         if self._next is not None:
             clock.laps["evaluate_s"] -= sum(self._next.wall.values())
@@ -203,11 +207,10 @@ class Experiment:
 
         self.round, self.global_model, self.totals, self.history = index, model, after.record.totals, after.history
         self.world = plan.world
-        target = config.target_accuracy
-        if target is not None and accuracy >= target and not self.reached:
+        if self._target.reached(score, loss) and not self.reached:
             self.reached = {name: self.totals[name] for name in ("objective", "delay_s", "energy_j")}
             self.reached["rounds"] = float(index)
-        record = replace(after.record, accuracy=accuracy, test_loss=loss, wall=plan.wall | clock.laps)
+        record = replace(after.record, score=score, test_loss=loss, wall=plan.wall | clock.laps)
         observed = record if metrics.ACCURACY in scheduler.needs else after.record
         plan.scheduler.observe(observed)
         self.record = observed if self.history.remembers else None
@@ -222,7 +225,7 @@ class Experiment:
         conditions = {} if happens is None else {metrics.FAIRNESS: metrics.jain_index(history.participation)}
         record = RoundRecord(
             round=index,
-            accuracy=math.nan,
+            score=math.nan,
             test_loss=math.nan,
             devices=devices,
             assignment=plan.assignment,
@@ -239,6 +242,7 @@ class Experiment:
             poll=plan.poll,
             timeline=happens,
             conditions=plan.conditions | conditions,
+            metric=METRIC_OF[self.problem.kind],
             changed=next((c["changed"] for c in self.changes if c["after_round"] == index - 1), {}),
         )
         return _TrainedRound(record, history)

@@ -67,9 +67,9 @@ def group_devices(
     if problem.input_shape != learned.input_shape:
         inputs = preprocess(dataset.x_train, config.data.preprocess, stream(config.seed, "mini-inputs"))
     trained = train_each(problem, scenario.device_data(inputs), vector)
-    count = config.scheduling.num_clusters or dataset.num_classes
+    count = config.scheduling.num_clusters or dataset.num_strata
     clusters = cluster_devices(trained, count, config.seed)
-    truth = majority_classes(scenario.parts, dataset.y_train, dataset.num_classes)
+    truth = majority_classes(scenario.parts, dataset.strata, dataset.num_strata)
     bill = config.scheduling.clustering_bill
     cost = clustering_cost(
         scenario.fleet,

@@ -1,17 +1,34 @@
-"""The losses, and how many samples are right: one table for training, scoring and evaluation.
+"""The losses, and how well a model does on the test set: one table for training, scoring and evaluation.
 
-A loss is a function of scores and targets like torch's own: `reduction` is ``mean`` (a scalar, for a gradient step),
-``none`` (a loss of each sample) or ``sum`` (a scalar).
+A loss is a function of outputs and targets like torch's own: `reduction` is ``mean`` (a scalar, for a gradient step),
+``none`` (a loss of each sample) or ``sum`` (a scalar). A user's function without this parameter returns the mean loss
+of the samples that it is given, as a scalar.
+
+The main metric of each kind of problem is computed from sums over fixed shards of the test set, which are added exactly
+(`math.fsum`). It therefore has the same bits for any number of actors.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hflray import metrics, registry
+from hflray.config import Kind
 from hflray.errors import ConfigError
+
+Sums = tuple[float, ...]  # sums over a shard, see `shard_sums`
+METRIC_OF: dict[Kind, str] = {
+    "classification": metrics.ACCURACY,
+    "regression": metrics.R2,
+    "next_token": metrics.TOKEN_ACCURACY,
+}
 
 
 class Loss(Protocol):
@@ -21,20 +38,106 @@ class Loss(Protocol):
         """Return the loss: a scalar, or (n,) with the reduction ``none``."""
 
 
-LOSSES: dict[str, Loss] = {"cross_entropy": functional.cross_entropy}
+cross_entropy: Loss = functional.cross_entropy
+
+
+def mse(outputs: Tensor, targets: Tensor, *, reduction: str = "mean") -> Tensor:
+    """Return the squared errors of outputs (n, 1), or (n,), and targets (n,)."""
+    return functional.mse_loss(predictions(outputs, targets), targets, reduction=reduction)
+
+
+def predictions(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the outputs of a regression, (n, 1), in the shape of the targets, (n,); other outputs are not changed."""
+    return outputs[..., 0] if targets.is_floating_point() and outputs.dim() == targets.dim() + 1 else outputs
 
 
 def find_loss(name: str) -> Loss:
-    """Return the loss of this name.
+    """Return the loss of this name or reference.
 
     Raises:
-        ConfigError: the name is unknown.
+        ConfigError: the name is unknown, or the reference leads to no loss.
     """
-    if name not in LOSSES:
-        raise ConfigError(f"loss: got {name!r}; accepted: {', '.join(LOSSES)}; correct it")
-    return LOSSES[name]
+    if name == "cross_entropy":
+        return cross_entropy
+    if name == "mse":
+        return mse
+    return _reduced(registry.resolve("loss", name))
+
+
+def _reduced(function: Callable[..., Tensor]) -> Loss:
+    """Return a user's loss as a `Loss`."""
+    if "reduction" in inspect.signature(function).parameters:
+        return lambda outputs, targets, reduction="mean": function(
+            predictions(outputs, targets), targets, reduction=reduction
+        )
+
+    def one(output: Tensor, target: Tensor) -> Tensor:
+        return function(output[None], target[None])
+
+    def loss(outputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
+        values = predictions(outputs, targets)
+        if reduction == "mean":
+            return function(values, targets)
+        each: Tensor = torch.func.vmap(one)(values, targets)
+        return each if reduction == "none" else each.sum()
+
+    return loss
+
+
+def check_loss(name: str, kind: Kind, num_outputs: int) -> None:
+    """Try a loss on two samples.
+
+    Raises:
+        ConfigError: it fails, does not return a finite scalar, or has no gradient. The message is one line.
+    """
+    outputs = torch.full((2, num_outputs), 0.5, requires_grad=True)
+    targets = torch.zeros(2) if kind == "regression" else torch.zeros(2, dtype=torch.int64)
+    refused = f"training.loss: {name}"
+    fix = "accepted: a function of outputs (n, …) and targets (n,) that returns their mean loss"
+    try:
+        value: Any = find_loss(name)(outputs, targets)
+    except ConfigError:
+        raise
+    except Exception as error:  # a user's function may raise any type
+        reason = (str(error).splitlines() or [""])[0]
+        raise ConfigError(
+            f"{refused} fails on {num_outputs} outputs of a {kind} ({type(error).__name__}: {reason}); {fix}"
+        ) from error
+    if not isinstance(value, Tensor) or value.dim() != 0:
+        returned = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise ConfigError(f"{refused} returns {returned} for two samples; {fix}, a scalar")
+    if not math.isfinite(float(value)):
+        raise ConfigError(f"{refused} returns {float(value)} for outputs of 0.5 and targets of 0; {fix}, a finite one")
+    if not value.requires_grad:
+        raise ConfigError(f"{refused} has no gradient; {fix}, computed by torch from the outputs")
 
 
 def count_correct(scores: Tensor, targets: Tensor) -> int:
     """Return how many of the samples have their largest score at the class that is their target."""
     return int((scores.argmax(1) == targets).sum())
+
+
+def shard_sums(kind: Kind, outputs: Tensor, targets: Tensor, loss: Loss) -> Sums:
+    """Return the sums over a shard of the test set from which `summarise` computes the main metric and the loss.
+
+    Returns:
+        For classes and tokens, the number of right answers and the sum of the losses; for a regression, the squared
+        errors, the losses, the targets and their squares, each summed in double precision.
+    """
+    total = float(loss(outputs, targets, reduction="sum"))
+    if kind != "regression":
+        return count_correct(outputs, targets), total
+    values, y = predictions(outputs, targets).double(), targets.double()
+    return float(((values - y) ** 2).sum()), total, float(y.sum()), float((y**2).sum())
+
+
+def summarise(shards: Sequence[Sums], samples: int, kind: Kind = "classification") -> tuple[float, float]:
+    """Return the main metric and the mean loss of a test set of `samples` from its shards' sums.
+
+    The main metric is the share of right answers, or R² = 1 − Σ (y − ŷ)² / Σ (y − ȳ)² for a regression.
+    """
+    loss = math.fsum(shard[1] for shard in shards) / samples
+    if kind != "regression":
+        return sum(shard[0] for shard in shards) / samples, loss
+    errors, _, total, squares = (math.fsum(column) for column in zip(*shards, strict=True))
+    return 1.0 - errors / (squares - total**2 / samples), loss

@@ -12,13 +12,14 @@ mix.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-Logged = Literal["round", "clock", "world", "poll", "end", "fleet", "learning", "reference"]
+Logged = Literal["round", "clock", "world", "poll", "kind", "end", "fleet", "learning", "reference"]
 Table = Literal["training", "clustering", "assignment", "learning"]
 
 
@@ -33,9 +34,10 @@ class Metric:
         meaning: what the number is and how it is computed, with the paper's symbols, as the glossary prints it.
         logged: when the number is logged: ``round``, with each round; ``clock``, with each round if a setting of
             ``clock`` or ``world`` is on; ``world``, with each round if a setting of ``world`` is on; ``poll``, with
-            each round of a scheduler that polls; ``end``, at the end of a run; ``fleet``, with each fleet of an
-            assignment study; ``learning``, with each point of an assigner's learning curve; ``reference``, with such a
-            point for each reference assigner (`assigner_ratio`).
+            each round of a scheduler that polls; ``kind``, with each round for another kind of data than classes;
+            ``end``, at the end of a run; ``fleet``, with each fleet of an assignment study; ``learning``, with each
+            point of an assigner's learning curve; ``reference``, with such a point for each reference assigner
+            (`assigner_ratio`).
         shown: unit in which the number is shown; empty if no unit is written.
         scale: factor from the logged number to the shown number.
         format: format of the shown number.
@@ -112,14 +114,25 @@ ACCURACY = _metric(
     meaning="share of the test set that the global model classifies correctly",
     **_PERCENT, short="accuracy", heading="accuracy", curve=True,
 )  # fmt: skip
+R2 = _metric(
+    "r2", "R² on the test set", "1", "kind",
+    meaning="1 − Σ (y − ŷ)² / Σ (y − ȳ)² over the test set of a regression, in place of `accuracy`",
+    format="{:.3f}", short="R²", heading="R²", curve=True, printed="$R^2$ on the test set",
+)  # fmt: skip
+TOKEN_ACCURACY = _metric(
+    "token_accuracy", "Tokens predicted", "1", "kind",
+    meaning="share of the test set's next tokens that the global model predicts, in place of `accuracy`",
+    **_PERCENT, short="tokens", heading="tokens predicted", curve=True,
+)  # fmt: skip
 TEST_LOSS = _metric(
     "test_loss", "Test loss", "nats", "round",
-    meaning="mean cross-entropy of the global model on the test set",
+    meaning="mean loss of the global model on the test set: cross-entropy in nats; for a regression, squared errors in "
+    "units of the training targets' variance; a loss of your own in its own unit",
     shown="nats", curve=True,
 )  # fmt: skip
 ROUNDS_TO_TARGET = _metric(
     "rounds_to_target", "Rounds to the target accuracy", "1", "end",
-    meaning="the first round whose accuracy reached `target_accuracy`; absent if none did",
+    meaning="the first round that reached `target_accuracy` or `target`; absent if none did",
     format="{:.0f}", mean="{:.1f}", short="to target", heading="rounds to target",
 )  # fmt: skip
 OBJECTIVE_TO_TARGET = _metric(
@@ -341,6 +354,11 @@ def rows(table: Table) -> list[Metric]:
     return [row for row in METRICS.values() if row.table == table]
 
 
+def main_of(names: Collection[str]) -> list[Metric]:
+    """Return the row of the main metric among the `names` of logged metrics, in a list; none if no such is logged."""
+    return [METRICS[name] for name in MAIN if name in names]
+
+
 def bars(table: Table) -> list[Metric]:
     """Return the rows that have a bar for a kind of task, in the order of the bars."""
     return sorted((row for row in rows(table) if row.bar), key=lambda row: row.bar)
@@ -360,6 +378,7 @@ PER_ROUND = _names("round")
 WITH_A_CLOCK = _names("clock")
 WITH_A_WORLD = _names("world")
 WITH_A_POLL = _names("poll")
+MAIN = (ACCURACY, *_names("kind"))  # a run logs one of these
 LEARNING = _names("learning")
 AT_THE_END = _names("end")
 

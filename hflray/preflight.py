@@ -65,7 +65,7 @@ class Checked:
             "train": len(dataset.y_train),
             "test": len(dataset.y_test),
             "classes": dataset.num_classes,
-            "image_shape": list(dataset.image_shape),
+            "image_shape" if dataset.has_images else "input_shape": list(dataset.input_shape),
         }
         name, root = key
         return {

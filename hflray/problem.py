@@ -12,12 +12,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 if TYPE_CHECKING:
     from hflray.config import ExperimentConfig, Kind
     from hflray.data import Dataset
 
 # The loss of each kind of problem, by its name in `hflray.losses`.
-LOSS_OF: dict[Kind, str] = {"classification": "cross_entropy"}
+LOSS_OF: dict[Kind, str] = {"classification": "cross_entropy", "regression": "mse", "next_token": "cross_entropy"}
 
 
 @dataclass(frozen=True)
@@ -50,12 +53,14 @@ class Problem:
 
     Attributes:
         input_shape: the shape of one input, such as (channels, height, width) of an image.
-        num_outputs: the number of outputs of the network for one input: the classes of a classification.
+        num_outputs: the number of outputs of the network for one input: the classes, the different tokens, or 1 for a
+            regression.
         kind: the kind of problem.
         model: the network.
         loss: the name of the loss in `hflray.losses`; empty: the one of the kind.
         buffers: whether the network's floating buffers travel with its weights and are averaged, see
             `hflray.models.vector`.
+        num_tokens: the number of different tokens in the inputs, which are then integers; None: they are no tokens.
     """
 
     input_shape: tuple[int, ...]
@@ -64,6 +69,7 @@ class Problem:
     model: ModelSpec = field(default_factory=ModelSpec)
     loss: str = ""
     buffers: Literal["average", "local"] = "average"
+    num_tokens: int | None = None
 
     def __post_init__(self) -> None:
         if not self.loss:
@@ -77,7 +83,7 @@ class Problem:
     @classmethod
     def posed_by(cls, dataset: Dataset) -> Self:
         """Return the problem that a data set poses to the network and the loss of its kind."""
-        return cls(dataset.image_shape, dataset.num_classes)
+        return cls(dataset.input_shape, dataset.num_classes, dataset.kind, num_tokens=dataset.num_tokens)
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Self:
@@ -92,7 +98,8 @@ class Problem:
     def configured(self, config: ExperimentConfig) -> Self:
         """Return the problem of an experiment's configuration on the same data."""
         model = ModelSpec.of(config.model.name, config.model.options)
-        return replace(self, model=model, buffers=config.training.buffers)
+        loss = config.training.loss or LOSS_OF[self.kind]
+        return replace(self, model=model, loss=loss, buffers=config.training.buffers)
 
     @property
     def measured_as(self) -> list[Any]:
@@ -103,4 +110,16 @@ class Problem:
         shapes = [*self.input_shape, self.num_outputs]
         if replace(self, buffers="average") == type(self)(self.input_shape, self.num_outputs):
             return shapes
-        return [*shapes, self.kind, self.model.name, self.model.options_json, self.loss]
+        return [*shapes, self.kind, self.model.name, self.model.options_json, self.loss, self.num_tokens]
+
+    def random_samples(self, count: int, rng: np.random.Generator) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return inputs and targets of the right shapes and types, because a speed does not depend on their values."""
+        shape = (count, *self.input_shape)
+        inputs: NDArray[Any]
+        if self.num_tokens is None:
+            inputs = rng.standard_normal(shape, dtype=np.float32)
+        else:
+            inputs = rng.integers(0, self.num_tokens, shape)
+        if self.kind == "regression":
+            return inputs, rng.standard_normal(count, dtype=np.float32)
+        return inputs, rng.integers(0, self.num_outputs, count)

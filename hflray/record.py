@@ -27,7 +27,7 @@ class RoundRecord:
 
     Attributes:
         round: i, from 1.
-        accuracy, test_loss: accuracy and mean loss of the global model on the test set, after the round.
+        score, test_loss: the main metric and the mean loss of the global model on the test set, after the round.
         devices, assignment: the scheduled devices, sorted, and the edge of each, (H,).
         allocation: bandwidth and CPU frequency of each scheduled device.
         cost: the simulated delay and energy of this round.
@@ -40,6 +40,7 @@ class RoundRecord:
             evaluate_s excludes it, so that all phases of all rounds add up to the elapsed time.
         edge_iterations: Q.
         poll: the part of `cost` that polling the devices took, for a scheduler that polls.
+        metric: the name of the main metric: accuracy, R² or the share of predicted tokens.
         timeline: what happened to each device, if a setting of ``clock`` or ``world`` is on; None: all went as planned.
         conditions: further metrics of such a round, by their names in the glossary.
         changed: settings that differ from the previous round, ``{dotted key: [before, now]}``; see
@@ -47,7 +48,7 @@ class RoundRecord:
     """
 
     round: int
-    accuracy: float
+    score: float
     test_loss: float
     devices: NDArray[np.intp]
     assignment: NDArray[np.intp]
@@ -61,14 +62,20 @@ class RoundRecord:
     edge_iterations: int = 1
     poll: PollCost | None = None
     timeline: Timeline | None = None
+    metric: str = metrics.ACCURACY
     conditions: dict[str, float] = field(default_factory=dict)
     changed: dict[str, list[Any]] = field(default_factory=dict)
+
+    @property
+    def accuracy(self) -> float:
+        """The accuracy of the global model on the test set, after the round; NaN if the data have no classes."""
+        return self.score if self.metric == metrics.ACCURACY else math.nan
 
     def metrics(self) -> dict[str, float]:
         """Return the round's metrics by their names in the glossary."""
         cost = self.cost
         values = {
-            metrics.ACCURACY: self.accuracy,
+            self.metric: self.score,
             metrics.TEST_LOSS: self.test_loss,
             metrics.CLASS_BALANCE: self.class_balance,
             metrics.ROUND_DELAY_S: float(cost.delay_s),
@@ -130,7 +137,7 @@ class RoundRecord:
         values = {name: _restored(value) for name, value in state.items()}
         try:
             parts = {name: kind(**values[name]) for name, kind in PARTS.items() if values.get(name) is not None}
-            values |= {name: math.nan for name in (metrics.ACCURACY, metrics.TEST_LOSS) if values.get(name) is None}
+            values |= {name: math.nan for name in ("score", "test_loss") if values.get(name) is None}
             return cls(**(values | parts))
         except TypeError as error:
             raise ConfigError(

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from hflray import references
 from hflray.errors import ConfigError, nearest
 
-Kind = Literal["scheduler", "assigner", "dataset", "partition", "model", "availability", "fading", "sink"]
+Kind = Literal["scheduler", "assigner", "dataset", "partition", "model", "loss", "availability", "fading", "sink"]
 
 GROUPS: dict[Kind, str] = {
     "scheduler": "hflray.schedulers",
@@ -28,6 +28,7 @@ GROUPS: dict[Kind, str] = {
     "dataset": "hflray.datasets",
     "partition": "hflray.partitions",
     "model": "hflray.models",
+    "loss": "hflray.losses",
     "availability": "hflray.availabilities",
     "fading": "hflray.fadings",
     "sink": "hflray.sinks",
@@ -92,6 +93,10 @@ BUILTIN: dict[Kind, dict[str, str]] = {
         "resnet8": "hflray.models.resnet:ResNet8",
         "gru": "hflray.models.gru:Gru",
         "torchvision:": "hflray.models.vision:torchvision_model",
+    },
+    "loss": {
+        "cross_entropy": "hflray.losses:cross_entropy",
+        "mse": "hflray.losses:mse",
     },
     "sink": {
         "mlflow": "hflray.tracking.mlflow:MLflowSink",

@@ -167,7 +167,7 @@ class _Files:
         """Return the files of one trial. `mlflow` says whether MLflow keeps its data in the results folder."""
         task, rounds, every = find_task(folder.file.task), config.max_rounds, config.checkpoint.every
         dataset = checked.datasets.get(data_key(config))
-        shape = () if dataset is None else dataset.image_shape
+        shape = (0,) if dataset is None else dataset.input_shape
         model = 0 if dataset is None else _model_bytes(Problem.of(dataset, config))
         state, product = task.saved_bytes(config, model)
         num_kept = min(checkpoints_to_keep(folder.file), rounds // every + 1) if every else 0

@@ -10,7 +10,7 @@ from hflray.config.files import flatten
 from hflray.errors import ConfigError
 
 # Settings that may differ from a loaded state's. They decide when to stop and where to run, and do not change results.
-MAY_CHANGE = ("max_rounds", "target_accuracy", "tracking", "checkpoint", "data.root", "training.backend",
+MAY_CHANGE = ("max_rounds", "target_accuracy", "target", "tracking", "checkpoint", "data.root", "training.backend",
               "training.num_actors", "training.devices_per_actor", "training.autotune",
               "training.cuda_graph")  # fmt: skip
 

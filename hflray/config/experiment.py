@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -42,6 +42,23 @@ class TrackingConfig(Section):
         return sinks
 
 
+class TargetConfig(Section):
+    """The value of a metric at which a run stops, for data of any kind."""
+
+    metric: Literal["accuracy", "r2", "token_accuracy", "test_loss"] | None = Field(
+        None,
+        description="the metric; null: accuracy, r2 or token_accuracy, by the data; test_loss falls to its value, the "
+        "others rise",
+    )
+    value: float | None = Field(None, description="the value; null: run max_rounds")
+
+    @model_validator(mode="after")
+    def _names_a_value(self) -> Self:
+        if self.metric is not None and self.value is None:
+            raise ValueError(f"value: null with metric = {self.metric!r}; give the value, or remove metric")
+        return self
+
+
 class ExperimentConfig(Section):
     """The configuration of a whole experiment (Algorithm 6)."""
 
@@ -50,6 +67,7 @@ class ExperimentConfig(Section):
     target_accuracy: float | None = Field(
         None, gt=0, le=1, description="test accuracy at which the run stops; null: run max_rounds"
     )
+    target: TargetConfig = TargetConfig()
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     fleet: FleetConfig = FleetConfig()
@@ -63,6 +81,15 @@ class ExperimentConfig(Section):
     training: TrainingConfig = TrainingConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     tracking: TrackingConfig = TrackingConfig()
+
+    @model_validator(mode="after")
+    def _one_target(self) -> Self:
+        if self.target_accuracy is not None and self.target.value is not None:
+            raise ValueError(
+                f"target_accuracy: got {self.target_accuracy} beside target.value = {self.target.value}; accepted: one "
+                "of the two; remove target_accuracy, which stands for target: {metric: accuracy, value: …}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _counts_fit_the_fleet(self) -> Self:

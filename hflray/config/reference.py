@@ -35,6 +35,7 @@ UNITS = {
     "samples": "1", "samples_per_device": "samples", "seed": "1", "stop": "of the metric", "target_accuracy": "1",
     "target_update_steps": "steps", "td": "1", "threads": "threads", "train_batch": "transitions",
     "training_intensity": "1", "transfers": "tries", "uniform": "of the setting", "update_every": "steps",
+    "value": "of the metric",
     "width": "1",
     "rate_per_s": "1/s", "sigma": "1",
 }  # fmt: skip

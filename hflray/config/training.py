@@ -46,6 +46,9 @@ class TrainingConfig(Section):
     edge_iterations: int = Field(5, ge=1, le=1_000_000, description="Q, edge iterations in a round")
     batch_size: int = Field(64, ge=1, le=1_000_000_000, description="samples of a mini-batch")
     learning_rate: float = Field(0.01, gt=0, le=1e30, description="β, learning rate of SGD")
+    loss: Annotated[str | None, Named("loss")] = Field(
+        None, description="cross_entropy | mse; null: cross_entropy for classes and tokens, mse for a regression"
+    )
     local_iteration: Literal["epoch", "full_batch", "step"] = Field(
         "epoch",
         description="epoch: one pass of mini-batches; full_batch: equation (1) as written; step: one mini-batch",

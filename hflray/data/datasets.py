@@ -19,9 +19,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hflray import registry, seeding
+from hflray.config import Kind
 from hflray.data.download import FOLDERS, load_or_download
 from hflray.data.npz import check_arrays, read_arrays
-from hflray.data.own import Kind, check_own
+from hflray.data.own import check_own
 from hflray.errors import ConfigError, DataError
 
 FASHION_RANGE = (400, 700)  # also used for every data set that the paper does not use

@@ -7,16 +7,16 @@ a class, a number, or the token that follows.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hflray.config import Kind
 from hflray.data.npz import check_classes, check_images, check_labels, refuse
 from hflray.errors import DataError, nearest
 from hflray.text import shorten
 
-Kind = Literal["classification", "regression", "next_token"]
 MOST_TOKENS = 2**31  # tokens are stored as int32
 LARGEST = 1e30  # of features and targets, so that their moments stay finite
 LISTED = 5  # how many constant features a note lists

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hflray import metrics
 from hflray.errors import ConfigError, HflrayError, nearest
 from hflray.files import write
 from hflray.terminal.app import HELP, Commands, exit_code, group, spoken
@@ -162,7 +163,9 @@ def show(
         for shown in exhibits.values():
             paths += _draw(runs, shown.drawings, folder, missing)
         if not requested:
-            paths += _draw(runs, {stem: figures.FIGURES[stem] for stem in runs.shown.figures}, folder, missing)
+            drawings = {runs.main_metric if stem == metrics.ACCURACY else stem: figures.FIGURES[stem]
+                        for stem in runs.shown.figures}  # fmt: skip
+            paths += _draw(runs, drawings, folder, missing)
             paths += tables.write(runs, folder)
             claims = verdicts(exhibits[own], runs) if own else None
             claims = claims if claims is not None and len(claims) else None

@@ -28,10 +28,10 @@ def sentences(run: Run, detail: Round) -> list[str]:
     lines = [
         f"{run.name}, round {detail.number}: {len(table)} of {config.fleet.num_devices} devices at {len(edges)} edges"
     ]
-    if metrics.ACCURACY in row and np.isfinite(row[metrics.ACCURACY]):
-        accuracy, balance = (metrics.describe(name) for name in (metrics.ACCURACY, metrics.CLASS_BALANCE))
+    main, balance = (metrics.describe(name) for name in (run.main_metric, metrics.CLASS_BALANCE))
+    if main.name in row and np.isfinite(row[main.name]):
         classes = balance.text(row.get(balance.name, np.nan))
-        lines.append(f"accuracy {accuracy.text(row[accuracy.name])}, class balance {classes}")
+        lines.append(f"{main.short} {main.text(row[main.name])}, class balance {classes}")
     weight = config.cost.delay_weight
     lines.append(
         f"T = {detail.cost.delay_s:,.2f} s, E = {detail.cost.energy_j:,.2f} J, "

@@ -108,7 +108,7 @@ function drawLabels(run, round) {
 
 function drawTables(run, round) {
   const slowest = round.edgeT.indexOf(Math.max(...round.edgeT));
-  const cards = [["accuracy", round.accuracy === null ? "–" : `${number(round.accuracy * 100)} %`], ["T, delay", `${number(round.T)} s`], ["E, energy", `${number(round.E)} J`],
+  const cards = [[run.metric, round.score === null ? "–" : round.score], ["T, delay", `${number(round.T)} s`], ["E, energy", `${number(round.E)} J`],
     ["E + λT", `${number(round.objective)} J`], ["waited for", `edge ${slowest}`], ["scheduled", `${round.device.length} of ${run.x.length}`]];
   byId("cards").replaceChildren(...cards.map(([label, value]) => {
     const card = document.createElement("div"), b = document.createElement("b"), span = document.createElement("span");

@@ -48,27 +48,31 @@ def _line(axes: Any, curve: series.Curve, tint: str, number: int, **style: Any) 
     axes.fill_between(x, table["low"], table["high"], color=tint, alpha=0.2)
 
 
-def _target(axes: Any, accuracy: float | None) -> None:
-    """Draw a dotted line at the target accuracy, if it is set."""
-    if accuracy:
-        axes.axhline(accuracy * metrics.describe(metrics.ACCURACY).scale, color="0.4", lw=0.8, ls=":")
+def _target(axes: Any, target: float | None, metric: str = metrics.ACCURACY) -> None:
+    """Draw a dotted line at the target, if it is set."""
+    if target:
+        axes.axhline(target * metrics.describe(metric).scale, color="0.4", lw=0.8, ls=":")
 
 
-def curves(sweep: Sweep, metric: str = metrics.ACCURACY) -> Figure:
-    """Draw a metric by round (Figures 3 and 4): a panel per data set and H, a line per value of the other settings."""
+def curves(sweep: Sweep, metric: str | None = None) -> Figure:
+    """Draw a metric by round (Figures 3 and 4): a panel per data set and H, a line per value of the other settings.
+
+    None stands for the main metric of the sweep's data.
+    """
+    metric = metric or sweep.main_metric
     _need(sweep, metric)
     drawn = series.curves(sweep, metric)
     columns = min(4, len(drawn))
     rows = -(-len(drawn) // columns)
     figure = Figure(figsize=(1.2 + 2.9 * max(columns, 1.6), 0.5 + 2.6 * rows), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False, sharey=len(drawn) > 1)
-    targets = {run.config.target_accuracy for run in sweep.runs}
+    targets = {run.target for run in sweep.runs}
     for axes, (title, lines) in zip(grid.flat, drawn.items(), strict=False):
         for number, curve in enumerate(lines):
             _line(axes, curve, colour(curve.name, number), number, label=as_chart_text(curve.name), lw=1.5,
                   marker=MARKERS[number % 8], ms=3.5, markevery=max(1, len(curve.table) // 8))  # fmt: skip
-        if metric == metrics.ACCURACY and len(targets) == 1:
-            _target(axes, *targets)
+        if metric == sweep.main_metric and len(targets) == 1:
+            _target(axes, next(iter(targets)), metric)
         axes.set_title(as_chart_text(title), fontsize=9)
         axes.set_xlabel(sweep.shown.step_label)
         axes.xaxis.get_major_locator().set_params(integer=True)

@@ -45,16 +45,14 @@ def _run_data(run: Run, label: str, most: int) -> dict[str, Any]:
     numbers = replay.numbers
     if len(numbers) > most:
         numbers = [numbers[i] for i in np.unique(np.linspace(0, len(numbers) - 1, most).astype(int))]
-    rounds = []
+    rounds, main = [], metrics.describe(run.main_metric)
     for number in numbers:
         detail = replay.round(number)
         table, row = detail.devices, run.rounds[run.rounds["round"] == number].iloc[0]
         rounds.append(
             {
                 "n": number,
-                metrics.ACCURACY: float(row[metrics.ACCURACY])
-                if np.isfinite(row.get(metrics.ACCURACY, np.nan))
-                else None,
+                "score": main.text(row[main.name]) if np.isfinite(row.get(main.name, np.nan)) else None,
                 "T": detail.cost.delay_s,
                 "E": detail.cost.energy_j,
                 "objective": detail.cost.objective,
@@ -78,6 +76,7 @@ def _run_data(run: Run, label: str, most: int) -> dict[str, Any]:
         "label": label,
         "logged": len(replay.numbers),
         "Q": config.training.edge_iterations,
+        "metric": main.short,
         "scheduler": pretty(config.scheduling.name),
         "assigner": pretty(config.assignment.name),
         "side": config.fleet.area_km * 1e3,

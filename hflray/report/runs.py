@@ -26,9 +26,10 @@ from hflray.tracking import History, read_histories, read_journal
 LEFT_OUT = ": left out: "  # separates a run's name from the reason why the sweep does not contain it
 # Settings that say where and how long a run executes, not what it computes. They do not identify a trial.
 EXECUTION_KEYS = (
-    "tracking", "checkpoint", "data.root", "max_rounds", "target_accuracy", "training.backend", "training.kernel",
-    "training.threads", "training.device", "training.num_actors", "training.devices_per_actor", "training.autotune",
-    "training.cuda_graph", "training.release", "learning.minutes", "learning.env_steps", "learning.cache",
+    "tracking", "checkpoint", "data.root", "max_rounds", "target_accuracy", "target", "training.backend",
+    "training.kernel", "training.threads", "training.device", "training.num_actors", "training.devices_per_actor",
+    "training.autotune", "training.cuda_graph", "training.release", "learning.minutes", "learning.env_steps",
+    "learning.cache",
 )  # fmt: skip
 SEED = "seed"
 
@@ -130,10 +131,23 @@ class Run:
         values = self.series(metric)
         return float(values.iloc[-1]) if len(values) else float(self.history.values.get(metric, np.nan))
 
-    def reached(self, accuracy: float) -> int | None:
-        """Return the first round whose test accuracy is at least `accuracy`, or None."""
-        values = self.series(metrics.ACCURACY)
-        hits = values.index[values >= accuracy]
+    @property
+    def main_metric(self) -> str:
+        """The name of the main metric: accuracy, or what the run logged in its place."""
+        return next((name for name in metrics.MAIN if len(self.series(name))), metrics.ACCURACY)
+
+    @property
+    def target(self) -> float | None:
+        """The value of the main metric at which the run stops; None: it has no such target."""
+        target = self.config.target
+        return (
+            self.config.target_accuracy if target.metric == metrics.TEST_LOSS or target.value is None else target.value
+        )
+
+    def reached(self, value: float) -> int | None:
+        """Return the first round whose main metric on the test set is at least `value`, or None."""
+        values = self.series(self.main_metric)
+        hits = values.index[values >= value]
         return int(hits[0]) if len(hits) else None
 
 
@@ -168,6 +182,11 @@ class Sweep:
     def keys(self) -> list[str]:
         """The dotted keys in which the runs differ, without the seed."""
         return differing(self.runs)
+
+    @property
+    def main_metric(self) -> str:
+        """The name of the main metric of the sweep's first run."""
+        return self.runs[0].main_metric
 
     def label(self, run: Run, leave_out: Sequence[str] = ()) -> str:
         """Return the label that distinguishes a run's group from the others, such as ``ikc, H = 30``."""

@@ -207,6 +207,6 @@ def against_scheduled(groups: Mapping[int, Sequence[Run]], metric: str) -> pd.Da
     scale, rows = metrics.describe(metric).scale, {}
     for scheduled, runs in groups.items():
         values = np.array([run.last(metric) * scale for run in runs])
-        reached = all(run.reached(run.config.target_accuracy or 2) is not None for run in runs)
+        reached = all(run.reached(run.target or np.inf) is not None for run in runs)
         rows[scheduled] = (values.mean(), values.std(ddof=1) if len(values) > 1 else 0.0, reached)
     return pd.DataFrame.from_dict(rows, orient="index", columns=["mean", "std", "reached"])

@@ -267,8 +267,8 @@ class Task(ABC):
 
     def progress(self, config: ExperimentConfig, step: int, values: Mapping[str, float]) -> Progress:
         """Return the progress of a trial after a result with the metrics `values`."""
-        accuracy = f"accuracy {values[metrics.ACCURACY]:.1%}, " if metrics.ACCURACY in values else ""
-        text = f"{accuracy}objective {values[metrics.ROUND_OBJECTIVE]:,.1f}"
+        main = [f"{row.short} {row.text(values[row.name])}, " for row in metrics.main_of(values)]
+        text = f"{''.join(main)}objective {values[metrics.ROUND_OBJECTIVE]:,.1f}"
         return Progress(step, self.total(config), "round", text)
 
     def label(self, config: ExperimentConfig) -> dict[str, str]:

@@ -22,6 +22,7 @@ from hflray.metrics import LIVE_SAMPLES, LiveMetric
 from hflray.training.aggregate import FloatVector, SumVector, mean
 
 if TYPE_CHECKING:
+    from hflray.losses import Sums
     from hflray.training.local import DeviceData, EdgeTask, LocalJob
 
 NEVER_RETRY = {"max_restarts": 0, "max_task_retries": 0}
@@ -110,7 +111,7 @@ class DeviceWorker:
         """See `DeviceHost.losses`."""
         return self._host.losses(devices, *models)
 
-    def evaluate(self, vector: FloatVector, shards: Sequence[int]) -> list[tuple[int, float]]:
+    def evaluate(self, vector: FloatVector, shards: Sequence[int]) -> list[Sums]:
         """See `DeviceHost.evaluate`."""
         return self._host.evaluate(vector, shards)
 

@@ -182,8 +182,8 @@ def sample_kernel(name: KernelName, problem: Problem, batch_size: int, precision
     module = build(problem)
     kernel = build_kernel(name, module, problem, 0.01, batch_size, precision)
     kernel.load(init_vector(module, rng) if is_papers(problem) else to_vector(module))
-    images = rng.standard_normal((4 * batch_size, *problem.input_shape), dtype=np.float32)
-    kernel.hold(torch.from_numpy(images), torch.from_numpy(rng.integers(0, problem.num_outputs, 4 * batch_size)))
+    inputs, targets = problem.random_samples(4 * batch_size, rng)
+    kernel.hold(torch.from_numpy(inputs), torch.from_numpy(targets))
     kernel.step(np.arange(batch_size))
     return kernel
 

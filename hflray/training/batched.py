@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -105,10 +106,8 @@ class BatchedTrainer:
         self._groups: dict[tuple[int, int], Group] = {}
         self._max_group: int | None = None  # the largest group that the memory holds, once it has been exceeded
 
-    def hold(
-        self, x: NDArray[np.uint8] | NDArray[np.float32], y: NDArray[np.int64], scale: Tensor, shift: Tensor
-    ) -> None:
-        """Copy the data set to the device: images (n, C, H, W) and labels (n,).
+    def hold(self, x: NDArray[Any], y: NDArray[np.int64] | NDArray[np.float32], scale: Tensor, shift: Tensor) -> None:
+        """Copy the data set to the device: inputs (n, …) and targets (n,).
 
         Images given as bytes are normalised to ``x · scale + shift`` in each step.
         """
@@ -220,6 +219,8 @@ class BatchedTrainer:
         x = self._x[index]
         if x.dtype == torch.uint8:
             x = x.float().mul_(self._scale).add_(self._shift)
+        elif not x.is_floating_point():  # tokens
+            x = x.long()
         gradients = self._gradient(group.parameters, x, self._y[index], is_sample.float())
         values = list(group.parameters.values())
         with torch.no_grad():

@@ -17,22 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hflray.errors import WorkerLostError
+from hflray.losses import Sums, summarise
 from hflray.training.aggregate import FloatVector, SumVector
 from hflray.training.local import EVALUATION_BATCH, DeviceData, EdgeTask, LocalJob
 from hflray.training.plan import RoundPlan, balance, plan_round
 from hflray.training.pool import ActorPool, pool_of
-from hflray.training.serial import (
-    Losses,
-    SerialHierarchy,
-    cloud_aggregate,
-    everyone,
-    record_losses,
-    statistics_of,
-    summarise,
-)
+from hflray.training.serial import Losses, SerialHierarchy, cloud_aggregate, everyone, record_losses, statistics_of
 from hflray.training.start import last_line, start_ray
 
-__all__ = ["Hierarchy", "RayHierarchy", "SerialHierarchy", "cloud_aggregate", "start_ray", "summarise"]
+__all__ = ["Hierarchy", "RayHierarchy", "SerialHierarchy", "cloud_aggregate", "start_ray"]
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -74,7 +67,10 @@ class Hierarchy(Protocol):
         """Train `vector` on every device separately (Algorithm 2); return the models, (N, P)."""
 
     def evaluate(self, model: FloatVector, meanwhile: Callable[[], None] | None = None) -> tuple[float, float]:
-        """Return accuracy and mean loss on the test set; call `meanwhile` once while other processes evaluate."""
+        """Return the main metric and the mean loss on the test set (see `hflray.losses.summarise`).
+
+        `meanwhile` is called once while other processes evaluate.
+        """
 
     def close(self) -> None:
         """Release the backend's resources."""
@@ -109,7 +105,7 @@ class RayHierarchy:
 
         self._edge_iterations, self._keep = edge_iterations, keep
         self._idle = True  # no call is under way, and the last one did not fail
-        self._samples, self._test_count = np.diff(data.offsets), len(data.y_test)
+        self._samples, self._test_count, self._kind = np.diff(data.offsets), len(data.y_test), job.problem.kind
         self._statistics = statistics_of(job)
         make = pool_of if keep else ActorPool
         edges = edge_actors(num_edges, num_actors)
@@ -220,7 +216,7 @@ class RayHierarchy:
         once = [meanwhile] if meanwhile else []
         shards = range(math.ceil(self._test_count / EVALUATION_BATCH))
 
-        def attempt() -> list[tuple[int, float]]:
+        def attempt() -> list[Sums]:
             model_ref, count = ray.put(model), len(self.pool.devices)
             refs = [actor.evaluate.remote(model_ref, shards[h::count]) for h, actor in enumerate(self.pool.devices)]
             if once:
@@ -228,7 +224,7 @@ class RayHierarchy:
             results = ray.get(refs)
             return [results[shard % count][shard // count] for shard in shards]
 
-        return summarise(self._with_recovery("evaluation", attempt), self._test_count)
+        return summarise(self._with_recovery("evaluation", attempt), self._test_count, self._kind)
 
     def _with_recovery(self, activity: str, attempt: Callable[[], Result]) -> Result:
         """Run `attempt`. If actors die, replace all of them and repeat it; a repetition gives the same bits."""

@@ -49,7 +49,7 @@ class Kernel(Protocol):
         """Return a copy of the parameters, (P,)."""
 
     def hold(self, x: Tensor, y: Tensor) -> None:
-        """Hold a device's samples: normalised images (n, C, H, W) float32, and labels (n,) int64."""
+        """Hold a device's samples: normalised inputs (n, …) float32, or tokens int64, and targets (n,)."""
 
     def step(self, batch: NDArray[np.int64]) -> None:
         """Make one SGD step on the mean loss of the samples at the positions `batch`."""

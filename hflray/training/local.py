@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from hflray.errors import HflrayError
-from hflray.losses import count_correct, find_loss
+from hflray.losses import Sums, find_loss, shard_sums
 from hflray.models import build, is_papers, num_statistics, torch_seed
 from hflray.problem import Problem
 from hflray.seeding import stream
@@ -66,20 +66,21 @@ class DeviceData:
     """The samples of all devices, held once per node.
 
     Attributes:
-        x: images of the training set, (n, C, H, W). uint8 is normalised on the fly; float32 is used as it is.
-        y: labels, (n,), int64.
+        x: inputs of the training set, (n, …). uint8 images (n, C, H, W) are normalised on the fly, float32 is used as
+            it is, and other integers are tokens.
+        y: targets, (n,): int64, or float32 for a regression.
         index: the sample indices of all devices, concatenated.
         offsets: (N + 1,); device d holds ``index[offsets[d]:offsets[d + 1]]``.
         x_test, y_test: the test set; it is empty if nothing is evaluated.
         channel_mean, channel_std: statistics of the training images scaled to [0, 1], (C,).
     """
 
-    x: NDArray[np.uint8] | NDArray[np.float32]
-    y: NDArray[np.int64]
+    x: NDArray[Any]
+    y: NDArray[np.int64] | NDArray[np.float32]
     index: NDArray[np.int64]
     offsets: NDArray[np.int64]
-    x_test: NDArray[np.uint8]
-    y_test: NDArray[np.int64]
+    x_test: NDArray[Any]
+    y_test: NDArray[np.int64] | NDArray[np.float32]
     channel_mean: NDArray[np.float32]
     channel_std: NDArray[np.float32]
 
@@ -193,8 +194,8 @@ class DeviceHost:
                     rows.append((loss.mean(), len(loss) * np.sqrt((loss**2).mean())))
         return np.array(rows, dtype=np.float64).reshape(-1, 2)
 
-    def evaluate(self, vector: FloatVector, shards: Sequence[int]) -> list[tuple[int, float]]:
-        """Evaluate on shards of the test set; return (correct, summed loss) of each shard.
+    def evaluate(self, vector: FloatVector, shards: Sequence[int]) -> list[Sums]:
+        """Evaluate on shards of the test set; return the sums of each shard, see `hflray.losses.shard_sums`.
 
         Shard k consists of the k-th `EVALUATION_BATCH` test samples.
         """
@@ -205,16 +206,17 @@ class DeviceHost:
         with torch.no_grad(), torch_threads(self._job.threads):
             for shard in shards:
                 part = slice(shard * EVALUATION_BATCH, (shard + 1) * EVALUATION_BATCH)
-                labels = torch.from_numpy(np.array(self._data.y_test[part]))
-                scores = scorer.logits(self._normalise(self._data.x_test[part]))
-                loss = self._loss(scores, labels, reduction="sum")
-                results.append((count_correct(scores, labels), float(loss)))
+                targets = torch.from_numpy(np.array(self._data.y_test[part]))
+                outputs = scorer.logits(self._normalise(self._data.x_test[part]))
+                results.append(shard_sums(self._job.problem.kind, outputs, targets, self._loss))
         return results
 
-    def _normalise(self, images: NDArray[np.uint8] | NDArray[np.float32]) -> torch.Tensor:
-        # Arrays from Ray's object store are read-only and must be copied; images picked by index are copies already.
-        tensor = torch.from_numpy(images if images.flags.writeable else images.copy())
-        return tensor if tensor.dtype == torch.float32 else tensor.float().mul_(self._scale).add_(self._shift)
+    def _normalise(self, inputs: NDArray[Any]) -> torch.Tensor:
+        # Arrays from Ray's object store are read-only and must be copied; inputs picked by index are copies already.
+        tensor = torch.from_numpy(inputs if inputs.flags.writeable else inputs.copy())
+        if tensor.dtype == torch.uint8:
+            return tensor.float().mul_(self._scale).add_(self._shift)
+        return tensor if tensor.is_floating_point() else tensor.long()
 
     def _fit(self, vector: FloatVector, device: int, round_index: int, edge_iteration: int) -> FloatVector:
         """Return the device's model after L local iterations from `vector` (equation 1)."""
@@ -239,7 +241,7 @@ class DeviceHost:
             yield
 
     def samples(self, device: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return a device's normalised images and its labels."""
+        """Return a device's normalised inputs and its targets."""
         index = self._index(device)
         return self._normalise(self._data.x[index]), torch.from_numpy(self._data.y[index])
 
@@ -253,7 +255,7 @@ class DeviceHost:
         if not len(index):
             raise HflrayError("the device holds no samples; schedule devices that have data")
         labels = self._data.y[index]
-        if labels.min() < 0 or labels.max() >= classes:
+        if self._job.problem.kind != "regression" and (labels.min() < 0 or labels.max() >= classes):
             raise HflrayError(
                 f"the device's labels go from {labels.min()} to {labels.max()}; accepted: 0 to {classes - 1}; correct "
                 "the data set"

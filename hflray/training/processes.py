@@ -189,9 +189,12 @@ class _Batched:
         self._trainer = BatchedTrainer(
             module, find_loss(load.problem.loss), 1e-4, load.device, load.precision, load.cuda_graph
         )
+        inputs, targets = load.problem.random_samples(GPU_SAMPLES, rng)
+        if inputs.ndim == 4:  # images are normalised in each step
+            inputs = rng.integers(0, 256, inputs.shape, dtype=np.uint8)
         self._trainer.hold(
-            rng.integers(0, 256, (GPU_SAMPLES, *load.problem.input_shape), dtype=np.uint8),
-            rng.integers(0, load.problem.num_outputs, GPU_SAMPLES),
+            inputs,
+            targets,
             torch.full((1, 1, 1, 1), 1 / 255),
             torch.zeros(1, 1, 1, 1),
         )

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hflray.errors import DivergedError
+from hflray.losses import summarise
 from hflray.models import build, is_papers, num_statistics
 from hflray.training.aggregate import FloatVector, SumVector, mean
 from hflray.training.local import EVALUATION_BATCH, DeviceData, DeviceHost, EdgeTask, LocalJob
@@ -45,11 +46,6 @@ def cloud_aggregate(
     return model
 
 
-def summarise(shards: list[tuple[int, float]], samples: int) -> tuple[float, float]:
-    """Return accuracy and mean loss from the shards' (correct, summed loss), added in the order of the shards."""
-    return sum(correct for correct, _ in shards) / samples, math.fsum(loss for _, loss in shards) / samples
-
-
 def statistics_of(job: LocalJob) -> int:
     """Return how many numbers at the end of a job's vectors are statistics; see `hflray.training.aggregate`."""
     return 0 if is_papers(job.problem) else num_statistics(build(job.problem, job.seed))
@@ -59,7 +55,7 @@ class SerialHierarchy:
     """Algorithm 1 in this process, without Ray."""
 
     def __init__(self, job: LocalJob, data: DeviceData, edge_iterations: int) -> None:
-        self._data, self._edge_iterations = data, edge_iterations
+        self._data, self._edge_iterations, self._kind = data, edge_iterations, job.problem.kind
         self._samples = np.diff(data.offsets)
         self._host, self._statistics = DeviceHost(job, data), statistics_of(job)
 
@@ -102,7 +98,7 @@ class SerialHierarchy:
     def evaluate(self, model: FloatVector, meanwhile: Callable[[], None] | None = None) -> tuple[float, float]:
         """See `Hierarchy.evaluate`. This process evaluates itself, so `meanwhile` is not called."""
         count = len(self._data.y_test)
-        return summarise(self._host.evaluate(model, range(math.ceil(count / EVALUATION_BATCH))), count)
+        return summarise(self._host.evaluate(model, range(math.ceil(count / EVALUATION_BATCH))), count, self._kind)
 
     def close(self) -> None:
         """Do nothing, because there is nothing to release."""

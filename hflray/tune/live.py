@@ -66,7 +66,8 @@ class LiveTrial:
             return
         live, cost = self._instruments, record.cost
         live[metrics.LIVE_ROUNDS].inc()
-        live[metrics.LIVE_ACCURACY].set(record.accuracy)
+        if record.metric == metrics.ACCURACY:
+            live[metrics.LIVE_ACCURACY].set(record.score)
         live[metrics.LIVE_OBJECTIVE].set(float(cost.objective))
         for edge in range(min(len(cost.edge_devices), MAX_EDGES)):
             labels = {"edge": str(edge)}

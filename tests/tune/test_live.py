@@ -88,7 +88,7 @@ def test_only_the_first_of_many_edges_are_exported(recorder: Recorder, monkeypat
     monkeypatch.setattr(live.ray, "is_initialized", lambda: True)
     many = live.MAX_EDGES + 50
     record: Any = SimpleNamespace(
-        accuracy=0.5,
+        score=0.5,
         samples_trained=0,
         cost=SimpleNamespace(
             objective=1.0, edge_devices=np.ones(many), edge_delay_s=np.ones(many), edge_energy_j=np.ones(many)
