@@ -74,7 +74,8 @@ class ModuleKernel:
         self._format = torch.channels_last if channels_last else torch.contiguous_format
         # The call is ignored because torch's stubs have no overload for a memory format that is a variable.
         self._module: torch.nn.Module = module.to(memory_format=self._format)  # type: ignore[call-overload]
-        self._parameters, self._travelling = trained(module), travelling(module)
+        self._parameters: tuple[Tensor, ...] = tuple(trained(module))
+        self._travelling = travelling(module)
         self._home = [(buffer, buffer.clone()) for buffer in kept_at_home(module)]
         sizes = [tensor.numel() for tensor in self._travelling]
         self._flat = torch.empty(sum(sizes))
@@ -115,11 +116,11 @@ class ModuleKernel:
         with self._precision():
             scores = run(self._x[positions])
         loss = self._loss(scores.float(), self._y[positions])
-        gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
         parameters = self._parameters
+        gradients: tuple[Tensor, ...] = torch.autograd.grad(loss, parameters, allow_unused=True)
         if any(gradient is None for gradient in gradients):  # a parameter that this batch does not use
-            used = [pair for pair in zip(parameters, gradients, strict=True) if pair[1] is not None]
-            parameters, gradients = map(list, zip(*used, strict=True))
+            pairs = zip(parameters, gradients, strict=True)
+            parameters, gradients = zip(*(pair for pair in pairs if pair[1] is not None), strict=True)
         with torch.no_grad():
             torch._foreach_add_(parameters, gradients, alpha=-self._rate)
 

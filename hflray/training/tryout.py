@@ -98,7 +98,7 @@ def _check_tensors(name: str, module: nn.Module) -> None:
         raise ConfigError(f"model.name: '{name}' has no parameter to train; let at least one require a gradient")
     for kind, tensors in (("parameter", module.named_parameters()), ("buffer", module.named_buffers())):
         for label, tensor in tensors:
-            if isinstance(tensor, nn.parameter.UninitializedTensorMixin):
+            if isinstance(tensor, nn.UninitializedParameter | nn.UninitializedBuffer):
                 raise ConfigError(
                     f"model.name: '{name}' has the lazy {kind} '{label}' without a shape; give its layer its sizes"
                 )

@@ -19,9 +19,7 @@ def test_names_are_checked_and_torchvisions_are_left_to_it() -> None:
     config = load_config(overrides=overrides)
     assert (config.model.options, config.scheduling.auxiliary) == ({"hidden": [8]}, "logistic")
     assert load_config(overrides=["model.name=torchvision:resnet18"]).model.name == "torchvision:resnet18"
-    with pytest.raises(
-        ConfigError, match=r"model.name: got 'reznet8'; unknown model 'reznet8'; did you mean 'resnet8'"
-    ):
+    with pytest.raises(ConfigError, match=r"model.name: got 'reznet8'; unknown model .*did you mean 'resnet8'"):
         load_config(overrides=["model.name=reznet8"])
     with pytest.raises(ConfigError, match=r"scheduling.auxiliary: got 'full'; unknown model"):
         load_config(overrides=["scheduling.auxiliary=full"])
