@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from hflray.models import build_model, init_vector
+from hflray.models import build, build_model, init_vector, load_vector
 from hflray.problem import Problem
 from hflray.training.local import DeviceHost
 from hflray.training.steps import torch_threads
@@ -99,7 +99,7 @@ def test_the_peers_kernel_in_a_host_gives_the_bits_of_the_peers_step(peers) -> N
     ours.take_peers_kernel(host)
     assert ours.about(host) == ("peers", 1)
     (trained,) = host.train_each(start, [0])
-    net, orders = common.Net(), iter(host._order(0, 0, 0))
+    net, orders = common.NETWORKS["paper_cnn"](), iter(host._order(0, 0, 0))
     common.load(net, start)
     optimiser = torch.optim.SGD(net.parameters(), lr=common.LEARNING_RATE)
     with torch_threads(1):
@@ -192,3 +192,17 @@ def test_a_peer_without_an_environment_is_not_measured(tmp_path: Path, monkeypat
     assert [one.name for one in result] == ["bare1 (a)"]
     assert set(missing) == {"flower (e)", "pfl (f)"}
     assert missing["flower (e)"].startswith("no environment: there is none in ")
+
+
+@pytest.mark.parametrize("model", list(training.PROBLEMS))
+def test_the_networks_of_the_peers_are_ours(peers, tmp_path: Path, model: str) -> None:
+    common = peers("common")
+    path, _ = training.make_work(tmp_path, 1, None, model)
+    work = common.Work(str(path))
+    plain, ours = work.net(), build(training.PROBLEMS[model])
+    common.load(plain, work.start)
+    load_vector(ours, work.start)
+    x, _ = work.of(0)
+    np.testing.assert_array_equal(common.flat(plain), work.start)
+    torch.testing.assert_close(plain(x[:5]), ours(x[:5]))
+    assert training.training_loss(work.start, path) < 10

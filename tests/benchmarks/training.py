@@ -1,9 +1,9 @@
 """Local training compared with a bare PyTorch loop, Flower and pfl-research in one run. ``make bench`` runs it.
 
     python tests/benchmarks/training.py [--quick] [--data fashion_mnist.npz] [--repeats 3] [--only bare1,bare2,...]
-        [--one-core] [--installed-peers]
+        [--one-core] [--installed-peers] [--model paper_cnn|resnet8|gru]
 
-All contestants do the same work: H devices of about 550 samples, the paper's Fashion-MNIST model, batch 64, and one
+All contestants do the same work: H devices of about 550 samples, the network of ``--model``, batch 64, and one
 aggregation (Q = M = 1, because the peers have no edges). Speed does not depend on which 50 of 100 devices are
 scheduled, so only the scheduled ones exist. All contestants run at the same time and train one round each in turn, so
 that other work on the machine affects them alike. Every figure is a median of the turns' ratios. Before the timing, two
@@ -41,12 +41,20 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
 
 from hflray.config import TrainingConfig
-from hflray.models import build_model, init_vector, load_vector
+from hflray.models import build, build_model, init_vector, initial_vector, load_vector
+from hflray.problem import ModelSpec, Problem
 from hflray.training.autotune import resolve
 from hflray.training.machine import available_cpus, cache_folder
 from tests.benchmarks._report import Table, arguments, conditions, publish
 
-MEAN, STD = 0.2860, 0.3530  # as in peers/common.py
+# What each network learns, and the mean and deviation of its images.
+PROBLEMS = {
+    "paper_cnn": Problem((1, 28, 28), 10),
+    "resnet8": Problem((3, 32, 32), 10, model=ModelSpec("resnet8")),
+    "gru": Problem((40,), 96, model=ModelSpec("gru")),
+}
+MOMENTS = {"paper_cnn": ([0.2860], [0.3530]), "resnet8": ([0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616])}
+SOURCES = {"paper_cnn": "fashion_mnist", "resnet8": "cifar10"}
 ROOT, PEERS = Path(__file__).parents[2], Path(__file__).parent / "peers"
 FULL_STEPS = 2  # full-batch steps that must give all the same weights; two steps also test L
 LARGEST_DIFFERENCE = 1e-4  # relative difference of these weights; float32 sums in another order give 1e-7
@@ -237,19 +245,37 @@ def environment(name: str, make: bool = True) -> Path:
     return python
 
 
-def make_work(folder: Path, devices: int, source: str | None) -> tuple[Path, int]:
+def characters(total: int, rng: np.random.Generator) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Return windows of 40 characters of Python's own documentation, (total, 40), and the character after each."""
+    from pydoc_data.topics import topics
+
+    text = np.frombuffer("\n".join(topics.values()).encode("ascii", "replace"), np.uint8)
+    codes = np.where((text >= 32) & (text < 127), text - 31, 0).astype(np.int32)  # 96 codes; 0 is any other character
+    begin = rng.integers(0, len(codes) - 40, total)
+    return codes[begin[:, None] + np.arange(40)], codes[begin + 40].astype(np.int64)
+
+
+def make_work(folder: Path, devices: int, source: str | None, model: str = "paper_cnn") -> tuple[Path, int]:
     """Write the devices' data, or noise without `source`, and return the file and the number of samples."""
+    problem = PROBLEMS[model]
+    shape = problem.input_shape
     rng = np.random.default_rng(0)
     sizes = rng.integers(500, 601, devices)
     total = int(sizes.sum())
-    if source:
+    if model == "gru":
+        x, y = characters(total, rng)
+    elif source:
         with np.load(source) as file:
             chosen = rng.permutation(len(file["y_train"]))[:total]
-            x, y = file["x_train"][chosen].reshape(-1, 1, 28, 28), file["y_train"][chosen].astype(np.int64)
+            x, y = file["x_train"][chosen], file["y_train"][chosen].astype(np.int64)
+            x = x.transpose(0, 3, 1, 2) if x.shape[1:] == shape[1:] + shape[:1] else x.reshape(-1, *shape)
     else:
-        x, y = rng.integers(0, 256, (total, 1, 28, 28), dtype=np.uint8), rng.integers(0, 10, total)
-    start = init_vector(build_model("hfl", (1, 28, 28), 10), rng)
-    np.savez(folder / "work.npz", x=x, y=y, offsets=np.concatenate([[0], np.cumsum(sizes)]), start=start)
+        x, y = rng.integers(0, 256, (total, *shape), dtype=np.uint8), rng.integers(0, 10, total)
+    papers = model == "paper_cnn"
+    start = init_vector(build_model("hfl", (1, 28, 28), 10), rng) if papers else initial_vector(problem, 0)
+    mean, std = (np.array(moment, np.float32) for moment in MOMENTS.get(model, ([0.0], [1.0])))
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    np.savez(folder / "work.npz", x=x, y=y, offsets=offsets, start=start, mean=mean, std=std, model=model)
     return folder / "work.npz", total
 
 
@@ -291,6 +317,18 @@ def contestants(
     everyone = [
         Contestant("bare1 (a)", [peer(python, "bare.py", cpus[0], 0, 1)]),
         Contestant("bare2 (b)", [peer(python, "bare.py", cpu, first, count) for first, cpu in enumerate(cpus)], count),
+        *(
+            [
+                Contestant(
+                    "bare2-last",
+                    [peer(python, "bare.py", cpu, first, count, "channels_last") for first, cpu in enumerate(cpus)],
+                    count,
+                    kernel="channels_last",
+                )
+            ]
+            if kernel == "channels_last"
+            else []
+        ),
         ours("serial (c)", "serial", 1, kernel),
         ours("actors-eager", "ray", count, "peers"),
         ours("actors (d)", "ray", count, kernel),
@@ -344,12 +382,17 @@ def training_loss(model: NDArray[np.float64], work: Path) -> float:
     """Return the mean cross-entropy of a model, (P,), on all devices' samples."""
     with np.load(work) as file:
         x, y = torch.from_numpy(file["x"]), torch.from_numpy(file["y"])
-    module = build_model("hfl", (1, 28, 28), 10)
+        mean, std = (torch.from_numpy(file[moment]).view(-1, 1, 1) for moment in ("mean", "std"))
+        module = build(PROBLEMS[str(file["model"])])
     load_vector(module, model.astype(np.float32))
+
+    def normalised(part: torch.Tensor) -> torch.Tensor:
+        return (part.float() / 255 - mean) / std if part.dtype == torch.uint8 else part.long()
+
     with torch.no_grad():
         parts = [
-            torch.nn.functional.cross_entropy(module((images.float() / 255 - MEAN) / STD), labels, reduction="sum")
-            for images, labels in zip(x.split(1000), y.split(1000), strict=True)
+            torch.nn.functional.cross_entropy(module(normalised(inputs)), labels, reduction="sum")
+            for inputs, labels in zip(x.split(1000), y.split(1000), strict=True)
         ]
     return float(sum(parts)) / len(y)
 
@@ -370,7 +413,7 @@ def speed(
     `load` is the load average before the contestants were started.
     """
     with np.load(folder / "work.npz") as file:
-        sizes = np.diff(file["offsets"])
+        sizes, model = np.diff(file["offsets"]), str(file["model"])
     for contestant in running:
         contestant.round(local_iterations)  # the first round of a setting includes what is loaded once
         contestant.seconds, contestant.cpu_seconds, contestant.notes = [], [], []
@@ -381,7 +424,7 @@ def speed(
     losses = {contestant.name: training_loss(contestant.model(folder, sizes), folder / "work.npz")
               for contestant in running}  # fmt: skip
     check_equal_loss(losses)
-    table = report(running, int(sizes.sum()) * local_iterations, local_iterations, peak, losses)
+    table = report(running, int(sizes.sum()) * local_iterations, local_iterations, peak, losses, model)
     table.facts |= surroundings.facts()
     table.notes += surroundings.text().splitlines()
     return table
@@ -435,6 +478,7 @@ def main() -> None:
     parser.add_argument("--only", help="first words of the rows wanted, with commas")
     parser.add_argument("--one-core", action="store_true", help="only what trains in one process: bare1, serial")
     parser.add_argument("--installed-peers", action="store_true", help="make no environment that a peer lacks")
+    parser.add_argument("--model", choices=list(PROBLEMS), default="paper_cnn", help="the network that is trained")
     parser.add_argument("--kernel", help="of hflray; default: as autotuned here")
     options = parser.parse_args()
     result = tables(
@@ -445,6 +489,7 @@ def main() -> None:
         kernel=options.kernel,
         make=not options.installed_peers,
         key="training, one core" if options.one_core else "training",
+        model=options.model,
     )
     publish(result, options.json)
 
@@ -457,25 +502,28 @@ def tables(
     kernel: str | None = None,
     make: bool = True,
     key: str = "training",
+    model: str = "paper_cnn",
 ) -> Iterator[Table]:
     """Measure, and yield each table as soon as it is measured. The arguments are those of the command line.
 
     The tables' keys begin with `key`.
     """
-    default = Path(os.environ.get("HFLRAY_DATA", "")) / "fashion_mnist.npz"
+    key = key if model == "paper_cnn" else f"{key}, {model}"
+    default = Path(os.environ.get("HFLRAY_DATA", "")) / f"{SOURCES.get(model)}.npz"
     source = source or (str(default) if default.is_file() else None)
+    data = "characters of Python's documentation" if model == "gru" else SOURCES[model] if source else "noise"
     cpus = available_cpus()[:2]
     with conditions() as surroundings:
-        config = resolve(TrainingConfig(kernel=kernel or "auto"), (1, 28, 28), 10, 10**6)
+        config = resolve(TrainingConfig(kernel=kernel or "auto"), PROBLEMS[model], 10**6)
         peak = matmul_peak(cpus[0])
-    what = f"training: {devices} devices of {'Fashion-MNIST' if source else 'noise'}, kernel {config.kernel}"
+    what = f"training: {devices} devices of {data}, {model}, kernel {config.kernel}"
     facts = {"matmul_flops": peak, "cpus": len(cpus), **surroundings.facts()}
     title = f"{what}, {len(cpus)} CPUs, matmul {peak / 1e9:.0f} GFLOP/s on one"
     yield Table(title, [], [], facts, surroundings.text().splitlines(), key=f"{key}/setting")
     missing: dict[str, str] = {}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        work, _ = make_work(folder, devices, source)
+        work, _ = make_work(folder, devices, source, model)
         running = []
         for contestant in contestants(work, cpus, str(config.kernel), only, missing, make):
             try:
@@ -507,8 +555,18 @@ def measured(running: list[Contestant], folder: Path, repeats: int, peak: float,
         yield ray_share(running, folder, repeats)
 
 
+def named_kernel(running: list[Contestant]) -> str:
+    """Return the kernel of hflray's actors."""
+    return next((contestant.kernel for contestant in running if contestant.name == "actors (d)"), "")
+
+
 def report(
-    running: list[Contestant], passes: int, local_iterations: int, peak: float, losses: dict[str, float]
+    running: list[Contestant],
+    passes: int,
+    local_iterations: int,
+    peak: float,
+    losses: dict[str, float],
+    model: str = "paper_cnn",
 ) -> Table:
     """Return the table of the turns of all contestants.
 
@@ -516,6 +574,7 @@ def report(
         AssertionError: a contestant trained with another kernel or number of threads than its row says.
     """
     base = next((c for c in running if c.name.startswith("bare2")), running[0])
+    papers = model == "paper_cnn"
     rows: list[dict[str, object]] = []
     for contestant in running:
         contestant.check()
@@ -534,7 +593,7 @@ def report(
                 "cpus_used": statistics.median(used),
                 "kernel": contestant.kernel,
                 "samples_per_cpu_s": per_cpu,
-                "of_matmul": per_cpu * PASSES_OF_A_SAMPLE / peak,
+                "of_matmul": per_cpu * PASSES_OF_A_SAMPLE / peak if papers else None,
                 "loss": losses[contestant.name],
                 "peak_mb": contestant.peak_mb,
                 "start_s": contestant.start_s,
@@ -574,6 +633,11 @@ def report(
         table.notes.append(
             f"speed-up from one CPU to {cpus}: actors {mine:.2f}, bare loops {bare:.2f}: kept {kept:.2f}"
         )
+    alike = "bare2" if named_kernel(running) == "eager" else "bare2-last"
+    if model != "paper_cnn" and {alike, "actors"} <= set(named):
+        kept = statistics.median(bare / ours for bare, ours in zip(named[alike], named["actors"], strict=True))
+        table.ratios["actors, of two bare loops with the same kernel"] = kept
+        table.notes.append(f"actors (d), of two bare loops with the same kernel ({alike}): {kept:.3f}")
     if {"bare2", "actors-eager", "actors"} <= set(named):
         turns = zip(*(named[name] for name in ("bare2", "actors-eager", "actors")), strict=True)
         factors = [(bare / eager, eager / ours) for bare, eager, ours in turns]

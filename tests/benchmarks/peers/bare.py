@@ -1,6 +1,7 @@
 """Contestants (a) and (b): a bare PyTorch loop in one process on one CPU.
 
-The arguments are the data, the CPU, and the first device and the step of its devices.
+The arguments are the data, the CPU, the first device and the step of its devices, and channels_last for a network and
+images in that layout, which hflray's kernel of that name uses.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import sys
 
 import numpy as np
 import torch
-from common import Net, Work, fit, flat, load, serve
+from common import Work, fit, flat, load, own_threads, serve
 
 work = Work(sys.argv[1])
 if hasattr(os, "sched_setaffinity"):
@@ -18,7 +19,10 @@ if hasattr(os, "sched_setaffinity"):
 torch.set_num_threads(1)
 devices = range(int(sys.argv[3]), work.devices, int(sys.argv[4]))
 data = {device: work.of(device) for device in devices}
-model, weights = Net(), work.start
+model, weights = work.net(), work.start
+kernel = "channels_last" if "channels_last" in sys.argv[5:] else "peers"
+if kernel == "channels_last":
+    data = {device: (x.contiguous(memory_format=torch.channels_last), y) for device, (x, y) in data.items()}
 
 
 def train_round(local_iterations: int, batch_size: int) -> np.ndarray:
@@ -26,6 +30,8 @@ def train_round(local_iterations: int, batch_size: int) -> np.ndarray:
     total, samples = np.zeros(len(weights)), 0
     for x, y in data.values():
         load(model, weights)
+        if kernel == "channels_last":
+            model.to(memory_format=torch.channels_last)
         fit(model, x, y, local_iterations, batch_size)
         total += len(y) * flat(model).astype(np.float64)
         samples += len(y)
@@ -33,4 +39,4 @@ def train_round(local_iterations: int, batch_size: int) -> np.ndarray:
     return weights
 
 
-serve(train_round)
+serve(train_round, lambda: own_threads() | {"kernel": kernel})

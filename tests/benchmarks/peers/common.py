@@ -15,39 +15,38 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
+from networks import NETWORKS
 from torch import Tensor, nn
 from torch.nn import functional
 
 LEARNING_RATE = 0.01
-MEAN, STD = 0.2860, 0.3530  # Fashion-MNIST's
-
-
-class Net(nn.Module):
-    """The paper's Fashion-MNIST model, in plain PyTorch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1, self.conv2 = nn.Conv2d(1, 15, 5), nn.Conv2d(15, 28, 5)
-        self.linear1, self.linear2 = nn.Linear(448, 226), nn.Linear(226, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = functional.max_pool2d(functional.relu(self.conv1(x)), 2)
-        x = functional.max_pool2d(functional.relu(self.conv2(x)), 2)
-        return self.linear2(functional.relu(self.linear1(x.flatten(1))))
 
 
 class Work:
-    """The devices' data and the first weights: `x` (n, 1, 28, 28) uint8, `y`, `offsets` (H + 1,), `start` (P,)."""
+    """The network's name, the devices' data, and the first weights.
+
+    They are `model`, `x` (n, C, H, W) uint8 or (n, tokens) integers, `y` (n,), `offsets` (H + 1,), `start` (P,), and
+    the channels' `mean` and `std` (C,).
+    """
 
     def __init__(self, path: str) -> None:
         with np.load(path) as file:
             self.x, self.y, self.offsets, self.start = (file[name] for name in ("x", "y", "offsets", "start"))
+            self.mean, self.std, self.model = file["mean"], file["std"], str(file["model"])
         self.devices = len(self.offsets) - 1
 
+    def net(self) -> nn.Module:
+        """Return the network, with weights that are still to be loaded."""
+        return NETWORKS[self.model]()
+
     def of(self, device: int) -> tuple[Tensor, Tensor]:
-        """Return the normalised images and the labels of a device."""
+        """Return the normalised images, or the tokens, and the labels of a device."""
         part = slice(self.offsets[device], self.offsets[device + 1])
-        return (torch.from_numpy(self.x[part]).float() / 255 - MEAN) / STD, torch.from_numpy(self.y[part])
+        x, y = torch.from_numpy(self.x[part]), torch.from_numpy(self.y[part])
+        if x.dtype != torch.uint8:
+            return x.long(), y
+        mean, std = (torch.from_numpy(moment).view(-1, 1, 1) for moment in (self.mean, self.std))
+        return (x.float() / 255 - mean) / std, y
 
 
 @functools.cache

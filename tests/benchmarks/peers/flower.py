@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import torch
-from common import Net, Work, fit, flat, load, resident, serve
+from common import Work, fit, flat, load, resident, serve
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
@@ -24,8 +24,9 @@ client, server = ClientApp(), ServerApp()
 
 @client.train()
 def train(message: Message, context: Context) -> Message:
-    x, y = resident(PATH).of(int(context.node_config["partition-id"]))
-    model = Net()
+    work = resident(PATH)
+    x, y = work.of(int(context.node_config["partition-id"]))
+    model = work.net()
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     config = message.content["config"]
     fit(model, x, y, config["local_iterations"], config["batch_size"])
@@ -36,7 +37,7 @@ def train(message: Message, context: Context) -> Message:
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    model = Net()
+    model = Work(PATH).net()
     load(model, Work(PATH).start)
     said: dict[str, object] = {"kernel": "peers"}
     strategy = FedAvg(fraction_train=1.0, fraction_evaluate=0.0, min_train_nodes=DEVICES, min_available_nodes=DEVICES)

@@ -11,20 +11,22 @@ import time
 
 import numpy as np
 import torch
-from common import LEARNING_RATE, MEAN, STD, Net, Work, flat, load, serve, step
+from common import LEARNING_RATE, Work, flat, load, serve, step
+from networks import NETWORKS
 
-from hflray.problem import Problem
+from hflray.problem import ModelSpec, Problem
 from hflray.training.hierarchy import RayHierarchy, SerialHierarchy, start_ray
 from hflray.training.local import DeviceData, LocalJob
 
+NUM_OUTPUTS = {"paper_cnn": 10, "resnet8": 10, "gru": 96}
 Setting = tuple[int, int, int, int]  # L, batch size, Q, M
 
 
 class PeersKernel:
     """The peers' model and step behind the interface of hflray's kernels (`hflray.training.kernels.Kernel`)."""
 
-    def __init__(self) -> None:
-        self._net = Net()
+    def __init__(self, model: str) -> None:
+        self._net = NETWORKS[model]()
 
     def load(self, vector: np.ndarray) -> None:
         load(self._net, vector)
@@ -43,7 +45,8 @@ class PeersKernel:
 
 def take_peers_kernel(worker) -> None:
     """Make a host of devices, or an actor that has one, train with the peers' step."""
-    getattr(worker, "_host", worker)._kernel = PeersKernel()
+    host = getattr(worker, "_host", worker)
+    host._kernel = PeersKernel(host._job.problem.model.name)
 
 
 def about(worker) -> tuple[str, int]:
@@ -102,9 +105,10 @@ def main() -> None:
         offsets=work.offsets,
         x_test=work.x[:0],
         y_test=work.y[:0],
-        channel_mean=np.float32([MEAN]),
-        channel_std=np.float32([STD]),
+        channel_mean=work.mean,
+        channel_std=work.std,
     )
+    problem = Problem(work.x.shape[1:], NUM_OUTPUTS[work.model], model=ModelSpec(work.model))
     weights, index, said = work.start, 0, {}
     running: dict[Setting, RayHierarchy | SerialHierarchy] = {}
 
@@ -119,7 +123,7 @@ def main() -> None:
             return running[setting]
         local_iterations, batch_size, edge_iterations, num_edges = setting
         job = LocalJob(
-            Problem((1, 28, 28), 10), seed=0, local_iterations=local_iterations, batch_size=batch_size,
+            problem, seed=0, local_iterations=local_iterations, batch_size=batch_size,
             learning_rate=LEARNING_RATE, kernel="eager" if kernel == "peers" else kernel, precision=precision,
         )  # fmt: skip
         if backend == "serial":

@@ -7,7 +7,8 @@ import sys
 
 import numpy as np
 import torch
-from common import LEARNING_RATE, Net, Work, flat, load, own_threads
+from common import LEARNING_RATE, Work, flat, load, own_threads
+from networks import NETWORKS
 from pfl.aggregate.simulate import SimulatedBackend
 from pfl.aggregate.weighting import WeightByDatapoints
 from pfl.algorithm.base import NNAlgorithmParams
@@ -25,7 +26,7 @@ work = Work(sys.argv[1])
 torch.set_num_threads(int(sys.argv[2]))
 
 
-class Learner(Net):
+class Learner(NETWORKS[work.model]):
     def loss(self, x: torch.Tensor, y: torch.Tensor, eval: bool = False) -> torch.Tensor:
         return functional.cross_entropy(self(x), y)
 
