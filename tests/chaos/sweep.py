@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[2]
 NAME = "chaos"
 ROUNDS = 16
 # Three trials, two of which run at a time: the third uses the process of one that ended, so that a fault may also come
-# between two trials. One has device and edge actors. The kernel and the threads are fixed, because to measure them
-# would take longer than the rounds.
+# between two trials. One has device and edge actors; the third has a scheduler that sees losses, and its edges discard
+# devices that are late. The kernel and the threads are fixed, because measuring them would take longer than the rounds.
 TEXT = f"""
 name: {NAME}
 tracking: {{sinks: [mlflow, csv]}}
@@ -28,8 +28,10 @@ experiment:
     {{local_iterations: 2, edge_iterations: 2, batch_size: 16, num_actors: 1, kernel: channels_last, threads: 1,
       device: cpu}}
 sweep:
-  scheduling.name: {{zip: [ikc, fedavg, vkc]}}
+  scheduling.name: {{zip: [ikc, fedavg, oort]}}
   assignment.name: {{zip: [d3qn, local_search, geographic]}}
+  allocation.method: {{zip: [newton, newton, equal]}}
+  clock.edge.deadline: {{zip: [null, null, 0.9]}}
   training.backend: {{zip: [ray, serial, serial]}}
 tune: {{max_concurrent: 2}}
 """

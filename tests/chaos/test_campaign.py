@@ -26,8 +26,10 @@ pytestmark = [
 ]
 SHORT = TEXT
 for three, two in (
-    ("ikc, fedavg, vkc", "ikc, vkc"),
+    ("ikc, fedavg, oort", "ikc, oort"),
     ("local_search, geographic", "hfel"),
+    ("newton, newton, equal", "newton, equal"),
+    ("null, null, 0.9", "null, 0.9"),
     ("serial, serial", "serial"),
 ):
     assert three in SHORT
