@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from hflray import metrics
 from hflray.allocation import Allocation, allocate_round
-from hflray.assignment import assign_among, configured_assigner
+from hflray.assignment import assign_among, check_any_edges, configured_assigner
 from hflray.config import MUTABLE, ExperimentConfig, changed_settings
 from hflray.cost import PollCost, RoundCost, Workload, round_cost
 from hflray.errors import ConfigError, DivergedError
@@ -130,6 +130,8 @@ class Experiment:
         self.assigner = configured_assigner(config)
         self.edge_rule = EdgeRule(**config.clock.edge.model_dump())
         self.world = World(config, self.scenario.fleet)
+        if self.world.edges is not None:
+            check_any_edges(self.assigner)
         self.round = 0
         self.totals = dict.fromkeys(("delay_s", "energy_j", "objective", "message_bits"), 0.0)
         self.record: RoundRecord | None = None  # of the round before, if the scheduler looks back

@@ -232,6 +232,16 @@ ROUND_VANISHED = _metric(
     meaning="number of scheduled devices that vanished during the round, or whose battery ran out",
     format="{:,.0f}", mean="{:,.1f}",
 )  # fmt: skip
+ROUND_EDGES_DOWN = _metric(
+    "round/edges_down", "Edges down", "1", "world",
+    meaning="number of edges that did not work when the round was planned",
+    format="{:,.0f}", mean="{:,.1f}",
+)  # fmt: skip
+ROUND_EDGES_FAILED = _metric(
+    "round/edges_failed", "Edges failed", "1", "world",
+    meaning="number of edges that failed before their model reached the cloud",
+    format="{:,.0f}", mean="{:,.1f}",
+)  # fmt: skip
 WALL_SCHEDULE_S = _metric(
     "wall/schedule_s", "Scheduling, on this machine", "s", "round",
     meaning="measured time of scheduling",

@@ -29,7 +29,9 @@ def test_the_names_of_the_metrics_stay():
     assert set(metrics.WITH_A_CLOCK) == {
         "round/discarded", "round/wasted_j", "round/edge_idle_s", "total/fairness",
     }  # fmt: skip
-    assert set(metrics.WITH_A_WORLD) == {"round/away", "round/vanished"}
+    assert set(metrics.WITH_A_WORLD) == {
+        "round/away", "round/vanished", "round/edges_down", "round/edges_failed",
+    }  # fmt: skip
     assert set(metrics.WITH_A_POLL) == {"round/poll_delay_s", "round/poll_energy_j"}
     assert set(metrics.AT_THE_END) == {
         *("rounds_to_target", "objective_to_target", "delay_s_to_target", "energy_j_to_target"),

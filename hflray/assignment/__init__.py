@@ -11,9 +11,10 @@ from hflray import registry
 from hflray.arrays import BoolArray
 from hflray.config import ExperimentConfig
 from hflray.cost import Workload
+from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 
-__all__ = ["Assigner", "assign_among", "build_assigner", "configured_assigner"]
+__all__ = ["Assigner", "assign_among", "build_assigner", "check_any_edges", "configured_assigner"]
 
 # The keys of the configuration's `assignment` section that each assigner takes; other assigners ignore them. These
 # assigners also take `allocation.coupling`, so that they minimise the objective of the round's allocation.
@@ -60,6 +61,20 @@ def assign_among(
         return assigner.assign(fleet, work, devices, rng)
     up = np.flatnonzero(edges_up)
     return np.asarray(up[assigner.assign(fleet.take_edges(up), work, devices, rng)], dtype=np.intp)
+
+
+def check_any_edges(assigner: Assigner) -> None:
+    """Raise ConfigError if an assigner can only assign to all edges, and edges may fail.
+
+    Such an assigner has an attribute ``fixed_edges`` that is not None.
+    """
+    fixed = getattr(assigner, "fixed_edges", None)
+    if fixed is not None:
+        raise ConfigError(
+            f"assignment.policy: {getattr(assigner, 'path', type(assigner).__name__)} is for M = {fixed} edges alone, "
+            "and world.edge_failure takes failed edges out; leave assignment.policy out for the shipped policy (any "
+            "M), or turn world.edge_failure off"
+        )
 
 
 def build_assigner(name: str, **options: Any) -> Assigner:

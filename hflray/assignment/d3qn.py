@@ -73,6 +73,11 @@ class D3QN:
             )
         self.polish_ms, self.coupling = float(budget), check_coupling(coupling)
 
+    @property
+    def fixed_edges(self) -> int | None:
+        """The only number of edges that the policy can assign to; None: any."""
+        return self.spec.num_edges if self.spec.architecture == "bilstm" else None
+
     def assign(self, fleet: Fleet, work: Workload, devices: ArrayLike, rng: np.random.Generator) -> IntArray:
         """Return the edge of each of `devices`, (H,) indices; `rng` is not used.
 
@@ -102,9 +107,9 @@ class D3QN:
 
     def _check(self, num_edges: int, num_scheduled: int) -> None:
         """Refuse an M that the policy cannot take, and warn once of an H or M beyond its training."""
-        if self.spec.architecture == "bilstm" and num_edges != self.spec.num_edges:
+        if self.fixed_edges not in (None, num_edges):
             raise ConfigError(
-                f"assignment.policy: {self.path} is for M = {self.spec.num_edges} edges, this fleet has {num_edges}; "
+                f"assignment.policy: {self.path} is for M = {self.fixed_edges} edges, this fleet has {num_edges}; "
                 f"leave assignment.policy out for the shipped policy (any M), or train one: "
                 f"{TRAIN} --set fleet.num_edges={num_edges}"
             )

@@ -57,6 +57,22 @@ class DropoutConfig(Section):
     )
 
 
+class EdgeFailureConfig(Section):
+    """How often edge servers fail, and for how long."""
+
+    mtbf_s: float | None = Field(
+        None, gt=0, le=1e12, description="mean time for which an edge server works; null: always"
+    )
+    mttr_s: float | None = Field(None, gt=0, le=1e12, description="mean time until it works again")
+
+    @model_validator(mode="after")
+    def _both_or_none(self) -> Self:
+        for name, other in (("mtbf_s", "mttr_s"), ("mttr_s", "mtbf_s")):
+            if getattr(self, name) is None and getattr(self, other) is not None:
+                raise ValueError(f"{name}: got null with {other} = {getattr(self, other):g}; accepted: both or none")
+        return self
+
+
 class WorldConfig(Section):
     """What changes around devices and edges; every part is off by default."""
 
@@ -65,6 +81,7 @@ class WorldConfig(Section):
     compute_jitter: ComputeJitterConfig = ComputeJitterConfig()
     fading: FadingConfig = FadingConfig()
     dropout: DropoutConfig = DropoutConfig()
+    edge_failure: EdgeFailureConfig = EdgeFailureConfig()
 
     @property
     def is_on(self) -> bool:

@@ -43,6 +43,10 @@ class Spells(Part):
         down_s, up_s = self._means_s
         return np.where(up, up_s, down_s) * self._draws.exponential(members, number)
 
+    def next_off_s(self, clock_s: float) -> FloatArray:
+        """Return when each member that is up goes down, (count,), s since the start of the first round."""
+        return self.end_s
+
     def advance(self, clock_s: float) -> None:
         """End the spells that end until `clock_s`, and begin the next ones."""
         while (over := np.flatnonzero(self.end_s <= clock_s)).size:

@@ -23,6 +23,7 @@ from hflray.fleet import Fleet
 from hflray.timeline import Durations, EdgeRule, Ends, Hops, Timeline, limited, timeline
 from hflray.world.availability import Availability
 from hflray.world.dropout import Dropout
+from hflray.world.edge_failure import edge_failure
 from hflray.world.fading import Fading
 from hflray.world.jitter import Jitter
 from hflray.world.outlook import Outlook
@@ -50,6 +51,7 @@ class World:
         self.jitter = Jitter(config.seed, sigma) if sigma else None
         rate_per_s = self.config.dropout.rate_per_s
         self.dropout = Dropout(config.seed, rate_per_s) if rate_per_s else None
+        self.edges = edge_failure(self.config.edge_failure, fleet.num_edges, config.seed)
         self.fading: Fading = registry.build(
             "fading", self.config.fading.name, seed=config.seed, **self.config.fading.options
         )
@@ -66,7 +68,8 @@ class World:
     @property
     def _parts(self) -> dict[str, Part]:
         """The parts that change, by name."""
-        return {"availability": self.availability}
+        parts: dict[str, Part | None] = {"availability": self.availability, "edges": self.edges}
+        return {name: part for name, part in parts.items() if part is not None}
 
     def outlook(self, round_index: int, fleet: Fleet) -> Outlook:
         """Return what the decisions of a round see.
@@ -84,7 +87,7 @@ class World:
             fleet=fleet,
             answers=answers,
             available=answers,
-            edges_up=np.ones(fleet.num_edges, dtype=bool),
+            edges_up=np.ones(fleet.num_edges, dtype=bool) if self.edges is None else self.edges.up.copy(),
             battery_j=np.full(fleet.num_devices, np.inf),
         )
 
@@ -112,8 +115,7 @@ class World:
         if not self.is_on:
             return limited(fleet, work, devices, edges, planned, rule)
         hops, ends = Hops.of(fleet, work), self._ends(outlook, devices)
-        if not len(devices):
-            hops = replace(hops, made=np.zeros_like(hops.made))
+        hops = replace(hops, made=hops.made & outlook.edges_up & bool(len(devices)))
         planned_s = np.zeros(fleet.num_edges)
         np.maximum.at(planned_s, edges, planned.compute_delay_s + planned.upload_delay_s)
         durations = self._durations(outlook, work, devices, edges, allocation, planned)
@@ -151,6 +153,10 @@ class World:
         ends = Ends.never(len(devices), outlook.fleet.num_edges)
         if self.dropout is not None:
             ends = replace(ends, vanish_s=self.dropout.vanish_s(outlook.round, devices))
+        if self.edges is not None:
+            ends = replace(
+                ends, fail_s=np.where(self.edges.up, self.edges.next_off_s(self.clock_s) - self.clock_s, 0.0)
+            )
         return ends
 
     def after(self, delay_s: float) -> Self:
@@ -170,6 +176,8 @@ class World:
         return {
             metrics.ROUND_AWAY: float((~outlook.answers).sum()),
             metrics.ROUND_VANISHED: float(happens.vanished.sum()),
+            metrics.ROUND_EDGES_DOWN: float((~outlook.edges_up).sum()),
+            metrics.ROUND_EDGES_FAILED: float((outlook.edges_up & ~happens.reached).sum()),
         }
 
     def state_dict(self) -> dict[str, Any]:

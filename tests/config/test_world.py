@@ -23,6 +23,7 @@ def test_the_world_is_off_by_default() -> None:
         "world.compute_jitter.sigma=0.1",
         "world.fading.name=rayleigh",
         "world.dropout.rate_per_s=0.1",
+        "world.edge_failure={mtbf_s: 9, mttr_s: 1}",
     ],
 )
 def test_a_part_turns_it_on(override: str) -> None:
@@ -38,6 +39,8 @@ def test_a_part_turns_it_on(override: str) -> None:
         ("world.fading={name: rayleigh, known: true, coherence_s: 1}", "world.fading.*: got true with coherence_s = 1"),
         ("world.fading.coherence_s=0", "world.fading.coherence_s: got 0; accepted: a number at least 1e-06"),
         ("world.dropout.rate_per_s=-0.1", "world.dropout.rate_per_s: got -0.1; accepted: a number at least 0"),
+        ("world.edge_failure.mtbf_s=9", "world.edge_failure: mttr_s: got null with mtbf_s = 9; accepted: both or none"),
+        ("world.edge_failure={mtbf_s: 9, mttr_s: 0}", "world.edge_failure.mttr_s: got 0; accepted: a number above 0"),
         ("world.weather=wet", "world.weather: unknown key"),
     ],
 )

@@ -18,8 +18,10 @@ HALF = "world.availability={name: bernoulli, options: {probability: 0.4}}"
 SPELLS = "world.availability={name: markov, options: {mean_on_s: 3, mean_off_s: 2}}"
 JITTER = "world.compute_jitter.sigma=0.5"
 FADING = "world.fading={name: rayleigh, coherence_s: 0.1}"
-DROPOUT = "world.dropout.rate_per_s=0.3"
-EVERYTHING = (SPELLS, JITTER, FADING, DROPOUT)
+DROPOUT = "world.dropout.rate_per_s=0.1"
+FAILURE = "world.edge_failure={mtbf_s: 9, mttr_s: 4}"
+MILD = "world.edge_failure={mtbf_s: 40, mttr_s: 5}"
+EVERYTHING = (SPELLS, JITTER, FADING, DROPOUT, MILD, "clock.edge.deadline=1.5", "world.wait_s=1")
 
 
 def test_a_world_that_is_off_changes_nothing() -> None:
@@ -98,6 +100,34 @@ def test_a_device_that_vanishes_is_not_trained_from_then_on() -> None:
         returned |= gone & set(record.devices.tolist())
         gone |= set(record.devices[record.timeline.vanished].tolist())
     assert returned  # at the next planning
+
+
+def test_devices_go_to_other_edges_and_a_failed_edge_loses_its_share() -> None:
+    experiment = living(FAILURE, "max_rounds=8", "scheduling.num_scheduled=4")
+    down, failed = 0, 0
+    world, fleet = experiment.world, experiment.scenario.fleet
+    for record in experiment:
+        outlook, values, happens = world.outlook(record.round, fleet), record.metrics(), record.timeline
+        world = experiment.world
+        assert happens is not None
+        if outlook.is_empty:
+            assert len(record.devices) == 0
+            continue
+        assert outlook.edges_up[record.assignment].all()
+        assert values[metrics.ROUND_EDGES_DOWN] == (~outlook.edges_up).sum()
+        assert (record.cost.edge_energy_j[~outlook.edges_up] == 0).all()  # no hop is billed
+        lost = outlook.edges_up & ~happens.reached
+        assert values[metrics.ROUND_EDGES_FAILED] == lost.sum()
+        assert not happens.counts[:, lost[record.assignment]].any()
+        down, failed = down + (~outlook.edges_up).sum(), failed + lost.sum()
+    assert down > 0 < failed
+
+
+def test_a_policy_of_a_fixed_number_of_edges_is_refused_before_the_first_round() -> None:
+    fixed = ("fleet.num_edges=5", "assignment.name=d3qn", "assignment.policy=paper_db")
+    living(*fixed)
+    with pytest.raises(ConfigError, match=r"is for M = 5 edges alone, and world\.edge_failure takes failed edges out;"):
+        living(*fixed, FAILURE)
 
 
 def test_only_available_devices_are_scheduled() -> None:
