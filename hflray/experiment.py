@@ -302,7 +302,7 @@ class Experiment:
         poll = None if context.poll is None else context.poll.cost
         if poll is not None:
             cost = cost.with_poll(poll, self.work.delay_weight)
-        later, conditions = world.after(cost.delay_s), world.metrics(outlook, happens)
+        later, conditions = world.after(cost.delay_s, happens), world.metrics(outlook, happens)
         clock.lap("allocate_s")
         return _PlannedRound(
             round=index,

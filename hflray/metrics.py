@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Logged = Literal["round", "clock", "world", "poll", "kind", "end", "fleet", "learning", "reference"]
+Logged = Literal["round", "clock", "world", "battery", "poll", "kind", "end", "fleet", "learning", "reference"]
 Table = Literal["training", "clustering", "assignment", "learning"]
 
 
@@ -33,11 +33,11 @@ class Metric:
         unit: unit of the logged number; ``1`` if it has none.
         meaning: what the number is and how it is computed, with the paper's symbols, as the glossary prints it.
         logged: when the number is logged: ``round``, with each round; ``clock``, with each round if a setting of
-            ``clock`` or ``world`` is on; ``world``, with each round if a setting of ``world`` is on; ``poll``, with
-            each round of a scheduler that polls; ``kind``, with each round for another kind of data than classes;
-            ``end``, at the end of a run; ``fleet``, with each fleet of an assignment study; ``learning``, with each
-            point of an assigner's learning curve; ``reference``, with such a point for each reference assigner
-            (`assigner_ratio`).
+            ``clock`` or ``world`` is on; ``world``, with each round if a setting of ``world`` is on; ``battery``, with
+            each round if devices have batteries; ``poll``, with each round of a scheduler that polls; ``kind``, with
+            each round for another kind of data than classes; ``end``, at the end of a run; ``fleet``, with each fleet
+            of an assignment study; ``learning``, with each point of an assigner's learning curve; ``reference``, with
+            such a point for each reference assigner (`assigner_ratio`).
         shown: unit in which the number is shown; empty if no unit is written.
         scale: factor from the logged number to the shown number.
         format: format of the shown number.
@@ -242,6 +242,19 @@ ROUND_EDGES_FAILED = _metric(
     meaning="number of edges that failed before their model reached the cloud",
     format="{:,.0f}", mean="{:,.1f}",
 )  # fmt: skip
+ROUND_LOW_BATTERY = _metric(
+    "round/low_battery", "Devices low on charge", "1", "battery",
+    meaning="number of devices below their reserve when the round was planned",
+    format="{:,.0f}", mean="{:,.1f}",
+)  # fmt: skip
+CHARGE_LOW_J, CHARGE_MEDIAN_J, CHARGE_HIGH_J = (
+    _metric(
+        f"battery/{name}_j", f"Charge of devices, {words}", "J", "battery",
+        meaning=f"{words} of the devices' charges when the round was planned",
+        shown="J",
+    )
+    for name, words in (("p10", "10th percentile"), ("median", "median"), ("p90", "90th percentile"))
+)  # fmt: skip
 WALL_SCHEDULE_S = _metric(
     "wall/schedule_s", "Scheduling, on this machine", "s", "round",
     meaning="measured time of scheduling",
@@ -388,6 +401,7 @@ PER_ROUND = _names("round")
 WITH_A_CLOCK = _names("clock")
 WITH_A_WORLD = _names("world")
 WITH_A_POLL = _names("poll")
+WITH_BATTERIES = _names("battery")
 MAIN = (ACCURACY, *_names("kind"))  # a run logs one of these
 LEARNING = _names("learning")
 AT_THE_END = _names("end")

@@ -198,6 +198,11 @@ class Timeline:
         return np.asarray(self.energy_j.sum(axis=0))
 
     @property
+    def busy_s(self) -> FloatArray:
+        """How long each device computes and sends in the round, (H,), s."""
+        return np.asarray(np.nansum(self.end_s - self.start_s, axis=0))
+
+    @property
     def wasted_j(self) -> float:
         """Joules of rows that do not count."""
         return float(self.energy_j[~self.counts].sum())

@@ -33,6 +33,9 @@ def test_the_names_of_the_metrics_stay():
         "round/away", "round/vanished", "round/edges_down", "round/edges_failed",
     }  # fmt: skip
     assert set(metrics.WITH_A_POLL) == {"round/poll_delay_s", "round/poll_energy_j"}
+    assert set(metrics.WITH_BATTERIES) == {
+        *("round/low_battery", "battery/p10_j", "battery/median_j", "battery/p90_j"),
+    }
     assert set(metrics.AT_THE_END) == {
         *("rounds_to_target", "objective_to_target", "delay_s_to_target", "energy_j_to_target"),
         *(f"clustering/{quantity}" for quantity in ("ari", "delay_s", "energy_j")),
@@ -47,14 +50,15 @@ def test_the_names_of_the_metrics_stay():
     assert metrics.assigner_ratio("hfel-300") == "assigner/ratio/hfel-300"
     constants = {value for name, value in vars(metrics).items() if name.isupper() and isinstance(value, str)}
     every = (
-        *(metrics.PER_ROUND, metrics.WITH_A_CLOCK, metrics.WITH_A_WORLD, metrics.WITH_A_POLL),
+        *(metrics.PER_ROUND, metrics.WITH_A_CLOCK, metrics.WITH_A_POLL, metrics.WITH_A_WORLD),
+        metrics.WITH_BATTERIES,
         *(metrics.AT_THE_END, metrics.LEARNING),
     )
     assert constants == {*itertools.chain(*every), metrics.ASSIGNMENT_GAP}
     assert metrics.edge_metric(3, "delay_s") == "edge/3/delay_s"
 
 
-SCOPES = ("round/", "total/", "edge/", "wall/", "clustering/", "assigner/ratio/")
+SCOPES = ("round/", "battery/", "total/", "edge/", "wall/", "clustering/", "assigner/ratio/")
 PACKAGE = Path(metrics.__file__).parent
 
 

@@ -25,7 +25,7 @@ from hflray.config.model import ModelConfig
 from hflray.config.pinning import named_settings, pin_settings, pin_sweep, references_in, refuse_unpinned
 from hflray.config.system import BITS_PER_KB, CostConfig, FleetConfig, dbm_to_w
 from hflray.config.training import MUTABLE, DataConfig, Kind, TrainingConfig
-from hflray.config.world import AvailabilityConfig, EdgeFailureConfig, WorldConfig
+from hflray.config.world import AvailabilityConfig, BatteryConfig, EdgeFailureConfig, WorldConfig
 
 __all__ = [
     "BITS_PER_KB",
@@ -33,6 +33,7 @@ __all__ = [
     "AllocationConfig",
     "AssignmentConfig",
     "AvailabilityConfig",
+    "BatteryConfig",
     "CheckpointConfig",
     "ClockConfig",
     "ClusteringBillConfig",

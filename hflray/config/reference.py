@@ -16,7 +16,7 @@ from hflray.errors import ConfigError
 SUFFIXES = {
     "_dbm_per_hz": "dBm/Hz", "_dbm": "dBm", "_db": "dB", "_mhz": "MHz", "_ghz": "GHz", "_ms": "ms", "_s": "s",
     "_km": "km", "_m": "m", "_kb": "KB of 1024 bytes",
-    "_mb": "MB of 1024² bytes",
+    "_mb": "MB of 1024² bytes", "_j": "J", "_w": "W",
 }  # fmt: skip
 # The units of the other numeric settings, by the last part of the dotted key, or by more of it where that is needed.
 UNITS = {
@@ -37,7 +37,7 @@ UNITS = {
     "training_intensity": "1", "transfers": "tries", "uniform": "of the setting", "update_every": "steps",
     "value": "of the metric",
     "width": "1",
-    "rate_per_s": "1/s", "sigma": "1",
+    "initial": "1", "rate_per_s": "1/s", "sigma": "1",
 }  # fmt: skip
 
 

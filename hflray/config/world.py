@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from hflray.config.base import Named, Section
+from hflray.config.base import Named, Range, Section
 
 
 class AvailabilityConfig(Section):
@@ -73,6 +73,26 @@ class EdgeFailureConfig(Section):
         return self
 
 
+class BatteryConfig(Section):
+    """The batteries of devices; ranges are those of a uniform draw by device."""
+
+    capacity_j: Range | None = Field(None, description="largest charge; null: no batteries")
+    initial: Range = Field((1.0, 1.0), description="charge at the start as a share of the capacity, from 0 to 1")
+    harvest_w: Range = Field((0.0, 0.0), description="power with which batteries are charged, at all times")
+    reserve_j: float = Field(0.0, ge=0, le=1e15, description="a device with less charge is not available")
+    idle_w: float = Field(
+        0.0, ge=0, le=1e9, description="power that a device draws while it neither computes nor sends; no part of E"
+    )
+
+    @field_validator("capacity_j", "initial", "harvest_w")
+    @classmethod
+    def _in_bounds(cls, value: tuple[float, float] | None, info: ValidationInfo) -> tuple[float, float] | None:
+        most = 1.0 if info.field_name == "initial" else 1e15
+        if value is not None and (value[0] < 0 or value[1] > most):
+            raise ValueError(f"accepted: numbers from 0 to {most:g}; correct it")
+        return value
+
+
 class WorldConfig(Section):
     """What changes around devices and edges; every part is off by default."""
 
@@ -82,6 +102,7 @@ class WorldConfig(Section):
     fading: FadingConfig = FadingConfig()
     dropout: DropoutConfig = DropoutConfig()
     edge_failure: EdgeFailureConfig = EdgeFailureConfig()
+    battery: BatteryConfig = BatteryConfig()
 
     @property
     def is_on(self) -> bool:

@@ -228,7 +228,8 @@ class Replay:
                 "some were not logged; run it again to see its rounds in detail"
             )
         while len(worlds) <= position:
-            worlds.append(worlds[-1].after(self._happened(len(worlds) - 1).cost.delay_s))
+            before = self._happened(len(worlds) - 1)
+            worlds.append(worlds[-1].after(before.cost.delay_s, before.timeline))
         return worlds[position]
 
     def _happened(self, position: int) -> _Happened:

@@ -22,6 +22,7 @@ from hflray.cost import AllocationLike, RoundCost, Workload
 from hflray.fleet import Fleet
 from hflray.timeline import Durations, EdgeRule, Ends, Hops, Timeline, limited, timeline
 from hflray.world.availability import Availability
+from hflray.world.battery import Battery
 from hflray.world.dropout import Dropout
 from hflray.world.edge_failure import edge_failure
 from hflray.world.fading import Fading
@@ -52,6 +53,8 @@ class World:
         rate_per_s = self.config.dropout.rate_per_s
         self.dropout = Dropout(config.seed, rate_per_s) if rate_per_s else None
         self.edges = edge_failure(self.config.edge_failure, fleet.num_edges, config.seed)
+        no_batteries = self.config.battery.capacity_j is None
+        self.battery = None if no_batteries else Battery(self.config.battery, fleet.num_devices, config.seed)
         self.fading: Fading = registry.build(
             "fading", self.config.fading.name, seed=config.seed, **self.config.fading.options
         )
@@ -68,7 +71,9 @@ class World:
     @property
     def _parts(self) -> dict[str, Part]:
         """The parts that change, by name."""
-        parts: dict[str, Part | None] = {"availability": self.availability, "edges": self.edges}
+        parts: dict[str, Part | None] = {
+            "availability": self.availability, "edges": self.edges, "battery": self.battery,
+        }  # fmt: skip
         return {name: part for name, part in parts.items() if part is not None}
 
     def outlook(self, round_index: int, fleet: Fleet) -> Outlook:
@@ -86,9 +91,9 @@ class World:
             clock_s=self.clock_s,
             fleet=fleet,
             answers=answers,
-            available=answers,
+            available=answers if self.battery is None else answers & self.battery.available(),
             edges_up=np.ones(fleet.num_edges, dtype=bool) if self.edges is None else self.edges.up.copy(),
-            battery_j=np.full(fleet.num_devices, np.inf),
+            battery_j=np.full(fleet.num_devices, np.inf) if self.battery is None else self.battery.charge_j,
         )
 
     def happens(
@@ -153,18 +158,27 @@ class World:
         ends = Ends.never(len(devices), outlook.fleet.num_edges)
         if self.dropout is not None:
             ends = replace(ends, vanish_s=self.dropout.vanish_s(outlook.round, devices))
+        if self.battery is not None:
+            ends = replace(ends, charge_j=self.battery.charge_j[devices])
         if self.edges is not None:
             ends = replace(
                 ends, fail_s=np.where(self.edges.up, self.edges.next_off_s(self.clock_s) - self.clock_s, 0.0)
             )
         return ends
 
-    def after(self, delay_s: float) -> Self:
-        """Return the world after a round of this duration, s; this one does not change."""
+    def after(self, delay_s: float, happens: Timeline | None) -> Self:
+        """Return the world after a round; this one does not change.
+
+        Args:
+            delay_s: the duration of the round, s.
+            happens: what happens to it; None if the world and the rule are off.
+        """
         later = copy.copy(self)
         for name, part in self._parts.items():
             setattr(later, name, copy.deepcopy(part))
         later.clock_s = self.clock_s + delay_s
+        if later.battery is not None and happens is not None:
+            later.battery.settle(delay_s, happens.devices, happens.spent_j, happens.busy_s)
         for part in later._parts.values():
             part.advance(later.clock_s)
         return later
@@ -173,12 +187,17 @@ class World:
         """Return the round's metrics of the world, which are none where it is off."""
         if not self.is_on or happens is None:
             return {}
-        return {
+        values = {
             metrics.ROUND_AWAY: float((~outlook.answers).sum()),
             metrics.ROUND_VANISHED: float(happens.vanished.sum()),
             metrics.ROUND_EDGES_DOWN: float((~outlook.edges_up).sum()),
             metrics.ROUND_EDGES_FAILED: float((outlook.edges_up & ~happens.reached).sum()),
         }
+        if self.battery is not None:
+            names = (metrics.CHARGE_LOW_J, metrics.CHARGE_MEDIAN_J, metrics.CHARGE_HIGH_J)
+            values[metrics.ROUND_LOW_BATTERY] = float((~self.battery.available()).sum())
+            values |= dict(zip(names, np.percentile(self.battery.charge_j, (10, 50, 90)).tolist(), strict=True))
+        return values
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the parts as arrays by ``world.PART.ARRAY``; it is empty where the world is off."""

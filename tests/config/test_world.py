@@ -24,6 +24,7 @@ def test_the_world_is_off_by_default() -> None:
         "world.fading.name=rayleigh",
         "world.dropout.rate_per_s=0.1",
         "world.edge_failure={mtbf_s: 9, mttr_s: 1}",
+        "world.battery.capacity_j=5",
     ],
 )
 def test_a_part_turns_it_on(override: str) -> None:
@@ -41,6 +42,9 @@ def test_a_part_turns_it_on(override: str) -> None:
         ("world.dropout.rate_per_s=-0.1", "world.dropout.rate_per_s: got -0.1; accepted: a number at least 0"),
         ("world.edge_failure.mtbf_s=9", "world.edge_failure: mttr_s: got null with mtbf_s = 9; accepted: both or none"),
         ("world.edge_failure={mtbf_s: 9, mttr_s: 0}", "world.edge_failure.mttr_s: got 0; accepted: a number above 0"),
+        ("world.battery.initial=[0.5, 1.5]", "world.battery.initial: .* accepted: numbers from 0 to 1; correct it"),
+        ("world.battery.harvest_w=-1", "world.battery.harvest_w: .* accepted: numbers from 0 to 1e"),
+        ("world.battery.reserve_j=-1", "world.battery.reserve_j: got -1; accepted: a number at least 0"),
         ("world.weather=wet", "world.weather: unknown key"),
     ],
 )

@@ -21,7 +21,8 @@ FADING = "world.fading={name: rayleigh, coherence_s: 0.1}"
 DROPOUT = "world.dropout.rate_per_s=0.1"
 FAILURE = "world.edge_failure={mtbf_s: 9, mttr_s: 4}"
 MILD = "world.edge_failure={mtbf_s: 40, mttr_s: 5}"
-EVERYTHING = (SPELLS, JITTER, FADING, DROPOUT, MILD, "clock.edge.deadline=1.5", "world.wait_s=1")
+BATTERY = "world.battery={capacity_j: [0.1, 0.9], initial: 0.5, reserve_j: 0.02, harvest_w: 0.01, idle_w: 0.001}"
+EVERYTHING = (SPELLS, JITTER, FADING, DROPOUT, MILD, BATTERY, "clock.edge.deadline=1.5", "world.wait_s=1")
 
 
 def test_a_world_that_is_off_changes_nothing() -> None:
@@ -128,6 +129,25 @@ def test_a_policy_of_a_fixed_number_of_edges_is_refused_before_the_first_round()
     living(*fixed)
     with pytest.raises(ConfigError, match=r"is for M = 5 edges alone, and world\.edge_failure takes failed edges out;"):
         living(*fixed, FAILURE)
+
+
+def test_batteries_empty_and_devices_without_charge_are_left_out() -> None:
+    settings = ("world.battery={capacity_j: 0.2, reserve_j: 0.05}", "max_rounds=6", "scheduling.num_scheduled=12")
+    experiment = living(*settings)
+    charge_j, seen = np.full(12, 0.2), []
+    for record in experiment:
+        happens, values = record.timeline, record.metrics()
+        assert happens is not None
+        assert values[metrics.ROUND_LOW_BATTERY] == (charge_j < 0.05).sum()
+        assert values[metrics.CHARGE_MEDIAN_J] == pytest.approx(np.median(charge_j))
+        assert (charge_j[record.devices] >= 0.05).all()
+        assert (happens.spent_j <= charge_j[record.devices] + 1e-9).all()
+        charge_j[record.devices] = np.clip(charge_j[record.devices] - happens.spent_j, 0, None)
+        assert experiment.world.battery is not None
+        np.testing.assert_allclose(experiment.world.battery.charge_j, charge_j, atol=1e-9)
+        seen.append(len(record.devices))
+    assert seen[0] == 12 > seen[-1]
+    np.testing.assert_array_equal(experiment.state_dict()["world.battery.charge_j"], experiment.world.battery.charge_j)
 
 
 def test_only_available_devices_are_scheduled() -> None:
