@@ -25,6 +25,7 @@ __all__ = ["Fleet", "FleetConfig", "LinkArray", "Links", "path_gain", "sample_fl
 
 
 DENSE_LINKS = 5_000_000  # largest N·M for which a fleet holds the two matrices, of 40 MB each
+MOVING_LINKS = 2_000  # largest N·M for which all links of moving devices are computed in each round
 AT_ONCE = 200_000  # links per step when all edges of many devices are computed, so that a step fits in the CPU's cache
 
 
@@ -41,6 +42,8 @@ class Links:
             their links.
         position_m, edge_position_m: positions of devices (N, 2) and edges (M, 2), m.
         factor: returns a factor on the gain of links, for the numbers of devices and edges; None: 1.
+        shadowing: returns the shadowing of links in units of its standard deviation, for the numbers of devices and
+            edges and the devices' positions; None: that of `standard_normal`.
     """
 
     config: FleetConfig
@@ -50,6 +53,7 @@ class Links:
     position_m: FloatArray
     edge_position_m: FloatArray
     factor: Callable[[IntArray, IntArray], FloatArray] | None = None
+    shadowing: Callable[[IntArray, IntArray, FloatArray], FloatArray] | None = None
 
     def distance_m(self, devices: ArrayLike, edges: ArrayLike) -> FloatArray:
         """Return the distances of links, clamped from below, m, for indices of any shapes that broadcast."""
@@ -60,8 +64,11 @@ class Links:
     def gain(self, devices: ArrayLike, edges: ArrayLike) -> FloatArray:
         """Return the linear power gains of links, for indices of any shapes that broadcast."""
         numbers = self.number[np.asarray(devices)], self.edge_number[np.asarray(edges)]
-        shadowing_db = self.config.shadowing_db * standard_normal(self.key, *numbers)
-        gain = path_gain(self.distance_m(devices, edges), self.config, shadowing_db)
+        if self.shadowing is None:
+            normal = standard_normal(self.key, *numbers)
+        else:
+            normal = self.shadowing(*numbers, self.position_m[np.asarray(devices)])
+        gain = path_gain(self.distance_m(devices, edges), self.config, self.config.shadowing_db * normal)
         return gain if self.factor is None else gain * self.factor(*numbers)
 
 
@@ -225,6 +232,24 @@ class Fleet:
             self.links, edge_number=self.links.edge_number[index], edge_position_m=chosen["edge_position_m"]
         )
         return replace(self, **chosen, **_on_demand(links))
+
+    def moved(
+        self,
+        position_m: FloatArray,
+        config: FleetConfig,
+        shadowing: Callable[[IntArray, IntArray, FloatArray], FloatArray],
+    ) -> Fleet:
+        """Return the fleet with its devices at other positions, (N, 2), m; it must be a whole fleet.
+
+        `config` gives the path loss, and `shadowing` is that of `Links`. More than `MOVING_LINKS` links are computed on
+        demand.
+        """
+        devices, edges = np.arange(self.num_devices), np.arange(self.num_edges)
+        links = Links(config, 0, devices, edges, position_m, self.edge_position_m, shadowing=shadowing)
+        if self.num_devices * self.num_edges > MOVING_LINKS:
+            return replace(self, position_m=position_m, **_on_demand(links))
+        distance_m, gain = links.distance_m(devices[:, None], edges), links.gain(devices[:, None], edges)
+        return replace(self, position_m=position_m, distance_m=distance_m, gain=gain, links=None)
 
     def with_factor(self, factor: Callable[[IntArray, IntArray], FloatArray]) -> Fleet:
         """Return the fleet with the gain of each link times a factor.

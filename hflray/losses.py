@@ -107,7 +107,9 @@ def check_loss(name: str, kind: Kind, num_outputs: int) -> None:
         returned = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         raise ConfigError(f"{refused} returns {returned} for two samples; {fix}, a scalar")
     if not math.isfinite(float(value.detach())):
-        raise ConfigError(f"{refused} returns {float(value.detach())} for outputs of 0.5 and targets of 0; {fix}, a finite one")
+        raise ConfigError(
+            f"{refused} returns {float(value.detach())} for outputs of 0.5 and targets of 0; {fix}, a finite one"
+        )
     if not value.requires_grad:
         raise ConfigError(f"{refused} has no gradient; {fix}, computed by torch from the outputs")
 

@@ -20,7 +20,9 @@ from typing import Any, Literal
 from hflray import references
 from hflray.errors import ConfigError, nearest
 
-Kind = Literal["scheduler", "assigner", "dataset", "partition", "model", "loss", "availability", "fading", "sink"]
+Kind = Literal[
+    "scheduler", "assigner", "dataset", "partition", "model", "loss", "availability", "fading", "mobility", "sink"
+]
 
 GROUPS: dict[Kind, str] = {
     "scheduler": "hflray.schedulers",
@@ -31,6 +33,7 @@ GROUPS: dict[Kind, str] = {
     "loss": "hflray.losses",
     "availability": "hflray.availabilities",
     "fading": "hflray.fadings",
+    "mobility": "hflray.mobilities",
     "sink": "hflray.sinks",
 }
 
@@ -84,6 +87,11 @@ BUILTIN: dict[Kind, dict[str, str]] = {
         "none": "hflray.world.fading:NoFading",
         "rayleigh": "hflray.world.fading:Rayleigh",
         "rician": "hflray.world.fading:Rician",
+    },
+    "mobility": {
+        "static": "hflray.world.mobility:Static",
+        "random_waypoint": "hflray.world.mobility:RandomWaypoint",
+        "gauss_markov": "hflray.world.mobility:GaussMarkov",
     },
     "model": {
         "paper_cnn": "hflray.models.paper:HflCnn",

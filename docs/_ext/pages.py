@@ -37,6 +37,7 @@ KINDS = {
     "partition": "partitions (`data.partition`)",
     "availability": "availability of devices (`world.availability.name`)",
     "fading": "laws of fading (`world.fading.name`)",
+    "mobility": "motion of devices (`world.mobility.name`)",
     "sink": "trackers (`tracking.sinks`)",
 }
 

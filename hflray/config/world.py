@@ -93,6 +93,17 @@ class BatteryConfig(Section):
         return value
 
 
+class MobilityConfig(Section):
+    """Where devices are; positions are frozen from the planning of a round to its end."""
+
+    name: Annotated[str, Named("mobility")] = Field("static", description="static | random_waypoint | gauss_markov")
+    options: dict[str, Any] = Field({}, description="arguments of the class, such as speed_m_per_s of gauss_markov")
+    slot_s: float = Field(1.0, gt=0, le=1e9, description="duration of a step of the motion")
+    correlation_m: float = Field(
+        50.0, gt=0, le=1e9, description="distance at which the correlation of a moving device's shadowing is 1/e"
+    )
+
+
 class WorldConfig(Section):
     """What changes around devices and edges; every part is off by default."""
 
@@ -103,6 +114,7 @@ class WorldConfig(Section):
     dropout: DropoutConfig = DropoutConfig()
     edge_failure: EdgeFailureConfig = EdgeFailureConfig()
     battery: BatteryConfig = BatteryConfig()
+    mobility: MobilityConfig = MobilityConfig()
 
     @property
     def is_on(self) -> bool:

@@ -58,12 +58,14 @@ def faded_upload_s(
             f"would take more than a million draws; accepted: at least {longest_s / MOST_BLOCKS:g}; raise it"
         )
 
+    planned_blocks = 8 + int(1.2 * longest_s / coherence_s)  # few uploads need more
     # Each row of these arrays is an upload that is not through yet.
     q, h = (index.ravel() for index in np.meshgrid(np.arange(iterations), np.arange(len(devices)), indexing="ij"))
     left_bits, upload_s = np.full(len(q), model_bits), np.zeros((iterations, len(devices)))
     done = 0  # blocks
     while len(q):
-        blocks = np.arange(done, done + max(1, AT_ONCE // len(q)))[:, None]
+        at_once = min(planned_blocks, AT_ONCE // len(q))
+        blocks = np.arange(done, done + max(1, at_once))[:, None]
         factor = fading.factor(round_index, devices[h], edges[h], q, blocks)
         rate = rate_bps(bandwidth_hz[h], gain[h] * factor, power_w[h], noise)
         sent_bits = np.cumsum(rate * coherence_s, axis=0)

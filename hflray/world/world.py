@@ -27,8 +27,10 @@ from hflray.world.dropout import Dropout
 from hflray.world.edge_failure import edge_failure
 from hflray.world.fading import Fading
 from hflray.world.jitter import Jitter
+from hflray.world.mobility import Mobility
 from hflray.world.outlook import Outlook
 from hflray.world.part import Part
+from hflray.world.shadowing import ShadowField
 from hflray.world.uplink import faded_upload_s
 
 
@@ -55,9 +57,20 @@ class World:
         self.edges = edge_failure(self.config.edge_failure, fleet.num_edges, config.seed)
         no_batteries = self.config.battery.capacity_j is None
         self.battery = None if no_batteries else Battery(self.config.battery, fleet.num_devices, config.seed)
+        self.mobility = self._mobility(config, fleet)
         self.fading: Fading = registry.build(
             "fading", self.config.fading.name, seed=config.seed, **self.config.fading.options
         )
+
+    def _mobility(self, config: ExperimentConfig, fleet: Fleet) -> Mobility | None:
+        """Return the motion of the devices; None if they stay."""
+        section = self.config.mobility
+        if section.name == "static":
+            return None
+        self._fleet_config, self._shadowing = config.fleet, ShadowField(config.seed, section.correlation_m)
+        own = {"position_m": fleet.position_m, "area_m": config.fleet.area_m, "slot_s": section.slot_s}
+        mobility: Mobility = registry.build("mobility", section.name, seed=config.seed, **own, **section.options)
+        return mobility
 
     @property
     def is_on(self) -> bool:
@@ -73,6 +86,7 @@ class World:
         """The parts that change, by name."""
         parts: dict[str, Part | None] = {
             "availability": self.availability, "edges": self.edges, "battery": self.battery,
+            "mobility": self.mobility,
         }  # fmt: skip
         return {name: part for name, part in parts.items() if part is not None}
 
@@ -83,6 +97,8 @@ class World:
             round_index: i, from 1.
             fleet: the devices, links and edges at the start of the experiment.
         """
+        if self.mobility is not None:
+            fleet = fleet.moved(self.mobility.position_m, self._fleet_config, self._shadowing)
         if self._fades and self.config.fading.known:
             fleet = fleet.with_factor(partial(self.fading.factor, round_index))
         answers = np.asarray(self.availability.available(round_index, self.clock_s), dtype=bool)

@@ -25,6 +25,7 @@ def test_the_world_is_off_by_default() -> None:
         "world.dropout.rate_per_s=0.1",
         "world.edge_failure={mtbf_s: 9, mttr_s: 1}",
         "world.battery.capacity_j=5",
+        "world.mobility.name=gauss_markov",
     ],
 )
 def test_a_part_turns_it_on(override: str) -> None:
@@ -45,6 +46,8 @@ def test_a_part_turns_it_on(override: str) -> None:
         ("world.battery.initial=[0.5, 1.5]", "world.battery.initial: .* accepted: numbers from 0 to 1; correct it"),
         ("world.battery.harvest_w=-1", "world.battery.harvest_w: .* accepted: numbers from 0 to 1e"),
         ("world.battery.reserve_j=-1", "world.battery.reserve_j: got -1; accepted: a number at least 0"),
+        ("world.mobility.name=walk", "world.mobility.name: .* unknown mobility 'walk'"),
+        ("world.mobility.slot_s=0", "world.mobility.slot_s: got 0; accepted: a number above 0"),
         ("world.weather=wet", "world.weather: unknown key"),
     ],
 )

@@ -22,7 +22,8 @@ DROPOUT = "world.dropout.rate_per_s=0.1"
 FAILURE = "world.edge_failure={mtbf_s: 9, mttr_s: 4}"
 MILD = "world.edge_failure={mtbf_s: 40, mttr_s: 5}"
 BATTERY = "world.battery={capacity_j: [0.1, 0.9], initial: 0.5, reserve_j: 0.02, harvest_w: 0.01, idle_w: 0.001}"
-EVERYTHING = (SPELLS, JITTER, FADING, DROPOUT, MILD, BATTERY, "clock.edge.deadline=1.5", "world.wait_s=1")
+MOBILITY = "world.mobility={name: gauss_markov, options: {speed_m_per_s: 20}, slot_s: 0.1}"
+EVERYTHING = (SPELLS, JITTER, FADING, DROPOUT, MILD, BATTERY, MOBILITY, "clock.edge.deadline=1.5", "world.wait_s=1")
 
 
 def test_a_world_that_is_off_changes_nothing() -> None:
@@ -148,6 +149,27 @@ def test_batteries_empty_and_devices_without_charge_are_left_out() -> None:
         seen.append(len(record.devices))
     assert seen[0] == 12 > seen[-1]
     np.testing.assert_array_equal(experiment.state_dict()["world.battery.charge_j"], experiment.world.battery.charge_j)
+
+
+def test_positions_move_between_rounds_and_links_follow() -> None:
+    experiment = living(MOBILITY, "max_rounds=3", "assignment.name=best_gain", "scheduling.num_scheduled=12")
+    base, seen, delay_s = experiment.scenario.fleet, [], []
+    for index in range(1, 4):
+        fleet = experiment.world.outlook(index, base).fleet
+        record = experiment.run_round()
+        np.testing.assert_array_equal(record.assignment, np.asarray(fleet.gain).argmax(axis=1))
+        offset_m = np.linalg.norm(fleet.position_m[:, None] - fleet.edge_position_m, axis=-1)
+        np.testing.assert_allclose(fleet.distance_m, np.maximum(offset_m, 1.0))
+        planned = round_cost(fleet, experiment.work, record.devices, record.assignment, record.allocation)
+        assert record.cost.objective == pytest.approx(planned.objective, rel=1e-12)
+        seen.append(fleet)
+        delay_s.append(record.cost.delay_s)
+    np.testing.assert_array_equal(seen[0].position_m, base.position_m)
+    for before, after, passed_s in zip(seen, seen[1:], delay_s, strict=False):
+        moved_m = np.linalg.norm(after.position_m - before.position_m, axis=1)
+        assert 0 < moved_m.max() < 4 * 20 * passed_s  # four times the root mean square of the speed
+        assert (np.asarray(after.gain) != np.asarray(before.gain)).all()
+    assert (np.asarray(seen[0].gain) != np.asarray(base.gain)).all()  # the shadowing is a field of the position
 
 
 def test_only_available_devices_are_scheduled() -> None:

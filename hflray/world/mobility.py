@@ -1,0 +1,214 @@
+"""Mobility: where devices are at the simulated clock. Positions are frozen from a round's planning to its end.
+
+Time passes in slots of `slot_s` seconds, and positions are those of the last whole slot. Paths are functions of the
+seed, the device and the slot, so that they do not depend on when one looks.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hflray.arrays import FloatArray, IntArray
+from hflray.errors import ConfigError
+from hflray.world.draws import Draws
+from hflray.world.options import between, positive
+from hflray.world.part import Part
+
+OPTIONS = "world.mobility.options"
+AT_ONCE = 500_000  # random numbers drawn at once
+MEAN_LEG = (2 + math.sqrt(2) + 5 * math.log(1 + math.sqrt(2))) / 15  # mean distance of two points of a unit square
+
+
+class Mobility(Part, ABC):
+    """Motion of all devices. A subclass defines `move`, and its state besides `position_m` if it has any.
+
+    Args:
+        seed: the experiment's root seed, for `hflray.world.draws.Draws`.
+        position_m: positions of the devices when the fleet was drawn, (N, 2), m.
+        area_m: side of the square area, m.
+        slot_s: duration of a slot, s.
+
+    Attributes:
+        position_m: positions of the devices, (N, 2), m.
+    """
+
+    state_arrays: ClassVar[tuple[str, ...]] = ("position_m",)
+
+    def __init__(self, *, seed: int, position_m: FloatArray, area_m: float, slot_s: float) -> None:
+        self.seed, self.area_m, self.slot_s = seed, area_m, slot_s
+        self.position_m = np.array(position_m, dtype=np.float64)
+        self._slot = 0
+
+    def advance(self, clock_s: float) -> None:
+        """Move to the last whole slot until `clock_s`."""
+        slot = math.floor(clock_s / self.slot_s)
+        if slot > self._slot:
+            first, self._slot = self._slot + 1, slot
+            self.move(first, slot)
+
+    @abstractmethod
+    def move(self, first: int, last: int) -> None:
+        """Set `position_m` to that of the end of slot `last`; the slots from `first` on have not been moved yet."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the arrays and the slot."""
+        return super().state_dict() | {"slot": np.array(self._slot)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a state of `state_dict`. Raises ConfigError as `Part.load_state_dict` does."""
+        super().load_state_dict(state)
+        self._slot = int(state["slot"])
+
+
+class Static(Mobility):
+    """Devices stay where the fleet drew them, with the fleet's own links."""
+
+    def move(self, first: int, last: int) -> None:
+        """Do nothing."""
+
+
+class RandomWaypoint(Mobility):
+    """Each device goes straight to a uniform point of the area, rests there, and goes to the next one.
+
+    Its first leg is drawn from the stationary law, so that the mean speed does not decay and the positions' law does
+    not change (Navidi, Camp: "Stationary Distributions for the Random Waypoint Mobility Model", 2004): its ends have a
+    density proportional to their distance, its speed v one proportional to 1/v, and the device is anywhere on it. The
+    fleet's own positions are therefore replaced.
+
+    Args:
+        seed, position_m, area_m, slot_s: see `Mobility`.
+        v_min_m_per_s, v_max_m_per_s: ends of the uniform law of a leg's speed, above 0, m/s.
+        pause_s: rest at each point, s.
+    """
+
+    state_arrays: ClassVar[tuple[str, ...]] = ("position_m", "leg", "from_m", "to_m", "start_s", "end_s")
+
+    def __init__(
+        self,
+        *,
+        seed: int,
+        position_m: FloatArray,
+        area_m: float,
+        slot_s: float,
+        v_min_m_per_s: float,
+        v_max_m_per_s: float,
+        pause_s: float = 0.0,
+    ) -> None:
+        super().__init__(seed=seed, position_m=position_m, area_m=area_m, slot_s=slot_s)
+        low = positive(f"{OPTIONS}.v_min_m_per_s", v_min_m_per_s)
+        high = positive(f"{OPTIONS}.v_max_m_per_s", v_max_m_per_s)
+        if high < low:
+            raise ConfigError(
+                f"{OPTIONS}.v_max_m_per_s: got {v_max_m_per_s!r} with v_min_m_per_s = {v_min_m_per_s!r}; accepted: at "
+                "least v_min_m_per_s; raise it"
+            )
+        self._speeds, self.pause_s = (low, high), between(f"{OPTIONS}.pause_s", pause_s, 0.0)
+        self._waypoint, self._speed = Draws(seed, "mobility/waypoint"), Draws(seed, "mobility/speed")
+        devices, first = np.arange(len(self.position_m)), Draws(seed, "mobility/first")
+        self.leg: IntArray = np.zeros(len(devices), dtype=np.intp)
+
+        self.from_m, self.to_m = self._stationary_ends(devices)
+        leg_m = np.linalg.norm(self.to_m - self.from_m, axis=1)
+        speed = low * (high / low) ** first.uniform(devices, 0)  # density proportional to 1/v
+        along = first.uniform(devices, 1)
+        mean_leg_s = MEAN_LEG * area_m * (math.log(high / low) / (high - low) if high > low else 1 / low)
+        resting = first.uniform(devices, 2) < self.pause_s / (self.pause_s + mean_leg_s)
+        # A device that rests has arrived, and the rest of its pause is uniform.
+        self.to_m[resting] = area_m * self._uniform_points(devices[resting], -1)
+        self.from_m[resting], leg_m[resting] = self.to_m[resting], 0.0
+        self.start_s = np.where(resting, 0.0, -along * leg_m / speed)
+        self.end_s = self.start_s + leg_m / speed
+        self.end_s[resting] -= along[resting] * self.pause_s
+        self.start_s[resting] = self.end_s[resting]
+        self._place(0.0)
+
+    def move(self, first: int, last: int) -> None:
+        """Begin the legs that begin until the slot's end, and place each device on its leg."""
+        now_s = last * self.slot_s
+        while (over := np.flatnonzero(self.end_s + self.pause_s <= now_s)).size:
+            self.leg[over] += 1
+            self.from_m[over] = self.to_m[over]
+            self.to_m[over] = self.area_m * self._uniform_points(over, self.leg[over])
+            low, high = self._speeds
+            speed = low + (high - low) * self._speed.uniform(over, self.leg[over])
+            self.start_s[over] = self.end_s[over] + self.pause_s
+            leg_m = np.linalg.norm(self.to_m[over] - self.from_m[over], axis=1)
+            self.end_s[over] = self.start_s[over] + leg_m / speed
+        self._place(now_s)
+
+    def _place(self, now_s: float) -> None:
+        lasts_s = self.end_s - self.start_s
+        with np.errstate(invalid="ignore", divide="ignore"):
+            done = np.where(lasts_s > 0, np.clip((now_s - self.start_s) / lasts_s, 0.0, 1.0), 1.0)
+        self.position_m = self.from_m + done[:, None] * (self.to_m - self.from_m)
+
+    def _uniform_points(self, devices: IntArray, leg: IntArray | int) -> FloatArray:
+        """Return points of the unit square, (n, 2); the leg -1 is that of a first rest."""
+        return np.stack([self._waypoint.uniform(devices, np.asarray(leg) + 1, axis) for axis in (0, 1)], axis=-1)
+
+    def _stationary_ends(self, devices: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Return the ends of the devices' first legs, (N, 2) each, m, by rejection."""
+        draws, left, attempt = Draws(self.seed, "mobility/ends"), devices, 0
+        ends = np.empty((len(devices), 4))
+        while len(left):
+            points = draws.uniform(left[:, None], attempt, np.arange(5))
+            distance = np.hypot(points[:, 0] - points[:, 2], points[:, 1] - points[:, 3])
+            taken = points[:, 4] * math.sqrt(2) < distance
+            ends[left[taken]] = points[taken, :4]
+            left, attempt = left[~taken], attempt + 1
+        return self.area_m * ends[:, :2], self.area_m * ends[:, 2:]
+
+
+class GaussMarkov(Mobility):
+    """The velocity of each device is a Gauss-Markov process, and the borders reflect.
+
+    Each component of the velocity is v ← a v + √(1 − a²) σ g from slot to slot, with a = exp(−slot_s / memory_s), g
+    standard normal and σ = speed_m_per_s / √2, so that speed_m_per_s is the root mean square of the speed. Velocities
+    are stationary from the start, and so are positions that are uniform in the area.
+
+    Args:
+        seed, position_m, area_m, slot_s: see `Mobility`.
+        speed_m_per_s: root mean square of the speed, m/s.
+        memory_s: time in which the correlation of the velocity falls to 1/e, s.
+    """
+
+    state_arrays: ClassVar[tuple[str, ...]] = ("position_m", "velocity_m_per_s")
+
+    def __init__(
+        self,
+        *,
+        seed: int,
+        position_m: FloatArray,
+        area_m: float,
+        slot_s: float,
+        speed_m_per_s: float,
+        memory_s: float = 30.0,
+    ) -> None:
+        super().__init__(seed=seed, position_m=position_m, area_m=area_m, slot_s=slot_s)
+        self._sigma = positive(f"{OPTIONS}.speed_m_per_s", speed_m_per_s) / math.sqrt(2)
+        self._keep = math.exp(-slot_s / positive(f"{OPTIONS}.memory_s", memory_s))
+        self._draws, self._devices = Draws(seed, "mobility/velocity"), np.arange(len(self.position_m))
+        self.velocity_m_per_s = self._sigma * self._normal(np.array([0]))[0]
+
+    def _normal(self, slots: IntArray) -> FloatArray:
+        """Return normal numbers for slots (S,), devices and the two axes, (S, N, 2)."""
+        return self._draws.normal(slots[:, None, None], self._devices[:, None], np.arange(2))
+
+    def move(self, first: int, last: int) -> None:
+        """Move slot by slot."""
+        push, span = math.sqrt(1 - self._keep**2) * self._sigma, 2 * self.area_m
+        at_once = max(1, AT_ONCE // (2 * len(self._devices)))
+        position, velocity = self.position_m, self.velocity_m_per_s
+        for start in range(first, last + 1, at_once):
+            for normal in self._normal(np.arange(start, min(start + at_once, last + 1))):
+                velocity = self._keep * velocity + push * normal
+                position = np.mod(position + self.slot_s * velocity, span)
+                beyond = position > self.area_m
+                position = np.where(beyond, span - position, position)
+                velocity = np.where(beyond, -velocity, velocity)
+        self.position_m, self.velocity_m_per_s = position, velocity

@@ -1,0 +1,99 @@
+"""hflray.world.mobility: stationary laws, speeds, borders, and independence of when one looks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hflray import registry
+from hflray.errors import ConfigError
+
+AREA_M, MANY = 1000.0, 20_000
+START_M = np.random.default_rng(0).uniform(0, AREA_M, (MANY, 2))
+WAYPOINTS = {"v_min_m_per_s": 0.5, "v_max_m_per_s": 20.0, "pause_s": 30.0}
+
+
+def build(name: str, count: int = MANY, area_m: float = AREA_M, **options: Any) -> Any:
+    position_m = START_M[:count] * (area_m / AREA_M)
+    return registry.build("mobility", name, seed=1, position_m=position_m, area_m=area_m, slot_s=1.0, **options)
+
+
+def test_static_devices_stay() -> None:
+    part = build("static", 5)
+    part.advance(1e6)
+    np.testing.assert_array_equal(part.position_m, START_M[:5])
+
+
+@pytest.mark.parametrize("clock_s", [0.0, 700.0, 9_000.0])
+def test_random_waypoints_are_stationary(clock_s: float) -> None:
+    """The mean speed is 1 / E[1/v] of its law, and positions gather in the middle, at the start and later."""
+    part = build("random_waypoint", **WAYPOINTS)
+    part.advance(clock_s)
+    assert part.position_m.min() >= 0
+    assert part.position_m.max() <= AREA_M
+    moving = (part.start_s <= clock_s) & (part.end_s > clock_s)
+    mean_inverse = np.log(20.0 / 0.5) / 19.5
+    leg_s = 0.5214054 * AREA_M * mean_inverse
+    assert moving.mean() == pytest.approx(leg_s / (leg_s + 30), abs=0.01)
+    speed = np.linalg.norm(part.to_m - part.from_m, axis=1)[moving] / (part.end_s - part.start_s)[moving]
+    assert speed.mean() == pytest.approx(1 / mean_inverse, rel=0.03)
+    # The standard deviation of a coordinate is 246 m (measured over 4 million seconds), and 289 m if uniform.
+    assert part.position_m.std(axis=0) == pytest.approx([246, 246], abs=4)
+
+
+@pytest.mark.parametrize(
+    "name, options", [("random_waypoint", WAYPOINTS), ("gauss_markov", {"speed_m_per_s": 15.0, "memory_s": 20.0})]
+)
+def test_a_path_does_not_depend_on_when_one_looks(name: str, options: dict[str, float]) -> None:
+    once, often, resumed = (build(name, 40, **options) for _ in range(3))
+    once.advance(612.0)
+    for clock_s in np.arange(0, 612.5, 4.5):
+        often.advance(float(clock_s))
+    np.testing.assert_array_equal(once.position_m, often.position_m)
+    once.advance(612.9)
+    np.testing.assert_array_equal(once.position_m, often.position_m)  # within the slot
+    resumed.load_state_dict(once.state_dict())
+    once.advance(1000.0)
+    resumed.advance(1000.0)
+    np.testing.assert_array_equal(once.position_m, resumed.position_m)
+
+
+def test_random_waypoints_move_at_their_speed() -> None:
+    part = build("random_waypoint", v_min_m_per_s=3.0, v_max_m_per_s=3.0)
+    before = part.position_m
+    part.advance(1.0)
+    step_m = np.linalg.norm(part.position_m - before, axis=1)
+    assert step_m.max() <= 3 + 1e-9
+    assert (np.abs(step_m - 3) < 1e-9).mean() > 0.98  # the others turned
+
+
+def test_gauss_markov_is_stationary_and_reflected() -> None:
+    part = build("gauss_markov", area_m=1e6, speed_m_per_s=15.0, memory_s=20.0)  # so wide that few devices reflect
+    first = part.velocity_m_per_s.copy()
+    part.advance(20.0)
+    correlation = (first * part.velocity_m_per_s).mean() / (first**2).mean()
+    assert correlation == pytest.approx(np.exp(-1), abs=0.02)
+    part = build("gauss_markov", 5_000, speed_m_per_s=15.0, memory_s=20.0)
+    part.advance(300.0)
+    speed = np.sqrt((part.velocity_m_per_s**2).sum(axis=1).mean())
+    assert speed == pytest.approx(15, rel=0.03)
+    assert part.position_m.min() >= 0
+    assert part.position_m.max() <= AREA_M
+    assert part.position_m.std(axis=0) == pytest.approx([289, 289], abs=7)
+
+
+@pytest.mark.parametrize(
+    "name, options, message",
+    [
+        ("random_waypoint", {"v_min_m_per_s": 0, "v_max_m_per_s": 1}, "options.v_min_m_per_s: got 0; .* above 0"),
+        ("random_waypoint", {"v_min_m_per_s": 2, "v_max_m_per_s": 1}, "v_max_m_per_s: got 1 with v_min_m_per_s = 2;"),
+        ("random_waypoint", {"v_min_m_per_s": 1}, "option 'v_max_m_per_s' is missing"),
+        ("gauss_markov", {"speed_m_per_s": -1}, "world.mobility.options.speed_m_per_s: got -1; .* above 0"),
+    ],
+)
+def test_a_mistake_names_the_option(name: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as error:
+        build(name, 5, **options)
+    assert "\n" not in str(error.value)
