@@ -26,7 +26,7 @@ from hflray.config import MUTABLE, ExperimentConfig, changed_settings
 from hflray.cost import PollCost, RoundCost, Workload, round_cost
 from hflray.errors import ConfigError, DivergedError
 from hflray.grouping import group_devices
-from hflray.losses import METRIC_OF, check_loss
+from hflray.losses import METRIC_OF, Target, check_loss
 from hflray.models import BITS_PER_PARAMETER, initial_vector, is_papers
 from hflray.problem import Problem
 from hflray.record import RoundRecord

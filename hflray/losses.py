@@ -13,14 +13,15 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from hflray import metrics, registry
-from hflray.config import Kind
+from hflray.config import ExperimentConfig, Kind
 from hflray.errors import ConfigError
 
 Sums = tuple[float, ...]  # sums over a shard, see `shard_sums`
@@ -107,9 +108,8 @@ def check_loss(name: str, kind: Kind, num_outputs: int) -> None:
         returned = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         raise ConfigError(f"{refused} returns {returned} for two samples; {fix}, a scalar")
     if not math.isfinite(float(value.detach())):
-        raise ConfigError(
-            f"{refused} returns {float(value.detach())} for outputs of 0.5 and targets of 0; {fix}, a finite one"
-        )
+        number = float(value.detach())
+        raise ConfigError(f"{refused} returns {number} for outputs of 0.5 and targets of 0; {fix}, a finite number")
     if not value.requires_grad:
         raise ConfigError(f"{refused} has no gradient; {fix}, computed by torch from the outputs")
 
@@ -143,3 +143,40 @@ def summarise(shards: Sequence[Sums], samples: int, kind: Kind = "classification
         return sum(shard[0] for shard in shards) / samples, loss
     errors, _, total, squares = (math.fsum(column) for column in zip(*shards, strict=True))
     return 1.0 - errors / (squares - total**2 / samples), loss
+
+
+@dataclass(frozen=True)
+class Target:
+    """The value of a metric at which a run stops; None: it does not stop before its last round."""
+
+    metric: str
+    value: float | None
+
+    @classmethod
+    def of(cls, config: ExperimentConfig, kind: Kind) -> Self:
+        """Return the target of a configuration for data of this kind.
+
+        Raises:
+            ConfigError: data of this kind have no such metric.
+        """
+        main = METRIC_OF[kind]
+        if config.target_accuracy is not None:
+            if main != metrics.ACCURACY:
+                raise ConfigError(
+                    f"target_accuracy: got {config.target_accuracy}, but data of the kind {kind} have no accuracy; "
+                    f"accepted: null; remove it, and set target: {{metric: {main}, value: …}}"
+                )
+            return cls(main, config.target_accuracy)
+        metric = config.target.metric or main
+        if metric not in (main, metrics.TEST_LOSS):
+            raise ConfigError(
+                f"target.metric: got '{metric}' for data of the kind {kind}; accepted: {main} or {metrics.TEST_LOSS}; "
+                "correct it"
+            )
+        return cls(metric, config.target.value)
+
+    def reached(self, score: float, loss: float) -> bool:
+        """Return whether the main metric is at least the target, or the loss at most."""
+        if self.value is None:
+            return False
+        return loss <= self.value if self.metric == metrics.TEST_LOSS else score >= self.value

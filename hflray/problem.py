@@ -110,7 +110,8 @@ class Problem:
         shapes = [*self.input_shape, self.num_outputs]
         if replace(self, buffers="average") == type(self)(self.input_shape, self.num_outputs):
             return shapes
-        return [*shapes, self.kind, self.model.name, self.model.options_json, self.loss, self.num_tokens]
+        tokens = [] if self.num_tokens is None else [self.num_tokens]
+        return [*shapes, self.kind, self.model.name, self.model.options_json, self.loss, *tokens]
 
     def random_samples(self, count: int, rng: np.random.Generator) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return inputs and targets of the right shapes and types, because a speed does not depend on their values."""

@@ -137,7 +137,7 @@ class RoundRecord:
         values = {name: _restored(value) for name, value in state.items()}
         try:
             parts = {name: kind(**values[name]) for name, kind in PARTS.items() if values.get(name) is not None}
-            values |= {name: math.nan for name in ("score", "test_loss") if values.get(name) is None}
+            values |= {name: math.nan for name in ("score", metrics.TEST_LOSS) if values.get(name) is None}
             return cls(**(values | parts))
         except TypeError as error:
             raise ConfigError(

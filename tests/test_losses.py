@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpy as np
 import pytest
 import torch
 
+from hflray import metrics, registry
 from hflray.errors import ConfigError
-from hflray.losses import count_correct, find_loss
+from hflray.losses import Target, check_loss, count_correct, find_loss, shard_sums, summarise
+from tests.conftest import small_config
 
 
 def test_cross_entropy_has_torchs_bits_with_every_reduction() -> None:
@@ -23,5 +28,99 @@ def test_right_answers_are_counted() -> None:
 
 
 def test_an_unknown_loss_is_named() -> None:
-    with pytest.raises(ConfigError, match="loss: got 'hinge'; accepted: cross_entropy"):
+    with pytest.raises(ConfigError, match="loss: unknown loss 'hinge'; known: cross_entropy, mse;"):
         find_loss("hinge")
+
+
+def test_squared_errors_are_of_the_targets_shape() -> None:
+    outputs, targets = torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([1.0, 0.0, 1.0])
+    loss = find_loss("mse")
+    assert loss(outputs, targets, reduction="none").tolist() == [0.0, 4.0, 9.0]
+    assert float(loss(outputs, targets)) == pytest.approx(13 / 3)
+    assert float(loss(outputs[:, 0], targets, reduction="sum")) == 13.0
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., object]], str]:
+    """Register a function as the loss ``own`` and return this name."""
+
+    def add(function: Callable[..., object]) -> str:
+        monkeypatch.setitem(registry._ADDED, ("loss", "own"), function)
+        return "own"
+
+    return add
+
+
+def test_a_function_that_returns_a_mean_has_every_reduction(own) -> None:
+    loss = find_loss(own(lambda outputs, targets: (outputs - targets).abs().mean()))
+    outputs, targets = torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([1.0, 0.0, 1.0])
+    assert loss(outputs, targets, reduction="none").tolist() == [0.0, 2.0, 3.0]
+    assert float(loss(outputs, targets)) == pytest.approx(5 / 3)
+    assert float(loss(outputs, targets, reduction="sum")) == 5.0
+
+
+def test_a_function_of_torch_is_a_loss(own) -> None:
+    name = own(torch.nn.functional.l1_loss)
+    outputs, targets = torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([1.0, 0.0, 1.0])
+    assert find_loss(name)(outputs, targets, reduction="none").tolist() == [0.0, 2.0, 3.0]
+    check_loss(name, "regression", 1)
+
+
+WRONG_LOSSES = [
+    (lambda outputs, targets: (outputs - targets) ** 2, "returns a tensor of shape (2,) for two samples; accepted: a "),
+    (lambda outputs, targets: 0.5, "returns float for two samples; accepted: a function of outputs"),
+    (lambda outputs, targets: (outputs / 0 - targets / 0).mean(), "returns nan for outputs of 0.5 and targets of 0"),
+    (lambda outputs, targets: outputs.detach().mean(), "has no gradient; accepted: a function of outputs"),
+    (lambda outputs, targets: outputs.no_such_method(), "fails on 1 outputs of a regression (AttributeError: "),
+    (lambda outputs: outputs.mean(), "fails on 1 outputs of a regression (TypeError: "),
+]
+
+
+@pytest.mark.parametrize("function, text", WRONG_LOSSES, ids=lambda value: value[:20] if isinstance(value, str) else "")
+def test_a_wrong_loss_is_one_line(own, function, text: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        check_loss(own(function), "regression", 1)
+    assert str(error.value).startswith("training.loss: own ")
+    assert text in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_r2_of_shards_is_that_of_the_whole_test_set() -> None:
+    from sklearn.metrics import r2_score
+
+    rng = np.random.default_rng(0)
+    y = rng.normal(3, 2, 2500).astype(np.float32)
+    predicted = (y + rng.normal(0, 1, 2500)).astype(np.float32)
+    shards = [
+        shard_sums("regression", torch.from_numpy(predicted[i : i + 1000, None]), torch.from_numpy(y[i : i + 1000]),
+                   find_loss("mse"))
+        for i in range(0, 2500, 1000)
+    ]  # fmt: skip
+    score, loss = summarise(shards, 2500, "regression")
+    assert score == pytest.approx(r2_score(y.astype(float), predicted.astype(float)), rel=1e-12)
+    assert loss == pytest.approx(float(((predicted - y) ** 2).mean()), rel=1e-6)
+    assert summarise(shards[::-1], 2500, "regression") == (score, loss)  # exact sums, so the order does not matter
+
+
+def test_the_target_is_that_of_the_kind() -> None:
+    assert Target.of(small_config("target_accuracy=0.7"), "classification") == Target(metrics.ACCURACY, 0.7)
+    assert Target.of(small_config("target.value=0.7"), "classification") == Target(metrics.ACCURACY, 0.7)
+    assert Target.of(small_config("target={metric: r2, value: 0.7}"), "regression").reached(0.7, 9.0)
+    assert not Target.of(small_config("target.value=0.7"), "next_token").reached(0.69, 0.0)
+    loss = Target.of(small_config("target={metric: test_loss, value: 0.7}"), "regression")
+    assert (loss.reached(0.0, 0.7), loss.reached(1.0, 0.71)) == (True, False)
+    assert not Target.of(small_config(), "regression").reached(1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    "override, text",
+    [
+        ("target_accuracy=0.5", "target_accuracy: got 0.5, but data of the kind regression have no accuracy"),
+        ("target={metric: accuracy, value: 1}", "target.metric: got 'accuracy' for data of the kind regression; "
+         "accepted: r2 or test_loss"),
+    ],
+)  # fmt: skip
+def test_a_target_that_the_data_do_not_have_is_refused(override: str, text: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        Target.of(small_config(override), "regression")
+    assert text in str(error.value)

@@ -49,9 +49,10 @@ def test_the_names_of_the_metrics_stay():
     }
     assert metrics.assigner_ratio("hfel-300") == "assigner/ratio/hfel-300"
     constants = {value for name, value in vars(metrics).items() if name.isupper() and isinstance(value, str)}
+    assert metrics.MAIN == ("accuracy", "r2", "token_accuracy")
     every = (
-        *(metrics.PER_ROUND, metrics.WITH_A_CLOCK, metrics.WITH_A_POLL, metrics.WITH_A_WORLD),
-        metrics.WITH_BATTERIES,
+        *(metrics.PER_ROUND, metrics.MAIN, metrics.WITH_A_CLOCK, metrics.WITH_A_WORLD, metrics.WITH_BATTERIES),
+        metrics.WITH_A_POLL,
         *(metrics.AT_THE_END, metrics.LEARNING),
     )
     assert constants == {*itertools.chain(*every), metrics.ASSIGNMENT_GAP}
@@ -167,7 +168,7 @@ def test_a_report_shows_these_bars_and_curves_in_this_order():
     assert names(metrics.bars("clustering")) == ["clustering/delay_s", "clustering/energy_j", "clustering/ari"]
     assert metrics.bars("learning") == []
     assert set(names(metrics.curves())) == {
-        *("accuracy", "test_loss", "round/objective", "schedule/class_balance"),
+        *("accuracy", "r2", "token_accuracy", "test_loss", "round/objective", "schedule/class_balance"),
         *("assigner/return", "assigner/greedy_return", "assigner/loss"),
     }
 
@@ -176,6 +177,8 @@ def test_a_report_shows_these_bars_and_curves_in_this_order():
     "name, logged, shown",
     [
         ("accuracy", 0.5, "50.0%"),
+        ("r2", 0.51234, "0.512"),
+        ("token_accuracy", 0.5, "50.0%"),
         ("test_loss", 0.25, "0.2"),
         ("total/delay_s", 12345.678, "12,345.7"),
         ("total/message_bits", 3 * 8e6, "3"),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from hflray import metrics
 from hflray.config.base import Named, Section
 from hflray.config.clock import ClockConfig
 from hflray.config.decisions import AllocationConfig, AssignmentConfig, SchedulingConfig
@@ -14,6 +15,7 @@ from hflray.config.model import ModelConfig
 from hflray.config.system import CostConfig, FleetConfig
 from hflray.config.training import DataConfig, TrainingConfig
 from hflray.config.world import WorldConfig
+from hflray.errors import nearest
 
 
 class CheckpointConfig(Section):
@@ -45,12 +47,20 @@ class TrackingConfig(Section):
 class TargetConfig(Section):
     """The value of a metric at which a run stops, for data of any kind."""
 
-    metric: Literal["accuracy", "r2", "token_accuracy", "test_loss"] | None = Field(
+    metric: str | None = Field(
         None,
         description="the metric; null: accuracy, r2 or token_accuracy, by the data; test_loss falls to its value, the "
         "others rise",
     )
     value: float | None = Field(None, description="the value; null: run max_rounds")
+
+    @field_validator("metric")
+    @classmethod
+    def _known_metric(cls, metric: str | None) -> str | None:
+        names = (*metrics.MAIN, metrics.TEST_LOSS)
+        if metric is not None and metric not in names:
+            raise ValueError(f"accepted: {', '.join(names)}{nearest(metric, names)}; correct it")
+        return metric
 
     @model_validator(mode="after")
     def _names_a_value(self) -> Self:

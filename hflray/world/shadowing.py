@@ -15,7 +15,7 @@ from hflray.arrays import FloatArray, IntArray
 from hflray.world.draws import Draws
 
 WAVES = 16  # K; the fourth moment is 3 − 1.5/K times the variance squared
-KEPT = 100_000  # largest number of waves that are kept
+MOST_WAVES = 100_000  # largest number of waves that are kept
 
 
 class ShadowField:
@@ -57,6 +57,6 @@ class ShadowField:
         )
         per_m, angle = np.sqrt(length**-2 - 1) / self.correlation_m, 2 * np.pi * direction
         waves = per_m * np.cos(angle), per_m * np.sin(angle), 2 * np.pi * phase
-        if bits.size <= KEPT:
+        if bits.size <= MOST_WAVES:
             self._kept = key, waves
         return waves
