@@ -42,7 +42,6 @@ from hflray.scheduling import (
     scheduler_class,
 )
 from hflray.seeding import stream
-from hflray.target import Target
 from hflray.timeline import EdgeRule, Timeline
 from hflray.training.aggregate import FloatVector
 from hflray.training.backend import Backend

@@ -66,4 +66,6 @@ def as_run(experiment: Experiment) -> SimpleNamespace:
     devices = pd.DataFrame({"device": range(len(counts)), "samples": counts.sum(axis=1)})
     for label, column in enumerate(counts.T):
         devices[f"class/{label}"] = column
-    return SimpleNamespace(name="living", config=experiment.config, rounds=pd.DataFrame(rows), devices=devices)
+    return SimpleNamespace(
+        name="living", main_metric="accuracy", config=experiment.config, rounds=pd.DataFrame(rows), devices=devices
+    )
