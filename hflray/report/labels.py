@@ -33,6 +33,8 @@ class Label:
 
 NAMES = {
     "ikc": Label("IKC", BLUE), "vkc": Label("VKC", ORANGE), "fedavg": Label("FedAvg", VERMILION),
+    "round_robin": Label("round robin"), "best_channel": Label("best channel"), "ucb": Label("UCB"),
+    "energy_aware": Label("energy-aware"), "power_of_choice": Label("power-of-choice"), "oort": Label("Oort"),
     "hfel": Label("HFEL"), "local_search": Label("local search"), "best_gain": Label("best gain"),
     "load_balanced": Label("load balanced"),
     "d3qn": Label("D3QN"), "paper": Label("the paper's features"), "db": Label("dB features"),
