@@ -23,6 +23,7 @@ from torch.nn import functional
 from hflray import metrics, registry
 from hflray.config import ExperimentConfig, Kind
 from hflray.errors import ConfigError
+from hflray.references import blame, spoken
 
 Sums = tuple[float, ...]  # sums over a shard, see `shard_sums`
 METRIC_OF: dict[Kind, str] = {
@@ -93,17 +94,15 @@ def check_loss(name: str, kind: Kind, num_outputs: int) -> None:
     """
     outputs = torch.full((2, num_outputs), 0.5, requires_grad=True)
     targets = torch.zeros(2) if kind == "regression" else torch.zeros(2, dtype=torch.int64)
-    refused = f"training.loss: {name}"
+    refused = f"training.loss: {spoken(name)}"
     fix = "accepted: a function of outputs (n, …) and targets (n,) that returns their mean loss"
     try:
         value: Any = find_loss(name)(outputs, targets)
     except ConfigError:
         raise
     except Exception as error:  # a user's function may raise any type
-        reason = (str(error).splitlines() or [""])[0]
-        raise ConfigError(
-            f"{refused} fails on {num_outputs} outputs of a {kind} ({type(error).__name__}: {reason}); {fix}"
-        ) from error
+        reason = blame(error) or f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        raise ConfigError(f"{refused} fails on {num_outputs} outputs of a {kind} ({reason}); {fix}") from error
     if not isinstance(value, Tensor) or value.dim() != 0:
         returned = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         raise ConfigError(f"{refused} returns {returned} for two samples; {fix}, a scalar")

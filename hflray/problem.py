@@ -2,18 +2,20 @@
 
 It is what the training needs to know beside the samples themselves: hosts build their networks from it, measurements
 are made and remembered for it, and it travels to every actor. It therefore holds no arrays, and equal problems are
-equal keys.
+equal keys. Where it goes, the texts behind its references go as well (`hflray.references`).
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from hflray import references
 
 if TYPE_CHECKING:
     from hflray.config import ExperimentConfig, Kind
@@ -87,13 +89,23 @@ class Problem:
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Self:
-        """Return the problem that `to_json` wrote."""
+        """Return the problem that `to_json` wrote, and hold the texts behind its references."""
+        tree = dict(tree)
+        references.adopt(references.from_json(tree.pop("references", ())))
         fixed = {"input_shape": tuple(tree["input_shape"]), "model": ModelSpec(**tree["model"])}
         return cls(**{**tree, **fixed})
 
     def to_json(self) -> dict[str, Any]:
-        """Return the problem as values of JSON."""
-        return asdict(self)
+        """Return the problem as values of JSON, for another process of this user."""
+        texts = references.to_json(self._sources)
+        return asdict(self) | ({"references": texts} if texts else {})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (tuple(getattr(self, each.name) for each in fields(self)), self._sources)
+
+    @property
+    def _sources(self) -> tuple[references.Source, ...]:
+        return references.sources_of([self.model.name, self.loss])
 
     def configured(self, config: ExperimentConfig) -> Self:
         """Return the problem of an experiment's configuration on the same data."""
@@ -124,3 +136,8 @@ class Problem:
         if self.kind == "regression":
             return inputs, rng.standard_normal(count, dtype=np.float32)
         return inputs, rng.integers(0, self.num_outputs, count)
+
+
+def _unpickled(values: tuple[Any, ...], sources: tuple[references.Source, ...]) -> Problem:
+    """Return a problem whose texts this process holds, because each was adopted when it was unpickled."""
+    return Problem(*values)

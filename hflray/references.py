@@ -329,8 +329,8 @@ def _check(source: Source) -> None:
     try:
         tree = ast.parse(source.text.encode())
     except SyntaxError as error:
-        line = f":{error.lineno}" if error.lineno else ""
-        raise ConfigError(f"{source.name}{line}: SyntaxError: {error.msg}; correct the file") from error
+        where = f":{error.lineno}" if error.lineno else ""
+        raise ConfigError(f"{source.name}{where}: SyntaxError: {error.msg}; correct the file") from error
     except (ValueError, RecursionError, MemoryError) as error:
         raise ConfigError(f"{source.name}: no Python text ({one_line(error)}); correct the file") from error
     if not source.is_file:
