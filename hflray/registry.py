@@ -82,6 +82,7 @@ BUILTIN: dict[Kind, dict[str, str]] = {
         "bernoulli": "hflray.world.availability:Bernoulli",
         "markov": "hflray.world.availability:Markov",
         "diurnal": "hflray.world.availability:Diurnal",
+        "trace": "hflray.world.availability:FromTrace",
     },
     "fading": {
         "none": "hflray.world.fading:NoFading",
@@ -92,6 +93,7 @@ BUILTIN: dict[Kind, dict[str, str]] = {
         "static": "hflray.world.mobility:Static",
         "random_waypoint": "hflray.world.mobility:RandomWaypoint",
         "gauss_markov": "hflray.world.mobility:GaussMarkov",
+        "trace": "hflray.world.mobility:FromTrace",
     },
     "model": {
         "paper_cnn": "hflray.models.paper:HflCnn",

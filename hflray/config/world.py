@@ -64,12 +64,15 @@ class EdgeFailureConfig(Section):
         None, gt=0, le=1e12, description="mean time for which an edge server works; null: always"
     )
     mttr_s: float | None = Field(None, gt=0, le=1e12, description="mean time until it works again")
+    trace: str | None = Field(None, description="path of a CSV file time_s,edge,up in place of both; null: none")
 
     @model_validator(mode="after")
     def _both_or_none(self) -> Self:
         for name, other in (("mtbf_s", "mttr_s"), ("mttr_s", "mtbf_s")):
             if getattr(self, name) is None and getattr(self, other) is not None:
                 raise ValueError(f"{name}: got null with {other} = {getattr(self, other):g}; accepted: both or none")
+        if self.trace is not None and self.mtbf_s is not None:
+            raise ValueError(f"trace: got '{self.trace}' with mtbf_s = {self.mtbf_s:g}; accepted: one of them")
         return self
 
 
@@ -96,7 +99,9 @@ class BatteryConfig(Section):
 class MobilityConfig(Section):
     """Where devices are; positions are frozen from the planning of a round to its end."""
 
-    name: Annotated[str, Named("mobility")] = Field("static", description="static | random_waypoint | gauss_markov")
+    name: Annotated[str, Named("mobility")] = Field(
+        "static", description="static | random_waypoint | gauss_markov | trace"
+    )
     options: dict[str, Any] = Field({}, description="arguments of the class, such as speed_m_per_s of gauss_markov")
     slot_s: float = Field(1.0, gt=0, le=1e9, description="duration of a step of the motion")
     correlation_m: float = Field(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,15 @@ def with_absolute_paths(file: SweepFile) -> SweepFile:
                     "folder; correct it, or remove it"
                 ) from error
         experiment["data"] = data
+    world = experiment.get("world")
+    if isinstance(world, dict):
+        world = copy.deepcopy(world)
+        for part, key in (("availability", "path"), ("mobility", "path"), ("edge_failure", "trace")):
+            section = world.get(part)
+            section = section.get("options") if isinstance(section, dict) and key == "path" else section
+            if isinstance(section, dict) and isinstance(section.get(key), str):
+                section[key] = str(Path(section[key]).resolve())
+        experiment["world"] = world
     axis = sweep.get("data.name")
     if axis is not None and axis.kind in ("grid", "zip", "choice"):
         sweep["data.name"] = axis.model_copy(update={axis.kind: [absolute(name) for name in getattr(axis, axis.kind)]})

@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 
 from hflray.arrays import BoolArray
+from hflray.errors import ConfigError
 from hflray.world.draws import Draws
 from hflray.world.options import between, positive
 from hflray.world.part import Part
 from hflray.world.spells import Spells
+from hflray.world.trace import Switches, Trace
 
 DAY_S = 86_400.0
 OPTIONS = "world.availability.options"
@@ -101,6 +103,54 @@ class Markov(Availability):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state of the spells. Raises ConfigError as `Part.load_state_dict` does."""
         self.spells.load_state_dict(state)
+
+
+class FromTrace(Availability):
+    """Each device is there and away as a trace says, with columns ``time_s,device,available``.
+
+    A device is there until its first line, and always if it has none.
+
+    Args:
+        num_devices, seed: see `Availability`.
+        path: the CSV file, see `hflray.world.trace`.
+        repeat_s: the trace begins anew after this time, s; None: its last lines hold for ever.
+
+    Raises:
+        ConfigError: the file is wrong, or nobody is there at its end, for ever.
+    """
+
+    def __init__(self, *, num_devices: int, seed: int, path: str, repeat_s: float | None = None) -> None:
+        super().__init__(num_devices=num_devices, seed=seed)
+        setting = f"{OPTIONS}.path"
+        trace = Trace.read(setting, path, "device", num_devices, {"available": True})
+        last_s = float(trace.time_s[-1])
+        if repeat_s is not None and positive(f"{OPTIONS}.repeat_s", repeat_s) <= last_s:
+            raise ConfigError(
+                f"{OPTIONS}.repeat_s: got {repeat_s:g}; accepted: more than {last_s:g}, the last time of {path}; "
+                "raise it"
+            )
+        self.switches = Switches(trace, "available", num_devices, repeat_s)
+        if self.switches.ends_off().all() and (repeat_s is None or not trace.values["available"].any()):
+            raise ConfigError(
+                f"{setting}: {path} leaves every device away for ever after its last line, so nobody is available; set "
+                "repeat_s, or add a line"
+            )
+
+    def advance(self, clock_s: float) -> None:
+        """Take the lines until `clock_s`."""
+        self.switches.advance(clock_s)
+
+    def available(self, round_index: int, clock_s: float) -> BoolArray:
+        """Return whether each device is there, (N,)."""
+        return self.switches.up.copy()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the checksum of the trace."""
+        return self.switches.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Check the trace. Raises ConfigError as `Switches.load_state_dict` does."""
+        self.switches.load_state_dict(state)
 
 
 class Diurnal(Availability):

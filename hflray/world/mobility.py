@@ -6,10 +6,11 @@ seed, the device and the slot, so that they do not depend on when one looks.
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from hflray.errors import ConfigError
 from hflray.world.draws import Draws
 from hflray.world.options import between, positive
 from hflray.world.part import Part
+from hflray.world.trace import Trace, check_digest
 
 OPTIONS = "world.mobility.options"
 AT_ONCE = 500_000  # random numbers drawn at once
@@ -70,6 +72,66 @@ class Static(Mobility):
 
     def move(self, first: int, last: int) -> None:
         """Do nothing."""
+
+
+class FromTrace(Mobility):
+    """Devices go straight from one place of a trace to the next, with columns ``time_s,device,x_m,y_m``.
+
+    Until its first line a device is at that line's place, from its last line on it stays, and without lines it is where
+    the fleet drew it.
+
+    Args:
+        seed, position_m, area_m, slot_s: see `Mobility`.
+        path: the CSV file, see `hflray.world.trace`.
+
+    Raises:
+        ConfigError: the file is wrong, or a place is outside the area.
+    """
+
+    def __init__(self, *, seed: int, position_m: FloatArray, area_m: float, slot_s: float, path: str) -> None:
+        super().__init__(seed=seed, position_m=position_m, area_m=area_m, slot_s=slot_s)
+        setting, axes = f"{OPTIONS}.path", ("x_m", "y_m")
+        self._trace = Trace.read(setting, path, "device", len(self.position_m), dict.fromkeys(axes, False))
+        for axis in axes:
+            outside = np.flatnonzero((self._trace.values[axis] < 0) | (self._trace.values[axis] > area_m))
+            if outside.size:
+                raise ConfigError(
+                    f"{setting}: {path}: {axis} is {self._trace.values[axis][outside[0]]:g} at "
+                    f"{self._trace.time_s[outside[0]]:g} s; accepted: 0 to {area_m:g}, the area; raise "
+                    "fleet.area_km, or move the trace"
+                )
+        order = np.lexsort((self._trace.time_s, self._trace.member))
+        self._member, self._time_s = self._trace.member[order], self._trace.time_s[order]
+        self._place_m = np.stack([self._trace.values[axis][order] for axis in axes], axis=-1)
+        self.move(0, 0)
+
+    def move(self, first: int, last: int) -> None:
+        """Place each device of the trace on its way."""
+        now_s, members = last * self.slot_s, np.unique(self._member)
+        begin, end = (np.searchsorted(self._member, members, side) for side in ("left", "right"))
+        passed = np.zeros(len(self.position_m), dtype=np.intp)
+        np.add.at(passed, self._member, self._time_s <= now_s)
+        before = np.maximum(begin + passed[members] - 1, begin)
+        after = np.minimum(begin + passed[members], end - 1)
+        lasts_s = self._time_s[after] - self._time_s[before]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            done = np.where(lasts_s > 0, np.clip((now_s - self._time_s[before]) / lasts_s, 0.0, 1.0), 0.0)
+        position_m = self.position_m.copy()
+        position_m[members] = self._place_m[before] + done[:, None] * (self._place_m[after] - self._place_m[before])
+        self.position_m = position_m
+
+    def __deepcopy__(self, memo: object) -> Self:
+        """Return a copy that shares the trace."""
+        return copy.copy(self)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of `Mobility` and the checksum of the trace."""
+        return super().state_dict() | {"digest": np.array(self._trace.digest)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a state of `state_dict`. Raises ConfigError if it was made with another trace."""
+        check_digest(self._trace, state)
+        super().load_state_dict(state)
 
 
 class RandomWaypoint(Mobility):

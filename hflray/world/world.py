@@ -237,3 +237,4 @@ class World:
         for name, part in self._parts.items():
             prefix = f"world.{name}."
             part.load_state_dict({key[len(prefix) :]: state[key] for key in state if key.startswith(prefix)})
+            part.advance(clock_s)

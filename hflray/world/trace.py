@@ -1,0 +1,204 @@
+"""Traces: what happened elsewhere, from a CSV file with named columns, checked as a whole when it is read.
+
+The first line names the columns; the unit is part of the name. The other lines are in the order of their times.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hflray.arrays import BoolArray, FloatArray, IntArray
+from hflray.errors import ConfigError
+from hflray.world.part import Part
+
+TRUTHS = {"0": 0.0, "1": 1.0, "false": 0.0, "true": 1.0}
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """The lines of a trace.
+
+    Attributes:
+        time_s: time of each line, which does not fall, (n,), s.
+        member: device or edge of each line, (n,).
+        values: the other columns by name, (n,) each.
+        digest: SHA-256 of the file, (32,) bytes.
+    """
+
+    time_s: FloatArray
+    member: IntArray
+    values: dict[str, FloatArray]
+    digest: NDArray[np.uint8]
+
+    @classmethod
+    def read(cls, setting: str, path: object, member: str, count: int, columns: Mapping[str, bool]) -> Self:
+        """Read a trace.
+
+        Args:
+            setting: the setting that gives the path, for messages.
+            path: the path of the file.
+            member: name of the column of members, ``device`` or ``edge``.
+            count: the number of members.
+            columns: the other columns; of those that are True the values are 0 and 1, of the others any numbers.
+
+        Raises:
+            ConfigError: the file cannot be read, or a line is wrong; the message names the line.
+        """
+        if not isinstance(path, str) or not path:
+            raise ConfigError(f"{setting}: got {path!r}; accepted: the path of a CSV file; correct it")
+        try:
+            content = Path(path).read_bytes()
+            lines = content.decode("utf-8-sig").splitlines()
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{setting}: {path} cannot be read ({error}); give the path of a CSV file") from error
+
+        def refuse(line: int, reason: str) -> ConfigError:
+            return ConfigError(f"{setting}: {path}, line {line}: {reason}; correct the line")
+
+        names = ["time_s", member, *columns]
+        head = [cell.strip() for cell in next(csv.reader(lines[:1]), [])]
+        if sorted(head) != sorted(names):
+            raise refuse(1, f"the columns are {','.join(head) or 'missing'}; accepted: {','.join(names)}")
+        readers: dict[str, Callable[[str], float]] = {"time_s": _time, member: _index(member, count)}
+        readers |= {name: _truth if truth else _finite for name, truth in columns.items()}
+        rows: list[list[float]] = []
+        for line, cells in enumerate(csv.reader(lines[1:]), start=2):
+            if not cells:
+                continue
+            if len(cells) != len(head):
+                raise refuse(line, f"got {len(cells)} cells; accepted: {len(head)}")
+            try:
+                by_name = {name: readers[name](cell.strip()) for name, cell in zip(head, cells, strict=True)}
+            except ValueError as error:
+                raise refuse(line, str(error)) from None
+            if rows and by_name["time_s"] < rows[-1][0]:
+                raise refuse(line, f"time_s is {by_name['time_s']:g} after {rows[-1][0]:g}; times run backwards")
+            rows.append([by_name[name] for name in names])
+        if not rows:
+            raise ConfigError(f"{setting}: {path} has no lines below its first; accepted: at least one")
+        table = np.array(rows, dtype=np.float64).T
+        return cls(
+            time_s=table[0],
+            member=table[1].astype(np.intp),
+            values={name: table[2 + i] for i, name in enumerate(columns)},
+            digest=np.frombuffer(hashlib.sha256(content).digest(), dtype=np.uint8),
+        )
+
+    def __deepcopy__(self, memo: object) -> Self:
+        """Return this trace, which does not change."""
+        return self
+
+
+class Switches(Part):
+    """Members of a group that a trace turns on and off. Until its first line a member is on.
+
+    Args:
+        trace: the lines; their values are in the column `column`.
+        column: 1 turns a member on, 0 off.
+        count: the number of members.
+        repeat_s: the trace begins anew after this time, s; None: its last lines hold for ever.
+
+    Attributes:
+        up: whether each member is on, (count,).
+    """
+
+    def __init__(self, trace: Trace, column: str, count: int, repeat_s: float | None = None) -> None:
+        self._trace, self._repeat_s = trace, repeat_s
+        self._values: BoolArray = trace.values[column] > 0
+        self._next = 0  # lines until now, over all repetitions
+        self.up: BoolArray = np.ones(count, dtype=bool)
+        self.advance(0.0)
+
+    def advance(self, clock_s: float) -> None:
+        """Take the lines until `clock_s`."""
+        lines = len(self._values)
+        while True:
+            repetition, position = divmod(self._next, lines)
+            if repetition and self._repeat_s is None:
+                return
+            at_s = clock_s - repetition * (self._repeat_s or 0.0)
+            last = int(np.searchsorted(self._trace.time_s, at_s, side="right"))
+            if last <= position:
+                return
+            members = self._trace.member[position:last]
+            self.up[members] = self._values[position:last]  # of several lines of a member the last one counts
+            self._next += last - position
+            if last < lines:
+                return
+
+    def next_off_s(self, clock_s: float) -> FloatArray:
+        """Return when each member is next turned off, after `clock_s`, (count,), s; infinity for never."""
+        off_s = np.full(len(self.up), math.inf)
+        repetition, position = divmod(self._next, len(self._values))
+        for lap in (repetition, repetition + 1):
+            if lap and self._repeat_s is None:
+                break
+            start = position if lap == repetition else 0
+            chosen = start + np.flatnonzero(~self._values[start:])
+            times_s = self._trace.time_s[chosen] + lap * (self._repeat_s or 0.0)
+            np.minimum.at(off_s, self._trace.member[chosen], times_s)
+        return off_s
+
+    def ends_off(self) -> BoolArray:
+        """Return whether each member is off after the last line, (count,)."""
+        on = np.ones(len(self.up), dtype=bool)
+        on[self._trace.member] = self._values
+        return ~on
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the checksum of the trace, because the state follows from the trace and the clock."""
+        return {"digest": np.array(self._trace.digest)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Check that a state was made with the same trace. Raises ConfigError if it was not."""
+        check_digest(self._trace, state)
+
+
+def check_digest(trace: Trace, state: Mapping[str, Any]) -> None:
+    """Raise ConfigError if a state was made with another trace."""
+    if not np.array_equal(state.get("digest", ()), trace.digest):
+        raise ConfigError(
+            "state: it was made with another trace than the world has now; resume with the trace of the run's start, "
+            "or start anew"
+        )
+
+
+def _finite(cell: str) -> float:
+    try:
+        number = float(cell)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"got '{cell}'; accepted: a number")
+    return number
+
+
+def _time(cell: str) -> float:
+    number = _finite(cell)
+    if number < 0:
+        raise ValueError(f"time_s is {cell}; accepted: at least 0")
+    return number
+
+
+def _truth(cell: str) -> float:
+    if cell.lower() not in TRUTHS:
+        raise ValueError(f"got '{cell}'; accepted: 0 or 1")
+    return TRUTHS[cell.lower()]
+
+
+def _index(name: str, count: int) -> Callable[[str], float]:
+    def read(cell: str) -> float:
+        if not cell.isdecimal() or int(cell) >= count:
+            raise ValueError(f"{name} {cell} does not exist; accepted: 0 to {count - 1}")
+        return float(cell)
+
+    return read
