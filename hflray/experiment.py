@@ -281,6 +281,8 @@ class Experiment:
         """Schedule, assign and allocate a round, and say what happens to it. This advances `scheduler`."""
         index, fleet, seed, inputs = context.round, outlook.fleet, self.config.seed, self._inputs(world)
         clock = _Clock()
+        devices: NDArray[np.intp]
+        assignment: NDArray[np.intp] | None
         if outlook.is_empty:
             devices = assignment = np.zeros(0, dtype=np.intp)
             allocation = Allocation(np.zeros(0), np.zeros(0))

@@ -56,7 +56,7 @@ def export(sweep: Sweep, folder: Path) -> list[Path]:
     for run in sweep.runs:
         history, tables = run.history, run.history.tables
         if compact:
-            tables = Tables(tables.rounds[[name for name in tables.rounds if COMPACT.fullmatch(name)]])
+            tables = Tables(tables.rounds[[name for name in tables.rounds if COMPACT.fullmatch(str(name))]])
         config = run.config.model_dump(mode="json", exclude={"tracking"})
         config["data"]["root"] = None  # the folder of the data is private to the machine
         for kind, table in (("rounds", tables.rounds), ("devices", tables.devices)):

@@ -174,7 +174,8 @@ def _ranking(by_contestant: Mapping[str, Mapping[Block, Run]]) -> pd.DataFrame:
         for name, row in rows.items():
             row[f"{quantity}: rank"] = "–" if np.isnan(places[name]) else f"{places[name]:.1f}"
             row[f"{quantity} × {pretty(REFERENCE)}'s"] = _ratio(pairs[name], p_values[name]) if name in pairs else "1"
-    return pd.DataFrame(sorted(rows.values(), key=lambda row: np.nan_to_num(order[row[""]], nan=np.inf)))
+    ranked = sorted(rows.values(), key=lambda row: float(np.nan_to_num(order[row[""]], nan=np.inf)))
+    return pd.DataFrame(ranked)
 
 
 def _ratio(pair: Pairs, p: float) -> str:
