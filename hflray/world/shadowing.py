@@ -56,7 +56,7 @@ class ShadowField:
             ((bits >> np.uint64(shift) & np.uint64(2**21 - 1)) + 0.5) * 2.0**-21 for shift in (43, 22, 1)
         )
         per_m, angle = np.sqrt(length**-2 - 1) / self.correlation_m, 2 * np.pi * direction
-        phase_rad: FloatArray = 2 * np.pi * phase
+        phase_rad: FloatArray = np.asarray(2 * np.pi * phase, dtype=np.float64)
         waves = per_m * np.cos(angle), per_m * np.sin(angle), phase_rad
         if bits.size <= MOST_WAVES:
             self._kept = key, waves
