@@ -1,7 +1,7 @@
 """Oort written outside hflray, as a scheduler of one's own that sees losses, delays and who answers.
 
 It is Algorithm 1 of Lai, Zhu, Madhyastha and Chowdhury (OSDI 2021) on NumPy and hflray's public calls, and chooses the
-same devices as the built-in `oort`.
+same devices as the built-in `oort`. A sweep file beside it names it with `scheduling.name: oort.py:Oort`.
 """
 
 import numpy as np

@@ -63,17 +63,16 @@ OORT = (
 )  # fmt: skip
 
 
-def test_oort_from_outside_gives_the_runs_of_the_one_inside(monkeypatch):
-    monkeypatch.setattr(registry, "_ADDED", {})
-    registry.register("scheduler", "my_oort", runpy.run_path(str(EXAMPLES / "oort.py"))["Oort"])
+def test_oort_by_reference_gives_the_runs_of_the_one_inside(monkeypatch):
+    monkeypatch.chdir(EXAMPLES)
     runs = {}
-    for name in ("oort", "my_oort"):
+    for name in ("oort", "oort.py:Oort"):
         options = "scheduling.options={exploration: 0.6, window: 2}"
         experiment = Experiment(small_config(*OORT, f"scheduling.name={name}", options))
         runs[name] = [(record.model_hash, record.devices.tolist(), record.totals) for record in experiment]
         state = experiment.scheduler.state_dict()
         runs[name].append((state["sums"], state.get("duration_share", state.get("share"))))
-    assert runs["my_oort"] == runs["oort"]
+    assert runs["oort.py:Oort"] == runs["oort"]
     assert len({tuple(devices) for _, devices, *_ in runs["oort"][:-1]}) == 8
     assert runs["oort"][-1][1] > 0.3  # the pacer has acted
 
