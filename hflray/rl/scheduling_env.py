@@ -1,0 +1,183 @@
+"""``hflray/Scheduling-v0``, a Gymnasium environment over rounds: an agent scores the devices, and the best H train.
+
+An episode is a random fleet with random majority classes, and each step is a round. The H devices of the highest scores
+are scheduled, the assigner names their edges, and the allocation and the bill are the exact ones of an experiment.
+Nothing is trained: the accuracy is that of a learning curve (`hflray.rl.surrogate`). An episode ends when the curve
+reaches `target`, and is cut off after `max_rounds` rounds.
+
+An observation is ``Box((N · (6 + C),), float32)``, the rows of the devices one after the other. A row holds what a
+`RoundContext` says of a device, each number about 0 to 1 or around 0:
+
+| column | meaning |
+|---|---|
+| 0 | ln of its seconds in an edge iteration known in advance, less the mean over the devices, / 3 |
+| 1 | ln of its joules in it, less the mean, / 3 |
+| 2 | its samples / the fleet's mean, less 1 |
+| 3 | rounds in which it took part / rounds so far; 0 in the first round |
+| 4 | rounds since it took part last (since the start, if it never did) / 10, at most 1 |
+| 5 | accuracy of the curve / target |
+| 6… | its samples of each class / all its samples |
+
+An action is ``Box(-1, 1, (N,), float32)``: the scores; of equal ones the lower index goes first. There are two rewards:
+
+* ``cost``: minus the round's objective ``E + λT``, in units of the mean objective of random rounds of this fleet.
+* ``accuracy_per_joule``: the points of accuracy that the round gained, per joule in units of a random round's energy.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import gymnasium as gym
+import numpy as np
+from numpy.typing import NDArray
+
+from hflray.allocation import allocate_round
+from hflray.arrays import IntArray
+from hflray.assignment import build_assigner
+from hflray.cost import RoundCost, Workload, round_cost
+from hflray.errors import ConfigError
+from hflray.fleet import FleetConfig, sample_fleet
+from hflray.rl.surrogate import DIGITS, Curve, Progress
+from hflray.scheduling import DeviceHistory, RoundContext
+from hflray.scheduling.ranking import nominal_iteration
+
+ENV_ID = "hflray/Scheduling-v0"
+Reward = Literal["cost", "accuracy_per_joule"]
+REWARDS: tuple[Reward, ...] = ("cost", "accuracy_per_joule")
+RANDOM_ROUNDS = 4  # rounds of random devices whose mean cost is the unit of an episode's rewards
+
+
+class SchedulingEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
+    """The choice of the devices of each round, as the module's docstring describes it.
+
+    Args:
+        num_devices, num_edges, num_scheduled, num_classes: N, M, H and C.
+        majority_fraction: share of a device's samples that are of its majority class.
+        work: model size, iterations and λ; None: a model of 448 KB, L = Q = 2 and λ = 1.
+        assigner: name of an assigner that needs no policy.
+        reward: ``cost`` or ``accuracy_per_joule``.
+        target: accuracy at which an episode ends.
+        max_rounds: number of rounds after which it is cut off.
+        curve: the learning curve.
+        seed_once: use the seed of the first `reset` and ignore later ones; see `hflray.rl.env`.
+
+    Each ``info`` has ``accuracy``; that of `step` also has ``objective``, ``energy_j`` and ``delay_s`` of the round.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  # Gymnasium declares it as a plain dict too
+
+    def __init__(
+        self,
+        num_devices: int = 20,
+        num_edges: int = 3,
+        num_scheduled: int = 5,
+        num_classes: int = 10,
+        majority_fraction: float = 0.8,
+        work: Workload | None = None,
+        assigner: str = "best_gain",
+        reward: Reward = "cost",
+        target: float = 0.85,
+        max_rounds: int = 60,
+        curve: Curve = DIGITS,
+        seed_once: bool = False,
+    ) -> None:
+        if reward not in REWARDS:
+            raise ConfigError(f"reward: got '{reward}'; accepted: {', '.join(REWARDS)}")
+        if not 1 <= num_scheduled <= num_devices:
+            raise ConfigError(f"num_scheduled: got {num_scheduled}; accepted: 1 to num_devices = {num_devices}")
+        self.fleet_config = FleetConfig(num_devices=num_devices, num_edges=num_edges)
+        self.num_scheduled, self.num_classes = num_scheduled, num_classes
+        self.majority_fraction, self.target, self.max_rounds = majority_fraction, target, max_rounds
+        self.work = work or Workload(model_bits=448 * 8192, local_iterations=2, edge_iterations=2)
+        self.assigner, self.reward, self.curve = build_assigner(assigner), reward, curve
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (num_devices * (6 + num_classes),), np.float32)
+        self.action_space = gym.spaces.Box(-1.0, 1.0, (num_devices,), np.float32)
+        self._seed_once, self._seeded = seed_once, False
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Begin an episode with another fleet."""
+        super().reset(seed=None if self._seed_once and self._seeded else seed)
+        self._seeded = self._seeded or seed is not None
+        rng, count = self.np_random, self.fleet_config.num_devices
+        self.fleet = sample_fleet(self.fleet_config, rng)
+        mix = np.full((count, self.num_classes), (1 - self.majority_fraction) / max(1, self.num_classes - 1))
+        mix[np.arange(count), rng.permutation(np.arange(count) % self.num_classes)] = self.majority_fraction
+        self.class_counts = rng.multinomial(self.fleet.samples.astype(int), mix / mix.sum(axis=1, keepdims=True))
+        self.round, self.clock_s, self.accuracy = 0, 0.0, 0.0
+        self.history, self.progress = DeviceHistory(count), Progress.start(count)
+        draws = [np.sort(rng.choice(count, self.num_scheduled, replace=False)) for _ in range(RANDOM_ROUNDS)]
+        costs = [self._bill(devices)[1] for devices in draws]
+        self._unit_objective = float(np.mean([cost.objective for cost in costs]))
+        self._unit_j = float(np.mean([cost.energy_j for cost in costs]))
+        return self._observation(), {"accuracy": 0.0}
+
+    def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """Schedule the H devices of the highest scores for a round."""
+        devices = np.sort(np.argsort(-np.asarray(action), kind="stable")[: self.num_scheduled])
+        edges, cost = self._bill(devices)
+        self.round, self.clock_s = self.round + 1, self.clock_s + cost.delay_s
+        delay_s = cost.compute_delay_s + cost.upload_delay_s
+        self.history = self.history.after(self.round, devices, edges, delay_s, {})
+        before, self.progress = self.accuracy, self.progress.after(devices, self.class_counts)
+        self.accuracy = self.curve.accuracy(self.progress)
+        reward = -cost.objective / self._unit_objective
+        if self.reward == "accuracy_per_joule":
+            reward = 100.0 * (self.accuracy - before) / (cost.energy_j / self._unit_j)
+        info = {"accuracy": self.accuracy, "objective": cost.objective}
+        info |= {"energy_j": cost.energy_j, "delay_s": cost.delay_s}
+        ended = self.accuracy >= self.target
+        return self._observation(), float(reward), ended, not ended and self.round >= self.max_rounds, info
+
+    def context(self) -> RoundContext:
+        """Return what a scheduler would see of the next round, so that one can play in the agent's place."""
+        count, edges = self.fleet_config.num_devices, self.fleet_config.num_edges
+        return RoundContext(
+            round=self.round + 1,
+            clock_s=self.clock_s,
+            rng=self.np_random,
+            fleet=self.fleet,
+            work=self.work,
+            available=np.ones(count, dtype=bool),
+            edges_up=np.ones(edges, dtype=bool),
+            battery_j=np.full(count, np.inf),
+            class_counts=self.class_counts,
+            record=None,
+            **self.history.arrays(),
+        )
+
+    def scores_of(self, devices: IntArray) -> NDArray[np.float32]:
+        """Return an action that schedules these devices, (H,)."""
+        scores = np.full(self.fleet_config.num_devices, -1.0, dtype=np.float32)
+        scores[devices] = 1.0
+        return scores
+
+    def _bill(self, devices: IntArray) -> tuple[IntArray, RoundCost]:
+        """Return the edges and the bill of a round of these devices."""
+        edges = self.assigner.assign(self.fleet, self.work, devices, self.np_random)
+        allocation = allocate_round(self.fleet, self.work, devices, edges)
+        return edges, round_cost(self.fleet, self.work, devices, edges, allocation)
+
+    def _observation(self) -> NDArray[np.float32]:
+        delay_s, energy_j = nominal_iteration(self.context(), self.num_scheduled)
+        samples, count = self.fleet.samples, self.fleet_config.num_devices
+        rows = np.empty((count, 6 + self.num_classes), dtype=np.float32)
+        for column, values in enumerate((np.log(delay_s), np.log(energy_j))):
+            rows[:, column] = (values - values.mean()) / 3.0
+        rows[:, 2] = samples / samples.mean() - 1.0
+        rows[:, 3] = self.history.participation / max(1, self.round)
+        rows[:, 4] = np.minimum(1.0, (self.round - self.history.last_round) / 10.0)
+        rows[:, 5] = self.accuracy / self.target
+        rows[:, 6:] = self.class_counts / samples[:, None]
+        return rows.ravel()
+
+
+def register() -> None:
+    """Register the environment with ``gymnasium.make``; importing this module calls this function."""
+    if ENV_ID not in gym.registry:
+        gym.register(id=ENV_ID, entry_point="hflray.rl.scheduling_env:SchedulingEnv")
+
+
+register()
