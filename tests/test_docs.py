@@ -18,11 +18,13 @@ import pytest
 import hflray
 from hflray import metrics, registry
 from hflray.config import ExperimentConfig, flatten
+from hflray.experiment import Experiment
 from hflray.scheduling import RoundContext, choose_devices
 from hflray.sweep import expand, load_sweep
 from hflray.tune import cli
 from tests import blocks as runner
 from tests.blocks import Block, blocks
+from tests.conftest import small_config
 from tests.scheduling import toy
 
 ROOT = Path(__file__).parents[1]
@@ -76,6 +78,25 @@ def test_the_example_scheduler_runs_through_the_registry(monkeypatch) -> None:
     other = registry.build("scheduler", "carousel", num_devices=5, num_scheduled=3, clusters=None)
     other.load_state_dict(scheduler.state_dict())
     assert other.schedule(rng).tolist() == [0, 1, 4]
+
+
+def test_the_example_network_is_accepted_and_trains(monkeypatch) -> None:
+    monkeypatch.setattr(registry, "_ADDED", {})
+    names: dict[str, Any] = {"__name__": "docs"}
+    exec(python_of("howto/model.md"), names)
+    assert names["config"].model.options == {"width": 4}
+    experiment = Experiment(small_config("model={name: thin, options: {width: 4}}", "max_rounds=1"))
+    assert experiment.work.model_bits == 32 * (4 * 26 + 10 * (4 * 8 * 8 + 1))
+    first = experiment.global_model
+    assert not np.array_equal(first, experiment.run_round() and experiment.global_model)
+
+
+def test_every_network_is_listed_with_its_options_and_their_defaults() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \| [^|]+ \| [^|]+ \| ([^|]*) ?\|$", text_of("howto/model.md"), flags=re.M))
+    for name in set(registry.BUILTIN["model"]) - {"torchvision"}:
+        parameters = inspect.signature(registry.resolve("model", name)).parameters.values()
+        options = [p for p in parameters if p.name not in ("self", "input_shape", "num_outputs")]
+        assert re.findall(r"`(\w+)`", rows[name]) == [option.name for option in options]
 
 
 def test_the_example_of_a_scheduler_that_sees_prefers_high_losses() -> None:

@@ -38,6 +38,8 @@ KINDS = {
     "availability": "availability of devices (`world.availability.name`)",
     "fading": "laws of fading (`world.fading.name`)",
     "mobility": "motion of devices (`world.mobility.name`)",
+    "model": "networks (`model.name`; `torchvision:NAME` for a classifier of torchvision)",
+    "loss": "losses (`training.loss`)",
     "sink": "trackers (`tracking.sinks`)",
 }
 
