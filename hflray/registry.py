@@ -76,6 +76,7 @@ BUILTIN: dict[Kind, dict[str, str]] = {
         "majority": "hflray.data.partition:MajorityPartition",
         "dirichlet": "hflray.data.partition:DirichletPartition",
         "iid": "hflray.data.partition:IIDPartition",
+        "flwr:": "hflray.data.flower:FlowerPartition",
     },
     "availability": {
         "always": "hflray.world.availability:Always",

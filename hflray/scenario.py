@@ -70,6 +70,7 @@ class Scenario:
             name=dataset.name,
         )
         options = PARTITION_OPTIONS[data.partition](config) if data.partition in PARTITION_OPTIONS else {}
+        options |= data.partition_options
         parts = build_partition(data.partition, **options)(
             dataset.strata, count, sizes, stream(config.seed, "partition")
         )

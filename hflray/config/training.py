@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -20,7 +20,12 @@ class DataConfig(Section):
         "pydoc_topics | a path ending in .npz",
     )
     root: str | None = Field(None, description="folder of the data sets; null: $HFLRAY_DATA, else ~/.cache/hflray")
-    partition: Annotated[str, Named("partition")] = Field("majority", description="majority | dirichlet | iid")
+    partition: Annotated[str, Named("partition")] = Field(
+        "majority", description="majority | dirichlet | iid | flwr:NAME, such as ShardPartitioner"
+    )
+    partition_options: dict[str, Any] = Field(
+        {}, description="further arguments of a partition that is not majority, dirichlet or iid"
+    )
     majority_fraction: float = Field(0.8, gt=0, le=1, description="share of a device's samples in its majority class")
     dirichlet_alpha: float = Field(0.5, ge=1e-6, le=1e9, description="concentration of the Dirichlet partition")
     samples_per_device: IntRange | None = Field(

@@ -1,0 +1,91 @@
+"""Flower's partitioners deal out our samples. Most of these tests need the extra ``flwr``, in any environment."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hflray import registry
+from hflray.data.flower import FlowerPartition
+from hflray.data.partition import build_partition
+from hflray.errors import ConfigError, DataError
+
+LABELS = np.random.default_rng(0).permutation(np.repeat(np.arange(4), 100))
+flwr = pytest.mark.skipif(find_spec("flwr_datasets") is None, reason="needs the extra flwr (flwr-datasets)")
+
+
+def parts_of(name: str, devices: int = 8, **options: Any) -> list[np.ndarray]:
+    partition = build_partition(f"flwr:{name}", **options)
+    return partition(LABELS, devices, np.full(devices, 20), np.random.default_rng(1))
+
+
+@pytest.mark.skipif(find_spec("flwr_datasets") is not None, reason="flwr-datasets is installed here")
+def test_without_the_package_the_error_says_what_to_install() -> None:
+    assert registry.check("partition", "flwr:ShardPartitioner") == "flwr:ShardPartitioner"
+    with pytest.raises(ConfigError, match=r"^data\.partition: flwr:ShardPartitioner needs the package flwr-datasets"):
+        FlowerPartition("ShardPartitioner")
+
+
+@flwr
+@pytest.mark.parametrize(
+    "name, options",
+    [
+        ("IidPartitioner", {}),
+        ("ShardPartitioner", {"num_shards_per_partition": 2}),
+        ("DirichletPartitioner", {"alpha": 0.5, "min_partition_size": 1}),
+        ("PathologicalPartitioner", {"num_classes_per_partition": 2}),
+        ("InnerDirichletPartitioner", {"alpha": 0.5}),
+        ("SizePartitioner", {}),
+    ],
+)
+def test_parts_are_disjoint_and_the_same_again(name: str, options: dict[str, Any]) -> None:
+    parts = parts_of(name, **options)
+    indices = np.concatenate(parts)
+    assert len(parts) == 8
+    assert len(np.unique(indices)) == len(indices)
+    assert (indices.min() >= 0, indices.max() < len(LABELS)) == (True, True)
+    assert all(np.array_equal(a, b) for a, b in zip(parts, parts_of(name, **options), strict=True))
+    if name in ("InnerDirichletPartitioner", "SizePartitioner"):
+        assert [len(part) for part in parts] == [20] * 8
+    if name == "PathologicalPartitioner":
+        assert max(len(np.unique(LABELS[part])) for part in parts) <= 2
+
+
+@flwr
+def test_an_experiment_runs_on_flowers_shards() -> None:
+    from hflray.experiment import Experiment
+    from tests.conftest import small_config
+
+    config = small_config(
+        "data.partition=flwr:ShardPartitioner", "data.partition_options={num_shards_per_partition: 2}"
+    )
+    experiment = Experiment(config)
+    sizes = experiment.scenario.class_counts.sum(axis=1)
+    assert np.array_equal(experiment.scenario.fleet.samples, sizes)
+    assert experiment.run_round().accuracy > 0
+
+
+@flwr
+@pytest.mark.parametrize(
+    "name, options, kind, text",
+    [
+        ("ShardPartitoner", {}, ConfigError, "no such partitioner of samples; did you mean 'ShardPartitioner'?"),
+        ("VerticalEvenPartitioner", {}, ConfigError, "no such partitioner of samples"),
+        (
+            "IidPartitioner",
+            {"alpha": 1},
+            ConfigError,
+            "data.partition_options.alpha: flwr:IidPartitioner does not take",
+        ),
+        ("NaturalIdPartitioner", {}, DataError, "makes 4 parts for 8 devices; set fleet.num_devices to 4"),
+        ("ShardPartitioner", {}, DataError, "change data.partition_options or fleet.num_devices"),
+    ],
+)
+def test_a_mistake_is_one_line(name: str, options: dict[str, Any], kind: type[Exception], text: str) -> None:
+    with pytest.raises(kind) as error:
+        parts_of(name, **options)
+    assert text in str(error.value)
+    assert "\n" not in str(error.value)
