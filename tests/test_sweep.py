@@ -40,7 +40,9 @@ def test_every_shipped_file_is_valid_described_and_has_a_smoke_version(path: Pat
     assert expand(file)
     trials = expand(smoke(file))
     assert len(trials) == 1
-    assert trials[0].config.data.name == ("synthetic" if find_task(file.task).needs_data else "digits")
+    name = file.experiment.get("data", {}).get("name", "digits")
+    small = name if name in ("friedman1", "pydoc_topics") else "synthetic"
+    assert trials[0].config.data.name == (small if find_task(file.task).needs_data else "digits")
 
 
 @pytest.mark.parametrize("task", [name for name, task in TASKS.items() if not task.needs_data])
@@ -252,3 +254,9 @@ def test_extreme_sweeps_are_refused_in_one_line(overrides: list[str], message: s
 def test_the_whole_section_may_be_overridden(tmp_path) -> None:
     file = load_sweep(write(tmp_path, GOOD), ["sweep={seed: {grid: [4]}}"])
     assert list(file.sweep) == ["seed"]
+
+
+def test_the_smoke_test_keeps_the_kind_of_the_data(tmp_path: Path) -> None:
+    text = "experiment: {data: {name: friedman1}, model: {name: mlp}, target: {metric: r2, value: 0.5}}"
+    (trial,) = expand(smoke(load_sweep(write(tmp_path, text))))
+    assert (trial.config.data.name, trial.config.max_rounds) == ("friedman1", 2)
