@@ -111,6 +111,21 @@ def test_the_example_of_a_scheduler_that_sees_prefers_high_losses() -> None:
     assert choose_devices(scheduler, rest).tolist() == [2]
 
 
+def test_the_example_of_a_data_set_is_one_and_a_network_learns_it(monkeypatch, tmp_path) -> None:
+    names: dict[str, Any] = {"__name__": "docs"}
+    exec(python_of("howto/data.md"), names)
+    monkeypatch.setitem(registry._ADDED, ("dataset", "lines"), names["load"])
+    config = small_config("data.name=lines", "model.name=mlp", "training.learning_rate=0.1", "target.value=0.8",
+                          "max_rounds=20")  # fmt: skip
+    *_, last = hflray.Experiment(config)
+    assert (last.metric, last.score >= 0.8) == (metrics.R2, True)
+
+
+def test_the_page_of_data_lists_every_data_set() -> None:
+    text = text_of("howto/data.md").partition("Only `fashion_mnist`")[0]
+    assert [name for name in registry.BUILTIN["dataset"] if f"`{name}`" not in text] == []
+
+
 def test_every_scheduler_is_explained_with_its_options_and_their_defaults() -> None:
     text = text_of("explanation/schedulers.md")
     common = {"self", "num_devices", "num_scheduled", "clusters"}
