@@ -138,6 +138,17 @@ def test_every_scheduler_is_explained_with_its_options_and_their_defaults() -> N
     assert {name: "null" if default is None else str(default) for name, default in options.items()} == listed
 
 
+@pytest.mark.parametrize("kind", ["availability", "fading", "mobility"])
+def test_every_part_of_the_world_is_explained_with_its_options(kind: Any) -> None:
+    text = text_of("explanation/world.md")
+    common = {"self", "num_devices", "seed", "position_m", "area_m", "slot_s"}
+    for name in registry.BUILTIN[kind]:
+        assert f"| `{name}` |" in text
+        options = set(inspect.signature(registry.resolve(kind, name)).parameters) - common
+        rows = " ".join(line for line in text.splitlines() if line.startswith(f"| `{name}` |"))
+        assert [option for option in sorted(options) if f"`{option}`" not in rows] == []
+
+
 def test_what_a_scheduler_sees_is_listed() -> None:
     text = text_of("howto/scheduler.md")
     fields = {field.name for field in dataclasses.fields(RoundContext)} - {"poll"} | {"poll_loss(devices)"}
@@ -147,6 +158,7 @@ def test_what_a_scheduler_sees_is_listed() -> None:
 @pytest.mark.parametrize(
     "page, file, trials",
     [("howto/sweeps.md", "my_sweep.yaml", 6), ("howto/sweeps.md", "population.yaml", 8),
+     ("explanation/world.md", "world.yaml", 1),
      ("start/tutorial.md", "first.yaml", 4)],
 )  # fmt: skip
 def test_the_example_sweeps_are_valid(page, file, trials, tmp_path) -> None:
