@@ -24,6 +24,7 @@ LOGGED = {
     "clock": "Logged with each round if a limit of `clock.edge` or a part of `world` is set",
     "world": "Logged with each round if a part of `world` is set",
     "poll": "Logged with each round of a scheduler that polls devices, such as `power_of_choice`",
+    "kind": "Logged with each round, in place of `accuracy`, for data without classes",
     "battery": "Logged with each round if devices have batteries (`world.battery.capacity_j`)",
     "end": "Logged once, at the end of a run",
     "fleet": "Logged with each fleet of an assignment study",

@@ -28,12 +28,12 @@ class Progress:
 
     Attributes:
         balance: x, the sum of the class balances of the rounds so far.
-        seen: whether a device has taken part, (N,).
+        participated: whether a device has taken part, (N,).
         coverage: c, the share of the samples that devices which took part hold.
     """
 
     balance: float
-    seen: BoolArray
+    participated: BoolArray
     coverage: float = 0.0
 
     @classmethod
@@ -43,12 +43,15 @@ class Progress:
 
     def after(self, devices: IntArray, class_counts: IntArray) -> Progress:
         """Return the progress after a round of `devices`, (H,), of a fleet with `class_counts`, (N, C)."""
-        seen = self.seen.copy()
-        seen[devices] = True
+        participated = self.participated.copy()
+        participated[devices] = True
         samples = class_counts.sum(axis=1)
         balance = metrics.class_balance(class_counts[devices].sum(axis=0))
         return replace(
-            self, balance=self.balance + balance, seen=seen, coverage=float(samples[seen].sum() / samples.sum())
+            self,
+            balance=self.balance + balance,
+            participated=participated,
+            coverage=float(samples[participated].sum() / samples.sum()),
         )
 
 

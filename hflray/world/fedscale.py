@@ -89,9 +89,9 @@ def main() -> None:
                         "file with columns client,active_s,inactive_s")  # fmt: skip
     parser.add_argument("target", type=Path, help="the CSV file to write")
     parser.add_argument("--devices", type=int, help="the largest number of devices")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     try:
-        count, period_s = convert(given.source, given.target, given.devices)
+        count, period_s = convert(arguments.source, arguments.target, arguments.devices)
     except HflrayError as error:
         raise SystemExit(str(error)) from None
     print(f"{count} devices; set world.availability.options.repeat_s to more than {period_s:g} to repeat the trace")

@@ -58,9 +58,9 @@ def main() -> None:
     parser.add_argument("source", type=Path, help="the XML file")
     parser.add_argument("target", type=Path, help="the CSV file to write")
     parser.add_argument("--devices", type=int, help="the largest number of devices")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     try:
-        count, side_m = convert(given.source, given.target, given.devices)
+        count, side_m = convert(arguments.source, arguments.target, arguments.devices)
     except HflrayError as error:
         raise SystemExit(str(error)) from None
     print(

@@ -15,7 +15,7 @@ def test_the_progress_of_two_rounds_by_hand() -> None:
     assert (one.balance, one.coverage) == (pytest.approx(1.0), 20 / 60)
     two = one.after(np.array([0, 2]), COUNTS)  # one class only
     assert (two.balance, two.coverage) == (pytest.approx(1.0), 50 / 60)
-    assert one.seen.tolist() == [True, True, False, False]
+    assert one.participated.tolist() == [True, True, False, False]
 
 
 def test_the_curve_by_hand() -> None:
