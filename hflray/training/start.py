@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from hflray import references
-from hflray.errors import ConfigError
+from hflray.errors import ConfigError, HflrayError
 from hflray.files import MIB, free_bytes
 from hflray.training import session
 
@@ -111,16 +111,24 @@ def start_ray(num_cpus: int | None = None) -> int:
 
 
 def _init(options: dict[str, Any]) -> Any:
-    """Call ``ray.init``, and once more if this machine was too busy: Ray waits only 30 s for its own processes."""
+    """Call ``ray.init``, and once more if this machine was too busy: Ray waits only 30 s for its own processes.
+
+    Raises:
+        HflrayError: it was too busy both times.
+    """
     import ray
 
-    try:
-        return ray.init(**options)
-    except Exception as error:
-        if "timed out during startup" not in str(error):
-            raise
-        ray.shutdown()
-        return ray.init(**options)
+    for _ in range(2):
+        try:
+            return ray.init(**options)
+        except Exception as error:
+            if "timed out during startup" not in str(error):
+                raise
+            ray.shutdown()
+    raise HflrayError(
+        f"Ray's processes did not start within 30 s, twice (load {os.getloadavg()[0]:.0f} on {os.cpu_count()} CPUs); "
+        "nothing was lost; give the same command again when the machine is less busy"
+    )
 
 
 def _start(num_cpus: int | None, more: dict[str, Any]) -> int:
