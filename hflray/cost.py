@@ -135,16 +135,23 @@ class PollCost:
         return PollCost(self.delay_s + other.delay_s, self.energy_j + other.energy_j)
 
 
-def poll_cost(fleet: Fleet, devices: IntArray) -> PollCost:
-    """Return the cost of a forward pass of the samples of some devices, which compute at f_n^max at the same time.
+def forward_pass(fleet: Fleet, devices: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Return the delay, (n,), s, and the energy, (n,), J, of a forward pass of the samples of some devices at f_n^max.
 
-    A forward pass takes a third of the cycles of a pass of training, whose backward pass takes twice as many: these are
-    equations (4) and (5) with L = 1/3. The delay is that of the slowest device. The losses that the devices send are a
-    number each and are not billed.
+    It takes a third of the cycles of a pass of training, whose backward pass takes twice as many: these are equations
+    (4) and (5) with L = 1/3.
     """
     cycles, samples, cpu = fleet.cycles_per_sample[devices], fleet.samples[devices], fleet.max_cpu_hz[devices]
-    delay_s = compute_delay_s(FORWARD_SHARE, cycles, samples, cpu)
     energy_j = compute_energy_j(fleet.capacitance, FORWARD_SHARE, cycles, samples, cpu)
+    return compute_delay_s(FORWARD_SHARE, cycles, samples, cpu), energy_j
+
+
+def poll_cost(fleet: Fleet, devices: IntArray) -> PollCost:
+    """Return the cost of a forward pass (`forward_pass`) of some devices, which compute at the same time.
+
+    The delay is that of the slowest device. The losses that the devices send are a number each and are not billed.
+    """
+    delay_s, energy_j = forward_pass(fleet, devices)
     return PollCost(float(delay_s.max(initial=0.0)), float(energy_j.sum()))
 
 

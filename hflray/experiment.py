@@ -290,6 +290,8 @@ class Experiment:
             clock.laps |= {"schedule_s": 0.0, "assign_s": 0.0}
         else:
             devices, assignment = choose_devices_and_edges(scheduler, context)
+            if context.poll is not None:
+                world = world.drained(context.poll.spent_j)
             clock.lap("schedule_s")
             if assignment is None:
                 up, rng = outlook.edges_up, stream(seed, "assign", index)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hflray.arrays import BoolArray, FloatArray, IntArray
-from hflray.cost import PollCost, poll_cost
+from hflray.cost import PollCost, forward_pass, poll_cost
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 
@@ -23,11 +23,13 @@ class Poll:
 
     Attributes:
         cost: the bill of all polls so far. Polls follow each other, so their delays add up.
+        spent_j: what each device has spent on them, (N,), J.
     """
 
     def __init__(self, fleet: Fleet, available: BoolArray, measure: Callable[[IntArray], FloatArray]) -> None:
         self._fleet, self._available, self._measure = fleet, available, measure
         self.cost = PollCost(0.0, 0.0)
+        self.spent_j = np.zeros(len(available))
 
     def __call__(self, candidates: ArrayLike) -> FloatArray:
         """Return the mean loss of each of some devices, (n,), and add the bill.
@@ -52,4 +54,5 @@ class Poll:
             )
         devices = devices.astype(np.intp)
         self.cost = self.cost + poll_cost(self._fleet, devices)
+        self.spent_j[devices] += forward_pass(self._fleet, devices)[1]
         return self._measure(devices)

@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 
 from hflray import metrics, registry
-from hflray.arrays import IntArray
+from hflray.arrays import FloatArray, IntArray
 from hflray.config import ExperimentConfig
 from hflray.cost import AllocationLike, RoundCost, Workload
 from hflray.fleet import Fleet
@@ -181,6 +181,14 @@ class World:
                 ends, fail_s=np.where(self.edges.up, self.edges.next_off_s(self.clock_s) - self.clock_s, 0.0)
             )
         return ends
+
+    def drained(self, spent_j: FloatArray) -> Self:
+        """Return the world after devices have spent so much, (N,), J, before a round; this one does not change."""
+        later = copy.copy(self)
+        if later.battery is not None:
+            later.battery = copy.deepcopy(later.battery)
+            later.battery.charge_j = np.maximum(later.battery.charge_j - spent_j, 0.0)
+        return later
 
     def after(self, delay_s: float, happens: Timeline | None) -> Self:
         """Return the world after a round; this one does not change.

@@ -27,6 +27,7 @@ def test_the_bill_by_hand() -> None:
     assert (one.cost.delay_s, one.cost.energy_j) == pytest.approx((2e-3, 1.25e-4))
     assert one([1]).tolist() == [2.0]  # a second poll follows the first
     assert (one.cost.delay_s, one.cost.energy_j) == pytest.approx((4e-3, 3.25e-4))
+    assert one.spent_j == pytest.approx([1e-4, 2e-4, 2.5e-5])
     assert one(np.array([], dtype=np.intp)).tolist() == []
     assert one.cost.delay_s == pytest.approx(4e-3)
 

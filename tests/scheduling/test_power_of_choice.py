@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hflray import metrics
-from hflray.cost import poll_cost, round_cost
+from hflray.cost import forward_pass, poll_cost, round_cost
 from hflray.errors import ConfigError
 from hflray.experiment import Experiment
 from hflray.record import RoundRecord
@@ -90,6 +90,21 @@ def test_the_bill_of_a_round_has_the_poll() -> None:
     assert sorted(candidates[np.argsort(-rows)[:4]].tolist()) == record.devices.tolist()
     plain_values = Experiment(small_config("scheduling.name=fedavg")).run_round().metrics()
     assert not {*metrics.WITH_A_POLL} & set(plain_values)
+
+
+def test_a_poll_empties_batteries() -> None:
+    experiment = Experiment(small_config(*POLLING, "world.battery.capacity_j=500"))
+    losses, polled = experiment.hierarchy.losses, []
+    experiment.hierarchy.losses = lambda model, devices: (polled.append(devices), losses(model, devices))[1]
+    record = experiment.run_round()
+    passed_over = np.setdiff1d(polled[0], record.devices)
+    assert len(passed_over) == 3
+    fleet, charge_j = experiment.scenario.fleet, experiment.world.battery.charge_j
+    energy_j = forward_pass(fleet, np.arange(12))[1]
+    np.testing.assert_allclose(charge_j[passed_over], 500 - energy_j[passed_over], rtol=1e-12)
+    spent_j = energy_j[record.devices] + record.spent_j()
+    np.testing.assert_allclose(charge_j[record.devices], 500 - spent_j, rtol=1e-12)
+    assert (charge_j[np.setdiff1d(np.arange(12), polled[0])] == 500).all()
 
 
 def test_every_backend_and_a_resume_give_the_same_bits(ray_session: None) -> None:
