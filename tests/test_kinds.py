@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hflray.data import Dataset
 from hflray.errors import ConfigError, DataError
 from hflray.experiment import Experiment
 from hflray.record import RoundRecord
+from hflray.training.local import DeviceHost
 from tests.conftest import small_config
 
 KINDS = {
@@ -121,3 +123,15 @@ def test_a_data_set_with_nan_is_refused_before_training(monkeypatch: pytest.Monk
     )
     with pytest.raises(DataError, match=r"^data\.name: holes: x_train\[7, 2\] is nan; accepted: finite numbers"):
         Experiment(small_config("data.name=holes", "model.name=mlp"))
+
+
+@pytest.mark.parametrize("name", ["friedman1", "breast_cancer"])
+def test_the_kernel_of_gpus_makes_the_same_steps(name: str) -> None:
+    experiment = Experiment(small_config(*of_kind(name, "training.kernel=eager", "training.threads=1")))
+    job, data = experiment.job(), experiment.scenario.device_data()
+    alone, stacked = (
+        DeviceHost(replace(job, kernel=kernel), data).train_each(experiment.global_model, range(5))
+        for kernel in ("eager", "batched")
+    )
+    assert np.abs(alone - experiment.global_model).max() > 1e-3
+    np.testing.assert_allclose(stacked, alone, rtol=1e-3, atol=1e-5)
