@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mlflow import MlflowClient
 
 import hflray
 from hflray import metrics, registry
@@ -21,11 +22,13 @@ from hflray.config import ExperimentConfig, flatten
 from hflray.experiment import Experiment
 from hflray.scheduling import RoundContext, choose_devices
 from hflray.sweep import expand, load_sweep
+from hflray.tracking import default_uri
 from hflray.tune import cli
 from tests import blocks as runner
 from tests.blocks import Block, blocks
 from tests.conftest import small_config
 from tests.scheduling import toy
+from tests.tune.test_cli import call
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -153,6 +156,49 @@ def test_what_a_scheduler_sees_is_listed() -> None:
     text = text_of("howto/scheduler.md")
     fields = {field.name for field in dataclasses.fields(RoundContext)} - {"poll"} | {"poll_loss(devices)"}
     assert [name for name in sorted(fields) if f"`{name}`" not in text] == []
+
+
+@pytest.fixture
+def own(tmp_path) -> Path:
+    """Write the files of the page "Bring your own" into a folder, and return the sweep file."""
+    page = blocks(text_of("howto/own.md"))
+    (python,) = [one.text for one in page if one.comment == "<!-- own.py -->"]
+    (sweep,) = [one for one in page if one.file]
+    (tmp_path / "own.py").write_text(python, encoding="utf-8")
+    path = tmp_path / sweep.file
+    path.write_text(sweep.text, encoding="utf-8")
+    return path
+
+
+def test_a_newcomers_model_and_data_set_are_short_and_learn(own) -> None:
+    text = (own.parent / "own.py").read_text()
+    model, data = text.partition("class Net")[2].partition("\n\n\ndef load")[::2]
+    assert len([line for line in model.splitlines() if line.strip()]) <= 12
+    assert len([line for line in data.splitlines() if line.strip()]) <= 8
+    trials = expand(load_sweep(own))
+    assert [trial.name.partition("-H")[0] for trial in trials] == ["load", "load"]
+    serial = trials[0].config.training.model_copy(update={"backend": "serial", "autotune": False})
+    with Experiment(trials[0].config.model_copy(update={"training": serial})) as experiment:
+        assert experiment.scenario.dataset.name == "own.py:load"
+        assert list(experiment)[-1].accuracy > 0.9
+
+
+def test_a_newcomers_model_and_data_set_are_swept_and_appear_in_mlflow(own) -> None:
+    done = call(str(own), cwd=own.parent)
+    assert done.returncode == 0, done.stdout + done.stderr
+    client = MlflowClient(default_uri(own.parent / "hflray_results"))
+    runs = client.search_runs([str(client.get_experiment_by_name("hflray").experiment_id)])
+    trials = {trial.values["model.options.dropout"]: trial.config for trial in expand(load_sweep(own))}
+    assert {float(run.data.params["model.options.dropout"]) for run in runs} == set(trials)
+    text = (own.parent / "own.py").read_text(encoding="utf-8")
+    for run in runs:
+        config = trials[float(run.data.params["model.options.dropout"])]
+        assert run.info.status == "FINISHED"
+        assert run.data.metrics[metrics.ACCURACY] > 0.9
+        assert run.data.tags["reference/model"] == config.model.name
+        assert run.data.tags["reference/dataset"] == config.data.name
+        path = client.download_artifacts(run.info.run_id, "references/own.py", str(own.parent))
+        assert Path(path).read_text(encoding="utf-8") == text
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from hflray.data.download import FOLDERS, load_or_download
 from hflray.data.npz import check_arrays, read_arrays
 from hflray.data.own import check_own
 from hflray.errors import ConfigError, DataError
+from hflray.references import spoken
 
 FASHION_RANGE = (400, 700)  # also used for every data set that the paper does not use
 CIFAR_RANGE = (300, 600)
@@ -203,12 +204,12 @@ def load_dataset(name: str, root: str | Path | None = None, seed: int = 0) -> Da
         dataset = make(folder, **seeded)
     except DataError as error:  # `Dataset.of` does not know the setting
         text = str(error)
-        raise DataError(text if text.startswith("data.name") else f"data.name: {name}: {text}") from error
+        raise DataError(text if text.startswith("data.name") else f"data.name: {spoken(name)}: {text}") from error
     if not isinstance(dataset, Dataset):
         raise ConfigError(
-            f"data.name: '{name}' returned a {type(dataset).__name__}; it must return a hflray.data.Dataset"
+            f"data.name: '{spoken(name)}' returned a {type(dataset).__name__}; it must return a hflray.data.Dataset"
         )
-    return replace(dataset, name=name) if dataset.name == UNNAMED else dataset
+    return replace(dataset, name=spoken(name)) if dataset.name == UNNAMED else dataset
 
 
 def data_root(root: str | Path | None = None) -> Path:
