@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 from hflray.errors import ConfigError
+from hflray.experiment import Experiment
 from hflray.models import build_model, init_vector
 from hflray.seeding import stream
 from hflray.training.hierarchy import RayHierarchy, SerialHierarchy
+from tests.conftest import small_config
 from tests.training.test_local import SHAPE, make_data, make_job
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -331,3 +333,36 @@ def test_a_trial_that_exceeds_the_cluster_is_refused(cluster) -> None:
     check_resources(4, cpus)
     with pytest.raises(ConfigError, match=r"cpus_per_trial: a trial needs 5 CPUs, Ray has 4; accepted: 1 to 4"):
         check_resources(5, cpus)
+
+
+OWN = """
+import os
+import torch
+
+
+class Net(torch.nn.Module):
+    \"\"\"A linear network that refuses to train where the file is at hand.\"\"\"
+
+    def __init__(self, input_shape, num_outputs):
+        super().__init__()
+        assert not os.path.exists(__file__)
+        self.flat, self.last = torch.nn.Flatten(), torch.nn.Linear(input_shape[0] * 28 * 28, num_outputs)
+
+    def forward(self, images):
+        return self.last(self.flat(images))
+"""
+
+
+def test_other_nodes_need_no_copy_of_a_users_file(cluster, tmp_path) -> None:
+    """The file is gone when actors on two other nodes build the network, so that its text must have come with it."""
+    path = tmp_path / "own.py"
+    path.write_text(OWN)
+    config = small_config(f"model.name={path}:Net", "training.backend=ray", "training.num_actors=4", "max_rounds=2",
+                          "training.kernel=channels_last", "training.threads=1")  # fmt: skip
+    path.unlink()
+    with Experiment(config) as experiment:
+        rounds = [record.model_hash for record in experiment]
+        nodes = set(experiment.hierarchy.pool.nodes)
+    assert nodes == {node.node_id for node in cluster.workers}
+    serial = config.model_copy(update={"training": config.training.model_copy(update={"backend": "serial"})})
+    assert rounds == [record.model_hash for record in Experiment(serial)]
