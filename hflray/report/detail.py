@@ -22,7 +22,7 @@ from hflray.fleet import Fleet, sample_fleet
 from hflray.report.runs import Run
 from hflray.seeding import stream
 from hflray.timeline import EdgeRule, Timeline
-from hflray.world import Outlook, World
+from hflray.world import Outlook, World, fates
 
 SIMULTANEOUS = 1e-3  # devices whose times differ by at most this share finish together
 BILL_TOLERANCE = 1e-6  # relative difference up to which the recomputed bill equals the logged one
@@ -61,6 +61,7 @@ class Round:
     seconds            s     sum of the two delays
     joules             J     energy of computing and upload
     straggler          bool  whether its edge waits for it (`_straggler`)
+    fate               text  what became of it (`hflray.world.fates`); empty if it counts in all edge iterations
     =================  ====  ==================================================================
 
     Columns of `edges`; delays and energies are those of the round:
@@ -97,6 +98,7 @@ class _Happened:
     outlook: Outlook
     cost: RoundCost
     timeline: Timeline | None
+    fates: list[str]
 
 
 @dataclass(frozen=True)
@@ -191,6 +193,7 @@ class Replay:
                 "seconds": seconds,
                 "joules": cost.compute_energy_j + cost.upload_energy_j,
                 "straggler": np.isin(rows, list(stragglers.values())),
+                "fate": happened.fates,
             }
         )
         table = pd.DataFrame(
@@ -251,7 +254,8 @@ class Replay:
         if np.isfinite(row.get(metrics.ROUND_POLL_DELAY_S, np.nan)):  # an empty round polls nobody
             poll = PollCost(float(row[metrics.ROUND_POLL_DELAY_S]), float(row[metrics.ROUND_POLL_ENERGY_J]))
             cost = cost.with_poll(poll, self.work.delay_weight)
-        return _Happened(chosen, edges, allocation, outlook, cost, timeline)
+        texts = [""] * len(chosen) if timeline is None else fates(timeline, world.ends(outlook, chosen))
+        return _Happened(chosen, edges, allocation, outlook, cost, timeline, texts)
 
 
 def _straggler(members: IntArray, seconds: FloatArray, allocation: Allocation) -> int:

@@ -53,6 +53,15 @@ def sentences(run: Run, detail: Round) -> list[str]:
     slow = edges.loc[edges["slowest"]].iloc[0]
     waited = f"device {slow['straggler']:.0f}" if slow["straggler"] >= 0 else "no device, only its hop to the cloud"
     lines.append(f"the round waited for edge {slow['edge']:.0f} ({slow['delay_s']:,.2f} s), and that edge for {waited}")
+    outlook = detail.outlook
+    for count, words in (
+        ((~outlook.answers).sum(), "devices did not answer"),
+        ((outlook.answers & ~outlook.available).sum(), "devices were below their reserve of charge"),
+        ((~outlook.edges_up).sum(), "edges did not work"),
+    ):
+        lines += [f"when the round was planned, {count} {words}"] if count else []
+    rows: Any = table[table["fate"] != ""]
+    lines += [f"device {row.device} {row.fate}" for row in rows.itertuples()]
     return lines
 
 

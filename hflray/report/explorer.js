@@ -25,26 +25,33 @@ function fillTable(id, heads, rows) {
   byId(id).replaceChildren(table);
 }
 
+// What became of a scheduled device in a living world; empty if it counts, or if the world is off.
+const fate = (round, i) => (round.fate ? round.fate[round.device.indexOf(i)] || "" : "");
+const down = (round, e) => (round.down || []).includes(e);
+
 function drawMap(run, round) {
   const size = (i) => 5 + 13 * Math.sqrt(run.samples[i] / Math.max(...run.samples));
   const scheduled = new Set(round.device), idle = run.x.map((_, i) => i).filter((i) => !scheduled.has(i));
   const describe = (i) => `device ${i}<br>${run.samples[i]} samples, majority class ${run.majority[i]}`
-    + (run.cluster ? `<br>cluster ${run.cluster[i]}` : "");
+    + (run.cluster ? `<br>cluster ${run.cluster[i]}` : "") + (fate(round, i) ? `<br>${fate(round, i)}` : "");
+  // Devices that move have places of their own in each round.
+  const xs = round.x || run.x, ys = round.y || run.y;
   const traces = run.edgeX.map((x, e) => {
     const members = round.device.filter((_, k) => round.edge[k] === e), lines = { x: [], y: [] };
-    members.forEach((i) => { lines.x.push(run.x[i], x, null); lines.y.push(run.y[i], run.edgeY[e], null); });
+    members.forEach((i) => { lines.x.push(xs[i], x, null); lines.y.push(ys[i], run.edgeY[e], null); });
     return [
       { x: lines.x, y: lines.y, mode: "lines", line: { color: edgeTone(e), width: 0.7 }, opacity: 0.5, hoverinfo: "skip" },
-      { x: members.map((i) => run.x[i]), y: members.map((i) => run.y[i]), mode: "markers", name: `edge ${e}`,
+      { x: members.map((i) => xs[i]), y: members.map((i) => ys[i]), mode: "markers", name: `edge ${e}`,
         text: members.map(describe), hovertemplate: `%{text}<extra>edge ${e}</extra>`,
         marker: { color: edgeTone(e), size: members.map(size), line: { color: members.map((i) => round.late.includes(i) ? ink("ink") : ink("paper")), width: members.map((i) => round.late.includes(i) ? 2 : 0.5) } } },
       { x: [x], y: [run.edgeY[e]], mode: "markers+text", text: [`edge ${e}`], textposition: "top center",
-        marker: { symbol: "square", size: 13, color: edgeTone(e), line: { color: ink("ink"), width: 1.5 } },
-        hovertemplate: `edge ${e}<br>${run.edgeMhz[e]} MHz<br>${members.length} devices<extra></extra>` },
+        marker: { symbol: down(round, e) ? "square-x-open" : "square", size: 13, color: edgeTone(e), line: { color: ink("ink"), width: 1.5 } },
+        hovertemplate: `edge ${e}<br>${run.edgeMhz[e]} MHz<br>${members.length} devices${down(round, e) ? "<br>its model did not reach the cloud" : ""}<extra></extra>` },
     ];
   }).flat();
-  traces.push({ x: idle.map((i) => run.x[i]), y: idle.map((i) => run.y[i]), mode: "markers", text: idle.map(describe),
-    hovertemplate: "%{text}<extra>not scheduled</extra>", marker: { color: "rgba(0,0,0,0)", size: idle.map(size), line: { color: ink("idle"), width: 1 } } });
+  const reason = (i) => ((round.away || []).includes(i) ? "away" : (round.low || []).includes(i) ? "low on charge" : "not scheduled");
+  traces.push({ x: idle.map((i) => xs[i]), y: idle.map((i) => ys[i]), mode: "markers", text: idle.map((i) => `${describe(i)}<br>${reason(i)}`),
+    hovertemplate: "%{text}<extra></extra>", marker: { symbol: idle.map((i) => (reason(i) === "not scheduled" ? "circle" : "x-thin")), color: "rgba(0,0,0,0)", size: idle.map(size), line: { color: ink("idle"), width: 1 } } });
   traces.push({ x: [run.side / 2], y: [run.side / 2], mode: "markers", marker: { symbol: "x-thin", size: 13, line: { width: 2, color: ink("ink") } },
     hovertemplate: "cloud<extra></extra>" });
   const axis = { range: [-0.04 * run.side, 1.06 * run.side], zeroline: false, title: { text: "m" } };
@@ -68,9 +75,9 @@ function drawScale() {
 
 function drawGantt(run, round) {
   const order = round.device.map((_, k) => k).sort((a, b) => round.edge[a] - round.edge[b] || round.device[a] - round.device[b]);
-  const name = (k) => (round.late.includes(round.device[k]) ? "⚑ " : "") + `${round.device[k]}`;
+  const name = (k) => (fate(round, round.device[k]) ? "✕ " : "") + (round.late.includes(round.device[k]) ? "⚑ " : "") + `${round.device[k]}`;
   const y = order.map((_, row) => row), edge = order.map((k) => edgeTone(round.edge[k]));
-  const labels = order.map((k) => `device ${round.device[k]}, edge ${round.edge[k]}`);
+  const labels = order.map((k) => `device ${round.device[k]}, edge ${round.edge[k]}${fate(round, round.device[k]) ? `<br>${fate(round, round.device[k])}` : ""}`);
   const bar = (values, base, style) => ({ type: "bar", orientation: "h", x: values, base, y, text: labels, textposition: "none", ...style });
   const compute = order.map((k) => round.compute[k]), upload = order.map((k) => round.upload[k]);
   const traces = [
@@ -110,6 +117,7 @@ function drawTables(run, round) {
   const slowest = round.edgeT.indexOf(Math.max(...round.edgeT));
   const cards = [[run.metric, round.score === null ? "–" : round.score], ["T, delay", `${number(round.T)} s`], ["E, energy", `${number(round.E)} J`],
     ["E + λT", `${number(round.objective)} J`], ["waited for", `edge ${slowest}`], ["scheduled", `${round.device.length} of ${run.x.length}`]];
+  if (round.fate) cards.push(["away", round.away.length], ["did not count", round.fate.filter((text) => text).length], ["wasted", `${number(round.wasted)} J`]);
   byId("cards").replaceChildren(...cards.map(([label, value]) => {
     const card = document.createElement("div"), b = document.createElement("b"), span = document.createElement("span");
     card.className = "card"; b.textContent = value; span.textContent = label; card.append(b, span);

@@ -19,8 +19,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from hflray import metrics
 from hflray.errors import HflrayError
 from hflray.files import write as write_file
+from hflray.fleet import Fleet
 from hflray.report import charts
-from hflray.report.detail import Replay
+from hflray.report.detail import Replay, Round
 from hflray.report.labels import COLOURS, pretty
 from hflray.report.ranking import ranking
 from hflray.report.runs import Run, Sweep
@@ -38,6 +39,23 @@ def _rounded(values: Any, digits: int = 4) -> list[float]:
     return [float(f"{value:.{digits}g}") for value in values]
 
 
+def _living(detail: Round, fleet: Fleet) -> dict[str, Any]:
+    """Return what the world changed in a round: who was away or low on charge, fates, edges that failed, positions."""
+    outlook, happens = detail.outlook, detail.timeline
+    if happens is None:
+        return {}
+    data: dict[str, Any] = {
+        "fate": detail.devices["fate"].tolist(),
+        "away": np.flatnonzero(~outlook.answers).tolist(),
+        "low": np.flatnonzero(outlook.answers & ~outlook.available).tolist(),
+        "down": np.flatnonzero(~happens.reached).tolist(),
+        "wasted": happens.wasted_j,
+    }
+    if not np.array_equal(outlook.fleet.position_m, fleet.position_m):
+        data |= {"x": _rounded(outlook.fleet.position_m[:, 0]), "y": _rounded(outlook.fleet.position_m[:, 1])}
+    return data
+
+
 def _run_data(run: Run, label: str, most: int) -> dict[str, Any]:
     """Return the data from which `explorer.js` draws the rounds of a run, of which it has at most `most`."""
     replay = Replay(run)
@@ -50,7 +68,8 @@ def _run_data(run: Run, label: str, most: int) -> dict[str, Any]:
         detail = replay.round(number)
         table, row = detail.devices, run.rounds[run.rounds["round"] == number].iloc[0]
         rounds.append(
-            {
+            _living(detail, fleet)
+            | {
                 "n": number,
                 "score": main.text(row[main.name]) if np.isfinite(row.get(main.name, np.nan)) else None,
                 "T": detail.cost.delay_s,

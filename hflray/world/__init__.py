@@ -7,7 +7,8 @@
 from __future__ import annotations
 
 from hflray.world.availability import Availability
+from hflray.world.fate import fates
 from hflray.world.outlook import Outlook
 from hflray.world.world import World
 
-__all__ = ["Availability", "Outlook", "World"]
+__all__ = ["Availability", "Outlook", "World", "fates"]

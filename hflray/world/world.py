@@ -135,7 +135,7 @@ class World:
         fleet = outlook.fleet
         if not self.is_on:
             return limited(fleet, work, devices, edges, planned, rule)
-        hops, ends = Hops.of(fleet, work), self._ends(outlook, devices)
+        hops, ends = Hops.of(fleet, work), self.ends(outlook, devices)
         hops = replace(hops, made=hops.made & outlook.edges_up & bool(len(devices)))
         planned_s = np.zeros(fleet.num_edges)
         np.maximum.at(planned_s, edges, planned.compute_delay_s + planned.upload_delay_s)
@@ -169,8 +169,8 @@ class World:
             durations = replace(durations, upload_s=upload_s, upload_j=outlook.fleet.power_w[devices] * upload_s)
         return durations
 
-    def _ends(self, outlook: Outlook, devices: IntArray) -> Ends:
-        """Return when the scheduled devices vanish and the edges fail."""
+    def ends(self, outlook: Outlook, devices: IntArray) -> Ends:
+        """Return when the scheduled devices (H,) of a round vanish and the edges fail."""
         ends = Ends.never(len(devices), outlook.fleet.num_edges)
         if self.dropout is not None:
             ends = replace(ends, vanish_s=self.dropout.vanish_s(outlook.round, devices))

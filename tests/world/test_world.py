@@ -231,12 +231,19 @@ def test_a_state_without_the_world_is_refused() -> None:
 def test_a_report_replays_the_world() -> None:
     """The recomputed bill of each round equals the logged one, or `Replay` refuses it."""
     run = as_run(living(*EVERYTHING, "max_rounds=4"))
-    replay = Replay(run)
+    replay, texts = Replay(run), []
     for number in (4, 2):  # in any order
         detail = replay.round(number)
         row = run.rounds[run.rounds["round"] == number].iloc[0]
         assert detail.cost.delay_s == pytest.approx(row[metrics.ROUND_DELAY_S], rel=1e-12)
         assert (~detail.outlook.answers).sum() == row[metrics.ROUND_AWAY]
+        lines = sentences(run, detail)
+        fates = detail.devices.set_index("device")["fate"]
+        assert [line for line in lines if line.startswith("device ")] == [
+            f"device {device} {text}" for device, text in fates.items() if text
+        ]
+        texts.extend(text for text in fates if text)
+    assert texts
     run.rounds = run.rounds.iloc[1:]
     with pytest.raises(ConfigError, match="follows from all rounds before it, and some were not logged"):
         Replay(run).round(3)
