@@ -1,0 +1,67 @@
+"""What choosing devices and edges in one step saves in a round, and the time that it takes.
+
+    python tests/benchmarks/joint_cost.py [--fleets 100]
+
+Each fleet has N = 100 devices in 10 random clusters and M = 5 edges. IKC draws H devices, and local search assigns
+them; `joint_cost` chooses H devices with the same quotas, and their edges. Nothing is trained. The round is the first
+one, so that `max_wait` makes no difference. The times are CPU time of one thread, without compiling.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
+
+from hflray.allocation import allocate_round
+from hflray.arrays import IntArray
+from hflray.assignment import build_assigner
+from hflray.cost import Workload, round_cost
+from hflray.fleet import Fleet, FleetConfig, sample_fleet
+from hflray.scheduling import build_scheduler, choose_devices, choose_devices_and_edges
+from tests.scheduling import toy
+
+WORK = Workload(model_bits=448 * 8192)
+
+
+def objective(fleet: Fleet, devices: IntArray, edges: IntArray) -> float:
+    """Return the round's objective, J."""
+    return round_cost(fleet, WORK, devices, edges, allocate_round(fleet, WORK, devices, edges)).objective
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--fleets", type=int, default=100)
+    fleets = parser.parse_args().fleets
+    search = build_assigner("local_search")
+    for scheduled in (10, 30, 50):
+        ratios, times = [], []
+        for seed in range(fleets):
+            rng = np.random.default_rng(seed)
+            fleet = sample_fleet(FleetConfig(num_devices=100, num_edges=5), rng)
+            options = {"num_devices": 100, "num_scheduled": scheduled, "clusters": rng.permutation(np.arange(100) % 10)}
+            context = replace(toy.context(fleet, 1, seed), work=WORK)
+            devices = choose_devices(build_scheduler("ikc", **options), context)
+            rival = objective(fleet, devices, search.assign(fleet, WORK, devices, rng))
+            start = time.process_time()
+            devices, edges = choose_devices_and_edges(build_scheduler("joint_cost", **options), context)
+            times.append(1e3 * (time.process_time() - start))
+            assert edges is not None
+            ratios.append(objective(fleet, devices, edges) / rival)
+        low, high = np.quantile(ratios, (0.05, 0.95))
+        print(
+            f"H = {scheduled}: objective / that of IKC with local search: mean {np.mean(ratios):.3f}, median "
+            f"{np.median(ratios):.3f}, 5 to 95 % {low:.3f} to {high:.3f}; {np.median(times):.1f} ms (median), "
+            f"{np.quantile(times, 0.95):.1f} ms (95 %), {fleets} fleets",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
