@@ -32,6 +32,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
+from hflray import metrics
 from hflray.allocation import allocate_round
 from hflray.arrays import IntArray
 from hflray.assignment import build_assigner
@@ -112,7 +113,7 @@ class SchedulingEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
         costs = [self._bill(devices)[1] for devices in draws]
         self._unit_objective = float(np.mean([cost.objective for cost in costs]))
         self._unit_j = float(np.mean([cost.energy_j for cost in costs]))
-        return self._observation(), {"accuracy": 0.0}
+        return self._observation(), {metrics.ACCURACY: 0.0}
 
     def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Schedule the H devices of the highest scores for a round."""
@@ -126,7 +127,7 @@ class SchedulingEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
         reward = -cost.objective / self._unit_objective
         if self.reward == "accuracy_per_joule":
             reward = 100.0 * (self.accuracy - before) / (cost.energy_j / self._unit_j)
-        info = {"accuracy": self.accuracy, "objective": cost.objective}
+        info = {metrics.ACCURACY: self.accuracy, "objective": cost.objective}
         info |= {"energy_j": cost.energy_j, "delay_s": cost.delay_s}
         ended = self.accuracy >= self.target
         return self._observation(), float(reward), ended, not ended and self.round >= self.max_rounds, info
