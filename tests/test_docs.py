@@ -18,7 +18,7 @@ from mlflow import MlflowClient
 
 import hflray
 from hflray import metrics, registry
-from hflray.config import ExperimentConfig, flatten
+from hflray.config import ExperimentConfig, flatten, named_settings
 from hflray.experiment import Experiment
 from hflray.scheduling import RoundContext, choose_devices
 from hflray.sweep import expand, load_sweep
@@ -183,8 +183,14 @@ def test_a_newcomers_model_and_data_set_are_short_and_learn(own) -> None:
         assert list(experiment)[-1].accuracy > 0.9
 
 
+def test_every_setting_that_takes_a_reference_is_in_the_pages_table() -> None:
+    text = text_of("howto/own.md")
+    assert [key for key in named_settings() if f"`{key}`" not in text] == []
+
+
+@pytest.mark.timeout(1200)  # the limit for a busy machine
 def test_a_newcomers_model_and_data_set_are_swept_and_appear_in_mlflow(own) -> None:
-    done = call(str(own), cwd=own.parent)
+    done = call(str(own), "--set", "training.autotune=false", cwd=own.parent)
     assert done.returncode == 0, done.stdout + done.stderr
     client = MlflowClient(default_uri(own.parent / "hflray_results"))
     runs = client.search_runs([str(client.get_experiment_by_name("hflray").experiment_id)])

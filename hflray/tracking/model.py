@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 class FinalModel:
     """The global model of a checkpoint.
 
-    Its input is the trained network's input: float32 images, scaled to [0, 1] and normalised by channel.
+    Its input is the trained network's input: float32 images, scaled to [0, 1] and normalised by channel; standardised
+    features; or tokens. A regression's output is in units of `Dataset.target_std` from `Dataset.target_mean`.
 
     Attributes:
         saved: opens the checkpoint's folder, which holds `state`. It is called when the model is sent, because the
@@ -46,9 +47,13 @@ class FinalModel:
         load_vector(module, state["global_model"])
         return module.eval()
 
-    def example(self) -> NDArray[np.float32]:
-        """Return two test images as inputs of the network, (2, channels, height, width)."""
+    def example(self) -> NDArray[np.float32] | NDArray[np.int64]:
+        """Return two test inputs of the network, (2, …): float32, or int64 for tokens."""
         data = self.dataset
+        if data.num_tokens is not None:
+            return np.asarray(data.x_test[:2], dtype=np.int64)
+        if not data.has_images:  # features are standardised already
+            return np.asarray(data.x_test[:2], dtype=np.float32)
         mean, std = (v.reshape(1, -1, 1, 1) for v in (data.channel_mean, data.channel_std))
         return np.asarray(((data.x_test[:2] / np.float32(255)) - mean) / std, dtype=np.float32)
 

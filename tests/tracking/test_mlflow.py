@@ -11,11 +11,13 @@ import sqlite3
 import threading
 import time
 import zlib
-from contextlib import suppress
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
+import mlflow.pyfunc
 import mlflow.pytorch
 import numpy as np
 import pytest
@@ -26,8 +28,8 @@ from hflray import checkpoint
 from hflray.config import load_config, to_yaml
 from hflray.data import load_dataset
 from hflray.errors import ConfigError, HflrayError
-from hflray.models import build_model, init_vector, load_vector
-from hflray.problem import Problem
+from hflray.models import build_model, init_vector, initial_vector, load_vector
+from hflray.problem import ModelSpec, Problem
 from hflray.tracking import Files, FinalModel, Place, Run, Tracker, default_uri, read_runs, sender
 from hflray.tracking import mlflow as module
 from hflray.tracking.view import TAG, view_key
@@ -278,3 +280,21 @@ def test_a_folder_of_any_name_is_tracked_and_found_again(results, name) -> None:
 def test_a_name_that_cannot_be_searched_is_refused(name) -> None:
     with pytest.raises(ConfigError, match="both kinds of quotes or with a backslash at its end; rename its folder"):
         module.quoted(name)
+
+
+@pytest.mark.parametrize(
+    "name, network", [("friedman1", "mlp"), ("pydoc_topics", "gru"), ("breast_cancer", "logistic")]
+)
+def test_models_of_features_and_tokens_predict_like_the_network(tmp_path, name: str, network: str) -> None:
+    """The second model is written with the trace of the first, and has its own weights."""
+    dataset = load_dataset(name)
+    problem = replace(Problem.posed_by(dataset), model=ModelSpec.of(network))
+    for seed in (0, 1):
+        folder = tmp_path / str(seed)
+        checkpoint.save(folder / "state", {"global_model": initial_vector(problem, seed), "config": {"seed": 0}})
+        model = FinalModel(partial(nullcontext, folder), dataset, problem)
+        module._write_model(model, folder / "model")
+        predicted = mlflow.pyfunc.load_model(str(folder / "model")).predict(model.example())
+        with torch.no_grad():
+            expected = model.module()(torch.from_numpy(model.example())).numpy()
+        np.testing.assert_allclose(predicted, expected, rtol=1e-4, atol=1e-5)
