@@ -38,7 +38,7 @@ from hflray.scheduling import (
     Scheduler,
     build_scheduler,
     choose_devices_and_edges,
-    looks_back,
+    keeps_past,
     scheduler_class,
 )
 from hflray.seeding import stream
@@ -140,9 +140,7 @@ class Experiment:
         self.changes: list[dict[str, Any]] = []  # {"after_round": i, "changed": {dotted key: [before, now]}}
         self._scheduler: Scheduler | None = None
         self._scheduler_class = scheduler_class(config.scheduling.name)
-        # The fairness of participation is a metric where devices may fail to count.
-        remembers = looks_back(self._scheduler_class) or self.world.is_on or not self.edge_rule.waits_for_all
-        self.history = DeviceHistory(config.fleet.num_devices, remembers)
+        self.history = DeviceHistory(config.fleet.num_devices, keeps_past(config))
         self._next: _PlannedRound | None = None
         if self._scheduler_class.auxiliary is None:
             self._build_scheduler(None)  # a wrong option is an error before anything starts

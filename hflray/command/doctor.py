@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hflray.errors import HflrayError
-from hflray.problem import Problem
 from hflray.terminal.app import HELP, single
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ FREE_BYTES = GIB  # a data set and its checkpoints need some hundred MB
 FULL_SHARE = 0.95  # Ray does not spill objects to a disk that is fuller
 OPEN_FILES = 4096  # Ray warns below it
 KERNELS = ("native", "channels_last", "eager")
-PROBLEM, BATCH = Problem((1, 28, 28), 10), 64  # the measured training step: Fashion-MNIST in the paper's batches
+IMAGE_SHAPE, NUM_CLASSES, BATCH = (1, 28, 28), 10, 64  # the measured step: Fashion-MNIST in the paper's batches
 MEASURE_S = 0.3
 NAME_WIDTH = 16  # of the longest name of a finding
 MEMORY_FILES = (  # the memory that a container may use, and what it uses: cgroups of version 2 and 1
@@ -215,6 +214,7 @@ def kernels() -> Check:
     """Measure the kernels of local training on the CPU, and say whether those of the allocation are compiled."""
     import torch
 
+    from hflray.problem import Problem
     from hflray.sweep import expand, load_sweep
     from hflray.training.autotune import sample_kernel, samples_per_second
     from hflray.training.machine import cache_folder
@@ -222,13 +222,13 @@ def kernels() -> Check:
     from hflray.tune import warm
     from hflray.tune.cli import QUICKSTART
 
-    rates, failures = {}, {}
+    rates, failures, problem = {}, {}, Problem(IMAGE_SHAPE, NUM_CLASSES)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         for name in KERNELS:
             try:
-                kernel = sample_kernel(name, PROBLEM, BATCH, "float32")  # type: ignore[arg-type]
+                kernel = sample_kernel(name, problem, BATCH, "float32")  # type: ignore[arg-type]
                 rates[name] = samples_per_second(kernel, BATCH, MEASURE_S)
             except HflrayError as error:
                 failures[name] = str(error)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hflray import metrics
 from hflray.errors import ConfigError, HflrayError, nearest
 from hflray.files import write
 from hflray.terminal.app import HELP, Commands, exit_code, group, spoken
@@ -144,6 +143,7 @@ def show(
     tracking_uri: Uri = None,
 ) -> None:
     """Draw the figures, tables and page of a sweep."""
+    from hflray import metrics
     from hflray.report import figures, page, tables
     from hflray.report.exports import export
     from hflray.report.paper import exhibit, exhibit_of, verdicts

@@ -10,12 +10,14 @@ from numpy.typing import NDArray
 
 from hflray import registry
 from hflray.arrays import IntArray
+from hflray.config import ExperimentConfig
 from hflray.errors import ConfigError
 from hflray.references import short, spoken
 from hflray.scheduling.base import ClusterScheduler, Scheduler
 from hflray.scheduling.clustering import cluster_devices, clustering_cost
 from hflray.scheduling.context import DeviceHistory, RoundContext
 from hflray.scheduling.poll import Poll
+from hflray.timeline import EdgeRule
 
 __all__ = [
     "ClusterScheduler",
@@ -28,6 +30,7 @@ __all__ = [
     "choose_devices_and_edges",
     "cluster_devices",
     "clustering_cost",
+    "keeps_past",
     "looks_back",
     "scheduler_class",
 ]
@@ -91,6 +94,15 @@ def _check_devices(devices: NDArray[Any], method: str, scheduler: Scheduler, con
 def looks_back(kind: type[Scheduler]) -> bool:
     """Return whether a class of schedulers may look at the past rounds in its context."""
     return kind.looks_back and not _takes_rng(kind)
+
+
+def keeps_past(config: ExperimentConfig) -> bool:
+    """Return whether a run remembers what devices did: for its scheduler, or for the fairness of participation.
+
+    The fairness is a metric where devices may fail to count.
+    """
+    waits_for_all = EdgeRule(**config.clock.edge.model_dump()).waits_for_all
+    return looks_back(scheduler_class(config.scheduling.name)) or config.world.is_on or not waits_for_all
 
 
 def _takes_rng(kind: type[Scheduler]) -> bool:

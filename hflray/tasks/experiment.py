@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hflray import metrics, registry
+from hflray import metrics
 from hflray.errors import ConfigError
 from hflray.tasks.base import Job, Result, Results, Shown, Task
 
@@ -66,10 +66,10 @@ class ExperimentTask(Task):
 
     def saved_bytes(self, config: ExperimentConfig, model_bytes: int) -> tuple[int, int]:
         """Return the bytes of the model, the configuration and the scheduler's numbers; there is no product."""
-        from hflray.scheduling import looks_back
+        from hflray.scheduling import keeps_past
 
         state = model_bytes + STATE_BYTES + DEVICE_BYTES * config.fleet.num_devices
-        if looks_back(registry.resolve("scheduler", config.scheduling.name)):
+        if keeps_past(config):
             scheduled = RECORD_BYTES + TIMELINE_BYTES * config.training.edge_iterations
             state += PAST_BYTES + REMEMBERED_BYTES * config.fleet.num_devices
             state += scheduled * config.scheduling.num_scheduled

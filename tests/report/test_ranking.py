@@ -61,7 +61,7 @@ def test_ranks_within_a_block_and_their_mean() -> None:
     runs = [to_target("ikc", 5), to_target("fedavg", None), to_target("vkc", None), to_target("oort", 2),
             to_target("ikc", 5, 1), to_target("fedavg", 3, 1)]  # fmt: skip
     ranks = mean_ranks(blocks(runs), metrics.ENERGY_TO_TARGET_J)
-    assert ranks == {"IKC": (2 + 2) / 2, "FedAvg": (3.5 + 1) / 2, "oort": 1, "VKC": 3.5}
+    assert ranks == {"IKC": (2 + 2) / 2, "FedAvg": (3.5 + 1) / 2, "Oort": 1, "VKC": 3.5}
 
 
 def test_a_scheduler_that_assigns_counts_once() -> None:
@@ -87,11 +87,11 @@ def test_the_table() -> None:
     table = ranking(sweep("mine", runs))
     assert table is not None
     rows = table.set_index("").to_dict("index")
-    assert list(rows) == ["oort", "IKC", "fastest"]
-    assert rows["oort"]["reached"] == "10 of 10"
-    assert rows["oort"]["joules: rank"] == "1.0"
-    assert rows["oort"]["joules × IKC's"] == "0.55 (p = 0.002)"
-    assert rows["oort"]["rounds × IKC's"] == "1.00 (p = 1.000)"
+    assert list(rows) == ["Oort", "IKC", "fastest"]
+    assert rows["Oort"]["reached"] == "10 of 10"
+    assert rows["Oort"]["joules: rank"] == "1.0"
+    assert rows["Oort"]["joules × IKC's"] == "0.55 (p = 0.002)"
+    assert rows["Oort"]["rounds × IKC's"] == "1.00 (p = 1.000)"
     assert rows["IKC"]["joules × IKC's"] == "1"
     assert (rows["fastest"]["reached"], rows["fastest"]["pairs"]) == ("0 of 3", "3")
     assert rows["fastest"]["joules × IKC's"] == "not reached (not tested)"

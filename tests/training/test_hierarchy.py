@@ -18,7 +18,7 @@ import torch
 
 from hflray.errors import DivergedError, HflrayError, WorkerLostError
 from hflray.models import build, build_model, init_vector, initial_vector, num_statistics
-from hflray.problem import ModelSpec
+from hflray.problem import ModelSpec, Problem
 from hflray.seeding import stream
 from hflray.training import session
 from hflray.training.aggregate import fraction_bits, mean, weighted
@@ -314,7 +314,7 @@ def test_memory_is_flat_over_many_rounds(ray_session, start, rounds) -> None:
 
 
 def test_an_actor_that_cannot_start_says_why(ray_session, start) -> None:
-    job = make_job(kernel="no-such-kernel", model="no-such-model")
+    job = make_job(kernel="no-such-kernel", problem=Problem(SHAPE, 3, model=ModelSpec("torchvision:no-such-model")))
     pool = RayHierarchy(job, make_data(SIZES), 1, num_edges=3, num_actors=1, cpus_per_actor=0.5)
     try:
         with pytest.raises(WorkerLostError, match=r"round 1: a worker could not start: .*no-such-model"):

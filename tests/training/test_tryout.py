@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hflray import losses, registry
+from hflray import registry
 from hflray.config import TrainingConfig
 from hflray.errors import ConfigError, HflrayError
 from hflray.problem import ModelSpec, Problem
@@ -125,9 +125,10 @@ def test_what_does_not_fit_is_named_in_one_line(factory: Callable[..., nn.Module
 
 
 def test_a_loss_of_several_numbers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(
-        losses.LOSSES, "each", lambda s, t, reduction="mean": torch.nn.functional.cross_entropy(s, t, reduction="none")
-    )
+    def each(outputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
+        return torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+    monkeypatch.setitem(registry._ADDED, ("loss", "each"), each)
     assert "loss: 'each' returns a tensor of the shape [2]; accepted: one number" in attempt(User, loss="each")
 
 

@@ -85,14 +85,7 @@ def test_a_record_that_cannot_be_written_ends_the_sweep(ray_session, tmp_path, m
 
 
 def test_a_record_that_nobody_may_read_is_set_aside(tmp_path, monkeypatch) -> None:
-    """Root may read every file, so the mode of the file is replaced by an error of its own."""
-    open_file = Path.open
-
-    def refuse(path: Path, mode: str = "r", *arguments: Any, **options: Any) -> Any:
-        if path.name == "result.json" and mode == "r+b":
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-        return open_file(path, mode, *arguments, **options)
-
+    """Root may read every file, so the answer of the system is replaced."""
     record = ResultFile()
     monkeypatch.setattr(record, "update_config", lambda trial, config: None)
     storage = SimpleNamespace(storage_filesystem=LocalFileSystem(), trial_fs_path=str(tmp_path / "t"))
@@ -101,7 +94,7 @@ def test_a_record_that_nobody_may_read_is_set_aside(tmp_path, monkeypatch) -> No
     record.log_trial_result(1, trial, {"round": 1})
     record.log_trial_start(trial)  # a trial that continues adds to it
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "open", refuse)
+        patch.setattr(os, "access", lambda path, mode: path.name != "result.json")
         record.log_trial_start(trial)
     record.log_trial_result(2, trial, {"round": 2})
     assert (tmp_path / "t" / "damaged-result.json").read_text() == '{"round": 1}\n'

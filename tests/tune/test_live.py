@@ -89,6 +89,7 @@ def test_only_the_first_of_many_edges_are_exported(recorder: Recorder, monkeypat
     many = live.MAX_EDGES + 50
     record: Any = SimpleNamespace(
         score=0.5,
+        metric=metrics.ACCURACY,
         samples_trained=0,
         cost=SimpleNamespace(
             objective=1.0, edge_devices=np.ones(many), edge_delay_s=np.ones(many), edge_energy_j=np.ones(many)
