@@ -55,7 +55,12 @@ def explain(error: ValidationError, model: type[BaseModel], prefix: str = "") ->
         setting = one_line(prefix + ".".join(str(part) or "''" for part in location))
         message, value = one_line(item["msg"].removeprefix("Value error, ")), item["input"]
         section, field = _locate(model, location)
-        if item["type"] in ("extra_forbidden", "invalid_key"):
+        if location and location[-1] == "[key]":
+            lines.append(
+                f"{setting.removesuffix('.[key]')}: got the key {shorten(value)}; accepted: a text, such as the dotted "
+                "name of a setting; correct or remove it"
+            )
+        elif item["type"] in ("extra_forbidden", "invalid_key"):
             lines.append(f"{setting}: unknown key (got {shorten(value)}){_suggest(model, section, location)}")
         elif item["type"] in ("model_type", "dict_type"):
             lines.append(
@@ -68,7 +73,7 @@ def explain(error: ValidationError, model: type[BaseModel], prefix: str = "") ->
         elif item["type"] == "value_error":
             lines.append(f"{setting}: got {shorten(value)}; {message}")
         elif field is None:
-            lines.append(f"{setting}: got {shorten(value)}; {message[0].lower()}{message[1:]}")
+            lines.append(f"{setting}: got {shorten(value)}; {message[0].lower()}{message[1:]}; correct it")
         else:
             lines.append(
                 f"{setting}: got {shorten(value)}; accepted: {accepted(field)}"

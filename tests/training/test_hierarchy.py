@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 import torch
 
+from hflray import registry
 from hflray.errors import DivergedError, HflrayError, WorkerLostError
-from hflray.models import build, build_model, init_vector, initial_vector, num_statistics
+from hflray.models import HflCnn, build, build_model, init_vector, initial_vector, num_statistics
 from hflray.problem import ModelSpec, Problem
 from hflray.seeding import stream
 from hflray.training import session
@@ -313,11 +314,13 @@ def test_memory_is_flat_over_many_rounds(ray_session, start, rounds) -> None:
     assert max(after[1:]) < 600
 
 
-def test_an_actor_that_cannot_start_says_why(ray_session, start) -> None:
-    job = make_job(kernel="no-such-kernel", problem=Problem(SHAPE, 3, model=ModelSpec("torchvision:no-such-model")))
+def test_an_actor_that_cannot_start_says_why(ray_session, start, monkeypatch) -> None:
+    """The driver knows a network that the actors do not know."""
+    monkeypatch.setitem(registry._ADDED, ("model", "only_here"), lambda input_shape, num_outputs: HflCnn(SHAPE, 3))
+    job = make_job(problem=Problem(SHAPE, 3, model=ModelSpec("only_here")))
     pool = RayHierarchy(job, make_data(SIZES), 1, num_edges=3, num_actors=1, cpus_per_actor=0.5)
     try:
-        with pytest.raises(WorkerLostError, match=r"round 1: a worker could not start: .*no-such-model"):
+        with pytest.raises(WorkerLostError, match=r"round 1: a worker could not start: .*only_here"):
             pool.train_round(1, start, DEVICES, EDGES)
     finally:
         pool.close()
