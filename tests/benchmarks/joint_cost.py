@@ -9,7 +9,6 @@ one, so that `max_wait` makes no difference. The times are CPU time of one threa
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from dataclasses import replace
@@ -25,6 +24,7 @@ from hflray.assignment import build_assigner
 from hflray.cost import Workload, round_cost
 from hflray.fleet import Fleet, FleetConfig, sample_fleet
 from hflray.scheduling import build_scheduler, choose_devices, choose_devices_and_edges
+from tests.benchmarks._report import Table, arguments, publish
 from tests.scheduling import toy
 
 WORK = Workload(model_bits=448 * 8192)
@@ -35,10 +35,13 @@ def objective(fleet: Fleet, devices: IntArray, edges: IntArray) -> float:
     return round_cost(fleet, WORK, devices, edges, allocate_round(fleet, WORK, devices, edges)).objective
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--fleets", type=int, default=100)
-    fleets = parser.parse_args().fleets
+def table(fleets: int) -> Table:
+    """Compare the two on random fleets."""
+    columns = [("row", "H", ""), ("mean", "objective / IKC's, mean", ".3f"), ("median", "median", ".3f"),
+               ("low", "5 %", ".3f"), ("high", "95 %", ".3f"), ("time", "CPU time, median, ms", ".1f"),
+               ("slow", "95 %, ms", ".1f")]  # fmt: skip
+    result = Table(f"the first round of joint_cost against IKC with local search, {fleets} fleets", columns, [],
+                   key="joint_cost/round")  # fmt: skip
     search = build_assigner("local_search")
     for scheduled in (10, 30, 50):
         ratios, times = [], []
@@ -55,12 +58,19 @@ def main() -> None:
             assert edges is not None
             ratios.append(objective(fleet, devices, edges) / rival)
         low, high = np.quantile(ratios, (0.05, 0.95))
-        print(
-            f"H = {scheduled}: objective / that of IKC with local search: mean {np.mean(ratios):.3f}, median "
-            f"{np.median(ratios):.3f}, 5 to 95 % {low:.3f} to {high:.3f}; {np.median(times):.1f} ms (median), "
-            f"{np.quantile(times, 0.95):.1f} ms (95 %), {fleets} fleets",
-            flush=True,
-        )
+        shares = {"mean": float(np.mean(ratios)), "median": float(np.median(ratios)), "low": low, "high": high}
+        took = {"time": float(np.median(times)), "slow": float(np.quantile(times, 0.95))}
+        result.rows.append({"row": str(scheduled), **shares, **took})
+        result.ratios[f"H = {scheduled}, IKC's mean objective over joint_cost's"] = 1 / shares["mean"]
+    return result
+
+
+def main() -> None:
+    """Print the table."""
+    parser = arguments(__doc__)
+    parser.add_argument("--fleets", type=int, help="default 100; quick 10")
+    options = parser.parse_args()
+    publish(iter([table(options.fleets or (10 if options.quick else 100))]), options.json)
 
 
 if __name__ == "__main__":
