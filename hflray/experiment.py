@@ -10,7 +10,6 @@ import copy
 import hashlib
 import logging
 import math
-import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,7 +28,7 @@ from hflray.grouping import group_devices
 from hflray.losses import METRIC_OF, Target, check_loss
 from hflray.models import BITS_PER_PARAMETER, initial_vector, is_papers
 from hflray.problem import Problem
-from hflray.record import RoundRecord
+from hflray.record import PhaseClock, RoundRecord
 from hflray.scenario import Scenario
 from hflray.scheduling import (
     DeviceHistory,
@@ -70,6 +69,7 @@ class _PlannedRound:
     allocation: Allocation
     cost: RoundCost
     poll: PollCost | None
+    polled: NDArray[np.intp] | None
     timeline: Timeline | None
     wall: dict[str, float]
     scheduler: Scheduler
@@ -187,7 +187,7 @@ class Experiment:
             plan = self._plan(scheduler, self._context(outlook, self.record, self.history), outlook, self.world)
         self._scheduler = plan.scheduler
         devices, assignment = plan.devices, plan.assignment
-        clock = _Clock()
+        clock = PhaseClock()
         counts = None if plan.timeline is None else plan.timeline.counts
         losses: Losses | None = {} if "loss" in scheduler.needs else None
         if len(devices):
@@ -239,6 +239,7 @@ class Experiment:
             wall={},
             edge_iterations=self.work.edge_iterations,
             poll=plan.poll,
+            polled=plan.polled,
             timeline=happens,
             conditions=plan.conditions | conditions,
             metric=METRIC_OF[self.problem.kind],
@@ -278,7 +279,7 @@ class Experiment:
     def _plan(self, scheduler: Scheduler, context: RoundContext, outlook: Outlook, world: World) -> _PlannedRound:
         """Schedule, assign and allocate a round, and say what happens to it. This advances `scheduler`."""
         index, fleet, seed, inputs = context.round, outlook.fleet, self.config.seed, self._inputs(world)
-        clock = _Clock()
+        clock = PhaseClock()
         devices: NDArray[np.intp]
         assignment: NDArray[np.intp] | None
         if outlook.is_empty:
@@ -312,6 +313,7 @@ class Experiment:
             allocation=allocation,
             cost=cost,
             poll=poll,
+            polled=None if context.poll is None or world.battery is None else context.poll.devices,
             timeline=happens,
             wall=clock.laps,
             scheduler=scheduler,
@@ -483,15 +485,3 @@ class Experiment:
 def _identical(first: tuple[object, ...], second: tuple[object, ...]) -> bool:
     """Return whether both tuples hold the same objects."""
     return all(a is b for a, b in zip(first, second, strict=True))
-
-
-class _Clock:
-    """Wall-clock seconds between laps."""
-
-    def __init__(self) -> None:
-        self.laps: dict[str, float] = {}
-        self._last = time.perf_counter()
-
-    def lap(self, name: str) -> None:
-        now = time.perf_counter()
-        self.laps[name], self._last = now - self._last, now

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
@@ -40,6 +41,7 @@ class RoundRecord:
             evaluate_s excludes it, so that all phases of all rounds add up to the elapsed time.
         edge_iterations: Q.
         poll: the part of `cost` that polling the devices took, for a scheduler that polls.
+        polled: the devices that were polled, if they have batteries, which a poll drains; see `hflray.scheduling.Poll`.
         metric: the name of the main metric: accuracy, R² or the share of predicted tokens.
         timeline: what happened to each device, if a setting of ``clock`` or ``world`` is on; None: all went as planned.
         conditions: further metrics of such a round, by their names in the glossary.
@@ -61,6 +63,7 @@ class RoundRecord:
     wall: dict[str, float]
     edge_iterations: int = 1
     poll: PollCost | None = None
+    polled: NDArray[np.intp] | None = None
     timeline: Timeline | None = None
     metric: str = metrics.ACCURACY
     conditions: dict[str, float] = field(default_factory=dict)
@@ -116,9 +119,11 @@ class RoundRecord:
         """Return the scheduled devices, their edges and their allocation, as (H,) lists ready for JSON.
 
         The round's bill follows from these values. Where devices were discarded, z does not follow from the bits sent,
-        so it is one of them.
+        so it is one of them. Where polls drain batteries, the polled devices are another.
         """
-        more = {} if self.timeline is None else {"model_bits": self.timeline.model_bits}
+        more: dict[str, Any] = {} if self.timeline is None else {"model_bits": self.timeline.model_bits}
+        if self.polled is not None:
+            more["polled"] = self.polled.tolist()
         return {
             "devices": self.devices.tolist(),
             "edges": self.assignment.tolist(),
@@ -143,6 +148,19 @@ class RoundRecord:
             raise ConfigError(
                 f"state: the record of its last round is of another hflray ({error}); resume with that version"
             ) from error
+
+
+class PhaseClock:
+    """Measured seconds of phases that follow each other, for `RoundRecord.wall`."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        """End a phase, and begin the next."""
+        now = time.perf_counter()
+        self.laps[name], self._last = now - self._last, now
 
 
 def _saved(value: Any) -> Any:

@@ -20,6 +20,7 @@ from hflray.cost import PollCost, RoundCost, Workload, cloud_hop, round_cost
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet, sample_fleet
 from hflray.report.runs import Run
+from hflray.scheduling.poll import poll_spent_j
 from hflray.seeding import stream
 from hflray.timeline import EdgeRule, Timeline
 from hflray.world import Outlook, World, fates
@@ -90,8 +91,9 @@ class Round:
 
 @dataclass(frozen=True, eq=False)
 class _Happened:
-    """A logged round as its bill follows from the schedule."""
+    """A logged round as its bill follows from the schedule, and the world before it without what polls have taken."""
 
+    world: World
     devices: IntArray
     edges: IntArray
     allocation: Allocation
@@ -232,7 +234,7 @@ class Replay:
             )
         while len(worlds) <= position:
             before = self._happened(len(worlds) - 1)
-            worlds.append(worlds[-1].after(before.cost.delay_s, before.timeline))
+            worlds.append(before.world.after(before.cost.delay_s, before.timeline))
         return worlds[position]
 
     def _happened(self, position: int) -> _Happened:
@@ -242,6 +244,9 @@ class Replay:
         bandwidth_hz, cpu_hz = (np.asarray(row[name], dtype=np.float64) for name in ("bandwidth_hz", "cpu_hz"))
         allocation = Allocation(bandwidth_hz, cpu_hz)
         outlook = world.outlook(self.numbers[position], self.fleet)
+        polls = np.isfinite(row.get(metrics.ROUND_POLL_DELAY_S, np.nan))  # an empty round polls nobody
+        if polls and world.battery is not None:
+            world = world.drained(poll_spent_j(outlook.fleet, self._polled(position)))
         if len(chosen):
             cost = round_cost(outlook.fleet, self.work, chosen, edges, allocation)
         else:
@@ -251,11 +256,25 @@ class Replay:
         timeline = world.happens(outlook, self.work, chosen, edges, allocation, cost, rule)
         if timeline is not None:
             cost = timeline.bill(cost, self.work.delay_weight)
-        if np.isfinite(row.get(metrics.ROUND_POLL_DELAY_S, np.nan)):  # an empty round polls nobody
+        if polls:
             poll = PollCost(float(row[metrics.ROUND_POLL_DELAY_S]), float(row[metrics.ROUND_POLL_ENERGY_J]))
             cost = cost.with_poll(poll, self.work.delay_weight)
         texts = [""] * len(chosen) if timeline is None else fates(timeline, world.ends(outlook, chosen))
-        return _Happened(chosen, edges, allocation, outlook, cost, timeline, texts)
+        return _Happened(world, chosen, edges, allocation, outlook, cost, timeline, texts)
+
+    def _polled(self, position: int) -> IntArray:
+        """Return the devices that were polled in the logged round at `position`, see `hflray.scheduling.Poll`.
+
+        Raises:
+            ConfigError: they were not logged.
+        """
+        polled = self.run.rounds.iloc[position].get("polled")
+        if not isinstance(polled, list | np.ndarray):
+            raise ConfigError(
+                f"{self.run.name}: the polls of round {self.numbers[position]} drained batteries, and an older hflray "
+                "did not log which devices were polled; run it again to see its rounds in detail"
+            )
+        return np.asarray(polled, dtype=np.intp)
 
 
 def _straggler(members: IntArray, seconds: FloatArray, allocation: Allocation) -> int:

@@ -23,13 +23,13 @@ class Poll:
 
     Attributes:
         cost: the bill of all polls so far. Polls follow each other, so their delays add up.
-        spent_j: what each device has spent on them, (N,), J.
+        devices: the devices of all polls so far, in their order; one that was polled twice is there twice.
     """
 
     def __init__(self, fleet: Fleet, available: BoolArray, measure: Callable[[IntArray], FloatArray]) -> None:
         self._fleet, self._available, self._measure = fleet, available, measure
         self.cost = PollCost(0.0, 0.0)
-        self.spent_j = np.zeros(len(available))
+        self.devices: IntArray = np.zeros(0, dtype=np.intp)
 
     def __call__(self, candidates: ArrayLike) -> FloatArray:
         """Return the mean loss of each of some devices, (n,), and add the bill.
@@ -54,5 +54,17 @@ class Poll:
             )
         devices = devices.astype(np.intp)
         self.cost = self.cost + poll_cost(self._fleet, devices)
-        self.spent_j[devices] += forward_pass(self._fleet, devices)[1]
+        self.devices = np.concatenate([self.devices, devices])
         return self._measure(devices)
+
+    @property
+    def spent_j(self) -> FloatArray:
+        """What each device has spent on the polls so far, (N,), J."""
+        return poll_spent_j(self._fleet, self.devices)
+
+
+def poll_spent_j(fleet: Fleet, devices: IntArray) -> FloatArray:
+    """Return what each device of a fleet has spent on polls of `devices`, of which each entry is a poll, (N,), J."""
+    spent_j = np.zeros(fleet.num_devices)
+    np.add.at(spent_j, devices, forward_pass(fleet, devices)[1])
+    return spent_j

@@ -249,6 +249,27 @@ def test_a_report_replays_the_world() -> None:
         Replay(run).round(3)
 
 
+def test_a_report_replays_polls_that_drain_batteries() -> None:
+    polling = ("scheduling.name=power_of_choice", "scheduling.num_scheduled=4", "world.wait_s=1", "max_rounds=5")
+    run = as_run(living(*polling, "world.battery={capacity_j: [0.05, 0.3], reserve_j: 0.02, harvest_w: 0.001}"))
+    assert run.rounds[metrics.ROUND_LOW_BATTERY].iloc[-1] > 0  # later rounds follow from the charges
+    replay, rows = Replay(run), run.rounds.to_dict("records")
+    for row in rows:
+        assert replay.round(row["round"]).cost.energy_j == pytest.approx(row[metrics.ROUND_ENERGY_J], rel=1e-12)
+    for position, row in enumerate(rows):
+        charge_j = replay._happened(position).world.battery.charge_j
+        assert np.median(charge_j) == pytest.approx(row[metrics.CHARGE_MEDIAN_J], rel=1e-12)
+    run.rounds = run.rounds.drop(columns="polled")
+    with pytest.raises(ConfigError, match="the polls of round 1 drained batteries, and an older hflray did not log"):
+        Replay(run).round(1)
+
+
+@pytest.mark.parametrize("settings", [("scheduling.name=power_of_choice",), (BATTERY,)])
+def test_polled_devices_are_logged_only_where_polls_drain_batteries(settings: tuple[str, ...]) -> None:
+    with living(*settings, "max_rounds=1") as experiment:
+        assert "polled" not in experiment.run_round().schedule()
+
+
 def test_a_report_explains_an_empty_round() -> None:
     run = as_run(living("world.availability={name: bernoulli, options: {probability: 1e-9}}", "max_rounds=1"))
     assert sentences(run, Replay(run).round(1))[-1] == "nobody was available, and the cloud waited for 60.00 s"
