@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from hflray import metrics
 from hflray.allocation import Allocation, allocate_round
 from hflray.assignment import assign_among, check_any_edges, configured_assigner
+from hflray.assignment.once import assign_the_rest, check_once, reachable
 from hflray.config import MUTABLE, ExperimentConfig, changed_settings
 from hflray.cost import PollCost, RoundCost, Workload, round_cost
 from hflray.errors import ConfigError, DivergedError
@@ -140,6 +141,7 @@ class Experiment:
         self.changes: list[dict[str, Any]] = []  # {"after_round": i, "changed": {dotted key: [before, now]}}
         self._scheduler: Scheduler | None = None
         self._scheduler_class = scheduler_class(config.scheduling.name)
+        check_once(config, self._scheduler_class)
         self.history = DeviceHistory(config.fleet.num_devices, keeps_past(config))
         self._next: _PlannedRound | None = None
         if self._scheduler_class.auxiliary is None:
@@ -183,7 +185,7 @@ class Experiment:
         scheduler, hierarchy = self.scheduler, self.hierarchy  # the first use clusters and starts actors, off the clock
         plan, self._next = self._next, None
         if plan is None or plan.round != index or not _identical(plan.inputs, self._inputs(self.world)):
-            outlook = self.world.outlook(index, self.scenario.fleet)
+            outlook = self._outlook(index, self.world, self.history)
             plan = self._plan(scheduler, self._context(outlook, self.record, self.history), outlook, self.world)
         self._scheduler = plan.scheduler
         devices, assignment = plan.devices, plan.assignment
@@ -247,6 +249,13 @@ class Experiment:
         )
         return _TrainedRound(record, history)
 
+    def _outlook(self, index: int, world: World, history: DeviceHistory) -> Outlook:
+        """Return the world as decisions see it, in which a device cannot train while the edge that it keeps is down."""
+        outlook = world.outlook(index, self.scenario.fleet)
+        if not self.config.assignment.once:
+            return outlook
+        return replace(outlook, available=outlook.available & reachable(history.edge_of, outlook.edges_up))
+
     def _context(self, outlook: Outlook, record: RoundRecord | None, history: DeviceHistory) -> RoundContext:
         """Return what the decisions of a round see."""
         polls = "poll" in self._scheduler_class.needs and not outlook.is_empty
@@ -294,7 +303,9 @@ class Experiment:
             clock.lap("schedule_s")
             if assignment is None:
                 up, rng = outlook.edges_up, stream(seed, "assign", index)
-                assignment = assign_among(self.assigner, up, fleet, self.work, devices, rng)
+                assign = partial(assign_among, self.assigner, up, fleet, self.work, devices, rng)
+                once = self.config.assignment.once
+                assignment = assign_the_rest(context.edge_of[devices], assign) if once else assign()
             clock.lap("assign_s")
             allocation = self.allocate(fleet, self.work, devices, assignment)
             cost = round_cost(fleet, self.work, devices, assignment, allocation)
@@ -338,7 +349,7 @@ class Experiment:
             scheduler, record = copy.deepcopy(self.scheduler), after.record
             scheduler.observe(record)
             last_record = record if after.history.remembers else None
-            outlook = world.outlook(self.round + 2, self.scenario.fleet)
+            outlook = self._outlook(self.round + 2, world, after.history)
             self._next = self._plan(scheduler, self._context(outlook, last_record, after.history), outlook, world)
         except Exception as error:  # the next round will plan again and raise the error itself
             log.debug("round %d is not planned ahead: %s", self.round + 2, error)

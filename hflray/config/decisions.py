@@ -62,6 +62,11 @@ class AssignmentConfig(Section):
         None,
         description="d3qn: time for a local search from its assignment; optimum: until a local optimum; null: none",
     )
+    once: bool = Field(
+        False,
+        description="a device keeps the edge of its first round that counted, and cannot be scheduled while that edge "
+        "is down; false: it is assigned anew in every round",
+    )
     options: dict[str, Any] = Field({}, description="further arguments of the assigner")
 
 
