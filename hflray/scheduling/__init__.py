@@ -97,12 +97,12 @@ def looks_back(kind: type[Scheduler]) -> bool:
 
 
 def keeps_past(config: ExperimentConfig) -> bool:
-    """Return whether a run remembers what devices did: for its scheduler, or for the fairness of participation.
+    """Return whether a run remembers what devices did: for its scheduler, or because they keep their edges.
 
-    The fairness is a metric where devices may fail to count.
+    It also does where devices may fail to count, because the fairness of participation is a metric there.
     """
-    waits_for_all = EdgeRule(**config.clock.edge.model_dump()).waits_for_all
-    return looks_back(scheduler_class(config.scheduling.name)) or config.world.is_on or not waits_for_all
+    may_fail = config.world.is_on or not EdgeRule(**config.clock.edge.model_dump()).waits_for_all
+    return looks_back(scheduler_class(config.scheduling.name)) or may_fail or config.assignment.once
 
 
 def _takes_rng(kind: type[Scheduler]) -> bool:
