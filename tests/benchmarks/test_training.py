@@ -204,5 +204,6 @@ def test_the_networks_of_the_peers_are_ours(peers, tmp_path: Path, model: str) -
     load_vector(ours, work.start)
     x, _ = work.of(0)
     np.testing.assert_array_equal(common.flat(plain), work.start)
+    np.testing.assert_array_equal(common.flat(plain.to(memory_format=torch.channels_last)), work.start)
     torch.testing.assert_close(plain(x[:5]), ours(x[:5]))
     assert training.training_loss(work.start, path) < 10

@@ -63,7 +63,8 @@ def load(model: nn.Module, vector: np.ndarray) -> None:
 
 
 def flat(model: nn.Module) -> np.ndarray:
-    return nn.utils.parameters_to_vector(model.parameters()).detach().numpy().copy()
+    # torch.nn.utils.parameters_to_vector takes no parameters in the layout channels_last.
+    return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()]).numpy()
 
 
 def fit(model: nn.Module, x: Tensor, y: Tensor, local_iterations: int, batch_size: int) -> None:
