@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 STATE = "state"  # the folder of the state in a checkpoint
 # Measured sizes in a state's JSON: all settings, and a device's cluster and place in the scheduler's lists.
 STATE_BYTES, DEVICE_BYTES = 4_000, 40
-# What a scheduler that looks back adds: six numbers of a device, and the last round's record, with a part for each
-# scheduled device, and another one for each of its edge iterations if edges stop waiting.
+# What is remembered of the rounds before, if a setting needs it: six numbers of a device, and the last round's record,
+# with a part for each scheduled device, and another one for each of its edge iterations if edges stop waiting.
 PAST_BYTES, REMEMBERED_BYTES, RECORD_BYTES, TIMELINE_BYTES = 5_000, 80, 120, 80
+# What a world adds: its arrays' names and metrics, and a device's arrays in the largest built-in part of each kind,
+# which are markov, the battery and random_waypoint.
+WORLD_BYTES, AVAILABILITY_BYTES, BATTERY_BYTES, MOBILITY_BYTES = 1_500, 17, 8, 72
 DETAILED_DEVICES = 10_000  # larger fleets log no schedules, so that a line of the journal stays under 1 MB
 
 
@@ -65,10 +68,17 @@ class ExperimentTask(Task):
         return int(checkpoint.load(folder / STATE)["round"])
 
     def saved_bytes(self, config: ExperimentConfig, model_bytes: int) -> tuple[int, int]:
-        """Return the bytes of the model, the configuration and the scheduler's numbers; there is no product."""
+        """Return the bytes of the model, the configuration, the scheduler's and the world's; there is no product."""
         from hflray.scheduling import keeps_past
 
-        state = model_bytes + STATE_BYTES + DEVICE_BYTES * config.fleet.num_devices
+        world = config.world
+        device_bytes = (
+            DEVICE_BYTES
+            + AVAILABILITY_BYTES * (world.availability.name != "always")
+            + BATTERY_BYTES * (world.battery.capacity_j is not None)
+            + MOBILITY_BYTES * (world.mobility.name != "static")
+        )
+        state = model_bytes + STATE_BYTES + WORLD_BYTES * world.is_on + device_bytes * config.fleet.num_devices
         if keeps_past(config):
             scheduled = RECORD_BYTES + TIMELINE_BYTES * config.training.edge_iterations
             state += PAST_BYTES + REMEMBERED_BYTES * config.fleet.num_devices

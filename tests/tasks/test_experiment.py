@@ -159,3 +159,28 @@ def test_the_estimate_of_a_state_is_close_to_its_bytes(tmp_path, scheduler: str,
     written = sum(path.stat().st_size for path in (tmp_path / "1").rglob("*") if path.is_file()) - arrays.stat().st_size
     estimate, _ = TASK.saved_bytes(config, 0)
     assert written <= estimate < 2.5 * written
+
+
+@pytest.mark.parametrize("size", [12, 60])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("assignment.once=true",),
+        ("clock.edge.deadline=1.5",),
+        (
+            "world.availability={name: markov, options: {mean_on_s: 600, mean_off_s: 1}}",
+            "world.battery.capacity_j=500",
+            "world.mobility={name: random_waypoint, options: {v_min_m_per_s: 1, v_max_m_per_s: 2}}",
+        ),
+    ],
+)
+def test_the_estimate_counts_what_the_world_and_the_clock_save(tmp_path, settings: tuple[str, ...], size: int) -> None:
+    sizes = (f"fleet.num_devices={size}", f"scheduling.num_scheduled={size}", "data.samples_per_device=[5, 9]")
+    config = small_config("scheduling.name=fedavg", "max_rounds=1", *settings, *sizes)
+    run_and_save(Job(config), tmp_path)
+    files = [path for path in (tmp_path / "1").rglob("*") if path.is_file()]
+    with Experiment(config) as experiment:
+        model_bytes = experiment.global_model.nbytes
+    written = sum(path.stat().st_size for path in files) - model_bytes
+    estimate, _ = TASK.saved_bytes(config, 0)
+    assert written <= estimate < 2.5 * written
