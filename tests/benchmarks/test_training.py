@@ -207,3 +207,21 @@ def test_the_networks_of_the_peers_are_ours(peers, tmp_path: Path, model: str) -
     np.testing.assert_array_equal(common.flat(plain.to(memory_format=torch.channels_last)), work.start)
     torch.testing.assert_close(plain(x[:5]), ours(x[:5]))
     assert training.training_loss(work.start, path) < 10
+
+
+def test_workers_of_ray_get_the_niceness_of_bare_loops(monkeypatch, tmp_path: Path) -> None:
+    """Ray's default of 15 would give bare loops more of a busy machine than hflray's actors and Flower's workers."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    code = "import os; print('ready' if os.environ.get('RAY_worker_niceness') == '0' else 'another', flush=True)"
+    contestant = training.Contestant("actors", [[sys.executable, "-c", code]])
+    try:
+        contestant.start()
+    finally:
+        contestant.stop()
+
+
+@pytest.mark.parametrize("model", list(training.PROBLEMS))
+def test_the_problem_of_a_network_gives_samples_that_it_takes(model: str) -> None:
+    problem = training.PROBLEMS[model]
+    inputs, _ = problem.random_samples(2, np.random.default_rng(0))
+    assert build(problem)(torch.from_numpy(inputs)).shape == (2, problem.num_outputs)
