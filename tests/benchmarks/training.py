@@ -45,6 +45,7 @@ from hflray.models import build, build_model, init_vector, initial_vector, load_
 from hflray.problem import ModelSpec, Problem
 from hflray.training.autotune import resolve
 from hflray.training.machine import available_cpus, cache_folder
+from hflray.training.steps import torch_threads
 from tests.benchmarks._report import Table, arguments, conditions, publish
 
 # What each network learns, and the mean and deviation of its images.
@@ -391,7 +392,8 @@ def training_loss(model: NDArray[np.float64], work: Path) -> float:
     def normalised(part: torch.Tensor) -> torch.Tensor:
         return (part.float() / 255 - mean) / std if part.dtype == torch.uint8 else part.long()
 
-    with torch.no_grad():
+    # On a busy machine threads wait for each other; the loss of a ResNet-8 then took minutes.
+    with torch.no_grad(), torch_threads(1):
         parts = [
             torch.nn.functional.cross_entropy(module(normalised(inputs)), labels, reduction="sum")
             for inputs, labels in zip(x.split(1000), y.split(1000), strict=True)
