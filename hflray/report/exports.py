@@ -29,7 +29,7 @@ from hflray.text import as_file_stem
 from hflray.tracking import History, Tables
 
 VERSION = 1
-MOST_DETAILED = 40  # runs; an export of more leaves out who was scheduled and what only a run's own page shows
+MOST_DETAILED = 15  # runs; an export of more leaves out who was scheduled and what only a run's own page shows
 COMPACT = re.compile(r"round|accuracy|test_loss|total/.*")  # the columns of rounds that such an export has
 FILE = "runs.json"
 ABOUT = "about.txt"

@@ -1,0 +1,120 @@
+"""The answers of docs/results/world.md as Markdown tables, from the committed exports of the sweeps world_*.
+
+    python tests/benchmarks/world_answers.py [--target 0.88] [--folder tests/data/results]
+
+A row is a setting over its seeds. ± precedes the standard deviation over seeds. Columns with "×" are ratios to the run
+of the same seed with one setting as in `QUESTIONS`: their median, least and greatest. What is needed to the target
+accuracy is of the runs that reached it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
+
+from hflray import metrics
+from hflray.report.exports import exports, read_exhibit
+from hflray.report.runs import Run, Sweep
+
+RESULTS = Path(__file__).parents[1] / "data" / "results"
+# The settings of a row, the one that differs in the run it is compared with, and its value there.
+QUESTIONS: dict[str, tuple[tuple[str, ...], str, str]] = {
+    "world_dropout": (("scheduling.name", "world.dropout.rate_per_s"), "world.dropout.rate_per_s", "0.0"),
+    "world_mobility": (("world.mobility.options.speed_m_per_s", "assignment.once"), "assignment.once", "False"),
+    "world_edges": (("world.edge_failure.trace", "assignment.once"), "assignment.once", "False"),
+    "world_deadline": (("clock.edge.deadline",), "clock.edge.deadline", "2.0"),
+    "world_battery": (("world.battery.capacity_j", "scheduling.name"), "scheduling.name", "ikc"),
+}
+HEAD = (
+    "seeds", "accuracy, %", "difference", "reached", "rounds to it", "seconds to it", "×", "joules to it", "×",
+    "seconds in all", "joules in all",
+)  # fmt: skip
+
+
+class Ends(NamedTuple):
+    """What a run needed to the target, infinite if it did not reach it, and in all."""
+
+    accuracy: float
+    rounds: float
+    seconds_to: float
+    joules_to: float
+    seconds: float
+    joules: float
+
+
+def ends_of(run: Run, target: float) -> Ends:
+    """Return what a run needed."""
+    table = run.rounds
+    last, reached = table.iloc[-1], table[table[metrics.ACCURACY] >= target]
+    needed = (np.inf, np.inf, np.inf)
+    if len(reached):
+        first = reached.iloc[0]
+        needed = (float(first["round"]), first[metrics.TOTAL_DELAY_S], first[metrics.TOTAL_ENERGY_J])
+    return Ends(100 * last[metrics.ACCURACY], *needed, last[metrics.TOTAL_DELAY_S], last[metrics.TOTAL_ENERGY_J])
+
+
+def value(run: Run, key: str) -> str:
+    """Return a setting of a run by its dotted key."""
+    found = run.config.model_dump(mode="json")
+    for part in key.split("."):
+        found = found[part]
+    return str(found)
+
+
+def spread(values: list[float], digits: int = 1) -> str:
+    """Return mean and standard deviation of the finite values, or a dash without any."""
+    finite = [one for one in values if np.isfinite(one)]
+    if not finite:
+        return "–"
+    return f"{np.mean(finite):.{digits}f}" + (f" ± {np.std(finite, ddof=1):.{digits}f}" if len(finite) > 1 else "")
+
+
+def ratio(pairs: list[tuple[float, float]]) -> str:
+    """Return median, least and greatest of the finite ratios, or a dash without any."""
+    ratios = [one / other for one, other in pairs if np.isfinite(one) and np.isfinite(other)]
+    return f"{np.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})" if ratios else "–"
+
+
+def table(sweep: Sweep, target: float) -> str:
+    """Return a sweep's table."""
+    keys, varied, reference = QUESTIONS[sweep.name]
+    groups: dict[tuple[str, ...], dict[int, Ends]] = defaultdict(dict)
+    for run in sweep.runs:
+        if len(run.rounds) == run.config.max_rounds:
+            groups[tuple(value(run, key) for key in keys)][run.config.seed] = ends_of(run, target)
+    lines = [f"| {' | '.join((*keys, *HEAD))} |", f"|{'---|' * len(keys)}{'--:|' * len(HEAD)}"]
+    for group in sorted(groups, key=lambda names: [(float(n), "") if n[0].isdigit() else (-1, n) for n in names]):
+        runs = groups[group]
+        beside = groups.get(tuple(reference if key == varied else name for key, name in zip(keys, group, strict=True)))
+        pairs = [(runs[seed], beside[seed]) for seed in runs if seed in beside] if beside and beside is not runs else []
+        accuracy, rounds, seconds_to, joules_to, seconds, joules = map(list, zip(*runs.values(), strict=True))
+        cells = (
+            str(len(runs)), spread(accuracy), spread([one.accuracy - other.accuracy for one, other in pairs]),
+            f"{int(np.isfinite(rounds).sum())}", spread(rounds), spread(seconds_to, 0),
+            ratio([(one.seconds_to, other.seconds_to) for one, other in pairs]), spread(joules_to),
+            ratio([(one.joules_to, other.joules_to) for one, other in pairs]), spread(seconds, 0), spread(joules),
+        )  # fmt: skip
+        lines.append(f"| {' | '.join((*group, *cells))} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--target", type=float, default=0.88, help="the target accuracy")
+    parser.add_argument("--folder", type=Path, default=RESULTS, help="the exports")
+    arguments = parser.parse_args()
+    for folder in exports(arguments.folder):
+        if folder.name in QUESTIONS:
+            print(f"## {folder.name}\n\n{table(read_exhibit(folder), arguments.target)}\n")
+
+
+if __name__ == "__main__":
+    main()
