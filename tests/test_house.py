@@ -124,6 +124,7 @@ NOT_MIRRORS = {
     "test_design.py",
     "test_docs.py",
     "dashboards/test_dashboards.py",
+    "world/test_answers.py",
 }  # these test the whole, not one module
 
 

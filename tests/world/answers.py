@@ -1,6 +1,6 @@
 """The answers of docs/results/world.md as Markdown tables, from the committed exports of the sweeps world_*.
 
-    python tests/benchmarks/world_answers.py [--target 0.88] [--folder tests/data/results]
+    python -m tests.world.answers [--target 0.88] [--folder tests/data/results]
 
 A row is a setting over its seeds. ± precedes the standard deviation over seeds. Columns with "×" are ratios to the run
 of the same seed with one setting as in `QUESTIONS`: their median, least and greatest. What is needed to the target
@@ -10,14 +10,11 @@ accuracy is of the runs that reached it.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
 
 from hflray import metrics
 from hflray.report.exports import exports, read_exhibit

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hflray.report.exports import read_exhibit
-from tests.benchmarks.world_answers import QUESTIONS, RESULTS, table
+from tests.world.answers import QUESTIONS, RESULTS, table
 
 
 @pytest.mark.parametrize("name", [name for name in QUESTIONS if (RESULTS / name).is_dir()])
