@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from hflray import references
 from hflray.errors import ConfigError, nearest
+from hflray.text import shorten
 
 Kind = Literal[
     "scheduler", "assigner", "dataset", "partition", "model", "loss", "availability", "fading", "mobility", "sink"
@@ -185,7 +186,7 @@ def check(kind: Kind, name: str, setting: str | None = None) -> str:
             raise ConfigError(f"{setting or kind}: {error}") from error
     hint = f"; write it as {name}:NAME" if name.endswith(".py") else nearest(name, names(kind))
     raise ConfigError(
-        f"{setting or kind}: unknown {kind} '{name}'{hint}; known: {', '.join(names(kind))}; "
+        f"{setting or kind}: unknown {kind} {shorten(name)}{hint}; known: {', '.join(names(kind))}; "
         f"use one of these, or your own as in mine.py:Name, or install a package that adds it (entry point group "
         f"'{GROUPS[kind]}')"
     )

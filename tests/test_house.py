@@ -52,6 +52,7 @@ WITHIN_A_ROW = {
     *((unit, "errors") for unit in ("registry", "references", "seeding", "metrics", "seal", "terminal")),
     *((unit, "references") for unit in ("registry", "terminal")),
     *(("references", unit) for unit in ("checksum", "text")),
+    ("registry", "text"),
     ("seal", "checksum"),
     ("terminal", "files"),
 }

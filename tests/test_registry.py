@@ -220,3 +220,9 @@ def test_a_prefix_hands_the_rest_of_a_name_to_its_factory(outside, monkeypatch):
     assert "other:NAME" in registry.names("assigner")
     with pytest.raises(ConfigError, match="unknown assigner 'other:'"):
         registry.check("assigner", "other:")
+
+
+def test_an_endless_name_is_cut_in_the_message() -> None:
+    with pytest.raises(ConfigError, match=r"unknown scheduler '9{70,80}\.\.\.; known: ") as error:
+        registry.check("scheduler", "9" * 5000)
+    assert len(str(error.value)) < 500
