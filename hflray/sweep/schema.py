@@ -22,7 +22,8 @@ from hflray.sweep.sections import SweepFile
 
 # Old editors read this version, and the schema uses nothing of newer ones.
 DRAFT = "http://json-schema.org/draft-07/schema#"
-FREE = r"^(scheduling|assignment|learning\.teacher)\.options\.."  # keys of options may be swept one by one
+# Keys of options may be swept one by one.
+FREE = r"^((scheduling|assignment|learning\.teacher|model|world\.[a-z]+)\.options|data\.partition_options)\.."
 
 Schema = dict[str, Any]
 
