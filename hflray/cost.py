@@ -95,6 +95,11 @@ class RoundCost:
     upload_delay_s: FloatArray
     upload_energy_j: FloatArray
 
+    @property
+    def iteration_delay_s(self) -> FloatArray:
+        """Computing and upload of each device in one edge iteration, (H,), s."""
+        return self.compute_delay_s + self.upload_delay_s
+
     @classmethod
     def of_nobody(cls, num_edges: int, wait_s: float, delay_weight: float) -> RoundCost:
         """Return the cost of a round without devices, in which the cloud waits for `wait_s`; λ is `delay_weight`."""

@@ -176,7 +176,7 @@ class Replay:
         times = np.bincount(np.concatenate(schedules), minlength=fleet.num_devices)
         rows = np.arange(len(chosen))
         distance, gain = fleet.distance_m[chosen], fleet.gain[chosen]
-        seconds = cost.compute_delay_s + cost.upload_delay_s
+        seconds = cost.iteration_delay_s
         stragglers = {int(edge): _straggler(rows[edges == edge], seconds, allocation) for edge in np.unique(edges)}
         devices = pd.DataFrame(
             {

@@ -120,7 +120,7 @@ class SchedulingEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
         devices = np.sort(np.argsort(-np.asarray(action), kind="stable")[: self.num_scheduled])
         edges, cost = self._bill(devices)
         self.round, self.clock_s = self.round + 1, self.clock_s + cost.delay_s
-        delay_s = cost.compute_delay_s + cost.upload_delay_s
+        delay_s = cost.iteration_delay_s
         self.history = self.history.after(self.round, devices, edges, delay_s, {})
         before, self.progress = self.accuracy, self.progress.after(devices, self.class_counts)
         self.accuracy = self.curve.accuracy(self.progress)

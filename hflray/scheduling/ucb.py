@@ -53,7 +53,7 @@ class UCB(Scheduler):
 
     def observe(self, record: Any) -> None:
         """Add the delays of the round: computing and upload in an edge iteration."""
-        delay_s = record.cost.compute_delay_s + record.cost.upload_delay_s
+        delay_s = record.cost.iteration_delay_s
         self.times[record.devices] += 1
         self.total_delay_s[record.devices] += delay_s
         self.slowest_s = max(self.slowest_s, float(delay_s.max(initial=0.0)))

@@ -138,7 +138,7 @@ class World:
         hops, ends = Hops.of(fleet, work), self.ends(outlook, devices)
         hops = replace(hops, made=hops.made & outlook.edges_up & bool(len(devices)))
         planned_s = np.zeros(fleet.num_edges)
-        np.maximum.at(planned_s, edges, planned.compute_delay_s + planned.upload_delay_s)
+        np.maximum.at(planned_s, edges, planned.iteration_delay_s)
         durations = self._durations(outlook, work, devices, edges, allocation, planned)
         happens = timeline(
             devices, edges, fleet.samples[devices], work, durations, hops, rule=rule, planned_s=planned_s, ends=ends
