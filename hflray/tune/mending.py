@@ -199,7 +199,7 @@ def unlogged(place: str, name: str, logged: Mapping[str, int], ended: Collection
         key = str(config.get("name", ""))
         if key and ((trial["status"] == "TERMINATED" and key not in ended) or (last and step > logged.get(key, 0))):
             names.append(key)
-    return names
+    return sorted(names)  # Tune's state lists the trials in the order in which they ended
 
 
 def _saved_trials(place: str, name: str) -> Iterator[tuple[dict[str, Any], str | None, int]]:
