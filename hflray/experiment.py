@@ -19,64 +19,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hflray import metrics
-from hflray.allocation import Allocation, allocate_round
-from hflray.assignment import assign_among, check_any_edges, configured_assigner
-from hflray.assignment.once import assign_the_rest, check_once, reachable
+from hflray.allocation import allocate_round
+from hflray.assignment import check_any_edges, configured_assigner
+from hflray.assignment.once import check_once
 from hflray.config import MUTABLE, ExperimentConfig, changed_settings
-from hflray.cost import PollCost, RoundCost, Workload, round_cost
+from hflray.cost import Workload
 from hflray.errors import ConfigError, DivergedError
 from hflray.grouping import group_devices
 from hflray.losses import METRIC_OF, Target, check_loss
 from hflray.models import BITS_PER_PARAMETER, initial_vector, is_papers
+from hflray.planning import PlannedRound, Planner
 from hflray.problem import Problem
 from hflray.record import PhaseClock, RoundRecord
 from hflray.scenario import Scenario
-from hflray.scheduling import (
-    DeviceHistory,
-    Poll,
-    RoundContext,
-    Scheduler,
-    build_scheduler,
-    choose_devices_and_edges,
-    keeps_past,
-    scheduler_class,
-)
-from hflray.seeding import stream
-from hflray.timeline import EdgeRule, Timeline
+from hflray.scheduling import DeviceHistory, Scheduler, build_scheduler, keeps_past, scheduler_class
+from hflray.timeline import EdgeRule
 from hflray.training.aggregate import FloatVector
 from hflray.training.backend import Backend
 from hflray.training.hierarchy import Hierarchy
 from hflray.training.local import LocalJob
 from hflray.training.serial import Losses
 from hflray.training.tryout import try_network
-from hflray.world import Outlook, World
+from hflray.world import World
 
 log = logging.getLogger(__name__)
 
 STATE_VERSION = 1
-
-
-@dataclass(frozen=True, eq=False)
-class _PlannedRound:
-    """The plan of a round before its training, and the inputs of the plan.
-
-    `scheduler` and `world` have the state after the round. A round that is planned ahead has a copy of the scheduler,
-    so that `state_dict` still sees the scheduler's state after the previous round.
-    """
-
-    round: int
-    devices: NDArray[np.intp]
-    assignment: NDArray[np.intp]
-    allocation: Allocation
-    cost: RoundCost
-    poll: PollCost | None
-    polled: NDArray[np.intp] | None
-    timeline: Timeline | None
-    wall: dict[str, float]
-    scheduler: Scheduler
-    world: World
-    conditions: dict[str, float]
-    inputs: tuple[object, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +111,7 @@ class Experiment:
         self._scheduler_class = scheduler_class(config.scheduling.name)
         check_once(config, self._scheduler_class)
         self.history = DeviceHistory(config.fleet.num_devices, keeps_past(config))
-        self._next: _PlannedRound | None = None
+        self._next: tuple[PlannedRound, tuple[object, ...]] | None = None  # with the inputs of the plan
         if self._scheduler_class.auxiliary is None:
             self._build_scheduler(None)  # a wrong option is an error before anything starts
         elif config.scheduling.options:
@@ -183,10 +151,11 @@ class Experiment:
         """
         index = self.round + 1
         scheduler, hierarchy = self.scheduler, self.hierarchy  # the first use clusters and starts actors, off the clock
-        plan, self._next = self._next, None
-        if plan is None or plan.round != index or not _identical(plan.inputs, self._inputs(self.world)):
-            outlook = self._outlook(index, self.world, self.history)
-            plan = self._plan(scheduler, self._context(outlook, self.record, self.history), outlook, self.world)
+        ahead, self._next = self._next, None
+        if ahead and ahead[0].round == index and _identical(ahead[1], self._inputs(self.world)):
+            plan = ahead[0]
+        else:
+            plan = self._plan(index, scheduler, self.world, self.history, self.record)
         self._scheduler = plan.scheduler
         devices, assignment = plan.devices, plan.assignment
         clock = PhaseClock()
@@ -198,11 +167,11 @@ class Experiment:
             model = self.global_model.copy()
         clock.lap("train_s")
         after = self._after(plan, losses or {}, model)
-        ahead = partial(self._look_ahead, after, plan.world) if self._may_look_ahead(index) else None
-        score, loss = hierarchy.evaluate(model, ahead)
+        meanwhile = partial(self._look_ahead, after, plan.world) if self._may_look_ahead(index) else None
+        score, loss = hierarchy.evaluate(model, meanwhile)
         clock.lap("evaluate_s")
         if self._next is not None:
-            clock.laps["evaluate_s"] -= sum(self._next.wall.values())
+            clock.laps["evaluate_s"] -= sum(self._next[0].wall.values())
         if not math.isfinite(loss):
             raise DivergedError(f"round {index}: the test loss is {loss}; lower training.learning_rate")
 
@@ -217,7 +186,7 @@ class Experiment:
         self.record = observed if self.history.remembers else None
         return record
 
-    def _after(self, plan: _PlannedRound, losses: Losses, model: FloatVector) -> _TrainedRound:
+    def _after(self, plan: PlannedRound, losses: Losses, model: FloatVector) -> _TrainedRound:
         """Return what is known after a round's training, before its evaluation."""
         index, devices, cost, happens = plan.round, plan.devices, plan.cost, plan.timeline
         counted = np.ones(len(devices), dtype=bool) if happens is None else happens.counts.any(axis=0)
@@ -249,31 +218,6 @@ class Experiment:
         )
         return _TrainedRound(record, history)
 
-    def _outlook(self, index: int, world: World, history: DeviceHistory) -> Outlook:
-        """Return the world as decisions see it, in which a device cannot train while the edge that it keeps is down."""
-        outlook = world.outlook(index, self.scenario.fleet)
-        if not self.config.assignment.once:
-            return outlook
-        return replace(outlook, available=outlook.available & reachable(history.edge_of, outlook.edges_up))
-
-    def _context(self, outlook: Outlook, record: RoundRecord | None, history: DeviceHistory) -> RoundContext:
-        """Return what the decisions of a round see."""
-        polls = "poll" in self._scheduler_class.needs and not outlook.is_empty
-        return RoundContext(
-            round=outlook.round,
-            clock_s=outlook.clock_s,
-            rng=stream(self.config.seed, "schedule", outlook.round),
-            fleet=outlook.fleet,
-            work=self.work,
-            available=outlook.available,
-            edges_up=outlook.edges_up,
-            battery_j=outlook.battery_j,
-            class_counts=self.scenario.class_counts,
-            record=record,
-            poll=Poll(outlook.fleet, outlook.available, self._losses) if polls else None,
-            **history.arrays(),
-        )
-
     def _losses(self, devices: NDArray[np.intp]) -> NDArray[np.float64]:
         """Return the mean loss of the global model on the samples of some devices, (n,)."""
         return self.hierarchy.losses(self.global_model, devices)[:, 0]
@@ -285,53 +229,12 @@ class Experiment:
             *(self.scenario, self.work, self.config.seed, world),
         )
 
-    def _plan(self, scheduler: Scheduler, context: RoundContext, outlook: Outlook, world: World) -> _PlannedRound:
-        """Schedule, assign and allocate a round, and say what happens to it. This advances `scheduler`."""
-        index, fleet, seed, inputs = context.round, outlook.fleet, self.config.seed, self._inputs(world)
-        clock = PhaseClock()
-        devices: NDArray[np.intp]
-        assignment: NDArray[np.intp] | None
-        if outlook.is_empty:
-            devices = assignment = np.zeros(0, dtype=np.intp)
-            allocation = Allocation(np.zeros(0), np.zeros(0))
-            cost = RoundCost.of_nobody(fleet.num_edges, self.config.world.wait_s, self.work.delay_weight)
-            clock.laps |= {"schedule_s": 0.0, "assign_s": 0.0}
-        else:
-            devices, assignment = choose_devices_and_edges(scheduler, context)
-            if context.poll is not None:
-                world = world.drained(context.poll.spent_j)
-            clock.lap("schedule_s")
-            if assignment is None:
-                up, rng = outlook.edges_up, stream(seed, "assign", index)
-                assign = partial(assign_among, self.assigner, up, fleet, self.work, devices, rng)
-                once = self.config.assignment.once
-                assignment = assign_the_rest(context.edge_of[devices], assign) if once else assign()
-            clock.lap("assign_s")
-            allocation = self.allocate(fleet, self.work, devices, assignment)
-            cost = round_cost(fleet, self.work, devices, assignment, allocation)
-        happens = world.happens(outlook, self.work, devices, assignment, allocation, cost, self.edge_rule)
-        if happens is not None:
-            cost = happens.bill(cost, self.work.delay_weight)
-        poll = None if context.poll is None else context.poll.cost
-        if poll is not None:
-            cost = cost.with_poll(poll, self.work.delay_weight)
-        later, conditions = world.after(cost.delay_s, happens), world.metrics(outlook, happens)
-        clock.lap("allocate_s")
-        return _PlannedRound(
-            round=index,
-            devices=devices,
-            assignment=assignment,
-            allocation=allocation,
-            cost=cost,
-            poll=poll,
-            polled=None if context.poll is None or world.battery is None else context.poll.devices,
-            timeline=happens,
-            wall=clock.laps,
-            scheduler=scheduler,
-            world=later,
-            conditions=conditions,
-            inputs=inputs,
-        )
+    def _plan(
+        self, index: int, scheduler: Scheduler, world: World, history: DeviceHistory, record: RoundRecord | None
+    ) -> PlannedRound:
+        """Return the plan of a round, made with the parts that the experiment has now. This advances `scheduler`."""
+        parts = (self.scenario, self.work, self.assigner, self.allocate, self.edge_rule)
+        return Planner(self.config, *parts, self._losses).plan(index, scheduler, world, history, record)
 
     def _may_look_ahead(self, index: int) -> bool:
         """Return whether a next round is likely, and whether the assigner may run while actors evaluate.
@@ -349,8 +252,8 @@ class Experiment:
             scheduler, record = copy.deepcopy(self.scheduler), after.record
             scheduler.observe(record)
             last_record = record if after.history.remembers else None
-            outlook = self._outlook(self.round + 2, world, after.history)
-            self._next = self._plan(scheduler, self._context(outlook, last_record, after.history), outlook, world)
+            plan = self._plan(self.round + 2, scheduler, world, after.history, last_record)
+            self._next = plan, self._inputs(world)
         except Exception as error:  # the next round will plan again and raise the error itself
             log.debug("round %d is not planned ahead: %s", self.round + 2, error)
 

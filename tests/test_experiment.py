@@ -282,9 +282,9 @@ def record_plans(experiment: Experiment) -> list[tuple[int, int]]:
     """Record each planned round with the number of the last finished round; return the list of records."""
     planned, plan = [], experiment._plan
 
-    def recording(scheduler, context, *world):
-        planned.append((context.round, experiment.round))
-        return plan(scheduler, context, *world)
+    def recording(index, *past):
+        planned.append((index, experiment.round))
+        return plan(index, *past)
 
     experiment._plan = recording
     return planned
