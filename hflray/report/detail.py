@@ -16,6 +16,7 @@ import pandas as pd
 from hflray import metrics
 from hflray.allocation import Allocation
 from hflray.arrays import FloatArray, IntArray
+from hflray.config import AllocationConfig
 from hflray.cost import PollCost, RoundCost, Workload, cloud_hop, round_cost
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet, sample_fleet
@@ -277,11 +278,28 @@ class Replay:
         return np.asarray(polled, dtype=np.intp)
 
 
+def allocation_texts(config: AllocationConfig) -> tuple[str, str]:
+    """Return a sentence that says how bandwidth and frequency were allocated, and one about the stragglers."""
+    if config.method == "equal":
+        allocated = "Every device has an equal share of its edge's bandwidth, and computes at its largest frequency."
+    else:
+        where = "with one deadline for all edges" if config.coupling == "joint" else "at each edge"
+        allocated = f"Bandwidth and frequency minimise E + λT {where}."
+        if config.method == "fixed_cpu":
+            allocated = f"Every device computes at its largest frequency, and bandwidth minimises E + λT {where}."
+    if config.method in ("equal", "fixed_cpu"):
+        return allocated, "⚑ marks the straggler, the device that its edge waits for."
+    return allocated, (
+        "An edge's devices finish together; ⚑ marks the straggler, the device for which saving a second would cost the "
+        "most."
+    )
+
+
 def _straggler(members: IntArray, seconds: FloatArray, allocation: Allocation) -> int:
     """Return the row of the device that its edge waits for.
 
-    The allocation lets (nearly) all devices of an edge finish together. Of the last devices, the straggler is the one
-    with the highest frequency, because saving a second costs the most there (the price of delay is α f³).
+    An optimal allocation lets (nearly) all devices of an edge finish together. Of the last devices, the straggler is
+    the one with the highest frequency, because saving a second costs the most there (the price of delay is α f³).
     """
     last = members[seconds[members] >= seconds[members].max() * (1 - SIMULTANEOUS)]
     return int(max(last, key=lambda i: (allocation.cpu_hz[i], seconds[i])))

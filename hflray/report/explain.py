@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.text import Text
 
 from hflray import metrics
-from hflray.report.detail import Replay, Round
+from hflray.report.detail import Replay, Round, allocation_texts
 from hflray.report.labels import pretty
 from hflray.report.runs import Run
 from hflray.terminal.tables import Table
@@ -85,8 +85,7 @@ def explain(run: Run, number: int) -> Group:
             f"{row.joules * detail.edge_iterations:.3f}", bold=bool(row.straggler),
         )  # fmt: skip
     legend = (
-        "⚑ marks the straggler: an edge's devices finish together, and saving a second would cost the most at this "
-        "one. nearest says how near the edge is among all edges; class is the majority class; times is how often the "
-        "device was scheduled so far."
+        f"{' '.join(allocation_texts(run.config.allocation))} nearest says how near the edge is among all edges; class "
+        "is the majority class; times is how often the device was scheduled so far."
     )
     return Group(*map(Text, sentences(run, detail)), edges, devices, Text(legend, style="dim"))

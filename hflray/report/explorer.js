@@ -131,7 +131,8 @@ function drawTables(run, round) {
   if (run.cluster) round.device.forEach((i) => share.set(run.cluster[i], (share.get(run.cluster[i]) || 0) + 1));
   const clusters = [...share].sort((a, b) => a[0] - b[0]).map(([c, n]) => `${n} of ${c}`).join(", ");
   byId("why").textContent = `Scheduled by ${run.scheduler}${clusters ? `, by cluster: ${clusters}` : ""}; assigned by ${run.assigner}. `
-    + `Bandwidth and frequency minimise E + λT at each edge; joules are those of all ${run.Q} edge iterations.`;
+    + `${run.allocated} Joules are those of all ${run.Q} edge iterations.`;
+  byId("stragglers").textContent = run.stragglers;
   const heads = ["device", "cluster", "majority class", "times scheduled", "edge", "rank of that edge", "samples", "bandwidth, MHz", "frequency, GHz", "compute, s", "upload, s", "joules"];
   const order = round.device.map((_, k) => k).sort((a, b) => round.edge[a] - round.edge[b] || round.device[a] - round.device[b]);
   fillTable("devices", heads, order.map((k) => {

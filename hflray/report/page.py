@@ -21,7 +21,7 @@ from hflray.errors import HflrayError
 from hflray.files import write as write_file
 from hflray.fleet import Fleet
 from hflray.report import charts
-from hflray.report.detail import Replay, Round
+from hflray.report.detail import Replay, Round, allocation_texts
 from hflray.report.labels import COLOURS, pretty
 from hflray.report.ranking import ranking
 from hflray.report.runs import Run, Sweep
@@ -98,6 +98,7 @@ def _run_data(run: Run, label: str, most: int) -> dict[str, Any]:
         "metric": main.short,
         "scheduler": pretty(config.scheduling.name),
         "assigner": pretty(config.assignment.name),
+        **dict(zip(("allocated", "stragglers"), allocation_texts(config.allocation), strict=True)),
         "side": config.fleet.area_km * 1e3,
         "x": _rounded(fleet.position_m[:, 0]),
         "y": _rounded(fleet.position_m[:, 1]),

@@ -62,7 +62,7 @@ def explorable(rounds: int, *overrides: str) -> Run:
     for number in range(1, rounds + 1):
         devices = np.sort(rng.choice(count, config.scheduling.num_scheduled, replace=False))
         edges = fleet.distance_m[devices].argmin(axis=1)
-        allocation = allocate_round(fleet, work, devices, edges)
+        allocation = allocate_round(fleet, work, devices, edges, method=config.allocation.method)
         cost = round_cost(fleet, work, devices, edges, allocation)
         bits = work.model_bits * (len(devices) * config.training.edge_iterations + config.fleet.num_edges)
         totals += (cost.delay_s, cost.energy_j, cost.objective)

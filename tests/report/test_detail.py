@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from hflray import metrics
+from hflray.config import AllocationConfig
 from hflray.cost import Workload
 from hflray.errors import ConfigError
-from hflray.report.detail import Replay
+from hflray.report.detail import Replay, allocation_texts
 from hflray.report.runs import Run
 
 
@@ -60,6 +61,27 @@ def test_the_workload_equals_that_of_the_run_bit_for_bit(sweep, records) -> None
     assert work == Workload.of(config, work.model_bits)
     configured = config.model_copy(update={"cost": config.cost.model_copy(update={"model_kb": 447.9})})
     assert Replay(Run(run.history, configured)).work.model_bits == configured.cost.model_bits
+
+
+OPTIMUM, EQUAL = "Bandwidth and frequency minimise E + λT", "Every device has an equal share of its edge's bandwidth"
+FIXED = "Every device computes at its largest frequency, and bandwidth minimises E + λT"
+
+
+@pytest.mark.parametrize(
+    "method, coupling, start, end",
+    [
+        ("newton", "per_edge", OPTIMUM, "at each edge."),
+        ("cvxpy", "joint", OPTIMUM, "with one deadline for all edges."),
+        ("fixed_cpu", "per_edge", FIXED, "at each edge."),
+        ("fixed_cpu", "joint", FIXED, "with one deadline for all edges."),
+        ("equal", "per_edge", EQUAL, "computes at its largest frequency."),
+    ],
+)
+def test_the_texts_say_what_the_allocation_did(method: str, coupling: str, start: str, end: str) -> None:
+    allocated, stragglers = allocation_texts(AllocationConfig(method=method, coupling=coupling))
+    assert allocated.startswith(start)
+    assert allocated.endswith(end)
+    assert ("finish together" in stragglers) == (method in ("newton", "cvxpy"))
 
 
 def test_a_round_of_another_fleet_is_refused(sweep) -> None:

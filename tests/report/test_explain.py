@@ -7,8 +7,9 @@ import io
 import pytest
 from rich.console import Console
 
-from hflray.report.detail import Replay
+from hflray.report.detail import Replay, allocation_texts
 from hflray.report.explain import explain, ordinal
+from tests.report import fabricated
 from tests.terminal.rendering import WIDTHS, check_whole, render
 
 
@@ -37,6 +38,14 @@ def test_the_explanation_has_costs_clusters_and_devices_of_the_round(scheduler, 
     shown = [[row[0], row[1] if row[1] != "⚑" else row[2]] for row in rows[-len(table) :]]
     assert shown == [[str(row.device), str(row.edge)] for row in table.itertuples()]
     assert text.count("⚑") == table["straggler"].sum() + 1  # the legend has one more
+
+
+@pytest.mark.parametrize("method", ["newton", "equal", "fixed_cpu"])
+def test_the_explanation_says_what_the_allocation_did(method) -> None:
+    run = fabricated.explorable(1, f"allocation.method={method}")
+    text = " ".join(render(explain(run, 1), 120).split())
+    assert " ".join(allocation_texts(run.config.allocation)) in text
+    assert ("minimise E + λT" in text) == (method == "newton")
 
 
 @pytest.mark.parametrize("width", WIDTHS)

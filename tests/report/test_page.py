@@ -15,6 +15,7 @@ import pytest
 
 from hflray import metrics
 from hflray.report import page
+from hflray.report.detail import allocation_texts
 from hflray.report.exports import read_exhibit
 from hflray.report.labels import BLUE, ORANGE, VERMILION
 from hflray.report.runs import Run, Sweep
@@ -87,6 +88,13 @@ def test_a_new_row_of_metrics_gets_its_column_bars_and_curve(monkeypatch) -> Non
     assert curve["title"] == bar["title"] == "Heat of a round (kJ)"
     assert curve["lines"][0]["mean"] == [1.0, 2.5]
     assert bar["mean"] == [2.5]
+
+
+def test_the_details_say_what_the_allocation_did() -> None:
+    sweep = fabricated.sweep("mine", [fabricated.explorable(1, "allocation.method=equal")])
+    (run,) = data_of(page.render(sweep)[0])["runs"]
+    assert (run["allocated"], run["stragglers"]) == allocation_texts(sweep.runs[0].config.allocation)
+    assert run["allocated"].startswith("Every device has an equal share")
 
 
 def test_a_sweep_of_sixty_groups_stays_small_and_says_what_it_leaves_out(monkeypatch) -> None:
@@ -180,7 +188,10 @@ def test_a_browser_draws_the_charts_and_follows_the_controls(sweep, tmp_path) ->
         assert browser.evaluate("document.getElementById('number').textContent") == "2 of 2"
         assert browser.evaluate("document.getElementById('devices').innerText") != before
         enter(browser, "run", "1")
-        assert "Scheduled by FedAvg" in browser.evaluate("document.getElementById('why').textContent")
+        why = browser.evaluate("document.getElementById('why').textContent")
+        assert "Scheduled by FedAvg" in why
+        assert "Bandwidth and frequency minimise E + λT at each edge. Joules are those of all" in why
+        assert "finish together" in browser.evaluate("document.getElementById('stragglers').textContent")
         browser.screenshot(tmp_path / "page.png")
         assert browser.evaluate("window.errors") == []
         assert browser.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
