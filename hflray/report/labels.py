@@ -20,6 +20,7 @@ BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "
 COLOURS = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, "#000000", "#8A8A00")
 
 H, DATA, LAMBDA = "scheduling.num_scheduled", "data.name", "cost.delay_weight"
+OPTIONS = "scheduling.options."
 DEPLOYMENT = "fleet.deployment_seed"  # an integer draws the edges once from this seed; None draws them with each fleet
 
 
@@ -68,6 +69,11 @@ def pretty(value: Any) -> str:
     return name.label if name else short(value)
 
 
+def option(name: str, value: Any) -> str:
+    """Return the label of an option, such as ``max_wait none``."""
+    return f"{name} {'none' if value is None else value}"
+
+
 def hfel(exchanges: int) -> str:
     """Return the paper's name of HFEL with this number of exchanges, such as ``HFEL-300``."""
     return f"{pretty('hfel')}-{exchanges}"
@@ -96,6 +102,9 @@ def describe(run: Run, keys: Sequence[str]) -> str:
     """Return the values of settings as text; settings without effect on this run are left out."""
     parts: list[str] = []
     for key in keys:
+        if key.startswith(OPTIONS):
+            parts += [option(key.removeprefix(OPTIONS), run.settings[key])] if key in run.settings else []
+            continue
         value = run.settings.get(key)
         partition, assigner = run.config.data.partition, run.config.assignment.name
         if (key == "data.dirichlet_alpha" and partition != "dirichlet") or (

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 
 import numpy as np
 import pandas as pd
@@ -23,7 +24,7 @@ from scipy.stats import rankdata, wilcoxon
 from hflray import metrics, registry
 from hflray.arrays import FloatArray
 from hflray.errors import ConfigError
-from hflray.report.labels import pretty
+from hflray.report.labels import option, pretty
 from hflray.report.runs import Run, Sweep
 
 REFERENCE = "ikc"
@@ -75,9 +76,7 @@ class Pairs:
 
 def contestant(run: Run) -> str:
     """Return the label of a run's scheduler, with its options."""
-    options = ", ".join(
-        f"{name} {'none' if value is None else value}" for name, value in run.config.scheduling.options.items()
-    )
+    options = ", ".join(starmap(option, run.config.scheduling.options.items()))
     name = pretty(run.config.scheduling.name)
     return f"{name}, {options}" if options else name
 

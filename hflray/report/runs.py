@@ -18,7 +18,7 @@ import yaml
 from hflray import metrics
 from hflray.config import ExperimentConfig, flatten, refuse_unpinned, validate
 from hflray.errors import ConfigError, HflrayError, nearest
-from hflray.report.labels import DEPLOYMENT, describe, rank
+from hflray.report.labels import DEPLOYMENT, OPTIONS, describe, rank
 from hflray.results import SweepFolder, locate
 from hflray.tasks import Shown, find_task
 from hflray.tracking import History, read_histories, read_journal
@@ -229,8 +229,11 @@ def differing(runs: Sequence[Run]) -> list[str]:
 
 
 def value_without_seed(run: Run, key: str) -> Any:
-    """Return the value of a setting; for the deployment's seed, return whether it is set."""
-    value = run.settings.get(key)
+    """Return the value of a setting; for the deployment's seed, return whether it is set.
+
+    An option of the scheduler that is not given is an ellipsis, so that it differs from one that is null.
+    """
+    value = run.settings.get(key, ... if key.startswith(OPTIONS) else None)
     return value is not None if key == DEPLOYMENT else value
 
 

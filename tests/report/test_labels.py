@@ -9,6 +9,7 @@ import hflray
 from hflray import metrics
 from hflray.report import labels
 from hflray.report.labels import COLOURS, NAMES, colour, describe, hfel, mark_modified, pretty
+from hflray.report.runs import differing
 from tests.report.fabricated import CLEAN, run
 
 PACKAGE = Path(hflray.__file__).parent
@@ -50,6 +51,18 @@ def test_a_label_leaves_out_settings_without_effect() -> None:
     keys = ["assignment.name", "assignment.exchanges", "allocation.coupling"]
     assert describe(one, keys) == "HFEL-100, joint deadline"
     assert describe(one, ["scheduling.num_scheduled", "cost.delay_weight", "data.dirichlet_alpha"]) == "H = 10, λ = 1"
+
+
+def test_a_schedulers_options_are_named_and_those_that_it_does_not_have_are_left_out() -> None:
+    keys = ["scheduling.name", "scheduling.options.max_wait"]
+    schedulers = (("ikc", "{}"), ("joint_cost", "{max_wait: 0}"), ("joint_cost", "{max_wait: null}"))
+    runs = [
+        run({metrics.ACCURACY: [0.5]}, f"scheduling.name={name}", f"scheduling.options={options}")
+        for name, options in schedulers
+    ]
+    assert [describe(one, keys) for one in runs] == ["IKC", "joint_cost, max_wait 0", "joint_cost, max_wait none"]
+    assert differing(runs) == keys
+    assert differing([runs[2], run({metrics.ACCURACY: [0.5]}, "scheduling.name=joint_cost")]) == keys[1:]
 
 
 def test_the_label_counts_runs_from_a_modified_checkout() -> None:
