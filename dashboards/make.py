@@ -1,6 +1,6 @@
 """Write grafana/hflray.json: ``python dashboards/make.py``. A test checks that the file is current.
 
-The names of the metrics come from `hflray.metrics.LIVE`. Only those of the object store are Ray's own.
+The names of the metrics come from `hflray.live_metrics.LIVE`. Only those of the object store are Ray's own.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hflray import metrics
-from hflray.metrics import LiveMetric
+from hflray import live_metrics
+from hflray.live_metrics import LiveMetric
 
 TARGET = Path(__file__).parent / "grafana" / "hflray.json"
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
@@ -33,7 +33,7 @@ def rate(metric: LiveMetric, *by: str) -> str:
 
 def store(selector: str) -> str:
     """Return the query of a gauge of Ray's object store, in the Ray sessions of the chosen sweeps."""
-    return f"sum by (NodeAddress) ({selector} and on (SessionName) {metrics.LIVE_ROUNDS.exported}{CHOSEN})"
+    return f"sum by (NodeAddress) ({selector} and on (SessionName) {live_metrics.ROUNDS.exported}{CHOSEN})"
 
 
 def panel(
@@ -74,20 +74,20 @@ PANELS = (
         "Rounds per second",
         "Global iterations finished per second of wall clock, over the chosen window.",
         "suffix: /s",
-        (rate(metrics.LIVE_ROUNDS), "{{trial}}"),
+        (rate(live_metrics.ROUNDS), "{{trial}}"),
     ),
     panel(
         "Accuracy",
         "Accuracy of the global model on the test set after the last round.",
         "percentunit",
-        (last_value(metrics.LIVE_ACCURACY), "{{trial}}"),
+        (last_value(live_metrics.ACCURACY), "{{trial}}"),
         highest=1,
     ),
     panel(
         "Objective of a round",
         "Simulated E + λT of the last round, which scheduler and assigner minimise.",
         "none",
-        (last_value(metrics.LIVE_OBJECTIVE), "{{trial}}"),
+        (last_value(live_metrics.OBJECTIVE), "{{trial}}"),
         lowest=None,
     ),
     panel(
@@ -95,28 +95,72 @@ PANELS = (
         "Samples through local training per second of wall clock. If actors differ much, the work is dealt unevenly "
         "or a machine is slower. The serial backend has only actor 0.",
         "suffix: /s",
-        (rate(metrics.LIVE_SAMPLES, "actor"), "{{trial}} actor {{actor}}"),
+        (rate(live_metrics.SAMPLES, "actor"), "{{trial}} actor {{actor}}"),
     ),
     panel(
         "Delay of each edge",
         "Simulated seconds of the last round; the highest line is the round's straggler. Only the first 100 edges "
         "are shown.",
         "s",
-        (last_value(metrics.LIVE_EDGE_DELAY, "edge"), "{{trial}} edge {{edge}}"),
+        (last_value(live_metrics.EDGE_DELAY, "edge"), "{{trial}} edge {{edge}}"),
     ),
     panel(
         "Energy of each edge",
         "Simulated joules of the last round. Only the first 100 edges are shown.",
         "joule",
-        (last_value(metrics.LIVE_EDGE_ENERGY, "edge"), "{{trial}} edge {{edge}}"),
+        (last_value(live_metrics.EDGE_ENERGY, "edge"), "{{trial}} edge {{edge}}"),
     ),
     panel(
         "Device actors replaced",
         "Number since the start of the sweep. If an actor is lost, all actors of its trial are replaced and the round "
         "is repeated.",
         "none",
-        (f"sum by (sweep, trial) ({metrics.LIVE_RESTARTS.exported}{CHOSEN})", "{{trial}}"),
+        (f"sum by (sweep, trial) ({live_metrics.RESTARTS.exported}{CHOSEN})", "{{trial}}"),
         no_data="none",
+    ),
+    panel(
+        "Devices available",
+        "Devices that a scheduler could choose when the last round was planned. A trial whose world is off has none.",
+        "none",
+        (last_value(live_metrics.AVAILABLE), "{{trial}}"),
+        no_data="the world is off",
+    ),
+    panel(
+        "Edges up",
+        "Edges that worked when the last round was planned.",
+        "none",
+        (last_value(live_metrics.EDGES_UP), "{{trial}}"),
+        no_data="the world is off",
+    ),
+    panel(
+        "Discarded uploads",
+        "Share of the last round's uploads that were begun and not combined, because they came too late or because the "
+        "device or its edge vanished.",
+        "percentunit",
+        (last_value(live_metrics.DISCARDED), "{{trial}}"),
+        highest=1,
+        no_data="world and clock are off",
+    ),
+    panel(
+        "Energy of discarded uploads",
+        "Simulated joules that the last round's discarded uploads have cost.",
+        "joule",
+        (last_value(live_metrics.WASTED), "{{trial}}"),
+        no_data="world and clock are off",
+    ),
+    panel(
+        "Charge of the devices",
+        "Least charge, 10th percentile, median and 90th percentile when the last round was planned.",
+        "joule",
+        (last_value(live_metrics.CHARGE, "quantile"), "{{trial}} quantile {{quantile}}"),
+        no_data="no batteries",
+    ),
+    panel(
+        "Devices low on charge",
+        "Devices below their reserve of charge when the last round was planned.",
+        "none",
+        (last_value(live_metrics.LOW_BATTERY), "{{trial}}"),
+        no_data="no batteries",
     ),
     panel(
         "Object store",
@@ -150,7 +194,7 @@ def selection_variable(name: str, selector: str) -> dict[str, Any]:
 
 def variables() -> list[dict[str, Any]]:
     """Return the variables that are chosen above the panels."""
-    rounds = metrics.LIVE_ROUNDS.exported
+    rounds = live_metrics.ROUNDS.exported
     windows = ("1m", "5m", "15m", "1h")
     return [
         {"type": "datasource", "name": "datasource", "label": "Prometheus", "query": "prometheus", "refresh": 1},

@@ -194,12 +194,12 @@ ROUND_DISCARDED = _metric(
     "round/discarded", "Discarded uploads", "1", "clock",
     meaning="share of the uploads that were begun and not combined, because they came after a limit of `clock.edge` "
     "or because the device or its edge vanished",
-    **_PERCENT,
+    **_PERCENT, curve=True,
 )  # fmt: skip
 ROUND_WASTED_J = _metric(
     "round/wasted_j", "Energy of discarded uploads", "J", "clock",
     meaning="energy of computing and sending these uploads",
-    shown="J",
+    shown="J", curve=True,
 )  # fmt: skip
 ROUND_POLL_DELAY_S = _metric(
     "round/poll_delay_s", "Delay of the poll", "s", "poll",
@@ -227,6 +227,12 @@ ROUND_AWAY = _metric(
     meaning="number of devices that did not answer when the round was planned",
     format="{:,.0f}", mean="{:,.1f}",
 )  # fmt: skip
+ROUND_AVAILABLE = _metric(
+    "round/available", "Devices available", "1", "world",
+    meaning="number of devices that a scheduler could choose when the round was planned: they answered, had their "
+    "reserve of charge, and under `assignment.once` their edge worked",
+    format="{:,.0f}", mean="{:,.1f}",
+)  # fmt: skip
 ROUND_VANISHED = _metric(
     "round/vanished", "Devices vanished", "1", "world",
     meaning="number of scheduled devices that vanished during the round, or whose battery ran out",
@@ -247,13 +253,15 @@ ROUND_LOW_BATTERY = _metric(
     meaning="number of devices below their reserve when the round was planned",
     format="{:,.0f}", mean="{:,.1f}",
 )  # fmt: skip
-CHARGE_LOW_J, CHARGE_MEDIAN_J, CHARGE_HIGH_J = (
+CHARGE_LEAST_J, CHARGE_LOW_J, CHARGE_MEDIAN_J, CHARGE_HIGH_J = (
     _metric(
         f"battery/{name}_j", f"Charge of devices, {words}", "J", "battery",
         meaning=f"{words} of the devices' charges when the round was planned",
-        shown="J",
+        shown="J", curve=name == "median",
     )
-    for name, words in (("p10", "10th percentile"), ("median", "median"), ("p90", "90th percentile"))
+    for name, words in (
+        ("min", "least"), ("p10", "10th percentile"), ("median", "median"), ("p90", "90th percentile"),
+    )
 )  # fmt: skip
 WALL_SCHEDULE_S = _metric(
     "wall/schedule_s", "Scheduling, on this machine", "s", "round",
@@ -405,41 +413,7 @@ WITH_BATTERIES = _names("battery")
 MAIN = (ACCURACY, *_names("kind"))  # a run logs one of these
 LEARNING = _names("learning")
 AT_THE_END = _names("end")
-
-
-@dataclass(frozen=True)
-class LiveMetric:
-    """A metric that Ray exports to Prometheus while a sweep runs (`dashboards/`).
-
-    Attributes:
-        name: name that Ray gets; it spells out the base unit, as Prometheus recommends.
-        kind: a counter adds up work, including work that is repeated after a loss; a gauge is the last round's value.
-        labels: names of the labels; a sweep has at most trials × (edges or actors) values of them.
-        description: one line for the dashboards.
-    """
-
-    name: str
-    kind: Literal["counter", "gauge"]
-    labels: tuple[str, ...]
-    description: str
-
-    @property
-    def exported(self) -> str:
-        """The name in Prometheus."""
-        return f"ray_{self.name}{'_total' if self.kind == 'counter' else ''}"
-
-
-_TRIAL = ("sweep", "trial")
-LIVE_ROUNDS = LiveMetric("hflray_rounds", "counter", _TRIAL, "rounds finished")
-LIVE_ACCURACY = LiveMetric("hflray_accuracy", "gauge", _TRIAL, "test accuracy of the global model, 0 to 1")
-LIVE_OBJECTIVE = LiveMetric("hflray_round_objective", "gauge", _TRIAL, "simulated E + lambda T of the round")
-LIVE_EDGE_DELAY = LiveMetric("hflray_edge_delay_seconds", "gauge", (*_TRIAL, "edge"), "simulated seconds of the edge")
-LIVE_EDGE_ENERGY = LiveMetric("hflray_edge_energy_joules", "gauge", (*_TRIAL, "edge"), "simulated joules of the edge")
-LIVE_SAMPLES = LiveMetric("hflray_samples_trained", "counter", (*_TRIAL, "actor"), "samples through local training")
-LIVE_RESTARTS = LiveMetric("hflray_actor_restarts", "counter", _TRIAL, "device actors replaced after one was lost")
-LIVE = (
-    LIVE_ROUNDS, LIVE_ACCURACY, LIVE_OBJECTIVE, LIVE_EDGE_DELAY, LIVE_EDGE_ENERGY, LIVE_SAMPLES, LIVE_RESTARTS,
-)  # fmt: skip
+CHARGE_QUANTILES = {CHARGE_LEAST_J: "0", CHARGE_LOW_J: "0.1", CHARGE_MEDIAN_J: "0.5", CHARGE_HIGH_J: "0.9"}
 
 
 def edge_metric(edge: int, quantity: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import hflray
-from hflray import metrics, registry
+from hflray import live_metrics, metrics, registry
 from hflray.config import ExperimentConfig, Section
 from hflray.config.reference import Setting, sections, settings
 from hflray.sweep import Axis, SweepFile, TuneConfig
@@ -98,7 +98,7 @@ def glossary() -> str:
         rows += [row for row in metrics.PER_EDGE if row.logged == logged]
         cells = [(f"`{row.name}`", row.unit, escape(row.label), escape(row.meaning)) for row in rows]
         parts += [f"## {title}", table(("metric", "unit", "label", "meaning"), cells)]
-    live = [(f"`{row.exported}`", ", ".join(row.labels), escape(row.description)) for row in metrics.LIVE]
+    live = [(f"`{row.exported}`", ", ".join(row.labels), escape(row.description)) for row in live_metrics.LIVE]
     parts += ["## Exported to Prometheus while a sweep runs", table(("metric", "labels", "meaning"), live)]
     return "\n\n".join(parts)
 

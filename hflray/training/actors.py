@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ray.util.metrics import Counter, Gauge
 
 from hflray.errors import HflrayError
-from hflray.metrics import LIVE_SAMPLES, LiveMetric
+from hflray.live_metrics import SAMPLES, LiveMetric
 from hflray.training.aggregate import FloatVector, SumVector, mean
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class DeviceWorker:
 
     def watch(self, labels: dict[str, str]) -> None:
         """Export from now on the number of samples that this actor trains, under these labels."""
-        self._trained = instrument(LIVE_SAMPLES, labels)
+        self._trained = instrument(SAMPLES, labels)
 
     def node_id(self) -> str:
         """Return the id of this actor's node."""

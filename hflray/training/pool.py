@@ -17,7 +17,7 @@ import os
 from typing import Any
 
 from hflray.errors import WorkerLostError
-from hflray.metrics import LIVE_RESTARTS
+from hflray.live_metrics import RESTARTS
 from hflray.provenance import release
 from hflray.training.local import LocalJob
 from hflray.training.processes import Load, useful_gpu_processes
@@ -142,7 +142,7 @@ class ActorPool:
         """Export from now on the samples that each device actor trains, and the number of replaced actors."""
         from hflray.training.actors import instrument
 
-        self._labels, self._restarts = labels, instrument(LIVE_RESTARTS, labels)
+        self._labels, self._restarts = labels, instrument(RESTARTS, labels)
         self._watch_actors([*self.devices, *self._pending.values()])
 
     def _watch_actors(self, actors: list[Any]) -> None:

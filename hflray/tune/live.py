@@ -1,7 +1,7 @@
 """The live metrics of a running sweep, which Ray exports, and the file through which Prometheus finds this machine.
 
-The names of the metrics are in `hflray.metrics.LIVE`, and the panels in `dashboards/`. This module changes no result,
-and it does nothing if Ray is not running.
+The names of the metrics are in `hflray.live_metrics.LIVE`, and the panels in `dashboards/`. This module changes no
+result, and it does nothing if Ray is not running.
 
 Ray drops the gauges of an ended trial 20 s after their last report, although the process continues with the next trial.
 hflray does not drop them itself. Ray 2.60 has no call that drops a label set. It does not export NaN either, so that a
@@ -21,7 +21,7 @@ from typing import Any
 
 import ray
 
-from hflray import metrics
+from hflray import live_metrics, metrics
 from hflray.experiment import Experiment
 from hflray.files import write
 from hflray.record import RoundRecord
@@ -49,7 +49,7 @@ class LiveTrial:
     """
 
     def __init__(self, sweep: str, trial: str, experiment: Experiment) -> None:
-        self._instruments: dict[metrics.LiveMetric, Any] = {}
+        self._instruments: dict[live_metrics.LiveMetric, Any] = {}
         self._trains_locally = False
         if not ray.is_initialized():
             return
@@ -58,23 +58,38 @@ class LiveTrial:
         self._trains_locally = not isinstance(hierarchy, RayHierarchy)
         if isinstance(hierarchy, RayHierarchy):
             hierarchy.pool.watch(labels)
-        self._instruments = {metric: instrument(metric, labels) for metric in metrics.LIVE}
+        self._instruments = {metric: instrument(metric, labels) for metric in live_metrics.LIVE}
 
     def round(self, record: RoundRecord) -> None:
         """Export a finished round."""
         if not self._instruments:
             return
         live, cost = self._instruments, record.cost
-        live[metrics.LIVE_ROUNDS].inc()
+        live[live_metrics.ROUNDS].inc()
         if record.metric == metrics.ACCURACY:
-            live[metrics.LIVE_ACCURACY].set(record.score)
-        live[metrics.LIVE_OBJECTIVE].set(float(cost.objective))
+            live[live_metrics.ACCURACY].set(record.score)
+        live[live_metrics.OBJECTIVE].set(float(cost.objective))
         for edge in range(min(len(cost.edge_devices), MAX_EDGES)):
             labels = {"edge": str(edge)}
-            live[metrics.LIVE_EDGE_DELAY].set(float(cost.edge_delay_s[edge]), labels)
-            live[metrics.LIVE_EDGE_ENERGY].set(float(cost.edge_energy_j[edge]), labels)
+            live[live_metrics.EDGE_DELAY].set(float(cost.edge_delay_s[edge]), labels)
+            live[live_metrics.EDGE_ENERGY].set(float(cost.edge_energy_j[edge]), labels)
+        self._world(record)
         if self._trains_locally and record.samples_trained:  # the trial's process trains without actors
-            live[metrics.LIVE_SAMPLES].inc(record.samples_trained, {"actor": "0"})
+            live[live_metrics.SAMPLES].inc(record.samples_trained, {"actor": "0"})
+
+    def _world(self, record: RoundRecord) -> None:
+        """Export what happened to a round whose world or clock is on."""
+        live, happens, conditions = self._instruments, record.timeline, record.conditions
+        if happens is not None:
+            live[live_metrics.DISCARDED].set(happens.discarded)
+            live[live_metrics.WASTED].set(happens.wasted_j)
+        if metrics.ROUND_AVAILABLE in conditions:
+            live[live_metrics.AVAILABLE].set(conditions[metrics.ROUND_AVAILABLE])
+            live[live_metrics.EDGES_UP].set(len(record.cost.edge_devices) - conditions[metrics.ROUND_EDGES_DOWN])
+        if metrics.ROUND_LOW_BATTERY in conditions:
+            live[live_metrics.LOW_BATTERY].set(conditions[metrics.ROUND_LOW_BATTERY])
+            for name, quantile in metrics.CHARGE_QUANTILES.items():
+                live[live_metrics.CHARGE].set(conditions[name], {"quantile": quantile})
 
 
 def label(name: str) -> str:

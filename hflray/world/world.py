@@ -213,14 +213,16 @@ class World:
             return {}
         values = {
             metrics.ROUND_AWAY: float((~outlook.answers).sum()),
+            metrics.ROUND_AVAILABLE: float(outlook.available.sum()),
             metrics.ROUND_VANISHED: float(happens.vanished.sum()),
             metrics.ROUND_EDGES_DOWN: float((~outlook.edges_up).sum()),
             metrics.ROUND_EDGES_FAILED: float((outlook.edges_up & ~happens.reached).sum()),
         }
         if self.battery is not None:
-            names = (metrics.CHARGE_LOW_J, metrics.CHARGE_MEDIAN_J, metrics.CHARGE_HIGH_J)
+            shares = [float(quantile) for quantile in metrics.CHARGE_QUANTILES.values()]
+            charges = np.quantile(self.battery.charge_j, shares).tolist()
             values[metrics.ROUND_LOW_BATTERY] = float((~self.battery.available()).sum())
-            values |= dict(zip(names, np.percentile(self.battery.charge_j, (10, 50, 90)).tolist(), strict=True))
+            values |= dict(zip(metrics.CHARGE_QUANTILES, charges, strict=True))
         return values
 
     def state_dict(self) -> dict[str, Any]:

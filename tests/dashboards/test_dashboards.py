@@ -22,7 +22,7 @@ import psutil
 import pytest
 import yaml
 
-from hflray import metrics
+from hflray import live_metrics
 
 ROOT = Path(__file__).parents[2]
 DASHBOARDS = ROOT / "dashboards"
@@ -37,6 +37,11 @@ experiment:
   scheduling: {name: fedavg, num_scheduled: 6}
   assignment: {name: geographic}
   training: {local_iterations: 1, edge_iterations: 2, batch_size: 64, num_actors: 2, autotune: false}
+  world:
+    availability: {name: bernoulli, options: {probability: 0.8}}
+    dropout: {rate_per_s: 0.01}
+    edge_failure: {mtbf_s: 1000, mttr_s: 10}
+    battery: {capacity_j: [100, 200], reserve_j: 2, harvest_w: 1}
 tune: {cpus_per_trial: 2}
 """
 
@@ -74,13 +79,13 @@ def test_the_json_file_is_current() -> None:
 
 
 def test_exactly_the_live_metrics_are_shown() -> None:
-    assert metric_names(load()) == {metric.exported for metric in metrics.LIVE} | RAYS_OWN
+    assert metric_names(load()) == {metric.exported for metric in live_metrics.LIVE} | RAYS_OWN
     renamed = json.loads(json.dumps(load()).replace("hflray_accuracy", "hflray_acc"))
-    assert metric_names(renamed) != {metric.exported for metric in metrics.LIVE} | RAYS_OWN
+    assert metric_names(renamed) != {metric.exported for metric in live_metrics.LIVE} | RAYS_OWN
 
 
 def test_labels_in_queries_and_legends_are_exported() -> None:
-    exported = {label for metric in metrics.LIVE for label in metric.labels} | {"NodeAddress"}
+    exported = {label for metric in live_metrics.LIVE for label in metric.labels} | {"NodeAddress"}
     for panel in load()["panels"]:
         for target in panel["targets"]:
             shown = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
@@ -248,7 +253,7 @@ def watched(api: Api, sweep: subprocess.Popen[Any], short_folder: Path) -> Api:
     One of the two device actors is killed after two rounds, so that the count of replaced actors has data.
     """
     try:
-        wait_for(lambda: api.query(f"{metrics.LIVE_ROUNDS.exported} >= 2"), 240, sweep)
+        wait_for(lambda: api.query(f"{live_metrics.ROUNDS.exported} >= 2"), 240, sweep)
         actors = device_actors(sweep.pid)
         assert len(actors) == 2
         actors[0].kill()
@@ -262,11 +267,17 @@ def watched(api: Api, sweep: subprocess.Popen[Any], short_folder: Path) -> Api:
 @needs_prometheus
 @needs_agent
 def test_every_panel_has_data_from_a_running_sweep(watched: Api) -> None:
-    dashboard, rounds = load(), metrics.LIVE_ROUNDS.exported
+    dashboard, rounds = load(), live_metrics.ROUNDS.exported
     shown = {title: watched.query(expression) for title, expression in queries(dashboard)}
     assert {row["metric"]["edge"] for row in shown["Delay of each edge"]} == {"0", "1", "2"}
     assert {row["metric"]["actor"] for row in shown["Samples per second and actor"]} == {"0", "1"}
     assert [float(row["value"][1]) for row in shown["Device actors replaced"]] == [2.0]
+    (available,), (up,), (discarded,) = (shown[t] for t in ("Devices available", "Edges up", "Discarded uploads"))
+    assert 0 <= float(available["value"][1]) <= 12
+    assert 0 <= float(up["value"][1]) <= 3
+    assert 0 <= float(discarded["value"][1]) <= 1
+    charges = {row["metric"]["quantile"]: float(row["value"][1]) for row in shown["Charge of the devices"]}
+    assert 0 <= charges["0"] <= charges["0.1"] <= charges["0.5"] <= charges["0.9"] <= 200
     (accuracy,) = shown["Accuracy"]
     assert 0 < float(accuracy["value"][1]) <= 1
     # A label cannot contain λ.
@@ -284,7 +295,7 @@ def test_every_panel_has_data_from_a_running_sweep(watched: Api) -> None:
 
 @needs_prometheus
 @needs_agent
-@pytest.mark.parametrize("name", sorted({metric.exported for metric in metrics.LIVE} | RAYS_OWN))
+@pytest.mark.parametrize("name", sorted({metric.exported for metric in live_metrics.LIVE} | RAYS_OWN))
 def test_a_renamed_metric_is_noticed(watched: Api, name: str) -> None:
     dashboard = load()
     assert watched.empty(dashboard) == []

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hflray import metrics
+from hflray import live_metrics, metrics
 from hflray.experiment import Experiment
 from hflray.training import actors
 from hflray.training.actors import DeviceWorker
@@ -29,7 +29,7 @@ class Recorder:
     def __init__(self) -> None:
         self.values: dict[tuple[Any, ...], list[float]] = defaultdict(list)
 
-    def instrument(self, metric: metrics.LiveMetric, labels: dict[str, str]) -> Any:
+    def instrument(self, metric: live_metrics.LiveMetric, labels: dict[str, str]) -> Any:
         fixed = {name: value for name, value in labels.items() if name in metric.labels}
 
         def record(value: float = 1, more: dict[str, str] | None = None) -> None:
@@ -40,7 +40,7 @@ class Recorder:
 
         return SimpleNamespace(inc=record) if metric.kind == "counter" else SimpleNamespace(set=record)
 
-    def select(self, metric: metrics.LiveMetric) -> dict[tuple[str, ...], list[float]]:
+    def select(self, metric: live_metrics.LiveMetric) -> dict[tuple[str, ...], list[float]]:
         return {labels: values for (key, labels), values in self.values.items() if key is metric}
 
 
@@ -61,13 +61,55 @@ def test_a_round_is_exported_with_its_labels(recorder: Recorder, monkeypatch: py
         watched.round(record)
         records.append(record)
     names = ("\\xfcber", "digits-lambda1")
-    assert recorder.select(metrics.LIVE_ROUNDS) == {names: [1, 1]}
-    assert recorder.select(metrics.LIVE_ACCURACY) == {names: [record.accuracy for record in records]}
-    assert recorder.select(metrics.LIVE_OBJECTIVE) == {names: [float(record.cost.objective) for record in records]}
-    for metric, name in ((metrics.LIVE_EDGE_DELAY, "edge_delay_s"), (metrics.LIVE_EDGE_ENERGY, "edge_energy_j")):
+    assert recorder.select(live_metrics.ROUNDS) == {names: [1, 1]}
+    assert recorder.select(live_metrics.ACCURACY) == {names: [record.accuracy for record in records]}
+    assert recorder.select(live_metrics.OBJECTIVE) == {names: [float(record.cost.objective) for record in records]}
+    for metric, name in ((live_metrics.EDGE_DELAY, "edge_delay_s"), (live_metrics.EDGE_ENERGY, "edge_energy_j")):
         values = {(*names, str(m)): [float(getattr(record.cost, name)[m]) for record in records] for m in range(3)}
         assert recorder.select(metric) == values
-    assert recorder.select(metrics.LIVE_SAMPLES) == {(*names, "0"): [record.samples_trained for record in records]}
+    assert recorder.select(live_metrics.SAMPLES) == {(*names, "0"): [record.samples_trained for record in records]}
+
+
+LIVING = (
+    "max_rounds=3", "scheduling.name=fedavg", "world.wait_s=1",
+    "world.availability={name: bernoulli, options: {probability: 0.6}}", "world.dropout.rate_per_s=0.05",
+    "world.edge_failure={mtbf_s: 20, mttr_s: 20}", "world.battery={capacity_j: [0.1, 0.9], reserve_j: 0.2}",
+)  # fmt: skip
+OF_A_WORLD = (live_metrics.AVAILABLE, live_metrics.EDGES_UP, live_metrics.DISCARDED, live_metrics.WASTED)
+OF_BATTERIES = (live_metrics.LOW_BATTERY, live_metrics.CHARGE)
+
+
+def test_a_living_world_is_exported_with_its_batteries(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live.ray, "is_initialized", lambda: True)
+    experiment = Experiment(small_config(*LIVING))
+    watched, expected, charges = live.LiveTrial("s", "t", experiment), defaultdict(list), []
+    while not experiment.finished:
+        outlook = experiment.world.outlook(experiment.round + 1, experiment.scenario.fleet)
+        record = experiment.run_round()
+        watched.round(record)
+        assert record.timeline is not None
+        lost = ~record.timeline.counts
+        expected[live_metrics.AVAILABLE].append(outlook.available.sum())
+        expected[live_metrics.EDGES_UP].append(outlook.edges_up.sum())
+        expected[live_metrics.DISCARDED].append(record.timeline.discarded)
+        expected[live_metrics.WASTED].append(record.timeline.energy_j[lost].sum())
+        expected[live_metrics.LOW_BATTERY].append((outlook.battery_j < 0.2).sum())
+        charges.append(np.quantile(outlook.battery_j, [0, 0.1, 0.5, 0.9]))
+    for metric in (*OF_A_WORLD, live_metrics.LOW_BATTERY):
+        assert recorder.select(metric) == {("s", "t"): pytest.approx(expected[metric])}, metric.name
+    assert all(sum(expected[metric]) > 0 for metric in OF_A_WORLD)
+    assert recorder.select(live_metrics.CHARGE) == {
+        ("s", "t", name): pytest.approx(column)
+        for name, column in zip(("0", "0.1", "0.5", "0.9"), np.array(charges).T, strict=True)
+    }
+
+
+@pytest.mark.parametrize("settings, exported", [((), ()), (("clock.edge.deadline=0.9",), OF_A_WORLD[2:])])
+def test_what_is_off_is_not_exported(settings, exported, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live.ray, "is_initialized", lambda: True)
+    experiment = Experiment(small_config("max_rounds=1", "scheduling.name=fedavg", *settings))
+    live.LiveTrial("s", "t", experiment).round(experiment.run_round())
+    assert {metric for metric in (*OF_A_WORLD, *OF_BATTERIES) if recorder.select(metric)} == set(exported)
 
 
 @pytest.mark.parametrize("name", [*NAMES, *BREAKING])
@@ -91,13 +133,15 @@ def test_only_the_first_of_many_edges_are_exported(recorder: Recorder, monkeypat
         score=0.5,
         metric=metrics.ACCURACY,
         samples_trained=0,
+        timeline=None,
+        conditions={},
         cost=SimpleNamespace(
             objective=1.0, edge_devices=np.ones(many), edge_delay_s=np.ones(many), edge_energy_j=np.ones(many)
         ),
     )
     live.LiveTrial("s", "t", Experiment(small_config())).round(record)
-    assert set(recorder.select(metrics.LIVE_EDGE_DELAY)) == {("s", "t", str(m)) for m in range(live.MAX_EDGES)}
-    assert recorder.select(metrics.LIVE_SAMPLES) == {}  # Ray refuses an increment of 0
+    assert set(recorder.select(live_metrics.EDGE_DELAY)) == {("s", "t", str(m)) for m in range(live.MAX_EDGES)}
+    assert recorder.select(live_metrics.SAMPLES) == {}  # Ray refuses an increment of 0
 
 
 def test_nothing_is_exported_without_ray(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +164,7 @@ def test_an_actor_counts_the_samples_of_the_record(recorder: Recorder, iteration
     for q in range(experiment.config.training.edge_iterations):
         shares = tuple(record.devices[:half].tolist()), tuple(record.devices[half:].tolist())
         worker.train(EdgeTask(1, q, 20, shares), vector, vector)
-    (counted,) = recorder.select(metrics.LIVE_SAMPLES).items()
+    (counted,) = recorder.select(live_metrics.SAMPLES).items()
     assert counted[0] == ("s", "t", "4")
     assert sum(counted[1]) == record.samples_trained
 
@@ -131,7 +175,7 @@ def test_watching_changes_no_bit_and_losses_are_counted(ray_session: None, recor
     expected = [record.model_hash for record in Experiment(small_config("max_rounds=2"))]
     with Experiment(small_config("max_rounds=2", "training.backend=ray", "training.num_actors=2"), cpus=2) as watched:
         exported = live.LiveTrial("s", "t", watched)
-        assert recorder.select(metrics.LIVE_RESTARTS) == {}
+        assert recorder.select(live_metrics.RESTARTS) == {}
         hashes = []
         for record in watched:
             exported.round(record)
@@ -139,8 +183,8 @@ def test_watching_changes_no_bit_and_losses_are_counted(ray_session: None, recor
             if record.round == 1:
                 ray.kill(watched.hierarchy.pool.devices[0])  # type: ignore[attr-defined]
     assert hashes == expected
-    assert recorder.select(metrics.LIVE_RESTARTS) == {("s", "t"): [2]}
-    assert recorder.select(metrics.LIVE_SAMPLES) == {}  # the actors count in their own processes
+    assert recorder.select(live_metrics.RESTARTS) == {("s", "t"): [2]}
+    assert recorder.select(live_metrics.SAMPLES) == {}  # the actors count in their own processes
 
 
 # The file that Prometheus reads.

@@ -141,6 +141,8 @@ def test_batteries_empty_and_devices_without_charge_are_left_out() -> None:
         assert happens is not None
         assert values[metrics.ROUND_LOW_BATTERY] == (charge_j < 0.05).sum()
         assert values[metrics.CHARGE_MEDIAN_J] == pytest.approx(np.median(charge_j))
+        assert values[metrics.CHARGE_LEAST_J] == pytest.approx(charge_j.min(), abs=1e-9)
+        assert values[metrics.ROUND_AVAILABLE] == 12 - values[metrics.ROUND_LOW_BATTERY]
         assert (charge_j[record.devices] >= 0.05).all()
         assert (happens.spent_j <= charge_j[record.devices] + 1e-9).all()
         charge_j[record.devices] = np.clip(charge_j[record.devices] - happens.spent_j, 0, None)
