@@ -33,7 +33,8 @@ function drawMap(run, round) {
   const size = (i) => 5 + 13 * Math.sqrt(run.samples[i] / Math.max(...run.samples));
   const scheduled = new Set(round.device), idle = run.x.map((_, i) => i).filter((i) => !scheduled.has(i));
   const describe = (i) => `device ${i}<br>${run.samples[i]} samples, majority class ${run.majority[i]}`
-    + (run.cluster ? `<br>cluster ${run.cluster[i]}` : "") + (fate(round, i) ? `<br>${fate(round, i)}` : "");
+    + (run.cluster ? `<br>cluster ${run.cluster[i]}` : "") + (fate(round, i) ? `<br>${fate(round, i)}` : "")
+    + (round.charge ? `<br>charge ${number(round.charge[i])} J` : "");
   // Devices that move have places of their own in each round.
   const xs = round.x || run.x, ys = round.y || run.y;
   const traces = run.edgeX.map((x, e) => {
@@ -43,7 +44,7 @@ function drawMap(run, round) {
       { x: lines.x, y: lines.y, mode: "lines", line: { color: edgeTone(e), width: 0.7 }, opacity: 0.5, hoverinfo: "skip" },
       { x: members.map((i) => xs[i]), y: members.map((i) => ys[i]), mode: "markers", name: `edge ${e}`,
         text: members.map(describe), hovertemplate: `%{text}<extra>edge ${e}</extra>`,
-        marker: { color: edgeTone(e), size: members.map(size), line: { color: members.map((i) => round.late.includes(i) ? ink("ink") : ink("paper")), width: members.map((i) => round.late.includes(i) ? 2 : 0.5) } } },
+        marker: { symbol: members.map((i) => (fate(round, i) ? "circle-x-open" : "circle")), color: edgeTone(e), size: members.map(size), line: { color: members.map((i) => round.late.includes(i) ? ink("ink") : ink("paper")), width: members.map((i) => round.late.includes(i) ? 2 : 0.5) } } },
       { x: [x], y: [run.edgeY[e]], mode: "markers+text", text: [`edge ${e}`], textposition: "top center",
         marker: { symbol: down(round, e) ? "square-x-open" : "square", size: 13, color: edgeTone(e), line: { color: ink("ink"), width: 1.5 } },
         hovertemplate: `edge ${e}<br>${run.edgeMhz[e]} MHz<br>${members.length} devices${down(round, e) ? "<br>its model did not reach the cloud" : ""}<extra></extra>` },
@@ -51,7 +52,7 @@ function drawMap(run, round) {
   }).flat();
   const reason = (i) => ((round.away || []).includes(i) ? "away" : (round.low || []).includes(i) ? "low on charge" : "not scheduled");
   traces.push({ x: idle.map((i) => xs[i]), y: idle.map((i) => ys[i]), mode: "markers", text: idle.map((i) => `${describe(i)}<br>${reason(i)}`),
-    hovertemplate: "%{text}<extra></extra>", marker: { symbol: idle.map((i) => (reason(i) === "not scheduled" ? "circle" : "x-thin")), color: "rgba(0,0,0,0)", size: idle.map(size), line: { color: ink("idle"), width: 1 } } });
+    hovertemplate: "%{text}<extra></extra>", marker: { symbol: idle.map((i) => ({ away: "x-thin", "low on charge": "cross-thin" }[reason(i)] || "circle")), color: "rgba(0,0,0,0)", size: idle.map(size), line: { color: ink("idle"), width: 1 } } });
   traces.push({ x: [run.side / 2], y: [run.side / 2], mode: "markers", marker: { symbol: "x-thin", size: 13, line: { width: 2, color: ink("ink") } },
     hovertemplate: "cloud<extra></extra>" });
   const axis = { range: [-0.04 * run.side, 1.06 * run.side], zeroline: false, title: { text: "m" } };
@@ -76,24 +77,36 @@ function drawScale() {
 function drawGantt(run, round) {
   const order = round.device.map((_, k) => k).sort((a, b) => round.edge[a] - round.edge[b] || round.device[a] - round.device[b]);
   const name = (k) => (fate(round, round.device[k]) ? "✕ " : "") + (round.late.includes(round.device[k]) ? "⚑ " : "") + `${round.device[k]}`;
-  const y = order.map((_, row) => row), edge = order.map((k) => edgeTone(round.edge[k]));
-  const labels = order.map((k) => `device ${round.device[k]}, edge ${round.edge[k]}${fate(round, round.device[k]) ? `<br>${fate(round, round.device[k])}` : ""}`);
-  const bar = (values, base, style) => ({ type: "bar", orientation: "h", x: values, base, y, text: labels, textposition: "none", ...style });
-  const compute = order.map((k) => round.compute[k]), upload = order.map((k) => round.upload[k]);
-  const traces = [
-    bar(compute, 0, { name: "computation", marker: { color: edge }, hovertemplate: "%{text}<br>computes %{x:.4g} s<extra></extra>" }),
-    bar(upload, compute, { name: "upload", marker: { color: edge, opacity: 0.55, pattern: { shape: "/", size: 5, fgcolor: ink("paper"), solidity: 0.25 } },
-      customdata: upload, hovertemplate: "%{text}<br>uploads %{customdata:.4g} s<extra></extra>" }),
-  ];
-  const annotations = [];
+  const y = order.map((_, row) => row), { traces, shapes, absent } = round.end ? lived(round, order) : { traces: planned(round, order), shapes: [], absent: [] };
+  const annotations = [], width = widthOf("gantt");
   run.edgeX.forEach((_, e) => {
     const rows = y.filter((row) => round.edge[order[row]] === e);
     if (rows.length) annotations.push({ xref: "paper", x: 1.01, xanchor: "left", y: (rows[0] + rows[rows.length - 1]) / 2, text: `edge ${e}<br>${number(round.edgeT[e])} s`,
       showarrow: false, align: "left", font: { color: edgeTone(e), size: 11 } });
   });
-  plot("gantt", traces, { height: Math.max(560, 60 + 13 * y.length), barmode: "overlay", bargap: 0.15, annotations, uirevision: run.name,
-    margin: { l: 60, r: 75, t: 30, b: 45 }, xaxis: { title: { text: "Seconds of one edge iteration" }, zeroline: false },
-    yaxis: { tickvals: y, ticktext: order.map(name), autorange: "reversed", tickfont: { size: 10 }, title: { text: "Device" } } }, true);
+  absent.forEach(([, who], row) => annotations.push({ xref: "paper", x: 0.005, xanchor: "left", y: y.length + row + 0.5, text: listed(who, Math.floor((width - 190) / 6)), hovertext: folded(who),
+    showarrow: false, align: "left", font: { color: ink("soft"), size: 11 } }));
+  if (!order.length) annotations.push({ xref: "paper", yref: "paper", x: 0.5, y: 0.6, text: "nobody was available", showarrow: false, font: { color: ink("soft"), size: 14 } });
+  const [title, hint] = round.end ? LIVED : planHint(run);
+  byId("gantt-title").textContent = title; byId("gantt-hint").textContent = hint;
+  const last = y.length + (absent.length ? absent.length + 0.5 : 0);
+  plot("gantt", traces, { height: Math.max(560, 60 + 13 * last), barmode: "overlay", bargap: 0.15, annotations, shapes, uirevision: run.name,
+    margin: { l: 60, r: 75, t: 30, b: 45 }, xaxis: { title: { text: round.end ? "Seconds of the round" : "Seconds of one edge iteration" }, zeroline: false, rangemode: "tozero" },
+    yaxis: { tickvals: [...y, ...absent.map((_, row) => y.length + row + 0.5)], ticktext: [...order.map(name), ...absent.map(([reason]) => reason)], range: [last - 0.5, -0.7],
+      tickfont: { size: 10 }, title: { text: "Device" }, zeroline: false } }, true);
+}
+
+// The bars of one edge iteration as planned.
+function planned(round, order) {
+  const y = order.map((_, row) => row), edge = order.map((k) => edgeTone(round.edge[k]));
+  const labels = order.map((k) => `device ${round.device[k]}, edge ${round.edge[k]}`);
+  const bar = (values, base, style) => ({ type: "bar", orientation: "h", x: values, base, y, text: labels, textposition: "none", ...style });
+  const compute = order.map((k) => round.compute[k]), upload = order.map((k) => round.upload[k]);
+  return [
+    bar(compute, 0, { name: "computation", marker: { color: edge }, hovertemplate: "%{text}<br>computes %{x:.4g} s<extra></extra>" }),
+    bar(upload, compute, { name: "upload", marker: { color: edge, opacity: 0.55, pattern: { shape: "/", size: 5, fgcolor: ink("paper"), solidity: 0.25 } },
+      customdata: upload, hovertemplate: "%{text}<br>uploads %{customdata:.4g} s<extra></extra>" }),
+  ];
 }
 
 function drawLabels(run, round) {
@@ -116,8 +129,8 @@ function drawLabels(run, round) {
 function drawTables(run, round) {
   const slowest = round.edgeT.indexOf(Math.max(...round.edgeT));
   const cards = [[run.metric, round.score === null ? "–" : round.score], ["T, delay", `${number(round.T)} s`], ["E, energy", `${number(round.E)} J`],
-    ["E + λT", `${number(round.objective)} J`], ["waited for", `edge ${slowest}`], ["scheduled", `${round.device.length} of ${run.x.length}`]];
-  if (round.fate) cards.push(["away", round.away.length], ["did not count", round.fate.filter((text) => text).length], ["wasted", `${number(round.wasted)} J`]);
+    ["E + λT", `${number(round.objective)} J`], ["waited for", round.device.length ? `edge ${slowest}` : "nobody"], ["scheduled", `${round.device.length} of ${run.x.length}`]];
+  if (round.fate) cards.push(["away", round.away.length], ...(round.charge ? [["low on charge", round.low.length]] : []), ["did not count", round.fate.filter((text) => text).length], ["wasted", `${number(round.wasted)} J`]);
   byId("cards").replaceChildren(...cards.map(([label, value]) => {
     const card = document.createElement("div"), b = document.createElement("b"), span = document.createElement("span");
     card.className = "card"; b.textContent = value; span.textContent = label; card.append(b, span);
@@ -132,13 +145,15 @@ function drawTables(run, round) {
   const clusters = [...share].sort((a, b) => a[0] - b[0]).map(([c, n]) => `${n} of ${c}`).join(", ");
   byId("why").textContent = `Scheduled by ${run.scheduler}${clusters ? `, by cluster: ${clusters}` : ""}; assigned by ${run.assigner}. `
     + `${run.allocated} Joules are those of all ${run.Q} edge iterations.`;
-  byId("stragglers").textContent = run.stragglers;
   const heads = ["device", "cluster", "majority class", "times scheduled", "edge", "rank of that edge", "samples", "bandwidth, MHz", "frequency, GHz", "compute, s", "upload, s", "joules"];
+  if (round.fate) heads.splice(1, 0, "what became of it");
   const order = round.device.map((_, k) => k).sort((a, b) => round.edge[a] - round.edge[b] || round.device[a] - round.device[b]);
   fillTable("devices", heads, order.map((k) => {
     const i = round.device[k];
-    return { edge: round.edge[k], late: round.late.includes(i), cells: [`${i}${round.late.includes(i) ? " ⚑" : ""}`, run.cluster ? run.cluster[i] : "–", run.majority[i], round.times[k], round.edge[k],
-      `${ordinal(round.nearest[k])}nearest, ${ordinal(round.strongest[k])}strongest`, run.samples[i], number(round.mhz[k]), number(round.ghz[k]), number(round.compute[k]), number(round.upload[k]), number(round.joules[k])] };
+    const cells = [`${i}${round.late.includes(i) ? " ⚑" : ""}`, run.cluster ? run.cluster[i] : "–", run.majority[i], round.times[k], round.edge[k],
+      `${ordinal(round.nearest[k])}nearest, ${ordinal(round.strongest[k])}strongest`, run.samples[i], number(round.mhz[k]), number(round.ghz[k]), number(round.compute[k]), number(round.upload[k]), number(round.joules[k])];
+    if (round.fate) cells.splice(1, 0, round.fate[k] || "counts");
+    return { edge: round.edge[k], late: round.late.includes(i), cells };
   }));
 }
 
@@ -150,7 +165,7 @@ function explore() {
     slider.value = Math.min(slider.value, slider.max);
     const round = run.rounds[slider.value];
     byId("number").textContent = `${round.n} of ${run.rounds[run.rounds.length - 1].n}`;
-    drawMap(run, round); drawGantt(run, round); drawLabels(run, round); drawTables(run, round);
+    drawMap(run, round); drawGantt(run, round); drawOver(run, round); drawLabels(run, round); drawTables(run, round);
   };
   // The menu offers the runs of the groups that the reader's words and settings leave; it keeps the run that is open.
   const offer = () => {

@@ -1,7 +1,8 @@
 """A sweep as one HTML page that opens without a server: summary, curves, costs, and the details of every round.
 
 `page.html` is the template. `page.js` draws the charts (`hflray.report.charts`) of the groups that the reader selects,
-and `explorer.js` draws the details of a round. Both use Plotly, whose basic bundle (`vendor/`) the page contains.
+`explorer.js` draws the details of a round, and `living.js` draws what a living world adds to them. All use Plotly,
+whose basic bundle (`vendor/`) the page contains.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ def _rounded(values: Any, digits: int = 4) -> list[float]:
 
 
 def _living(detail: Round, fleet: Fleet) -> dict[str, Any]:
-    """Return what the world changed in a round: who was away or low on charge, fates, edges that failed, positions."""
+    """Return what the world changed in a round.
+
+    These are fates, who was away or low on charge, edges that failed, the timeline, positions and charges.
+    """
     outlook, happens = detail.outlook, detail.timeline
     if happens is None:
         return {}
@@ -50,10 +54,35 @@ def _living(detail: Round, fleet: Fleet) -> dict[str, Any]:
         "low": np.flatnonzero(outlook.answers & ~outlook.available).tolist(),
         "down": np.flatnonzero(~happens.reached).tolist(),
         "wasted": happens.wasted_j,
+        "until": [charts.rounded(row) for row in happens.iteration_end_s],
+        "computed": [charts.rounded(row) for row in happens.computed_s],
+        "end": [charts.rounded(row) for row in happens.end_s],
+        "counts": happens.counts.astype(int).tolist(),
     }
     if not np.array_equal(outlook.fleet.position_m, fleet.position_m):
         data |= {"x": _rounded(outlook.fleet.position_m[:, 0]), "y": _rounded(outlook.fleet.position_m[:, 1])}
+    if np.isfinite(outlook.battery_j).all():
+        data["charge"] = _rounded(outlook.battery_j, 3)
     return data
+
+
+# What the page draws over the rounds of a run in a living world.
+OVER = {
+    "wasted": metrics.ROUND_WASTED_J, "discarded": metrics.ROUND_DISCARDED, "away": metrics.ROUND_AWAY,
+    "low": metrics.ROUND_LOW_BATTERY, "vanished": metrics.ROUND_VANISHED, "least": metrics.CHARGE_LEAST_J,
+    "p10": metrics.CHARGE_LOW_J, "median": metrics.CHARGE_MEDIAN_J, "p90": metrics.CHARGE_HIGH_J,
+}  # fmt: skip
+
+
+def _over(run: Run) -> dict[str, list[Any]] | None:
+    """Return what the page draws over the rounds of a run, with a value for each round; None if its world is off."""
+    rounds = run.rounds
+    if metrics.ROUND_WASTED_J not in rounds:
+        return None
+    drawn = {key: charts.rounded(rounds[name]) for key, name in OVER.items() if name in rounds}
+    if metrics.ROUND_EDGES_DOWN in rounds:
+        drawn["edges"] = charts.rounded(rounds[metrics.ROUND_EDGES_DOWN] + rounds[metrics.ROUND_EDGES_FAILED])
+    return {"n": [int(number) for number in rounds["round"]], **drawn}
 
 
 def _run_data(run: Run, label: str, most: int) -> dict[str, Any]:
@@ -110,6 +139,8 @@ def _run_data(run: Run, label: str, most: int) -> dict[str, Any]:
         "majority": counts.argmax(axis=1).tolist(),
         "counts": counts.T.tolist(),
         "rounds": rounds,
+        "over": _over(run),
+        "reserve": config.world.battery.reserve_j,
     }
 
 
@@ -186,17 +217,23 @@ def render(sweep: Sweep, claims: pd.DataFrame | None = None) -> tuple[str, list[
             explored=runs,
             data=drawn | {"runs": runs, "colours": COLOURS},
             style=(package / "page.css").read_text(encoding="utf-8"),
-            scripts=[(package / name).read_text(encoding="utf-8") for name in ("page.js", "explorer.js")],
+            scripts=[(package / name).read_text(encoding="utf-8") for name in ("page.js", "living.js", "explorer.js")],
             plotly=(package / "vendor" / "plotly-basic.min.js").read_text(encoding="utf-8"),
         )
     )
     return text, missing
 
 
+def _rows(run: Run) -> int:
+    """Return how many rows a round's details are worth: one for each device, and a third for each of a timeline."""
+    iterations = run.config.training.edge_iterations if metrics.ROUND_WASTED_J in run.rounds else 0
+    return int(run.config.scheduling.num_scheduled * (1 + iterations / 3))
+
+
 def _runs_data(sweep: Sweep, missing: list[str]) -> list[dict[str, Any]]:
     """Return the data of the first seed of each group; add a note to `missing` for what cannot be shown."""
     firsts = {label: min(runs, key=lambda run: run.seed) for label, runs in sweep.groups().items()}
-    scheduled = sum(run.config.scheduling.num_scheduled for run in firsts.values())
+    scheduled = sum(_rows(run) for run in firsts.values())
     most = max(5, min(MAX_ROUNDS, MAX_ALL_ROUNDS // len(firsts), MAX_ROWS // scheduled))
     shown: list[dict[str, Any]] = []
     characters = 0
