@@ -8,7 +8,7 @@ no other place needs the file. The text of ``mine.py`` runs as it was read. A mo
 is installed, and refused if its text there is another one.
 
 Only a text that this process has read itself, or that it was handed by code that it trusts (`adopt`), is ever run. A
-results folder from a stranger holds names and texts, and neither is enough (`hflray.results.SweepFolder.trusted`).
+results folder from a stranger holds names and texts, and neither is enough (`hflray.results.SweepFolder.admit`).
 """
 
 from __future__ import annotations
@@ -257,6 +257,12 @@ def blame(error: BaseException) -> str | None:
     return f"{lines[-1]}: {kind}{': ' if reason else ''}{one_line(reason.splitlines()[-1]) if reason else ''}"
 
 
+def reason(error: BaseException) -> str:
+    """Return why a call failed in one line: `blame` for an error in a referenced file, else the type and the text."""
+    text = one_line((str(error).strip().splitlines() or [""])[0])
+    return blame(error) or f"{type(error).__name__}{': ' if text else ''}{text}"
+
+
 def pickle_by_value(register: Callable[[ModuleType], object]) -> None:
     """Call `register` with every module of a referenced file, now and later.
 
@@ -312,8 +318,9 @@ def _read_module(name: str) -> Source:
     try:
         spec = importlib.util.find_spec(name)
     except Exception as error:  # a parent package is missing, or fails when it is imported
-        reason = blame(error) or f"{type(error).__name__}: {one_line(error)}"
-        raise ConfigError(f"module '{name}' cannot be imported ({reason}); install or mend its package") from error
+        raise ConfigError(
+            f"module '{name}' cannot be imported ({reason(error)}); install or mend its package"
+        ) from error
     if spec is None:
         raise ConfigError(
             f"there is no module '{name}'; install its package, or name a file as in {name}.py:Thing; correct it"

@@ -32,6 +32,8 @@ from hflray.errors import HflrayError
 from hflray.files import write
 from hflray.models import build, init_vector, is_papers, to_vector
 from hflray.problem import Problem
+from hflray.references import reason, spoken
+from hflray.text import one_line
 from hflray.training.kernels import Kernel, KernelName, Precision, build_kernel, suitable
 from hflray.training.machine import available_cpus, cache_folder, cpu_model, quiet_heap
 from hflray.training.native import compiler, library
@@ -127,6 +129,9 @@ def choose(
 
     The rates are per CPU because each CPU gets an actor: two threads must be twice as fast to be better than two
     actors. The kernels are compared at the first number of `threads`; the best kernel is then measured at the others.
+
+    Raises:
+        HflrayError: no kernel trains the network; the message is one line, with the reason of each kernel.
     """
     subject = {
         "measured": "kernel",
@@ -138,14 +143,18 @@ def choose(
     def measure() -> dict[str, float]:
         before = torch.get_num_threads()
         candidates: dict[KernelName, Kernel] = {}
+        failures: dict[str, str] = {}
         rates: dict[str, list[float]] = {}
         try:
             torch.set_num_threads(threads[0])
             for name in kernels:
                 try:
                     candidates[name] = sample_kernel(name, problem, batch_size, precision)
-                except HflrayError as error:
-                    log.info("not measured: %s", error)
+                except Exception as error:  # a network of the user's own may raise any type
+                    failures[name] = one_line(error) if isinstance(error, HflrayError) else reason(error)
+                    log.info("not measured: %s: %s", name, failures[name])
+            if not candidates:
+                raise HflrayError(_none_trains(problem, batch_size, failures))
             for _ in range(REPEATS):  # the kernels take turns, so that other work on this machine slows all of them
                 for name, kernel in candidates.items():
                     rate = samples_per_second(kernel, batch_size, SECONDS) / threads[0]
@@ -166,6 +175,16 @@ def choose(
     limit = ENOUGH * max(rates.values())
     choices = sorted((count, -rates[f"{name}/{count}"], name) for name, count in _pairs(kernels, threads, rates))
     return next((name, count) for count, rate, name in choices if -rate >= limit)
+
+
+def _none_trains(problem: Problem, batch_size: int, failures: dict[str, str]) -> str:
+    reasons = "; ".join(f"{name}: {text}" for name, text in failures.items())
+    shape = ", ".join(map(str, problem.input_shape))
+    return (
+        f"training.kernel: no kernel trains '{spoken(problem.model.name)}' on a batch of {batch_size} random inputs of "
+        f"the shape ({shape}) ({reasons}); correct the network, or set training.autotune to false, with which nothing "
+        "is measured"
+    )
 
 
 def _pairs(

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from hflray.errors import DivergedError, HflrayError
+from hflray.references import reason
 
 if TYPE_CHECKING:
     from hflray.training.local import LocalJob
@@ -60,4 +61,4 @@ def error_position(round_index: int, edge_iteration: int, *devices: int) -> Iter
     except HflrayError as error:
         raise HflrayError(f"{position}: {error}") from error
     except Exception as error:  # a model's forward may raise any type
-        raise HflrayError(f"{position}: {type(error).__name__}: {error}") from error
+        raise HflrayError(f"{position}: {reason(error)}") from error

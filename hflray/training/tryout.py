@@ -22,6 +22,7 @@ from hflray.errors import ConfigError, HflrayError
 from hflray.losses import find_loss
 from hflray.models import build, is_papers, kept_at_home, num_parameters, num_statistics, trained
 from hflray.problem import Problem
+from hflray.references import spoken
 from hflray.text import one_line
 from hflray.training.batched import BatchedTrainer
 from hflray.training.local import EVALUATION_BATCH, DeviceData, DeviceHost, LocalJob
@@ -45,7 +46,7 @@ def try_network(problem: Problem, training: TrainingConfig, seed: int, data: Dev
     """
     if is_papers(problem):
         return
-    name = problem.model.name
+    name = spoken(problem.model.name)
     with _named(name, "be built"):
         _check_memory(name, _parameters_without_building(problem), 0)
         module = build(problem, seed)
@@ -127,7 +128,7 @@ def _check_alike(name: str, first: nn.Module, second: nn.Module) -> None:
 def _check_outputs(problem: Problem, module: nn.Module, x: Tensor) -> None:
     with torch.no_grad():
         outputs = module(x)
-    name, expected = problem.model.name, (len(x), problem.num_outputs)
+    name, expected = spoken(problem.model.name), (len(x), problem.num_outputs)
     if not isinstance(outputs, Tensor):
         raise ConfigError(f"model.name: '{name}' returns a {type(outputs).__name__}; accepted: one tensor")
     if tuple(outputs.shape) != expected:
@@ -146,7 +147,7 @@ def _check_step(problem: Problem, module: nn.Module, x: Tensor, y: Tensor) -> in
         held_bytes += tensor.numel() * tensor.element_size()
         return tensor
 
-    name = problem.model.name
+    name = spoken(problem.model.name)
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         outputs = module(x)
         if not isinstance(outputs, Tensor):
@@ -156,8 +157,8 @@ def _check_step(problem: Problem, module: nn.Module, x: Tensor, y: Tensor) -> in
         loss = find_loss(problem.loss)(outputs.float(), y)
     if loss.dim():
         raise ConfigError(
-            f"loss: '{problem.loss}' returns a tensor of the shape {list(loss.shape)}; accepted: one number; take the "
-            "mean"
+            f"loss: '{spoken(problem.loss)}' returns a tensor of the shape {list(loss.shape)}; accepted: one number; "
+            "take the mean"
         )
     if not torch.isfinite(loss):
         raise ConfigError(
@@ -195,8 +196,8 @@ def _check_stacked(problem: Problem, module: nn.Module, x: Tensor, y: Tensor) ->
     if num_statistics(module):
         raise ConfigError(
             "training.device: GPUs train all devices at once, with batches of padded length, and "
-            f"'{problem.model.name}' keeps statistics of its batches; use a normalisation without them, such as "
-            f"GroupNorm, or {advice}"
+            f"'{spoken(problem.model.name)}' keeps statistics of its batches; use a normalisation without them, such "
+            f"as GroupNorm, or {advice}"
         )
     trainer = BatchedTrainer(module, find_loss(problem.loss), 0.0, "cpu")
     trainer.hold(x.numpy(), y.numpy(), torch.ones(1), torch.zeros(1))
@@ -205,8 +206,8 @@ def _check_stacked(problem: Problem, module: nn.Module, x: Tensor, y: Tensor) ->
         trainer.fit([start] * 2, [[np.arange(len(y))]] * 2)
     except (RuntimeError, ValueError) as error:
         raise ConfigError(
-            f"training.device: GPUs train all devices at once (torch.func.vmap), and '{problem.model.name}' cannot be "
-            f"trained so ({one_line(str(error).splitlines()[0])}); {advice}"
+            f"training.device: GPUs train all devices at once (torch.func.vmap), and '{spoken(problem.model.name)}' "
+            f"cannot be trained so ({one_line(str(error).splitlines()[0])}); {advice}"
         ) from error
 
 

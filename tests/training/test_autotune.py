@@ -7,9 +7,10 @@ from types import ModuleType
 
 import pytest
 
+from hflray import references
 from hflray.config import TrainingConfig
 from hflray.errors import HflrayError
-from hflray.problem import Problem
+from hflray.problem import ModelSpec, Problem
 from hflray.training import autotune
 
 SHAPE = (1, 16, 16)
@@ -110,6 +111,52 @@ def test_without_a_compiler_native_is_no_candidate_and_naming_it_is_an_error(mon
             autotune.resolve(TrainingConfig(kernel="native"), PROBLEM, 1)
     finally:
         autotune.library.cache_clear()
+
+
+NEWLINE = "\n"
+NARROW = """from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, input_shape, num_outputs):
+        super().__init__()
+        self.last = nn.Linear(256, num_outputs)
+
+    def forward(self, images):
+        if images.min() < -1:
+            raise ValueError("a pixel below -1")
+        return self.last(images.flatten(1))
+"""
+
+
+def test_a_network_that_no_kernel_trains_is_one_line_with_the_reason_of_each(tmp_path) -> None:
+    """The measurement draws inputs at random, which a network of the user's own may not accept."""
+    (tmp_path / "own.py").write_text(NARROW)
+    problem = Problem(SHAPE, 3, model=ModelSpec(references.pin("own.py:Net", tmp_path)))
+    with pytest.raises(HflrayError) as error:
+        autotune.resolve(TrainingConfig(batch_size=4, threads=1), problem, BIG)
+    why = f"own.py:{NARROW[: NARROW.index('raise')].count(NEWLINE) + 1}: ValueError: a pixel"
+    assert str(error.value) == (
+        "training.kernel: no kernel trains 'own.py:Net' on a batch of 4 random inputs of the shape (1, 16, 16) "
+        f"(eager: {why} below -1; channels_last: {why} below -1); correct the network, or set training.autotune to "
+        "false, with which nothing is measured"
+    )
+    assert not list((tmp_path / "hflray").rglob("*.json"))  # nothing is remembered
+    fixed = autotune.resolve(TrainingConfig(batch_size=4, threads=1, autotune=False), problem, BIG)
+    assert fixed.kernel == "channels_last"
+
+
+def test_a_kernel_that_fails_is_left_out(monkeypatch) -> None:
+    sample = autotune.sample_kernel
+
+    def failing(name, *others):
+        if name != "eager":
+            raise RuntimeError("no such layout")
+        return sample(name, *others)
+
+    monkeypatch.setattr(autotune, "sample_kernel", failing)
+    resolved = autotune.resolve(TrainingConfig(batch_size=4, threads=1), PROBLEM, BIG)
+    assert resolved.kernel == "eager"
 
 
 def test_the_available_gpus_settle_where_devices_train() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from hflray import references
 from hflray.errors import ConfigError, DivergedError, HflrayError
 from hflray.models import build, build_model, init_vector, initial_vector, load_vector, num_parameters, to_vector
 from hflray.problem import ModelSpec, Problem
@@ -185,6 +186,18 @@ def test_a_model_whose_forward_fails_names_its_place(kernel, error, start, monke
     monkeypatch.setattr(module, "forward", forward)
     with pytest.raises(HflrayError, match=rf"round 2, edge iteration 3, device 1: {error.__name__}: no such layer"):
         host.train(EdgeTask(2, 3, fraction_bits(5), ((1,),)), start)
+
+
+def test_an_error_in_a_users_network_shows_the_users_line(tmp_path, start) -> None:
+    text = "def net(input_shape, num_outputs):\n    from torch import nn\n    class Net(nn.Linear):\n"
+    text += "        def forward(self, images):\n            return images.no_such_thing\n"
+    (tmp_path / "own.py").write_text(text + "    return Net(4, num_outputs)\n")
+    problem = Problem(SHAPE, 3, model=ModelSpec(references.pin("own.py:net", tmp_path)))
+    host = DeviceHost(make_job(problem=problem, kernel="eager"), make_data())
+    with pytest.raises(HflrayError) as error:
+        host.train(EdgeTask(2, 3, fraction_bits(5), ((1,),)), start[:15])
+    where = "round 2, edge iteration 3, device 1: own.py:5: AttributeError: "
+    assert str(error.value) == f"{where}'Tensor' object has no attribute 'no_such_thing'"
 
 
 def test_labels_that_have_no_class_are_refused_before_a_step(start) -> None:
