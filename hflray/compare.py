@@ -56,9 +56,8 @@ def closing_table(
     Names that do not fit into a table of `width` characters lose their common parts, so that they still differ.
     """
     # A column without a value in any trial, such as the rounds to a target that is not set, is left out.
-    columns = [
-        row for row in metrics.rows(table_of) if row.short and any(row.name in outcome.values for outcome in outcomes)
-    ]
+    logged = dict.fromkeys(name for outcome in outcomes for name in outcome.values)
+    columns = [row for row in metrics.rows(table_of, logged) if row.short and row.name in logged]
     marks = [_mark(outcome) for outcome in outcomes]
     legend = [text for mark, text in MARKS.items() if f" {mark}" in marks]
     rows = [

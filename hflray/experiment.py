@@ -26,13 +26,14 @@ from hflray.config import MUTABLE, ExperimentConfig, changed_settings
 from hflray.cost import Workload
 from hflray.errors import ConfigError, DivergedError
 from hflray.grouping import group_devices
-from hflray.losses import METRIC_OF, Target, check_loss
+from hflray.losses import METRIC_OF, check_loss
 from hflray.models import BITS_PER_PARAMETER, initial_vector, is_papers
 from hflray.planning import PlannedRound, Planner
 from hflray.problem import Problem
 from hflray.record import PhaseClock, RoundRecord
 from hflray.scenario import Scenario
 from hflray.scheduling import DeviceHistory, Scheduler, build_scheduler, keeps_past, scheduler_class
+from hflray.target import Target
 from hflray.timeline import EdgeRule
 from hflray.training.aggregate import FloatVector
 from hflray.training.backend import Backend
@@ -86,7 +87,7 @@ class Experiment:
         self.scenario = scenario or Scenario.build(config)
         self.problem = Problem.of(self.scenario.dataset, config)
         check_loss(self.problem.loss, self.problem.kind, self.problem.num_outputs)
-        self._target = Target.of(config, self.problem.kind)
+        self._target = Target.of(config, self.scenario.dataset)
         samples = self.scenario.fleet.samples
         self.backend = Backend(config, self.problem, samples, cpus, gpus, settled, keep_actors)
         self._config = config.model_copy(update={"training": self.backend.training})
@@ -168,7 +169,7 @@ class Experiment:
         clock.lap("train_s")
         after = self._after(plan, losses or {}, model)
         meanwhile = partial(self._look_ahead, after, plan.world) if self._may_look_ahead(index) else None
-        score, loss = hierarchy.evaluate(model, meanwhile)
+        score, loss, own = self._target.evaluate(hierarchy, index, model, meanwhile)
         clock.lap("evaluate_s")
         if self._next is not None:
             clock.laps["evaluate_s"] -= sum(self._next[0].wall.values())
@@ -177,10 +178,11 @@ class Experiment:
 
         self.round, self.global_model, self.totals, self.history = index, model, after.record.totals, after.history
         self.world = plan.world
-        if self._target.reached(score, loss) and not self.reached:
+        if self._target.reached(score, loss, own) and not self.reached:
             self.reached = {name: self.totals[name] for name in ("objective", "delay_s", "energy_j")}
             self.reached["rounds"] = float(index)
-        record = replace(after.record, score=score, test_loss=loss, wall=plan.wall | clock.laps)
+        conditions, wall = after.record.conditions | own, plan.wall | clock.laps
+        record = replace(after.record, score=score, test_loss=loss, conditions=conditions, wall=wall)
         observed = record if metrics.ACCURACY in scheduler.needs else after.record
         plan.scheduler.observe(observed)
         self.record = observed if self.history.remembers else None

@@ -13,17 +13,16 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from hflray import metrics, registry
-from hflray.config import ExperimentConfig, Kind
+from hflray.config import Kind
 from hflray.errors import ConfigError
-from hflray.references import blame, spoken
+from hflray.references import reason, spoken
 
 Sums = tuple[float, ...]  # sums over a shard, see `shard_sums`
 METRIC_OF: dict[Kind, str] = {
@@ -101,8 +100,7 @@ def check_loss(name: str, kind: Kind, num_outputs: int) -> None:
     except ConfigError:
         raise
     except Exception as error:  # a user's function may raise any type
-        reason = blame(error) or f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-        raise ConfigError(f"{refused} fails on {num_outputs} outputs of a {kind} ({reason}); {fix}") from error
+        raise ConfigError(f"{refused} fails on {num_outputs} outputs of a {kind} ({reason(error)}); {fix}") from error
     if not isinstance(value, Tensor) or value.dim() != 0:
         returned = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
         raise ConfigError(f"{refused} returns {returned} for two samples; {fix}, a scalar")
@@ -142,40 +140,3 @@ def summarise(shards: Sequence[Sums], samples: int, kind: Kind = "classification
         return sum(shard[0] for shard in shards) / samples, loss
     errors, _, total, squares = (math.fsum(column) for column in zip(*shards, strict=True))
     return 1.0 - errors / (squares - total**2 / samples), loss
-
-
-@dataclass(frozen=True)
-class Target:
-    """The value of a metric at which a run stops; None: it does not stop before its last round."""
-
-    metric: str
-    value: float | None
-
-    @classmethod
-    def of(cls, config: ExperimentConfig, kind: Kind) -> Self:
-        """Return the target of a configuration for data of this kind.
-
-        Raises:
-            ConfigError: data of this kind have no such metric.
-        """
-        main = METRIC_OF[kind]
-        if config.target_accuracy is not None:
-            if main != metrics.ACCURACY:
-                raise ConfigError(
-                    f"target_accuracy: got {config.target_accuracy}, but data of the kind {kind} have no accuracy; "
-                    f"accepted: null; remove it, and set target: {{metric: {main}, value: …}}"
-                )
-            return cls(main, config.target_accuracy)
-        metric = config.target.metric or main
-        if metric not in (main, metrics.TEST_LOSS):
-            raise ConfigError(
-                f"target.metric: got '{metric}' for data of the kind {kind}; accepted: {main} or {metrics.TEST_LOSS}; "
-                "correct it"
-            )
-        return cls(metric, config.target.value)
-
-    def reached(self, score: float, loss: float) -> bool:
-        """Return whether the main metric is at least the target, or the loss at most."""
-        if self.value is None:
-            return False
-        return loss <= self.value if self.metric == metrics.TEST_LOSS else score >= self.value

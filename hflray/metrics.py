@@ -375,19 +375,36 @@ PER_EDGE = (
 )
 
 
+# The other columns of a run's table of rounds (`hflray.tracking.Tables`).
+COLUMNS = frozenset({"round", "devices", "edges", "bandwidth_hz", "cpu_hz", "model_bits", "polled"})
+
+
+def may_be_own(name: str) -> bool:
+    """Return whether a metric of the user's own (`target.metric`) may have this name, which no other value has."""
+    return name.isidentifier() and name not in METRICS and name not in COLUMNS
+
+
 def describe(name: str) -> Metric:
-    """Return a metric's row of the glossary. Raises KeyError if it has none."""
+    """Return the row of a metric of the glossary, or of one of the user's own. Raises KeyError if it can be neither."""
+    if may_be_own(name):
+        return Metric(name, name, "1", "round", format="{:,.4g}", short=name, heading=name, curve=True)
     return METRICS[name]
 
 
-def rows(table: Table) -> list[Metric]:
-    """Return the rows of a kind of task, in the order of its tables."""
-    return [row for row in METRICS.values() if row.table == table]
+def own_of(names: Collection[str]) -> list[Metric]:
+    """Return the rows of the user's own metrics among the `names` of logged metrics."""
+    return [describe(name) for name in names if may_be_own(name)]
+
+
+def rows(table: Table, logged: Collection[str] = ()) -> list[Metric]:
+    """Return the rows of a kind of task, in the order of its tables; the user's own `logged` metrics come first."""
+    own = own_of(logged) if table == "training" else []
+    return [*own, *(row for row in METRICS.values() if row.table == table)]
 
 
 def main_of(names: Collection[str]) -> list[Metric]:
-    """Return the row of the main metric among the `names` of logged metrics, in a list; none if no such is logged."""
-    return [METRICS[name] for name in MAIN if name in names]
+    """Return the rows of the user's own metrics and of the main metric among the `names` of logged metrics."""
+    return own_of(names) + [METRICS[name] for name in MAIN if name in names]
 
 
 def bars(table: Table) -> list[Metric]:
@@ -395,9 +412,9 @@ def bars(table: Table) -> list[Metric]:
     return sorted((row for row in rows(table) if row.bar), key=lambda row: row.bar)
 
 
-def curves() -> list[Metric]:
-    """Return the rows that a report's page draws over the rounds."""
-    return [row for row in METRICS.values() if row.curve]
+def curves(logged: Collection[str] = ()) -> list[Metric]:
+    """Return the rows that a report's page draws over the rounds, the user's own among the `logged` metrics first."""
+    return own_of(logged) + [row for row in METRICS.values() if row.curve]
 
 
 def _names(when: Logged) -> tuple[str, ...]:

@@ -44,7 +44,7 @@ class RoundRecord:
         polled: the devices that were polled, if they have batteries, which a poll drains; see `hflray.scheduling.Poll`.
         metric: the name of the main metric: accuracy, R² or the share of predicted tokens.
         timeline: what happened to each device, if a setting of ``clock`` or ``world`` is on; None: all went as planned.
-        conditions: further metrics of such a round, by their names in the glossary.
+        conditions: further metrics: of such a round, by their names in the glossary, and the user's own.
         changed: settings that differ from the previous round, ``{dotted key: [before, now]}``; see
             `hflray.experiment.Experiment.load_state_dict`.
     """

@@ -1,5 +1,5 @@
-"""The names of schedulers, assigners, data sets, partitions, networks, parts of the world and trackers (sinks), and
-their implementations.
+"""The names of schedulers, assigners, data sets, partitions, networks, losses, metrics, parts of the world and trackers
+(sinks), and their implementations.
 
 The built-in table holds strings, so that resolving a name imports only its own module. Other packages add names through
 entry points of the groups in `GROUPS`. Built-in names cannot be replaced. Wherever a name is accepted, a reference to a
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from importlib.metadata import entry_points
 from typing import Any, Literal
@@ -22,8 +22,9 @@ from hflray.errors import ConfigError, nearest
 from hflray.text import shorten
 
 Kind = Literal[
-    "scheduler", "assigner", "dataset", "partition", "model", "loss", "availability", "fading", "mobility", "sink"
-]
+    "scheduler", "assigner", "dataset", "partition", "model", "loss", "metric", "availability", "fading", "mobility",
+    "sink",
+]  # fmt: skip
 
 GROUPS: dict[Kind, str] = {
     "scheduler": "hflray.schedulers",
@@ -32,6 +33,7 @@ GROUPS: dict[Kind, str] = {
     "partition": "hflray.partitions",
     "model": "hflray.models",
     "loss": "hflray.losses",
+    "metric": "hflray.metrics",
     "availability": "hflray.availabilities",
     "fading": "hflray.fadings",
     "mobility": "hflray.mobilities",
@@ -110,6 +112,7 @@ BUILTIN: dict[Kind, dict[str, str]] = {
         "cross_entropy": "hflray.losses:cross_entropy",
         "mse": "hflray.losses:mse",
     },
+    "metric": {},  # the metrics of the kinds of data are computed from sums (`hflray.losses`)
     "sink": {
         "mlflow": "hflray.tracking.mlflow:MLflowSink",
         "csv": "hflray.tracking.csv:CSVSink",
@@ -127,6 +130,7 @@ METHODS: dict[Kind, tuple[str, ...]] = {
 ARGUMENTS: dict[Kind, tuple[str, ...]] = {
     "dataset": ("root",),
     "model": ("input_shape", "num_outputs"),
+    "metric": ("outputs", "targets"),
     "sink": ("place",),
 }
 
@@ -170,8 +174,14 @@ def is_registered(kind: Kind, name: str) -> bool:
     return listed or (kind, name) in _ADDED or bool(_prefix(kind, name))
 
 
-def check(kind: Kind, name: str, setting: str | None = None) -> str:
+def check(kind: Kind, name: str, setting: str | None = None, words: Sequence[str] = ()) -> str:
     """Return `name` if it is known, and a reference with the hash of its text.
+
+    Args:
+        kind: the kind.
+        name: the name or reference.
+        setting: the setting that names it, with which a message begins; None: the message begins with the kind.
+        words: further words that the setting accepts, which a message lists too.
 
     Raises:
         ConfigError: the name is unknown, and the message lists the known names; or there is no text of this reference.
@@ -184,9 +194,10 @@ def check(kind: Kind, name: str, setting: str | None = None) -> str:
             return name if reference.sha256 else references.pin(name)
         except ConfigError as error:
             raise ConfigError(f"{setting or kind}: {error}") from error
-    hint = f"; write it as {name}:NAME" if name.endswith(".py") else nearest(name, names(kind))
+    listed = [*words, *names(kind)]
+    hint = f"; write it as {name}:NAME" if name.endswith(".py") else nearest(name, listed)
     raise ConfigError(
-        f"{setting or kind}: unknown {kind} {shorten(name)}{hint}; known: {', '.join(names(kind))}; "
+        f"{setting or kind}: unknown {kind} {shorten(name)}{hint}; known: {', '.join(listed)}; "
         f"use one of these, or your own as in mine.py:Name, or install a package that adds it (entry point group "
         f"'{GROUPS[kind]}')"
     )

@@ -166,6 +166,13 @@ def test_a_metric_whose_row_has_a_short_heading_is_in_the_table(monkeypatch: pyt
     assert "1.23" in text
 
 
+def test_a_metric_of_the_users_own_is_the_first_column() -> None:
+    text = render([Outcome("a", 1, {metrics.ACCURACY: 0.5, "macro_f1": 0.73126}, ended=True)])
+    heads, row = (next(line.split() for line in text.splitlines() if word in line) for word in ("rounds", "50.0%"))
+    assert heads == ["trial", "rounds", "macro_f1", "accuracy"]
+    assert row == ["a", "1", "0.7313", "50.0%"]
+
+
 def test_the_url_names_runs_and_experiment() -> None:
     url = comparison_url("7", ["aa", "bb"])
     page, _, query = url.partition("?")

@@ -180,7 +180,9 @@ def test_a_newcomers_model_and_data_set_are_short_and_learn(own) -> None:
     serial = trials[0].config.training.model_copy(update={"backend": "serial", "autotune": False})
     with Experiment(trials[0].config.model_copy(update={"training": serial})) as experiment:
         assert experiment.scenario.dataset.name == "own.py:load"
-        assert list(experiment)[-1].accuracy > 0.9
+        *before, last = experiment
+        assert last.accuracy > 0.9
+        assert last.metrics()["macro_f1"] >= 0.95 > max((one.metrics()["macro_f1"] for one in before), default=0)
 
 
 def test_every_setting_that_takes_a_reference_is_in_the_pages_table() -> None:
@@ -201,6 +203,8 @@ def test_a_newcomers_model_and_data_set_are_swept_and_appear_in_mlflow(own) -> N
         config = trials[float(run.data.params["model.options.dropout"])]
         assert run.info.status == "FINISHED"
         assert run.data.metrics[metrics.ACCURACY] > 0.9
+        assert 0.9 < run.data.metrics["macro_f1"] <= 1
+        assert run.data.tags["reference/metric"] == config.target.metric
         assert run.data.tags["reference/model"] == config.model.name
         assert run.data.tags["reference/dataset"] == config.data.name
         path = client.download_artifacts(run.info.run_id, "references/own.py", str(own.parent))

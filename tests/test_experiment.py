@@ -52,6 +52,7 @@ def test_a_record_holds_the_results_of_its_round() -> None:
 
     values = second.metrics()
     assert set(metrics.PER_ROUND) <= set(values)
+    assert set(second.schedule()) < metrics.COLUMNS
     edges = {metrics.edge_metric(m, quantity) for m in (0, 1) for quantity in ("delay_s", "energy_j", "devices")}
     assert set(values) == set(metrics.PER_ROUND) | edges
     assert values[metrics.ROUND_DELAY_S] == max(values["edge/0/delay_s"], values["edge/1/delay_s"])
@@ -263,10 +264,10 @@ def test_measured_settings_are_settled_before_a_state_is_saved(monkeypatch) -> N
 class OverlappingHierarchy(SerialHierarchy):
     """Calls `meanwhile` during an evaluation, as the backend with actors does."""
 
-    def evaluate(self, model, meanwhile=None):
+    def evaluate(self, model, meanwhile=None, outputs=None):
         if meanwhile is not None:
             meanwhile()
-        return super().evaluate(model)
+        return super().evaluate(model, None, outputs)
 
 
 def overlapping_experiment(*overrides: str) -> Experiment:

@@ -43,7 +43,7 @@ WITHIN_A_ROW = {
     *(("space", unit) for unit in ("preflight", "results", "sweep")),
     *(("report", unit) for unit in ("results", "sweep")),
     ("preflight", "progress"),
-    *(("experiment", unit) for unit in ("grouping", "planning", "record", "scenario")),
+    *(("experiment", unit) for unit in ("grouping", "planning", "record", "scenario", "target")),
     ("grouping", "scenario"),
     *(("planning", unit) for unit in ("record", "scenario")),
     *(("rl", unit) for unit in ("checkpoint", "study")),

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from hflray import metrics, registry
+from hflray import registry
 from hflray.errors import ConfigError
-from hflray.losses import Target, check_loss, count_correct, find_loss, shard_sums, summarise
-from tests.conftest import small_config
+from hflray.losses import check_loss, count_correct, find_loss, shard_sums, summarise
 
 
 def test_cross_entropy_has_torchs_bits_with_every_reduction() -> None:
@@ -100,27 +99,3 @@ def test_r2_of_shards_is_that_of_the_whole_test_set() -> None:
     assert score == pytest.approx(r2_score(y.astype(float), predicted.astype(float)), rel=1e-12)
     assert loss == pytest.approx(float(((predicted - y) ** 2).mean()), rel=1e-6)
     assert summarise(shards[::-1], 2500, "regression") == (score, loss)  # exact sums, so the order does not matter
-
-
-def test_the_target_is_that_of_the_kind() -> None:
-    assert Target.of(small_config("target_accuracy=0.7"), "classification") == Target(metrics.ACCURACY, 0.7)
-    assert Target.of(small_config("target.value=0.7"), "classification") == Target(metrics.ACCURACY, 0.7)
-    assert Target.of(small_config("target={metric: r2, value: 0.7}"), "regression").reached(0.7, 9.0)
-    assert not Target.of(small_config("target.value=0.7"), "next_token").reached(0.69, 0.0)
-    loss = Target.of(small_config("target={metric: test_loss, value: 0.7}"), "regression")
-    assert (loss.reached(0.0, 0.7), loss.reached(1.0, 0.71)) == (True, False)
-    assert not Target.of(small_config(), "regression").reached(1.0, 0.0)
-
-
-@pytest.mark.parametrize(
-    "override, text",
-    [
-        ("target_accuracy=0.5", "target_accuracy: got 0.5, but data of the kind regression have no accuracy"),
-        ("target={metric: accuracy, value: 1}", "target.metric: got 'accuracy' for data of the kind regression; "
-         "accepted: r2 or test_loss"),
-    ],
-)  # fmt: skip
-def test_a_target_that_the_data_do_not_have_is_refused(override: str, text: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        Target.of(small_config(override), "regression")
-    assert text in str(error.value)

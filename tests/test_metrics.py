@@ -211,3 +211,21 @@ def test_jains_index():
     assert metrics.jain_index(np.array([0, 5, 0, 0])) == pytest.approx(0.25)
     assert metrics.jain_index(np.array([1, 2, 3])) == pytest.approx(36 / 42)
     assert metrics.jain_index(np.zeros(4, dtype=int)) == 0
+
+
+def test_a_metric_of_the_users_own_is_shown_as_it_is_under_its_own_name():
+    row = metrics.describe("macro_f1")
+    assert (row.short, row.heading, row.label, row.unit, row.text(0.73126)) == ("macro_f1",) * 3 + ("1", "0.7313")
+    logged = ["macro_f1", *metrics.PER_ROUND, *metrics.COLUMNS, "edge/0/delay_s"]
+    assert metrics.own_of(logged) == [row]
+    assert metrics.rows("training", logged) == [row, *metrics.rows("training")]
+    assert metrics.rows("learning", logged) == metrics.rows("learning")
+    assert metrics.main_of(logged) == [row, metrics.describe(metrics.ACCURACY)]
+    assert metrics.curves(logged) == [row, *metrics.curves()]
+
+
+@pytest.mark.parametrize("name", ["round", "devices", "edge/0/delay_x", "macro f1", "1st", ""])
+def test_other_names_have_no_row(name):
+    assert not metrics.may_be_own(name)
+    with pytest.raises(KeyError):
+        metrics.describe(name)

@@ -41,6 +41,7 @@ KINDS = {
     "mobility": "motion of devices (`world.mobility.name`)",
     "model": "networks (`model.name`; `torchvision:NAME` for a classifier of torchvision)",
     "loss": "losses (`training.loss`)",
+    "metric": "metrics besides those of the kinds of data (`target.metric`)",
     "sink": "trackers (`tracking.sinks`)",
 }
 

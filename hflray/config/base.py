@@ -48,17 +48,18 @@ class Named:
             return tuple(self.accepts(name) for name in value)
         if not isinstance(value, str) or value in self.keywords or value.endswith(self.endings or ("\0",)):
             return value
-        return registered(self.kind, value)
+        return registered(self.kind, value, self.keywords)
 
 
-def registered(kind: registry.Kind, name: str) -> str:
+def registered(kind: registry.Kind, name: str, keywords: tuple[str, ...] = ()) -> str:
     """Return `name` if it is registered, and a reference with the hash of its text.
 
     Raises:
-        ValueError: the name is unknown, and the text lists the registered names; or a reference has no text.
+        ValueError: the name is unknown, and the text lists the keywords and the registered names; or a reference has no
+            text.
     """
     try:
-        return registry.check(kind, name)
+        return registry.check(kind, name, words=keywords)
     except ConfigError as error:
         raise ValueError(str(error).removeprefix(f"{kind}: ")) from error
 

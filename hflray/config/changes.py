@@ -26,7 +26,10 @@ def changed_settings(
     new, old = flatten(config.model_dump(mode="json")), flatten(saved.model_dump(mode="json"))
     changed = {}
     for key in new:
-        if new[key] == old.get(key) or any(key == free or key.startswith(f"{free}.") for free in MAY_CHANGE):
+        # Of two functions with one name, the second would go on under the name of the first.
+        renamed = key != "target.metric" or config.target.name != saved.target.name
+        free = renamed and any(key == name or key.startswith(f"{name}.") for name in MAY_CHANGE)
+        if new[key] == old.get(key) or free:
             continue
         if key not in may_change:
             raise ConfigError(

@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from hflray import metrics
+from hflray import metrics, references
 from hflray.config.base import Named, Section
 from hflray.config.clock import ClockConfig
 from hflray.config.decisions import AllocationConfig, AssignmentConfig, SchedulingConfig
@@ -15,7 +15,7 @@ from hflray.config.model import ModelConfig
 from hflray.config.system import CostConfig, FleetConfig
 from hflray.config.training import DataConfig, TrainingConfig
 from hflray.config.world import WorldConfig
-from hflray.errors import nearest
+from hflray.text import shorten
 
 
 class CheckpointConfig(Section):
@@ -44,28 +44,42 @@ class TrackingConfig(Section):
         return sinks
 
 
+OF_A_KIND = (*metrics.MAIN, metrics.TEST_LOSS)  # the metrics that follow from the kind of data
+
+
 class TargetConfig(Section):
     """The value of a metric at which a run stops, for data of any kind."""
 
-    metric: str | None = Field(
+    metric: Annotated[str | None, Named("metric", keywords=OF_A_KIND)] = Field(
         None,
         description="the metric; null: accuracy, r2 or token_accuracy, by the data; test_loss falls to its value, the "
-        "others rise",
+        "others rise; a function of your own, as in mine.py:macro_f1, is logged beside them",
     )
     value: float | None = Field(None, description="the value; null: run max_rounds")
 
-    @field_validator("metric")
-    @classmethod
-    def _known_metric(cls, metric: str | None) -> str | None:
-        names = (*metrics.MAIN, metrics.TEST_LOSS)
-        if metric is not None and metric not in names:
-            raise ValueError(f"accepted: {', '.join(names)}{nearest(metric, names)}; correct it")
-        return metric
+    @property
+    def own(self) -> str | None:
+        """The metric if it is a function of the user's own, as a reference or a registered name; else None."""
+        return None if self.metric in OF_A_KIND else self.metric
+
+    @property
+    def name(self) -> str | None:
+        """The name under which the metric is logged; None: that of the kind of data."""
+        return None if self.metric is None else references.short(self.metric)
 
     @model_validator(mode="after")
     def _names_a_value(self) -> Self:
-        if self.metric is not None and self.value is None:
+        if self.metric is not None and self.own is None and self.value is None:
             raise ValueError(f"value: null with metric = {self.metric!r}; give the value, or remove metric")
+        return self
+
+    @model_validator(mode="after")
+    def _is_logged_under_a_name_of_its_own(self) -> Self:
+        if self.own is not None and self.name is not None and not metrics.may_be_own(self.name):
+            raise ValueError(
+                f"metric: got {shorten(references.spoken(self.own))}, which would be logged as {shorten(self.name)}; "
+                "accepted: a Python name that no other logged value has; call the function otherwise"
+            )
         return self
 
 

@@ -94,7 +94,7 @@ def curves(sweep: Sweep) -> dict[str, Any] | None:
     """
     members = list(sweep.groups().values())
     drawn: list[tuple[metrics.Metric, dict[int, pd.DataFrame]]] = []
-    for row in metrics.curves():
+    for row in metrics.curves(sweep.logged):
         lines = {place: series.Curve("", "", row, runs) for place, runs in enumerate(members)}
         tables = {place: line.table for place, line in lines.items() if line.logged}
         if tables:

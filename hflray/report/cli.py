@@ -163,7 +163,9 @@ def show(
         for shown in exhibits.values():
             paths += _draw(runs, shown.drawings, folder, missing)
         if not requested:
-            drawings = {runs.main_metric if stem == metrics.ACCURACY else stem: figures.FIGURES[stem]
+            main = runs.main_metric  # a metric of the user's own may be called as another figure is
+            curves = f"{main}_metric" if main in runs.shown.figures and main != metrics.ACCURACY else main
+            drawings = {curves if stem == metrics.ACCURACY else stem: figures.FIGURES[stem]
                         for stem in runs.shown.figures}  # fmt: skip
             paths += _draw(runs, drawings, folder, missing)
             paths += tables.write(runs, folder)

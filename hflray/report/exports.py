@@ -3,7 +3,7 @@
 An export is one folder per sweep. It has ``runs.json`` (names, configurations, environment, last metrics) and, for each
 run, ``NAME.rounds.parquet`` and ``NAME.devices.parquet`` (`hflray.tracking.Tables`). An optional ``about.txt`` says in
 a sentence what the environment does not, such as who ran the sweep on which machine. An export of more than
-`MOST_DETAILED` runs has no tables of devices, and of each round only the accuracy and the totals, so that it stays
+`MOST_DETAILED` runs has no tables of devices, and of each round only the main metrics and the totals, so that it stays
 small.
 
 All exports below the folder of an exhibit are its parts and are read as one sweep:
@@ -22,6 +22,7 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
+from hflray import metrics
 from hflray.errors import ConfigError
 from hflray.files import replacing, write
 from hflray.report.runs import LEFT_OUT, Run, Sweep, assemble
@@ -30,7 +31,7 @@ from hflray.tracking import History, Tables
 
 VERSION = 1
 MOST_DETAILED = 15  # runs; an export of more leaves out who was scheduled and what only a run's own page shows
-COMPACT = re.compile(r"round|accuracy|test_loss|total/.*")  # the columns of rounds that such an export has
+COMPACT = re.compile(r"round|test_loss|total/.*")  # the columns that such an export has besides the main metrics
 FILE = "runs.json"
 ABOUT = "about.txt"
 
@@ -56,7 +57,9 @@ def export(sweep: Sweep, folder: Path) -> list[Path]:
     for run in sweep.runs:
         history, tables = run.history, run.history.tables
         if compact:
-            tables = Tables(tables.rounds[[name for name in tables.rounds if COMPACT.fullmatch(str(name))]])
+            names = [str(name) for name in tables.rounds]
+            main = [row.name for row in metrics.main_of(names)]
+            tables = Tables(tables.rounds[[name for name in names if COMPACT.fullmatch(name) or name in main]])
         config = run.config.model_dump(mode="json", exclude={"tracking"})
         config["data"]["root"] = None  # the folder of the data is private to the machine
         for kind, table in (("rounds", tables.rounds), ("devices", tables.devices)):

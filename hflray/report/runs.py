@@ -133,8 +133,11 @@ class Run:
 
     @property
     def main_metric(self) -> str:
-        """The name of the main metric: accuracy, or what the run logged in its place."""
-        return next((name for name in metrics.MAIN if len(self.series(name))), metrics.ACCURACY)
+        """The name of the main metric: the user's own (`target.metric`), accuracy, or what was logged in its place."""
+        decides = self.config.target.own and self.config.target_accuracy is None
+        own = self.config.target.name if decides else None
+        names = (own, *metrics.MAIN) if own else metrics.MAIN
+        return next((name for name in names if len(self.series(name))), metrics.ACCURACY)
 
     @property
     def target(self) -> float | None:
@@ -187,6 +190,11 @@ class Sweep:
     def main_metric(self) -> str:
         """The name of the main metric of the sweep's first run."""
         return self.runs[0].main_metric
+
+    @property
+    def logged(self) -> list[str]:
+        """The columns of the runs' tables of rounds, each once."""
+        return list(dict.fromkeys(str(name) for run in self.runs for name in run.rounds))
 
     def label(self, run: Run, leave_out: Sequence[str] = ()) -> str:
         """Return the label that distinguishes a run's group from the others, such as ``ikc, H = 30``."""

@@ -27,7 +27,7 @@ def spread(values: Sequence[float], form: str) -> str:
 
 
 def _rows(sweep: Sweep, table: metrics.Table, length: str) -> pd.DataFrame:
-    candidates = [row for row in metrics.rows(table) if row.heading]
+    candidates = [row for row in metrics.rows(table, sweep.logged) if row.heading]
     columns = [row for row in candidates if any(np.isfinite(run.last(row.name)) for run in sweep.runs)]
     rows = []
     for label, runs in sweep.groups().items():

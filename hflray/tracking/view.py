@@ -50,7 +50,7 @@ def chart_metrics(table: metrics.Table, logged: Set[str]) -> list[str]:
 
     Where the task's closing table has no columns of its own, the bars of its report's page replace them.
     """
-    columns = [row for row in metrics.rows(table) if row.short] or metrics.bars(table)
+    columns = [row for row in metrics.rows(table, sorted(logged)) if row.short] or metrics.bars(table)
     names = [row.name for row in columns if row.name in logged]
     curves = [name for name in names if not _one_value(name)]
     return (curves or names)[:LINES]

@@ -23,7 +23,7 @@ from hflray.training.aggregate import FloatVector, SumVector, mean
 
 if TYPE_CHECKING:
     from hflray.losses import Sums
-    from hflray.training.local import DeviceData, EdgeTask, LocalJob
+    from hflray.training.local import DeviceData, EdgeTask, LocalJob, Outputs
 
 NEVER_RETRY = {"max_restarts": 0, "max_task_retries": 0}
 
@@ -111,9 +111,12 @@ class DeviceWorker:
         """See `DeviceHost.losses`."""
         return self._host.losses(devices, *models)
 
-    def evaluate(self, vector: FloatVector, shards: Sequence[int]) -> list[Sums]:
-        """See `DeviceHost.evaluate`."""
-        return self._host.evaluate(vector, shards)
+    def evaluate(
+        self, vector: FloatVector, shards: Sequence[int], keeps_outputs: bool = False
+    ) -> tuple[list[Sums], Outputs]:
+        """See `DeviceHost.evaluate`. The outputs are empty unless they are to be kept."""
+        outputs: Outputs = []
+        return self._host.evaluate(vector, shards, outputs if keeps_outputs else None), outputs
 
 
 class EdgeWorker:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from hflray.errors import WorkerLostError
 from hflray.losses import Sums, summarise
 from hflray.training.aggregate import FloatVector, SumVector
-from hflray.training.local import EVALUATION_BATCH, DeviceData, EdgeTask, LocalJob
+from hflray.training.local import EVALUATION_BATCH, DeviceData, EdgeTask, LocalJob, Outputs
 from hflray.training.plan import RoundPlan, balance, plan_round
 from hflray.training.pool import ActorPool, pool_of
 from hflray.training.serial import Losses, SerialHierarchy, cloud_aggregate, everyone, record_losses, statistics_of
@@ -66,10 +66,16 @@ class Hierarchy(Protocol):
     def train_each(self, job: LocalJob, data: DeviceData, vector: FloatVector) -> NDArray[np.float32]:
         """Train `vector` on every device separately (Algorithm 2); return the models, (N, P)."""
 
-    def evaluate(self, model: FloatVector, meanwhile: Callable[[], None] | None = None) -> tuple[float, float]:
+    def evaluate(
+        self, model: FloatVector, meanwhile: Callable[[], None] | None = None, outputs: Outputs | None = None
+    ) -> tuple[float, float]:
         """Return the main metric and the mean loss on the test set (see `hflray.losses.summarise`).
 
-        `meanwhile` is called once while other processes evaluate.
+        Args:
+            model: the model, (P,).
+            meanwhile: is called once while other processes evaluate.
+            outputs: an empty list, which receives the network's outputs for the test set in its order, in parts; None:
+                the outputs stay where they are computed.
         """
 
     def close(self) -> None:
@@ -209,22 +215,29 @@ class RayHierarchy:
 
         return self._with_recovery("clustering", attempt)
 
-    def evaluate(self, model: FloatVector, meanwhile: Callable[[], None] | None = None) -> tuple[float, float]:
+    def evaluate(
+        self, model: FloatVector, meanwhile: Callable[[], None] | None = None, outputs: Outputs | None = None
+    ) -> tuple[float, float]:
         """See `Hierarchy.evaluate`."""
         import ray
 
         once = [meanwhile] if meanwhile else []
         shards = range(math.ceil(self._test_count / EVALUATION_BATCH))
 
-        def attempt() -> list[Sums]:
-            model_ref, count = ray.put(model), len(self.pool.devices)
-            refs = [actor.evaluate.remote(model_ref, shards[h::count]) for h, actor in enumerate(self.pool.devices)]
+        def attempt() -> tuple[list[Sums], Outputs]:
+            model_ref, count, keeps = ray.put(model), len(self.pool.devices), outputs is not None
+            actors = enumerate(self.pool.devices)
+            refs = [actor.evaluate.remote(model_ref, shards[h::count], keeps) for h, actor in actors]
             if once:
                 once.pop()()
             results = ray.get(refs)
-            return [results[shard % count][shard // count] for shard in shards]
+            sums = [results[shard % count][0][shard // count] for shard in shards]
+            return sums, [results[shard % count][1][shard // count] for shard in shards] if keeps else []
 
-        return summarise(self._with_recovery("evaluation", attempt), self._test_count, self._kind)
+        sums, parts = self._with_recovery("evaluation", attempt)
+        if outputs is not None:
+            outputs += parts
+        return summarise(sums, self._test_count, self._kind)
 
     def _with_recovery(self, activity: str, attempt: Callable[[], Result]) -> Result:
         """Run `attempt`. If actors die, replace all of them and repeat it; a repetition gives the same bits."""

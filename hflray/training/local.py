@@ -27,6 +27,7 @@ from hflray.training.kernels import Kernel, KernelName, Precision, build_kernel
 from hflray.training.machine import quiet_heap
 from hflray.training.steps import batches_of, error_position, torch_threads
 
+Outputs = list[NDArray[np.float32]]  # a network's outputs for shards of the test set, (…, num_outputs) each
 EVALUATION_BATCH = 1000  # fixed: the shards of an evaluation must not depend on the number of actors
 
 
@@ -194,10 +195,13 @@ class DeviceHost:
                     rows.append((loss.mean(), len(loss) * np.sqrt((loss**2).mean())))
         return np.array(rows, dtype=np.float64).reshape(-1, 2)
 
-    def evaluate(self, vector: FloatVector, shards: Sequence[int]) -> list[Sums]:
+    def evaluate(self, vector: FloatVector, shards: Sequence[int], outputs: Outputs | None = None) -> list[Sums]:
         """Evaluate on shards of the test set; return the sums of each shard, see `hflray.losses.shard_sums`.
 
-        Shard k consists of the k-th `EVALUATION_BATCH` test samples.
+        Args:
+            vector: the model, (P,).
+            shards: the numbers of the shards; shard k consists of the k-th `EVALUATION_BATCH` test samples.
+            outputs: receives the network's outputs for each shard, (…, num_outputs); None: they are not kept.
         """
         scorer = self._batched or self._kernel
         assert scorer is not None
@@ -207,8 +211,10 @@ class DeviceHost:
             for shard in shards:
                 part = slice(shard * EVALUATION_BATCH, (shard + 1) * EVALUATION_BATCH)
                 targets = torch.from_numpy(np.array(self._data.y_test[part]))
-                outputs = scorer.logits(self._normalise(self._data.x_test[part]))
-                results.append(shard_sums(self._job.problem.kind, outputs, targets, self._loss))
+                scores = scorer.logits(self._normalise(self._data.x_test[part]))
+                results.append(shard_sums(self._job.problem.kind, scores, targets, self._loss))
+                if outputs is not None:
+                    outputs.append(scores.numpy())
         return results
 
     def _normalise(self, inputs: NDArray[Any]) -> torch.Tensor:

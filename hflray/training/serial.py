@@ -12,7 +12,7 @@ from hflray.errors import DivergedError
 from hflray.losses import summarise
 from hflray.models import build, is_papers, num_statistics
 from hflray.training.aggregate import FloatVector, SumVector, mean
-from hflray.training.local import EVALUATION_BATCH, DeviceData, DeviceHost, EdgeTask, LocalJob
+from hflray.training.local import EVALUATION_BATCH, DeviceData, DeviceHost, EdgeTask, LocalJob, Outputs
 from hflray.training.plan import RoundPlan, plan_round
 
 Losses = dict[int, tuple[float, float]]  # mean loss and utility, by device
@@ -95,10 +95,13 @@ class SerialHierarchy:
         """See `Hierarchy.train_each`."""
         return DeviceHost(job, data).train_each(vector, range(len(data.offsets) - 1))
 
-    def evaluate(self, model: FloatVector, meanwhile: Callable[[], None] | None = None) -> tuple[float, float]:
+    def evaluate(
+        self, model: FloatVector, meanwhile: Callable[[], None] | None = None, outputs: Outputs | None = None
+    ) -> tuple[float, float]:
         """See `Hierarchy.evaluate`. This process evaluates itself, so `meanwhile` is not called."""
         count = len(self._data.y_test)
-        return summarise(self._host.evaluate(model, range(math.ceil(count / EVALUATION_BATCH))), count, self._kind)
+        shards = range(math.ceil(count / EVALUATION_BATCH))
+        return summarise(self._host.evaluate(model, shards, outputs), count, self._kind)
 
     def close(self) -> None:
         """Do nothing, because there is nothing to release."""

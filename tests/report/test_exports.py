@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from hflray.errors import ConfigError
-from hflray.report.exports import ABOUT, FILE, export, exports, read_exhibit, read_export
+from hflray.report.exports import ABOUT, FILE, MOST_DETAILED, export, exports, read_exhibit, read_export
 from hflray.report.runs import Sweep
+from tests.report import fabricated
 from tests.report.test_runs import assert_same_sweep
 
 
@@ -23,6 +24,16 @@ def test_an_export_holds_the_whole_sweep_and_no_local_paths(sweep, tmp_path) -> 
     assert sum(path.stat().st_size for path in paths) < 300_000
     assert all(path.name.isascii() for path in paths)
     assert "mlflow.db" not in (tmp_path / "tiny" / "runs.json").read_text()
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "r2", "macro_f1"])
+def test_an_export_of_many_runs_keeps_the_main_metric(metric, tmp_path) -> None:
+    rounds = {metric: [0.5, 0.6], "total/delay_s": [1.0, 2.0], "round/delay_s": [1.0, 1.0]}
+    runs = [fabricated.run(rounds, f"seed={seed}") for seed in range(MOST_DETAILED + 1)]
+    export(fabricated.sweep("mine", runs), tmp_path / "mine")
+    for run in read_export(tmp_path / "mine").runs:
+        assert list(run.rounds) == ["round", metric, "total/delay_s"]
+        assert run.series(metric).tolist() == [0.5, 0.6]
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"version": 99}'])

@@ -97,6 +97,21 @@ def test_the_details_say_what_the_allocation_did() -> None:
     assert run["allocated"].startswith("Every device has an equal share")
 
 
+def test_a_metric_of_the_users_own_is_the_main_one_with_its_column_and_curve(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text("def macro_f1(outputs, targets): ...\n")
+    target = "target={metric: 'own.py:macro_f1', value: 0.5}"
+    curves = {metrics.ACCURACY: [0.4, 0.6], "macro_f1": [0.3, 0.55]}
+    runs = [fabricated.run(curves, target, f"seed={seed}") for seed in (0, 1)]
+    drawn = fabricated.sweep("mine", runs)
+    assert (drawn.main_metric, runs[0].target, runs[0].reached(0.5)) == ("macro_f1", 0.5, 2)
+    text, _ = page.render(drawn)
+    assert re.findall(r"<th>(.*?)</th>", text)[3:5] == ["macro_f1", "accuracy, %"]
+    assert re.findall(r"<td>(.*?)</td>", text)[3] == "0.55 ± 0"
+    charts = {chart["title"]: chart["lines"][0]["mean"] for chart in data_of(text)["curves"]["charts"]}
+    assert charts == {"macro_f1": [0.3, 0.55], "Test accuracy (%)": [40.0, 60.0]}
+
+
 def test_a_sweep_of_sixty_groups_stays_small_and_says_what_it_leaves_out(monkeypatch) -> None:
     many = fabricated.explorable_sweep(60, 6)
     text, missing = page.render(many)

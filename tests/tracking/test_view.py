@@ -117,6 +117,10 @@ def test_each_task_has_the_charts_of_its_table(table, logged, names, kinds) -> N
     assert [chart["type"] for chart in state["compareRunCharts"]] == kinds
 
 
+def test_a_metric_of_the_users_own_has_the_first_chart() -> None:
+    assert chart_metrics("training", {*LOGGED, "macro_f1"})[:2] == ["macro_f1", metrics.ACCURACY]
+
+
 def test_the_tag_holds_the_state_and_fits_into_a_tag() -> None:
     logged = {*LOGGED, *(metrics.edge_metric(edge, "delay_s") for edge in range(40))}
     state = view_state("s-1", KEYS, "training", runs(seeds=tuple(range(15))), logged)

@@ -199,13 +199,17 @@ def test_an_evaluation_leaves_the_driver_time_for_something_else_once(ray_sessio
     import ray
 
     data, job = make_data(SIZES, tests=2500), make_job()
-    expected = SerialHierarchy(job, data, edge_iterations=1).evaluate(start)
+    outputs: list[np.ndarray] = []
+    expected = SerialHierarchy(job, data, edge_iterations=1).evaluate(start, None, outputs)
+    assert [len(part) for part in outputs] == [1000, 1000, 500]
     pool = RayHierarchy(job, data, 1, num_edges=3, num_actors=2, cpus_per_actor=0.5)
     done = []
     try:
         assert pool.evaluate(start, lambda: done.append(1)) == expected
         ray.kill(pool.pool.devices[0])
-        assert pool.evaluate(start, lambda: done.append(2)) == expected  # with new actors
+        again: list[np.ndarray] = []
+        assert pool.evaluate(start, lambda: done.append(2), again) == expected  # with new actors
+        np.testing.assert_array_equal(np.concatenate(again), np.concatenate(outputs))  # in the order of the test set
     finally:
         pool.close()
     assert done == [1, 2]

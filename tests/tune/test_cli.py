@@ -207,6 +207,15 @@ def test_the_trials_of_figure_7_are_listed_whole_at_any_width(width) -> None:
     assert ["cifar10", "0.56", "100", "4", "150"] in [words[-5:] for words in lines] or width < 80
 
 
+def test_a_dry_run_tries_a_metric_of_the_users_own(run_in_process, tmp_path) -> None:
+    (tmp_path / "own.py").write_text("def f(outputs, targets):\n    return outputs.no_such_thing\n")
+    (tmp_path / "mine.yaml").write_text(SWEEP + "  target.metric: {grid: ['own.py:f']}\n")
+    code, _, err = run_in_process("mine.yaml", "--dry-run")
+    assert code == 2
+    assert len(err.splitlines()) == 1
+    assert "target.metric: own.py:f fails (own.py:2: AttributeError: 'numpy.ndarray' object has no attribute" in err
+
+
 def test_a_users_own_data_set_is_accepted(run_in_process, tmp_path) -> None:
     npz(tmp_path / "mine.npz")
     code, _, err = run_in_process("--dry-run", "--set", "data.name=mine.npz")

@@ -28,11 +28,11 @@ class OfTheAvailable(Scheduler):
 class OverlappingHierarchy(SerialHierarchy):
     """Plans the next round during an evaluation, as the backend with actors does."""
 
-    def evaluate(self, model, meanwhile=None):
+    def evaluate(self, model, meanwhile=None, outputs=None):
         """Call `meanwhile`, and evaluate."""
         if meanwhile is not None:
             meanwhile()
-        return super().evaluate(model)
+        return super().evaluate(model, None, outputs)
 
 
 def living(*overrides: str, ahead: bool = False) -> Experiment:
