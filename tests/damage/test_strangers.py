@@ -1,15 +1,22 @@
-"""A results folder from a stranger runs no code: Tune's pickles are opened only if they carry this user's seal."""
+"""A results folder from a stranger runs no code: neither Tune's pickles, without this user's seal, nor references."""
 
 from __future__ import annotations
 
 import json
 import pickle
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from ray import cloudpickle
 
+from hflray import compare, references
+from hflray.experiment import Experiment
+from hflray.report import cli as report
+from hflray.results import new_folder
+from hflray.sweep import expand, load_sweep
+from hflray.tracking import Files, Tracker, default_uri
 from hflray.tune.digests import FILE as DIGESTS
 from hflray.tune.digests import STATE, TUNER
 
@@ -121,3 +128,132 @@ def test_a_link_out_of_the_folder_is_refused(interrupted, call, tmp_path) -> Non
     assert "a symbolic link to" in err
     assert (tmp_path / "bashrc").read_text() == "mine"
     shutil.rmtree(interrupted.place)
+
+
+OWN = """import numpy as np
+from torch import nn
+
+from hflray import Dataset, Scheduler
+from hflray.world.mobility import Mobility
+
+open(TRAP, "w").close()
+
+
+def load(root):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(600, 4))
+    return Dataset.of(x[:500], x[:500].argmax(1), x[500:], x[500:].argmax(1), kind="classification")
+
+
+def net(input_shape, num_outputs):
+    return nn.Linear(*input_shape, num_outputs)
+
+
+def loss(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets)
+
+
+def recall(outputs, targets):
+    return (outputs.argmax(1) == targets)[targets == 0].mean()
+
+
+class Drift(Mobility):
+    def move(self, first, last):
+        self.position_m = np.minimum(self.position_m + 1.0, self.area_m)
+
+
+class Highest(Scheduler):
+    def schedule(self, rng):
+        return np.arange(self.num_devices - self.num_scheduled, self.num_devices)
+"""
+
+
+@pytest.fixture
+def with_references(tmp_path, trap, monkeypatch) -> Path:
+    """Return the results of a finished sweep whose parts were all its author's own; their file is gone."""
+    for name in ("_sources", "_modules", "_ran"):
+        monkeypatch.setattr(references, name, {})
+    path = tmp_path / "own.py"
+    path.write_text(OWN.replace("TRAP", repr(str(trap))))
+    (tmp_path / "mine.yaml").write_text(
+        "name: mine\n"
+        "experiment:\n"
+        "  max_rounds: 2\n"
+        "  data: {name: 'own.py:load', samples_per_device: [20, 30], partition: iid}\n"
+        "  model: {name: 'own.py:net'}\n"
+        "  target: {metric: 'own.py:recall'}\n"
+        "  fleet: {num_devices: 12, num_edges: 2}\n"
+        "  scheduling: {num_scheduled: 4}\n"
+        "  assignment: {name: geographic}\n"
+        "  training: {loss: 'own.py:loss', batch_size: 16, backend: serial, autotune: false}\n"
+        "sweep:\n"
+        "  scheduling.name: {zip: ['own.py:Highest', fedavg]}\n"
+        "  world.mobility.name: {zip: [static, 'own.py:Drift']}\n"
+    )
+    file = load_sweep(tmp_path / "mine.yaml")
+    results = tmp_path / "results"
+    folder = new_folder(results, file, default_uri(results), "hflray")
+    folder.finished = True
+    folder.path.mkdir(parents=True)
+    folder.save()
+    tracker = Tracker(folder.uri, folder.experiment, folder.path.name, folder.path)
+    for trial in expand(file):
+        tracker.start(trial.name, trial.name, trial.config, {})
+        with Experiment(trial.config) as experiment:
+            for record in experiment:
+                values = record.metrics() | (experiment.summary() if experiment.finished else {})
+                tracker.round(trial.name, record.round, values, record.schedule(), experiment.devices())
+        tracker.artifact(trial.name, Files(tracker.tables(trial.name).write))
+        tracker.finish(trial.name)
+    assert tracker.close()
+    assert trap.exists(), "the text of the file makes the trap whenever it runs"
+    trap.unlink()
+    path.unlink()
+    for name in ("_sources", "_modules", "_ran"):  # from here on, this process is as one that has just begun
+        monkeypatch.setattr(references, name, {})
+    return results
+
+
+def answer(main: Callable[[list[str]], object], capsys, *arguments: str) -> tuple[int, str]:
+    """Return the exit code of a command and what it prints, on one line."""
+    try:
+        code = main(list(arguments))
+    except SystemExit as end:
+        code = end.code
+    out, err = capsys.readouterr()
+    return int(code or 0), " ".join(f"{out} {err}".split())
+
+
+def test_a_strangers_sweep_of_their_own_parts_is_shown_and_none_of_its_code_runs(
+    with_references, trap, monkeypatch, tmp_path, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HFLRAY_KEY_FILE", str(tmp_path / "another key"))
+    folders = ("--results", str(with_references))
+    page = tmp_path / "page"
+    code, text = answer(report.main, capsys, "mine", *folders, "--out", str(page), "--export", str(tmp_path / "export"))
+    assert code == 0
+    assert {path.name for path in page.iterdir()} >= {"index.html", "summary.md", "recall.png", "cost.png"}
+    # The rounds of the second run can only be shown with its author's mobility. All else needs no code of theirs.
+    assert text.count("missing:") == 1
+    assert "missing: own.py:Drift: the text with sha256" in text
+    summary = (page / "summary.md").read_text()
+    assert [word in summary for word in ("Highest", "FedAvg, Drift", "recall")] == [True] * 3
+    code, text = answer(report.main, capsys, "mine", "--from", str(tmp_path / "export"), "--out", str(page))
+    assert code == 0
+    names = [path.stem for path in with_references.glob("*/journal/*.jsonl")]
+    (still,), (drifts,) = ([name for name in names if (word in name)] for word in ("Highest", "Drift"))
+    code, text = answer(report.main, capsys, "explain", still, "--round", "1", *folders)
+    assert (code, "scheduled by Highest" in text, "recall 0." in text) == (0, True, True)
+    code, text = answer(report.main, capsys, "explain", drifts, "--round", "1", *folders)
+    assert (code, text.startswith("error: own.py:Drift: the text with sha256 ")) == (2, True)
+    code, text = answer(compare.main, capsys, "mine", *folders)
+    assert code == 0
+    assert "recall" in text
+    assert not trap.exists()
+
+
+def test_the_report_of_ones_own_sweep_shows_a_world_of_ones_own(with_references, trap, tmp_path, capsys) -> None:
+    code, text = answer(report.main, capsys, "mine", "--results", str(with_references), "--out", str(tmp_path / "page"))
+    assert (code, "missing" in text) == (0, False)
+    assert trap.exists()
