@@ -19,6 +19,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import linecache
+import platform
 import re
 import sys
 import traceback
@@ -413,10 +414,15 @@ def _run(source: Source) -> ModuleType:
 
 
 def _import(source: Source) -> ModuleType:
-    """Import an installed module. Raises ConfigError: it fails, or its text here is not that of `source`."""
-    installed = _read_module(source.name)
+    """Import an installed module. Raises ConfigError: it fails, or its text on this machine is not that of `source`."""
+    try:
+        installed = _read_module(source.name)
+    except ConfigError as error:
+        raise ConfigError(
+            f"on {platform.node()}, {error} (a reference takes a file along, and no installed package)"
+        ) from error
     if installed.sha256 != source.sha256:
-        raise ConfigError(_other_text(installed, source.sha256))
+        raise ConfigError(f"on {platform.node()}, {_other_text(installed, source.sha256)}")
     _ran[installed.path] = Path(installed.path).name
     try:
         return importlib.import_module(source.name)

@@ -7,6 +7,7 @@ import hashlib
 import inspect
 import os
 import pickle
+import platform
 import subprocess
 import sys
 import traceback
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from hflray import references
+from hflray.config import load_config
 from hflray.errors import ConfigError, HflrayError
 
 TEXT = '''"""A file of the user's."""
@@ -279,6 +281,28 @@ def test_an_installed_module_with_another_text_is_refused(package):
     pinned = references.pin("hflray_own.mine:Thing")
     (package / "mine.py").write_text("class Thing: pass\n")
     assert "has changed: its text has sha256" in refusal(references.load, pinned)
+
+
+@pytest.mark.parametrize("name", ["hflray_nothing:Thing", "hflray_nothing.parts:Thing"])
+@pytest.mark.parametrize("key", ["scheduling.name", "model.name", "data.name", "training.loss", "target.metric"])
+def test_a_module_whose_package_the_driver_lacks_is_one_line_with_the_setting(key, name):
+    message = refusal(load_config, None, [f"{key}={name}"])
+    assert message.startswith(f"{key}: got '{name}'; ")
+    assert "install" in message
+    assert "hflray_nothing" in message.partition("; ")[2]
+
+
+def test_a_module_whose_package_a_trials_machine_lacks_is_one_line_with_the_machine(package, monkeypatch):
+    """The text that came along does not run, because the module may need the rest of its package."""
+    pinned = references.pin("hflray_own.mine:Thing")
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(package.parent)])
+    for name in [name for name in sys.modules if name.partition(".")[0] == "hflray_own"]:
+        monkeypatch.delitem(sys.modules, name)  # finding the module has imported its package
+    message = refusal(references.load, pinned)
+    assert message.startswith(
+        f"on {platform.node()}, module 'hflray_own.mine' cannot be imported (ModuleNotFoundError: "
+    )
+    assert "install or mend its package (a reference takes a file along, and no installed package)" in message
 
 
 def test_modules_that_are_not_there_or_have_no_text(package):
