@@ -24,7 +24,7 @@ from tests.chaos.fault import Fault
 from tests.chaos.moment import Moment, Timeline
 from tests.chaos.place import family, kin, processes
 from tests.chaos.shim import Shim, build
-from tests.chaos.sweep import Sweep, steps
+from tests.chaos.sweep import TEXT, Sweep, steps
 from tests.servers import MlflowServer
 
 CHAIN = 4
@@ -95,11 +95,12 @@ class Campaign:
     Args:
         folder: everything is below it; the sweeps that lost nothing are removed.
         say: prints a line.
+        text: the sweep file of the sweeps.
     """
 
-    def __init__(self, folder: Path, say: Callable[[str], None] = print) -> None:
+    def __init__(self, folder: Path, say: Callable[[str], None] = print, text: str = TEXT) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self._say = folder, say
+        self.folder, self._say, self._text = folder, say, text
         self._library = build(folder)
         self._server: MlflowServer | None = None
         self._server_shim: Shim | None = None
@@ -146,7 +147,7 @@ class Campaign:
         folder = self.folder / name
         folder.mkdir(parents=True)
         shim = Shim(self._library, folder / "orders", folder / "hflray_results")
-        return Sweep(folder, shim.environment(), tracking_uri), shim
+        return Sweep(folder, shim.environment(), tracking_uri, self._text), shim
 
     # ---- faults
 

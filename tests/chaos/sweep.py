@@ -35,6 +35,25 @@ sweep:
   training.backend: {{zip: [ray, serial, serial]}}
 tune: {{max_concurrent: 2}}
 """
+# Every part of a living world, so fast that each of its events happens several times in the rounds of a trial.
+WORLD = """{
+    wait_s: 1,
+    availability: {name: markov, options: {mean_on_s: 40, mean_off_s: 20}},
+    compute_jitter: {sigma: 0.3},
+    fading: {name: rayleigh, coherence_s: 0.1},
+    dropout: {rate_per_s: 0.02},
+    edge_failure: {mtbf_s: 60, mttr_s: 10},
+    battery: {capacity_j: [0.05, 0.3], initial: [0.3, 1], harvest_w: [0.0005, 0.004], reserve_j: 0.03, idle_w: 0.0002},
+    mobility: {name: gauss_markov, options: {speed_m_per_s: 20, memory_s: 5}, slot_s: 0.1}}"""
+# The same sweep in this world. One of its schedulers sees the charges, and every edge has a limit of its own kind.
+LIVING = TEXT
+for still, living in (
+    ("sweep:\n", f"  world: {WORLD}\nsweep:\n  clock.edge.first: {{zip: [0.75, null, null]}}\n"),
+    ("ikc, fedavg, oort", "ikc, energy_aware, oort"),
+    ("null, null, 0.9", "null, 1.5, 0.9"),
+):
+    assert still in LIVING
+    LIVING = LIVING.replace(still, living)
 
 
 @dataclass

@@ -11,6 +11,7 @@ from subprocess import Popen
 
 import pytest
 
+from hflray import metrics
 from tests.chaos import fault as kinds
 from tests.chaos.campaign import CHAIN, Campaign, Outcome, clean_log, read_log, signal_name
 from tests.chaos.comparison import Reference, differences
@@ -18,7 +19,7 @@ from tests.chaos.fault import BLOCK, draw
 from tests.chaos.place import family, kin, processes
 from tests.chaos.report import markdown, rows, write
 from tests.chaos.shim import Shim, build, has_compiler
-from tests.chaos.sweep import TEXT, Sweep, steps
+from tests.chaos.sweep import LIVING, TEXT, WORLD, Sweep, steps
 
 pytestmark = [
     pytest.mark.timeout(1200),  # the limit for a busy machine
@@ -34,6 +35,26 @@ for three, two in (
 ):
     assert three in SHORT
     SHORT = SHORT.replace(three, two)
+SHORT = SHORT.replace("sweep:\n", f"sweep:\n  world: {{zip: [{{}}, {WORLD}]}}\n")
+# Of a world that lives, each happens at least once in a trial.
+EVENTS = (
+    metrics.ROUND_AWAY, metrics.ROUND_VANISHED, metrics.ROUND_EDGES_DOWN, metrics.ROUND_EDGES_FAILED,
+    metrics.ROUND_LOW_BATTERY, metrics.ROUND_DISCARDED, metrics.ROUND_WASTED_J,
+)  # fmt: skip
+
+
+def missing(reference: Reference) -> dict[str, list[str]]:
+    """Return the events of a living world that did not happen in each trial."""
+    return {
+        trial: [event for event in EVENTS if not any(row["metrics"].get(event, 0) > 0 for row in rounds.values())]
+        for trial, rounds in reference.rounds.items()
+    }
+
+
+def test_everything_happens_in_every_trial_of_the_living_sweep(tmp_path) -> None:
+    reference = Reference.of_file(Sweep(tmp_path, text=LIVING).folder / "chaos.yaml")
+    assert len(reference.rounds) == 3
+    assert not any(missing(reference).values()), missing(reference)
 
 
 def wait_for(condition: Callable[[], object], process: Popen[bytes], sweep: Sweep) -> None:
@@ -48,6 +69,7 @@ def test_a_driver_that_dies_inside_a_write_and_a_lost_actor_cost_no_round(tmp_pa
     shim = Shim(build(tmp_path), tmp_path / "orders", tmp_path / "sweep" / "hflray_results")
     sweep = Sweep(tmp_path / "sweep", shim.environment(), text=SHORT)
     reference = Reference.of_file(sweep.folder / "chaos.yaml")
+    assert sorted(map(len, missing(reference).values())) == [0, len(EVENTS)]  # one of the trials has a living world
     process = sweep.start()
     try:
         wait_for(lambda: any(last >= 2 for last, _ in sweep.progress().values()), process, sweep)
