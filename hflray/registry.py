@@ -270,41 +270,57 @@ def _check_arguments(kind: Kind, name: str, thing: Any) -> None:
         return
 
 
-def build(kind: Kind, name: str, **options: Any) -> Any:
-    """Build the class registered as `name`, or that of a reference, with `options`.
+def build(kind: Kind, name: str, arguments: Mapping[str, Any] | None = None, /, **options: Any) -> Any:
+    """Build the class registered as `name`, or that of a reference.
+
+    Args:
+        kind, name: what is built.
+        arguments: what every implementation of the kind is called with; none of these is an option.
+        **options: what a user has set.
 
     Raises:
         ConfigError: the name is unknown, or an option is unknown or missing; the message lists the accepted options.
     """
+    arguments = arguments or {}
     factory = resolve(kind, name)
-    check_options(kind, name, factory, options)
-    made = factory(**options)
+    check_options(kind, name, factory, options, tuple(arguments))
+    made = factory(**arguments, **options)
     if not is_registered(kind, name):
         _check_methods(kind, name, type(made))
     return made
 
 
-def check_options(kind: Kind, name: str, factory: Any, options: Mapping[str, Any]) -> None:
+def check_options(
+    kind: Kind, name: str, factory: Any, options: Mapping[str, Any], arguments: tuple[str, ...] = ()
+) -> None:
     """Compare options with a factory's signature.
 
     The call's TypeError is not caught instead, because that would also hide bugs inside the constructor.
 
     Raises:
-        ConfigError: an option is unknown or missing; the message lists the accepted options.
+        ConfigError: an option is unknown or missing, and the message lists the accepted options; or the factory does
+            not take one of the `arguments`, whose names these are.
     """
     called = f"{kind} '{references.spoken(name)}'"
     try:
         parameters = inspect.signature(factory).parameters.values()
     except ValueError:  # it is written in C and has no signature
         return
-    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-        accepted = [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
-        for option, value in options.items():
-            if option not in accepted:
-                raise ConfigError(
-                    f"{called}: unknown option '{option}' (got {value!r}){nearest(option, accepted)}; "
-                    + (f"accepted: {', '.join(accepted)}" if accepted else "accepted: none; remove it")
-                )
+    taken = [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    accepted = [option for option in taken if option not in arguments]
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    for argument in arguments:
+        if argument not in taken and not takes_all:
+            raise ConfigError(
+                f"{called} does not take '{argument}'; every {kind} is called with {', '.join(arguments)}; give it "
+                "this parameter"
+            )
+    for option, value in options.items():
+        if option in arguments or not (takes_all or option in accepted):
+            raise ConfigError(
+                f"{called}: unknown option '{option}' (got {value!r}){nearest(option, accepted)}; "
+                + (f"accepted: {', '.join(accepted)}" if accepted else "accepted: none; remove it")
+            )
     for p in parameters:
-        if p.default is p.empty and p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name not in options:
+        if p.default is p.empty and p.name in accepted and p.name not in options:
             raise ConfigError(f"{called}: option '{p.name}' is missing; give it a value")

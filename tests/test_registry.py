@@ -104,6 +104,21 @@ def test_unknown_and_missing_options_are_refused(outside):
         registry.build("assigner", "thing", size="two")
 
 
+def test_arguments_of_the_caller_are_no_options(outside):
+    assert registry.build("assigner", "thing", {"size": 2}, colour="blue").size == 3
+    assert registry.build("assigner", "anything", {"size": 2}, a=1) == {"size": 2, "a": 1}
+    with pytest.raises(ConfigError, match=r"unknown option 'size' \(got 5\); accepted: colour$"):
+        registry.build("assigner", "thing", {"size": 2}, size=5)
+    with pytest.raises(ConfigError, match=r"unknown option 'size' \(got 5\); accepted: none; remove it$"):
+        registry.build("assigner", "anything", {"size": 2}, size=5)
+    with pytest.raises(ConfigError, match=r"unknown option 'shade' \(got 1\).*; accepted: colour$"):
+        registry.build("assigner", "thing", {"size": 2}, shade=1)
+    with pytest.raises(
+        ConfigError, match=r"^assigner 'thing' does not take 'seed'; every assigner is called with size"
+    ):
+        registry.build("assigner", "thing", {"size": 2, "seed": 0})
+
+
 def test_a_name_is_added_in_this_process_and_can_be_replaced_there(monkeypatch):
     monkeypatch.setattr(registry, "_ADDED", {})
     registry.register("assigner", "mine", Thing)

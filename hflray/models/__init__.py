@@ -92,9 +92,8 @@ def build(problem: Problem, seed: int = 0) -> nn.Module:
     # Modules draw weights when they are built, and torch's global generator must not advance for that.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(seed, "network"))
-        module: nn.Module = registry.build(
-            "model", spec.name, input_shape=problem.input_shape, num_outputs=problem.num_outputs, **_tuples(options)
-        )
+        arguments = {"input_shape": problem.input_shape, "num_outputs": problem.num_outputs}
+        module: nn.Module = registry.build("model", spec.name, arguments, **_tuples(options))
     if problem.buffers == "local":
         for layer in module.modules():
             if isinstance(layer, nn.modules.batchnorm._NormBase):

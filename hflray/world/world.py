@@ -49,7 +49,7 @@ class World:
         self.config, self.clock_s = config.world, 0.0
         own = {"num_devices": fleet.num_devices, "seed": config.seed}
         section = self.config.availability
-        self.availability: Availability = registry.build("availability", section.name, **own, **section.options)
+        self.availability: Availability = registry.build("availability", section.name, own, **section.options)
         sigma = self.config.compute_jitter.sigma
         self.jitter = Jitter(config.seed, sigma) if sigma else None
         rate_per_s = self.config.dropout.rate_per_s
@@ -58,18 +58,20 @@ class World:
         no_batteries = self.config.battery.capacity_j is None
         self.battery = None if no_batteries else Battery(self.config.battery, fleet.num_devices, config.seed)
         self.mobility = self._mobility(config, fleet)
-        self.fading: Fading = registry.build(
-            "fading", self.config.fading.name, seed=config.seed, **self.config.fading.options
-        )
+        fading = self.config.fading
+        self.fading: Fading = registry.build("fading", fading.name, {"seed": config.seed}, **fading.options)
 
     def _mobility(self, config: ExperimentConfig, fleet: Fleet) -> Mobility | None:
         """Return the motion of the devices; None if they stay."""
         section = self.config.mobility
+        own = {
+            "seed": config.seed, "position_m": fleet.position_m, "area_m": config.fleet.area_m,
+            "slot_s": section.slot_s,
+        }  # fmt: skip
+        mobility: Mobility = registry.build("mobility", section.name, own, **section.options)
         if section.name == "static":
             return None
         self._fleet_config, self._shadowing = config.fleet, ShadowField(config.seed, section.correlation_m)
-        own = {"position_m": fleet.position_m, "area_m": config.fleet.area_m, "slot_s": section.slot_s}
-        mobility: Mobility = registry.build("mobility", section.name, seed=config.seed, **own, **section.options)
         return mobility
 
     @property
