@@ -50,7 +50,7 @@ class Battery(Part):
         self.harvest_w = drawn("harvest_w", config.harvest_w)
         self.charge_j = self.capacity_j * drawn("initial", config.initial)
         self.reserve_j, self.idle_w = config.reserve_j, config.idle_w
-        fills = (self.harvest_w > self.idle_w) & (self.capacity_j >= self.reserve_j)
+        fills = (self.harvest_w > self.idle_w) & (self.capacity_j >= self.reserve_j) & (self.capacity_j > 0)
         if not (self.available() | fills).any():
             raise ConfigError(
                 f"world.battery.reserve_j: got {self.reserve_j:g}; every device begins below it and gains no charge, "

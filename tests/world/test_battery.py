@@ -38,10 +38,16 @@ def test_capacities_are_uniform_in_their_range() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"initial": 0}, {"initial": 0.1, "reserve_j": 5}, {"reserve_j": 99, "harvest_w": 1}]
+    "settings",
+    [
+        {"initial": 0},
+        {"initial": 0.1, "reserve_j": 5},
+        {"reserve_j": 99, "harvest_w": 1},
+        {"capacity_j": 0, "harvest_w": 1},  # what they harvest has no room
+    ],
 )
 def test_batteries_that_are_never_full_enough_are_refused(settings: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=r"world\.battery\.reserve_j: .* nobody is ever available; accepted") as error:
-        Battery(BatteryConfig(capacity_j=10, **settings), 5, 0)
+        Battery(BatteryConfig(**{"capacity_j": 10} | settings), 5, 0)
     assert "\n" not in str(error.value)
     Battery(BatteryConfig(capacity_j=10, initial=0, harvest_w=1), 5, 0)  # they fill
