@@ -96,8 +96,8 @@ class FromTrace(Mobility):
             outside = np.flatnonzero((self._trace.values[axis] < 0) | (self._trace.values[axis] > area_m))
             if outside.size:
                 raise ConfigError(
-                    f"{setting}: {path}: {axis} is {self._trace.values[axis][outside[0]]:g} at "
-                    f"{self._trace.time_s[outside[0]]:g} s; accepted: 0 to {area_m:g}, the area; raise "
+                    f"{setting}: {path}, line {self._trace.line[outside[0]]}: {axis} is "
+                    f"{self._trace.values[axis][outside[0]]:g}; accepted: 0 to {area_m:g}, the area; raise "
                     "fleet.area_km, or move the trace"
                 )
         order = np.lexsort((self._trace.time_s, self._trace.member))

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from hflray.arrays import BoolArray, FloatArray, IntArray
 from hflray.errors import ConfigError
+from hflray.text import one_line
 from hflray.world.part import Part
 
 TRUTHS = {"0": 0.0, "1": 1.0, "false": 0.0, "true": 1.0}
@@ -31,12 +32,14 @@ class Trace:
         time_s: time of each line, which does not fall, (n,), s.
         member: device or edge of each line, (n,).
         values: the other columns by name, (n,) each.
+        line: number of each line in the file, from 1, (n,).
         digest: SHA-256 of the file, (32,) bytes.
     """
 
     time_s: FloatArray
     member: IntArray
     values: dict[str, FloatArray]
+    line: IntArray
     digest: NDArray[np.uint8]
 
     @classmethod
@@ -55,34 +58,49 @@ class Trace:
         """
         if not isinstance(path, str) or not path:
             raise ConfigError(f"{setting}: got {path!r}; accepted: the path of a CSV file; correct it")
-        try:
-            content = Path(path).read_bytes()
-            lines = content.decode("utf-8-sig").splitlines()
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"{setting}: {path} cannot be read ({error}); give the path of a CSV file") from error
 
         def refuse(line: int, reason: str) -> ConfigError:
             return ConfigError(f"{setting}: {path}, line {line}: {reason}; correct the line")
 
+        try:
+            content = Path(path).read_bytes()
+            lines = content.decode("utf-8-sig").splitlines()
+        except UnicodeDecodeError as error:
+            line = 1 + error.object.count(b"\n", 0, error.start)
+            raise refuse(line, f"a byte is no text of UTF-8 ({error.reason})") from error
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{setting}: {path} cannot be read ({error}); give the path of a CSV file") from error
+
         names = ["time_s", member, *columns]
-        head = [cell.strip() for cell in next(csv.reader(lines[:1]), [])]
+
+        def cells_of(line: int) -> list[str]:
+            # Each line is read alone, because an open quote would join it with those that follow.
+            try:
+                return [cell.strip() for cell in next(csv.reader([lines[line - 1]], strict=True), [])]
+            except csv.Error as error:
+                raise refuse(line, f"it cannot be split into cells ({error})") from error
+
+        head = cells_of(1) if lines else []
         if sorted(head) != sorted(names):
-            raise refuse(1, f"the columns are {','.join(head) or 'missing'}; accepted: {','.join(names)}")
+            columns_found = _shown(",".join(head)) if head else "missing"
+            raise refuse(1, f"the columns are {columns_found}; accepted: {','.join(names)}")
         readers: dict[str, Callable[[str], float]] = {"time_s": _time, member: _index(member, count)}
         readers |= {name: _truth if truth else _finite for name, truth in columns.items()}
-        rows: list[list[float]] = []
-        for line, cells in enumerate(csv.reader(lines[1:]), start=2):
+        rows, numbers = list[list[float]](), list[int]()
+        for line in range(2, len(lines) + 1):
+            cells = cells_of(line)
             if not cells:
                 continue
             if len(cells) != len(head):
                 raise refuse(line, f"got {len(cells)} cells; accepted: {len(head)}")
             try:
-                by_name = {name: readers[name](cell.strip()) for name, cell in zip(head, cells, strict=True)}
+                by_name = {name: readers[name](cell) for name, cell in zip(head, cells, strict=True)}
             except ValueError as error:
                 raise refuse(line, str(error)) from None
             if rows and by_name["time_s"] < rows[-1][0]:
                 raise refuse(line, f"time_s is {by_name['time_s']:g} after {rows[-1][0]:g}; times run backwards")
             rows.append([by_name[name] for name in names])
+            numbers.append(line)
         if not rows:
             raise ConfigError(f"{setting}: {path} has no lines below its first; accepted: at least one")
         table = np.array(rows, dtype=np.float64).T
@@ -90,6 +108,7 @@ class Trace:
             time_s=table[0],
             member=table[1].astype(np.intp),
             values={name: table[2 + i] for i, name in enumerate(columns)},
+            line=np.array(numbers),
             digest=np.frombuffer(hashlib.sha256(content).digest(), dtype=np.uint8),
         )
 
@@ -172,33 +191,39 @@ def check_digest(trace: Trace, state: Mapping[str, Any]) -> None:
         )
 
 
+def _shown(cell: str) -> str:
+    """Return a cell as messages show it: one line of at most 80 characters."""
+    return one_line(cell if len(cell) <= 80 else f"{cell[:77]}...")
+
+
 def _finite(cell: str) -> float:
     try:
         number = float(cell)
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise ValueError(f"got '{cell}'; accepted: a number")
+        raise ValueError(f"got '{_shown(cell)}'; accepted: a number")
     return number
 
 
 def _time(cell: str) -> float:
     number = _finite(cell)
     if number < 0:
-        raise ValueError(f"time_s is {cell}; accepted: at least 0")
+        raise ValueError(f"time_s is {_shown(cell)}; accepted: at least 0")
     return number
 
 
 def _truth(cell: str) -> float:
     if cell.lower() not in TRUTHS:
-        raise ValueError(f"got '{cell}'; accepted: 0 or 1")
+        raise ValueError(f"got '{_shown(cell)}'; accepted: 0 or 1")
     return TRUTHS[cell.lower()]
 
 
 def _index(name: str, count: int) -> Callable[[str], float]:
     def read(cell: str) -> float:
-        if not cell.isdecimal() or int(cell) >= count:
-            raise ValueError(f"{name} {cell} does not exist; accepted: 0 to {count - 1}")
+        # The number of digits is compared first, because Python refuses to read thousands of them.
+        if not cell.isdecimal() or len(cell.lstrip("0")) > len(str(count)) or int(cell) >= count:
+            raise ValueError(f"{name} {_shown(cell)} does not exist; accepted: 0 to {count - 1}")
         return float(cell)
 
     return read

@@ -222,6 +222,9 @@ def test_a_users_own_data_set_is_accepted(run_in_process, tmp_path) -> None:
     assert (code, err) == (0, "")
 
 
+AVAILABILITY = "world.availability={name: trace, options: {path: trace.csv}}"
+EDGES = "world.edge_failure.trace=trace.csv"
+ALONE = ("fleet.num_devices=1", "scheduling.num_scheduled=1", "scheduling.num_clusters=1")
 MISTAKES = [
     ("sheduling.num_scheduled=3", r"sheduling"),
     ("scheduling.num_shceduled=3", r"num_scheduled"),
@@ -239,6 +242,14 @@ MISTAKES = [
     ("data.samples_per_device=5000", r"samples"),
     ("nonsense", r"KEY=VALUE"),
     ("data.name=nowhere.npz", r"nowhere.npz"),
+    ("world.dropout.rate_per_s=-0.1", r"world.dropout.rate_per_s: got -0.1; accepted: a number at least 0"),
+    ("world.availability={name: bernoulli, options: {probability: 0}}", r"otherwise nobody is ever available"),
+    (
+        "world.battery={capacity_j: 0, harvest_w: 1}",
+        r"world.battery.reserve_j: .*so nobody is ever available; accepted",
+    ),
+    ("world.fading={name: rayleigh, options: {foo: 1}}", r"unknown option 'foo' \(got 1\); accepted: none; remove it"),
+    ("world.mobility={name: gauss_markov, options: {seed: 1}}", r"'seed' .*; accepted: speed_m_per_s, memory_s"),
 ]
 
 
@@ -251,6 +262,35 @@ def test_a_mistake_in_a_setting_gives_one_line(run_in_process, tmp_path, overrid
     assert re.search(message, err), err
     assert "Traceback" not in err + out
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "settings", "message"),
+    [
+        (
+            "time_s,device,available 5,0,1 4,1,0",
+            (AVAILABILITY,),
+            r"trace.csv, line 3: time_s is 4 after 5; times run",
+        ),
+        ("time_s,device,available 5,20,1", (AVAILABILITY,), r"line 2: device 20 does not exist; accepted: 0 to 19"),
+        (
+            "time_s,device,available 0,0,0",
+            (AVAILABILITY, *ALONE),
+            r"leaves every device away for ever after its last",
+        ),
+        ("time_s,edge,up 4,0,0 5,1,0 6,2,0", (EDGES,), r"leaves all 3 edges down for ever after its last line"),
+        ("time_s,edge,up 4,3,0", (EDGES,), r"line 2: edge 3 does not exist; accepted: 0 to 2"),
+    ],
+)
+def test_a_mistake_in_a_trace_gives_one_line(
+    run_in_process, tmp_path, lines: str, settings: tuple[str, ...], message: str
+) -> None:
+    (tmp_path / "trace.csv").write_text("\n".join([*lines.split(), ""]))
+    code, out, err = run_in_process("--dry-run", *(word for text in settings for word in ("--set", text)))
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    assert re.search(message, err), err
+    assert os.listdir(tmp_path) == ["trace.csv"]
 
 
 def test_a_mistake_in_a_file_gives_one_line(run_in_process, tmp_path) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import re
 import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +100,11 @@ def test_edges_fail_as_a_trace_says(tmp_path: Path) -> None:
             ["time,device,available", "1,1,1"],
             r"line 1: the columns are time,device,available; accepted: time_s,device,",
         ),
+        (
+            ["time_s,device,available", "1,1,1", '2,"1,1'],
+            r"line 3: it cannot be split into cells \(unexpected end of",
+        ),
+        (["time_s,device,available", "1,1,1", f"2,{'9' * 5000},1"], r"line 3: device 9{77}\.\.\. does not exist; "),
         (["time_s,device,available"], r"has no lines below its first"),
         (["time_s,device,available", "0,0,0", "0,1,0", "0,2,0"], r"leaves every device away for ever after its last"),
     ],
@@ -106,6 +113,69 @@ def test_a_wrong_line_is_named(tmp_path: Path, lines: list[str], message: str) -
     with pytest.raises(ConfigError, match=r"^world\.availability\.options\.path: .*" + message) as error:
         availability(written(tmp_path, *lines))
     assert "\n" not in str(error.value)
+
+
+def test_a_byte_that_is_no_text_is_named_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_bytes(b"time_s,device,available\n1,1,1\n2,\xff,1\n")
+    with pytest.raises(
+        ConfigError, match=r"line 3: a byte is no text of UTF-8 \(invalid start byte\); correct the line"
+    ):
+        availability(str(path))
+
+
+def mutated(content: bytes, rng: np.random.Generator) -> bytes:
+    """Return a trace with one random change: of a byte, of a cell or of a line."""
+    lines = content.split(b"\n")
+    line, place = int(rng.integers(len(lines))), int(rng.integers(len(content)))
+    cells = lines[line].split(b",")
+    cell, text = int(rng.integers(len(cells))), bytes(rng.choice(TEXTS))
+    byte = bytes([int(rng.integers(256))])
+    other = [*lines[:line], b",".join([*cells[:cell], text, *cells[cell + 1 :]]), *lines[line + 1 :]]
+    end = int(rng.integers(len(lines)))
+    changes = (
+        content[:place] + byte + content[place + 1 :], content[:place] + byte + content[place:],
+        content[:place] + content[place + 1 :], content[:place], b"\n".join(other),
+        b"\n".join([*lines[:line], b",".join([*cells[:cell], *cells[cell + 1 :]]), *lines[line + 1 :]]),
+        b"\n".join([*lines[:line], *lines[end:], *lines[line:end]]),
+    )  # fmt: skip
+    return changes[int(rng.integers(len(changes)))]
+
+
+TEXTS = np.array(
+    [b"", b"-1", b"1e400", b"nan", b"inf", b"0x1", b"1_0", b'"', b"99999999999999999999", b"\xd9\xa3", b"\x00", b" 1 "],
+    dtype=object,
+)
+FILES: dict[str, Callable[[str], Any]] = {
+    "availability.csv": lambda path: availability(path, 10),
+    "mobility.csv": lambda path: registry.build(
+        "mobility", "trace", seed=0, position_m=np.zeros((10, 2)), area_m=1000.0, slot_s=1.0, path=path
+    ),
+    "two_of_five_edges.csv": lambda path: edge_failure(EdgeFailureConfig(trace=path), 5, 0),
+}
+
+
+@pytest.mark.parametrize("name", list(FILES))
+def test_a_mutated_trace_is_valid_or_one_line_that_names_a_line(name: str, tmp_path: Path) -> None:
+    rng, content, path = np.random.default_rng(7), (EXAMPLES / name).read_bytes(), tmp_path / name
+    FILES[name](str(EXAMPLES / name))
+    valid, refused = 0, set[str]()
+    for _ in range(100):
+        path.write_bytes(mutated(content, rng))
+        try:
+            part = FILES[name](str(path))
+        except ConfigError as error:
+            message = str(error)
+            assert message.isprintable()
+            assert re.search(
+                r", line \d+: .*(; correct the line|, or move the trace)$|no lines below|after its last line", message
+            )
+            refused.add(message.partition(": ")[2].partition(": ")[2])
+        else:
+            valid += 1
+            part.advance(50.0)
+    assert valid > 5
+    assert len(refused) > 10
 
 
 def test_other_mistakes_are_named(tmp_path: Path) -> None:
@@ -118,7 +188,7 @@ def test_other_mistakes_are_named(tmp_path: Path) -> None:
         availability(path, repeat_s=6)
     outside = written(tmp_path, "time_s,device,x_m,y_m", "0,0,1,101")
     with pytest.raises(
-        ConfigError, match=r"mobility\.options\.path: .* y_m is 101 at 0 s; accepted: 0 to 100, the area"
+        ConfigError, match=r"mobility\.options\.path: .*, line 2: y_m is 101; accepted: 0 to 100, the area"
     ):
         mobility(outside)
     down = written(tmp_path, "time_s,edge,up", "4,1,0", "7,0,0")
