@@ -32,7 +32,7 @@ from hflray.planning import PlannedRound, Planner
 from hflray.problem import Problem
 from hflray.record import PhaseClock, RoundRecord
 from hflray.scenario import Scenario
-from hflray.scheduling import DeviceHistory, Scheduler, build_scheduler, keeps_past, scheduler_class
+from hflray.scheduling import DeviceHistory, Scheduler, configured_scheduler, keeps_past, scheduler_class
 from hflray.target import Target
 from hflray.timeline import EdgeRule
 from hflray.training.aggregate import FloatVector
@@ -114,9 +114,9 @@ class Experiment:
         self.history = DeviceHistory(config.fleet.num_devices, keeps_past(config))
         self._next: tuple[PlannedRound, tuple[object, ...]] | None = None  # with the inputs of the plan
         if self._scheduler_class.auxiliary is None:
-            self._build_scheduler(None)  # a wrong option is an error before anything starts
+            configured_scheduler(config, None)  # a wrong option is an error before anything starts
         elif config.scheduling.options:
-            self._build_scheduler(np.zeros(config.fleet.num_devices, dtype=np.intp))
+            configured_scheduler(config, np.zeros(config.fleet.num_devices, dtype=np.intp))
 
     def __enter__(self) -> Self:
         return self
@@ -305,13 +305,8 @@ class Experiment:
         if self._scheduler is None:
             if self._scheduler_class.auxiliary is not None and self.clusters is None:
                 self.cluster()
-            self._scheduler = self._build_scheduler(self.clusters)
+            self._scheduler = configured_scheduler(self.config, self.clusters)
         return self._scheduler
-
-    def _build_scheduler(self, clusters: NDArray[np.intp] | None) -> Scheduler:
-        section, num_devices = self.config.scheduling, self.config.fleet.num_devices
-        counts = {"num_devices": num_devices, "num_scheduled": section.num_scheduled}
-        return build_scheduler(section.name, **counts, clusters=clusters, **section.options)
 
     def cluster(self) -> NDArray[np.intp]:
         """Run Algorithm 2: train the scheduler's auxiliary model on every device, and run K-means on the weights.

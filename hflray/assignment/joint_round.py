@@ -164,7 +164,7 @@ def tighten(problem: RoundProblem, state: State, enough: float) -> tuple[float, 
 @kernel
 def solve_cold(problem: RoundProblem, state: State) -> None:
     """Solve the joint problem by the search of `kernels.joint`, and then each edge at the resulting price."""
-    count, edges = len(state.assignment), np.flatnonzero(state.solved.size > 0)
+    count, edges = state.solved.size.sum(), np.flatnonzero(state.solved.size > 0)
     offsets, order = np.zeros(len(edges) + 1, dtype=np.intp), np.empty(count, dtype=np.intp)
     snr = np.empty(count)
     for e in range(len(edges)):

@@ -80,8 +80,8 @@ class AllocationConfig(Section):
     )
     coupling: Literal["per_edge", "joint"] = Field(
         "per_edge",
-        description="per_edge: as in the paper; joint: one deadline of all edges; hfel, local_search and d3qn's polish "
-        "minimise the same objective",
+        description="per_edge: as in the paper; joint: one deadline of all edges; hfel, local_search, d3qn's polish "
+        "and joint_cost minimise the same objective",
     )
 
     @model_validator(mode="after")

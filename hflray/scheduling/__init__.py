@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from hflray import registry
 from hflray.arrays import IntArray
@@ -30,6 +30,7 @@ __all__ = [
     "choose_devices_and_edges",
     "cluster_devices",
     "clustering_cost",
+    "configured_scheduler",
     "keeps_past",
     "looks_back",
     "scheduler_class",
@@ -138,3 +139,17 @@ def build_scheduler(name: str, **options: Any) -> Scheduler:
         options.pop("clusters", None)  # a class that knows no clusters need not name them
     scheduler: Scheduler = registry.build("scheduler", name, **options)
     return scheduler
+
+
+def configured_scheduler(config: ExperimentConfig, clusters: ArrayLike | None) -> Scheduler:
+    """Return the scheduler of a configuration; see `build_scheduler`.
+
+    A class that chooses edges, and names a parameter ``coupling``, receives ``allocation.coupling``, so that it can
+    minimise the objective of the round's allocation.
+    """
+    section, made = config.scheduling, scheduler_class(config.scheduling.name)
+    options = dict(section.options)
+    counts = {"num_devices": config.fleet.num_devices, "num_scheduled": section.num_scheduled}
+    if hasattr(made, "schedule_and_assign") and "coupling" in inspect.signature(made).parameters:
+        options.setdefault("coupling", config.allocation.coupling)
+    return build_scheduler(section.name, **counts, clusters=clusters, **options)

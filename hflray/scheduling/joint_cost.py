@@ -2,7 +2,8 @@
 
 IKC draws its devices without regard to what they cost, and an assigner can then only make the best of them. Here the
 same numbers of devices of each cluster are chosen together with their edges by a local search on the round's
-``Σ E_m + λ max T_m`` (`hflray.assignment.choice`). This scheduler is not in the paper.
+``Σ E_m + λ max T_m`` (`hflray.assignment.choice`), or on its optimum with one deadline for all edges
+(`hflray.assignment.joint_choice`). This scheduler is not in the paper.
 
 If the cheapest devices trained in every round, the data of the others would never be learned. `max_wait` therefore
 bounds the number of rounds that a device is passed over: a device that has waited longer goes first, and of several
@@ -17,21 +18,25 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from hflray.allocation import Coupling
 from hflray.arrays import BoolArray, FloatArray, IntArray
 from hflray.assignment.choice import NOWHERE, search_choice
+from hflray.assignment.joint_choice import search_joint_choice
 from hflray.assignment.objective import round_problem
 from hflray.errors import ConfigError
 from hflray.scheduling.base import QuotaScheduler, check_option
 from hflray.scheduling.context import RoundContext
 from hflray.scheduling.ranking import best_edges, nominal_iteration
+from hflray.text import shorten
 
+SEARCHES = {"per_edge": search_choice, "joint": search_joint_choice}  # by `allocation.coupling`
 MOST = 1000  # candidates of a search, whose tables grow with their square
 
 
 class JointCost(QuotaScheduler):
     """Schedules the devices, and assigns them the edges, of the lowest objective of the round.
 
-    The objective is that of the optimal allocation with a deadline per edge, whatever ``allocation`` says.
+    The objective is that of the optimal allocation, also where ``allocation.method`` is a baseline.
 
     Args:
         num_devices: N.
@@ -39,6 +44,8 @@ class JointCost(QuotaScheduler):
         clusters: see `Scheduler`.
         max_wait: number of rounds for which a device may be passed over while its cluster's quota has room for it; 0
             lets the devices of a cluster take turns, and None sets no limit.
+        coupling: ``per_edge`` for a deadline of each edge, ``joint`` for one of all; in an experiment it is
+            ``allocation.coupling`` by default.
     """
 
     auxiliary: ClassVar[Literal["mini", "global"] | None] = "mini"
@@ -50,6 +57,7 @@ class JointCost(QuotaScheduler):
         num_scheduled: int,
         clusters: ArrayLike | Sequence[ArrayLike] | None = None,
         max_wait: int | None = None,
+        coupling: Coupling = "per_edge",
     ) -> None:
         super().__init__(num_devices=num_devices, num_scheduled=num_scheduled, clusters=clusters)
         if num_scheduled > MOST:
@@ -58,6 +66,12 @@ class JointCost(QuotaScheduler):
                 "set scheduling.name: ikc"
             )
         self.max_wait = None if max_wait is None else int(check_option("max_wait", max_wait, 0, whole=True))
+        if not isinstance(coupling, str) or coupling not in SEARCHES:
+            raise ConfigError(
+                f"scheduling.options.coupling: got {shorten(coupling)}; accepted: {', '.join(SEARCHES)}; "
+                "correct it, or remove it for that of allocation.coupling"
+            )
+        self.coupling = coupling
 
     def schedule(self, context: RoundContext) -> IntArray:
         """Return the round's devices, sorted."""
@@ -84,7 +98,9 @@ class JointCost(QuotaScheduler):
             return devices, devices
         problem, _ = round_problem(context.fleet, context.work, devices)
         start = np.where(chosen, best_edges(context), NOWHERE)
-        edge, _ = search_choice(problem, group[devices], stays[devices], start[devices], np.array(context.edges_up))
+        edge, _ = SEARCHES[self.coupling](
+            problem, group[devices], stays[devices], start[devices], np.array(context.edges_up)
+        )
         scheduled = edge != NOWHERE
         return devices[scheduled], edge[scheduled]
 

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import json
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
 import pytest
 
-from hflray.allocation import allocate_round
+from hflray.allocation import Coupling, allocate_round
 from hflray.assignment import build_assigner
 from hflray.cost import Workload, round_cost
 from hflray.errors import ConfigError
 from hflray.fleet import FleetConfig, sample_fleet
-from hflray.scheduling import build_scheduler, choose_devices_and_edges
+from hflray.scheduling import build_scheduler, choose_devices_and_edges, configured_scheduler
 from hflray.scheduling.joint_cost import JointCost
+from tests.conftest import small_config
 from tests.scheduling import toy
 
 WORK = Workload(model_bits=4e6)
 GOOD, BAD = 3e-11, 3e-13
 # Devices 0 to 3 are cluster 0 and devices 4 to 7 cluster 1. Devices 1, 2, 4 and 7 have good links, to one edge each.
 GAIN = [[BAD, BAD], [GOOD, BAD], [BAD, GOOD], [BAD, BAD], [GOOD, BAD], [BAD, BAD], [BAD, BAD], [BAD, GOOD]]
+OWN_COUPLING = "scheduling.options={coupling: per_edge}"
 CLUSTERS = [0, 0, 0, 0, 1, 1, 1, 1]
 
 
@@ -107,8 +110,49 @@ def test_the_objective_is_lower_than_ikcs_with_local_search() -> None:
     assert max(ratios[0]) < 0.8
 
 
-def objective(fleet: Any, devices: np.ndarray, edges: np.ndarray) -> float:
-    return round_cost(fleet, WORK, devices, edges, allocate_round(fleet, WORK, devices, edges)).objective
+def objective(fleet: Any, devices: np.ndarray, edges: np.ndarray, coupling: Coupling = "per_edge") -> float:
+    allocation = allocate_round(fleet, WORK, devices, edges, coupling=coupling)
+    return round_cost(fleet, WORK, devices, edges, allocation).objective
+
+
+@pytest.mark.parametrize("coupling", ["per_edge", "joint"])
+def test_the_choice_is_close_to_the_best_of_the_billed_objective(coupling: Any) -> None:
+    """Of 8 devices in two clusters, two of each on 2 edges: 36 sets of devices, 576 choices."""
+    gaps, other_gaps = [], []
+    other = {"per_edge": "joint", "joint": "per_edge"}[coupling]
+    for seed in range(5):
+        fleet = sample_fleet(FleetConfig(num_devices=8, num_edges=2), np.random.default_rng(seed))
+        best = min(
+            objective(fleet, np.array([*first, *second]), np.array(edges), coupling)
+            for first in combinations(range(4), 2)
+            for second in combinations(range(4, 8), 2)
+            for edges in product(range(2), repeat=4)
+        )
+        for kind, values in ((coupling, gaps), (other, other_gaps)):
+            choice = choose_devices_and_edges(joint(coupling=kind), toy.context(fleet))
+            values.append(objective(fleet, *choice, coupling) / best - 1)
+    assert min(gaps) > -1e-6
+    assert np.median(gaps) < 1e-6
+    assert max(gaps) < 0.05
+    assert sum(gaps) <= sum(other_gaps)
+
+
+def test_an_experiment_chooses_by_the_coupling_that_bills_it() -> None:
+    fleet = sample_fleet(FleetConfig(num_devices=12, num_edges=3), np.random.default_rng(9))
+    billed_j = []
+    for settings in ((), ("allocation.coupling=joint",), ("allocation.coupling=joint", OWN_COUPLING)):
+        scheduler = configured_scheduler(small_config("scheduling.name=joint_cost", *settings), np.arange(12) % 3)
+        devices, edges = choose_devices_and_edges(scheduler, toy.context(fleet))
+        assert edges is not None
+        billed_j.append(objective(fleet, devices, edges, "joint"))
+    assert billed_j[1] < 0.96 * billed_j[0]
+    assert billed_j[2] == billed_j[0]  # an option has precedence
+
+
+@pytest.mark.parametrize("coupling", ["both", None, ["joint"]])
+def test_another_coupling_is_refused(coupling: Any) -> None:
+    with pytest.raises(ConfigError, match=r"options.coupling: got .*; accepted: per_edge, joint; correct it"):
+        joint(coupling=coupling)
 
 
 def test_of_a_large_fleet_only_the_cheapest_are_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
