@@ -5,7 +5,7 @@ seed, partition, assigner and so on. Within a block, contestants are compared on
 
 * A contestant that does not reach the target in a block is the last there; several share the last rank.
 * Against IKC, each block gives a pair of values. Wilcoxon's signed-rank test compares the logarithms of their ratios,
-  with the largest difference where only one of the two reached the target. With fewer than `LEAST_PAIRS` pairs
+  with the largest difference where only one of the two reached the target (`hflray.pairs`). With fewer than 10 pairs
   nothing is tested. The p-values of the contestants are adjusted by Holm's method, for each quantity by itself.
 * A scheduler that assigns (`schedule_and_assign`) gives the same runs with every assigner. Only its runs with local
   search count, so that no run is counted twice.
@@ -14,64 +14,28 @@ seed, partition, assigner and so on. Within a block, contestants are compared on
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import starmap
 
 import numpy as np
 import pandas as pd
-from scipy.stats import rankdata, wilcoxon
+from scipy.stats import rankdata
 
 from hflray import metrics, registry
-from hflray.arrays import FloatArray
 from hflray.errors import ConfigError
+from hflray.pairs import Pairs
 from hflray.report.labels import option, pretty
 from hflray.report.runs import Run, Sweep
 
 REFERENCE = "ikc"
-LEAST_PAIRS = 10
 QUANTITIES = {
     "rounds": metrics.ROUNDS_TO_TARGET,
     "seconds": metrics.DELAY_TO_TARGET_S,
     "joules": metrics.ENERGY_TO_TARGET_J,
     "E + λT": metrics.OBJECTIVE_TO_TARGET,
 }
-FAR = 1e6  # a difference of logarithms that is larger than any between two runs that reached the target
 OWN = ("scheduling.name", "scheduling.options")
 
 Block = tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True)
-class Pairs:
-    """A contestant against the reference in a quantity, over the blocks that both have.
-
-    Attributes:
-        ratios: the contestant's value divided by the reference's, one for each pair; infinite if only the reference
-            reached the target, 0 if only the contestant did, NaN if neither did.
-        p: two-sided p-value of Wilcoxon's test, not adjusted; NaN if there are too few pairs.
-    """
-
-    ratios: FloatArray
-    p: float
-
-    @classmethod
-    def of(cls, own: Sequence[float], other: Sequence[float]) -> Pairs:
-        """Return the comparison of values that are paired in order; a value is infinite without the target."""
-        with np.errstate(invalid="ignore", divide="ignore"):
-            ratios = np.asarray(own, dtype=float) / np.asarray(other, dtype=float)
-            steps = np.clip(np.nan_to_num(np.log(ratios), nan=0.0, posinf=FAR, neginf=-FAR), -FAR, FAR)
-        if len(ratios) < LEAST_PAIRS:
-            return cls(ratios, np.nan)
-        return cls(ratios, float(wilcoxon(steps, zero_method="pratt").pvalue) if steps.any() else 1.0)
-
-    @property
-    def median(self) -> float:
-        """The median ratio; infinite where most pairs are, NaN without pairs in which one reached the target."""
-        ratios = np.sort(self.ratios[~np.isnan(self.ratios)])
-        if not len(ratios):
-            return np.nan
-        low, high = ratios[(len(ratios) - 1) // 2], ratios[len(ratios) // 2]
-        return float(low if low == high else (low + high) / 2)
 
 
 def contestant(run: Run) -> str:
