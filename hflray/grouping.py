@@ -12,7 +12,6 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from hflray import metrics
 from hflray.allocation import allocate_round
 from hflray.config import ExperimentConfig
 from hflray.cost import Workload
@@ -80,5 +79,15 @@ def group_devices(
         edge_iterations=work.edge_iterations if bill.edge_iterations == "Q" else 1,
         max_cpu=bill.cpu == "max",
     )
-    ari = metrics.adjusted_rand_index(clusters, truth)
+    ari = adjusted_rand_index(clusters, truth)
     return Grouping(clusters, {"ari": ari, "delay_s": cost.delay_s, "energy_j": cost.energy_j})
+
+
+def adjusted_rand_index(predicted: NDArray[np.integer], truth: NDArray[np.integer]) -> float:
+    """Return the adjusted Rand index of two clusterings of N devices, with (N,) labels each (paper, equation 28).
+
+    It is 1 for identical clusterings and about 0 for independent ones.
+    """
+    from sklearn.metrics import adjusted_rand_score
+
+    return float(adjusted_rand_score(truth, predicted))

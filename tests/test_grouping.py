@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from hflray import metrics
 from hflray.cost import Workload
 from hflray.data.partition import majority_classes
 from hflray.experiment import Experiment
-from hflray.grouping import group_devices
+from hflray.grouping import adjusted_rand_index, group_devices
 from hflray.models import build_model, init_vector, size_bits
 from hflray.problem import ModelSpec, Problem
 from hflray.seeding import stream
@@ -39,8 +42,25 @@ def test_the_auxiliary_model_is_trained_and_billed(auxiliary: str, shape: tuple[
     assert model == Problem(images, dataset.num_classes, model=ModelSpec("mini" if shape else "paper_cnn"))
     assert images == (shape or dataset.image_shape)
     np.testing.assert_array_equal(vector, init_vector(module, stream(config.seed, name)))
-    assert grouping.bill["ari"] == metrics.adjusted_rand_index(grouping.clusters, truth)
+    assert grouping.bill["ari"] == adjusted_rand_index(grouping.clusters, truth)
     assert len(np.unique(grouping.clusters)) == config.scheduling.num_clusters
     larger = group_devices(config, scenario, Workload.of(config, 2e6), auxiliary, train_each)
     assert (larger.bill["delay_s"] > grouping.bill["delay_s"]) == (shape is None)  # the mini model has its own z
     assert size_bits(module) > 0
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=3, max_size=14))
+def test_ari_is_equation_28(labels):
+    predicted, truth = map(np.array, zip(*labels, strict=True))
+    s = np.zeros((2, 2))  # σ counts pairs that are apart (0) or together (1) in the prediction and in the truth
+    for i, j in itertools.combinations(range(len(labels)), 2):
+        s[int(predicted[i] == predicted[j]), int(truth[i] == truth[j])] += 1
+    # σ_11 counts pairs together in both, σ_00 apart in both. The formula is symmetric in the other two.
+    below = (s[0, 0] + s[0, 1]) * (s[0, 1] + s[1, 1]) + (s[0, 0] + s[1, 0]) * (s[1, 0] + s[1, 1])
+    expected = 1.0 if below == 0 else 2 * (s[0, 0] * s[1, 1] - s[0, 1] * s[1, 0]) / below
+    assert adjusted_rand_index(predicted, truth) == pytest.approx(expected, abs=1e-12)
+
+
+def test_ari_ignores_the_numbering():
+    assert adjusted_rand_index(np.array([2, 2, 0, 1]), np.array([0, 0, 1, 2])) == 1.0

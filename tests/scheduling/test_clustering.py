@@ -14,7 +14,7 @@ from hflray.cost import compute_delay_s, compute_energy_j, rate_bps
 from hflray.data.datasets import CIFAR_RANGE, FASHION_RANGE
 from hflray.errors import ConfigError, DivergedError
 from hflray.fleet import FleetConfig, sample_fleet
-from hflray.metrics import adjusted_rand_index
+from hflray.grouping import adjusted_rand_index
 from hflray.models import build_model, size_bits
 from hflray.scheduling import cluster_devices, clustering_cost
 from hflray.scheduling.clustering import _coordinates
