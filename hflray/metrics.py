@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Logged = Literal["round", "clock", "world", "battery", "poll", "kind", "end", "fleet", "learning", "reference"]
+Logged = Literal["round", "clock", "world", "battery", "poll", "kind", "end", "fleet", "learning", "reference", "agent"]
 Table = Literal["training", "clustering", "assignment", "learning"]
 
 
@@ -32,12 +32,11 @@ class Metric:
         label: words that describe the number, for an axis.
         unit: unit of the logged number; ``1`` if it has none.
         meaning: what the number is and how it is computed, with the paper's symbols, as the glossary prints it.
-        logged: when the number is logged: ``round``, with each round; ``clock``, with each round if a setting of
-            ``clock`` or ``world`` is on; ``world``, with each round if a setting of ``world`` is on; ``battery``, with
-            each round if devices have batteries; ``poll``, with each round of a scheduler that polls; ``kind``, with
-            each round for another kind of data than classes; ``end``, at the end of a run; ``fleet``, with each fleet
-            of an assignment study; ``learning``, with each point of an assigner's learning curve; ``reference``, with
-            such a point for each reference assigner (`assigner_ratio`).
+        logged: when the number is logged: with each ``round``; with each round if a setting of ``clock`` or ``world``
+            is on (``clock``) or one of ``world`` (``world``), if devices have batteries (``battery``), of a scheduler
+            that polls (``poll``), or of other data than classes (``kind``); at the ``end`` of a run; with each
+            ``fleet`` of an assignment study; with each point of an assigner's ``learning``, once or for each
+            ``reference`` (`assigner_ratio`); with each point of an ``agent`` that learns to schedule (`agent_metric`).
         shown: unit in which the number is shown; empty if no unit is written.
         scale: factor from the logged number to the shown number.
         format: format of the shown number.
@@ -102,6 +101,14 @@ def _metric(name: str, label: str, unit: str, logged: Logged, **display: Any) ->
 def assigner_ratio(reference: str) -> str:
     """Return the name of the mean objective divided by that of `reference`, such as ``teacher`` or ``lower_bound``."""
     return f"assigner/ratio/{reference}"
+
+
+RIVALS = ("energy_aware", "ikc", "fedavg", "best_channel")
+
+
+def agent_metric(quantity: str, player: str = "") -> str:
+    """Return the name of a quantity on held-out fleets: of a scheduler of `RIVALS`, or else of the agent."""
+    return f"agent/{player or 'held_out'}/{quantity}"
 
 
 _PERCENT: dict[str, Any] = {"shown": "%", "scale": 100.0, "format": "{:.1f}"}
@@ -367,6 +374,26 @@ for _reference, _short in (("hfel-300", "/HFEL-300"), ("local_search", "/search"
         table="learning", format="{:.3f}", short=_short,
     )  # fmt: skip
 
+# The training of a learned scheduler logs these metrics; their step is the number of rounds played so far.
+AGENT_RETURN = _metric("agent/return", "Return of an episode", "1", "agent", **_LEARNING, short="return", curve=True,
+    heading="return", meaning="mean return of the last 100 training episodes, exploration included")  # fmt: skip
+AGENT_LOSS = _metric("agent/loss", "Loss", "1", "agent", meaning="PPO's loss of the last update", table="learning")
+_PLAYED = {  # label, unit and meaning; the last two compare the agent with another scheduler
+    "return": ("return", "1", "mean sum of rewards of an episode"),
+    "reached": ("share that reaches the target", "1", "share of the episodes that reach the target"),
+    "joules": ("joules to the target", "J", "mean energy of the episodes that reach the target"),
+    "seconds": ("seconds to the target", "s", "mean simulated delay of the episodes that reach the target"),
+    "rounds": ("rounds to the target", "1", "mean rounds of the episodes that reach the target"),
+    "ratio": ("joules over those", "1", "median over fleets of the agent's joules to the target over those"),
+    "p": ("p-value", "1", "p-value of Wilcoxon's test, not adjusted, of the agent's joules against those")}  # fmt: skip
+for _player in ("", *RIVALS):
+    for _quantity, (_label, _unit, _words) in list(_PLAYED.items())[: 7 if _player else 5]:
+        _metric(
+            agent_metric(_quantity, _player), f"{_label} of {_player or 'the agent'}", _unit, "agent", format="{:.3g}",
+            meaning=f"{_words} of {_player or 'the greedy policy'}, on the held-out fleets", table="learning",
+            heading="" if _player else _label, short=f"J/{_player}" if _quantity == "ratio" else "",
+        )  # fmt: skip
+
 # Every edge m logs these metrics, see `edge_metric`. They are rows of the glossary only, because M is a setting.
 PER_EDGE = (
     Metric("edge/<m>/delay_s", "Delay of edge m", "s", "round", "T_m of edge m, from 0 to M − 1, with its cloud hop"),
@@ -429,6 +456,7 @@ WITH_A_POLL = _names("poll")
 WITH_BATTERIES = _names("battery")
 MAIN = (ACCURACY, *_names("kind"))  # a run logs one of these
 LEARNING = _names("learning")
+OF_AGENTS = _names("agent")
 AT_THE_END = _names("end")
 CHARGE_QUANTILES = {CHARGE_LEAST_J: "0", CHARGE_LOW_J: "0.1", CHARGE_MEDIAN_J: "0.5", CHARGE_HIGH_J: "0.9"}
 
@@ -461,13 +489,3 @@ def jain_index(counts: NDArray[np.integer]) -> float:
     x = counts.astype(np.float64)
     squares = float((x * x).sum())
     return float(x.sum() ** 2 / (len(x) * squares)) if squares else 0.0
-
-
-def adjusted_rand_index(predicted: NDArray[np.integer], truth: NDArray[np.integer]) -> float:
-    """Return the adjusted Rand index of two clusterings of N devices, with (N,) labels each (paper, equation 28).
-
-    It is 1 for identical clusterings and about 0 for independent ones.
-    """
-    from sklearn.metrics import adjusted_rand_score
-
-    return float(adjusted_rand_score(truth, predicted))

@@ -54,6 +54,7 @@ WITHIN_A_ROW = {
     *((unit, "references") for unit in ("registry", "terminal")),
     *(("references", unit) for unit in ("checksum", "text")),
     ("registry", "text"),
+    ("pairs", "arrays"),
     ("seal", "checksum"),
     ("terminal", "files"),
 }

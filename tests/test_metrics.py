@@ -47,6 +47,12 @@ def test_the_names_of_the_metrics_stay():
         ),
         *("assigner/steps_per_s", "wall/learn_s"),
     }
+    players = ("held_out", "energy_aware", "ikc", "fedavg", "best_channel")
+    assert set(metrics.OF_AGENTS) == {
+        *("agent/return", "agent/loss"),
+        *(f"agent/{who}/{of}" for who in players for of in ("return", "reached", "joules", "seconds", "rounds")),
+        *(f"agent/{who}/{of}" for who in players[1:] for of in ("ratio", "p")),
+    }
     assert metrics.assigner_ratio("hfel-300") == "assigner/ratio/hfel-300"
     constants = {value for name, value in vars(metrics).items() if name.isupper() and isinstance(value, str)}
     assert metrics.MAIN == ("accuracy", "r2", "token_accuracy")
@@ -55,7 +61,8 @@ def test_the_names_of_the_metrics_stay():
         metrics.WITH_A_POLL,
         *(metrics.AT_THE_END, metrics.LEARNING),
     )
-    assert constants == {*itertools.chain(*every), metrics.ASSIGNMENT_GAP}
+    agents = {metrics.AGENT_RETURN, metrics.AGENT_LOSS}
+    assert constants == {*itertools.chain(*every), metrics.ASSIGNMENT_GAP, *agents}
     assert metrics.edge_metric(3, "delay_s") == "edge/3/delay_s"
 
 
@@ -103,7 +110,7 @@ def test_a_literal_of_a_name_is_detected(source, expected):
 def test_every_constant_is_the_name_of_its_row():
     constants = {value for name, value in vars(metrics).items() if name.isupper() and isinstance(value, str)}
     ratios = {metrics.assigner_ratio(name) for name in ("hfel-300", "local_search", "lower_bound")}
-    assert set(metrics.METRICS) == constants | ratios
+    assert set(metrics.METRICS) == constants | ratios | set(metrics.OF_AGENTS)
     assert all(metrics.describe(name).name == name for name in constants)
 
 
@@ -138,23 +145,6 @@ def test_class_balance_is_a_share_and_scale_free(counts, c):
     assert str(value) != "-0.0"
 
 
-@settings(deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=3, max_size=14))
-def test_ari_is_equation_28(labels):
-    predicted, truth = map(np.array, zip(*labels, strict=True))
-    s = np.zeros((2, 2))  # σ counts pairs that are apart (0) or together (1) in the prediction and in the truth
-    for i, j in itertools.combinations(range(len(labels)), 2):
-        s[int(predicted[i] == predicted[j]), int(truth[i] == truth[j])] += 1
-    # σ_11 counts pairs together in both, σ_00 apart in both. The formula is symmetric in the other two.
-    below = (s[0, 0] + s[0, 1]) * (s[0, 1] + s[1, 1]) + (s[0, 0] + s[1, 0]) * (s[1, 0] + s[1, 1])
-    expected = 1.0 if below == 0 else 2 * (s[0, 0] * s[1, 1] - s[0, 1] * s[1, 0]) / below
-    assert metrics.adjusted_rand_index(predicted, truth) == pytest.approx(expected, abs=1e-12)
-
-
-def test_ari_ignores_the_numbering():
-    assert metrics.adjusted_rand_index(np.array([2, 2, 0, 1]), np.array([0, 0, 1, 2])) == 1.0
-
-
 def test_a_report_shows_these_bars_and_curves_in_this_order():
     def names(rows):
         return [row.name for row in rows]
@@ -170,7 +160,7 @@ def test_a_report_shows_these_bars_and_curves_in_this_order():
     assert set(names(metrics.curves())) == {
         *("accuracy", "r2", "token_accuracy", "test_loss", "round/objective", "schedule/class_balance"),
         *("round/discarded", "round/wasted_j", "battery/median_j"),
-        *("assigner/return", "assigner/greedy_return", "assigner/loss"),
+        *("assigner/return", "assigner/greedy_return", "assigner/loss", "agent/return"),
     }
 
 

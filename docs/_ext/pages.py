@@ -30,6 +30,7 @@ LOGGED = {
     "fleet": "Logged with each fleet of an assignment study",
     "learning": "Logged with each point of a learning curve of the task `train_assigner`",
     "reference": "Logged with each such point, for each reference assigner",
+    "agent": "Logged with each point of a learning curve of the task `train_scheduler`",
 }
 KINDS = {
     "scheduler": "schedulers (`scheduling.name`)",

@@ -88,7 +88,7 @@ class D3QN:
         problem, scheduled = round_problem(fleet, work, devices)
         rows = rows_of(self.spec.features, fleet, problem, scheduled)
         begin = time.perf_counter()
-        with torch.inference_mode(), _one_thread():
+        with torch.inference_mode(), one_thread():
             q = self.network(torch.from_numpy(rows)[None])[0]
         assignment = np.asarray(q.argmax(dim=-1).numpy(), dtype=np.intp)
         if not bool(torch.isfinite(q).all()):
@@ -135,7 +135,7 @@ class D3QN:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """Run torch in one thread: small layers gain nothing from a second one, and their bits stay the same."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)

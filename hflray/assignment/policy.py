@@ -20,7 +20,7 @@ import json
 import os
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -57,12 +57,21 @@ def policy_path(policy: str | Path) -> Path:
     return path
 
 
-def save_policy(path: str | Path, network: QNetwork, card: dict[str, Any]) -> None:
+class PolicyNetwork(Protocol):
+    """A network that `save_policy` writes: its ``spec.to_dict()`` says how to build it."""
+
+    spec: Any
+
+    def state_dict(self) -> Any:
+        """Return the tensors by name."""
+
+
+def save_policy(path: str | Path, network: PolicyNetwork, card: dict[str, Any]) -> None:
     """Write a policy: the network's tensors, its specification, the card and a checksum, in one safetensors file.
 
     Args:
         path: path of the file, whose folder is made.
-        network: a network of `hflray.assignment.network`.
+        network: a network of `hflray.assignment.network`, or of `hflray.scheduling.network`.
         card: values that JSON can hold: ``trained_on`` with ``num_scheduled`` and ``num_edges`` as [low, high], and any
             further information for the reader.
     """
@@ -91,18 +100,7 @@ def load_policy(path: str | Path) -> tuple[QNetwork, dict[str, Any]]:
 def _load(file: Path, modified_ns: int, size: int) -> tuple[QNetwork, dict[str, Any]]:
     """Read the policy of this path, modification time and size; these are the cache's key."""
     fix = f"get the file again, or train one: {TRAIN}"
-    try:
-        with safe_open(file, framework="pt") as reader:
-            header = reader.metadata() or {}
-            tensors = {name: reader.get_tensor(name) for name in reader.keys()}  # noqa: SIM118 (it is not a mapping)
-    except (SafetensorError, OSError) as error:
-        raise ConfigError(f"assignment.policy: {file} cannot be read ({error}); {fix}") from None
-    if "hflray_policy" not in header:
-        raise ConfigError(f"assignment.policy: {file} is not a policy of hflray; {fix}")
-    head = header["hflray_policy"]
-    if _digest(head, tensors) != header.get("sha256"):
-        raise ConfigError(f"assignment.policy: {file} has been changed or damaged (its checksum differs); {fix}")
-    saved = json.loads(head)
+    saved, tensors = read_policy(file, "assignment.policy", fix)
     try:
         network = build_network(NetworkSpec(**saved["spec"]))
         network.load_state_dict(tensors)
@@ -110,6 +108,35 @@ def _load(file: Path, modified_ns: int, size: int) -> tuple[QNetwork, dict[str, 
         first = str(error).splitlines()[0]
         raise ConfigError(f"assignment.policy: {file} is of another version of hflray ({first}); {fix}") from None
     return network.eval().requires_grad_(False), saved["card"]
+
+
+def read_policy(path: str | Path, setting: str, fix: str) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Return the ``spec`` and the ``card`` in a policy's header, and its tensors.
+
+    Args:
+        path: path of the file.
+        setting: dotted key of the setting that names it, for messages.
+        fix: what to do about a file that is not whole, for messages.
+
+    Raises:
+        ConfigError: the file is missing, damaged, changed since it was written, or not a policy.
+    """
+    file = Path(path)
+    if not os.path.isfile(file):
+        raise ConfigError(f"{setting}: {file} does not exist; {fix}")
+    try:
+        with safe_open(file, framework="pt") as reader:
+            header = reader.metadata() or {}
+            tensors = {name: reader.get_tensor(name) for name in reader.keys()}  # noqa: SIM118 (it is not a mapping)
+    except (SafetensorError, OSError) as error:
+        raise ConfigError(f"{setting}: {file} cannot be read ({error}); {fix}") from None
+    if "hflray_policy" not in header:
+        raise ConfigError(f"{setting}: {file} is not a policy of hflray; {fix}")
+    head = header["hflray_policy"]
+    if _digest(head, tensors) != header.get("sha256"):
+        raise ConfigError(f"{setting}: {file} has been changed or damaged (its checksum differs); {fix}")
+    saved: dict[str, Any] = json.loads(head)
+    return saved, tensors
 
 
 def _digest(head: str, tensors: dict[str, torch.Tensor]) -> str:

@@ -3,8 +3,8 @@
 The defaults are those of the paper's Table I, or of ``docs/design.md, "Decisions"`` where the paper is silent. An
 unknown key is an error, whose message names the most similar key.
 
-* ``system.py``, ``decisions.py``, ``clock.py``, ``world.py``, ``training.py`` and ``learning.py`` hold the sections,
-  and ``experiment.py`` the whole;
+* ``system.py``, ``decisions.py``, ``clock.py``, ``world.py``, ``training.py``, ``learning.py`` and ``agent.py`` hold
+  the sections, and ``experiment.py`` the whole;
 * ``files.py`` reads and writes YAML;
 * ``changes.py`` compares a configuration with that of a saved state;
 * ``explanations.py`` turns pydantic's errors into messages;
@@ -13,6 +13,7 @@ unknown key is an error, whose message names the most similar key.
 
 from __future__ import annotations
 
+from hflray.config.agent import AgentConfig
 from hflray.config.base import IntRange, Named, Range, Section
 from hflray.config.changes import changed_settings
 from hflray.config.clock import ClockConfig, EdgeClockConfig
@@ -30,6 +31,7 @@ from hflray.config.world import AvailabilityConfig, BatteryConfig, EdgeFailureCo
 __all__ = [
     "BITS_PER_KB",
     "MUTABLE",
+    "AgentConfig",
     "AllocationConfig",
     "AssignmentConfig",
     "AvailabilityConfig",

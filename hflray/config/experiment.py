@@ -7,6 +7,7 @@ from typing import Annotated, Self
 from pydantic import Field, field_validator, model_validator
 
 from hflray import metrics, references
+from hflray.config.agent import AgentConfig
 from hflray.config.base import Named, Section
 from hflray.config.clock import ClockConfig
 from hflray.config.decisions import AllocationConfig, AssignmentConfig, SchedulingConfig
@@ -102,6 +103,7 @@ class ExperimentConfig(Section):
     clock: ClockConfig = ClockConfig()
     world: WorldConfig = WorldConfig()
     learning: LearningConfig = LearningConfig()
+    agent: AgentConfig = AgentConfig()
     training: TrainingConfig = TrainingConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     tracking: TrackingConfig = TrackingConfig()

@@ -36,7 +36,8 @@ UNITS = {
     "target_update_steps": "steps", "td": "1", "threads": "threads", "train_batch": "transitions",
     "training_intensity": "1", "transfers": "tries", "uniform": "of the setting", "update_every": "steps",
     "value": "of the metric",
-    "width": "1",
+    "width": "1", "agent.env_steps": "rounds", "agent.evaluate_every": "rounds", "agent.train_batch": "rounds",
+    "clip": "1", "entropy": "1", "epochs": "1", "gae_lambda": "1", "minibatch": "rounds",
     "initial": "1", "rate_per_s": "1/s", "sigma": "1",
 }  # fmt: skip
 

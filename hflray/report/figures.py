@@ -213,6 +213,11 @@ def learning(sweep: Sweep) -> Figure:
     return curves(sweep, metrics.ASSIGNER_RETURN)
 
 
+def agent(sweep: Sweep) -> Figure:
+    """Draw the return of an episode while a scheduler learns."""
+    return curves(sweep, metrics.AGENT_RETURN)
+
+
 def ranks(sweep: Sweep) -> Figure:
     """Draw the mean rank of each scheduler by what it needs to the target accuracy; a shorter bar is better."""
     by_contestant = blocks(sweep.runs)
@@ -242,6 +247,7 @@ FIGURES: dict[str, Draw] = {
     "clustering": clustering_bars,
     "assignment": assignment_bars,
     "learning": learning,
+    "agent": agent,
 }
 
 

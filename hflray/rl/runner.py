@@ -6,7 +6,7 @@ environment for every reward.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -28,8 +28,14 @@ class ConfiguredEnv(DeviceAssignmentEnv):
         super().__init__(**context)
 
 
-class WholeEpisodeRunner(SingleAgentEnvRunner):  # type: ignore[misc]
-    """An environment runner that samples whole episodes, with random generators of its own that can be saved."""
+class SeededRunner(SingleAgentEnvRunner):  # type: ignore[misc]
+    """An environment runner with random generators of its own, which can be saved.
+
+    Attributes:
+        streams: the first part of the names of its random streams.
+    """
+
+    streams: ClassVar[str]
 
     def make_env(self) -> None:
         """Make the environments and seed each of them once.
@@ -37,11 +43,11 @@ class WholeEpisodeRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         RLlib would seed them again at every sample, and so draw the same fleets for ever.
         """
         super().make_env()
-        self.raw: list[DeviceAssignmentEnv] = [env.unwrapped for env in self.env.unwrapped.envs]
+        self.raw: list[Any] = [env.unwrapped for env in self.env.unwrapped.envs]
         seed, worker = self.config.seed or 0, int(self.worker_index or 0)
         for number, env in enumerate(self.raw):
-            env.np_random = stream(seed, "assigner/episodes", worker, number)
-        self.rng = stream(seed, "assigner/exploration", worker)
+            env.np_random = stream(seed, f"{self.streams}/episodes", worker, number)
+        self.rng = stream(seed, f"{self.streams}/exploration", worker)
 
     def generators(self) -> list[dict[str, Any]]:
         """Return the state of every generator, JSON-ready."""
@@ -51,6 +57,12 @@ class WholeEpisodeRunner(SingleAgentEnvRunner):  # type: ignore[misc]
         """Restore the states that `generators` returned."""
         for rng, state in zip((self.rng, *(env.np_random for env in self.raw)), states, strict=True):
             rng.bit_generator.state = state
+
+
+class WholeEpisodeRunner(SeededRunner):
+    """A runner that samples whole episodes of the assigner, with one pass of the network for each."""
+
+    streams: ClassVar[str] = "assigner"
 
     def _sample(
         self,

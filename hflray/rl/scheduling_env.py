@@ -5,28 +5,19 @@ are scheduled, the assigner names their edges, and the allocation and the bill a
 Nothing is trained: the accuracy is that of a learning curve (`hflray.rl.surrogate`). An episode ends when the curve
 reaches `target`, and is cut off after `max_rounds` rounds.
 
-An observation is ``Box((N · (6 + C),), float32)``, the rows of the devices one after the other. A row holds what a
-`RoundContext` says of a device, each number about 0 to 1 or around 0:
+An observation is ``Box((N · (6 + C),), float32)``: the rows of `hflray.scheduling.rows`, one device after the other.
 
-| column | meaning |
-|---|---|
-| 0 | ln of its seconds in an edge iteration known in advance, less the mean over the devices, / 3 |
-| 1 | ln of its joules in it, less the mean, / 3 |
-| 2 | its samples / the fleet's mean, less 1 |
-| 3 | rounds in which it took part / rounds so far; 0 in the first round |
-| 4 | rounds since it took part last (since the start, if it never did) / 10, at most 1 |
-| 5 | accuracy of the curve / target |
-| 6… | its samples of each class / all its samples |
-
-An action is ``Box(-1, 1, (N,), float32)``: the scores; of equal ones the lower index goes first. There are two rewards:
+An action is ``Box(-1, 1, (N,), float32)``: the scores; of equal ones the lower index goes first. The rewards:
 
 * ``cost``: minus the round's objective ``E + λT``, in units of the mean objective of random rounds of this fleet.
+* ``energy``: minus the round's energy, in units of a random round's. The return is minus the joules to the target.
 * ``accuracy_per_joule``: the points of accuracy that the round gained, per joule in units of a random round's energy.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import gymnasium as gym
 import numpy as np
@@ -34,19 +25,33 @@ from numpy.typing import NDArray
 
 from hflray import metrics
 from hflray.allocation import allocate_round
-from hflray.arrays import IntArray
+from hflray.arrays import FloatArray, IntArray
 from hflray.assignment import build_assigner
 from hflray.cost import RoundCost, Workload, round_cost
 from hflray.errors import ConfigError
 from hflray.fleet import FleetConfig, sample_fleet
 from hflray.rl.surrogate import DIGITS, Curve, Progress
 from hflray.scheduling import DeviceHistory, RoundContext
-from hflray.scheduling.ranking import nominal_iteration
+from hflray.scheduling.rows import OWN, device_rows
 
 ENV_ID = "hflray/Scheduling-v0"
-Reward = Literal["cost", "accuracy_per_joule"]
-REWARDS: tuple[Reward, ...] = ("cost", "accuracy_per_joule")
+Reward = Literal["cost", "energy", "accuracy_per_joule"]
+REWARDS: tuple[Reward, ...] = get_args(Reward)
 RANDOM_ROUNDS = 4  # rounds of random devices whose mean cost is the unit of an episode's rewards
+
+
+@dataclass(frozen=True, eq=False)
+class PlayedRound:
+    """What a scheduler may observe of a round here, by the names of `hflray.record.RoundRecord`."""
+
+    devices: IntArray
+    assignment: IntArray
+    cost: RoundCost
+    edge_iterations: int
+
+    def spent_j(self) -> FloatArray:
+        """Return what each scheduled device has spent on computing and sending, (H,), J."""
+        return self.edge_iterations * (self.cost.compute_energy_j + self.cost.upload_energy_j)
 
 
 class SchedulingEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
@@ -57,13 +62,15 @@ class SchedulingEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
         majority_fraction: share of a device's samples that are of its majority class.
         work: model size, iterations and λ; None: a model of 448 KB, L = Q = 2 and λ = 1.
         assigner: name of an assigner that needs no policy.
-        reward: ``cost`` or ``accuracy_per_joule``.
+        reward: ``cost``, ``energy`` or ``accuracy_per_joule``.
         target: accuracy at which an episode ends.
         max_rounds: number of rounds after which it is cut off.
         curve: the learning curve.
         seed_once: use the seed of the first `reset` and ignore later ones; see `hflray.rl.env`.
+        fleet: the law of the fleets; None: Table I with N devices and M edges, which it otherwise replaces.
 
-    Each ``info`` has ``accuracy``; that of `step` also has ``objective``, ``energy_j`` and ``delay_s`` of the round.
+    Each ``info`` has ``accuracy``; that of `step` also has ``objective``, ``energy_j`` and ``delay_s`` of the round,
+    which `played` holds for a scheduler that observes rounds.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012  # Gymnasium declares it as a plain dict too
@@ -82,17 +89,19 @@ class SchedulingEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
         max_rounds: int = 60,
         curve: Curve = DIGITS,
         seed_once: bool = False,
+        fleet: FleetConfig | None = None,
     ) -> None:
         if reward not in REWARDS:
             raise ConfigError(f"reward: got '{reward}'; accepted: {', '.join(REWARDS)}")
+        self.fleet_config = fleet or FleetConfig(num_devices=num_devices, num_edges=num_edges)
+        num_devices = self.fleet_config.num_devices
         if not 1 <= num_scheduled <= num_devices:
             raise ConfigError(f"num_scheduled: got {num_scheduled}; accepted: 1 to num_devices = {num_devices}")
-        self.fleet_config = FleetConfig(num_devices=num_devices, num_edges=num_edges)
         self.num_scheduled, self.num_classes = num_scheduled, num_classes
         self.majority_fraction, self.target, self.max_rounds = majority_fraction, target, max_rounds
         self.work = work or Workload(model_bits=448 * 8192, local_iterations=2, edge_iterations=2)
         self.assigner, self.reward, self.curve = build_assigner(assigner), reward, curve
-        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (num_devices * (6 + num_classes),), np.float32)
+        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (num_devices * (OWN + num_classes),), np.float32)
         self.action_space = gym.spaces.Box(-1.0, 1.0, (num_devices,), np.float32)
         self._seed_once, self._seeded = seed_once, False
 
@@ -102,18 +111,23 @@ class SchedulingEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
         """Begin an episode with another fleet."""
         super().reset(seed=None if self._seed_once and self._seeded else seed)
         self._seeded = self._seeded or seed is not None
-        rng, count = self.np_random, self.fleet_config.num_devices
+        self.begin(self.np_random)
+        return self.observation(), {metrics.ACCURACY: 0.0}
+
+    def begin(self, rng: np.random.Generator) -> None:
+        """Begin an episode; its fleet and later draws come from `rng`, which becomes the environment's generator."""
+        self.np_random, count = rng, self.fleet_config.num_devices
         self.fleet = sample_fleet(self.fleet_config, rng)
         mix = np.full((count, self.num_classes), (1 - self.majority_fraction) / max(1, self.num_classes - 1))
         mix[np.arange(count), rng.permutation(np.arange(count) % self.num_classes)] = self.majority_fraction
         self.class_counts = rng.multinomial(self.fleet.samples.astype(int), mix / mix.sum(axis=1, keepdims=True))
         self.round, self.clock_s, self.accuracy = 0, 0.0, 0.0
         self.history, self.progress = DeviceHistory(count), Progress.start(count)
+        self.played: PlayedRound | None = None
         draws = [np.sort(rng.choice(count, self.num_scheduled, replace=False)) for _ in range(RANDOM_ROUNDS)]
         costs = [self._bill(devices)[1] for devices in draws]
         self._unit_objective = float(np.mean([cost.objective for cost in costs]))
         self._unit_j = float(np.mean([cost.energy_j for cost in costs]))
-        return self._observation(), {metrics.ACCURACY: 0.0}
 
     def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Schedule the H devices of the highest scores for a round."""
@@ -122,15 +136,18 @@ class SchedulingEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
         self.round, self.clock_s = self.round + 1, self.clock_s + cost.delay_s
         delay_s = cost.iteration_delay_s
         self.history = self.history.after(self.round, devices, edges, delay_s, {})
+        self.played = PlayedRound(devices, edges, cost, self.work.edge_iterations)
         before, self.progress = self.accuracy, self.progress.after(devices, self.class_counts)
         self.accuracy = self.curve.accuracy(self.progress)
         reward = -cost.objective / self._unit_objective
         if self.reward == "accuracy_per_joule":
             reward = 100.0 * (self.accuracy - before) / (cost.energy_j / self._unit_j)
+        elif self.reward == "energy":
+            reward = -cost.energy_j / self._unit_j
         info = {metrics.ACCURACY: self.accuracy, "objective": cost.objective}
         info |= {"energy_j": cost.energy_j, "delay_s": cost.delay_s}
         ended = self.accuracy >= self.target
-        return self._observation(), float(reward), ended, not ended and self.round >= self.max_rounds, info
+        return self.observation(), float(reward), ended, not ended and self.round >= self.max_rounds, info
 
     def context(self) -> RoundContext:
         """Return what a scheduler would see of the next round, so that one can play in the agent's place."""
@@ -161,18 +178,9 @@ class SchedulingEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
         allocation = allocate_round(self.fleet, self.work, devices, edges)
         return edges, round_cost(self.fleet, self.work, devices, edges, allocation)
 
-    def _observation(self) -> NDArray[np.float32]:
-        delay_s, energy_j = nominal_iteration(self.context(), self.num_scheduled)
-        samples, count = self.fleet.samples, self.fleet_config.num_devices
-        rows = np.empty((count, 6 + self.num_classes), dtype=np.float32)
-        for column, values in enumerate((np.log(delay_s), np.log(energy_j))):
-            rows[:, column] = (values - values.mean()) / 3.0
-        rows[:, 2] = samples / samples.mean() - 1.0
-        rows[:, 3] = self.history.participation / max(1, self.round)
-        rows[:, 4] = np.minimum(1.0, (self.round - self.history.last_round) / 10.0)
-        rows[:, 5] = self.accuracy / self.target
-        rows[:, 6:] = self.class_counts / samples[:, None]
-        return rows.ravel()
+    def observation(self) -> NDArray[np.float32]:
+        """Return the rows of all devices, (N · (6 + C),)."""
+        return device_rows(self.context(), self.num_scheduled, self.accuracy / self.target).ravel()
 
 
 def register() -> None:

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import logging
-import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
-
-import ray
-import torch
+from typing import Any, ClassVar
 
 from hflray import metrics
 from hflray.assignment.policy import save_policy
-from hflray.checksum import checked, stamped
 from hflray.config import ExperimentConfig, LearningConfig
-from hflray.errors import ConfigError, DamagedError, DivergedError
-from hflray.files import replacing_folder, write
-from hflray.rl.algorithm import algorithm_config, checked_state
+from hflray.rl.algorithm import algorithm_config
 from hflray.rl.card import model_card
 from hflray.rl.evaluation import Evaluation, Quality
-from hflray.rl.files import PROGRESS, RLLIB
 from hflray.rl.fleets import FleetSpec, held_out, network_spec, reporting
 from hflray.rl.pool import FleetPool, prepare
-from hflray.training.start import start_local_ray
+from hflray.rl.resumable import ResumableTraining
 
-OBJECT_STORE_BYTES = 100 * 2**20
 Report = Callable[[str, int, int], None]  # (name of the set of fleets, number solved, number of all)
 
 
@@ -66,7 +54,7 @@ class Point:
         }
 
 
-class AssignerTraining:
+class AssignerTraining(ResumableTraining):
     """A training run, which solves the missing fleets, builds the algorithm and trains from evaluation to evaluation.
 
     The run is a context manager; `close` stops the algorithm.
@@ -80,6 +68,8 @@ class AssignerTraining:
     Raises:
         ConfigError: the cache holds other fleets, or the teacher or one of its options is unknown.
     """
+
+    section: ClassVar[str] = "learning"
 
     def __init__(self, config: ExperimentConfig, report: Report | None = None, workers: int | None = None) -> None:
         self.config, learning = config, config.learning
@@ -99,24 +89,8 @@ class AssignerTraining:
         self.pool = solved_pool(spec, learning.fleets, "training fleets")
         self.evaluate = evaluation(held_out(spec), "held-out fleets", "-held-out")
         self.evaluate_finished = evaluation(reporting(spec), "fleets to report on", "-reporting")
-        self._threads = torch.get_num_threads()
-        torch.set_num_threads(1)  # two threads are slower as soon as another process runs
-        quiet_ray()
-        ensure_ray()
+        super().__init__()
         self.algorithm = algorithm_config(config, self.pool).build_algo()
-        self.env_steps, self.episodes, self.learn_s = 0, 0, 0.0
-        self.points: list[dict[str, float]] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Stop the algorithm."""
-        self.algorithm.stop()
-        torch.set_num_threads(self._threads)
 
     @property
     def finished(self) -> bool:
@@ -140,71 +114,22 @@ class AssignerTraining:
             DivergedError: the loss or a Q-value is not finite.
         """
         every = self.config.learning.evaluate_every
-        goal, steps, begun, result = (self.env_steps // every + 1) * every, self.env_steps, self.learn_s, None
-        while result is None or (self.env_steps < goal and not self.finished):
-            begin = time.perf_counter()
-            result = self.algorithm.train()
-            self.learn_s += time.perf_counter() - begin
-            sampled = result["env_runners"]
-            self.env_steps = int(sampled["num_env_steps_sampled_lifetime"])
-            self.episodes = int(sampled["num_episodes_lifetime"])
-        learned = result.get("learners", {}).get("default_policy", {})
-        loss = float(learned.get("total_loss", 0.0))  # RLlib reports no loss before the first update
-        if not math.isfinite(loss):
-            raise DivergedError(
-                f"learning: the loss is {loss} after {self.env_steps} steps; lower learning.learning_rate"
-            )
+        steps, begun = self.env_steps, self.learn_s
+        result, loss = self.train_until((self.env_steps // every + 1) * every)
         quality = self.evaluate(self.algorithm.network())
         rate = (self.env_steps - steps) / (self.learn_s - begun)
-        mean = float(sampled["episode_return_mean"])
+        mean = float(result["env_runners"]["episode_return_mean"])
         point = Point(self.env_steps, self.episodes, self.learn_s, rate, mean, loss, quality)
         self.points.append({"env_steps": float(point.env_steps), **point.metrics()})
         return point
 
-    def save(self, folder: str | Path) -> None:
-        """Write the whole state to `folder`, and replace an older state in one step."""
-        with replacing_folder(Path(folder).resolve()) as scratch:
-            self.algorithm.save_to_path(scratch / RLLIB)
-            state = {
-                "learning": learning_state(self.config),
-                "env_steps": self.env_steps,
-                "episodes": self.episodes,
-                "learn_s": self.learn_s,
-                "points": self.points,
-            }
-            write(scratch / PROGRESS, json.dumps(stamped(state)))
+    def settings(self) -> dict[str, Any]:
+        """Return the settings that a resumed run must share."""
+        return learning_state(self.config)
 
-    def restore(self, folder: str | Path) -> None:
-        """Continue from a state that `save` wrote.
-
-        Raises:
-            DamagedError: `folder` holds no whole checkpoint.
-            ConfigError: it is one of another Ray version or another configuration.
-        """
-        source = Path(folder).resolve()
-        checked_state(source / RLLIB)
-        try:
-            state = checked(json.loads((source / PROGRESS).read_text(encoding="utf-8")))
-        except (OSError, ValueError) as error:
-            raise DamagedError(
-                f"checkpoint {source}: not a whole checkpoint ({error}); remove it, or give another"
-            ) from error
-        current = learning_state(self.config)
-        # The state lacks settings that are newer than it; it was then trained with their defaults.
-        saved = LearningConfig().model_dump(mode="json") | state["learning"]
-        differ = [
-            f"{key} = {saved.get(key)} in the checkpoint, {current[key]} in the configuration"
-            for key in current
-            if saved.get(key) != current[key]
-        ]
-        if differ:
-            raise ConfigError(
-                f"checkpoint {source}: of another configuration ({'; '.join(differ)}); "
-                "give the configuration that made it, or begin anew"
-            )
-        self.algorithm.restore_from_path(str(source / RLLIB))
-        self.env_steps, self.episodes = state["env_steps"], state["episodes"]
-        self.learn_s, self.points = state["learn_s"], state["points"]
+    def defaults(self) -> dict[str, Any]:
+        """Return the defaults of ``learning``."""
+        return LearningConfig().model_dump(mode="json")
 
     def save_policy(self, path: str | Path) -> None:
         """Write the policy with its model card, for ``assignment.name: d3qn``.
@@ -222,15 +147,3 @@ def learning_state(config: ExperimentConfig) -> dict[str, Any]:
     limits = {"minutes", "env_steps", "cache"}
     learning = {k: v for k, v in config.learning.model_dump(mode="json").items() if k not in limits}
     return {**learning, "hash": FleetSpec.of(config).hash}
-
-
-def quiet_ray() -> None:
-    """Silence RLlib's hints and warnings, which address users who configure RLlib by hand."""
-    for name in ("ray.rllib", "ray.tune", "ray", "ray.rllib.utils.deprecation"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-
-
-def ensure_ray() -> None:
-    """Start a small local Ray, which RLlib requires, unless Ray is running, as it is within Tune."""
-    if not ray.is_initialized():
-        start_local_ray(num_cpus=1, object_store_memory=OBJECT_STORE_BYTES)

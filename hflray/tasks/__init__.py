@@ -10,11 +10,13 @@ from hflray.tasks.base import Job, Progress, Result, Saved, Shown, Task
 from hflray.tasks.clustering import ClusteringTask
 from hflray.tasks.experiment import ExperimentTask
 from hflray.tasks.train_assigner import TrainAssignerTask
+from hflray.tasks.train_scheduler import TrainSchedulerTask
 
 __all__ = ["DEFAULT", "TASKS", "Job", "Progress", "Result", "Saved", "Shown", "Task", "find_task", "tasks_where"]
 
 TASKS: dict[str, Task] = {
-    task.name: task for task in (ExperimentTask(), TrainAssignerTask(), AssignmentTask(), ClusteringTask())
+    task.name: task
+    for task in (ExperimentTask(), TrainAssignerTask(), TrainSchedulerTask(), AssignmentTask(), ClusteringTask())
 }
 DEFAULT = ExperimentTask.name
 

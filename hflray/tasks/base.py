@@ -184,7 +184,8 @@ class Task(ABC):
         saves: whether a trial saves states to continue from.
         product: a file of the last state that is kept in the sweep's folder; None if there is no such file.
         keeps_history: whether the closing table needs the metrics of every step. The driver then keeps them in memory.
-        learns: whether the settings ``learning`` apply to the task, so that they are logged with every run.
+        learns: the section of the settings of what it learns, ``learning`` or ``agent``, which is logged with every
+            run; empty if the task learns nothing.
         shown: how a report shows the results.
     """
 
@@ -196,7 +197,7 @@ class Task(ABC):
     saves: ClassVar[bool] = False
     product: ClassVar[Product | None] = None
     keeps_history: ClassVar[bool] = False
-    learns: ClassVar[bool] = False
+    learns: ClassVar[str] = ""
     shown: ClassVar[Shown] = Shown()
 
     def complete(self, config: ExperimentConfig) -> ExperimentConfig:

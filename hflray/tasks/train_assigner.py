@@ -17,7 +17,7 @@ from hflray.rl.files import STATE as RLLIB_STATE
 from hflray.tasks.base import Job, Product, Progress, Result, Results, Shown, Task
 
 if TYPE_CHECKING:
-    from hflray.rl.session import AssignerTraining
+    from hflray.rl.resumable import ResumableTraining
     from hflray.scenario import Scenario
 
 STATE = "training"  # the folder of the state in a checkpoint, beside the policy
@@ -35,7 +35,7 @@ class TrainAssignerTask(Task):
     trains_devices = False
     saves = True
     product = Product(POLICY, "policies", "policy")
-    learns = True
+    learns = "learning"
     shown = Shown(step_label="Environment steps", counted="environment steps", table="learning", figures=("learning",))
 
     def check(self, config: ExperimentConfig, scenario: Scenario | None = None, measure: bool = False) -> None:
@@ -48,11 +48,9 @@ class TrainAssignerTask(Task):
         network_spec(config)
 
     def run(self, job: Job) -> Results:
-        """Train up to the limits of ``learning``. The final state is saved whatever ``checkpoint.every`` is."""
-        from hflray.rl.session import AssignerTraining  # this imports RLlib, which takes seconds
-
-        with AssignerTraining(job.config, workers=job.cpus) as training:
-            note: str | None = f"{len(training.pool)} fleets solved in {training.pool.solve_s:.0f} s, now or earlier"
+        """Train up to the limits of the configuration. The final state is saved whatever ``checkpoint.every`` is."""
+        training, note = self.begin(job)
+        with training:
             note = go_on(training, job, note)
             every = job.config.checkpoint.every
             while not training.finished:
@@ -66,6 +64,13 @@ class TrainAssignerTask(Task):
                     due=training.finished or (bool(every) and len(training.points) % every == 0),
                 )
                 note = None
+
+    def begin(self, job: Job) -> tuple[ResumableTraining, str | None]:
+        """Return a new training, and a note for the user about its preparation."""
+        from hflray.rl.session import AssignerTraining  # this imports RLlib, which takes seconds
+
+        training = AssignerTraining(job.config, workers=job.cpus)
+        return training, f"{len(training.pool)} fleets solved in {training.pool.solve_s:.0f} s, now or earlier"
 
     def saved_step(self, folder: Path) -> int:
         """Return the environment steps of a checkpoint."""
@@ -135,7 +140,7 @@ class TrainAssignerTask(Task):
         return super().shrink(config) | {f"learning.{key}": value for key, value in SMALL.items()}
 
 
-def go_on(training: AssignerTraining, job: Job, note: str | None) -> str | None:
+def go_on(training: ResumableTraining, job: Job, note: str | None) -> str | None:
     """Load the newest checkpoint that is whole, if there is one; skip damaged ones.
 
     Returns:
@@ -155,7 +160,7 @@ def go_on(training: AssignerTraining, job: Job, note: str | None) -> str | None:
     return "; ".join([*notes, "starting from step 0"]) if notes else note
 
 
-def save(training: AssignerTraining, folder: Path) -> None:
+def save(training: ResumableTraining, folder: Path) -> None:
     """Write the training's state and the policy into a checkpoint's folder."""
     training.save_policy(folder / POLICY)
     training.save(folder / STATE)

@@ -35,6 +35,7 @@ from hflray.tracking.sink import Artifact, Ending, Files, Place, Round, Run, rea
 
 log = logging.getLogger(__name__)
 
+LEARNING = ("learning", "agent")  # the sections of `hflray.tasks.Task.learns`
 SINKS = TrackingConfig().sinks  # the default, which also holds for sweeps from before the setting existed
 
 
@@ -104,14 +105,15 @@ class Tracker:
         config: ExperimentConfig,
         tags: Mapping[str, str],
         dataset: Mapping[str, str] | None = None,
-        learns: bool = False,
+        learns: str = "",
     ) -> None:
         """Open a run, or find it again after a restart by its tags ``hflray.sweep`` and ``hflray.trial``.
 
-        The forty settings of ``learning`` are logged only for a run that `learns` or sets one of them, because no
-        comparison of other runs needs them.
+        The settings of the sections of `LEARNING` are logged only for a run that `learns` by this section or sets one
+        of them, because no comparison of other runs needs them.
         """
-        unused = ("tracking.",) if learns or config.learning.model_fields_set else ("tracking.", "learning.")
+        unset = [name for name in LEARNING if name != learns and not getattr(config, name).model_fields_set]
+        unused = ("tracking.", *(f"{name}." for name in unset))
         by_key = references_in(config.model_dump(mode="json"))
         run = Run(
             key=key,

@@ -31,8 +31,8 @@ from hflray.rl.env import DeviceAssignmentEnv
 from hflray.rl.fleets import FleetSpec, network_spec
 from hflray.rl.module import LENGTHS, shifted
 from hflray.rl.pool import FleetPool, prepare
+from hflray.rl.resumable import ensure_ray, quiet_ray
 from hflray.rl.runner import batch_of
-from hflray.rl.session import ensure_ray, quiet_ray
 from tests.benchmarks._report import Table, arguments, publish
 
 TURN_S = 5.0

@@ -96,14 +96,16 @@ def test_messages_name_trackers_by_their_titles(diary) -> None:
 def test_the_settings_of_learning_are_logged_of_runs_that_learn_or_set_one(open_tracker, diary) -> None:
     tracker = open_tracker("learns", sinks=("diary",))
     tracker.start("plain", "x", small_config(), {})
-    tracker.start("learns", "x", small_config(), {}, learns=True)
+    tracker.start("learns", "x", small_config(), {}, learns="learning")
+    tracker.start("plays", "x", small_config(), {}, learns="agent")
     tracker.start("sets", "x", small_config("learning.features=paper"), {})
     assert tracker.close()
     (other,) = diary
     runs = {run.key: run.params for run, *_ in other.of("open")}
-    assert {key: any(name.startswith("learning.") for name in params) for key, params in runs.items()} == {
-        "plain": False, "learns": True, "sets": True,
-    }  # fmt: skip
+    assert {
+        key: [section for section in ("learning", "agent") if f"{section}.learning_rate" in params]
+        for key, params in runs.items()
+    } == {"plain": [], "learns": ["learning"], "plays": ["agent"], "sets": ["learning"]}
     assert not any(name.startswith("tracking.") for params in runs.values() for name in params)
 
 

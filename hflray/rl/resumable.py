@@ -1,0 +1,167 @@
+"""A training run with RLlib that is saved and resumed bit for bit, whatever is learned."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, Self
+
+import ray
+import torch
+
+from hflray.checksum import checked, stamped
+from hflray.errors import ConfigError, DamagedError, DivergedError
+from hflray.files import replacing_folder, write
+from hflray.rl.algorithm import checked_state
+from hflray.rl.files import PROGRESS, RLLIB
+from hflray.training.start import start_local_ray
+
+OBJECT_STORE_BYTES = 100 * 2**20
+
+
+class LearnedPoint(Protocol):
+    """A point of a learning curve."""
+
+    @property
+    def env_steps(self) -> int:
+        """The number of environment steps so far; the point is logged under it."""
+
+    def metrics(self) -> dict[str, float]:
+        """Return the logged metrics by name."""
+
+
+class ResumableTraining(ABC):
+    """A training run, as a context manager; `close` stops the algorithm. A subclass sets `algorithm`.
+
+    Attributes:
+        algorithm: the RLlib algorithm, whose `save_to_path` saves everything.
+        env_steps, episodes: what was played so far.
+        learn_s: training time so far without evaluations, s.
+        points: the learning curve.
+        section: the name of the section of the configuration that a resumed run must share.
+    """
+
+    algorithm: Any
+    section: ClassVar[str]
+
+    def __init__(self) -> None:
+        self._threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # two threads are slower as soon as another process runs
+        quiet_ray()
+        ensure_ray()
+        self.env_steps, self.episodes, self.learn_s = 0, 0, 0.0
+        self.points: list[dict[str, float]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the algorithm."""
+        self.algorithm.stop()
+        torch.set_num_threads(self._threads)
+
+    @property
+    @abstractmethod
+    def finished(self) -> bool:
+        """Whether a limit of the configuration has been reached."""
+
+    @abstractmethod
+    def advance(self) -> LearnedPoint:
+        """Train until the next evaluation or until a limit, and evaluate."""
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """Return the settings that a resumed run must share, JSON-ready."""
+
+    @abstractmethod
+    def defaults(self) -> dict[str, Any]:
+        """Return the defaults of the settings, JSON-ready, for states that lack newer settings."""
+
+    @abstractmethod
+    def save_policy(self, path: str | Path) -> None:
+        """Write the policy with its model card."""
+
+    def train_until(self, goal: int) -> tuple[dict[str, Any], float]:
+        """Train to `goal` environment steps or to a limit; return RLlib's last result and the loss.
+
+        Raises:
+            DivergedError: the loss is not finite.
+        """
+        result: dict[str, Any] | None = None
+        while result is None or (self.env_steps < goal and not self.finished):
+            begin = time.perf_counter()
+            result = self.algorithm.train()
+            self.learn_s += time.perf_counter() - begin
+            self.env_steps = int(result["env_runners"]["num_env_steps_sampled_lifetime"])
+            self.episodes = int(result["env_runners"]["num_episodes_lifetime"])
+        learned = result.get("learners", {}).get("default_policy", {})
+        loss = float(learned.get("total_loss", 0.0))  # RLlib reports no loss before the first update
+        if not math.isfinite(loss):
+            raise DivergedError(
+                f"{self.section}: the loss is {loss} after {self.env_steps} steps; lower {self.section}.learning_rate"
+            )
+        return result, loss
+
+    def save(self, folder: str | Path) -> None:
+        """Write the whole state to `folder`, and replace an older state in one step."""
+        with replacing_folder(Path(folder).resolve()) as scratch:
+            self.algorithm.save_to_path(scratch / RLLIB)
+            state = {
+                "learning": self.settings(),
+                "env_steps": self.env_steps,
+                "episodes": self.episodes,
+                "learn_s": self.learn_s,
+                "points": self.points,
+            }
+            write(scratch / PROGRESS, json.dumps(stamped(state)))
+
+    def restore(self, folder: str | Path) -> None:
+        """Continue from a state that `save` wrote.
+
+        Raises:
+            DamagedError: `folder` holds no whole checkpoint.
+            ConfigError: it is one of another Ray version or another configuration.
+        """
+        source = Path(folder).resolve()
+        checked_state(source / RLLIB)
+        try:
+            state = checked(json.loads((source / PROGRESS).read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise DamagedError(
+                f"checkpoint {source}: not a whole checkpoint ({error}); remove it, or give another"
+            ) from error
+        current = self.settings()
+        # The state lacks settings that are newer than it; it was then trained with their defaults.
+        saved = self.defaults() | state["learning"]
+        differ = [
+            f"{key} = {saved.get(key)} in the checkpoint, {current[key]} in the configuration"
+            for key in current
+            if saved.get(key) != current[key]
+        ]
+        if differ:
+            raise ConfigError(
+                f"checkpoint {source}: of another configuration ({'; '.join(differ)}); "
+                "give the configuration that made it, or begin anew"
+            )
+        self.algorithm.restore_from_path(str(source / RLLIB))
+        self.env_steps, self.episodes = state["env_steps"], state["episodes"]
+        self.learn_s, self.points = state["learn_s"], state["points"]
+
+
+def quiet_ray() -> None:
+    """Silence RLlib's hints and warnings, which address users who configure RLlib by hand."""
+    for name in ("ray.rllib", "ray.tune", "ray", "ray.rllib.utils.deprecation"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def ensure_ray() -> None:
+    """Start a small local Ray, which RLlib requires, unless Ray is running, as it is within Tune."""
+    if not ray.is_initialized():
+        start_local_ray(num_cpus=1, object_store_memory=OBJECT_STORE_BYTES)
