@@ -20,7 +20,7 @@ class AgentConfig(Section):
         description="energy: minus the round's energy; cost: minus its E + λT; accuracy_per_joule: the accuracy that "
         "the round gained per joule",
     )
-    env_steps: int = Field(60_000, ge=1, description="rounds played in training")
+    env_steps: int = Field(30_000, ge=1, description="rounds played in training")
     width: int = Field(32, ge=1, description="units of the network's layers")
     learning_rate: float = Field(1e-3, gt=0, description="learning rate of Adam")
     gamma: float = Field(0.99, ge=0, le=1, description="discount factor of a round")
