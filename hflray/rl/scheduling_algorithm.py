@@ -7,7 +7,7 @@ from typing import Any
 
 import ray
 from ray.rllib.algorithms.ppo.ppo import PPO, PPOConfig
-from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.core import COMPONENT_ENV_RUNNER, DEFAULT_MODULE_ID
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from hflray import checkpoint
@@ -49,8 +49,10 @@ class ScorePPO(PPO):  # type: ignore[misc]
             ConfigError: `path` holds no such checkpoint, or one of another version.
         """
         state = checked_state(Path(path))
-        self.set_state(restore(state))
+        of_rllib = restore(state)
+        self.set_state(of_rllib)
         runner: ScoreRunner = self.env_runner
+        runner.set_state(of_rllib[COMPONENT_ENV_RUNNER])  # RLlib has just set its count of steps to 0
         runner.set_generators(state["generators"])
 
 

@@ -118,6 +118,6 @@ def _scheduler_player(name: str, env: SchedulingEnv) -> tuple[Choose, Callable[[
         name,
         num_devices=env.fleet_config.num_devices,
         num_scheduled=env.num_scheduled,
-        clusters=env.class_counts.argmax(axis=1),
+        clusters=np.unique(env.class_counts.argmax(axis=1), return_inverse=True)[1],
     )
     return lambda env: choose_devices(scheduler, env.context()), lambda env: scheduler.observe(env.played)
