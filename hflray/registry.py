@@ -55,6 +55,7 @@ BUILTIN: dict[Kind, dict[str, str]] = {
         "ucb": "hflray.scheduling.ucb:UCB",
         "energy_aware": "hflray.scheduling.energy_aware:EnergyAware",
         "joint_cost": "hflray.scheduling.joint_cost:JointCost",
+        "learned": "hflray.scheduling.learned:Learned",
     },
     "assigner": {
         "geographic": "hflray.assignment.geographic:Geographic",

@@ -25,7 +25,7 @@ class SchedulingConfig(Section):
     name: Annotated[str, Named("scheduler")] = Field(
         "ikc",
         description="ikc | vkc | fedavg | round_robin | best_channel | fastest | coverage | ucb | energy_aware | "
-        "importance | power_of_choice | oort | joint_cost",
+        "importance | power_of_choice | oort | joint_cost | learned",
     )
     num_scheduled: int = Field(50, ge=1, description="H, the devices that train in a round")
     num_clusters: int | None = Field(10, ge=1, description="K; null: the number of classes of the data")
