@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,9 +60,7 @@ class SchedulingEvaluation:
 
     def __init__(self, arguments: dict[str, Any], fleets: int, seed: int) -> None:
         self.env, self.fleets, self.seed = SchedulingEnv(**arguments), fleets, seed
-        self.rivals = {
-            name: self._played(lambda name=name: _scheduler_player(name, self.env)) for name in metrics.RIVALS
-        }
+        self.rivals = {name: self._played(partial(_scheduler_player, name, self.env)) for name in metrics.RIVALS}
 
     def __call__(self, network: ScoreNetwork) -> dict[str, float]:
         """Return the metrics of the agent and of the others, by name; those of the target over episodes that reach it.

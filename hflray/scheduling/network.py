@@ -41,8 +41,9 @@ class ScoreNetwork(nn.Module):
         self.embed = nn.Sequential(nn.Linear(OWN, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh())
         self.project = nn.Linear(width, 3 * HEADS * width)
         self.likeness = nn.Parameter(torch.tensor(LIKENESS))
-        self.score = nn.Sequential(nn.Linear((1 + HEADS) * width, width), nn.Tanh(), nn.Linear(width, 1))
-        nn.init.normal_(self.score[-1].weight, std=0.01)  # all scores are nearly equal before training
+        mix, score = nn.Linear((1 + HEADS) * width, width), nn.Linear(width, 1)
+        nn.init.normal_(score.weight, std=0.01)  # all scores are nearly equal before training
+        self.score = nn.Sequential(mix, nn.Tanh(), score)
 
     def forward(self, rows: Tensor) -> Tensor:
         """Return the score of each device, (B, N)."""
