@@ -13,9 +13,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from hflray import metrics
 from hflray.config import ExperimentConfig
 from hflray.data import Dataset
+from hflray.errors import ConfigError
 from hflray.experiment import Experiment
+from hflray.losses import METRIC_OF
 from hflray.progress import duration
 from hflray.references import short
 from hflray.scenario import DataKey, Scenario, data_key
@@ -104,6 +107,27 @@ def check_trials(trials: Sequence[Trial], task: str, measure: bool = True) -> Ch
         if resolved is not None:
             checked.resolved[trial.name] = resolved
     return checked
+
+
+def check_metrics(file: SweepFile, checked: Checked) -> None:
+    """Check that the data of the trials have the metrics that Tune is to compare.
+
+    Raises:
+        ConfigError: a setting names the main metric of data of another kind, which no trial would ever log.
+    """
+    settings = {f"tune.stop.{name}": name for name in file.tune.stop}
+    for key in ("search", "early_stopping", "population"):
+        section = getattr(file.tune, key)
+        if section is not None:
+            settings[f"tune.{key}.metric"] = section.metric
+    for dataset in checked.datasets.values() if find_task(file.task).trains_model else ():
+        for key, name in settings.items():
+            main = METRIC_OF[dataset.kind]
+            if name in metrics.MAIN and name != main:
+                raise ConfigError(
+                    f"{key}: got '{name}', but data of the kind {dataset.kind} log '{main}' in its place; put {main} "
+                    "there"
+                )
 
 
 def estimate(file: SweepFile, trials: Sequence[Trial], checked: Checked, cpus: int) -> str:

@@ -8,7 +8,7 @@ import pytest
 
 from hflray import preflight
 from hflray.errors import ConfigError, DataError
-from hflray.preflight import check_trials, estimate
+from hflray.preflight import check_metrics, check_trials, estimate
 from hflray.sweep import expand, load_sweep, with_absolute_paths, with_data_root
 
 SMALL = [
@@ -45,6 +45,26 @@ def test_mistakes_that_only_the_data_reveal_are_raised_before_anything_starts() 
         check_trials(trials, "experiment")
     with pytest.raises(ConfigError, match="speed"):
         check_trials(trials, "assignment")
+
+
+@pytest.mark.parametrize("section", ["early_stopping={metric: %s}", "population={metric: %s}", "stop={%s: 0.5}",
+                                     "search={metric: %s}"])  # fmt: skip
+def test_tune_compares_the_metric_that_the_data_have(section: str) -> None:
+    data = ["data.name=friedman1", "model.name=mlp", "data.samples_per_device=[20, 30]"]
+    drawn = ["sweep.training.learning_rate={uniform: [0.01, 0.1]}", "tune.samples=2"]
+    for name in ("accuracy", "r2"):
+        file = load_sweep(None, [*SMALL, *data, *drawn, f"tune.{section % name}"])
+        checked = check_trials(expand(file)[:1], file.task, measure=False)
+        if name == "r2":
+            check_metrics(file, checked)
+            continue
+        with pytest.raises(ConfigError) as error:
+            check_metrics(file, checked)
+        key = section.partition("=")[0]
+        where = "tune.stop.accuracy" if key == "stop" else f"tune.{key}.metric"
+        assert str(error.value) == (
+            f"{where}: got 'accuracy', but data of the kind regression log 'r2' in its place; put r2 there"
+        )
 
 
 def test_an_assignment_study_needs_no_data() -> None:

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from hflray import metrics, registry
 from hflray.config import ExperimentConfig, named_settings
 from hflray.config.reference import sections
-from hflray.sweep.sections import SweepFile
+from hflray.sweep.sections import EACH_ROUND, SweepFile
 
 # Old editors read this version, and the schema uses nothing of newer ones.
 DRAFT = "http://json-schema.org/draft-07/schema#"
@@ -41,9 +41,9 @@ def sweep_schema() -> Schema:
             setting["anyOf"] = [{"enum": sorted(registry.BUILTIN[kind])}, {"type": "string"}]
             del setting["type"]
     for section in ("EarlyStoppingConfig", "PopulationConfig"):
-        models[section]["properties"]["metric"]["enum"] = sorted(metrics.PER_ROUND)
-    models["SearchConfig"]["properties"]["metric"]["enum"] = sorted(metrics.PER_ROUND + metrics.AT_THE_END)
-    models["TuneConfig"]["properties"]["stop"]["propertyNames"] = {"enum": sorted(metrics.PER_ROUND)}
+        models[section]["properties"]["metric"]["enum"] = sorted(EACH_ROUND)
+    models["SearchConfig"]["properties"]["metric"]["enum"] = sorted(EACH_ROUND + metrics.AT_THE_END)
+    models["TuneConfig"]["properties"]["stop"]["propertyNames"] = {"enum": sorted(EACH_ROUND)}
     models["ClockConfig"]["properties"]["edge"] = {
         "anyOf": [{"$ref": "#/$defs/EdgeClockConfig"}, {"enum": ["all", None]}]
     }

@@ -21,7 +21,9 @@ else:
     ]  # the error for an unknown name then lists the accepted ones, as for any other setting
 
 
-METRICS = "accepted: the names in the README's glossary"
+METRICS = "accepted: the names of the glossary (docs/reference/metrics.md)"
+# The metrics that a trial of any data may log with each round; those of other data than its own never arrive.
+EACH_ROUND = tuple(dict.fromkeys((*metrics.PER_ROUND, *metrics.MAIN)))
 LONGEST_NAME = 100  # characters of a sweep's name, to which a folder's name appends the time
 
 
@@ -164,17 +166,17 @@ class TuneConfig(Section):
     @classmethod
     def _known_metric(cls, stop: dict[str, float]) -> dict[str, float]:
         for name in stop:
-            if name not in metrics.PER_ROUND:
-                raise ValueError(f"unknown metric '{one_line(name)}'{nearest(name, metrics.PER_ROUND)}; {METRICS}")
+            if name not in EACH_ROUND:
+                raise ValueError(f"unknown metric '{one_line(name)}'{nearest(name, EACH_ROUND)}; {METRICS}")
         return stop
 
     @model_validator(mode="after")
     def _metrics_exist(self) -> Self:
-        final = metrics.PER_ROUND + metrics.AT_THE_END
+        final = EACH_ROUND + metrics.AT_THE_END
         for key, section, names in (
             ("search", self.search, final),
-            ("early_stopping", self.early_stopping, metrics.PER_ROUND),
-            ("population", self.population, metrics.PER_ROUND),
+            ("early_stopping", self.early_stopping, EACH_ROUND),
+            ("population", self.population, EACH_ROUND),
         ):
             if section is not None and section.metric not in names:
                 hint = nearest(section.metric, names)

@@ -185,7 +185,7 @@ def command(
         warm.announce(warm.begin(trials), lambda text: None if quiet else say(console, text))
         start_soon()
     with waiting(console, "checking data and measuring this machine", quiet or dry_run):
-        from hflray.preflight import check_trials, estimate
+        from hflray.preflight import check_metrics, check_trials, estimate
         from hflray.space import demand
 
         # The head of a cluster may lack the GPU of its workers, so nothing is measured on it for trials on a GPU.
@@ -193,6 +193,7 @@ def command(
             trial.config.training.device == "cpu" for trial in trials
         )
         checked = check_trials(trials, folder.file.task, measure=can_measure and not dry_run)
+        check_metrics(folder.file, checked)
     if dry_run:
         console.print(_trials_table(folder.file, trials))
     if not quiet:
