@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from itertools import combinations, product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from hflray import metrics
 from hflray.allocation import Coupling, allocate_round
+from hflray.arrays import IntArray
 from hflray.assignment import build_assigner
 from hflray.cost import Workload, round_cost
 from hflray.errors import ConfigError
+from hflray.experiment import Experiment
 from hflray.fleet import FleetConfig, sample_fleet
-from hflray.scheduling import build_scheduler, choose_devices_and_edges, configured_scheduler
+from hflray.planning import PlannedRound
+from hflray.report.exports import read_exhibit
+from hflray.report.runs import Run
+from hflray.scheduling import DeviceHistory, build_scheduler, choose_devices_and_edges, configured_scheduler
 from hflray.scheduling.joint_cost import JointCost
 from tests.conftest import small_config
 from tests.scheduling import toy
 
+RESULTS = Path(__file__).parents[1] / "data" / "results"
 WORK = Workload(model_bits=4e6)
 GOOD, BAD = 3e-11, 3e-13
 # Devices 0 to 3 are cluster 0 and devices 4 to 7 cluster 1. Devices 1, 2, 4 and 7 have good links, to one edge each.
@@ -169,6 +178,57 @@ def test_a_restored_scheduler_goes_on() -> None:
     first, second = (s.schedule_and_assign(toy.context(fleet, 2)) for s in (scheduler, other))
     assert (first[0].tolist(), first[1].tolist()) == (second[0].tolist(), second[1].tolist())
     assert np.bincount(first[0] // 4).tolist() == [1, 2]
+
+
+def exported(sweep: str, wait: int | None, **settings: Any) -> Run:
+    """Return the exported run of seed 0 with a `max_wait` and these settings."""
+    settings |= {"seed": 0, "scheduling.options.max_wait": wait, "assignment.name": "local_search"}
+    (run,) = (
+        run
+        for run in read_exhibit(RESULTS / sweep).runs
+        if run.config.scheduling.name == "joint_cost" and settings.items() <= run.settings.items()
+    )
+    return run
+
+
+def replayed(run: Run, clusters: IntArray | None) -> Iterator[PlannedRound]:
+    """Plan the rounds of a run again, without training; the clusters are trained if they are not given."""
+    experiment = Experiment(run.config)
+    experiment.clusters = experiment.cluster() if clusters is None else clusters
+    history, world = DeviceHistory(run.config.fleet.num_devices), experiment.world
+    for index in run.rounds["round"]:
+        plan = experiment._plan(int(index), experiment.scheduler, world, history, None)
+        history = history.after(plan.round, plan.devices, plan.assignment, plan.cost.iteration_delay_s, {})
+        world = plan.world
+        yield plan
+
+
+@pytest.mark.parametrize("wait", [0, 2, 5, None])
+def test_an_exported_run_chose_what_its_options_say(wait: int | None) -> None:
+    """No default has changed what an export means: each round is planned again, with its devices and edges."""
+    run = exported("joint_cost", wait)
+    assert run.devices is not None
+    for plan, row in zip(replayed(run, run.devices["cluster"].to_numpy()), run.rounds.itertuples(), strict=True):
+        assert (plan.devices.tolist(), plan.assignment.tolist()) == (list(row.devices), list(row.edges))
+        assert plan.cost.objective == pytest.approx(run.rounds[metrics.ROUND_OBJECTIVE][row.Index], rel=1e-9)
+
+
+@pytest.mark.parametrize("wait", [None])
+def test_a_run_of_the_benchmark_chose_what_its_options_say(wait: int | None) -> None:
+    run = exported("benchmark_scheduling", wait, **{"data.majority_fraction": 1.0})
+    totals = np.cumsum([plan.cost.objective for plan in replayed(run, None)])
+    np.testing.assert_allclose(totals, run.rounds[metrics.TOTAL_OBJECTIVE], rtol=1e-9)
+
+
+def test_every_exported_run_names_its_wait() -> None:
+    runs = [run for name in ("joint_cost", "benchmark_scheduling") for run in read_exhibit(RESULTS / name).runs]
+    joint_runs = [run for run in runs if run.config.scheduling.name == "joint_cost"]
+    assert len(joint_runs) > 15
+    assert all("max_wait" in run.config.scheduling.options for run in joint_runs)
+
+
+def test_by_default_a_device_is_passed_over_for_two_rounds() -> None:
+    assert joint().max_wait == 2
 
 
 @pytest.mark.parametrize("max_wait", [-1, 1.5, True])
