@@ -1,4 +1,4 @@
-"""The array types in the signatures of several packages, and the form of an array in a state's JSON.
+"""The array types in the signatures of several packages, and the forms of arrays and tables in JSON.
 
 Each docstring with an array gives its shape and unit.
 """
@@ -6,6 +6,9 @@ Each docstring with an array gives its shape and unit.
 from __future__ import annotations
 
 import base64
+import binascii
+import json
+import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +18,8 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.intp]
 BoolArray = NDArray[np.bool_]
+
+MOST_BYTES = 2**28  # of an inflated table; a damaged or hostile text must not fill the memory
 
 
 def packed(array: NDArray[Any]) -> dict[str, Any]:
@@ -27,3 +32,22 @@ def unpacked(saved: Mapping[str, Any]) -> NDArray[Any]:
     """Return the array of `packed`, which may be written to."""
     flat = np.frombuffer(base64.b64decode(saved["base64"]), dtype=np.dtype(saved["dtype"]))
     return flat.reshape(saved["shape"]).copy()
+
+
+def deflated(columns: Mapping[str, list[Any]]) -> str:
+    """Return the columns of a table as compressed text in Base64, which a line of JSON can hold."""
+    content = json.dumps(columns, separators=(",", ":"), allow_nan=False).encode()
+    return base64.b64encode(zlib.compress(content)).decode("ascii")
+
+
+def inflated(text: str) -> dict[str, list[Any]]:
+    """Return the columns of `deflated`. Raises ValueError: the text is damaged, or its table is too large."""
+    inflater = zlib.decompressobj()
+    try:
+        content = inflater.decompress(base64.b64decode(text, validate=True), MOST_BYTES)
+        columns = json.loads(content) if inflater.eof else None
+    except (binascii.Error, zlib.error, ValueError, TypeError) as error:
+        raise ValueError(f"a compressed table cannot be read ({error})") from error
+    if not isinstance(columns, dict) or not all(isinstance(column, list) for column in columns.values()):
+        raise ValueError("a compressed table cannot be read (it is cut off, too large, or holds no columns)")
+    return columns

@@ -35,6 +35,7 @@ MIN_RESERVE_BYTES = 16 * MIB
 METRIC, CELL, SCHEDULED, LINE, RUN = 45, 20, 60, 100, 8_000
 TUNE_LINE, TUNE_TRIAL = 700, 14_000  # what Tune adds to a line of result.json, and a trial's share of Tune's state
 DATABASE, ROW, SETTING = 950_000, 300, 190  # MLflow's SQLite file: empty, each metric of a round, each parameter
+ROW_OF_TIMELINE = 40  # in the journal, and again in the compressed file: a device in an edge iteration of a round
 TRACE, PIXEL, TABLES, SETTINGS = 31_000, 53, 30_000, 130  # MLflow's artifacts of a run beside the weights
 RAY_PROCESS = 100_000  # the logs of each of Ray's processes
 
@@ -172,6 +173,8 @@ class _Files:
         state, product = task.saved_bytes(config, model)
         num_kept = min(checkpoints_to_keep(folder.file), rounds // every + 1) if every else 0
         names = len(metrics.PER_ROUND) + 3 * config.fleet.num_edges
+        lives = config.world.is_on or config.clock.is_on
+        names += len(metrics.WITH_A_CLOCK + metrics.WITH_A_WORLD + metrics.WITH_BATTERIES) * lives
         line = LINE + METRIC * names + SCHEDULED * config.scheduling.num_scheduled
         files = cls(
             state=state if num_kept else 0.0,
@@ -182,7 +185,11 @@ class _Files:
         )
         if "csv" in folder.sinks:
             files.journals += rounds * names * CELL
+        scheduled = config.scheduling.num_scheduled * config.training.edge_iterations
+        timeline = rounds * scheduled * ROW_OF_TIMELINE if lives and task.trains_model else 0
+        files.journals += 2 * timeline
         if mlflow:
+            files.artifacts += timeline
             files.artifacts += product + TABLES + rounds * line / 2 + rounds * names * ROW + SETTINGS * SETTING
             if task.trains_model:
                 files.artifacts += model + TRACE + 2 * PIXEL * math.prod(shape)

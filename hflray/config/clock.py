@@ -26,6 +26,11 @@ class ClockConfig(Section):
 
     edge: EdgeClockConfig = EdgeClockConfig()
 
+    @property
+    def is_on(self) -> bool:
+        """Whether there is any limit."""
+        return self.edge != EdgeClockConfig()
+
     @field_validator("edge", mode="before")
     @classmethod
     def _all_is_no_limit(cls, edge: Any) -> Any:

@@ -93,6 +93,8 @@ class Result:
         note: a line for the user, for example that the trial continues from a checkpoint.
         model_hash: the hash of the global model after a round.
         schedule: the devices of a round and what was allocated to each, see `RoundRecord.schedule`.
+        timeline: what happened to each device in a round, as `hflray.arrays.deflated` text of `Timeline.table`; None
+            if all went as planned.
         devices: facts about the devices that hold for all rounds, see `Experiment.devices`. Only the first result has
             them.
         changes: settings that a population changed between rounds.
@@ -108,6 +110,7 @@ class Result:
     note: str | None = None
     model_hash: str | None = None
     schedule: Mapping[str, Any] | None = None
+    timeline: str | None = None
     devices: Mapping[str, Any] | None = None
     changes: Sequence[dict[str, Any]] = ()
     save: Callable[[Path], None] | None = None

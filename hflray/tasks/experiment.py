@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hflray import metrics
+from hflray.arrays import deflated
 from hflray.errors import ConfigError
 from hflray.tasks.base import Job, Result, Results, Shown, Task
 
@@ -47,6 +48,7 @@ class ExperimentTask(Task):
                 watch(record)
                 last = experiment.finished
                 detailed = experiment.config.fleet.num_devices <= DETAILED_DEVICES
+                happens = record.timeline if detailed else None
                 yield Result(
                     step=record.round,
                     metrics=record.metrics() | (experiment.summary() if last else {}),
@@ -54,6 +56,7 @@ class ExperimentTask(Task):
                     note=note,
                     model_hash=record.model_hash,
                     schedule=record.schedule() if detailed else None,
+                    timeline=None if happens is None else deflated(happens.table()),
                     devices=experiment.devices() if detailed and not devices_sent else None,
                     changes=experiment.changes,
                     save=lambda folder: save(experiment, folder),

@@ -1,7 +1,7 @@
 """The journal: one JSON line per event in ``<sweep>/journal/<trial>.jsonl``, written before any tracker is called.
 
 It holds all that a run needs, so that a run does not depend on a tracker. A run's lines are ``start`` (name,
-parameters, tags, texts), ``round`` (metrics, schedule), ``devices`` and ``end`` (status, error, tags).
+parameters, tags, texts), ``round`` (metrics, schedule, timeline), ``devices`` and ``end`` (status, error, tags).
 
 Each line ends with its checksum ``crc32``, and a damaged line is never used. A line without one, from an older hflray,
 is accepted before the first line with one. A resume appends a line ``void_from`` (`Journal.mend`): the lines from that

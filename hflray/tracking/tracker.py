@@ -32,6 +32,7 @@ from hflray.tracking.mlflow import MLflowSink
 from hflray.tracking.remains import remains
 from hflray.tracking.sender import CLOSE_WITHIN_S, Sender
 from hflray.tracking.sink import Artifact, Ending, Files, Place, Round, Run, reason
+from hflray.tracking.timelines import write_timeline
 
 log = logging.getLogger(__name__)
 
@@ -142,11 +143,13 @@ class Tracker:
         values: Mapping[str, float],
         schedule: Mapping[str, Any] | None = None,
         devices: Mapping[str, Any] | None = None,
+        timeline: str | None = None,
     ) -> None:
         """Log one round's metrics with the round as the step; values that are not finite are left out.
 
         `schedule` (the devices of the round with their edges and resources) and `devices` (the properties of all
-        devices, which hold for all rounds) go to the journal, and from there into the run's `tables`.
+        devices, which hold for all rounds) go to the journal, and from there into the run's `tables`. `timeline` (see
+        `hflray.tasks.Result`) goes to the journal, and from there into the file of `timeline`.
 
         Raises:
             OSError: the journal cannot be written. No tracker then gets the round.
@@ -157,8 +160,9 @@ class Tracker:
         if devices is not None:
             self.journal.write(key, {"devices": devices})
         entry = {"round": step, "time": completed.time_ms, "metrics": completed.values}
+        details = {"schedule": schedule, "timeline": timeline}
         with self._lock:
-            self.journal.write(key, entry if schedule is None else entry | {"schedule": schedule})
+            self.journal.write(key, entry | {name: value for name, value in details.items() if value is not None})
             for sender in self._senders:
                 sender.round(key, completed)
 
@@ -166,6 +170,20 @@ class Tracker:
         """Store `Files` or the `FinalModel` with a run. Each tracker makes three attempts."""
         for sender in self._senders:
             sender.artifact(key, artifact)
+
+    def timeline(self, key: str) -> None:
+        """Write the timeline of a run, if it has one, and store it with the run; see `hflray.tracking.timelines`.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        try:
+            path = write_timeline(self.journal, key)
+        except ValueError as error:
+            log.warning("%s: its timeline is not written: %s", key, error)
+            return
+        if path is not None:
+            self.artifact(key, Files(lambda folder: [path]))
 
     def finish(self, key: str, error: str | None = None, tags: Mapping[str, str] | None = None) -> None:
         """Close a run as FINISHED, or as FAILED with the reason as the tag ``hflray.error``, and set `tags`."""

@@ -183,7 +183,8 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
             return  # a trial that continues from its checkpoint repeats a round, bit for bit
         _add(outcome, index, values, keep=self._task.keeps_history)
         outcome.changes = result.get("changes", outcome.changes)
-        self._tracker.round(sweep_trial.name, index, values, result.get("schedule"), result.get("devices"))
+        details = (result.get(key) for key in ("schedule", "devices", "timeline"))
+        self._tracker.round(sweep_trial.name, index, values, *details)
         self._send(sweep_trial)
         done, total, unit, text = self._task.progress(sweep_trial.config, index, values)
         self._progress.round(sweep_trial.name, sweep_trial.name, done, total, text, unit)
@@ -198,6 +199,7 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
             # The tables are read when they are sent, because a sweep may be far ahead of its trackers.
             tables = Files(lambda folder: self._tracker.tables(sweep_trial.name).write(folder))
             self._tracker.artifact(sweep_trial.name, tables)
+            self._tracker.timeline(sweep_trial.name)
             saved, dataset = trial.checkpoint, self._checked.datasets.get(data_key(sweep_trial.config))
             if saved and self._task.product is not None:
                 path = keep(self._task.product, saved, self._folder, sweep_trial.name)
@@ -272,7 +274,8 @@ class ResultFile(JsonLoggerCallback):  # type: ignore[misc]
         if path is None and trial not in self._trial_files:
             self.log_trial_start(trial)
         path = path or Path(trial.local_path, EXPR_RESULT_FILE)
-        append_line(path, json.dumps(result, cls=SafeFallbackEncoder))
+        slim_result = {key: value for key, value in result.items() if key != "timeline"}  # the journal has it
+        append_line(path, json.dumps(slim_result, cls=SafeFallbackEncoder))
 
     def fail(self, failure: Failure) -> None:
         """End the sweep, because a line could not be written."""

@@ -174,7 +174,7 @@ def _report(result: Result, sweep: SweepFile, saves: bool) -> None:
 
     search, population = sweep.tune.search, sweep.tune.population
     entries: dict[str, Any] = {"round": result.step, "metrics": result.metrics}
-    for key in ("model_hash", "note", "schedule", "devices"):
+    for key in ("model_hash", "note", "schedule", "timeline", "devices"):
         if getattr(result, key) is not None:
             entries[key] = getattr(result, key)
     if search is not None:  # a search needs a number even if a trial never reaches its target

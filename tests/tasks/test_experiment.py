@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from hflray import metrics
+from hflray.arrays import inflated
 from hflray.experiment import Experiment
 from hflray.record import RoundRecord
 from hflray.tasks import Job, Result, Saved
@@ -50,6 +51,22 @@ def test_a_result_for_each_round_with_what_the_experiment_records(tmp_path) -> N
     assert [result.due for result in results] == [False, True, True]  # every second round and the last one
     assert [result.devices is None for result in results] == [False, True, True]
     assert all(result.schedule for result in results)
+    assert all(result.timeline is None for result in results)  # the world and the clock are off
+
+
+def test_a_round_that_goes_otherwise_than_planned_comes_with_its_timeline(monkeypatch) -> None:
+    config = small_config(
+        "scheduling.name=fedavg", "max_rounds=2", "clock.edge.deadline=0.9", "allocation.method=equal"
+    )
+    records: list[RoundRecord] = []
+    for result in TASK.run(Job(config, watch=lambda experiment: records.append)):
+        happens = records[-1].timeline
+        assert happens is not None
+        assert result.timeline is not None
+        assert inflated(result.timeline) == happens.table()
+        assert 0 < sum(happens.table()["counts"]) < 12
+    monkeypatch.setattr(module, "DETAILED_DEVICES", 11)
+    assert next(iter(TASK.run(Job(config)))).timeline is None
 
 
 def test_without_checkpoints_nothing_is_due(tmp_path) -> None:

@@ -58,6 +58,9 @@ sweep:
 """
 
 
+LIVING = "world.dropout.rate_per_s: {grid: [0.0, 0.05]}"
+
+
 @pytest.fixture
 def sweep(tmp_path) -> Path:
     (tmp_path / "long.yaml").write_text(SWEEP)
@@ -136,6 +139,14 @@ def check_complete(folder: Path, uri: str | None = None) -> None:
         hashes = {e["round"]: e["model_hash"] for e in map(json.loads, result.read_text().splitlines())}
         expected = {record.round: record.model_hash for record in records}
         assert hashes == expected
+        timelines = {record.round: record.timeline for record in records if record.timeline is not None}
+        paths = [*folder.glob(f"hflray_results/long-*/timelines/{name}.csv.gz")]
+        assert len(paths) == bool(timelines)
+        for path in paths:
+            rows = pd.read_csv(path)
+            tables = [pd.DataFrame({"round": n, **happens.table()}) for n, happens in timelines.items()]
+            whole = pd.concat(tables, ignore_index=True)
+            pd.testing.assert_frame_equal(rows, whole, check_exact=True, check_dtype=False)
 
 
 def trial_processes(driver: int) -> Iterator[psutil.Process]:
@@ -145,9 +156,9 @@ def trial_processes(driver: int) -> Iterator[psutil.Process]:
 
 
 def test_a_killed_driver_continues_after_its_last_round(sweep, run_in_process) -> None:
-    (sweep / "long.yaml").write_text(
-        SWEEP.replace("batch_size: 4", "batch_size: 8")
-    )  # the rounds are shorter, but not too short for the kill
+    # The rounds are shorter, but not too short for the kill. The second trial's world is on, so it has a timeline.
+    text = SWEEP.replace("batch_size: 4", "batch_size: 8")
+    (sweep / "long.yaml").write_text(text.replace("scheduling.name: {grid: [ikc, fedavg]}", LIVING))
     process = start(sweep, "long.yaml")
     wait_for_round(sweep, 3, process)
     process.kill()
