@@ -35,7 +35,8 @@ MIN_RESERVE_BYTES = 16 * MIB
 METRIC, CELL, SCHEDULED, LINE, RUN = 45, 20, 60, 100, 8_000
 TUNE_LINE, TUNE_TRIAL = 700, 14_000  # what Tune adds to a line of result.json, and a trial's share of Tune's state
 DATABASE, ROW, SETTING = 950_000, 300, 190  # MLflow's SQLite file: empty, each metric of a round, each parameter
-ROW_OF_TIMELINE = 40  # in the journal, and again in the compressed file: a device in an edge iteration of a round
+# A timeline in the journal: each round, and each row of it, which is a device in an edge iteration; a row in the file.
+TIMELINE, TIMELINE_ROW, TIMELINE_CELLS = 500, 38, 34
 TRACE, PIXEL, TABLES, SETTINGS = 31_000, 53, 30_000, 130  # MLflow's artifacts of a run beside the weights
 RAY_PROCESS = 100_000  # the logs of each of Ray's processes
 
@@ -186,8 +187,9 @@ class _Files:
         if "csv" in folder.sinks:
             files.journals += rounds * names * CELL
         scheduled = config.scheduling.num_scheduled * config.training.edge_iterations
-        timeline = rounds * scheduled * ROW_OF_TIMELINE if lives and task.trains_model else 0
-        files.journals += 2 * timeline
+        timeline = rounds * scheduled * TIMELINE_CELLS if lives and task.trains_model else 0
+        if timeline:
+            files.journals += timeline + rounds * (TIMELINE + TIMELINE_ROW * scheduled)
         if mlflow:
             files.artifacts += timeline
             files.artifacts += product + TABLES + rounds * line / 2 + rounds * names * ROW + SETTINGS * SETTING

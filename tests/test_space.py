@@ -15,7 +15,10 @@ from hflray.preflight import Checked, check_trials
 from hflray.results import SweepFolder
 from hflray.space import Demand, Need, Places, demand, used_bytes
 from hflray.sweep import expand, load_sweep
+from hflray.tasks import Job, find_task
+from hflray.tracking import Tracker
 from hflray.tune import driver
+from tests.conftest import small_config
 from tests.tune import test_cli
 from tests.tune.test_room import LIGHT
 
@@ -73,6 +76,32 @@ def test_the_other_parts_grow_with_rounds_and_devices(tmp_path) -> None:
     assert csv["results"]["journals"] > few["results"]["journals"]
     _, none = sizes(tmp_path, sinks=())
     assert none["results"]["artifacts"] == 0
+
+
+LIVING = ("world.dropout.rate_per_s=0.001", "world.compute_jitter.sigma=0.2", "scheduling.name=fedavg")
+
+
+def test_a_living_world_adds_its_timeline_and_its_metrics(tmp_path) -> None:
+    _, still = sizes(tmp_path)
+    _, lives = sizes(tmp_path, *LIVING)
+    for part in ("journals", "artifacts"):
+        assert lives["results"][part] > still["results"][part] + 4 * 10 * 4 * 5 * space.TIMELINE_CELLS
+    _, limited = sizes(tmp_path, "clock.edge.deadline=2")
+    assert limited["results"]["journals"] == lives["results"]["journals"]
+
+
+@pytest.mark.parametrize("devices, scheduled", [(12, 6), (60, 30)])
+def test_the_size_of_a_timeline_is_as_measured(devices, scheduled, tmp_path) -> None:
+    many = (f"fleet.num_devices={devices}", f"scheduling.num_scheduled={scheduled}", "training.edge_iterations=3")
+    tracker = Tracker("unused", "e", "s", tmp_path, sinks=())
+    tracker.start("t", "t", small_config(), {})
+    for result in find_task("experiment").run(Job(small_config(*LIVING, *many, "max_rounds=3"))):
+        assert result.timeline is not None
+        assert 0.6 < len(result.timeline) / (space.TIMELINE + space.TIMELINE_ROW * 3 * scheduled) < 1.05
+        tracker.round("t", result.step, {}, timeline=result.timeline)
+    tracker.timeline("t")
+    size = (tmp_path / "timelines" / "t.csv.gz").stat().st_size
+    assert 0.6 < size / (space.TIMELINE + 3 * 3 * scheduled * space.TIMELINE_CELLS) < 1.05
 
 
 def test_the_parts_lie_where_they_are_written(tmp_path, monkeypatch) -> None:
