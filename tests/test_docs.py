@@ -19,10 +19,12 @@ from mlflow import MlflowClient
 import hflray
 from hflray import live_metrics, metrics, registry
 from hflray.config import ExperimentConfig, flatten, named_settings
+from hflray.config.world import WorldConfig
 from hflray.experiment import Experiment
 from hflray.scheduling import RoundContext, choose_devices
 from hflray.sweep import expand, load_sweep
-from hflray.tracking import default_uri
+from hflray.tasks import Job, find_task
+from hflray.tracking import Tracker, default_uri
 from hflray.tune import cli
 from tests import blocks as runner
 from tests.blocks import Block, blocks
@@ -150,6 +152,33 @@ def test_every_part_of_the_world_is_explained_with_its_options(kind: Any) -> Non
         options = set(inspect.signature(registry.resolve(kind, name)).parameters) - common
         rows = " ".join(line for line in text.splitlines() if line.startswith(f"| `{name}` |"))
         assert [option for option in sorted(options) if f"`{option}`" not in rows] == []
+
+
+def test_the_timelines_are_read_as_the_page_of_the_world_says(monkeypatch, tmp_path, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = small_config("scheduling.name=fedavg", "max_rounds=3", "world.dropout.rate_per_s=0.1")
+    tracker = Tracker("unused", "e", "world-1", tmp_path / "hflray_results" / "world-1", sinks=())
+    tracker.start("t", "t", config, {})
+    wasted = []
+    for result in find_task("experiment").run(Job(config)):
+        tracker.round("t", result.step, result.metrics, timeline=result.timeline)
+        wasted.append(result.metrics[metrics.ROUND_WASTED_J])
+    tracker.timeline("t")
+    exec(python_of("explanation/world.md"), {})
+    told = re.findall(r"^(?:t.csv.gz)? +(\d) +([\d.e-]+)$", capsys.readouterr().out, flags=re.M)
+    assert {int(number): float(joules) for number, joules in told} == {
+        number: pytest.approx(joules, rel=1e-3) for number, joules in enumerate(wasted, 1) if joules
+    }
+    assert sum(joules > 0 for joules in wasted) > 1
+
+
+def test_the_run_of_the_picture_of_the_world_has_everything_on() -> None:
+    (trial,) = expand(load_sweep(DOCS / "images" / "world.yaml"))
+    off = WorldConfig()
+    assert [part for part in type(off).model_fields if getattr(trial.config.world, part) == getattr(off, part)] == [
+        "wait_s"
+    ]
+    assert trial.config.clock.is_on
 
 
 def test_what_a_scheduler_sees_is_listed() -> None:
