@@ -6,6 +6,8 @@ therefore need no million generators, and a part of them may be drawn alone.
 
 from __future__ import annotations
 
+from typing import Self
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -13,6 +15,8 @@ from hflray.arrays import FloatArray
 from hflray.seeding import seed_sequence
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FACTORS = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
 class Draws:
@@ -35,26 +39,44 @@ class Draws:
         # Use at least one dimension, because NumPy warns of overflows of scalars, and the overflow is intended.
         state = self._key
         for index in indices:
-            state = _mix(state + (np.atleast_1d(index).astype(np.uint64) + np.uint64(1)) * _GOLDEN)
+            counter = np.array(index, dtype=np.uint64, ndmin=1)
+            counter *= _GOLDEN
+            state = _mix(counter + (state + _GOLDEN))
         shape = np.broadcast_shapes(*(np.shape(index) for index in indices))
         return np.asarray(state.reshape(shape), dtype=np.uint64)
 
     def uniform(self, *indices: ArrayLike) -> FloatArray:
         """Return numbers uniform in (0, 1)."""
-        return np.asarray(((self.bits(*indices) >> np.uint64(11)) + 0.5) * 2.0**-53)
+        number = np.asarray((self.bits(*indices) >> np.uint64(11)) + 0.5)
+        number *= 2.0**-53
+        return number
 
     def normal(self, *indices: ArrayLike) -> FloatArray:
         """Return standard normal numbers."""
         from scipy.special import ndtri  # importing it takes 0.4 s
 
-        return np.asarray(ndtri(self.uniform(*indices)))
+        number = self.uniform(*indices)
+        return np.asarray(ndtri(number, out=number))
 
     def exponential(self, *indices: ArrayLike) -> FloatArray:
         """Return exponential numbers of mean 1."""
-        return np.asarray(-np.log(self.uniform(*indices)))
+        number = self.uniform(*indices)
+        np.log(number, out=number)
+        return np.negative(number, out=number)
+
+    def __deepcopy__(self, memo: object) -> Self:
+        """Return this stream, which does not change."""
+        return self
 
 
 def _mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(z ^ (z >> np.uint64(31)))
+    """Return SplitMix64's mix of an array, which is overwritten."""
+    shifted = z >> _SHIFTS[0]
+    z ^= shifted
+    z *= _FACTORS[0]
+    np.right_shift(z, _SHIFTS[1], out=shifted)
+    z ^= shifted
+    z *= _FACTORS[1]
+    np.right_shift(z, _SHIFTS[2], out=shifted)
+    z ^= shifted
+    return z

@@ -17,6 +17,7 @@ import numpy as np
 from hflray.arrays import FloatArray, IntArray
 from hflray.errors import ConfigError
 from hflray.world.draws import Draws
+from hflray.world.motion import move_reflected
 from hflray.world.options import between, positive
 from hflray.world.part import Part
 from hflray.world.trace import Trace, check_digest
@@ -263,14 +264,14 @@ class GaussMarkov(Mobility):
 
     def move(self, first: int, last: int) -> None:
         """Move slot by slot."""
-        push, span = math.sqrt(1 - self._keep**2) * self._sigma, 2 * self.area_m
+        push_m_per_s = math.sqrt(1 - self._keep**2) * self._sigma
         at_once = max(1, AT_ONCE // (2 * len(self._devices)))
-        position, velocity = self.position_m, self.velocity_m_per_s
+        position_m, velocity_m_per_s = self.position_m.flatten(), self.velocity_m_per_s.flatten()
         for start in range(first, last + 1, at_once):
-            for normal in self._normal(np.arange(start, min(start + at_once, last + 1))):
-                velocity = self._keep * velocity + push * normal
-                position = np.mod(position + self.slot_s * velocity, span)
-                beyond = position > self.area_m
-                position = np.where(beyond, span - position, position)
-                velocity = np.where(beyond, -velocity, velocity)
-        self.position_m, self.velocity_m_per_s = position, velocity
+            normal = self._normal(np.arange(start, min(start + at_once, last + 1)))
+            move_reflected(
+                position_m, velocity_m_per_s, normal.reshape(len(normal), -1), self._keep, push_m_per_s,
+                float(self.slot_s), float(self.area_m),
+            )  # fmt: skip
+        self.position_m = position_m.reshape(-1, 2)
+        self.velocity_m_per_s = velocity_m_per_s.reshape(-1, 2)

@@ -16,7 +16,8 @@ from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 from hflray.world.fading import Fading
 
-AT_ONCE = 200_000  # factors drawn at once
+AT_ONCE = 200_000  # most factors after which bits are counted anew
+STRIP = 12_000  # factors drawn at once, so few that their arrays stay in a cache
 MOST_BLOCKS = 1e6  # blocks of the longest upload as planned
 
 
@@ -59,22 +60,29 @@ def faded_upload_s(
         )
 
     planned_blocks = 8 + int(1.2 * longest_s / coherence_s)  # few uploads need more
-    # Each row of these arrays is an upload that is not through yet.
+    # Each element of these arrays is an upload that is not through yet.
     q, h = (index.ravel() for index in np.meshgrid(np.arange(iterations), np.arange(len(devices)), indexing="ij"))
     left_bits, upload_s = np.full(len(q), model_bits), np.zeros((iterations, len(devices)))
     done = 0  # blocks
     while len(q):
-        at_once = min(planned_blocks, AT_ONCE // len(q))
-        blocks = np.arange(done, done + max(1, at_once))[:, None]
-        factor = fading.factor(round_index, devices[h], edges[h], q, blocks)
-        rate = rate_bps(bandwidth_hz[h], gain[h] * factor, power_w[h], noise)
-        sent_bits = np.cumsum(rate * coherence_s, axis=0)
-        last = np.minimum((sent_bits < left_bits).sum(axis=0), len(blocks) - 1)  # the block that completes the upload
-        column = np.arange(len(q))
-        through = sent_bits[last, column] >= left_bits
-        before_bits = sent_bits[last, column] - rate[last, column] * coherence_s
-        rest_s = np.clip((left_bits - before_bits) / rate[last, column], 0.0, coherence_s)
-        upload_s[q, h] = np.where(through, (done + last) * coherence_s + rest_s, 0.0)
-        left_bits = (left_bits - sent_bits[-1])[~through]
-        q, h, done = q[~through], h[~through], done + len(blocks)
+        # The bits that are left are rounded once for so many blocks. These are sent in strips, and each strip has only
+        # the uploads that are not through, because most uploads need far fewer blocks than the longest one.
+        end = done + max(1, min(planned_blocks, AT_ONCE // len(q)))
+        sent_bits = np.zeros(len(q))
+        while done < end and len(q):
+            count = min(end - done, max(1, STRIP // len(q)))
+            blocks = np.arange(done, done + count)
+            factor = fading.factor(round_index, devices[h, None], edges[h, None], q[:, None], blocks)
+            rate = rate_bps(bandwidth_hz[h, None], gain[h, None] * factor, power_w[h, None], noise)
+            sent = rate * coherence_s
+            sent[:, 0] += sent_bits
+            np.cumsum(sent, axis=1, out=sent)
+            last = np.minimum((sent < left_bits[:, None]).sum(axis=1), count - 1)  # the block that completes the upload
+            row = np.arange(len(q))
+            sent_last, rate_last = sent[row, last], rate[row, last]
+            on = sent_last < left_bits
+            rest_s = np.clip((left_bits - (sent_last - rate_last * coherence_s)) / rate_last, 0.0, coherence_s)
+            upload_s[q, h] = np.where(on, 0.0, (done + last) * coherence_s + rest_s)
+            q, h, left_bits, sent_bits, done = q[on], h[on], left_bits[on], sent[on, -1], done + count
+        left_bits = left_bits - sent_bits
     return upload_s

@@ -43,10 +43,14 @@ class World:
 
     Raises:
         ConfigError: an option of a part is wrong.
+
+    Attributes:
+        is_on: whether any part is on.
     """
 
     def __init__(self, config: ExperimentConfig, fleet: Fleet) -> None:
         self.config, self.clock_s = config.world, 0.0
+        self.is_on = self.config.is_on
         own = {"num_devices": fleet.num_devices, "seed": config.seed}
         section = self.config.availability
         self.availability: Availability = registry.build("availability", section.name, own, **section.options)
@@ -73,11 +77,6 @@ class World:
             return None
         self._fleet_config, self._shadowing = config.fleet, ShadowField(config.seed, section.correlation_m)
         return mobility
-
-    @property
-    def is_on(self) -> bool:
-        """Whether any part is on."""
-        return self.config.is_on
 
     @property
     def _fades(self) -> bool:

@@ -68,6 +68,15 @@ def test_the_result_does_not_depend_on_how_many_blocks_are_drawn_at_once(monkeyp
     assert whole.std() > 0
 
 
+@pytest.mark.parametrize("strip", [1, 90, 10**9])
+def test_the_result_does_not_depend_on_strips_to_the_last_bit(strip: int, monkeypatch) -> None:
+    law = Rayleigh(seed=3)
+    whole = uploads(law, 0.05, [3e6, 7e6, 1e6, 9e4], 4)
+    monkeypatch.setattr(uplink, "STRIP", strip)
+    np.testing.assert_array_equal(uploads(law, 0.05, [3e6, 7e6, 1e6, 9e4], 4), whole)
+    assert whole.max() > 20 * whole.min()  # most uploads end long before the longest one
+
+
 def test_many_blocks_average_the_rate() -> None:
     """E[log2(1 + 3 X)] of an exponential X is e^(1/3) E1(1/3) / ln 2."""
     from scipy.special import exp1

@@ -27,7 +27,7 @@ from numba.extending import register_jitable
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 PACKAGE = Path(__file__).parents[2]
-FOLDERS = ("allocation", "allocation/kernels", "assignment")  # a test checks that no other folder has kernels
+FOLDERS = ("allocation", "allocation/kernels", "assignment", "world")  # a test checks that no other folder has kernels
 logger = logging.getLogger("hflray")
 
 

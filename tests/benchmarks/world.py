@@ -1,0 +1,133 @@
+"""What a living world adds to a round, by its parts, in CPU time.
+
+    python tests/benchmarks/world.py [--devices 100 1000000] [--rounds 40]
+
+A round's world is what decisions see (`World.outlook`), what then happens to the plan (`World.happens`), the world
+afterwards (`World.after`) and its metrics. Plans are not measured: a uniform draw of H = 50 devices, the nearest edge
+and the fast allocation, with M = 5, Q = 5 and Fashion-MNIST's z. The clock advances by each round's delay, so that what
+moves between rounds moves for so long. A round is computed five times, which changes nothing, and its least CPU time is
+taken, because other programs slow some of them; a number is the median over the rounds after the first five.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
+
+from hflray.allocation import allocate_round
+from hflray.config import load_config
+from hflray.cost import Workload, round_cost
+from hflray.fleet import sample_fleet
+from hflray.timeline import EdgeRule
+from hflray.world import World
+from tests.benchmarks._bare import yardstick_s
+from tests.benchmarks._report import Table, arguments, publish
+
+MODEL_BITS = 447.9 * 1024 * 8
+WARM_UP = 5  # rounds
+Result = TypeVar("Result")
+PARTS = {
+    "availability (markov)": ("world.availability={name: markov, options: {mean_on_s: 600, mean_off_s: 300}}",),
+    "availability (diurnal)": ("world.availability.name=diurnal",),
+    "compute jitter": ("world.compute_jitter.sigma=0.2",),
+    "fading, one factor an upload": ("world.fading.name=rayleigh", "clock.edge.deadline=2"),
+    "fading, a factor each 0.1 s": ("world.fading={name: rayleigh, coherence_s: 0.1}",),
+    "fading (rician), a factor each 0.1 s": ("world.fading={name: rician, options: {k_db: 6}, coherence_s: 0.1}",),
+    "dropout": ("world.dropout.rate_per_s=0.001",),
+    "edge failure": ("world.edge_failure={mtbf_s: 3600, mttr_s: 600}",),
+    "battery": ("world.battery={capacity_j: [200, 600], reserve_j: 2, harvest_w: 0.1, idle_w: 0.001}",),
+    "mobility (random waypoint)": (
+        "world.mobility={name: random_waypoint, options: {v_min_m_per_s: 0.5, v_max_m_per_s: 2}}",
+    ),
+    "mobility (Gauss-Markov)": ("world.mobility={name: gauss_markov, options: {speed_m_per_s: 1.5}}",),
+}
+EVERYTHING = tuple(
+    PARTS[name][0]
+    for name in (
+        "availability (markov)", "compute jitter", "fading, a factor each 0.1 s", "dropout", "edge failure", "battery",
+        "mobility (Gauss-Markov)",
+    )
+)  # fmt: skip
+ROWS = PARTS | {"everything": (*EVERYTHING, "clock.edge.deadline=2")}
+
+
+def least(call: Callable[[], Result]) -> tuple[Result, float]:
+    """Return what a call returns, and the least CPU time of five such calls, s."""
+    times_s = []
+    for _ in range(5):
+        begin = time.process_time()
+        result = call()
+        times_s.append(time.process_time() - begin)
+    return result, min(times_s)
+
+
+def measured(overrides: tuple[str, ...], num_devices: int, rounds: int) -> tuple[float, float]:
+    """Return the CPU time of a round's world, s, and the simulated delay of a round, s: medians over rounds."""
+    config = load_config(None, [f"fleet.num_devices={num_devices}", "world.wait_s=60", *overrides])
+    rng = np.random.default_rng(1)
+    fleet, rule = sample_fleet(config.fleet, rng), EdgeRule(**config.clock.edge.model_dump())
+    work, world = Workload(MODEL_BITS, edge_iterations=5), World(config, fleet)
+    cpu_s, delay_s = list[float](), list[float]()
+    for index in range(1, rounds + 1):
+        outlook, seen_s = least(lambda at=index, now=world: now.outlook(at, fleet))
+        if outlook.is_empty:
+            world = world.after(config.world.wait_s, None)
+            continue
+        there, up = np.flatnonzero(outlook.available), np.flatnonzero(outlook.edges_up)
+        devices = np.sort(rng.choice(there, min(50, len(there)), replace=False))
+        edges = up[outlook.fleet.take_edges(up).nearest_edges(devices)[:, 0]]
+        allocation = allocate_round(outlook.fleet, work, devices, edges)
+        planned = round_cost(outlook.fleet, work, devices, edges, allocation)
+        plan = outlook, work, devices, edges, allocation, planned, rule
+
+        def happen(now: World = world, plan: Any = plan) -> World:
+            happens = now.happens(*plan)
+            later = now.after(plan[5].delay_s if happens is None else happens.delay_s, happens)
+            now.metrics(plan[0], happens)
+            return later
+
+        later, happened_s = least(happen)
+        if index > WARM_UP:
+            cpu_s.append(seen_s + happened_s)
+            delay_s.append(later.clock_s - world.clock_s)
+        world = later
+    return statistics.median(cpu_s), statistics.median(delay_s)
+
+
+def table(num_devices: int, rounds: int) -> Table:
+    """Measure the world with each part alone, and with every kind of part."""
+    columns = [("row", "part", ""), ("cpu", "CPU time, ms", ".2f"), ("delay", "delay of a round, s", ".0f")]
+    title = f"a round's world at N = {num_devices:,}, one thread, CPU time, medians over {rounds - WARM_UP} rounds"
+    result = Table(title, columns, [], key=f"world/N = {num_devices}")
+    for name, overrides in ROWS.items():
+        loop_s = yardstick_s(0.1, time.process_time)
+        cpu_s, delay_s = measured(overrides, num_devices, rounds)
+        result.ratios[f"{name}, a bare loop over a round's world"] = loop_s / cpu_s
+        result.rows.append({"row": name, "cpu": 1e3 * cpu_s, "delay": delay_s})
+    return result
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = arguments(__doc__)
+    parser.add_argument("--devices", type=int, nargs="+", default=[100], help="N; default 100")
+    parser.add_argument("--rounds", type=int, help="default 40; quick 8")
+    options = parser.parse_args()
+    rounds = options.rounds or (8 if options.quick else 40)
+
+    def tables() -> Iterator[Table]:
+        yield from (table(count, rounds) for count in options.devices)
+
+    publish(tables(), options.json)
+
+
+if __name__ == "__main__":
+    main()
