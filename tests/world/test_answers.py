@@ -13,6 +13,6 @@ from tests.world.answers import QUESTIONS, RESULTS, table
 @pytest.mark.parametrize("name", [name for name in QUESTIONS if (RESULTS / name).is_dir()])
 def test_the_page_has_the_tables_of_the_exports(name: str) -> None:
     page = (Path(__file__).parents[2] / "docs" / "results" / "world.md").read_text(encoding="utf-8")
-    lines = table(read_exhibit(RESULTS / name), 0.88).splitlines()
+    lines = table(read_exhibit(RESULTS / name)).splitlines()
     assert len(lines) > 3
     assert [line for line in lines[2:] if f"\n{line}\n" not in page] == []
