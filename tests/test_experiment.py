@@ -79,6 +79,20 @@ def test_an_experiment_stops_at_the_target_accuracy() -> None:
     }
 
 
+def test_what_the_target_took_is_the_sum_over_the_rounds_up_to_it() -> None:
+    """Discarded uploads are part of the bill."""
+    limits = ("clock.edge.deadline=0.9", "allocation.method=equal", "max_rounds=20", "target_accuracy=0.4")
+    experiment = Experiment(small_config("scheduling.name=fedavg", *limits))
+    records = list(experiment)
+    assert [record.accuracy >= 0.4 for record in records] == [False] * (len(records) - 1) + [True]
+    assert len(records) > 1
+    assert sum(record.timeline.wasted_j for record in records if record.timeline is not None) > 0
+    values = experiment.summary()
+    assert values[metrics.ROUNDS_TO_TARGET] == len(records)
+    assert values[metrics.DELAY_TO_TARGET_S] == pytest.approx(sum(record.cost.delay_s for record in records))
+    assert values[metrics.ENERGY_TO_TARGET_J] == pytest.approx(sum(record.cost.energy_j for record in records))
+
+
 def test_a_target_never_reached_is_not_reported() -> None:
     experiment = Experiment(small_config("target_accuracy=1.0", "max_rounds=1", "scheduling.name=fedavg"))
     assert len(list(experiment)) == 1

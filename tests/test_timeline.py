@@ -116,6 +116,16 @@ def test_batteries_and_dropout() -> None:
     assert (ends.charge_j - found.spent_j + harvest_j).tolist() == pytest.approx([4.6, 10.6, 0.6])
 
 
+def test_edges_idle_until_the_slowest_one_is_done() -> None:
+    """Q = 2: edge 0 takes 2 · 2 s and its hop of 0.5 s, edge 1 takes 2 · 3 s and its hop, and edge 2 only its hop."""
+    durations = Durations(arr(1, 2), arr(2, 4), arr(1, 1), arr(1, 1))
+    hops = Hops(arr(0.5, 0.5, 0.5), arr(0.1, 0.1, 0.1), np.array([True, True, True]))
+    found = timeline([7, 8], [0, 1], [10, 30], Workload(Z, edge_iterations=2), durations, hops)
+    assert found.edge_delay_s.tolist() == [4.5, 6.5, 0.5]
+    assert found.edge_idle_s == 2 + 0 + 6
+    assert (found.wasted_j, found.discarded) == (0, 0)
+
+
 def test_an_edge_that_fails_loses_its_share() -> None:
     """Example 5: edge 1 fails at 4 s, in its second iteration."""
     durations = Durations(arr(1, 2), arr(2, 4), arr(1, 1), arr(1, 1))

@@ -181,6 +181,17 @@ def test_only_available_devices_are_scheduled() -> None:
         assert len(record.devices) == min(6, 12 - away)
 
 
+def test_fairness_counts_the_rounds_in_which_a_device_counted() -> None:
+    """Jain's index of the rounds that counted so far, of 12 devices; a device that vanished did not take part."""
+    counted = np.zeros(12)
+    for record in living(DROPOUT, "max_rounds=3"):
+        assert record.timeline is not None
+        counted[record.devices[record.timeline.counts.any(axis=0)]] += 1
+        expected = counted.sum() ** 2 / (12 * (counted**2).sum())
+        assert record.metrics()[metrics.FAIRNESS] == pytest.approx(expected)
+    assert counted.sum() < 3 * 6
+
+
 def test_a_round_in_which_nobody_is_available_is_empty_and_lasts() -> None:
     experiment = living("world.availability={name: bernoulli, options: {probability: 1e-9}}", "world.wait_s=7")
     before = experiment.global_model.copy()
