@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import ray
 from ray.rllib.algorithms.ppo.ppo import PPO, PPOConfig
 from ray.rllib.core import COMPONENT_ENV_RUNNER, DEFAULT_MODULE_ID
@@ -38,7 +39,9 @@ class ScorePPO(PPO):  # type: ignore[misc]
     def save_to_path(self, path: Any = None, **kwargs: Any) -> str:
         """Write the whole state to the folder `path`."""
         runner: ScoreRunner = self.env_runner
-        state = {"generators": runner.generators(), "ray": ray.__version__} | flatten(self.get_state())
+        # RLlib shuffles a batch by NumPy's global generator.
+        whole = {"rllib": self.get_state(), "numpy": np.random.get_state()}  # noqa: NPY002
+        state = {"generators": runner.generators(), "ray": ray.__version__} | flatten(whole)
         checkpoint.save(Path(path) / STATE, state)
         return str(path)
 
@@ -49,11 +52,12 @@ class ScorePPO(PPO):  # type: ignore[misc]
             ConfigError: `path` holds no such checkpoint, or one of another version.
         """
         state = checked_state(Path(path))
-        of_rllib = restore(state)
-        self.set_state(of_rllib)
+        whole = restore(state)
+        self.set_state(whole["rllib"])
         runner: ScoreRunner = self.env_runner
-        runner.set_state(of_rllib[COMPONENT_ENV_RUNNER])  # RLlib has just set its count of steps to 0
+        runner.set_state(whole["rllib"][COMPONENT_ENV_RUNNER])  # RLlib has just set its count of steps to 0
         runner.set_generators(state["generators"])
+        np.random.set_state(whole["numpy"])  # noqa: NPY002
 
 
 def environment(config: ExperimentConfig) -> dict[str, Any]:

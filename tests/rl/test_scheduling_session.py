@@ -27,6 +27,7 @@ TOY = (
     "fleet.num_devices=6",
     "fleet.num_edges=1",
     "scheduling.num_scheduled=2",
+    "scheduling.num_clusters=2",
     "assignment.name=best_gain",
     "data.majority_fraction=0.1",
     "max_rounds=3",
@@ -47,29 +48,28 @@ def toy(*overrides: str) -> ExperimentConfig:
     return load_config(None, [*TOY, *overrides])
 
 
-def least_energy(env: SchedulingEnv) -> list[int]:
-    """Return the pair of devices whose round takes the least energy, by trying all pairs."""
-    pairs = itertools.combinations(range(env.fleet_config.num_devices), env.num_scheduled)
-    return list(min(pairs, key=lambda pair: env._bill(np.array(pair))[1].energy_j))
+def joules_over_the_least(network: ScoreNetwork, env: SchedulingEnv, fleets: int = 10) -> float:
+    """Return the energy of the pairs that a network chooses on random fleets over that of the best pairs.
 
-
-def share_of_best_choices(network: ScoreNetwork, env: SchedulingEnv, fleets: int = 50) -> float:
-    """Return on which share of random fleets the network chooses the best pair."""
-    best = 0
+    The best pair of a fleet is known by trying all fifteen.
+    """
+    chosen_j = least_j = 0.0
     for index in range(fleets):
         env.begin(stream(0, "test/toy", index))
+        joules = {pair: env._bill(np.array(pair))[1].energy_j for pair in itertools.combinations(range(6), 2)}
         scores = scores_of(network, env.observation().reshape(6, -1))
-        best += sorted(np.argsort(-scores)[:2].tolist()) == least_energy(env)
-    return best / fleets
+        chosen_j += joules[tuple(sorted(np.argsort(-scores)[:2].tolist()))]
+        least_j += min(joules.values())
+    return chosen_j / least_j
 
 
-def test_the_agent_learns_the_known_best_choice_of_a_toy(tmp_path: Path) -> None:
-    config = toy("agent.env_steps=4800", "agent.evaluate_every=4800")
+def test_the_agent_learns_the_known_best_choice_of_a_toy() -> None:
+    config = toy("agent.env_steps=480", "agent.evaluate_every=480")
     env = SchedulingEnv(**environment(config))
     with SchedulerTraining(config) as training:
-        assert share_of_best_choices(training.algorithm.network(), env) <= 0.4
+        assert joules_over_the_least(training.algorithm.network(), env) > 3
         point = training.advance()
-        assert share_of_best_choices(training.algorithm.network(), env) >= 0.8
+        assert joules_over_the_least(training.algorithm.network(), env) < 1.3
         assert training.finished
     assert point.values[metrics.agent_metric("reached")] == 0  # and nothing to the target is logged
     assert metrics.agent_metric("joules") not in point.values
@@ -122,5 +122,5 @@ def test_a_loss_that_is_not_finite_is_an_error(monkeypatch: pytest.MonkeyPatch) 
         sampled = {"num_env_steps_sampled_lifetime": 480, "num_episodes_lifetime": 160}
         result = {"env_runners": sampled, "learners": {"default_policy": {"total_loss": math.nan}}}
         monkeypatch.setattr(training.algorithm, "train", lambda: result)
-        with pytest.raises(DivergedError, match="agent: the loss is nan after 480 steps; lower agent.learning_rate"):
+        with pytest.raises(DivergedError, match=r"agent: the loss is nan after 480 steps; lower agent\.learning_rate"):
             training.advance()
