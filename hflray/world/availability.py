@@ -126,7 +126,7 @@ class FromTrace(Availability):
         last_s = float(trace.time_s[-1])
         if repeat_s is not None and positive(f"{OPTIONS}.repeat_s", repeat_s) <= last_s:
             raise ConfigError(
-                f"{OPTIONS}.repeat_s: got {repeat_s:g}; accepted: more than {last_s:g}, the last time of {path}; "
+                f"{OPTIONS}.repeat_s: got {repeat_s:.15g}; accepted: more than {last_s:.15g}, the last time of {path}; "
                 "raise it"
             )
         self.switches = Switches(trace, "available", num_devices, repeat_s)

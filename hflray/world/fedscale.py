@@ -53,7 +53,7 @@ def convert(source: Path, target: Path, devices: int | None = None) -> tuple[int
     if not rows:
         raise ConfigError(f"{source}: it has no client; give a file with one")
     rows.sort(key=lambda row: row[0])  # a client's lines of the same time stay in order
-    lines = [f"{time:g},{device},{available}" for time, device, available in rows]
+    lines = [f"{time:.15g},{device},{available}" for time, device, available in rows]
     write(target, "\n".join(["time_s,device,available", *lines, ""]), durable=True)
     return len(clients[:devices]), max(period_s, rows[-1][0])
 
@@ -94,7 +94,7 @@ def main() -> None:
         count, period_s = convert(arguments.source, arguments.target, arguments.devices)
     except HflrayError as error:
         raise SystemExit(str(error)) from None
-    print(f"{count} devices; set world.availability.options.repeat_s to more than {period_s:g} to repeat the trace")
+    print(f"{count} devices; set world.availability.options.repeat_s to more than {period_s:.15g} to repeat the trace")
 
 
 if __name__ == "__main__":

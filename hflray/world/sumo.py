@@ -9,6 +9,7 @@ y are 0. The command prints the side of the area that holds all places.
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -47,7 +48,7 @@ def convert(source: Path, target: Path, devices: int | None = None) -> tuple[int
         raise ConfigError(f"{source}: it has no vehicle; give a file of --fcd-output")
     left, low = min(row[2] for row in rows), min(row[3] for row in rows)
     side_m = max(max(row[2] for row in rows) - left, max(row[3] for row in rows) - low)
-    lines = [f"{time:g},{number},{x - left:.3f},{y - low:.3f}" for time, number, x, y in rows]
+    lines = [f"{time:.15g},{number},{x - left:.3f},{y - low:.3f}" for time, number, x, y in rows]
     write(target, "\n".join(["time_s,device,x_m,y_m", *lines, ""]), durable=True)
     return 1 + max(row[1] for row in rows), side_m
 
@@ -63,9 +64,9 @@ def main() -> None:
         count, side_m = convert(arguments.source, arguments.target, arguments.devices)
     except HflrayError as error:
         raise SystemExit(str(error)) from None
-    print(
-        f"{count} devices; set fleet.num_devices to at least {count} and fleet.area_km to at least {side_m / 1e3:.4f}"
-    )
+    # The side is rounded up to the next 0.1 m, because no place may be outside the area.
+    area_km = math.floor(10 * side_m + 1) / 1e4
+    print(f"{count} devices; set fleet.num_devices to at least {count} and fleet.area_km to at least {area_km:.4f}")
 
 
 if __name__ == "__main__":

@@ -39,6 +39,12 @@ def test_json_and_csv_become_the_same_trace(tmp_path: Path) -> None:
     assert convert(tmp_path / "clients.json", target, devices=1)[0] == 1
 
 
+def test_long_times_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("client,active_s,inactive_s\n7,1234567,1234568.5\n", encoding="utf-8")
+    assert convert(tmp_path / "a.csv", tmp_path / "trace.csv") == (1, 1234568.5)
+    assert (tmp_path / "trace.csv").read_text(encoding="utf-8").splitlines()[2:] == ["1234567,0,1", "1234568.5,0,0"]
+
+
 def test_the_script_of_the_example_reads_a_pickle(tmp_path: Path, monkeypatch) -> None:
     source, target = tmp_path / "trace", tmp_path / "clients.json"
     source.write_bytes(pickle.dumps(CLIENTS))
