@@ -98,7 +98,7 @@ class Trace:
             except ValueError as error:
                 raise refuse(line, str(error)) from None
             if rows and by_name["time_s"] < rows[-1][0]:
-                raise refuse(line, f"time_s is {by_name['time_s']:g} after {rows[-1][0]:g}; times run backwards")
+                raise refuse(line, f"time_s is {by_name['time_s']:.15g} after {rows[-1][0]:.15g}; times run backwards")
             rows.append([by_name[name] for name in names])
             numbers.append(line)
         if not rows:
@@ -132,7 +132,12 @@ class Switches(Part):
 
     def __init__(self, trace: Trace, column: str, count: int, repeat_s: float | None = None) -> None:
         self._trace, self._repeat_s = trace, repeat_s
-        self._values: BoolArray = trace.values[column] > 0
+        # Of several lines of a member at the same time the last one counts.
+        order = np.lexsort((trace.member, trace.time_s))  # it keeps the order of such lines
+        later = (np.diff(trace.time_s[order]) > 0) | (np.diff(trace.member[order]) != 0)
+        last = np.sort(order[np.append(later, True)])
+        self._time_s, self._member = trace.time_s[last], trace.member[last]
+        self._values: BoolArray = trace.values[column][last] > 0
         self._next = 0  # lines until now, over all repetitions
         self.up: BoolArray = np.ones(count, dtype=bool)
         self.advance(0.0)
@@ -145,11 +150,11 @@ class Switches(Part):
             if repetition and self._repeat_s is None:
                 return
             at_s = clock_s - repetition * (self._repeat_s or 0.0)
-            last = int(np.searchsorted(self._trace.time_s, at_s, side="right"))
+            last = int(np.searchsorted(self._time_s, at_s, side="right"))
             if last <= position:
                 return
-            members = self._trace.member[position:last]
-            self.up[members] = self._values[position:last]  # of several lines of a member the last one counts
+            members = self._member[position:last]
+            self.up[members] = self._values[position:last]  # the last line of a member counts
             self._next += last - position
             if last < lines:
                 return
@@ -163,14 +168,14 @@ class Switches(Part):
                 break
             start = position if lap == repetition else 0
             chosen = start + np.flatnonzero(~self._values[start:])
-            times_s = self._trace.time_s[chosen] + lap * (self._repeat_s or 0.0)
-            np.minimum.at(off_s, self._trace.member[chosen], times_s)
+            times_s = self._time_s[chosen] + lap * (self._repeat_s or 0.0)
+            np.minimum.at(off_s, self._member[chosen], times_s)
         return off_s
 
     def ends_off(self) -> BoolArray:
         """Return whether each member is off after the last line, (count,)."""
         on = np.ones(len(self.up), dtype=bool)
-        on[self._trace.member] = self._values
+        on[self._member] = self._values
         return ~on
 
     def state_dict(self) -> dict[str, Any]:

@@ -86,6 +86,17 @@ def test_edges_fail_as_a_trace_says(tmp_path: Path) -> None:
     assert edges.up.tolist() == [False, False]
 
 
+def test_an_edge_that_is_turned_off_and_on_at_the_same_time_does_not_fail(tmp_path: Path) -> None:
+    path = written(tmp_path, "time_s,edge,up", "4,0,0", "4,1,0", "4,0,1", "6,0,1", "6,0,0")
+    edges = edge_failure(EdgeFailureConfig(trace=path), 3, 0)
+    assert edges is not None
+    assert edges.next_off_s(0.0).tolist() == [6, 4, np.inf]
+    edges.advance(4.0)
+    assert edges.up.tolist() == [True, False, True]
+    edges.advance(6.0)
+    assert edges.up.tolist() == [False, False, True]
+
+
 @pytest.mark.parametrize(
     "lines, message",
     [
