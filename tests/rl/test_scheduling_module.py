@@ -8,7 +8,6 @@ import torch
 from ray.rllib.core.columns import Columns
 
 from hflray.rl.plackett_luce import PlackettLuce
-from hflray.rl.resumable import ensure_ray
 from hflray.rl.scheduling_algorithm import environment, scheduling_algorithm_config
 from hflray.rl.scheduling_env import SchedulingEnv
 from hflray.seeding import stream
@@ -16,8 +15,7 @@ from tests.rl.test_scheduling_session import toy
 
 
 @pytest.fixture(scope="module")
-def algorithm():  # type: ignore[no-untyped-def]
-    ensure_ray()
+def algorithm(ray_session):  # type: ignore[no-untyped-def]
     algorithm = scheduling_algorithm_config(toy("agent.environments=3")).build_algo()
     yield algorithm
     algorithm.stop()

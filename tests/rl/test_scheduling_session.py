@@ -21,6 +21,8 @@ from hflray.scheduling.learned import Learned, load_scores, scores_of
 from hflray.scheduling.network import ScoreNetwork
 from hflray.seeding import stream
 
+pytestmark = pytest.mark.usefixtures("ray_session")
+
 # Six devices at one edge, all with the same mix of classes, and three rounds that never reach the target. The reward of
 # a round is minus its energy, so that the best choice is the pair of the least energy, in every round.
 TOY = (

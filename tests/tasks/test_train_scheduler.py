@@ -18,6 +18,8 @@ from hflray.tasks import Job, Result, Saved
 from hflray.tasks.train_scheduler import SMALL, TrainSchedulerTask
 from hflray.tune import cli
 
+pytestmark = pytest.mark.usefixtures("ray_session")
+
 FILE = Path(__file__).parents[2] / "tune_configs" / "scheduling_agent.yaml"
 TASK = TrainSchedulerTask()
 TINY = ["fleet.num_devices=6", "fleet.num_edges=2", "scheduling.num_scheduled=2", "scheduling.num_clusters=2",
