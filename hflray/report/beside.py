@@ -141,7 +141,7 @@ def section(name: str, shown: Exhibit, sweep: Sweep | None, configs: Path) -> st
     lines += provenance(sweep, shown, configs)
     if shown.summarised:
         lines += ["", to_markdown(summary(sweep)).rstrip()]
-    if (ranked := ranking(sweep)) is not None:
+    if (ranked := ranking(sweep, shown.reference)) is not None:
         lines += ["", to_markdown(ranked).rstrip()]
     if (excess := compare_with_reference(sweep)) is not None:
         lines += ["", to_markdown(excess).rstrip()]

@@ -19,6 +19,7 @@ from hflray.report import figures
 from hflray.report.claims import assignment, clustering, framework, learning, scheduling
 from hflray.report.evidence import Claim, NotTested
 from hflray.report.figures import Draw
+from hflray.report.ranking import REFERENCE
 from hflray.report.runs import Sweep
 
 
@@ -33,6 +34,7 @@ class Exhibit:
         drawings: its drawings by the stem of their file.
         claims: the paper's claims about it.
         summarised: whether RESULTS.md has the summary of its groups besides the ranking of its schedulers.
+        reference: the scheduler that the ranking compares the others with.
     """
 
     label: str
@@ -41,6 +43,7 @@ class Exhibit:
     drawings: dict[str, Draw]
     claims: tuple[Claim, ...] = ()
     summarised: bool = True
+    reference: str = REFERENCE
 
 
 EXHIBITS: dict[str, Exhibit] = {
@@ -88,6 +91,15 @@ EXHIBITS: dict[str, Exhibit] = {
         "Beyond the paper: the benchmark of schedulers", "benchmark_scheduling",
         "all schedulers to a target accuracy, with two assigners, on two data sets, over three partitions",
         {"benchmark": figures.ranks}, summarised=False,
+    ),
+    "agent": Exhibit(
+        "Beyond the paper: an agent learns to schedule", "scheduling_agent",
+        "RLlib's PPO on hflray/Scheduling-v0, and what it needs to 85 % on held-out fleets", {"agent": figures.agent},
+    ),
+    "agent_trained": Exhibit(
+        "Beyond the paper: the learned scheduler where devices train", "scheduling_agent_trained",
+        "the policy of scheduling_agent.yaml against energy_aware and others, to 85 % on digits",
+        {"agent_trained": figures.ranks}, summarised=False, reference="energy_aware",
     ),
 }  # fmt: skip
 

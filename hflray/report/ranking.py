@@ -1,12 +1,13 @@
-"""The ranking of schedulers by what they need to reach the target accuracy, with a test of each against IKC.
+"""The ranking of schedulers by what they need to reach the target accuracy, with a test of each against a reference.
 
 A *contestant* is a scheduler with its options. A *block* is everything else that the runs of a sweep have in common:
 seed, partition, assigner and so on. Within a block, contestants are compared on the same fleet and data.
 
 * A contestant that does not reach the target in a block is the last there; several share the last rank.
-* Against IKC, each block gives a pair of values. Wilcoxon's signed-rank test compares the logarithms of their ratios,
-  with the largest difference where only one of the two reached the target (`hflray.pairs`). With fewer than 10 pairs
-  nothing is tested. The p-values of the contestants are adjusted by Holm's method, for each quantity by itself.
+* Against the reference, which is IKC unless an exhibit names another, each block gives a pair of values. Wilcoxon's
+  signed-rank test compares the logarithms of their ratios, with the largest difference where only one of the two
+  reached the target (`hflray.pairs`). With fewer than 10 pairs nothing is tested. The p-values of the contestants are
+  adjusted by Holm's method, for each quantity by itself.
 * A scheduler that assigns (`schedule_and_assign`) gives the same runs with every assigner. Only its runs with local
   search count, so that no run is counted twice.
 """
@@ -45,10 +46,10 @@ def contestant(run: Run) -> str:
     return f"{name}, {options}" if options else name
 
 
-def blocks(runs: Sequence[Run]) -> dict[str, dict[Block, Run]]:
+def blocks(runs: Sequence[Run], reference: str = REFERENCE) -> dict[str, dict[Block, Run]]:
     """Return the runs that have ended, by contestant and block; the reference's contestant is the first."""
     result: dict[str, dict[Block, Run]] = {}
-    for run in sorted(runs, key=lambda run: (run.config.scheduling.name != REFERENCE, contestant(run).lower())):
+    for run in sorted(runs, key=lambda run: (run.config.scheduling.name != reference, contestant(run).lower())):
         if run.ended and not (_assigns(run) and run.config.assignment.name != "local_search"):
             block = tuple(item for item in run.identity if not item[0].startswith(OWN))
             result.setdefault(contestant(run), {})[block] = run
@@ -90,7 +91,7 @@ def mean_ranks(by_contestant: Mapping[str, Mapping[Block, Run]], metric: str) ->
     return {name: float(np.mean(places)) if places else np.nan for name, places in ranks.items()}
 
 
-def ranking(sweep: Sweep) -> pd.DataFrame | None:
+def ranking(sweep: Sweep, reference: str = REFERENCE) -> pd.DataFrame | None:
     """Return one row for each data set and contestant, the best mean rank by joules first, as text.
 
     Beside the rank in each quantity stand the median ratio to the reference and the adjusted p-value. The result is
@@ -99,25 +100,25 @@ def ranking(sweep: Sweep) -> pd.DataFrame | None:
     frames = []
     data_sets = sorted({run.config.data.name for run in sweep.runs})
     for data in data_sets:
-        by_contestant = blocks([run for run in sweep.runs if run.config.data.name == data])
+        by_contestant = blocks([run for run in sweep.runs if run.config.data.name == data], reference)
         runs = [run for members in by_contestant.values() for run in members.values()]
         reached = any(value_to_target(run, metrics.ROUNDS_TO_TARGET) < np.inf for run in runs)
-        if reached and pretty(REFERENCE) in by_contestant and len(by_contestant) > 1:
-            frame = _ranking(by_contestant)
+        if reached and pretty(reference) in by_contestant and len(by_contestant) > 1:
+            frame = _ranking(by_contestant, pretty(reference))
             if len(data_sets) > 1:
                 frame.insert(1, "data", pretty(data))
             frames.append(frame)
     return pd.concat(frames) if frames else None
 
 
-def _ranking(by_contestant: Mapping[str, Mapping[Block, Run]]) -> pd.DataFrame:
-    reference = by_contestant.get(pretty(REFERENCE), {})
+def _ranking(by_contestant: Mapping[str, Mapping[Block, Run]], reference: str) -> pd.DataFrame:
+    reference_runs = by_contestant.get(reference, {})
     rows: dict[str, dict[str, str]] = {
         name: {
             "": name,
             "reached": f"{sum(value_to_target(run, metrics.ROUNDS_TO_TARGET) < np.inf for run in runs.values())} of "
             f"{len(runs)}",
-            "pairs": str(sum(block in reference for block in runs)) if name != pretty(REFERENCE) else "–",
+            "pairs": str(sum(block in reference_runs for block in runs)) if name != reference else "–",
         }
         for name, runs in by_contestant.items()
     }
@@ -127,16 +128,16 @@ def _ranking(by_contestant: Mapping[str, Mapping[Block, Run]]) -> pd.DataFrame:
         order = places if quantity == "joules" else order
         pairs = {
             name: Pairs.of(
-                [value_to_target(runs[block], metric) for block in runs if block in reference],
-                [value_to_target(reference[block], metric) for block in runs if block in reference],
+                [value_to_target(runs[block], metric) for block in runs if block in reference_runs],
+                [value_to_target(reference_runs[block], metric) for block in runs if block in reference_runs],
             )
             for name, runs in by_contestant.items()
-            if name != pretty(REFERENCE)
+            if name != reference
         }
         p_values = holm({name: pair.p for name, pair in pairs.items()})
         for name, row in rows.items():
             row[f"{quantity}: rank"] = "–" if np.isnan(places[name]) else f"{places[name]:.1f}"
-            row[f"{quantity} × {pretty(REFERENCE)}'s"] = _ratio(pairs[name], p_values[name]) if name in pairs else "1"
+            row[f"{quantity} × {reference}'s"] = _ratio(pairs[name], p_values[name]) if name in pairs else "1"
     ranked = sorted(rows.values(), key=lambda row: float(np.nan_to_num(order[row[""]], nan=np.inf)))
     return pd.DataFrame(ranked)
 
