@@ -79,7 +79,7 @@ class Reference:
 def simulated(entry: dict[str, Any]) -> dict[str, Any]:
     """Return the part of a journal's round that is the same in every run: all but the measured seconds."""
     values = {name: value for name, value in entry["metrics"].items() if not name.startswith("wall/")}
-    return {"metrics": values, "schedule": entry.get("schedule")}
+    return {"metrics": values, **{name: entry.get(name) for name in ("schedule", "timeline")}}
 
 
 def final_model(folder: Path, trial: str, rounds: int) -> str:
