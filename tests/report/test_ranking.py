@@ -85,6 +85,16 @@ def test_there_is_no_table_without_the_reference_or_a_target() -> None:
     assert ranking(sweep("mine", [to_target("ikc", 1)])) is None
 
 
+def test_another_reference_takes_the_place_of_ikc() -> None:
+    runs = [to_target("energy_aware", 4.0, seed) for seed in range(LEAST_PAIRS)]
+    runs += [to_target("ikc", 2.0 + seed / 100, seed) for seed in range(LEAST_PAIRS)]
+    table = ranking(sweep("mine", runs), "energy_aware")
+    assert table is not None
+    rows = table.set_index("").to_dict("index")
+    assert rows["IKC"]["joules × energy-aware's"] == "0.51 (p = 0.002)"
+    assert rows["energy-aware"]["joules × energy-aware's"] == "1"
+
+
 def test_each_data_set_is_ranked_by_itself() -> None:
     runs = [to_target(name, 1) for name in ("ikc", "oort")]
     runs += [run({metrics.ACCURACY: [1.0], metrics.ROUNDS_TO_TARGET: [1.0]}, f"scheduling.name={name}",
