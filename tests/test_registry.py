@@ -52,6 +52,7 @@ def test_built_in_names_are_registered():
         "energy_aware",
         "importance",
         "joint_cost",
+        "learned",
         "oort",
     }
     assert set(registry.names("scheduler")) == {"fedavg", "ikc", "vkc"} | seeing

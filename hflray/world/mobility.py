@@ -17,7 +17,6 @@ import numpy as np
 from hflray.arrays import FloatArray, IntArray
 from hflray.errors import ConfigError
 from hflray.world.draws import Draws
-from hflray.world.motion import move_reflected
 from hflray.world.options import between, positive
 from hflray.world.part import Part
 from hflray.world.trace import Trace, check_digest
@@ -264,6 +263,8 @@ class GaussMarkov(Mobility):
 
     def move(self, first: int, last: int) -> None:
         """Move slot by slot."""
+        from hflray.world.motion import move_reflected  # imports Numba, which only runs with this motion need
+
         push_m_per_s = math.sqrt(1 - self._keep**2) * self._sigma
         at_once = max(1, AT_ONCE // (2 * len(self._devices)))
         position_m, velocity_m_per_s = self.position_m.flatten(), self.velocity_m_per_s.flatten()

@@ -19,7 +19,7 @@ FUNCTIONS = {
 }  # fmt: skip
 # The only uses, each with the reason why it is safe.
 ALLOWED = {
-    ("rl/session.py", "restore_from_path"): "hflray's own method, which reads safetensors and JSON",
+    ("rl/resumable.py", "restore_from_path"): "hflray's own method, which reads safetensors and JSON",
     ("tune/mending.py", "from_json_state"): "the state's digest carries this user's seal",
     ("tune/trial.py", "cloudpickle"): "it says that a user's class is sent as its text, and loads nothing",
     ("tune/driver.py", "Tuner.restore"): "the digests of Tune's files carry this user's seal",

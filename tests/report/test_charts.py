@@ -85,7 +85,7 @@ def test_a_group_without_the_metric_has_no_curve_and_an_axis_that_a_group_lacks_
     place = [line is None for line in accuracy["lines"]].index(True)
     assert [line is None for line in loss["lines"]].count(False) == 1
     assert loss["lines"][place]["mean"] == [1.0, 3.0]
-    assert charts.curves(fabricated.sweep("mine", [fabricated.run({"other": [1.0]})])) is None
+    assert charts.curves(fabricated.sweep("mine", [fabricated.run({metrics.TOTAL_DELAY_S: [1.0]})])) is None
 
 
 def test_many_rounds_are_thinned_with_the_first_and_the_last(monkeypatch) -> None:

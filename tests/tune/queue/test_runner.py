@@ -89,8 +89,8 @@ def test_partial_exports_are_made_while_the_sweep_runs(long, folder, monkeypatch
     assert (long / publishing.RESULTS_PAGE).read_text() == f"{publishing.EXPORTS}/fig/first: {counts[1]} rounds\n"
 
 
-def test_an_export_that_a_stop_interrupts_is_made_later(repository, folder, monkeypatch) -> None:
-    first = runner(folder, repository, every_s=0.01)
+def test_an_export_that_a_stop_interrupts_is_made_later(long, folder, monkeypatch) -> None:
+    first = runner(folder, long, every_s=0.01)
     original = first._publisher.call
 
     def interrupt(*arguments: Any) -> bool:
