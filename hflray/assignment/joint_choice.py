@@ -18,11 +18,11 @@ from hflray.allocation.kernels.lanes import scratch_with_list
 from hflray.arrays import BoolArray, IntArray
 from hflray.assignment.choice import NOWHERE, part_of, search_choice
 from hflray.assignment.joint_moves import Optimum, fill_entry, optimum_of, value_of_move
-from hflray.assignment.joint_round import TOL, begin_joint, copy_state, price_alone, tighten
+from hflray.assignment.joint_round import begin_joint, copy_state, join_edge, keep_if_better, price_alone
 from hflray.assignment.joint_search import JointSearch
 from hflray.assignment.neighbours import GAIN
 from hflray.assignment.objective import RoundProblem
-from hflray.assignment.state import DELAY, ENERGY, WEIGHT, State, blank_state, list_members, solve_members
+from hflray.assignment.state import DELAY, ENERGY, WEIGHT, State, blank_state
 
 
 def search_joint_choice(
@@ -121,18 +121,6 @@ def try_replacement(problem: RoundProblem, state: State, trial: State, a: int, b
     trial.assignment[a], trial.assignment[b] = NOWHERE, k
     if k == m:
         trial.solved.x[b], trial.solved.y[b] = state.solved.x[a], state.solved.y[a]
-    elif state.solved.size[k] == 0:
-        trial.solved.edge[WEIGHT, k] = price_alone(problem, k, b, state.delay[m])
     else:
-        trial.solved.x[b] = math.log(problem.bandwidth[k] / (state.solved.size[k] + 1))
-        trial.solved.y[b] = math.log(state.solved.edge[WEIGHT, k] / (state.solved.size[k] + 1))
-    for edge in (m, k):
-        list_members(trial, edge)
-        solve_members(problem, trial, edge, True, TOL)
-    if not tighten(problem, trial, enough)[1] < enough:
-        return math.inf
-    upper = tighten(problem, trial, -math.inf)[1]
-    copy_state(trial, state)
-    for edge in (m, k):
-        list_members(state, edge)
-    return float(upper)
+        join_edge(problem, state, trial, b, m, k)
+    return keep_if_better(problem, state, trial, m, k, enough)

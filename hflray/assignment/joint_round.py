@@ -224,6 +224,35 @@ def price_alone(problem: RoundProblem, m: int, h: int, deadline: float) -> float
 
 
 @kernel
+def join_edge(problem: RoundProblem, state: State, trial: State, h: int, m: int, k: int) -> None:
+    """Give `trial` the values from which device h, or the one that it replaces at edge m, starts at edge k."""
+    if state.solved.size[k] == 0:
+        trial.solved.edge[WEIGHT, k] = price_alone(problem, k, h, state.delay[m])
+    else:
+        trial.solved.x[h] = math.log(problem.bandwidth[k] / (state.solved.size[k] + 1))
+        trial.solved.y[h] = math.log(state.solved.edge[WEIGHT, k] / (state.solved.size[k] + 1))
+
+
+@kernel
+def keep_if_better(problem: RoundProblem, state: State, trial: State, m: int, k: int, enough: float) -> float:
+    """Solve `trial`, which differs from `state` at edges m and k, and copy it to `state` if it costs below `enough`.
+
+    Returns:
+        The joint objective of `trial`, which `state` then holds; inf if it was not copied.
+    """
+    for edge in (m, k):
+        list_members(trial, edge)
+        solve_members(problem, trial, edge, True, TOL)
+    if not tighten(problem, trial, enough)[1] < enough:
+        return math.inf
+    upper = tighten(problem, trial, -math.inf)[1]
+    copy_state(trial, state)
+    for edge in (m, k):
+        list_members(state, edge)
+    return float(upper)
+
+
+@kernel
 def try_move(problem: RoundProblem, state: State, trial: State, a: int, b: int, exchange: bool, enough: float) -> float:
     """Transfer device a to edge b, or exchange devices a and b, if that brings the joint objective below `enough`.
 
@@ -240,18 +269,6 @@ def try_move(problem: RoundProblem, state: State, trial: State, a: int, b: int, 
         trial.assignment[b] = m
         for one, other in ((a, b), (b, a)):  # each starts from the other's values
             trial.solved.x[one], trial.solved.y[one] = state.solved.x[other], state.solved.y[other]
-    elif state.solved.size[k] == 0:
-        trial.solved.edge[WEIGHT, k] = price_alone(problem, k, a, state.delay[m])
     else:
-        trial.solved.x[a] = math.log(problem.bandwidth[k] / (state.solved.size[k] + 1))
-        trial.solved.y[a] = math.log(state.solved.edge[WEIGHT, k] / (state.solved.size[k] + 1))
-    for edge in (m, k):
-        list_members(trial, edge)
-        solve_members(problem, trial, edge, True, TOL)
-    if not tighten(problem, trial, enough)[1] < enough:
-        return math.inf
-    upper = tighten(problem, trial, -math.inf)[1]
-    copy_state(trial, state)
-    for edge in (m, k):
-        list_members(state, edge)
-    return upper
+        join_edge(problem, state, trial, a, m, k)
+    return keep_if_better(problem, state, trial, m, k, enough)
