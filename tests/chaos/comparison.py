@@ -17,6 +17,7 @@ import pyarrow.parquet as parquet
 import yaml
 
 from hflray import checkpoint
+from hflray.arrays import deflated
 from hflray.errors import ConfigError
 from hflray.tracking import Journal
 from tests.chaos.sweep import NAME
@@ -70,6 +71,8 @@ class Reference:
                 for record in experiment:
                     values = record.metrics() | (experiment.summary() if experiment.finished else {})
                     entry = {"round": record.round, "metrics": values, "schedule": record.schedule()}
+                    if record.timeline is not None:
+                        entry["timeline"] = deflated(record.timeline.table())
                     made[str(record.round)] = simulated(json.loads(json.dumps(entry)))
                 rounds[trial.name] = made
                 models[trial.name] = hashlib.sha256(experiment.global_model.tobytes()).hexdigest()
@@ -169,7 +172,7 @@ def _against_reference(rounds: list[dict[str, Any]], expected: dict[str, dict[st
             names = [name for name in {**own["metrics"], **other["metrics"]}
                      if own["metrics"].get(name) != other["metrics"].get(name)]  # fmt: skip
             named = ", ".join(f"{name} {own['metrics'].get(name)} not {other['metrics'].get(name)}" for name in names)
-            lines.append(f"round {entry['round']}: {named or 'another schedule'}")
+            lines.append(f"round {entry['round']}: {named or 'another schedule or timeline'}")
     return _shortened(lines)
 
 

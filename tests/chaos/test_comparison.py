@@ -109,7 +109,9 @@ BREAKS = {
     "a: journal: round 2: accuracy 7 not 1.2": lambda r: edit(
         r, "journal/a.jsonl", line("a", 2), line("a", 2, accuracy=7)
     ),
-    "a: journal: round 1: another schedule": lambda r: edit(r, "journal/a.jsonl", '"edges": [1]', '"edges": [0]'),
+    "a: journal: round 1: another schedule or timeline": lambda r: edit(
+        r, "journal/a.jsonl", '"edges": [1]', '"edges": [0]'
+    ),
     "b: journal: the last line is not the end": lambda r: edit(r, "journal/b.jsonl", '{"end": "FINISHED"}\n', ""),
     "journal: nothing of b": lambda r: next(r.glob("chaos-*/journal/b.jsonl")).unlink(),
     "MLflow: nothing of b": lambda r: execute(r, "DELETE FROM runs WHERE name = 'b'"),
