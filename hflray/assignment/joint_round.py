@@ -225,7 +225,7 @@ def price_alone(problem: RoundProblem, m: int, h: int, deadline: float) -> float
 
 @kernel
 def join_edge(problem: RoundProblem, state: State, trial: State, h: int, m: int, k: int) -> None:
-    """Give `trial` the values from which device h, or the one that it replaces at edge m, starts at edge k."""
+    """Give `trial` the values from which device h starts at edge k, while a device (h or another) leaves edge m."""
     if state.solved.size[k] == 0:
         trial.solved.edge[WEIGHT, k] = price_alone(problem, k, h, state.delay[m])
     else:

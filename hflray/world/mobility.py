@@ -263,7 +263,7 @@ class GaussMarkov(Mobility):
 
     def move(self, first: int, last: int) -> None:
         """Move slot by slot."""
-        from hflray.world.motion import move_reflected  # imports Numba, which only runs with this motion need
+        from hflray.world.motion import move_reflected  # It imports Numba, which no other motion needs.
 
         push_m_per_s = math.sqrt(1 - self._keep**2) * self._sigma
         at_once = max(1, AT_ONCE // (2 * len(self._devices)))
