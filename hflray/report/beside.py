@@ -42,7 +42,8 @@ This is how schedulers are ranked by what they need to their target accuracy (`h
 * The unit is the seed. Each data set and partition is ranked by itself. The assigners of a seed share its fleet and
   data, so that the mean over them is one value: of the logarithms of the ratios, on the assigners that both contestants
   have.
-* Of rounds, a run that misses its target has the worst rank. In seconds, joules and E + λT it is censored at what it
+* Of rounds, a run that misses its target has the worst rank, and so has the mean over assigners of which one misses it
+  more often than the reference does. In seconds, joules and E + λT it is censored at what it
   has spent: it would have needed more. A ratio to it is then a bound, the mean over assigners is taken of the bounds,
   and the median over seeds is printed as "≥", "≤" or a range where censored values decide it. A pair whose order is
   uncertain, because the smaller value is the censored one, scores 0; "2 uncertain" counts such seeds. "Reached" is an

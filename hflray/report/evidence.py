@@ -158,7 +158,7 @@ class Gap:
     margin: float = 0.0
 
     @classmethod
-    def of(cls, one: Sequence[float], other: Sequence[float], margin: float = 0.0) -> Gap:
+    def of(cls, one: Sequence[float], other: Sequence[float], *, margin: float = 0.0) -> Gap:
         """Return the gap `one` − `other` of values that are paired in order."""
         differences = np.asarray(one, dtype=float) - np.asarray(other, dtype=float)
         count, error = len(differences), np.nan

@@ -63,7 +63,8 @@ def export(sweep: Sweep, folder: Path) -> list[Path]:
         raise ConfigError(f"--export: two runs are called {shared}; export {sweep.title}'s parts one by one")
     folder.mkdir(parents=True, exist_ok=True)
     tables = [_shown_tables(run, compact=len(sweep.runs) > MOST_DETAILED) for run in sweep.runs]
-    records, configs = [], []
+    records: list[dict[str, Any]] = []
+    configs: list[dict[str, Any]] = []
     for run in sweep.runs:
         history = run.history
         tree = run.config.model_dump(mode="json", exclude={"tracking"})
@@ -214,8 +215,8 @@ def _read_tables(folder: Path, content: Mapping[str, Any]) -> dict[str, Tables]:
     tables = {}
     for name in names:
         frames = {kind: folder / f"{_stem(name)}.{kind}.parquet" for kind in TABLES}
-        devices = pd.read_parquet(frames["devices"]) if frames["devices"].exists() else None
-        tables[name] = Tables(pd.read_parquet(frames["rounds"]), devices)
+        own = pd.read_parquet(frames["devices"]) if frames["devices"].exists() else None
+        tables[name] = Tables(pd.read_parquet(frames["rounds"]), own)
     return tables
 
 
