@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hflray import metrics
+from hflray.aggregation import FloatVector
 from hflray.allocation import allocate_round
 from hflray.assignment import check_any_edges, configured_assigner
 from hflray.assignment.once import check_once
@@ -27,7 +28,8 @@ from hflray.cost import Workload
 from hflray.errors import ConfigError, DivergedError
 from hflray.grouping import group_devices
 from hflray.losses import METRIC_OF, check_loss
-from hflray.models import BITS_PER_PARAMETER, initial_vector, is_papers
+from hflray.models import BITS_PER_PARAMETER, build, initial_vector, is_papers
+from hflray.models import trained as trained_tensors
 from hflray.planning import PlannedRound, Planner
 from hflray.problem import Problem
 from hflray.record import PhaseClock, RoundRecord
@@ -35,11 +37,10 @@ from hflray.scenario import Scenario
 from hflray.scheduling import DeviceHistory, Scheduler, configured_scheduler, keeps_past, scheduler_class
 from hflray.target import Target
 from hflray.timeline import EdgeRule
-from hflray.training.aggregate import FloatVector
+from hflray.training.algorithm1 import Losses, RoundResult, TrainingState
 from hflray.training.backend import Backend
 from hflray.training.hierarchy import Hierarchy
 from hflray.training.local import LocalJob
-from hflray.training.serial import Losses
 from hflray.training.tryout import try_network
 from hflray.world import World
 
@@ -93,8 +94,8 @@ class Experiment:
         self._config = config.model_copy(update={"training": self.backend.training})
         if not is_papers(self.problem):
             try_network(self.problem, config.training, config.seed, self.scenario.device_data())
-        self.global_model = initial_vector(self.problem, config.seed)
-        self.work = Workload.of(config, BITS_PER_PARAMETER * len(self.global_model))
+        self.training = self._untrained()
+        self.work = self._workload()
         self.allocate = partial(allocate_round, method=config.allocation.method, coupling=config.allocation.coupling)
         self.assigner = configured_assigner(config)
         self.edge_rule = EdgeRule(**config.clock.edge.model_dump())
@@ -134,6 +135,31 @@ class Experiment:
         return self._config
 
     @property
+    def global_model(self) -> FloatVector:
+        """The global model after the last round, (P,) float32."""
+        return self.training.model
+
+    @global_model.setter
+    def global_model(self, model: FloatVector) -> None:
+        self.training = replace(self.training, model=model)
+
+    def _untrained(self) -> TrainingState:
+        """Return the state of the training before round 1."""
+        module, parts = build(self.problem, self._config.seed), self.backend.method.parts()
+        size = sum(tensor.numel() for tensor in trained_tensors(module))
+        model = initial_vector(self.problem, self._config.seed)
+        rule = parts.rule.start(size, self._config.fleet.num_edges)
+        return TrainingState(model, rule=rule, cloud=parts.cloud.start(size))
+
+    def _workload(self) -> Workload:
+        """Return the work of a round; what is sent follows from the network and from what happens inside a round."""
+        whole_bits = float(BITS_PER_PARAMETER * len(self.global_model))
+        tensors = [tensor.numel() for tensor in trained_tensors(build(self.problem, self._config.seed))]
+        method, statistics = self.backend.method, len(self.global_model) - sum(tensors)
+        shares = (bits(tuple(tensors), statistics) / whole_bits for bits in (method.device_bits, method.edge_bits))
+        return Workload.of(self._config, whole_bits, *shares)
+
+    @property
     def finished(self) -> bool:
         """True once the target or `max_rounds` is reached."""
         return bool(self.reached) or self.round >= self.config.max_rounds
@@ -160,14 +186,18 @@ class Experiment:
         self._scheduler = plan.scheduler
         devices, assignment = plan.devices, plan.assignment
         clock = PhaseClock()
-        counts = None if plan.timeline is None else plan.timeline.counts
-        losses: Losses | None = {} if "loss" in scheduler.needs else None
+        if plan.timeline is None:
+            participates = np.ones((self.work.edge_iterations, len(devices)), dtype=bool)
+        else:
+            participates = plan.timeline.counts
         if len(devices):
-            model = hierarchy.train_round(index, self.global_model, devices, assignment, counts, losses)
+            wants_losses = "loss" in scheduler.needs
+            trained = hierarchy.train_round(index, self.training, devices, assignment, participates, wants_losses)
         else:  # nobody is available
-            model = self.global_model.copy()
+            trained = RoundResult(self.training, {})
+        model = trained.state.model
         clock.lap("train_s")
-        after = self._after(plan, losses or {}, model)
+        after = self._after(plan, trained.losses, model)
         meanwhile = partial(self._look_ahead, after, plan.world) if self._may_look_ahead(index) else None
         score, loss, own = self._target.evaluate(hierarchy, index, model, meanwhile)
         clock.lap("evaluate_s")
@@ -176,7 +206,7 @@ class Experiment:
         if not math.isfinite(loss):
             raise DivergedError(f"round {index}: the test loss is {loss}; lower training.learning_rate")
 
-        self.round, self.global_model, self.totals, self.history = index, model, after.record.totals, after.history
+        self.round, self.training, self.totals, self.history = index, trained.state, after.record.totals, after.history
         self.world = plan.world
         if self._target.reached(score, loss, own) and not self.reached:
             self.reached = {name: self.totals[name] for name in ("objective", "delay_s", "energy_j")}
@@ -340,6 +370,7 @@ class Experiment:
             "config": self.resolve().model_dump(mode="json"),
             "round": self.round,
             "global_model": self.global_model.copy(),
+            **self.training.arrays(),
             "totals": dict(self.totals),
             "clusters": None if self.clusters is None else self.clusters.tolist(),
             "clustering": dict(self.clustering),
@@ -370,7 +401,7 @@ class Experiment:
         model = np.array(state["global_model"], dtype=np.float32)
         if model.shape != self.global_model.shape:
             raise ConfigError(f"state: a model of {model.size} weights; this one has {self.global_model.size}")
-        self.round, self.global_model = int(state["round"]), model
+        self.round, self.training = int(state["round"]), TrainingState.of_arrays(model, state)
         self.totals, self.reached = dict(state["totals"]), dict(state["reached"])
         self.clustering = dict(state["clustering"])
         self.changes = [dict(change) for change in state.get("changes", ())]

@@ -58,7 +58,8 @@ def group_devices(
     learned = Problem.of(dataset, config)
     problem = auxiliary_problem(learned, auxiliary)
     if problem == learned:
-        vector, bits = initial_vector(problem, config.seed), work.model_bits
+        vector = initial_vector(problem, config.seed)
+        bits = config.cost.model_bits or float(BITS_PER_PARAMETER * len(vector))  # models are sent whole
     else:
         vector = initial_vector(problem, config.seed, "mini-model")
         bits = float(BITS_PER_PARAMETER * len(vector))

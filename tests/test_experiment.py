@@ -278,10 +278,10 @@ def test_measured_settings_are_settled_before_a_state_is_saved(monkeypatch) -> N
 class OverlappingHierarchy(SerialHierarchy):
     """Calls `meanwhile` during an evaluation, as the backend with actors does."""
 
-    def evaluate(self, model, meanwhile=None, outputs=None):
+    def evaluate(self, model, meanwhile=None, keeps_outputs=False):
         if meanwhile is not None:
             meanwhile()
-        return super().evaluate(model, None, outputs)
+        return super().evaluate(model, None, keeps_outputs)
 
 
 def overlapping_experiment(*overrides: str) -> Experiment:

@@ -17,7 +17,7 @@ from hflray import metrics
 from hflray.allocation import Allocation
 from hflray.arrays import FloatArray, IntArray
 from hflray.config import AllocationConfig
-from hflray.cost import PollCost, RoundCost, Workload, cloud_hop, round_cost
+from hflray.cost import PollCost, RoundCost, Workload, hops, round_cost
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet, sample_fleet
 from hflray.report.runs import Run
@@ -205,7 +205,7 @@ class Replay:
                 "devices": cost.edge_devices,
                 "delay_s": cost.edge_delay_s,
                 "energy_j": cost.edge_energy_j,
-                "cloud_s": cloud_hop(fleet, self.work.model_bits)[0],
+                "cloud_s": hops(fleet, self.work)[0],
                 "straggler": [
                     int(chosen[stragglers[edge]]) if edge in stragglers else -1 for edge in range(fleet.num_edges)
                 ],

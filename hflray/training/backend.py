@@ -15,6 +15,7 @@ from hflray.problem import Problem
 from hflray.training.autotune import fixed_kernel, resolve
 from hflray.training.hierarchy import Hierarchy, RayHierarchy, SerialHierarchy
 from hflray.training.local import DeviceData, LocalJob
+from hflray.training.method import Method
 from hflray.training.plan import PoolSize, pool_size
 from hflray.training.pool import processes_per_gpu
 from hflray.training.processes import gpu_load, useful_cpus
@@ -38,6 +39,7 @@ class Backend:
 
     Attributes:
         training: the configuration's section ``training``, with the settings that are settled so far.
+        method: what happens inside a round.
     """
 
     def __init__(
@@ -53,7 +55,7 @@ class Backend:
         self._keep = keep_actors
         self.training = config.training.model_copy(update=dict(settled or {}))
         self._config, self._samples, self._cpus, self._gpus = config, samples, cpus, gpus
-        self._problem = problem
+        self._problem, self.method = problem, Method.of(config)
         self._hierarchy: Hierarchy | None = None
 
     def settle(self) -> TrainingConfig:
@@ -80,13 +82,12 @@ class Backend:
         Everything must be settled.
         """
         if self._hierarchy is None:
-            job, edge_iterations = self.job(), self.training.edge_iterations
+            job, edges = self.job(), self._config.fleet.num_edges
             if self.training.backend == "serial":
-                self._hierarchy = SerialHierarchy(job, data(), edge_iterations)
+                self._hierarchy = SerialHierarchy(job, data(), edges)
             else:
                 pool = self.pool(self._cpus or start_ray())
-                edges = self._config.fleet.num_edges
-                self._hierarchy = RayHierarchy(job, data(), edge_iterations, edges, *pool, keep=self._keep)
+                self._hierarchy = RayHierarchy(job, data(), edges, *pool, keep=self._keep)
         return self._hierarchy
 
     @property
@@ -122,6 +123,8 @@ class Backend:
             threads=training.threads,
             device=training.device,
             cuda_graph=training.cuda_graph,
+            method=self.method if stream_name == "batches" else Method(),
+            edge_iterations=training.edge_iterations,
         )
 
     def passes(self, samples: NDArray[np.float64], counts: NDArray[np.bool_] | None = None) -> int:

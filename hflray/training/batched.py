@@ -28,11 +28,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
+from hflray.aggregation.fixed_point import FloatVector
 from hflray.errors import HflrayError
 from hflray.losses import Loss
 from hflray.models import load_vector
-from hflray.training.aggregate import FloatVector
-from hflray.training.kernels import Precision
+from hflray.training.differences import Differences
+from hflray.training.kernels import Precision, split_like
 
 log = logging.getLogger(__name__)
 
@@ -64,9 +65,32 @@ class Group:
             values[: len(part)] = part.view(len(part), *values.shape[1:])
             values[len(part) :] = 0
 
+    def weights(self, count: int) -> list[Tensor]:
+        """Return the parameters of the first `count` devices, (count, *shape) each, without a copy."""
+        return [values[:count] for values in self.parameters.values()]
+
     def vectors(self, count: int) -> Tensor:
         """Return the parameters of the first `count` devices, (count, P)."""
         return torch.cat([values[:count].reshape(count, -1) for values in self.parameters.values()], dim=1)
+
+
+class Residents:
+    """The first devices of a group, as `hflray.training.differences` needs them."""
+
+    def __init__(self, group: Group, count: int) -> None:
+        self._group, self._count = group, count
+
+    def weights(self) -> list[Tensor]:
+        """See `hflray.training.differences.Resident`."""
+        return self._group.weights(self._count)
+
+    def arranged(self, vectors: Tensor) -> list[Tensor]:
+        """See `hflray.training.differences.Resident`."""
+        return split_like(vectors, [values.shape[1:] for values in self._group.parameters.values()])
+
+
+# Given which of the devices are trained and their resident weights, returns what makes their steps.
+Stepping = Callable[[slice, Residents], Differences]
 
 
 class BatchedTrainer:
@@ -114,10 +138,13 @@ class BatchedTrainer:
         self._x, self._y = torch.tensor(x, device=self._device), torch.tensor(y, device=self._device)
         self._scale, self._shift = scale.to(self._device), shift.to(self._device)
 
-    def fit(self, starts: Sequence[FloatVector], batches: Sequence[Batches]) -> list[FloatVector]:
+    def fit(
+        self, starts: Sequence[FloatVector], batches: Sequence[Batches], stepping: Stepping | None = None
+    ) -> list[FloatVector]:
         """Train device g from ``starts[g]`` on ``batches[g]``; return the models, (P,) each.
 
-        If the memory does not hold all devices at once, they are split into smaller groups, with one warning.
+        Plain steps are made unless `stepping` is given. If the memory does not hold all devices at once, they are split
+        into smaller groups, with one warning.
 
         Raises:
             HflrayError: the memory does not hold the training of one device.
@@ -127,7 +154,7 @@ class BatchedTrainer:
             count = min(self._max_group or len(starts), len(starts) - len(results))
             part = slice(len(results), len(results) + count)
             try:
-                results += self._fit(starts[part], batches[part])
+                results += self._fit(starts[part], batches[part], stepping and partial(stepping, part))
                 continue
             except torch.OutOfMemoryError as error:
                 if len(self._groups) > 1:  # release the memory of other shapes before splitting the devices
@@ -156,7 +183,12 @@ class BatchedTrainer:
         self._module.train()
         return scores.float().cpu()
 
-    def _fit(self, starts: Sequence[FloatVector], batches: Sequence[Batches]) -> list[FloatVector]:
+    def _fit(
+        self,
+        starts: Sequence[FloatVector],
+        batches: Sequence[Batches],
+        stepping: Callable[[Residents], Differences] | None,
+    ) -> list[FloatVector]:
         if not any(batches):
             return [start.copy() for start in starts]
         steps = max(map(len, batches))
@@ -169,10 +201,15 @@ class BatchedTrainer:
         group = self._group(*shape)
         run = self._runner(group)  # before the parameters are loaded, because it may make steps itself
         group.load(torch.from_numpy(np.stack(starts)).to(self._device))
+        steps_of = None if stepping is None else stepping(Residents(group, len(starts)))
+        has_batch = (picks[:, : len(starts), 0] != NO_SAMPLE) if steps_of is not None else None
         # One transfer serves all steps; a copy from the CPU in every step would make the GPU wait.
-        for pick in torch.from_numpy(picks).to(self._device):
+        for index, pick in enumerate(torch.from_numpy(picks).to(self._device)):
             group.pick.copy_(pick)
-            run()
+            if steps_of is None or has_batch is None:
+                run()
+            else:
+                steps_of.step(run, index, has_batch[index])
         return list(group.vectors(len(starts)).cpu().numpy())
 
     def _release_groups(self) -> None:

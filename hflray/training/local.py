@@ -7,27 +7,38 @@ and device, so a device's training gives the same bits on every host and at any 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hflray.aggregation import FloatVector, Sent, SumVector
+from hflray.aggregation.fixed_point import weighted
+from hflray.arrays import FloatArray
 from hflray.errors import HflrayError
 from hflray.losses import Sums, find_loss, shard_sums
-from hflray.models import build, is_papers, num_statistics, torch_seed
+from hflray.models import build, is_papers, torch_seed
+from hflray.models import trained as trained_tensors
 from hflray.problem import Problem
 from hflray.seeding import stream
-from hflray.training.aggregate import FloatVector, SumVector, weighted
+from hflray.training.algorithm1 import EdgeTask, Lifted, Share, Version, add_up, delivered, extra_bits
 from hflray.training.batched import BatchedTrainer
-from hflray.training.kernels import Kernel, KernelName, Precision, build_kernel
+from hflray.training.differences import Differences, Resident
+from hflray.training.kernels import Kernel, KernelName, ModuleKernel, Precision, build_kernel
 from hflray.training.machine import quiet_heap
-from hflray.training.steps import batches_of, error_position, torch_threads
+from hflray.training.method import Method
+from hflray.training.rules.base import Memory, Received
+from hflray.training.rules.own import OwnTraining
+from hflray.training.steps import batches_of, error_position, steps_of, torch_threads
 
 Outputs = list[NDArray[np.float32]]  # a network's outputs for shards of the test set, (…, num_outputs) each
+RESIDUAL = "residual"  # the name under which a device keeps what its compressor has not sent yet
+HELD_PARTS = 8  # so many are held before they are combined, because memory must not grow with the devices of an edge
 EVALUATION_BATCH = 1000  # fixed: the shards of an evaluation must not depend on the number of actors
 
 
@@ -46,6 +57,8 @@ class LocalJob:
         kernel, precision, threads: how a step is computed; they decide the low bits.
         device: where a step is computed.
         cuda_graph: see `BatchedTrainer`; it does not change the bits.
+        method: what happens beside plain steps, and how models are sent and combined.
+        edge_iterations: Q, for a learning rate that falls.
     """
 
     problem: Problem
@@ -60,6 +73,8 @@ class LocalJob:
     threads: int = 1
     device: Literal["cpu", "cuda"] = "cpu"
     cuda_graph: bool | None = None
+    method: Method = field(default_factory=Method)
+    edge_iterations: int = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,30 +105,58 @@ class DeviceData:
         return self.index[self.offsets[device] : self.offsets[device + 1]]
 
 
-@dataclass(frozen=True)
-class EdgeTask:
-    """One host's share of one edge iteration.
+class Shards(NamedTuple):
+    """The evaluation of some shards of the test set.
 
     Attributes:
-        round, edge_iteration: the position in the training; both select the order of mini-batches.
-        fraction_bits: binary places of the fixed-point sums, see `hflray.training.aggregate`.
-        devices: for each edge, in the order of the edge models, the devices that this host trains for it.
+        sums: the sums of each shard, see `hflray.losses.shard_sums`.
+        outputs: the network's outputs for each shard, (…, num_outputs); empty unless they are kept.
     """
 
-    round: int
-    edge_iteration: int
-    fraction_bits: int
-    devices: tuple[tuple[int, ...], ...]
+    sums: list[Sums]
+    outputs: Outputs
+
+
+class Evaluation(NamedTuple):
+    """The evaluation of a model on the test set.
+
+    Attributes:
+        score: the main metric of the kind of data (`hflray.losses.summarise`).
+        loss: the mean loss.
+        outputs: the network's outputs in the order of the test set, in parts (…, num_outputs); empty unless kept.
+    """
+
+    score: float
+    loss: float
+    outputs: Outputs
+
+
+class Start(NamedTuple):
+    """What a device begins an edge iteration with.
+
+    Attributes:
+        device: the device.
+        model: what it received, (P,).
+        received: the same for the local rule; None where steps are plain.
+        memory: what it keeps; None where steps are plain.
+    """
+
+    device: int
+    model: FloatVector
+    received: Received | None = None
+    memory: Memory | None = None
 
 
 class DeviceHost:
-    """Trains any of the devices and adds up their weighted models per edge."""
+    """Trains any of the devices, and combines what they send for each edge."""
 
     def __init__(self, job: LocalJob, data: DeviceData) -> None:
         self._job, self._data = job, data
         quiet_heap()
         module, rate = build(job.problem, job.seed), job.learning_rate
-        self._num_statistics, self._own_draws = num_statistics(module), not is_papers(job.problem)
+        self._own_draws = not is_papers(job.problem)
+        self._parts, self._sizes = job.method.parts(), tuple(tensor.numel() for tensor in trained_tensors(module))
+        self._aggregator = self._parts.edge
         self._loss = find_loss(job.problem.loss)
         # This is (x / 255 - mean) / std as one multiplication and one addition.
         std = np.asarray(data.channel_std, dtype=np.float64).reshape(1, -1, 1, 1)
@@ -129,51 +172,125 @@ class DeviceHost:
         else:
             self._kernel = build_kernel(job.kernel, module, job.problem, rate, job.batch_size, job.precision)
 
-    def train(self, task: EdgeTask, *edge_models: FloatVector) -> tuple[SumVector, ...]:
-        """Train `task.devices[k]` from ``edge_models[k]`` for each k; return each edge's partial sum, (P,) int64.
+    def train(
+        self, task: EdgeTask, versions: Sequence[Version], memories: Mapping[int, Memory] | None = None
+    ) -> tuple[list[Lifted], dict[int, Memory]]:
+        """Train the devices of ``task.shares[k]`` from ``versions[k]`` for each k.
+
+        Args:
+            task: what is trained.
+            versions: what the devices of each edge receive.
+            memories: what the devices of this host keep, by device.
+
+        Returns:
+            What the devices of each edge hand up, and what all devices of this host keep now.
 
         Raises:
             DivergedError: a device's weights are not finite. The message names round, edge iteration and device.
         """
         position = task.round, task.edge_iteration
-        starts = [(model, d) for model, devices in zip(edge_models, task.devices, strict=True) for d in devices]
+        kept = dict(memories or {})
+        rows = [(share, version, k) for share, version in zip(task.shares, versions, strict=True)
+                for k in range(len(share.devices))]  # fmt: skip
+        starts = [self._start(share, version, share.devices[k], position, kept) for share, version, k in rows]
         with torch_threads(self._job.threads):
             trained = self._train_all(starts, *position)
-            sums = []
-            for model, devices in zip(edge_models, task.devices, strict=True):
-                total = np.zeros(len(model), dtype=np.int64)
-                for device in devices:
-                    vector = next(trained)
-                    with error_position(*position, device):
-                        samples = len(self._data.samples_of(device))
-                        total += weighted(vector, samples, task.fraction_bits, self._num_statistics)
-                sums.append(total)
-        return tuple(sums)
+            by_edge: dict[int, list[Lifted]] = {share.frame.index: [] for share in task.shares}
+            for (share, version, k), start in zip(rows, starts, strict=True):
+                vector, parts = next(trained), by_edge[share.frame.index]
+                with error_position(*position, start.device):
+                    parts.append(self._hand_up(share, version, k, start, vector, position, kept))
+                if len(parts) == HELD_PARTS:
+                    parts[:] = [add_up(self._aggregator, parts)]
+        return [add_up(self._aggregator, parts) for parts in by_edge.values()], kept
+
+    def _start(
+        self, share: Share, version: Version, device: int, position: tuple[int, int], kept: dict[int, Memory]
+    ) -> Start:
+        """Return what a device begins with, and let the rule see what it has received."""
+        if self._parts.plain_steps and not self._parts.remembers and not self._parts.rule.extra:
+            return Start(device, version.model)
+        received = Received(version.model[: sum(self._sizes)], version.vectors, position[1], share.mean_rate)
+        memory = self._parts.rule.begin(received, kept.get(device, {}))
+        return Start(device, version.model, received, memory)
+
+    def _hand_up(
+        self,
+        share: Share,
+        version: Version,
+        row: int,
+        start: Start,
+        vector: FloatVector,
+        position: tuple[int, int],
+        kept: dict[int, Memory],
+    ) -> Lifted:
+        """Return what a device hands up after its training; update what it keeps."""
+        parts, job, device = self._parts, self._job, start.device
+        extra: dict[str, SumVector] = {}
+        if start.received is not None and start.memory is not None:
+            rate, end = float(self._rates(device, *position).sum()), sum(self._sizes)
+            memory, vectors = parts.rule.finish(start.received, vector[:end], rate, start.memory)
+            bits = extra_bits(job.edge_iterations * (len(self._data.offsets) - 1))
+            extra = {name: weighted(np.asarray(each, dtype=np.float32), 1, bits) for name, each in vectors.items()}
+            if parts.remembers:
+                kept[device] = memory
+        scale = share.scales[row] if share.scales else 1.0
+        if parts.compresses or scale != 1.0:
+            rng = stream(job.seed, "compression", *position, device)
+            residual = kept.get(device, {}).get(RESIDUAL)
+            vector, residual = delivered(
+                vector, version.model, scale, parts.device_compressor, self._sizes, rng, residual
+            )
+            if residual is not None:
+                kept[device] = {**kept.get(device, {}), RESIDUAL: residual}
+        weight = 1 if job.method.uniform else len(self._data.samples_of(device))
+        return Lifted(self._aggregator.lift(Sent(vector, version.model, weight, device), share.frame), extra)
 
     def train_each(self, vector: FloatVector, devices: Sequence[int]) -> NDArray[np.float32]:
         """Train `vector` on each device separately (Algorithm 2); return the models, (len(devices), P)."""
         models = np.empty((len(devices), len(vector)), dtype=np.float32)
         with torch_threads(self._job.threads):
-            for row, trained in enumerate(self._train_all([(vector, device) for device in devices], 0, 0)):
+            for row, trained in enumerate(self._train_all([Start(device, vector) for device in devices], 0, 0)):
                 models[row] = trained
         return models
 
-    def _train_all(
-        self, starts: Sequence[tuple[FloatVector, int]], round_index: int, edge_iteration: int
-    ) -> Iterator[FloatVector]:
-        """Yield the trained model of each (model, device). The batched kernel trains them all at once."""
+    def _train_all(self, starts: Sequence[Start], round_index: int, edge_iteration: int) -> Iterator[FloatVector]:
+        """Yield the trained model of each device. The batched kernel trains them all at once."""
         if self._batched is None:
-            for vector, device in starts:
-                with error_position(round_index, edge_iteration, device):
-                    yield self._fit(vector, device, round_index, edge_iteration)
+            for start in starts:
+                with error_position(round_index, edge_iteration, start.device):
+                    yield self._fit(start, round_index, edge_iteration)
             return
         batches = []
-        for _, device in starts:
-            with error_position(round_index, edge_iteration, device):
-                index = self._index(device)
-                batches.append([index[batch] for batch in self._order(device, round_index, edge_iteration)])
-        with error_position(round_index, edge_iteration, *(device for _, device in starts)):
-            yield from self._batched.fit([vector for vector, _ in starts], batches)
+        for start in starts:
+            with error_position(round_index, edge_iteration, start.device):
+                index = self._index(start.device)
+                batches.append([index[batch] for batch in self._order(start.device, round_index, edge_iteration)])
+
+        def stepping(part: slice, resident: Resident) -> Differences:
+            return self._differences(resident, starts[part], round_index, edge_iteration)
+
+        with error_position(round_index, edge_iteration, *(start.device for start in starts)):
+            plain = not starts or starts[0].received is None
+            yield from self._batched.fit([start.model for start in starts], batches, None if plain else stepping)
+
+    def _differences(
+        self, resident: Resident, starts: Sequence[Start], round_index: int, edge_iteration: int
+    ) -> Differences:
+        """Return what makes the steps of some devices, whose models are loaded."""
+        each = [self._rates(start.device, round_index, edge_iteration) for start in starts]
+        rates = np.zeros((len(each), max(map(len, each))))
+        for row, values in zip(rates, each, strict=True):
+            row[: len(values)] = values
+        received = [start.received for start in starts if start.received is not None]
+        memories = [start.memory for start in starts if start.memory is not None]
+        return Differences(self._job.method, self._job.learning_rate, resident, received, memories, rates)
+
+    def _rates(self, device: int, round_index: int, edge_iteration: int) -> FloatArray:
+        """Return the learning rate of each step of a device in an edge iteration, (K,)."""
+        job = self._job
+        steps = steps_of(len(self._data.samples_of(device)), job)
+        return job.method.decay.rates(job.learning_rate, (round_index, edge_iteration), job.edge_iterations, steps)
 
     def losses(self, devices: Sequence[Sequence[int]], *models: FloatVector) -> NDArray[np.float64]:
         """Return the losses of models on the devices' own samples, (number of devices, 2).
@@ -195,27 +312,27 @@ class DeviceHost:
                     rows.append((loss.mean(), len(loss) * np.sqrt((loss**2).mean())))
         return np.array(rows, dtype=np.float64).reshape(-1, 2)
 
-    def evaluate(self, vector: FloatVector, shards: Sequence[int], outputs: Outputs | None = None) -> list[Sums]:
-        """Evaluate on shards of the test set; return the sums of each shard, see `hflray.losses.shard_sums`.
+    def evaluate(self, vector: FloatVector, shards: Sequence[int], keeps_outputs: bool = False) -> Shards:
+        """Evaluate on shards of the test set.
 
         Args:
             vector: the model, (P,).
             shards: the numbers of the shards; shard k consists of the k-th `EVALUATION_BATCH` test samples.
-            outputs: receives the network's outputs for each shard, (…, num_outputs); None: they are not kept.
+            keeps_outputs: whether the network's outputs are returned.
         """
         scorer = self._batched or self._kernel
         assert scorer is not None
         scorer.load(vector)
-        results = []
+        result = Shards([], [])
         with torch.no_grad(), torch_threads(self._job.threads):
             for shard in shards:
                 part = slice(shard * EVALUATION_BATCH, (shard + 1) * EVALUATION_BATCH)
                 targets = torch.from_numpy(np.array(self._data.y_test[part]))
                 scores = scorer.logits(self._normalise(self._data.x_test[part]))
-                results.append(shard_sums(self._job.problem.kind, scores, targets, self._loss))
-                if outputs is not None:
-                    outputs.append(scores.numpy())
-        return results
+                result.sums.append(shard_sums(self._job.problem.kind, scores, targets, self._loss))
+                if keeps_outputs:
+                    result.outputs.append(scores.numpy())
+        return result
 
     def _normalise(self, inputs: NDArray[Any]) -> torch.Tensor:
         # Arrays from Ray's object store are read-only and must be copied; inputs picked by index are copies already.
@@ -224,16 +341,34 @@ class DeviceHost:
             return tensor.float().mul_(self._scale).add_(self._shift)
         return tensor if tensor.is_floating_point() else tensor.long()
 
-    def _fit(self, vector: FloatVector, device: int, round_index: int, edge_iteration: int) -> FloatVector:
-        """Return the device's model after L local iterations from `vector` (equation 1)."""
-        kernel = self._kernel
+    def _fit(self, start: Start, round_index: int, edge_iteration: int) -> FloatVector:
+        """Return the device's model after L local iterations from what it received (equation 1)."""
+        kernel, device = self._kernel, start.device
         assert kernel is not None
-        kernel.load(vector)
+        kernel.load(start.model)
         kernel.hold(*self.samples(device))
+        order = self._order(device, round_index, edge_iteration)
         with self._drawing_alone(device, round_index, edge_iteration):
-            for batch in self._order(device, round_index, edge_iteration):
-                kernel.step(batch)
+            if isinstance(self._parts.rule, OwnTraining):
+                self._train_by_the_user(kernel, device, order, round_index, edge_iteration)
+            elif start.received is None or not order:
+                for batch in order:
+                    kernel.step(batch)
+            else:
+                steps = self._differences(kernel, [start], round_index, edge_iteration)
+                for index, batch in enumerate(order):
+                    steps.step(partial(kernel.step, batch), index)
         return kernel.vector()
+
+    def _train_by_the_user(
+        self, kernel: Kernel, device: int, order: list[NDArray[np.int64]], round_index: int, edge_iteration: int
+    ) -> None:
+        rule = self._parts.rule
+        assert isinstance(rule, OwnTraining)
+        assert isinstance(kernel, ModuleKernel)  # `Backend` has refused the others
+        rates = self._rates(device, round_index, edge_iteration)
+        rng = stream(self._job.seed, "own training", round_index, edge_iteration, device)
+        kernel.train_by(rule.train, order, float(rates[0]) if len(rates) else 0.0, rng, **rule.options)
 
     @contextmanager
     def _drawing_alone(self, device: int, round_index: int, edge_iteration: int) -> Iterator[None]:

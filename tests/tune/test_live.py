@@ -17,10 +17,11 @@ from hflray import live_metrics, metrics
 from hflray.experiment import Experiment
 from hflray.training import actors
 from hflray.training.actors import DeviceWorker
-from hflray.training.local import EdgeTask
+from hflray.training.algorithm1 import Version
 from hflray.tune import live
 from tests.conftest import small_config
 from tests.hostile import BREAKING, NAMES
+from tests.training.rounds import task_of
 
 
 class Recorder:
@@ -163,7 +164,7 @@ def test_an_actor_counts_the_samples_of_the_record(recorder: Recorder, iteration
     half = len(record.devices) // 2
     for q in range(experiment.config.training.edge_iterations):
         shares = tuple(record.devices[:half].tolist()), tuple(record.devices[half:].tolist())
-        worker.train(EdgeTask(1, q, 20, shares), vector, vector)
+        worker.train(task_of(1, q, 20, shares), None, Version(vector), Version(vector))
     (counted,) = recorder.select(live_metrics.SAMPLES).items()
     assert counted[0] == ("s", "t", "4")
     assert sum(counted[1]) == record.samples_trained
