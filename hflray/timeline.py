@@ -166,6 +166,9 @@ class Timeline:
         edge_energy_j: E_m with the hop, (M,), J.
         reached: whether an edge's model reached the cloud, (M,).
         vanished: which devices were gone at the end of the round's last iteration, (H,).
+        device_delay_s: what a device's computing and upload took, (H,), s: the mean over its rows that count and over
+            those that its edge stopped while it lived, with the time waited. NaN: there is none, as for a device that
+            vanished in its first row, or whose edge failed.
         delay_s: T, s.
         total_j: E, J.
         message_bits: all bits sent to edges and to the cloud.
@@ -187,6 +190,7 @@ class Timeline:
     edge_energy_j: FloatArray
     reached: BoolArray
     vanished: BoolArray
+    device_delay_s: FloatArray
     delay_s: float
     total_j: float
     message_bits: float
@@ -304,8 +308,8 @@ def timeline(
     needed = rule.arrivals(assigned)
 
     start_s, computed_s, end_s = (np.full((iterations, count), np.nan) for _ in range(3))
-    energy_j, bits = np.zeros((iterations, count)), np.zeros((iterations, count))
-    arrived = np.zeros((iterations, count), dtype=bool)
+    energy_j, bits, row_s = (np.zeros((iterations, count)) for _ in range(3))
+    arrived, is_observed = (np.zeros((iterations, count), dtype=bool) for _ in range(2))
     iteration_end_s = np.zeros((iterations, num_edges))
     now_s = np.zeros(num_edges)
     left_j = np.array(ends.charge_j, dtype=np.float64)
@@ -339,6 +343,8 @@ def timeline(
         start_s[q] = np.where(lives, begin_s, np.nan)
         computed_s[q] = np.where(lives & (until_s >= ready_s), ready_s, np.nan)
         end_s[q] = np.where(lives, np.minimum(until_s, stop_s[at]), np.nan)
+        row_s[q] = np.where(arrived[q], compute_s + upload_s, until_s - begin_s)
+        is_observed[q] = arrived[q] | (lives & (vanish_s > stop_s[at]))
         left_j = np.where(lives & ~arrived[q] & (death_s <= until_s), 0.0, left_j - energy_j[q])
         iteration_end_s[q] = now_s = stop_s
 
@@ -366,6 +372,7 @@ def timeline(
         edge_energy_j=edge_energy_j,
         reached=reached,
         vanished=(left_j <= 0) | (ends.vanish_s <= now_s[at]),
+        device_delay_s=_mean_of(row_s, is_observed & reached[at]),
         delay_s=float(edge_delay_s.max()),
         total_j=float(edge_energy_j.sum()),
         message_bits=float(bits.sum() + hop.sum() * work.model_bits),
@@ -389,6 +396,13 @@ def limited(
     return timeline(
         devices, edges, fleet.samples[devices], work, Durations.of(planned), Hops.of(fleet, work), rule=rule
     )
+
+
+def _mean_of(rows: FloatArray, chosen: BoolArray) -> FloatArray:
+    """Return the mean of the chosen rows (Q, H) of each device, (H,), NaN without one; equal rows keep their bits."""
+    first = rows[chosen.argmax(axis=0), np.arange(rows.shape[1])]
+    with np.errstate(invalid="ignore"):
+        return np.asarray(first + np.where(chosen, rows - first, 0.0).sum(axis=0) / chosen.sum(axis=0))
 
 
 def _limits(

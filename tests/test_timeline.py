@@ -116,6 +116,39 @@ def test_batteries_and_dropout() -> None:
     assert (ends.charge_j - found.spent_j + harvest_j).tolist() == pytest.approx([4.6, 10.6, 0.6])
 
 
+def test_the_delay_of_a_device_is_what_its_rows_took() -> None:
+    """Fading, dropout and a deadline of 4 s, Q = 2, all devices at one edge; computing is constant, uploads are not.
+
+    A arrives after 2 and 3.5 s. B is stopped at the deadline and then arrives after 2 s. C is stopped twice. D arrives
+    after 2 s and vanishes in its second row. E vanishes in its first one.
+    """
+    compute_s = arr(1, 1, 2, 1, 1)
+    upload_s = np.array([[1, 5, 9, 1, 3], [2.5, 1, 9, 1, 3]])
+    durations = Durations(compute_s, compute_s, upload_s, upload_s)
+    ends = Ends(arr(np.inf, np.inf, np.inf, 5, 1), np.full(5, np.inf), arr(np.inf))
+    work = Workload(Z, edge_iterations=2)
+    found = timeline(range(5), [0] * 5, [1] * 5, work, durations, Hops.none(1), rule=EdgeRule(deadline_s=4), ends=ends)
+    assert found.counts.tolist() == [[True, False, False, True, False], [True, True, False, False, False]]
+    np.testing.assert_array_equal(found.device_delay_s, [2.75, 3, 4, 2, np.nan])
+
+
+def test_the_delay_of_a_device_whose_edge_fails_is_not_known() -> None:
+    durations = Durations(arr(1, 2), arr(2, 4), arr(1, 1), arr(1, 1))
+    hops = Hops(arr(0.5, 0.5), arr(0.1, 0.1), np.array([True, True]))
+    ends = Ends(arr(np.inf, np.inf), arr(np.inf, np.inf), arr(np.inf, 4))
+    found = timeline([7, 8], [0, 1], [10, 30], Workload(Z, edge_iterations=2), durations, hops, ends=ends)
+    np.testing.assert_array_equal(found.device_delay_s, [2, np.nan])
+
+
+def test_rows_that_go_as_planned_keep_the_bits_of_the_planned_delay() -> None:
+    rng = np.random.default_rng(3)
+    compute_s, upload_s = rng.uniform(0.1, 9, (2, 40))
+    durations = Durations(compute_s, compute_s, upload_s, upload_s)
+    work = Workload(Z, edge_iterations=7)
+    found = timeline(range(40), np.arange(40) % 3, np.ones(40), work, durations, Hops.none(3))
+    np.testing.assert_array_equal(found.device_delay_s, compute_s + upload_s)
+
+
 def test_edges_idle_until_the_slowest_one_is_done() -> None:
     """Q = 2: edge 0 takes 2 · 2 s and its hop of 0.5 s, edge 1 takes 2 · 3 s and its hop, and edge 2 only its hop."""
     durations = Durations(arr(1, 2), arr(2, 4), arr(1, 1), arr(1, 1))

@@ -72,6 +72,51 @@ def test_fading_discards_what_comes_late_and_changes_the_model() -> None:
     assert faded.samples_trained < plain.samples_trained
 
 
+def test_schedulers_are_told_the_delays_that_happened() -> None:
+    """`last_delay_s` and the observed record have the rows' mean, UCB credits nobody else, and the plan is another."""
+    experiment = living(
+        "scheduling.name=ucb", "scheduling.num_scheduled=12", "max_rounds=1", "world.fading.name=rayleigh",
+        "world.dropout.rate_per_s=0.3", "clock.edge.deadline=1.1",
+    )  # fmt: skip
+    record = experiment.run_round()
+    happens, scheduler = record.timeline, experiment.scheduler
+    assert happens is not None
+    took_s = happens.end_s - happens.start_s
+    started = np.isfinite(took_s)
+    rows, stays = len(took_s), np.zeros(took_s.shape, dtype=bool)  # who lives when its row ends
+    stays[:-1] = started[1:]
+    stays[-1] = ~happens.vanished
+    heard = happens.counts | (started & ~happens.arrived & stays)
+    sums_s, times = np.where(heard, took_s, 0.0).sum(axis=0), heard.sum(axis=0)
+    known = times > 0
+    assert 0 < known.sum() < len(known)  # some vanish in their first row
+    assert (heard & ~happens.counts).any()  # some are stopped
+    assert (times[known] < rows).any()
+    np.testing.assert_allclose(record.device_delay_s()[known], sums_s[known] / times[known])
+    assert np.isnan(record.device_delay_s()[~known]).all()
+    assert not np.isclose(record.device_delay_s(), record.cost.iteration_delay_s).any()
+    np.testing.assert_array_equal(np.flatnonzero(scheduler.times), record.devices[known])
+    np.testing.assert_array_equal(scheduler.total_delay_s[record.devices[known]], record.device_delay_s()[known])
+    counted = happens.counts.any(axis=0)
+    last_s = experiment.history.last_delay_s
+    np.testing.assert_array_equal(last_s[record.devices[counted]], record.device_delay_s()[counted])
+    assert np.isfinite(last_s).sum() == counted.sum()
+
+
+@pytest.mark.parametrize("scheduler", ["oort", "ucb"])
+def test_feedback_has_the_bits_of_the_plan_where_nothing_is_random(scheduler: str) -> None:
+    """A limit that nobody passes and a world in which everybody answers choose the same devices by the same state."""
+    limit, answers = "clock.edge.deadline_s=1e6", "world.availability={name: bernoulli, options: {probability: 1.0}}"
+    states = []
+    for overrides in ((), (limit,), (answers,)):
+        experiment = living(f"scheduling.name={scheduler}", "max_rounds=3", *overrides)
+        with experiment:
+            seen = [(record.devices.tolist(), record.device_delay_s().tolist()) for record in experiment]
+            last_s = experiment.history.last_delay_s.tolist() if scheduler == "oort" else []  # UCB does not look back
+        states.append(json.dumps([seen, last_s, experiment.scheduler.state_dict()]))
+    assert states[0] == states[1] == states[2]
+
+
 def test_fading_that_is_known_is_decided_upon_and_goes_as_planned() -> None:
     settings = ("world.fading={name: rayleigh, known: true}", "max_rounds=1", "assignment.name=best_gain")
     experiment = living(*settings)
