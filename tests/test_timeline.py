@@ -226,6 +226,60 @@ def test_a_device_may_vanish_at_the_moment_it_arrives() -> None:
     assert found.vanished.tolist() == [True, True, True]
 
 
+LATE = {"vanish_s": arr(np.inf, np.inf, 1), "charge_j": np.full(3, np.inf), "fail_s": arr(np.inf)}
+
+
+@pytest.mark.parametrize(
+    ("after_s", "rule", "iteration_end_s"),
+    [
+        (0, EdgeRule(), [4, 8]),  # A and B take 2 and 4 s an iteration; C vanishes at 1 s
+        (2, EdgeRule(), [4, 8]),  # it is noticed before B arrives
+        (5, EdgeRule(), [6, 10]),  # at 6 s
+        (5, EdgeRule(deadline_s=4.5), [4.5, 8.5]),  # a limit ends the iteration earlier
+        (5, EdgeRule(first=2), [4, 8]),
+        (9, EdgeRule(deadline_s=4.5), [4.5, 9]),  # at 10 s, after the second limit
+        (9, EdgeRule(deadline_s=5), [5, 10]),
+        (9, EdgeRule(first=1), [2, 4]),
+    ],
+)
+def test_an_edge_waits_until_it_notices_that_a_device_is_gone(
+    after_s: float, rule: EdgeRule, iteration_end_s: list[float]
+) -> None:
+    durations = Durations(arr(1, 2, 1), arr(1, 2, 1), arr(1, 2, 1), arr(10, 20, 10))
+    work, ends = Workload(Z, edge_iterations=2), Ends(**LATE, noticed_after_s=after_s)
+    found = timeline([0, 1, 2], [0, 0, 0], [1, 1, 1], work, durations, Hops.none(1), rule=rule, ends=ends)
+    assert found.iteration_end_s[:, 0].tolist() == iteration_end_s
+    assert found.end_s[0, 2] == 1  # the device is billed until it vanishes
+    assert found.spent_j[2] == 1
+    assert np.isnan(found.start_s[1, 2])
+    assert found.vanished.tolist() == [False, False, True]
+
+
+def test_a_device_that_vanishes_while_it_waits_or_runs_out_of_charge_is_noticed_later_too() -> None:
+    """A takes 2 s, B 4 s. A vanishes at 3 s, after its arrival: the second iteration waits for it until 9 s.
+
+    C spends its charge of 1.5 J at 1.5 s; with A alive, the first iteration waits for C until 7.5 s.
+    """
+    durations = Durations(arr(1, 2, 1), arr(1, 2, 1), arr(1, 2, 3), arr(1, 2, 3))
+    work = Workload(Z, edge_iterations=2)
+
+    def ends_s(vanish_s: list[float], charge_j: list[float], edge_fails_s: float = np.inf) -> list[float]:
+        ends = Ends(arr(*vanish_s), arr(*charge_j), arr(edge_fails_s), noticed_after_s=6)
+        at, rows = [0] * len(vanish_s), slice(len(vanish_s))
+        part = Durations(
+            durations.compute_s[rows], durations.compute_j[rows], durations.upload_s[rows], durations.upload_j[rows]
+        )
+        found = timeline(range(len(at)), at, np.ones(len(at)), work, part, Hops.none(1), ends=ends)
+        return found.iteration_end_s[:, 0].tolist()
+
+    inf = np.inf
+    assert ends_s([3, inf], [inf, inf]) == [4, 9]
+    assert ends_s([inf, inf, inf], [inf, inf, 1.5]) == [7.5, 11.5]
+    assert ends_s([inf, inf, inf], [inf, inf, 4.0]) == [4, 10]  # spent as it arrives at 4 s
+    assert ends_s([1, 2], [inf, inf]) == [8, 8]  # nobody is left, and the next iteration takes no time
+    assert ends_s([1, 2], [inf, inf], 5) == [5, 5]  # the edge fails before it notices
+
+
 def test_an_iteration_that_nobody_starts_takes_no_time() -> None:
     durations = Durations(arr(1, 2), arr(1, 2), arr(1, 1), arr(1, 1))
     ends = Ends(arr(1.5, 2.5), arr(np.inf, np.inf), arr(np.inf))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hflray import checkpoint, metrics
-from hflray.cost import round_cost
+from hflray.cost import rate_bps, round_cost
 from hflray.errors import ConfigError
 from hflray.report.detail import Replay
 from hflray.report.explain import sentences
@@ -217,6 +217,43 @@ def test_positions_move_between_rounds_and_links_follow() -> None:
         assert 0 < moved_m.max() < 4 * 20 * passed_s  # four times the root mean square of the speed
         assert (np.asarray(after.gain) != np.asarray(before.gain)).all()
     assert (np.asarray(seen[0].gain) != np.asarray(base.gain)).all()  # the shadowing is a field of the position
+
+
+FAST = "world.mobility={name: gauss_markov, options: {speed_m_per_s: 200}, slot_s: 0.1}"
+
+
+@pytest.mark.parametrize("fading", [(), ("world.fading.name=rayleigh",)])
+def test_uploads_follow_the_positions_at_the_start_of_each_edge_iteration(fading: tuple[str, ...]) -> None:
+    """Each row's upload has the gain of the place where its device is as the row starts, and the plan is the same."""
+    roaming = living(FAST, *fading, "max_rounds=2", "world.mobility.links=iteration")
+    before, record = roaming.run_round(), roaming.run_round()
+    happens, clock_s = record.timeline, before.cost.delay_s
+    assert happens is not None
+    fleet, devices, edges = roaming.scenario.fleet, record.devices, record.assignment
+    noise, power_w = fleet.noise_w_per_hz, fleet.power_w[devices]
+    for q in range(2):
+        for edge in np.unique(edges):
+            at = np.flatnonzero(edges == edge)
+            world = living(FAST).world.after(0.0, None)
+            assert world.mobility is not None
+            world.mobility.advance(clock_s + happens.start_s[q, at[0]])
+            there = world.outlook(2, fleet).fleet
+            factor = roaming.world.fading.factor(2, devices[at], edge, q)
+            gain = there.gain_of(devices[at], edges[at]) * factor
+            rate = rate_bps(record.allocation.bandwidth_hz[at], gain, power_w[at], noise)
+            np.testing.assert_allclose((happens.end_s - happens.computed_s)[q, at], roaming.work.model_bits / rate)
+    if not fading:  # where the iterations begin at the planning, all goes as planned
+        np.testing.assert_allclose((happens.end_s - happens.computed_s)[0], record.cost.upload_delay_s)
+        assert not np.isclose((happens.end_s - happens.computed_s)[1], record.cost.upload_delay_s).any()
+
+
+def test_links_that_follow_change_no_draw_and_nothing_for_devices_that_stand() -> None:
+    slow = "world.mobility={name: gauss_markov, options: {speed_m_per_s: 1.0e-6}, slot_s: 0.1}"
+    plain, follow = results(living(slow)), results(living(slow, "world.mobility.links=iteration"))
+    assert [one[0] for one in plain] == [one[0] for one in follow]
+    assert [one[2]["devices"] for one in plain] == [one[2]["devices"] for one in follow]
+    for one, other in zip(plain, follow, strict=True):
+        assert one[1] == pytest.approx(other[1], rel=1e-5)
 
 
 def test_only_available_devices_are_scheduled() -> None:
