@@ -222,7 +222,7 @@ class Experiment:
         """Return what is known after a round's training, before its evaluation."""
         index, devices, cost, happens = plan.round, plan.devices, plan.cost, plan.timeline
         counted = np.ones(len(devices), dtype=bool) if happens is None else happens.counts.any(axis=0)
-        delay_s = cost.iteration_delay_s
+        delay_s = cost.iteration_delay_s if happens is None else happens.device_delay_s
         history = self.history.after(index, devices[counted], plan.assignment[counted], delay_s[counted], losses)
         conditions = {} if happens is None else {metrics.FAIRNESS: metrics.jain_index(history.participation)}
         record = RoundRecord(

@@ -115,6 +115,13 @@ class RoundRecord:
             return self.timeline.spent_j
         return self.edge_iterations * (self.cost.compute_energy_j + self.cost.upload_energy_j)
 
+    def device_delay_s(self) -> FloatArray:
+        """Return computing plus upload of each scheduled device in an edge iteration as it happened, (H,), s.
+
+        It is `Timeline.device_delay_s`, with NaN for a device of which nothing is known, or else the plan's.
+        """
+        return self.cost.iteration_delay_s if self.timeline is None else self.timeline.device_delay_s
+
     def schedule(self) -> dict[str, Any]:
         """Return the scheduled devices, their edges and their allocation, as (H,) lists ready for JSON.
 
@@ -140,6 +147,8 @@ class RoundRecord:
     def of_state(cls, state: Mapping[str, Any]) -> RoundRecord:
         """Return the record of `state_dict`. Raises ConfigError if another hflray has written it."""
         values = {name: _restored(value) for name, value in state.items()}
+        if values.get("timeline") is not None:  # those of hflray before November 2026 lack the delays
+            values["timeline"].setdefault("device_delay_s", np.full(len(values["timeline"]["devices"]), np.nan))
         try:
             parts = {name: kind(**values[name]) for name, kind in PARTS.items() if values.get(name) is not None}
             values |= {name: math.nan for name in ("score", metrics.TEST_LOSS) if values.get(name) is None}

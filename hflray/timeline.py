@@ -7,7 +7,8 @@ are equations (9) to (14) of the paper, that is, those of `hflray.cost.round_cos
 An *edge iteration* is one of the Q passes in which the devices of an edge compute, send their models and are averaged.
 A *row* is one device in one edge iteration. Times are seconds since the start of the round.
 
-* An edge iteration ends when every device has arrived or vanished, or at a limit of the `EdgeRule`, whichever is first.
+* An edge iteration ends when every device has arrived or is known to have vanished, or at a limit of the `EdgeRule`,
+  whichever is first. The edge knows it `Ends.noticed_after_s` later, and waits for the device until then.
 * A row that has arrived by then is averaged. Any other row is discarded, and it is billed up to that moment: for its
   computing first, and for its sending afterwards. The device begins the next iteration with the others.
 * A device vanishes at a given moment, or when it has spent its charge. An arrival at that very moment is in time.
@@ -17,6 +18,7 @@ A *row* is one device in one edge iteration. Times are seconds since the start o
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -80,23 +82,26 @@ class Durations:
     Attributes:
         compute_s, compute_j: seconds and joules of the whole of its computing.
         upload_s, upload_j: seconds and joules of the whole of its upload.
+        upload_at: returns both, (H,) each, of an edge iteration whose rows start at (H,) seconds since the start of the
+            round; None: they do not depend on it.
     """
 
     compute_s: FloatArray
     compute_j: FloatArray
     upload_s: FloatArray
     upload_j: FloatArray
+    upload_at: Callable[[int, FloatArray], tuple[FloatArray, FloatArray]] | None = None
 
     @classmethod
     def of(cls, cost: RoundCost) -> Durations:
         """Return the durations of a round that goes as planned."""
         return cls(cost.compute_delay_s, cost.compute_energy_j, cost.upload_delay_s, cost.upload_energy_j)
 
-    def iteration(self, index: int) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """Return seconds and joules of computing, then of the upload, in one edge iteration, (H,) each."""
+    def iteration(self, index: int, begin_s: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """Return seconds and joules of computing, then of the upload, (H,) each, in an iteration that starts then."""
         fields = (self.compute_s, self.compute_j, self.upload_s, self.upload_j)
         a, b, c, d = (np.asarray(field)[index] if np.ndim(field) == 2 else np.asarray(field) for field in fields)
-        return a, b, c, d
+        return (a, b, c, d) if self.upload_at is None else (a, b, *self.upload_at(index, begin_s))
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,11 +140,13 @@ class Ends:
         vanish_s: moment at which a device vanishes, (H,), s.
         charge_j: charge of each device at the start, (H,), J; a device vanishes when it has spent this much.
         fail_s: moment at which an edge fails, (M,), s; 0 for an edge that is down from the start.
+        noticed_after_s: time for which an edge still waits for a device that has vanished, s.
     """
 
     vanish_s: FloatArray
     charge_j: FloatArray
     fail_s: FloatArray
+    noticed_after_s: float = 0.0
 
     @classmethod
     def never(cls, num_devices: int, num_edges: int) -> Ends:
@@ -166,6 +173,9 @@ class Timeline:
         edge_energy_j: E_m with the hop, (M,), J.
         reached: whether an edge's model reached the cloud, (M,).
         vanished: which devices were gone at the end of the round's last iteration, (H,).
+        device_delay_s: what a device's computing and upload took, (H,), s: the mean over its rows that count and over
+            those that its edge stopped while it lived, with the time waited. NaN: there is none, as for a device that
+            vanished in its first row, or whose edge failed.
         delay_s: T, s.
         total_j: E, J.
         message_bits: all bits sent to edges and to the cloud.
@@ -187,6 +197,7 @@ class Timeline:
     edge_energy_j: FloatArray
     reached: BoolArray
     vanished: BoolArray
+    device_delay_s: FloatArray
     delay_s: float
     total_j: float
     message_bits: float
@@ -304,14 +315,15 @@ def timeline(
     needed = rule.arrivals(assigned)
 
     start_s, computed_s, end_s = (np.full((iterations, count), np.nan) for _ in range(3))
-    energy_j, bits = np.zeros((iterations, count)), np.zeros((iterations, count))
-    arrived = np.zeros((iterations, count), dtype=bool)
+    energy_j, bits, row_s = (np.zeros((iterations, count)) for _ in range(3))
+    arrived, is_observed = (np.zeros((iterations, count), dtype=bool) for _ in range(2))
     iteration_end_s = np.zeros((iterations, num_edges))
     now_s = np.zeros(num_edges)
     left_j = np.array(ends.charge_j, dtype=np.float64)
+    gone_s = np.where(left_j > 0, ends.vanish_s, 0.0)
     for q in range(iterations):
-        compute_s, compute_j, upload_s, upload_j = durations.iteration(q)
         begin_s = now_s[at]
+        compute_s, compute_j, upload_s, upload_j = durations.iteration(q, begin_s)
         lives = (begin_s < ends.vanish_s) & (left_j > 0) & (begin_s < ends.fail_s[at])
         ready_s = begin_s + compute_s
         arrival_s = ready_s + upload_s
@@ -319,9 +331,11 @@ def timeline(
         vanish_s = np.minimum(ends.vanish_s, death_s)
         comes = lives & (arrival_s <= vanish_s)
 
-        # The edge waits until every living device has arrived or vanished, unless a limit or its failure comes before.
+        # The edge waits until each device has arrived or is known to be gone, unless a limit or its failure is before.
+        missed_s = np.where(lives, vanish_s, gone_s) + ends.noticed_after_s
+        awaited = lives | (begin_s < missed_s)
         stop_s = now_s.copy()
-        np.maximum.at(stop_s, at[lives], np.minimum(arrival_s, vanish_s)[lives])
+        np.maximum.at(stop_s, at[awaited], np.where(comes, arrival_s, missed_s)[awaited])
         stop_s = np.minimum(stop_s, now_s + limit_s)
         if rule.first is not None:
             stop_s = np.minimum(stop_s, _nth_arrival_s(at[comes], arrival_s[comes], needed))
@@ -339,7 +353,10 @@ def timeline(
         start_s[q] = np.where(lives, begin_s, np.nan)
         computed_s[q] = np.where(lives & (until_s >= ready_s), ready_s, np.nan)
         end_s[q] = np.where(lives, np.minimum(until_s, stop_s[at]), np.nan)
+        row_s[q] = np.where(arrived[q], compute_s + upload_s, until_s - begin_s)
+        is_observed[q] = arrived[q] | (lives & (vanish_s > stop_s[at]))
         left_j = np.where(lives & ~arrived[q] & (death_s <= until_s), 0.0, left_j - energy_j[q])
+        gone_s = np.where(lives & (left_j <= 0), np.minimum(gone_s, until_s), gone_s)
         iteration_end_s[q] = now_s = stop_s
 
     # The hop follows the last iteration. A failure before its end loses the edge's rows.
@@ -366,6 +383,7 @@ def timeline(
         edge_energy_j=edge_energy_j,
         reached=reached,
         vanished=(left_j <= 0) | (ends.vanish_s <= now_s[at]),
+        device_delay_s=_mean_of(row_s, is_observed & reached[at]),
         delay_s=float(edge_delay_s.max()),
         total_j=float(edge_energy_j.sum()),
         message_bits=float(bits.sum() + hop.sum() * work.model_bits),
@@ -389,6 +407,13 @@ def limited(
     return timeline(
         devices, edges, fleet.samples[devices], work, Durations.of(planned), Hops.of(fleet, work), rule=rule
     )
+
+
+def _mean_of(rows: FloatArray, chosen: BoolArray) -> FloatArray:
+    """Return the mean of the chosen rows (Q, H) of each device, (H,), NaN without one; equal rows keep their bits."""
+    first = rows[chosen.argmax(axis=0), np.arange(rows.shape[1])]
+    with np.errstate(invalid="ignore"):
+        return np.asarray(first + np.where(chosen, rows - first, 0.0).sum(axis=0) / chosen.sum(axis=0))
 
 
 def _limits(

@@ -4,7 +4,9 @@ Source: F. Lai, X. Zhu, H. V. Madhyastha, M. Chowdhury: "Oort: efficient federat
 selection", OSDI 2021, Algorithm 1. Where it leaves values open, they are those of the authors' code
 (github.com/SymbioticLab/Oort): utilities are clipped at the 95th percentile and scaled to 0 to 1 before the staleness
 is added, and the preferred duration T is a quantile of the durations, which the pacer raises. Durations are those of
-an edge iteration. The paper's limit on the times that a device is chosen is left out; the code has it off.
+an edge iteration as it happened; under the optimal allocation they score a device's edge rather than the device, as
+docs/explanation/schedulers.md says. The paper's limit on the times that a device is chosen is left out; the code has
+it off.
 """
 
 from __future__ import annotations

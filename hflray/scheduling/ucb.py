@@ -2,8 +2,12 @@
 
 Source: the algorithm CS-UCB of W. Xia, T. Q. S. Quek, K. Guo, W. Wen, H. H. Yang, H. Zhu: "Multi-armed bandit-based
 client scheduling for federated learning", IEEE Transactions on Wireless Communications 19 (2020). It knows no channel
-and no frequency, only the delays that it has observed. Here a device's reward in a round is ``1 - delay / slowest``,
-with the largest delay observed so far, so that it lies between 0 and 1.
+and no frequency, only the delays that it has observed (`hflray.record.RoundRecord.device_delay_s`). Here a device's
+reward in a round is ``1 - delay / slowest``, with the largest delay observed so far, so that it lies between 0 and 1.
+
+The optimal allocation lets the devices of an edge finish together, so that such a delay scores the edge rather than the
+device. docs/explanation/schedulers.md says how much of it is the device's own, with and without
+``allocation.method: equal``.
 """
 
 from __future__ import annotations
@@ -52,10 +56,12 @@ class UCB(Scheduler):
         return np.sort(highest(scores, candidates, self.num_scheduled, context.rng))
 
     def observe(self, record: Any) -> None:
-        """Add the delays of the round: computing and upload in an edge iteration."""
-        delay_s = record.cost.iteration_delay_s
-        self.times[record.devices] += 1
-        self.total_delay_s[record.devices] += delay_s
+        """Add the delays of the round as they happened; a device of which none is known is not credited."""
+        delay_s = record.device_delay_s()
+        has_delay = np.isfinite(delay_s)
+        devices, delay_s = record.devices[has_delay], delay_s[has_delay]
+        self.times[devices] += 1
+        self.total_delay_s[devices] += delay_s
         self.slowest_s = max(self.slowest_s, float(delay_s.max(initial=0.0)))
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Mobility: where devices are at the simulated clock. Positions are frozen from a round's planning to its end.
+"""Mobility: where devices are at the simulated clock.
 
 Time passes in slots of `slot_s` seconds, and positions are those of the last whole slot. Paths are functions of the
 seed, the device and the slot, so that they do not depend on when one looks.

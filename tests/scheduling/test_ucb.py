@@ -9,6 +9,7 @@ import pytest
 
 from hflray.scheduling import build_scheduler, choose_devices
 from tests.scheduling import toy
+from tests.scheduling.delay_shares import share_between
 
 FLEET = toy.fleet(np.ones((4, 1)))
 
@@ -38,6 +39,17 @@ def test_the_bound_by_hand() -> None:
     assert choose_devices(scheduler, toy.context(FLEET, 10, available=[True, False, True, True])).tolist() == [0]
 
 
+def test_a_device_of_unknown_delay_is_not_credited() -> None:
+    scheduler = build_scheduler("ucb", num_devices=4, num_scheduled=2)
+    scheduler.observe(toy.record([0, 1], [3.0, np.nan]))  # device 1 vanished
+    assert scheduler.times.tolist() == [1, 0, 0, 0]
+    assert scheduler.total_delay_s.tolist() == [3, 0, 0, 0]
+    assert scheduler.slowest_s == 3
+    scheduler.observe(toy.record([1, 2], [np.nan, np.nan]))
+    assert scheduler.times.tolist() == [1, 0, 0, 0]
+    assert choose_devices(scheduler, toy.context(FLEET, 3, available=[True, True, False, True])).tolist() == [1, 3]
+
+
 def test_a_restored_scheduler_goes_on() -> None:
     scheduler, other = (build_scheduler("ucb", num_devices=4, num_scheduled=2) for _ in range(2))
     scheduler.observe(toy.record([0, 3], [1.0, 5.0]))
@@ -45,3 +57,13 @@ def test_a_restored_scheduler_goes_on() -> None:
     first, second = (choose_devices(s, toy.context(FLEET, 2)).tolist() for s in (scheduler, other))
     assert first == second == [1, 2]
     assert other.slowest_s == pytest.approx(5.0)
+
+
+def test_the_share_of_the_variance_between_devices_by_hand() -> None:
+    # Means 1 and 4; within: (1 + 1 + 1 + 1) / 2 = 2; between: (2 · 1.5² · 2 / 1 − 2) / 2 = 3.5.
+    assert share_between(np.array([0, 0, 5, 5]), np.array([0.0, 2, 3, 5])) == pytest.approx(3.5 / 5.5)
+
+
+def test_groups_that_differ_alone_are_all_and_equal_groups_are_nothing() -> None:
+    assert share_between(np.array([0, 0, 1, 1]), np.array([1.0, 1, 2, 2])) == 1
+    assert share_between(np.array([0, 0, 1, 1]), np.array([1.0, 2, 1, 2])) == 0

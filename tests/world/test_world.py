@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hflray import checkpoint, metrics
-from hflray.cost import round_cost
+from hflray.cost import rate_bps, round_cost
 from hflray.errors import ConfigError
 from hflray.report.detail import Replay
 from hflray.report.explain import sentences
@@ -70,6 +70,51 @@ def test_fading_discards_what_comes_late_and_changes_the_model() -> None:
     assert faded.metrics()[metrics.ROUND_WASTED_J] > 0
     assert faded.model_hash != plain.model_hash  # a discarded row is not trained
     assert faded.samples_trained < plain.samples_trained
+
+
+def test_schedulers_are_told_the_delays_that_happened() -> None:
+    """`last_delay_s` and the observed record have the rows' mean, UCB credits nobody else, and the plan is another."""
+    experiment = living(
+        "scheduling.name=ucb", "scheduling.num_scheduled=12", "max_rounds=1", "world.fading.name=rayleigh",
+        "world.dropout.rate_per_s=0.3", "clock.edge.deadline=1.1",
+    )  # fmt: skip
+    record = experiment.run_round()
+    happens, scheduler = record.timeline, experiment.scheduler
+    assert happens is not None
+    took_s = happens.end_s - happens.start_s
+    started = np.isfinite(took_s)
+    rows, stays = len(took_s), np.zeros(took_s.shape, dtype=bool)  # who lives when its row ends
+    stays[:-1] = started[1:]
+    stays[-1] = ~happens.vanished
+    heard = happens.counts | (started & ~happens.arrived & stays)
+    sums_s, times = np.where(heard, took_s, 0.0).sum(axis=0), heard.sum(axis=0)
+    known = times > 0
+    assert 0 < known.sum() < len(known)  # some vanish in their first row
+    assert (heard & ~happens.counts).any()  # some are stopped
+    assert (times[known] < rows).any()
+    np.testing.assert_allclose(record.device_delay_s()[known], sums_s[known] / times[known])
+    assert np.isnan(record.device_delay_s()[~known]).all()
+    assert not np.isclose(record.device_delay_s(), record.cost.iteration_delay_s).any()
+    np.testing.assert_array_equal(np.flatnonzero(scheduler.times), record.devices[known])
+    np.testing.assert_array_equal(scheduler.total_delay_s[record.devices[known]], record.device_delay_s()[known])
+    counted = happens.counts.any(axis=0)
+    last_s = experiment.history.last_delay_s
+    np.testing.assert_array_equal(last_s[record.devices[counted]], record.device_delay_s()[counted])
+    assert np.isfinite(last_s).sum() == counted.sum()
+
+
+@pytest.mark.parametrize("scheduler", ["oort", "ucb"])
+def test_feedback_has_the_bits_of_the_plan_where_nothing_is_random(scheduler: str) -> None:
+    """A limit that nobody passes and a world in which everybody answers choose the same devices by the same state."""
+    limit, answers = "clock.edge.deadline_s=1e6", "world.availability={name: bernoulli, options: {probability: 1.0}}"
+    states = []
+    for overrides in ((), (limit,), (answers,)):
+        experiment = living(f"scheduling.name={scheduler}", "max_rounds=3", *overrides)
+        with experiment:
+            seen = [(record.devices.tolist(), record.device_delay_s().tolist()) for record in experiment]
+            last_s = experiment.history.last_delay_s.tolist() if scheduler == "oort" else []  # UCB does not look back
+        states.append(json.dumps([seen, last_s, experiment.scheduler.state_dict()]))
+    assert states[0] == states[1] == states[2]
 
 
 def test_fading_that_is_known_is_decided_upon_and_goes_as_planned() -> None:
@@ -172,6 +217,43 @@ def test_positions_move_between_rounds_and_links_follow() -> None:
         assert 0 < moved_m.max() < 4 * 20 * passed_s  # four times the root mean square of the speed
         assert (np.asarray(after.gain) != np.asarray(before.gain)).all()
     assert (np.asarray(seen[0].gain) != np.asarray(base.gain)).all()  # the shadowing is a field of the position
+
+
+FAST = "world.mobility={name: gauss_markov, options: {speed_m_per_s: 200}, slot_s: 0.1}"
+
+
+@pytest.mark.parametrize("fading", [(), ("world.fading.name=rayleigh",)])
+def test_uploads_follow_the_positions_at_the_start_of_each_edge_iteration(fading: tuple[str, ...]) -> None:
+    """Each row's upload has the gain of the place where its device is as the row starts, and the plan is the same."""
+    roaming = living(FAST, *fading, "max_rounds=2", "world.mobility.links=iteration")
+    before, record = roaming.run_round(), roaming.run_round()
+    happens, clock_s = record.timeline, before.cost.delay_s
+    assert happens is not None
+    fleet, devices, edges = roaming.scenario.fleet, record.devices, record.assignment
+    noise, power_w = fleet.noise_w_per_hz, fleet.power_w[devices]
+    for q in range(2):
+        for edge in np.unique(edges):
+            at = np.flatnonzero(edges == edge)
+            world = living(FAST).world.after(0.0, None)
+            assert world.mobility is not None
+            world.mobility.advance(clock_s + happens.start_s[q, at[0]])
+            there = world.outlook(2, fleet).fleet
+            factor = roaming.world.fading.factor(2, devices[at], edge, q)
+            gain = there.gain_of(devices[at], edges[at]) * factor
+            rate = rate_bps(record.allocation.bandwidth_hz[at], gain, power_w[at], noise)
+            np.testing.assert_allclose((happens.end_s - happens.computed_s)[q, at], roaming.work.model_bits / rate)
+    if not fading:  # where the iterations begin at the planning, all goes as planned
+        np.testing.assert_allclose((happens.end_s - happens.computed_s)[0], record.cost.upload_delay_s)
+        assert not np.isclose((happens.end_s - happens.computed_s)[1], record.cost.upload_delay_s).any()
+
+
+def test_links_that_follow_change_no_draw_and_nothing_for_devices_that_stand() -> None:
+    slow = "world.mobility={name: gauss_markov, options: {speed_m_per_s: 1.0e-6}, slot_s: 0.1}"
+    plain, follow = results(living(slow)), results(living(slow, "world.mobility.links=iteration"))
+    assert [one[0] for one in plain] == [one[0] for one in follow]
+    assert [one[2]["devices"] for one in plain] == [one[2]["devices"] for one in follow]
+    for one, other in zip(plain, follow, strict=True):
+        assert one[1] == pytest.approx(other[1], rel=1e-5)
 
 
 def test_only_available_devices_are_scheduled() -> None:
