@@ -24,7 +24,7 @@ from hflray.allocation import allocate_round
 from hflray.assignment import check_any_edges, configured_assigner
 from hflray.assignment.once import check_once
 from hflray.config import MUTABLE, ExperimentConfig, changed_settings
-from hflray.cost import Workload
+from hflray.cost import RoundCost, Workload
 from hflray.errors import ConfigError, DivergedError
 from hflray.grouping import group_devices
 from hflray.losses import METRIC_OF, check_loss
@@ -36,7 +36,7 @@ from hflray.record import PhaseClock, RoundRecord
 from hflray.scenario import Scenario
 from hflray.scheduling import DeviceHistory, Scheduler, configured_scheduler, keeps_past, scheduler_class
 from hflray.target import Target
-from hflray.timeline import EdgeRule
+from hflray.timeline import Durations, EdgeRule, Hops, Timeline, timeline
 from hflray.training.algorithm1 import Losses, RoundResult, TrainingState
 from hflray.training.backend import Backend
 from hflray.training.hierarchy import Hierarchy
@@ -186,11 +186,8 @@ class Experiment:
         self._scheduler = plan.scheduler
         devices, assignment = plan.devices, plan.assignment
         clock = PhaseClock()
-        if plan.timeline is None:
-            participates = np.ones((self.work.edge_iterations, len(devices)), dtype=bool)
-        else:
-            participates = plan.timeline.counts
         if len(devices):
+            participates = plan.timeline.participates
             wants_losses = "loss" in scheduler.needs
             trained = hierarchy.train_round(index, self.training, devices, assignment, participates, wants_losses)
         else:  # nobody is available
@@ -221,10 +218,10 @@ class Experiment:
     def _after(self, plan: PlannedRound, losses: Losses, model: FloatVector) -> _TrainedRound:
         """Return what is known after a round's training, before its evaluation."""
         index, devices, cost, happens = plan.round, plan.devices, plan.cost, plan.timeline
-        counted = np.ones(len(devices), dtype=bool) if happens is None else happens.counts.any(axis=0)
-        delay_s = cost.iteration_delay_s if happens is None else happens.device_delay_s
+        counted, delay_s = happens.participates.any(axis=0), happens.device_delay_s
         history = self.history.after(index, devices[counted], plan.assignment[counted], delay_s[counted], losses)
-        conditions = {} if happens is None else {metrics.FAIRNESS: metrics.jain_index(history.participation)}
+        deviates = self.world.is_on or not self.edge_rule.waits_for_all
+        conditions = {metrics.FAIRNESS: metrics.jain_index(history.participation)} if deviates else {}
         record = RoundRecord(
             round=index,
             score=math.nan,
@@ -235,15 +232,14 @@ class Experiment:
             cost=cost,
             totals={name: total + float(getattr(cost, name)) for name, total in self.totals.items()},
             class_balance=metrics.class_balance(self.scenario.class_counts[devices].sum(axis=0)),
-            samples_trained=self.backend.passes(
-                self.scenario.fleet.samples[devices], None if happens is None else happens.counts
-            ),
+            samples_trained=self.backend.passes(self.scenario.fleet.samples[devices], happens.participates),
             model_hash=hashlib.sha256(model.tobytes()).hexdigest(),
             wall={},
             edge_iterations=self.work.edge_iterations,
             poll=plan.poll,
             polled=plan.polled,
             timeline=happens,
+            deviates=deviates,
             conditions=plan.conditions | conditions,
             metric=METRIC_OF[self.problem.kind],
             changed=next((c["changed"] for c in self.changes if c["after_round"] == index - 1), {}),
@@ -413,10 +409,15 @@ class Experiment:
         self.history, self.record = DeviceHistory(self.config.fleet.num_devices, self.history.remembers), None
         if self.history.remembers and state.get("record") is not None:
             self.history.load_state_dict(state["history"])
-            self.record = RoundRecord.of_state(state["record"])
+            self.record = RoundRecord.of_state(state["record"], self._as_planned)
         self._scheduler = self._next = None
         if state["scheduler"] is not None:
             self.scheduler.load_state_dict(state["scheduler"])
+
+    def _as_planned(self, devices: NDArray[np.intp], edges: NDArray[np.intp], cost: RoundCost) -> Timeline:
+        """Return the timeline of a round that went as planned."""
+        fleet, work = self.scenario.fleet, self.work
+        return timeline(devices, edges, fleet.samples[devices], work, Durations.of(cost), Hops.of(fleet, work))
 
     def job(self, problem: Problem | None = None, stream_name: str = "batches") -> LocalJob:
         """Return the job that trains for `problem`, by default the experiment's; see `resolve`."""

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hflray.arrays import BoolArray, FloatArray, IntArray
-from hflray.cost import RoundCost, Workload, cloud_hop
+from hflray.cost import RoundCost, Workload, hops
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 
@@ -121,10 +121,7 @@ class Hops:
     @classmethod
     def of(cls, fleet: Fleet, work: Workload) -> Hops:
         """Return the hops of equations (11) and (12); none where the work has no cloud hop."""
-        if not work.cloud_hop:
-            return cls.none(fleet.num_edges)
-        delay_s, energy_j = cloud_hop(fleet, work.model_bits)
-        return cls(delay_s, energy_j, np.ones(fleet.num_edges, dtype=bool))
+        return cls(*hops(fleet, work), np.full(fleet.num_edges, work.cloud_hop))
 
     @classmethod
     def none(cls, num_edges: int) -> Hops:
@@ -167,7 +164,7 @@ class Timeline:
         energy_j: what is billed, (Q, H), J.
         bits: what is sent, (Q, H), bits; a stopped upload has sent the share of its time.
         arrived: whether the edge averaged it, (Q, H).
-        counts: whether it arrived and its edge's model reached the cloud, (Q, H); only such rows are trained.
+        participates: whether it arrived and its edge's model reached the cloud, (Q, H); only such rows are trained.
         iteration_end_s: when each edge's iterations end, (Q, M), s.
         edge_delay_s: T_m with the hop, (M,), s.
         edge_energy_j: E_m with the hop, (M,), J.
@@ -179,7 +176,7 @@ class Timeline:
         delay_s: T, s.
         total_j: E, J.
         message_bits: all bits sent to edges and to the cloud.
-        model_bits: z, bits.
+        device_bits: what a whole upload of a device has, bits.
     """
 
     devices: IntArray
@@ -191,7 +188,7 @@ class Timeline:
     energy_j: FloatArray
     bits: FloatArray
     arrived: BoolArray
-    counts: BoolArray
+    participates: BoolArray
     iteration_end_s: FloatArray
     edge_delay_s: FloatArray
     edge_energy_j: FloatArray
@@ -201,7 +198,7 @@ class Timeline:
     delay_s: float
     total_j: float
     message_bits: float
-    model_bits: float
+    device_bits: float
 
     @property
     def spent_j(self) -> FloatArray:
@@ -216,13 +213,13 @@ class Timeline:
     @property
     def wasted_j(self) -> float:
         """Joules of rows that do not count."""
-        return float(self.energy_j[~self.counts].sum())
+        return float(self.energy_j[~self.participates].sum())
 
     @property
     def discarded(self) -> float:
         """Share of the rows that started and do not count; 0 if none started."""
         started = np.isfinite(self.start_s)
-        return float((started & ~self.counts).sum() / max(1, started.sum()))
+        return float((started & ~self.participates).sum() / max(1, started.sum()))
 
     @property
     def edge_idle_s(self) -> float:
@@ -232,7 +229,7 @@ class Timeline:
     @property
     def whole(self) -> bool:
         """Whether every device counts in every edge iteration, as without this module."""
-        return bool(self.counts.all())
+        return bool(self.participates.all())
 
     def bill(self, planned: RoundCost, delay_weight: float) -> RoundCost:
         """Return the `planned` bill with the seconds, joules and bits of what happens; λ is `delay_weight`."""
@@ -248,8 +245,8 @@ class Timeline:
 
     def edge_samples(self) -> FloatArray:
         """Return the samples of the rows that count, by edge iteration and edge, (Q, M)."""
-        sums = [np.bincount(self.edges, self.samples * row, len(self.reached)) for row in self.counts]
-        return np.array(sums, dtype=np.float64).reshape(len(self.counts), len(self.reached))
+        sums = [np.bincount(self.edges, self.samples * row, len(self.reached)) for row in self.participates]
+        return np.array(sums, dtype=np.float64).reshape(len(self.participates), len(self.reached))
 
     def edge_weight(self) -> FloatArray:
         """Return the weight of each edge's model at the cloud, (M,): the samples of its last non-empty iteration."""
@@ -270,7 +267,7 @@ class Timeline:
             "device": self.devices[row].tolist(),
         }
         for name in ("start_s", "computed_s", "end_s", "energy_j", "bits", "counts"):
-            values = getattr(self, name)[iteration, row].tolist()
+            values = (self.participates if name == "counts" else getattr(self, name))[iteration, row].tolist()
             columns[name] = [None if isinstance(value, float) and math.isnan(value) else value for value in values]
         columns["version"] = np.zeros(len(row), dtype=int).tolist()  # all begin with the round's global model
         return columns
@@ -349,7 +346,7 @@ def timeline(
         sending = np.clip((until_s - ready_s) / upload_s, 0.0, 1.0)
         computing, sending = np.where(arrived[q], 1.0, computing), np.where(arrived[q], 1.0, sending)
         energy_j[q] = np.where(lives, computing * compute_j + sending * upload_j, 0.0)
-        bits[q] = np.where(lives, sending * work.model_bits, 0.0)
+        bits[q] = np.where(lives, sending * work.device_bits, 0.0)
         start_s[q] = np.where(lives, begin_s, np.nan)
         computed_s[q] = np.where(lives & (until_s >= ready_s), ready_s, np.nan)
         end_s[q] = np.where(lives, np.minimum(until_s, stop_s[at]), np.nan)
@@ -377,7 +374,7 @@ def timeline(
         energy_j=energy_j,
         bits=bits,
         arrived=arrived,
-        counts=arrived & reached[at],
+        participates=arrived & reached[at],
         iteration_end_s=iteration_end_s,
         edge_delay_s=edge_delay_s,
         edge_energy_j=edge_energy_j,
@@ -386,26 +383,8 @@ def timeline(
         device_delay_s=_mean_of(row_s, is_observed & reached[at]),
         delay_s=float(edge_delay_s.max()),
         total_j=float(edge_energy_j.sum()),
-        message_bits=float(bits.sum() + hop.sum() * work.model_bits),
-        model_bits=work.model_bits,
-    )
-
-
-def limited(
-    fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray, planned: RoundCost, rule: EdgeRule
-) -> Timeline | None:
-    """Return the timeline of a round whose devices and edges live, or None if the rule waits for all.
-
-    Args:
-        fleet, work: the fleet and the round's work.
-        devices, edges: the scheduled devices and the edge of each, (H,).
-        planned: the bill of the round as planned, which gives the durations.
-        rule: when an edge iteration ends.
-    """
-    if rule.waits_for_all:
-        return None
-    return timeline(
-        devices, edges, fleet.samples[devices], work, Durations.of(planned), Hops.of(fleet, work), rule=rule
+        message_bits=float(bits.sum() + hop.sum() * work.edge_bits),
+        device_bits=work.device_bits,
     )
 
 

@@ -44,7 +44,7 @@ def test_an_edge_waits_for_all_by_default() -> None:
 def test_a_device_that_is_late_is_billed_until_the_end_and_does_not_count(rule: EdgeRule) -> None:
     found = one_edge(rule)
     assert found.delay_s == 4
-    assert found.counts.tolist() == [[True, True, False]]
+    assert found.participates.tolist() == [[True, True, False]]
     assert found.energy_j.tolist() == [[11, 22, 31]]  # 1 s of computing and 3 s of sending
     assert found.bits.tolist() == [[Z, Z, pytest.approx(3 / 5 * Z)]]
     assert found.computed_s.tolist() == [[1, 2, 1]]
@@ -56,7 +56,7 @@ def test_a_device_that_is_late_is_billed_until_the_end_and_does_not_count(rule: 
 def test_the_first_arrival_ends_the_iteration() -> None:
     found = one_edge(EdgeRule(first=1))
     assert found.delay_s == 2
-    assert found.counts.tolist() == [[True, False, False]]
+    assert found.participates.tolist() == [[True, False, False]]
     assert found.energy_j.tolist() == [[11, 2, 11]]  # 2 s of computing and no sending; 1 s of each
     assert found.end_s.tolist() == [[2, 2, 2]]
 
@@ -72,7 +72,7 @@ def test_arrivals_at_the_end_count_and_the_end_does_not_move() -> None:
     work = Workload(Z, edge_iterations=1)
     found = timeline([0, 1, 2], [0, 0, 0], [1, 1, 1], work, durations, Hops.none(1), rule=EdgeRule(first=1))
     assert found.delay_s == 2
-    assert found.counts.tolist() == [[True, True, False]]  # 1e-6 of 2 s is 2e-6 s
+    assert found.participates.tolist() == [[True, True, False]]  # 1e-6 of 2 s is 2e-6 s
     assert found.energy_j[0, :2].tolist() == [2, 2]
     assert found.end_s[0].tolist() == [2, 2, 2]
 
@@ -80,7 +80,7 @@ def test_arrivals_at_the_end_count_and_the_end_does_not_move() -> None:
 def test_a_deadline_that_nobody_meets_keeps_the_edges_model() -> None:
     found = one_edge(EdgeRule(deadline_s=1.5))
     assert found.delay_s == 1.5
-    assert not found.counts.any()
+    assert not found.participates.any()
     assert found.edge_weight().tolist() == [0]
     assert found.reached.all()
 
@@ -90,7 +90,7 @@ def test_a_discarded_device_takes_part_in_the_next_iteration() -> None:
                           np.ones((2, 2)))  # fmt: skip
     work = Workload(Z, edge_iterations=2)
     found = timeline([0, 1], [0, 0], [10, 40], work, durations, Hops.none(1), rule=EdgeRule(first=1))
-    assert found.counts.tolist() == [[True, False], [False, True]]
+    assert found.participates.tolist() == [[True, False], [False, True]]
     assert found.start_s.tolist() == [[0, 0], [2, 2]]
     assert found.delay_s == 4
     assert found.edge_samples().tolist() == [[10], [40]]
@@ -106,7 +106,7 @@ def test_batteries_and_dropout() -> None:
     assert found.iteration_end_s.tolist() == [[4], [6]]
     assert found.energy_j.tolist() == [[3, 7, 5], [3, 3, 1]]
     assert found.end_s.tolist() == [[2, 4, 4], [6, 5, 4.5]]
-    assert found.counts.tolist() == [[True, True, True], [True, False, False]]
+    assert found.participates.tolist() == [[True, True, True], [True, False, False]]
     assert (found.delay_s, found.total_j) == (6, 22)
     assert found.message_bits == 4 * Z
     assert found.edge_weight().tolist() == [100]
@@ -128,7 +128,7 @@ def test_the_delay_of_a_device_is_what_its_rows_took() -> None:
     ends = Ends(arr(np.inf, np.inf, np.inf, 5, 1), np.full(5, np.inf), arr(np.inf))
     work = Workload(Z, edge_iterations=2)
     found = timeline(range(5), [0] * 5, [1] * 5, work, durations, Hops.none(1), rule=EdgeRule(deadline_s=4), ends=ends)
-    assert found.counts.tolist() == [[True, False, False, True, False], [True, True, False, False, False]]
+    assert found.participates.tolist() == [[True, False, False, True, False], [True, True, False, False, False]]
     np.testing.assert_array_equal(found.device_delay_s, [2.75, 3, 4, 2, np.nan])
 
 
@@ -170,7 +170,7 @@ def test_an_edge_that_fails_loses_its_share() -> None:
     assert (found.delay_s, found.total_j) == (4.5, pytest.approx(13.1))
     assert found.edge_idle_s == 0  # edge 1 is down, and does not wait
     assert found.message_bits == 4 * Z
-    assert found.counts.tolist() == [[True, False], [True, False]]
+    assert found.participates.tolist() == [[True, False], [True, False]]
     assert found.arrived.tolist() == [[True, True], [True, False]]
     assert found.reached.tolist() == [True, False]
     assert found.edge_weight().tolist() == [10, 0]
@@ -185,7 +185,7 @@ def test_a_failure_during_the_hop_loses_the_share_and_one_at_its_end_does_not() 
         found = timeline([0], [0], [1], work, durations, hops, ends=ends)
         assert (found.reached.tolist(), found.total_j, found.message_bits) == ([reached], energy_j, bits)
         assert found.delay_s == fail_s
-        assert found.counts.tolist() == [[reached]]
+        assert found.participates.tolist() == [[reached]]
 
 
 def test_an_edge_that_is_down_from_the_start_costs_nothing() -> None:
@@ -214,14 +214,14 @@ def test_fading_against_a_deadline() -> None:
     )
     assert found.delay_s == pytest.approx(6)
     assert found.total_j == pytest.approx(2.15)
-    assert found.counts.tolist() == [[False, True]]
+    assert found.participates.tolist() == [[False, True]]
     assert found.message_bits == pytest.approx((5 / 6 + 1) * Z)
 
 
 def test_a_device_may_vanish_at_the_moment_it_arrives() -> None:
     ends = Ends(arr(2, 3.9, np.inf), arr(np.inf, np.inf, 51), arr(np.inf))
     found = one_edge(ends=ends)
-    assert found.counts.tolist() == [[True, False, True]]  # the third has exactly the charge that it needs
+    assert found.participates.tolist() == [[True, False, True]]  # the third has exactly the charge that it needs
     assert found.delay_s == 6
     assert found.vanished.tolist() == [True, True, True]
 

@@ -41,7 +41,8 @@ class Round:
         cost: the bill.
         edge_iterations: Q.
         outlook: the world when the round was planned.
-        timeline: what happened to each device; None: all went as planned.
+        timeline: what happened to each device.
+        deviates: whether the clock or the world is on, so that it may have gone otherwise than planned.
 
     Columns of `devices`; times and energies are those of one edge iteration:
 
@@ -87,7 +88,8 @@ class Round:
     cost: RoundCost
     edge_iterations: int
     outlook: Outlook
-    timeline: Timeline | None
+    timeline: Timeline
+    deviates: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +102,8 @@ class _Happened:
     allocation: Allocation
     outlook: Outlook
     cost: RoundCost
-    timeline: Timeline | None
+    timeline: Timeline
+    deviates: bool
     fates: list[str]
 
 
@@ -212,7 +215,8 @@ class Replay:
                 "slowest": np.arange(fleet.num_edges) == cost.edge_delay_s.argmax(),
             }
         )
-        return Round(number, devices, table, cost, self.work.edge_iterations, happened.outlook, happened.timeline)
+        iterations, outlook = self.work.edge_iterations, happened.outlook
+        return Round(number, devices, table, cost, iterations, outlook, happened.timeline, happened.deviates)
 
     @cached_property
     def _worlds(self) -> list[World]:
@@ -255,13 +259,12 @@ class Replay:
             cost = RoundCost.of_nobody(outlook.fleet.num_edges, wait_s, weight)
         rule = EdgeRule(**self.run.config.clock.edge.model_dump())
         timeline = world.happens(outlook, self.work, chosen, edges, allocation, cost, rule)
-        if timeline is not None:
-            cost = timeline.bill(cost, self.work.delay_weight)
+        cost = timeline.bill(cost, self.work.delay_weight)
         if polls:
             poll = PollCost(float(row[metrics.ROUND_POLL_DELAY_S]), float(row[metrics.ROUND_POLL_ENERGY_J]))
             cost = cost.with_poll(poll, self.work.delay_weight)
-        texts = [""] * len(chosen) if timeline is None else fates(timeline, world.ends(outlook, chosen))
-        return _Happened(world, chosen, edges, allocation, outlook, cost, timeline, texts)
+        texts, deviates = fates(timeline, world.ends(outlook, chosen)), world.is_on or not rule.waits_for_all
+        return _Happened(world, chosen, edges, allocation, outlook, cost, timeline, deviates, texts)
 
     def _polled(self, position: int) -> IntArray:
         """Return the devices that were polled in the logged round at `position`, see `hflray.scheduling.Poll`.

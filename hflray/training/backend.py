@@ -127,19 +127,17 @@ class Backend:
             edge_iterations=training.edge_iterations,
         )
 
-    def passes(self, samples: NDArray[np.float64], counts: NDArray[np.bool_] | None = None) -> int:
+    def passes(self, samples: NDArray[np.float64], participates: NDArray[np.bool_]) -> int:
         """Return the sample passes of a round.
 
         Args:
             samples: D_n of the scheduled devices, (H,).
-            counts: whether a device takes part in an edge iteration, (Q, H); None: all do.
+            participates: whether a device takes part in an edge iteration, (Q, H).
         """
         training = self.training
         if training.local_iteration == "step":
             samples = np.minimum(samples, training.batch_size)
-        if counts is not None:
-            return int((samples * counts).sum()) * training.local_iterations
-        return int(samples.sum()) * training.local_iterations * training.edge_iterations
+        return int((samples * participates).sum()) * training.local_iterations
 
     def available_gpus(self) -> float | None:
         """Return the number of GPUs for this experiment's actors; None: those that torch finds in this process."""

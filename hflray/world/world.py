@@ -20,7 +20,7 @@ from hflray.arrays import FloatArray, IntArray
 from hflray.config import ExperimentConfig
 from hflray.cost import AllocationLike, RoundCost, Workload, rate_bps, upload_delay_s
 from hflray.fleet import Fleet
-from hflray.timeline import Durations, EdgeRule, Ends, Hops, Timeline, limited, timeline
+from hflray.timeline import Durations, EdgeRule, Ends, Hops, Timeline, timeline
 from hflray.world.availability import Availability
 from hflray.world.battery import Battery
 from hflray.world.dropout import Dropout
@@ -127,8 +127,8 @@ class World:
         allocation: AllocationLike,
         planned: RoundCost,
         rule: EdgeRule,
-    ) -> Timeline | None:
-        """Return what happens to a planned round; None if all goes as planned because the world and the rule are off.
+    ) -> Timeline:
+        """Return what happens to a planned round; all goes as planned where the world and the rule are off.
 
         Args:
             outlook: what the plan was made from.
@@ -139,8 +139,6 @@ class World:
             rule: when an edge iteration ends.
         """
         fleet = outlook.fleet
-        if not self.is_on:
-            return limited(fleet, work, devices, edges, planned, rule)
         hops, ends = Hops.of(fleet, work), self.ends(outlook, devices)
         hops = replace(hops, made=hops.made & outlook.edges_up & bool(len(devices)))
         planned_s = np.zeros(fleet.num_edges)
@@ -172,12 +170,12 @@ class World:
         def upload_s(iterations: range, fleet: Fleet) -> FloatArray:
             if fades:
                 return faded_upload_s(
-                    self.fading, self.config.fading.coherence_s, outlook.round, iterations, work.model_bits, fleet,
+                    self.fading, self.config.fading.coherence_s, outlook.round, iterations, work.device_bits, fleet,
                     devices, edges, allocation.bandwidth_hz,
                 )  # fmt: skip
             gain = fleet.gain_of(devices, edges)
             rate = rate_bps(allocation.bandwidth_hz, gain, power_w, fleet.noise_w_per_hz)
-            return np.broadcast_to(upload_delay_s(work.model_bits, rate), (len(iterations), len(devices)))
+            return np.broadcast_to(upload_delay_s(work.device_bits, rate), (len(iterations), len(devices)))
 
         def upload_at(iteration: int, begin_s: FloatArray) -> tuple[FloatArray, FloatArray]:
             fleet = self._on_the_way(outlook, devices, begin_s)
@@ -225,26 +223,26 @@ class World:
             later.battery.charge_j = np.maximum(later.battery.charge_j - spent_j, 0.0)
         return later
 
-    def after(self, delay_s: float, happens: Timeline | None) -> Self:
+    def after(self, delay_s: float, happens: Timeline) -> Self:
         """Return the world after a round; this one does not change.
 
         Args:
             delay_s: the duration of the round, s.
-            happens: what happens to it; None if the world and the rule are off.
+            happens: what happens to it.
         """
         later = copy.copy(self)
         for name, part in self._parts.items():
             setattr(later, name, copy.deepcopy(part))
         later.clock_s = self.clock_s + delay_s
-        if later.battery is not None and happens is not None:
+        if later.battery is not None:
             later.battery.settle(delay_s, happens.devices, happens.spent_j, happens.busy_s)
         for part in later._parts.values():
             part.advance(later.clock_s)
         return later
 
-    def metrics(self, outlook: Outlook, happens: Timeline | None) -> dict[str, float]:
+    def metrics(self, outlook: Outlook, happens: Timeline) -> dict[str, float]:
         """Return the round's metrics of the world, which are none where it is off."""
-        if not self.is_on or happens is None:
+        if not self.is_on:
             return {}
         values = {
             metrics.ROUND_AWAY: float((~outlook.answers).sum()),
