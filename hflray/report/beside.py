@@ -29,14 +29,31 @@ the whole evidence of each claim):
   round. "So far" precedes an answer that rests on a part of it, which more runs may change. "Not tested" means that the
   runs are too few to settle the claim.
 * Contestants are compared on the same seeds, up to the last round (fleet, step) that all of them have, and with all
-  other settings equal. Runs that were not used are named. In these comparisons, ± precedes the standard error of the
-  paired differences, and a difference within it is a tie. Neither a tie nor an absent contestant agrees with a claim.
+  other settings equal. Runs that were not used are named. In these comparisons, ± precedes half of the 95 % interval
+  (Student's t) of the paired differences over seeds or fleets. A difference counts if its interval excludes 0. Two
+  curves whose interval is within ± 0.5 points of accuracy are a tie. What remains is "not settled", and one seed tests
+  nothing. Neither a tie nor an absent contestant agrees with a claim.
+* Accuracies that curves are compared at are printed with the digits that decide: at the printed one, each curve needs
+  the printed number of rounds.
 * "Modified checkout" means that the runs were made with uncommitted changes, so that nobody can repeat them exactly.
 
-Where schedulers are ranked by what they need to their target accuracy (`hflray/report/ranking.py`), a rank is the mean
-over seeds, partitions and assigners, 1 for the best. Beside it stand the median ratio to IKC's value on the same seed,
-partition and assigner, and the p-value of Wilcoxon's signed-rank test of these pairs, adjusted by Holm's method for the
-number of schedulers. With fewer than 10 pairs nothing is tested.
+This is how schedulers are ranked by what they need to their target accuracy (`hflray/report/ranking.py`):
+
+* The unit is the seed. Each data set and partition is ranked by itself. The assigners of a seed share its fleet and
+  data, so that the mean over them is one value: of the logarithms of the ratios, on the assigners that both contestants
+  have.
+* Of rounds, a run that misses its target has the worst rank, and so has the mean over assigners of which one misses it
+  more often than the reference does. In seconds, joules and E + λT it is censored at what it
+  has spent: it would have needed more. A ratio to it is then a bound, the mean over assigners is taken of the bounds,
+  and the median over seeds is printed as "≥", "≤" or a range where censored values decide it. A pair whose order is
+  uncertain, because the smaller value is the censored one, scores 0; "2 uncertain" counts such seeds. "Reached" is an
+  endpoint of its own.
+* A rank is 1 plus the number of contestants that need less, where a tie or an uncertain order counts a half, as the
+  mean over seeds. Beside it stand the median ratio to IKC's value on the same seed and the p-value of Wilcoxon's
+  signed-rank test. The test is exact: zeros are ranked and then leave (Pratt), ties share their mean rank, and all
+  patterns of signs are counted. Holm's method adjusts it for the opponents in one partition and endpoint with 6 seeds
+  or more. "5 seeds cannot give p < 0.05" stands where even the least p-value, 2 / 2ⁿ of n seeds times the number of
+  opponents, is no smaller.
 
 In the tables, ± precedes the standard deviation over seeds (of assigners: over deployments of the edges), and "…" marks
 a row with a run that has not ended. Latencies were measured on the machine as busy as it was. To continue or to repeat

@@ -30,7 +30,7 @@ PACKAGE = Path(__file__).parents[1]
 CONFIGS = PACKAGE / "tune_configs" if (PACKAGE / "tune_configs").is_dir() else PACKAGE.parent / "tune_configs"
 PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 
-COMMANDS = ("show", "explain", "list", "results", "choices")
+COMMANDS = ("show", "explain", "list", "results", "choices", "convert")
 
 
 class ShowByDefault(Commands):
@@ -322,6 +322,21 @@ def choices_page(
         console.print(f"* {line}", **PLAIN)
     if export_to is not None:
         _print_paths(study.export(export_to), console)
+
+
+@app.command("convert", context_settings=HELP, help="Write exports of an older version again in the form of this one.")
+def convert_exports(
+    folder: Annotated[Path, typer.Argument(help="Folder of exports; all below it are converted.")],
+) -> None:
+    """Write exports of an older version again in the form of this one."""
+    from hflray.report.exports import convert
+    from hflray.terminal.output import new_console
+
+    console = new_console()
+    if not folder.is_dir():
+        raise ConfigError(f"convert {folder}: is no folder; name one that holds exports")
+    for path in convert(folder):
+        console.print(f"  {path}", **PLAIN)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -7,8 +7,8 @@ needs the whole evidence. A plain "no" needs one part of the claim (one H, one d
 
 `compare_fairly` makes contestants comparable: their runs differ only in the compared setting and the seed, every
 contestant has the same seeds, and only the steps that all of them have count. Runs that are not used are named with the
-reason. A difference counts only beyond its standard error (`Gap`). Neither a tie nor an absent contestant agrees with a
-claim.
+reason. A difference counts only if its 95 % interval does not contain 0 (`Gap`). Neither a tie nor an absent contestant
+agrees with a claim, and what is not settled neither agrees nor disagrees.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from typing import Generic, TypeVar
 
 import numpy as np
 import pandas as pd
+from scipy.stats import t as student_t
 
 from hflray.report.runs import SEED, Run, Sweep
 from hflray.report.series import over_seeds
 
+CONFIDENCE = 0.95
 MAX_NAMED = 4  # a verdict names at most this many runs, and counts the others
 K = TypeVar("K", bound=Hashable)
 
@@ -60,9 +62,9 @@ class Needs:
 
 @dataclass(frozen=True)
 class Part:
-    """One comparison that a claim makes: whether it agrees, and whether its evidence is whole."""
+    """One comparison that a claim makes: whether it agrees (None: not settled), and whether its evidence is whole."""
 
-    agrees: bool
+    agrees: bool | None
     whole: bool
 
 
@@ -90,14 +92,16 @@ class Finding:
 
     @property
     def answer(self) -> str:
-        """The answer: ``yes`` or ``no``, preceded by ``so far`` where more runs could change it."""
-        against = [part for part in self.parts if not part.agrees]
+        """The answer: ``yes`` or ``no``, preceded by ``so far`` where more runs could change it, or ``not settled``."""
+        against = [part for part in self.parts if part.agrees is False]
         if self.choices and 0 < len(against) < len(self.parts):
             whole = "" if all(part.whole for part in self.parts) and not self.missing else "so far "
             share = f"{len(self.parts) - len(against)} of {len(self.parts)}"
             return f"{whole}yes with {share} choices that the paper leaves open"
         if against:
             return "no" if any(part.whole for part in against) else "so far no"
+        if any(part.agrees is None for part in self.parts):
+            return "not settled"
         return "yes" if all(part.whole for part in self.parts) and not self.missing else "so far yes"
 
     @property
@@ -135,42 +139,76 @@ class Claim:
 class Gap:
     """Paired differences of two contestants, over seeds or over fleets.
 
+    The 95 % interval of the mean is Student's. It decides:
+
+    * within ± `margin`: a tie;
+    * else, above or below 0 as a whole: the first contestant is higher, or lower;
+    * else, because it contains 0 and is wider than a tie: not settled. One pair has no interval and settles nothing.
+
     Attributes:
         mean: mean difference.
-        error: its standard error; NaN for one pair.
+        error: half the width of its interval; NaN for one pair.
         count: number of pairs.
+        margin: the largest difference that means nothing.
     """
 
     mean: float
     error: float
     count: int
+    margin: float = 0.0
 
     @classmethod
-    def of(cls, one: Sequence[float], other: Sequence[float]) -> Gap:
+    def of(cls, one: Sequence[float], other: Sequence[float], *, margin: float = 0.0) -> Gap:
         """Return the gap `one` − `other` of values that are paired in order."""
         differences = np.asarray(one, dtype=float) - np.asarray(other, dtype=float)
-        error = float(differences.std(ddof=1) / np.sqrt(len(differences))) if len(differences) > 1 else np.nan
-        return cls(float(differences.mean()), error, len(differences))
+        count, error = len(differences), np.nan
+        if count > 1:
+            quantile = student_t.ppf((1 + CONFIDENCE) / 2, count - 1)
+            error = float(quantile * differences.std(ddof=1) / np.sqrt(count))
+        return cls(float(differences.mean()), error, count, margin)
 
     @property
     def tie(self) -> bool:
-        """Whether the mean difference is zero or within its standard error."""
-        return abs(self.mean) < 1e-12 or (self.count > 1 and abs(self.mean) <= self.error)
+        """Whether the interval lies within the margin; without a margin, whether no pair differs."""
+        return abs(self.mean) + self.error <= max(self.margin, 1e-12)
 
     @property
     def above(self) -> bool:
         """Whether the first contestant is higher, and not by a tie."""
-        return self.mean > 0 and not self.tie
+        return self.mean - self.error > 0 and not self.tie
 
     @property
     def below(self) -> bool:
         """Whether the first contestant is lower, and not by a tie."""
-        return self.mean < 0 and not self.tie
+        return self.mean + self.error < 0 and not self.tie
+
+    @property
+    def settled(self) -> bool:
+        """Whether the interval is a tie or excludes 0."""
+        return self.tie or self.above or self.below
+
+    def agrees(self, sign: int) -> bool | None:
+        """Return whether the first contestant is higher (`sign` 1) or lower (−1); None if that is not settled."""
+        return (self.above if sign > 0 else self.below) if self.settled else None
+
+    @property
+    def verdict(self) -> str:
+        """``a tie``, ``not settled``, or nothing where the interval excludes 0."""
+        return "a tie" if self.tie else "" if self.settled else "not settled"
 
     def text(self, form: str = "{:+.2f}") -> str:
-        """Return the gap as text, such as ``+0.31 ± 0.05``, or ``+0.01 ± 0.05, a tie``."""
+        """Return the gap as text, such as ``+0.31 ± 0.05``, where ± precedes half its interval."""
         error = f" ± {form.format(self.error).lstrip('+')}" if self.count > 1 else ""
-        return f"{form.format(self.mean)}{error}{', a tie' if self.tie else ''}"
+        return f"{form.format(self.mean)}{error}"
+
+
+def name_verdicts(first: str, gaps: Mapping[str, Gap]) -> str:
+    """Return text that names the contestants whose gap to the first is no difference; empty if all differ."""
+    texts = []
+    for verdict in ("a tie", "not settled"):
+        if names := [name for name, gap in gaps.items() if gap.verdict == verdict]:
+            texts.append(f"{first} and {join_names(names)}: {verdict}")
+    return f" ({'; '.join(texts)})" if texts else ""
 
 
 @dataclass(frozen=True)
@@ -258,8 +296,9 @@ def compare_fairly(
     if not sufficient:
         raise NotTested(f"needs {needs.least_steps:,} {needs.unit} of {contestants}; there are {max(reach.values()):,}")
     if len(seeds) < needs.least_seeds:
-        count = "one" if len(seeds) == 1 else len(seeds)
-        raise NotTested(f"needs {needs.least_seeds} seeds of {contestants}; there is {count}")
+        if len(seeds) == 1:
+            raise NotTested(f"one seed of {contestants}")
+        raise NotTested(f"needs {needs.least_seeds} seeds of {contestants}; there are {len(seeds)}")
     for by_seed in longest.values():
         for seed, run in by_seed.items():
             if seed not in seeds:

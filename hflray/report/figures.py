@@ -20,7 +20,7 @@ from hflray.errors import ConfigError
 from hflray.files import replacing
 from hflray.report import series
 from hflray.report.labels import COLOURS, colour, mark_modified
-from hflray.report.ranking import QUANTITIES, blocks, mean_ranks
+from hflray.report.ranking import QUANTITIES, fields, mean_ranks
 from hflray.report.runs import Sweep
 from hflray.text import as_chart_text
 
@@ -219,22 +219,28 @@ def agent(sweep: Sweep) -> Figure:
 
 
 def ranks(sweep: Sweep) -> Figure:
-    """Draw the mean rank of each scheduler by what it needs to the target accuracy; a shorter bar is better."""
-    by_contestant = blocks(sweep.runs)
-    if not by_contestant:
+    """Draw the mean rank of each scheduler by what it needs to the target accuracy; a shorter bar is better.
+
+    Each field of the ranking, such as a partition, is a row of panels.
+    """
+    by_field = fields(sweep.runs)
+    if not by_field:
         raise ConfigError(f"{sweep.title}: no run has ended; let one end, or leave this figure out")
-    by_quantity = {quantity: mean_ranks(by_contestant, metric) for quantity, metric in QUANTITIES.items()}
-    names = sorted(by_contestant, key=lambda name: np.nan_to_num(by_quantity["joules"][name], nan=np.inf))
-    figure = Figure(figsize=(11, max(2.0, 0.9 + 0.3 * len(names))), layout="constrained")
-    for axes, (quantity, places) in zip(
-        figure.subplots(1, len(by_quantity), sharey=True), by_quantity.items(), strict=True
-    ):
-        bars = axes.barh(range(len(names)), [places[name] for name in names], height=0.7, color=COLOURS[0])
-        axes.bar_label(bars, fmt="%.1f", padding=3, fontsize=7)
-        axes.set_yticks(range(len(names)), [as_chart_text(name) for name in names], fontsize=8)
-        axes.set_xlabel(f"Mean rank by {quantity} to the target")
-        axes.margins(x=0.18)
-    axes.invert_yaxis()  # all panels share the axis
+    longest = max(len(contestants) for contestants in by_field.values())
+    size = (11, len(by_field) * max(2.0, 0.9 + 0.3 * longest))
+    figure = Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(len(by_field), len(QUANTITIES), squeeze=False, sharey="row")
+    for panels, (field, contestants) in zip(grid, by_field.items(), strict=True):
+        by_quantity = {quantity: mean_ranks(contestants, quantity) for quantity in QUANTITIES}
+        names = sorted(contestants, key=lambda name: np.nan_to_num(by_quantity["joules"][name], nan=np.inf))
+        for axes, (quantity, places) in zip(panels, by_quantity.items(), strict=True):
+            bars = axes.barh(range(len(names)), [places[name] for name in names], height=0.7, color=COLOURS[0])
+            axes.bar_label(bars, fmt="%.1f", padding=3, fontsize=7)
+            axes.set_yticks(range(len(names)), [as_chart_text(name) for name in names], fontsize=8)
+            axes.set_xlabel(f"Mean rank by {quantity} to the target")
+            axes.margins(x=0.18)
+        panels[0].set_title(as_chart_text(field), fontsize=9, loc="left")
+        panels[0].invert_yaxis()  # the panels of a row share the axis
     return figure
 
 

@@ -92,6 +92,11 @@ EXHIBITS: dict[str, Exhibit] = {
         "all schedulers to a target accuracy, with two assigners, on two data sets, over three partitions",
         {"benchmark": figures.ranks}, summarised=False,
     ),
+    "equal": Exhibit(
+        "Beyond the paper: schedulers that learn from delays", "benchmark_equal",
+        "Oort, UCB, IKC and FedAvg with equal bandwidth, where a device's delay is its own, to 80 % on digits",
+        {"equal": figures.ranks}, summarised=False,
+    ),
     "agent": Exhibit(
         "Beyond the paper: an agent learns to schedule", "scheduling_agent",
         "RLlib's PPO on hflray/Scheduling-v0, and what it needs to 85 % on held-out fleets", {"agent": figures.agent},

@@ -1,13 +1,17 @@
 """The ranking of schedulers by what they need to reach the target accuracy, with a test of each against a reference.
 
-A *contestant* is a scheduler with its options. A *block* is everything else that the runs of a sweep have in common:
-seed, partition, assigner and so on. Within a block, contestants are compared on the same fleet and data.
+A *contestant* is a scheduler with its options. A *field* is everything else that the runs of a sweep have in common but
+the seed and the assigner: data set, partition and so on. Each field is ranked by itself.
 
-* A contestant that does not reach the target in a block is the last there; several share the last rank.
-* Against the reference, which is IKC unless an exhibit names another, each block gives a pair of values. Wilcoxon's
-  signed-rank test compares the logarithms of their ratios, with the largest difference where only one of the two
-  reached the target (`hflray.pairs`). With fewer than 10 pairs nothing is tested. The p-values of the contestants are
-  adjusted by Holm's method, for each quantity by itself.
+* The unit is the seed. Runs of one seed and several assigners share fleet and data. Two contestants are compared on the
+  assigners that both have, and the mean over these is one value.
+* Of rounds, a run that misses its target has the worst rank. Seconds, joules and E + λT of such a run are censored at
+  what it has spent (`hflray.pairs`). "Reached" is an endpoint of its own: the share of a seed's assigners.
+* A rank is 1 plus the number of contestants that need less, where a tie or an uncertain order counts a half; the mean
+  is over the seeds.
+* Against the reference, which is IKC unless an exhibit names another, stand the median ratio over the seeds and the
+  exact p-value of the signed-rank test. Holm's family is the opponents in one field and endpoint that have 6 seeds or
+  more. Where the seeds and the family cannot give p < 0.05, the table says so in place of a p-value.
 * A scheduler that assigns (`schedule_and_assign`) gives the same runs with every assigner. Only its runs with local
   search count, so that no run is counted twice.
 """
@@ -19,24 +23,26 @@ from itertools import starmap
 
 import numpy as np
 import pandas as pd
-from scipy.stats import rankdata
 
 from hflray import metrics, registry
 from hflray.errors import ConfigError
-from hflray.pairs import Pairs
-from hflray.report.labels import option, pretty
-from hflray.report.runs import Run, Sweep
+from hflray.pairs import LEVEL, Pairs, least_p
+from hflray.report.labels import describe, option, pretty
+from hflray.report.runs import SEED, Run, Sweep, differing
 
 REFERENCE = "ikc"
+# Each quantity with the metric that a run has if it reached its target, and the one that it has in any case.
 QUANTITIES = {
-    "rounds": metrics.ROUNDS_TO_TARGET,
-    "seconds": metrics.DELAY_TO_TARGET_S,
-    "joules": metrics.ENERGY_TO_TARGET_J,
-    "E + λT": metrics.OBJECTIVE_TO_TARGET,
+    "rounds": (metrics.ROUNDS_TO_TARGET, "round"),
+    "seconds": (metrics.DELAY_TO_TARGET_S, metrics.TOTAL_DELAY_S),
+    "joules": (metrics.ENERGY_TO_TARGET_J, metrics.TOTAL_ENERGY_J),
+    "E + λT": (metrics.OBJECTIVE_TO_TARGET, metrics.TOTAL_OBJECTIVE),
 }
 OWN = ("scheduling.name", "scheduling.options")
+ASSIGNER = "assignment."
 
-Block = tuple[tuple[str, str], ...]
+Assigner = tuple[tuple[str, str], ...]
+BySeed = dict[int, dict[Assigner, Run]]  # a contestant's runs
 
 
 def contestant(run: Run) -> str:
@@ -46,14 +52,30 @@ def contestant(run: Run) -> str:
     return f"{name}, {options}" if options else name
 
 
-def blocks(runs: Sequence[Run], reference: str = REFERENCE) -> dict[str, dict[Block, Run]]:
-    """Return the runs that have ended, by contestant and block; the reference's contestant is the first."""
-    result: dict[str, dict[Block, Run]] = {}
-    for run in sorted(runs, key=lambda run: (run.config.scheduling.name != reference, contestant(run).lower())):
+def fields(runs: Sequence[Run], reference: str = REFERENCE) -> dict[str, dict[str, BySeed]]:
+    """Return the runs that have ended, by field, contestant, seed and assigner; the reference is the first contestant.
+
+    A field's name is what distinguishes it from the others, such as ``majority 50%``; it is empty if there is one.
+    """
+    members: dict[tuple[tuple[str, str], ...], list[Run]] = {}
+    for run in runs:
         if run.ended and not (_assigns(run) and run.config.assignment.name != "local_search"):
-            block = tuple(item for item in run.identity if not item[0].startswith(OWN))
-            result.setdefault(contestant(run), {})[block] = run
+            key = tuple(item for item in run.identity if item[0] != SEED and not item[0].startswith((*OWN, ASSIGNER)))
+            members.setdefault(key, []).append(run)
+    firsts = [field[0] for field in members.values()]
+    keys = [key for key in differing(firsts) if not key.startswith((*OWN, ASSIGNER))]
+    result: dict[str, dict[str, BySeed]] = {}
+    for field in sorted(members.values(), key=lambda field: [_sortable(field[0].settings.get(key)) for key in keys]):
+        contestants = result.setdefault(describe(field[0], keys), {})
+        for run in sorted(field, key=lambda run: (run.config.scheduling.name != reference, contestant(run).lower())):
+            assigner = tuple(item for item in run.identity if item[0].startswith(ASSIGNER))
+            contestants.setdefault(contestant(run), {}).setdefault(run.seed, {})[assigner] = run
     return result
+
+
+def _sortable(value: object) -> tuple[float, str]:
+    """Return a setting's value as a key by which numbers are sorted by size and other values by their text."""
+    return (float(value), "") if isinstance(value, int | float) else (np.inf, str(value))
 
 
 def _assigns(run: Run) -> bool:
@@ -63,9 +85,45 @@ def _assigns(run: Run) -> bool:
         return False
 
 
-def value_to_target(run: Run, metric: str) -> float:
-    """Return a quantity up to the target accuracy; infinite if the run did not reach it."""
-    return float(run.history.values.get(metric, np.inf))
+def has_reached(run: Run) -> bool:
+    """Return whether a run reached its target accuracy."""
+    return metrics.ROUNDS_TO_TARGET in run.history.values
+
+
+def spent(run: Run, quantity: str) -> float:
+    """Return what a run has spent up to its target, or up to its last round if it missed it.
+
+    The rounds of a run that missed its target are infinite.
+    """
+    to_target, total = QUANTITIES[quantity]
+    if has_reached(run):
+        return float(run.history.values.get(to_target, np.nan))
+    return np.inf if quantity == "rounds" else run.last(total)
+
+
+def compare(own: BySeed, other: BySeed, quantity: str) -> Pairs:
+    """Return the comparison of two contestants in a quantity, or in ``reached``, over the seeds that both have.
+
+    The steps of a seed's assigners are averaged. A step in ``reached`` is the difference of the shares that reached the
+    target, and else the logarithm of a ratio.
+    """
+    units = []
+    for seed, runs in own.items():
+        pairs = [(run, other[seed][assigner]) for assigner, run in runs.items() if assigner in other.get(seed, {})]
+        if not pairs:
+            continue
+        ours, theirs = zip(*pairs, strict=True)
+        if quantity == "reached":
+            steps = np.array([float(has_reached(a)) - has_reached(b) for a, b in pairs])
+            units.append(Pairs(steps, steps))
+            continue
+        values = [[spent(run, quantity) for run in runs] for runs in (ours, theirs)]
+        reached = [[has_reached(run) for run in runs] for runs in (ours, theirs)]
+        if quantity == "rounds":
+            units.append(Pairs.ordered(*values))
+        else:
+            units.append(Pairs.censored(values[0], reached[0], values[1], reached[1]))
+    return Pairs.average(units)
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:
@@ -78,72 +136,83 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     return adjusted
 
 
-def mean_ranks(by_contestant: Mapping[str, Mapping[Block, Run]], metric: str) -> dict[str, float]:
-    """Return each contestant's mean rank, 1 for the best, over its blocks; NaN if it has none with a rival."""
-    ranks: dict[str, list[float]] = {name: [] for name in by_contestant}
-    for block in dict.fromkeys(block for runs in by_contestant.values() for block in runs):
-        present = [name for name, runs in by_contestant.items() if block in runs]
-        if len(present) < 2:
-            continue
-        values = [value_to_target(by_contestant[name][block], metric) for name in present]
-        for name, place in zip(present, rankdata(values), strict=True):
-            ranks[name].append(float(place))
-    return {name: float(np.mean(places)) if places else np.nan for name, places in ranks.items()}
+def mean_ranks(contestants: Mapping[str, BySeed], quantity: str) -> dict[str, float]:
+    """Return each contestant's mean rank, 1 for the best, over its seeds; NaN if it has none with a rival."""
+    ranks: dict[str, dict[int, float]] = {name: {} for name in contestants}
+    for name, own in contestants.items():
+        for rival, other in contestants.items():
+            for seed in own if rival != name else ():
+                pair = compare({seed: own[seed]}, other, quantity)
+                for step in pair.steps:
+                    ranks[name][seed] = ranks[name].get(seed, 1.0) + (1 + np.sign(step)) / 2
+    return {name: float(np.mean(list(places.values()))) if places else np.nan for name, places in ranks.items()}
 
 
 def ranking(sweep: Sweep, reference: str = REFERENCE) -> pd.DataFrame | None:
-    """Return one row for each data set and contestant, the best mean rank by joules first, as text.
+    """Return one row for each field and contestant, the best mean rank by joules first, as text.
 
     Beside the rank in each quantity stand the median ratio to the reference and the adjusted p-value. The result is
     None without runs of the reference and of another contestant, and if no run reached its target accuracy.
     """
-    frames = []
-    data_sets = sorted({run.config.data.name for run in sweep.runs})
-    for data in data_sets:
-        by_contestant = blocks([run for run in sweep.runs if run.config.data.name == data], reference)
-        runs = [run for members in by_contestant.values() for run in members.values()]
-        reached = any(value_to_target(run, metrics.ROUNDS_TO_TARGET) < np.inf for run in runs)
-        if reached and pretty(reference) in by_contestant and len(by_contestant) > 1:
-            frame = _ranking(by_contestant, pretty(reference))
-            if len(data_sets) > 1:
-                frame.insert(1, "data", pretty(data))
-            frames.append(frame)
-    return pd.concat(frames) if frames else None
+    frames = {}
+    for field, contestants in fields(sweep.runs, reference).items():
+        runs = [run for by_seed in contestants.values() for members in by_seed.values() for run in members.values()]
+        if any(map(has_reached, runs)) and pretty(reference) in contestants and len(contestants) > 1:
+            frames[field] = _ranking(contestants, pretty(reference))
+    if len(frames) > 1:
+        for field, frame in frames.items():
+            frame.insert(1, "data", field)
+    return pd.concat(list(frames.values())) if frames else None
 
 
-def _ranking(by_contestant: Mapping[str, Mapping[Block, Run]], reference: str) -> pd.DataFrame:
-    reference_runs = by_contestant.get(reference, {})
-    rows: dict[str, dict[str, str]] = {
-        name: {
-            "": name,
-            "reached": f"{sum(value_to_target(run, metrics.ROUNDS_TO_TARGET) < np.inf for run in runs.values())} of "
-            f"{len(runs)}",
-            "pairs": str(sum(block in reference_runs for block in runs)) if name != reference else "–",
-        }
-        for name, runs in by_contestant.items()
-    }
+def _ranking(contestants: Mapping[str, BySeed], reference: str) -> pd.DataFrame:
+    opponents = [name for name in contestants if name != reference]
+    rows: dict[str, dict[str, str]] = {}
+    for name, by_seed in contestants.items():
+        runs = [run for members in by_seed.values() for run in members.values()]
+        reached = f"{sum(map(has_reached, runs))} of {len(runs)}"
+        rows[name] = {"": name, "seeds": str(len(by_seed)), "reached": reached}
     order: dict[str, float] = {}
-    for quantity, metric in QUANTITIES.items():
-        places = mean_ranks(by_contestant, metric)
+    for quantity in ("reached", *QUANTITIES):
+        pairs = {name: compare(contestants[name], contestants[reference], quantity) for name in opponents}
+        tests = _tests(pairs)
+        if quantity == "reached":
+            for name in opponents:
+                rows[name]["reached"] += f" ({tests[name]})" if pairs[name].steps.any() else ""
+            continue
+        places = mean_ranks(contestants, quantity)
         order = places if quantity == "joules" else order
-        pairs = {
-            name: Pairs.of(
-                [value_to_target(runs[block], metric) for block in runs if block in reference_runs],
-                [value_to_target(reference_runs[block], metric) for block in runs if block in reference_runs],
-            )
-            for name, runs in by_contestant.items()
-            if name != reference
-        }
-        p_values = holm({name: pair.p for name, pair in pairs.items()})
         for name, row in rows.items():
             row[f"{quantity}: rank"] = "–" if np.isnan(places[name]) else f"{places[name]:.1f}"
-            row[f"{quantity} × {reference}'s"] = _ratio(pairs[name], p_values[name]) if name in pairs else "1"
+            ratio = f"{_ratio(pairs[name])} ({tests[name]})" if name in pairs and pairs[name].units else "–"
+            row[f"{quantity} × {reference}'s"] = ratio if name in pairs else "1"
     ranked = sorted(rows.values(), key=lambda row: float(np.nan_to_num(order[row[""]], nan=np.inf)))
     return pd.DataFrame(ranked)
 
 
-def _ratio(pair: Pairs, p: float) -> str:
-    median = "–" if np.isnan(pair.median) else "not reached" if np.isinf(pair.median) else f"{pair.median:.2f}"
-    if np.isnan(p):
-        return f"{median} (not tested)"
-    return f"{median} (p < 0.001)" if p < 0.001 else f"{median} (p = {p:.3f})"
+def _tests(pairs: Mapping[str, Pairs]) -> dict[str, str]:
+    """Return the outcome of each opponent's test as text, adjusted for the family of all that could be tested."""
+    p_values = {name: pair.p for name, pair in pairs.items()}
+    adjusted, family = holm(p_values), sum(not np.isnan(p) for p in p_values.values())
+    texts = {}
+    for name, pair in pairs.items():
+        if least_p(pair.units, max(family, 1)) >= LEVEL:
+            text = f"{pair.units} seed{'s' if pair.units > 1 else ''} cannot give p < {LEVEL}"
+        else:
+            text = "p < 0.001" if adjusted[name] < 0.001 else f"p = {adjusted[name]:.3f}"
+        texts[name] = f"{text}, {pair.uncertain} uncertain" if pair.uncertain else text
+    return texts
+
+
+def _ratio(pair: Pairs) -> str:
+    """Return the median ratio as text, or its bounds where the values that decide it are censored."""
+    low, high = pair.median
+    if np.isinf(low):
+        return "not reached"
+    if low == high or f"{low:.2f}" == f"{high:.2f}":
+        return f"{low:.2f}"
+    if low == 0 and np.isinf(high):
+        return "open"
+    if np.isinf(high):
+        return f"≥ {low:.2f}"
+    return f"≤ {high:.2f}" if low == 0 else f"{low:.2f} to {high:.2f}"

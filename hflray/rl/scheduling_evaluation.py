@@ -44,10 +44,6 @@ class Played:
     seconds: FloatArray
     reached: FloatArray
 
-    def to_target(self, quantity: str) -> FloatArray:
-        """Return ``rounds``, ``joules`` or ``seconds`` to the target, (fleets,); infinite where it was not reached."""
-        return np.where(self.reached > 0, getattr(self, quantity), np.inf)
-
 
 class SchedulingEvaluation:
     """An evaluation on held-out fleets. The other schedulers play once, and the agent each time.
@@ -65,7 +61,8 @@ class SchedulingEvaluation:
     def __call__(self, network: ScoreNetwork) -> dict[str, float]:
         """Return the metrics of the agent and of the others, by name; those of the target over episodes that reach it.
 
-        A ratio is left out where neither reached the target on any fleet, or where it is infinite.
+        A ratio is left out where fleets on which the target was missed leave it open. A p-value is left out where the
+        fleets are too few for one below 0.05.
         """
         agent = self.play(network)
         values: dict[str, float] = {}
@@ -76,8 +73,9 @@ class SchedulingEvaluation:
             for quantity in TO_TARGET if reached.any() else ():
                 values[metrics.agent_metric(quantity, name)] = float(getattr(played, quantity)[reached].mean())
         for name, pairs in self.compared(agent).items():
-            if np.isfinite(pairs.median):
-                values[metrics.agent_metric("ratio", name)] = pairs.median
+            low, high = pairs.median
+            if low == high:
+                values[metrics.agent_metric("ratio", name)] = low
             if np.isfinite(pairs.p):
                 values[metrics.agent_metric("p", name)] = pairs.p
         return values
@@ -92,9 +90,14 @@ class SchedulingEvaluation:
         return self._played(lambda: (choose, lambda env: None))
 
     def compared(self, agent: Played) -> dict[str, Pairs]:
-        """Return the agent's joules to the target against each other scheduler's, by its name."""
-        joules = agent.to_target("joules")
-        return {name: Pairs.of(list(joules), list(played.to_target("joules"))) for name, played in self.rivals.items()}
+        """Return the agent's joules to the target against each other scheduler's, by its name.
+
+        Where the target is missed, they are censored at the joules of the whole episode.
+        """
+        return {
+            name: Pairs.censored(agent.joules, agent.reached, played.joules, played.reached)
+            for name, played in self.rivals.items()
+        }
 
     def _played(self, player: Callable[[], tuple[Choose, Callable[[SchedulingEnv], None]]]) -> Played:
         rows = []

@@ -19,6 +19,7 @@ from hflray.report.evidence import (
     describe_seeds,
     join_names,
     last_step,
+    name_verdicts,
     select_alike,
     split,
 )
@@ -67,7 +68,7 @@ def test_less_than_the_least_evidence_is_not_tested() -> None:
     with pytest.raises(NotTested, match="needs 2 rounds of ikc, fedavg; there are 1"):
         compare_fairly({"ikc": [run_of("ikc", 4, 0)], "fedavg": [run_of("fedavg", 1, 0)]}, NEEDS, metrics.ACCURACY)
     two = Needs(least_seeds=2, least_steps=2, steps=4)
-    with pytest.raises(NotTested, match="needs 2 seeds of ikc; there is one"):
+    with pytest.raises(NotTested, match="one seed of ikc"):
         compare_fairly({"ikc": [run_of("ikc", 4, 0), run_of("ikc", 1, 1)]}, two, metrics.ACCURACY)
 
 
@@ -88,18 +89,47 @@ def test_runs_that_differ_in_other_settings_are_not_mixed() -> None:
     assert select_alike([], ()) == ([], [])
 
 
-def test_a_gap_within_its_standard_error_is_a_tie() -> None:
+def test_a_gap_whose_interval_contains_0_is_not_settled() -> None:
     clear = Gap.of([3.0, 4.0, 5.0], [1.0, 2.1, 2.9])
     assert (clear.above, clear.below, clear.tie) == (True, False, False)
     assert clear.mean == pytest.approx(2.0)
-    assert clear.error == pytest.approx(0.1 / math.sqrt(3))
-    assert clear.text() == "+2.00 ± 0.06"
+    assert clear.error == pytest.approx(4.302653 * 0.1 / math.sqrt(3))  # t of 97.5 % with 2 degrees of freedom
+    assert clear.text() == "+2.00 ± 0.25"
     unclear = Gap.of([1.0, 3.0], [2.0, 1.0])
-    assert (unclear.above, unclear.below, unclear.tie) == (False, False, True)
-    assert unclear.text() == "+0.50 ± 1.50, a tie"
-    assert Gap.of([1.0], [2.0]).below
-    assert Gap.of([2.0], [2.0]).tie
+    assert (unclear.above, unclear.below, unclear.tie) == (False, False, False)
+    assert unclear.text() == "+0.50 ± 19.06"  # 12.706 · 1.5
+    assert (unclear.agrees(1), clear.agrees(1), clear.agrees(-1)) == (None, True, False)
     assert Gap.of([2.0, 3.0], [2.0, 3.0]).tie
+
+
+@pytest.mark.parametrize(
+    "mean, half_width, verdict",
+    [
+        (0.13, 0.09, "a tie"),  # from 0.04 to 0.22: above 0, and within ± 0.5
+        (-0.2, 0.29, "a tie"),  # from −0.49 to 0.09
+        (0.0, 0.51, "not settled"),
+        (0.3, 0.31, "not settled"),
+        (0.3, 0.25, ""),  # from 0.05 to 0.55
+        (-0.73, 0.17, ""),
+    ],
+)
+def test_a_tie_of_curves_is_an_interval_within_the_margin(mean: float, half_width: float, verdict: str) -> None:
+    deviation = half_width / 2.7764451 * math.sqrt(5)  # of five seeds, 4 degrees of freedom
+    steps = [mean + deviation * step for step in (-math.sqrt(2), 0, 0, 0, math.sqrt(2))]
+    gap = Gap.of(steps, [0.0] * 5, margin=0.5)
+    assert (gap.mean, gap.error) == (pytest.approx(mean), pytest.approx(half_width, rel=1e-6))
+    assert gap.verdict == verdict
+    assert (gap.above, gap.below) == (verdict == "" and mean > 0, verdict == "" and mean < 0)
+    assert gap.agrees(1) is (None if verdict == "not settled" else gap.above)
+
+
+def test_what_is_not_settled_is_no_answer_and_a_no_comes_first() -> None:
+    unsettled = Part(None, True)
+    assert Finding("", [YES, unsettled], "", []).answer == "not settled"
+    assert Finding("", [NO, unsettled], "", []).answer == "no"
+    assert Finding("", [SO_FAR_NO, unsettled], "", []).answer == "so far no"
+    gaps = {"a": Gap(0.0, 0.0, 5), "b": Gap(0.0, 1.0, 5), "c": Gap(2.0, 1.0, 5)}
+    assert name_verdicts("x", gaps) == " (x and a: a tie; x and b: not settled)"
 
 
 YES, NO, SO_FAR_YES, SO_FAR_NO = Part(True, True), Part(False, True), Part(True, False), Part(False, False)
@@ -146,12 +176,11 @@ def test_a_claim_needs_five_seeds_for_a_plain_answer_unless_it_says_otherwise() 
     assert (needs.contestants, needs.scheduled, needs.data) == ((), (), ())
 
 
-def test_a_mean_as_large_as_its_error_is_a_tie_and_one_pair_has_no_error() -> None:
-    edge = Gap.of([0.0, 2.0], [0.0, 0.0])  # the mean is 1, the deviation is √2, and √2 / √2 is 1
-    assert (edge.mean, edge.error, edge.tie) == (1.0, 1.0, True)
+def test_one_pair_has_no_interval_and_settles_nothing() -> None:
     single = Gap.of([1.0], [2.0])
     assert math.isnan(single.error)
-    assert (single.text(), Gap.of([2.0], [2.0]).text()) == ("-1.00", "+0.00, a tie")
+    assert (single.tie, single.above, single.below, single.settled) == (False, False, False, False)
+    assert (single.text(), Gap.of([2.0], [2.0]).text()) == ("-1.00", "+0.00")
 
 
 def test_a_comparison_is_whole_with_enough_seeds_and_steps() -> None:
@@ -170,7 +199,7 @@ def test_a_comparison_is_whole_with_enough_seeds_and_steps() -> None:
 
 def test_too_few_seeds_are_counted() -> None:
     three = Needs(least_seeds=3, least_steps=2, steps=4)
-    with pytest.raises(NotTested, match=r"needs 3 seeds of ikc; there is 2$"):
+    with pytest.raises(NotTested, match=r"needs 3 seeds of ikc; there are 2$"):
         compare_fairly({"ikc": [run_of("ikc", 4, 0), run_of("ikc", 4, 1)]}, three, metrics.ACCURACY)
     # With exactly the least seeds and steps, the claim is judged.
     exact = compare_fairly({"ikc": [run_of("ikc", 2, seed) for seed in range(3)]}, three, metrics.ACCURACY)
@@ -236,7 +265,7 @@ def test_findings_and_needs_cannot_be_changed() -> None:
 
 
 def test_a_small_gap_is_above_or_below_and_never_both() -> None:
-    higher, lower = Gap.of([1.5, 1.625], [1.0, 1.125]), Gap.of([1.0, 1.125], [1.5, 1.625])
+    higher, lower = Gap.of([1.5, 1.625], [1.0, 1.125]), Gap.of([1.0, 1.125], [1.5, 1.625])  # equal differences
     assert (higher.mean, higher.above, higher.below) == (0.5, True, False)
     assert (lower.mean, lower.above, lower.below) == (-0.5, False, True)
 

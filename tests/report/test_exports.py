@@ -7,10 +7,22 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from hflray.errors import ConfigError
-from hflray.report.exports import ABOUT, FILE, MOST_DETAILED, export, exports, read_exhibit, read_export
+from hflray.report.exports import (
+    ABOUT,
+    FILE,
+    MOST_DETAILED,
+    TABLES,
+    convert,
+    export,
+    exports,
+    read_exhibit,
+    read_export,
+    records_of,
+)
 from hflray.report.runs import Sweep
 from tests.report import fabricated
 from tests.report.test_runs import assert_same_sweep
@@ -42,6 +54,52 @@ def test_a_damaged_export_is_an_error_of_one_line(text, tmp_path) -> None:
     with pytest.raises(ConfigError) as caught:
         read_export(tmp_path)
     assert len(str(caught.value).splitlines()) == 1
+
+
+def as_version_1(folder: Path) -> None:
+    """Write an export as hflray did before: two tables for each run, and each run's whole configuration."""
+    content = json.loads((folder / FILE).read_text(encoding="utf-8"))
+    for run in read_export(folder).runs:
+        stem = run.name.replace("λ", "l")
+        run.history.tables.rounds.to_parquet(folder / f"{stem}.rounds.parquet", index=False)
+        if run.devices is not None:
+            run.devices.to_parquet(folder / f"{stem}.devices.parquet", index=False)
+    content["runs"] = records_of(content)
+    del content["config"]
+    (folder / FILE).write_text(json.dumps(content | {"version": 1}), encoding="utf-8")
+    for kind in TABLES:
+        (folder / f"{kind}.parquet").unlink(missing_ok=True)
+
+
+def content_of(folder: Path) -> dict[str, object]:
+    """Return the tables of an export as bytes and the list of its runs as values, by the file's name."""
+    tables: dict[str, object] = {path.name: path.read_bytes() for path in folder.glob("*.parquet")}
+    return tables | {FILE: json.loads((folder / FILE).read_text(encoding="utf-8"))}
+
+
+def test_an_export_of_version_1_is_read_and_converted_without_a_change(sweep, tmp_path) -> None:
+    paths = export(sweep, tmp_path / "tiny")
+    assert [path.name for path in paths] == ["runs.json", "rounds.parquet", "devices.parquet"]
+    new = content_of(tmp_path / "tiny")
+    as_version_1(tmp_path / "tiny")
+    assert len(list((tmp_path / "tiny").glob("*.parquet"))) == 2 * len(sweep.runs)
+    assert_same_sweep(read_export(tmp_path / "tiny"), sweep)
+    assert convert(tmp_path) == [tmp_path / "tiny"]
+    assert content_of(tmp_path / "tiny") == new
+    assert convert(tmp_path) == []
+
+
+def test_what_a_run_does_not_have_is_no_column_and_a_nan_stays_one(tmp_path) -> None:
+    one = fabricated.run({"accuracy": [0.5, 0.6], "test_loss": [1.0, float("nan")]}, "seed=1")
+    other = fabricated.run({"accuracy": [0.5], "total/delay_s": [2.0]}, "seed=2", "scheduling.name=joint_cost",
+                           "scheduling.options={max_wait: 2}")  # fmt: skip
+    export(fabricated.sweep("mine", [one, other]), tmp_path)
+    read = read_export(tmp_path).runs
+    for own, again in zip((one, other), read, strict=True):
+        pd.testing.assert_frame_equal(own.rounds, again.rounds)
+        assert own.config.model_dump(exclude={"data", "tracking"}) == again.config.model_dump(
+            exclude={"data", "tracking"}
+        )
 
 
 def export_part(sweep: Sweep, folder: Path, seed: int, name: str, **changes: object) -> None:

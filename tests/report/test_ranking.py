@@ -1,4 +1,4 @@
-"""hflray.report.ranking: ranks, ratios and tests by hand, blocks, and what is not counted."""
+"""hflray.report.ranking: ranks, ratios and tests by hand, seeds, fields, and what is not counted."""
 
 from __future__ import annotations
 
@@ -8,16 +8,22 @@ import numpy as np
 import pytest
 
 from hflray import metrics
-from hflray.pairs import LEAST_PAIRS
+from hflray.pairs import signed_rank_p
 from hflray.report import figures
-from hflray.report.ranking import blocks, holm, mean_ranks, ranking
+from hflray.report.ranking import compare, fields, holm, mean_ranks, ranking
 from hflray.report.runs import Run
 from tests.report.fabricated import run, sweep
 
+SEEDS = range(10)
+TOTALS = (metrics.TOTAL_ENERGY_J, metrics.TOTAL_DELAY_S, metrics.TOTAL_OBJECTIVE)
 
-def to_target(scheduler: str, joules: float | None, seed: int = 0, assigner: str = "hfel", *more: str) -> Run:
-    """Return a run that needed some joules to its target; None if it did not reach it."""
+
+def to_target(
+    scheduler: str, joules: float | None, seed: int = 0, assigner: str = "hfel", *more: str, spent: float = 9.0
+) -> Run:
+    """Return a run that needed some joules to its target; None if it missed it, having spent `spent`."""
     columns = {metrics.ACCURACY: [0.5, 0.9]}
+    columns |= {name: [0.0, spent if joules is None else joules] for name in TOTALS}
     if joules is not None:
         names = (metrics.ENERGY_TO_TARGET_J, metrics.DELAY_TO_TARGET_S, metrics.OBJECTIVE_TO_TARGET)
         columns |= {name: [joules, joules] for name in names} | {metrics.ROUNDS_TO_TARGET: [2.0, 2.0]}
@@ -31,39 +37,107 @@ def to_target(scheduler: str, joules: float | None, seed: int = 0, assigner: str
     )
 
 
+def only(runs: list[Run]) -> dict:
+    """Return the contestants of the only field."""
+    (contestants,) = fields(runs).values()
+    return contestants
+
+
 def test_holms_adjustment_by_hand() -> None:
     adjusted = holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": np.nan})
     assert [adjusted[name] for name in "abc"] == pytest.approx([0.03, 0.06, 0.06])
     assert np.isnan(adjusted["d"])
 
 
-def test_ranks_within_a_block_and_their_mean() -> None:
+def test_ranks_within_a_seed_and_their_mean() -> None:
     runs = [to_target("ikc", 5), to_target("fedavg", None), to_target("vkc", None), to_target("oort", 2),
             to_target("ikc", 5, 1), to_target("fedavg", 3, 1)]  # fmt: skip
-    ranks = mean_ranks(blocks(runs), metrics.ENERGY_TO_TARGET_J)
-    assert ranks == {"IKC": (2 + 2) / 2, "FedAvg": (3.5 + 1) / 2, "Oort": 1, "VKC": 3.5}
+    for quantity in ("joules", "rounds"):
+        # Both that missed the target have spent 9, which is beyond the others; their own order is not known.
+        ranks = mean_ranks(only(runs), quantity)
+        ties = {"joules": ((2 + 2) / 2, (3.5 + 1) / 2, 1), "rounds": ((1.5 + 1.5) / 2, (3.5 + 1.5) / 2, 1.5)}[quantity]
+        assert ranks == dict(zip(("IKC", "FedAvg", "Oort"), ties, strict=True)) | {"VKC": 3.5}
+
+
+def test_a_run_that_missed_its_target_early_has_no_certain_rank() -> None:
+    runs = [to_target("ikc", 5), to_target("fedavg", None, spent=2.0), to_target("oort", 1)]
+    assert mean_ranks(only(runs), "joules") == {"IKC": 2.5, "FedAvg": 2.5, "Oort": 1}
+
+
+def test_assigners_of_a_seed_are_one_unit() -> None:
+    """The steps of a seed are the mean logarithms over the assigners that both contestants have."""
+    runs = [to_target("ikc", 4, seed, assigner) for seed in (0, 1) for assigner in ("hfel", "local_search")]
+    runs += [to_target("oort", 2, 0, "hfel"), to_target("oort", 8, 0, "local_search"), to_target("oort", 1, 1, "hfel")]
+    contestants = only(runs)
+    pair = compare(contestants["Oort"], contestants["IKC"], "joules")
+    np.testing.assert_allclose(pair.steps, [0.0, np.log(1 / 4)], atol=1e-12)
+    missed = [to_target("oort", None, 0, "hfel"), to_target("oort", 8, 0, "local_search")]
+    contestants = only([*runs[:4], *missed])
+    assert compare(contestants["Oort"], contestants["IKC"], "reached").steps.tolist() == [-0.5]
+
+
+def test_each_partition_is_ranked_by_itself_and_with_its_own_family() -> None:
+    runs = []
+    for fraction, seed in product((0.5, 1.0), SEEDS):
+        more = ("data.partition=majority", f"data.majority_fraction={fraction}")
+        runs += [to_target("ikc", 4, seed, "hfel", *more), to_target("oort", 2 + seed / 10, seed, "hfel", *more)]
+        if fraction == 1.0:
+            runs += [to_target("vkc", 4 + seed / 10, seed, "hfel", *more)]
+    assert list(fields(runs)) == ["majority 50%", "majority 100%"]
+    table = ranking(sweep("mine", runs))
+    assert table is not None
+    rows = {(row["data"], row[""]): row for row in table.to_dict("records")}
+    assert list(table["data"]) == ["majority 50%"] * 2 + ["majority 100%"] * 3
+    assert rows["majority 50%", "Oort"]["joules × IKC's"] == "0.61 (p = 0.002)"  # 2/1024
+    assert rows["majority 100%", "Oort"]["joules × IKC's"] == "0.61 (p = 0.004)"  # 2 · 2/1024
+    assert rows["majority 100%", "VKC"]["joules × IKC's"] == "1.11 (p = 0.004)"  # nine differ: 2/512
+    drawn = figures.ranks(sweep("mine", runs))
+    assert len(drawn.axes) == 8
+
+
+def test_a_family_that_ten_seeds_cannot_decide_says_so() -> None:
+    schedulers = ("vkc", "fedavg", "oort", "ucb", "importance", "coverage", "fastest")
+    runs = [to_target("ikc", 4, seed) for seed in range(7)]
+    runs += [to_target(name, 2 + seed / 10, seed) for name in schedulers for seed in range(7)]
+    table = ranking(sweep("mine", runs))
+    assert table is not None
+    cells = set(table.set_index("")["joules × IKC's"])
+    assert cells == {"1", "0.57 (7 seeds cannot give p < 0.05)"}  # 7 · 2/128 = 0.11
+
+
+def test_censored_pairs_are_counted_in_print_and_bound_the_ratio() -> None:
+    runs = [to_target("ikc", 4.0, seed) for seed in SEEDS]
+    # Six missed the target after 8 J, two after 2 J, and two reached it with 6 J.
+    needs = [None] * 8 + [6.0] * 2
+    runs += [to_target("oort", needs[seed], seed, spent=8.0 if seed < 6 else 2.0) for seed in SEEDS]
+    table = ranking(sweep("mine", runs))
+    assert table is not None
+    row = table.set_index("").to_dict("index")["Oort"]
+    p = signed_rank_p([2.0] * 6 + [0.0] * 2 + [1.5] * 2)
+    assert row["joules × IKC's"] == f"≥ 2.00 (p = {p:.3f}, 2 uncertain)"
+    assert row["rounds × IKC's"] == f"not reached (p = {signed_rank_p([1.0] * 8 + [0.0] * 2):.3f})"
+    assert row["reached"] == f"2 of 10 (p = {signed_rank_p([-1.0] * 8 + [0.0] * 2):.3f})"
 
 
 def test_a_scheduler_that_assigns_counts_once() -> None:
     runs = [
         to_target(name, 4, 0, assigner) for name, assigner in product(("ikc", "joint_cost"), ("hfel", "local_search"))
     ]
-    by_contestant = blocks(runs)
-    assert [len(by_contestant[name]) for name in ("IKC", "joint_cost")] == [2, 1]
+    contestants = only(runs)
+    assert [len(contestants[name][0]) for name in ("IKC", "joint_cost")] == [2, 1]
 
 
 def test_options_make_another_contestant_and_runs_under_way_do_not_count() -> None:
     options = "scheduling.options={max_wait: %s}"
     runs = [to_target("joint_cost", 4, 0, "local_search", options % wait) for wait in ("2", "null")]
     under_way = run({metrics.ACCURACY: [0.5]}, "scheduling.name=vkc", status="RUNNING")
-    assert list(blocks([*runs, under_way])) == ["joint_cost, max_wait 2", "joint_cost, max_wait none"]
+    assert list(only([*runs, under_way])) == ["joint_cost, max_wait 2", "joint_cost, max_wait none"]
 
 
 def test_the_table() -> None:
-    seeds = range(LEAST_PAIRS)
-    runs = [to_target("ikc", 4 + seed / 10, seed) for seed in seeds]
-    runs += [to_target("oort", 2 + seed / 10, seed) for seed in seeds]
-    runs += [to_target("fastest", None, seed) for seed in seeds[:3]]
+    runs = [to_target("ikc", 4 + seed / 10, seed) for seed in SEEDS]
+    runs += [to_target("oort", 2 + seed / 10, seed) for seed in SEEDS]
+    runs += [to_target("fastest", None, seed) for seed in SEEDS[:3]]
     table = ranking(sweep("mine", runs))
     assert table is not None
     rows = table.set_index("").to_dict("index")
@@ -73,8 +147,9 @@ def test_the_table() -> None:
     assert rows["Oort"]["joules × IKC's"] == "0.55 (p = 0.002)"
     assert rows["Oort"]["rounds × IKC's"] == "1.00 (p = 1.000)"
     assert rows["IKC"]["joules × IKC's"] == "1"
-    assert (rows["fastest"]["reached"], rows["fastest"]["pairs"]) == ("0 of 3", "3")
-    assert rows["fastest"]["joules × IKC's"] == "not reached (not tested)"
+    assert (rows["fastest"]["reached"], rows["fastest"]["seeds"]) == ("0 of 3 (3 seeds cannot give p < 0.05)", "3")
+    assert rows["fastest"]["rounds × IKC's"] == "not reached (3 seeds cannot give p < 0.05)"
+    assert rows["fastest"]["joules × IKC's"] == "≥ 2.20 (3 seeds cannot give p < 0.05)"
     drawn = figures.ranks(sweep("mine", runs))
     assert [bar.get_width() for bar in drawn.axes[2].patches] == pytest.approx([1, 2, 3])
 
@@ -86,8 +161,8 @@ def test_there_is_no_table_without_the_reference_or_a_target() -> None:
 
 
 def test_another_reference_takes_the_place_of_ikc() -> None:
-    runs = [to_target("energy_aware", 4.0, seed) for seed in range(LEAST_PAIRS)]
-    runs += [to_target("ikc", 2.0 + seed / 100, seed) for seed in range(LEAST_PAIRS)]
+    runs = [to_target("energy_aware", 4.0, seed) for seed in SEEDS]
+    runs += [to_target("ikc", 2.0 + seed / 100, seed) for seed in SEEDS]
     table = ranking(sweep("mine", runs), "energy_aware")
     assert table is not None
     rows = table.set_index("").to_dict("index")

@@ -58,8 +58,10 @@ def test_the_metrics_compare_the_agent_with_each_scheduler(
     assert set(values) <= set(metrics.OF_AGENTS)
     assert values[metrics.agent_metric("joules")] == agent.joules.mean()
     for name in metrics.RIVALS:
-        pairs = Pairs.of(list(agent.joules), list(evaluation.rivals[name].joules))
-        assert values[metrics.agent_metric("ratio", name)] == pairs.median
+        rival = evaluation.rivals[name]
+        pairs = Pairs.censored(agent.joules, agent.reached, rival.joules, rival.reached)
+        assert pairs.uncertain == 0
+        assert (values[metrics.agent_metric("ratio", name)],) * 2 == pairs.median
         assert values[metrics.agent_metric("p", name)] == pairs.p
         assert values[metrics.agent_metric("rounds", name)] == evaluation.rivals[name].rounds.mean()
 
@@ -81,7 +83,13 @@ def test_every_player_has_the_same_fleets_and_the_agents_scores_decide(network: 
     assert first.joules.tolist() == again.joules.tolist()
 
 
-def test_an_episode_without_the_target_has_no_joules_to_it() -> None:
-    played = Played(*np.array([[1.0, 2.0], [5, 6], [7, 8], [9, 10], [1, 0]]))
-    assert played.to_target("joules").tolist() == [7, np.inf]
-    assert played.to_target("rounds").tolist() == [5, np.inf]
+def test_an_episode_that_misses_the_target_is_censored_at_its_joules(
+    evaluation: SchedulingEvaluation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rival = Played(*np.array([[0.0] * 6, [5.0] * 6, [7.0] * 6, [9.0] * 6, [1.0] * 6]))
+    monkeypatch.setattr(evaluation, "rivals", dict.fromkeys(metrics.RIVALS, rival))
+    joules = np.array([3.5, 3.5, 3.5, 14.0, 14.0, 3.5])
+    agent = Played(*np.zeros((2, 6)), joules, np.zeros(6), np.array([1.0, 1, 1, 0, 1, 0]))
+    pairs = evaluation.compared(agent)["energy_aware"]
+    np.testing.assert_allclose(pairs.steps, np.log([0.5, 0.5, 0.5, 2, 2, 1]))
+    assert pairs.uncertain == 1

@@ -21,6 +21,7 @@ from hflray.report.evidence import (
     Part,
     compare_fairly,
     join_names,
+    name_verdicts,
     select_alike,
 )
 from hflray.report.labels import DEPLOYMENT, hfel, policy, pretty
@@ -85,14 +86,13 @@ def _means(comparison: Comparison[str], metric: str) -> tuple[dict[str, list[flo
 
 
 def has_lowest_mean(sweep: Sweep, needs: Needs, winner: str, metric: str, form: str) -> Finding:
-    """Test whether `winner` has the lowest mean of a metric, beyond the standard error of the paired differences."""
+    """Test whether `winner` has the lowest mean of a metric, by the 95 % interval of the paired differences."""
     comparison, dropped = compare_paper_assigners(sweep, needs, metric)
     values, means = _means(comparison, metric)
     gaps = {name: Gap.of(values[winner], values[name]) for name in means if name != winner}
     text = ", ".join(f"{name} {form.format(value)}" for name, value in sorted(means.items(), key=lambda item: item[1]))
-    ties = [name for name, gap in gaps.items() if gap.tie]
-    text += f" ({winner} and {join_names(ties)}: a tie)" if ties else ""
-    parts = [Part(gap.below, comparison.whole) for gap in gaps.values()]
+    text += name_verdicts(winner, gaps)
+    parts = [Part(gap.agrees(-1), comparison.whole) for gap in gaps.values()]
     return Finding(text, parts, _describe_evidence(comparison), comparison.runs, (), dropped)
 
 

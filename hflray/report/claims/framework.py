@@ -24,6 +24,7 @@ from hflray.report.evidence import (
     Part,
     compare_fairly,
     last_step,
+    name_verdicts,
     select_alike,
     split,
 )
@@ -56,7 +57,7 @@ def compare_at_target(sweep: Sweep, needs: Needs, data: str, required: int) -> t
     """Return the comparison of the runs that reached the target, by H, and the values of H without one.
 
     Raises:
-        NotTested: no run with H = `required` reached the target, or no run with another H did.
+        NotTested: no run with H = `required` reached the target, or no run with another H did, or one seed is common.
     """
     runs, dropped = by_h(sweep, data)
     successes, missing = {}, []
@@ -73,7 +74,7 @@ def compare_at_target(sweep: Sweep, needs: Needs, data: str, required: int) -> t
         lacking = f"H = {required} and at another H" if required not in successes else f"another H than {required}"
         raise NotTested(f"needs {pretty(data)} at {lacking}, to its target {TARGETS[data]:.1%}{details}")
     names = {h: f"{pretty(data)} at H = {h}" for h in successes}
-    comparison = compare_fairly(successes, Needs(seeds=needs.seeds), metrics.ACCURACY, names)
+    comparison = compare_fairly(successes, Needs(least_seeds=2, seeds=needs.seeds), metrics.ACCURACY, names)
     absent = [f"{pretty(data)} at {text}" for text in describe_absent(needs, list(runs))]
     return replace(comparison, dropped=dropped + comparison.dropped), missing + absent
 
@@ -117,10 +118,9 @@ def has_extreme_cost(sweep: Sweep, needs: Needs, data: str, metric: str, at: int
     comparison, missing = compare_at_target(sweep, needs, data, at)
     values = {h: [cost_at_target(run, metric) for run in runs] for h, runs in comparison.groups.items()}
     gaps = {h: Gap.of(values[at], costs) for h, costs in values.items() if h != at}
-    parts = [Part(gap.above if largest else gap.below, comparison.whole) for gap in gaps.values()]
+    parts = [Part(gap.agrees(1 if largest else -1), comparison.whole) for gap in gaps.values()]
     texts = [f"H = {h}: {FORMS[metric][1].format(np.mean(costs))}" for h, costs in values.items()]
-    ties = [str(h) for h, gap in gaps.items() if gap.tie]
-    text = ", ".join(texts) + (f" (H = {at} and H = {', '.join(ties)}: a tie)" if ties else "")
+    text = ", ".join(texts) + name_verdicts(f"H = {at}", {f"H = {h}": gap for h, gap in gaps.items()})
     return Finding(text, parts, comparison.coverage, comparison.runs, missing, comparison.dropped)
 
 
@@ -156,7 +156,7 @@ def compare_costs(
         for other in compared:
             for metric in costs:
                 gap = Gap.of(*([cost_at_target(run, metric) for run in comparison.groups[h]] for h in (first, other)))
-                parts.append(Part(gap.above if sign > 0 else gap.below, comparison.whole))
+                parts.append(Part(gap.agrees(sign), comparison.whole))
         texts.append(f"{pretty(data)}: {'; '.join(lines)}")
         evidence.append(f"{pretty(data)}: {comparison.coverage}")
         used += [run for h in (first, *compared) for run in comparison.groups[h]]

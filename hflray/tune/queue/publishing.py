@@ -96,8 +96,8 @@ def is_done(repository: Path, queue: QueueFile, item: Item) -> bool:
 def publish(source: Path, target: Path) -> None:
     """Replace the export in `target` by that in `source`, so that a reader sees a whole export at any time.
 
-    Each file is replaced atomically. ``runs.json``, which names the other files, is replaced after them, and files that
-    it no longer names are deleted last.
+    Each file is replaced atomically. ``runs.json``, which names the runs in the other files, is replaced after them.
+    Tables that the new export does not have are deleted last.
     """
     target.mkdir(parents=True, exist_ok=True)
     files = sorted(path for path in source.iterdir() if path.name != "runs.json")

@@ -42,10 +42,12 @@ def test_the_papers_figure_agrees() -> None:
     assert answers("fig7", runs()) == ["yes"] * 8
 
 
-def test_one_seed_is_so_far_and_has_no_spread() -> None:
+def test_two_seeds_are_so_far_and_one_tests_no_cost() -> None:
+    assert answers("fig7", runs(2)) == ["so far yes"] * 8
     verdicts = answers("fig7", runs(1))
-    assert verdicts[:STEADY] + verdicts[HALF:] == ["so far yes"] * 7
-    assert verdicts[STEADY].startswith("not tested: needs IKC at 2 values of H: needs 2 seeds")
+    assert verdicts[TEN] == "so far yes"
+    assert verdicts[STEADY].startswith("not tested: needs IKC at 2 values of H: one seed of IKC at H = 10")
+    assert all(answer.startswith("not tested: one seed") for answer in verdicts[1:STEADY] + verdicts[HALF:])
 
 
 def test_opposite_costs_do_not_agree() -> None:
