@@ -39,6 +39,7 @@ NAMES = {
     "hfel": Label("HFEL"), "local_search": Label("local search"), "best_gain": Label("best gain"),
     "load_balanced": Label("load balanced"),
     "d3qn": Label("D3QN"), "paper": Label("the paper's features"), "db": Label("dB features"),
+    "paper_db": Label("the paper's features, gains in dB"),
     "fashion_mnist": Label("Fashion-MNIST"), "cifar10": Label("CIFAR-10"),
     "iid": Label("IID"), "dirichlet": Label("Dirichlet"), "majority": Label("majority class"),
 }  # fmt: skip
