@@ -53,6 +53,7 @@ SETTINGS = {
     "fleet.num_devices": "N = {}",
     "fleet.num_edges": "M = {}",
     "data.majority_fraction": "majority {:.0%}",
+    "learning.buffer_capacity": "buffer of {:,}",
     "data.dirichlet_alpha": "α = {:g}",
 }
 ORDER = ("ikc", "vkc", "fedavg")  # the order of the schedulers in the paper

@@ -10,6 +10,7 @@ import pandas as pd
 
 from hflray import metrics
 from hflray.files import write as write_file
+from hflray.report.claims import learning
 from hflray.report.labels import hfel, mark_modified
 from hflray.report.runs import Run, Sweep
 from hflray.report.series import STATISTICS
@@ -126,11 +127,46 @@ def _settings_besides_assigner(run: Run) -> tuple[tuple[str, str], ...]:
     return tuple(item for item in run.identity if not item[0].startswith(("assignment.", "allocation.")))
 
 
+def _readings(sweep: Sweep) -> pd.DataFrame:
+    """Return one row per run of Algorithm 5: its reading, the ceiling of it, and the policy at the end.
+
+    The return, the agreement and the cost are of the greedy policy on the held-out fleets: means over the evaluations
+    of the last tenth of the steps, the return with their standard deviation. The ceiling is the return of the same
+    network after cross-entropy on the teacher's labels (`learning.is_ceiling`).
+    """
+    ceilings = {learning.Reading.of(run)[:2]: run for run in sweep.runs if learning.is_ceiling(run)}
+    rows = []
+    for run in sorted((run for run in sweep.runs if not learning.is_ceiling(run)), key=learning.Reading.of):
+        reading = learning.Reading.of(run)
+        ceiling = ceilings.get(reading[:2])
+        ended = learning.last_tenth(run, metrics.ASSIGNER_GREEDY_RETURN)
+        agreement = learning.last_tenth(run, metrics.ASSIGNER_AGREEMENT)
+        cost = learning.last_tenth(run, metrics.assigner_ratio("hfel-300"))
+        rows.append(
+            {
+                "": mark_modified(str(reading), [run]),
+                "seed": str(run.seed),
+                "steps": f"{int(run.rounds['round'].iloc[-1]):,}" + ("" if run.ended else " …"),
+                "units": str(run.settings["learning.hidden"]),
+                "supervised ceiling": "–" if ceiling is None else f"{ceiling.last(metrics.ASSIGNER_GREEDY_RETURN):.1f}",
+                "return": spread(ended, "{:.1f}"),
+                "agreement, %": f"{100 * np.mean(agreement):.1f}",
+                "objective / HFEL-300's": f"{np.mean(cost):.2f}",
+                "still improves": "yes" if learning.improves(run) else "no",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _learning(sweep: Sweep) -> pd.DataFrame:
+    return _readings(sweep) if any(map(learning.is_ceiling, sweep.runs)) else _rows(sweep, "learning", "steps")
+
+
 TABLES: dict[metrics.Table, Callable[[Sweep], pd.DataFrame]] = {
     "training": lambda sweep: _rows(sweep, "training", "rounds"),
     "clustering": lambda sweep: _rows(sweep, "clustering", ""),
     "assignment": _assignment,
-    "learning": lambda sweep: _rows(sweep, "learning", "steps"),
+    "learning": _learning,
 }
 
 
