@@ -122,6 +122,9 @@ def describe(run: Run, keys: Sequence[str]) -> str:
             if value:
                 parts.append(f"polished to an {value}" if isinstance(value, str) else f"+ {value:g} ms")
             continue
+        if key == "assignment.start":  # HFEL's default, geographic, is not named
+            parts += [f"{pretty(value)} start"] if value else []
+            continue
         if key == "assignment.policy":  # the label of the name already contains it, where both are asked for
             if assigner == "d3qn" and "assignment.name" not in keys:
                 parts.append(policy(run))

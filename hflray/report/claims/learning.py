@@ -25,7 +25,9 @@ from hflray.report.runs import Run, Sweep
 
 PLATEAU = 17.0  # the return, of at most 50, around which the paper's curve settles
 TOLERANCE = 2.0  # a settled curve is within this distance of the plateau and rises by no more than this
-IMPROVING = 1.0  # a policy still improves if the mean return of its last quarter is more than this above the quarter before
+IMPROVING = (
+    1.0  # a policy still improves if the mean return of its last quarter is more than this above the quarter before
+)
 UNITS = 256  # of each LSTM, as the paper prints
 FEATURES, START, BUFFER = "learning.features", "learning.teacher.start", "learning.buffer_capacity"
 # What the paper prints.
@@ -120,9 +122,7 @@ def runs_of_algorithm_5(sweep: Sweep, needs: Needs, reading: Reading | None) -> 
     if not used:
         existing = f"; there is {join_names(dropped, '; ')}" if dropped else ""
         file = "fig5_literal" if reading is None else "fig5_readings"
-        raise NotTested(
-            f"needs {needs.least_steps:,} {needs.unit} of Algorithm 5 (tune_configs/{file}.yaml){existing}"
-        )
+        raise NotTested(f"needs {needs.least_steps:,} {needs.unit} of Algorithm 5 (tune_configs/{file}.yaml){existing}")
     return used, dropped
 
 
