@@ -19,9 +19,8 @@ class TeacherConfig(Section):
     exchanges: int = Field(300, ge=0, description="hfel: random exchanges tried (the paper: 300)")
     start: Literal["geographic", "best_gain", "random"] | None = Field(
         "best_gain",
-        description="first assignment of hfel and local_search; null: the assigner's default. HFEL's answers are "
-        "noisy: naming each device's commonest edge returns 17.7 ± 0.5 of 50 from geographic, and 27.8 ± 0.5 from "
-        "best_gain (docs/design.md, D8)",
+        description="first assignment of hfel and local_search; null: the assigner's default. HFEL's labels from "
+        "geographic depend on distances, which no feature contains (docs/design.md, D8)",
     )
     options: dict[str, Any] = Field(
         {},

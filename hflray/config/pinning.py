@@ -79,15 +79,15 @@ def references_in(tree: Mapping[str, Any], sweep: bool = False) -> dict[str, lis
 
 def policies_in(tree: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the names of policies in the tree of a sweep file, each with the dotted key of its setting."""
-    found: list[tuple[str, str]] = []
+    named: list[tuple[str, str]] = []
 
     def collect(key: str, name: str) -> str:
         if key in policies.SETTINGS:
-            found.append((key, name))
+            named.append((key, name))
         return name
 
     _changed_sweep(tree, collect)
-    return found
+    return named
 
 
 def refuse_unpinned(tree: Any, source: object, sweep: bool = False) -> None:

@@ -140,11 +140,14 @@ def _readings(sweep: Sweep) -> pd.DataFrame:
     of the last tenth of the steps, the return with their standard deviation. The ceiling is the return of the same
     network after cross-entropy on the teacher's labels (`learning.is_ceiling`).
     """
-    ceilings = {learning.Reading.of(run)[:2]: run for run in sweep.runs if learning.is_ceiling(run)}
+    units = "learning.hidden"
+    ceilings = {
+        (*learning.Reading.of(run)[:2], run.settings[units]): run for run in sweep.runs if learning.is_ceiling(run)
+    }
     rows = []
     for run in sorted((run for run in sweep.runs if not learning.is_ceiling(run)), key=learning.Reading.of):
         reading = learning.Reading.of(run)
-        ceiling = ceilings.get(reading[:2])
+        ceiling = ceilings.get((*reading[:2], run.settings[units]))
         ended = learning.last_tenth(run, metrics.ASSIGNER_GREEDY_RETURN)
         agreement = learning.last_tenth(run, metrics.ASSIGNER_AGREEMENT)
         cost = learning.last_tenth(run, metrics.assigner_ratio("hfel-300"))
@@ -153,7 +156,7 @@ def _readings(sweep: Sweep) -> pd.DataFrame:
                 "": mark_modified(str(reading), [run]),
                 "seed": str(run.seed),
                 "steps": f"{int(run.rounds['round'].iloc[-1]):,}" + ("" if run.ended else " …"),
-                "units": str(run.settings["learning.hidden"]),
+                "units": str(run.settings[units]),
                 "supervised ceiling": "–" if ceiling is None else f"{ceiling.last(metrics.ASSIGNER_GREEDY_RETURN):.1f}",
                 "return": spread(ended, "{:.1f}"),
                 "agreement, %": f"{100 * np.mean(agreement):.1f}",
