@@ -119,6 +119,11 @@ BUILTIN: dict[Kind, dict[str, str]] = {
     "metric": {},  # the metrics of the kinds of data are computed from sums (`hflray.losses`)
     "local_rule": {
         "sgd": "hflray.training.rules.sgd:SGD",
+        "fedprox": "hflray.training.rules.fedprox:FedProx",
+        "scaffold": "hflray.training.rules.scaffold:Scaffold",
+        "feddyn": "hflray.training.rules.feddyn:FedDyn",
+        "fednova": "hflray.training.rules.fednova:FedNova",
+        "mtgc": "hflray.training.rules.mtgc:MTGC",
     },
     "aggregator": {
         "mean": "hflray.aggregation.mean:Mean",
