@@ -2,8 +2,8 @@
 averaging for federated learning", 2020), with option II of its Algorithm 1.
 
 Each edge iteration is a reception: a device starts from its edge's model w₀, updates its variate cₙ at the end, and
-sends the change up. The cloud's variate c is fixed in a round. What (w₀ − w)/(Kβ) reconstructs contains weight decay and
-clipping, as in the authors' code.
+sends the change up. The cloud's variate c is fixed in a round. What (w₀ − w)/(Kβ) reconstructs contains weight decay
+and clipping, as in the authors' code.
 """
 
 from __future__ import annotations
