@@ -119,12 +119,29 @@ BUILTIN: dict[Kind, dict[str, str]] = {
     "metric": {},  # the metrics of the kinds of data are computed from sums (`hflray.losses`)
     "local_rule": {
         "sgd": "hflray.training.rules.sgd:SGD",
+        "fedprox": "hflray.training.rules.fedprox:FedProx",
+        "scaffold": "hflray.training.rules.scaffold:Scaffold",
+        "feddyn": "hflray.training.rules.feddyn:FedDyn",
+        "fednova": "hflray.training.rules.fednova:FedNova",
+        "mtgc": "hflray.training.rules.mtgc:MTGC",
     },
     "aggregator": {
         "mean": "hflray.aggregation.mean:Mean",
+        "median": "hflray.aggregation.median:Median",
+        "trimmed_mean": "hflray.aggregation.trimmed_mean:TrimmedMean",
+        "krum": "hflray.aggregation.krum:Krum",
+        "multi_krum": "hflray.aggregation.multi_krum:MultiKrum",
+        "geometric_median": "hflray.aggregation.geometric_median:GeometricMedian",
+        "fedavgm": "hflray.aggregation.fedavgm:FedAvgM",
+        "fedadagrad": "hflray.aggregation.fedadagrad:FedAdagrad",
+        "fedadam": "hflray.aggregation.fedadam:FedAdam",
+        "fedyogi": "hflray.aggregation.fedyogi:FedYogi",
     },
     "compressor": {
         "none": "hflray.compression.none:Whole",
+        "qsgd": "hflray.compression.qsgd:QSGD",
+        "top_k": "hflray.compression.top_k:TopK",
+        "sign": "hflray.compression.sign:Sign",
     },
     "sink": {
         "mlflow": "hflray.tracking.mlflow:MLflowSink",

@@ -140,8 +140,11 @@ class OfModels(Aggregator):
     """The base class of aggregators that look at each model, such as a median.
 
     Every model travels to the place that combines it, so that traffic grows with the number of devices. Statistics of
-    normalisation layers are their weighted mean, whatever the aggregator does with weights.
+    normalisation layers are their weighted mean, whatever the aggregator does with weights. It stands at an edge,
+    unless a class of one's own sets `at_cloud`.
     """
+
+    at_cloud: ClassVar[bool] = False
 
     def lift(self, sent: Sent, frame: Frame) -> Rows:
         """See `Aggregator.lift`."""

@@ -9,7 +9,7 @@ bill is complete before anything is trained.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -56,3 +56,11 @@ class Compressor(ABC):
             rng: the only source of randomness.
             residual: what the sender kept, (P,); None before it has sent anything.
         """
+
+
+def tensors(sizes: Sequence[int]) -> Iterator[slice]:
+    """Yield the place of each tensor in a vector, given how many numbers each has."""
+    begin = 0
+    for size in sizes:
+        yield slice(begin, begin + size)
+        begin += size

@@ -12,7 +12,11 @@ from hflray.config.base import Named, Section
 class AggregatorConfig(Section):
     """How models are combined at one place."""
 
-    name: Annotated[str, Named("aggregator")] = Field("mean", description="mean, or your own, as in mine.py:Half")
+    name: Annotated[str, Named("aggregator")] = Field(
+        "mean",
+        description="mean | your own, as in mine.py:Half; at the edge also median | trimmed_mean | krum | multi_krum | "
+        "geometric_median; at the cloud also fedavgm | fedadagrad | fedadam | fedyogi",
+    )
     options: dict[str, Any] = Field({}, description="arguments of the aggregator")
 
 
@@ -29,7 +33,9 @@ class AggregationConfig(Section):
 class CompressorConfig(Section):
     """How updates are shortened on one hop."""
 
-    name: Annotated[str, Named("compressor")] = Field("none", description="none, or your own, as in mine.py:Half")
+    name: Annotated[str, Named("compressor")] = Field(
+        "none", description="none | qsgd | top_k | sign | your own, as in mine.py:Half"
+    )
     options: dict[str, Any] = Field({}, description="arguments of the compressor")
 
 

@@ -47,7 +47,9 @@ class DataConfig(Section):
 class RuleConfig(Section):
     """What a device does with its gradients."""
 
-    name: Annotated[str, Named("local_rule")] = Field("sgd", description="sgd, or your own, as in mine.py:Prox")
+    name: Annotated[str, Named("local_rule")] = Field(
+        "sgd", description="sgd | fedprox | scaffold | feddyn | fednova | mtgc | your own, as in mine.py:Prox"
+    )
     options: dict[str, Any] = Field({}, description="arguments of the rule")
 
 

@@ -27,6 +27,7 @@ from hflray.training.plan import RoundPlan, plan_round
 from hflray.training.rules.base import CloudReport, EdgeReport, Memory
 
 PREFIX = "training."  # of the names of arrays in a checkpoint
+RESIDUAL = "residual"  # the name, among what a device keeps, of what its compressor has not sent yet
 Ref = Any  # a value, or a reference to it
 Losses = Mapping[int, tuple[float, float]]  # mean loss and utility, by device
 
@@ -77,11 +78,13 @@ class EdgeTask(NamedTuple):
     Attributes:
         round, edge_iteration: the position in the training; both select the order of mini-batches.
         shares: what is trained for each edge, in the order of the versions that come with the task.
+        extra_bits: the binary places of the sums of a rule's vectors.
     """
 
     round: int
     edge_iteration: int
     shares: tuple[Share, ...]
+    extra_bits: int = 0
 
 
 class Trained(NamedTuple):
@@ -235,6 +238,7 @@ class _Round:
         )
         self.turns: list[Turn] = turns(edges, participates)
         self.iterations = len(participates)
+        self.extra_bits = fraction_bits(self.iterations * len(setting.samples))  # each row has the weight 1
 
     def run(self, wants_losses: bool) -> RoundResult:
         """Submit the whole round, wait for it, and combine the edges."""
@@ -269,11 +273,12 @@ class _Round:
                     versions[edge], extra = executor.finish(edge, self._frame(q, edge), each, versions[edge])
                     extras[edge] += [] if extra is None else [extra]
         flat = [ref for refs in extras.values() for ref in refs]
-        results = executor.get([*versions.values(), *memories.values(), *flat, *(ref for _, ref in measured)])
+        lasting = list(memories.values()) if parts.lasts else []
+        results = executor.get([*versions.values(), *lasting, *flat, *(ref for _, ref in measured)])
         models, rest = dict(zip(versions, results, strict=False)), results[len(versions) :]
-        kept, rest = rest[: len(memories)], rest[len(memories) :]
+        kept, rest = rest[: len(lasting)], rest[len(lasting) :]
         sums, rows = rest[: len(flat)], rest[len(flat) :]
-        remembered = {device: memory for part in kept for device, memory in part.items()}
+        remembered = {device: self._lasting(memory) for part in kept for device, memory in part.items()}
         state = self._cloud(models, sums, {**self.before.memories, **remembered})
         losses = _losses((devices for ending, _ in measured for devices in ending), rows)
         return RoundResult(state, losses)
@@ -288,6 +293,12 @@ class _Round:
                 for device in (device for devices in share.values() for device in devices):
                     members.setdefault(host, {})[device] = self.before.memories.get(device, {})
         return {host: self.executor.put(each) for host, each in members.items()}
+
+    def _lasting(self, memory: Memory) -> Memory:
+        """Return what of a device's memory lasts beyond the round."""
+        if not self.parts.rule.forgets:
+            return memory
+        return {name: value for name, value in memory.items() if name == RESIDUAL}
 
     def _frame(self, q: int, edge: int) -> Frame:
         iteration, setting = self.plan.iterations[q], self.setting
@@ -308,7 +319,7 @@ class _Round:
             scales = tuple(by_device[0][device] for device in devices) if by_device is not None else ()
             rate = self._mean_rate(q - 1, edge) if self.parts.remembers and q else 0.0
             shares.append(Share(self._frame(q, edge), devices, scales, rate))
-        return EdgeTask(self.index, q, tuple(shares))
+        return EdgeTask(self.index, q, tuple(shares), self.extra_bits)
 
     def _scales(self, q: int, edge: int) -> tuple[dict[int, float], float] | None:
         """Return the factor of the update of each device of an edge, and the effective steps (`LocalRule.scales`)."""
@@ -331,7 +342,7 @@ class _Round:
     ) -> TrainingState:
         """Combine the edges (equations 3 and 16), and return the state after the round."""
         before, setting, parts = self.before, self.setting, self.parts
-        if not models:
+        if len(models) < parts.cloud.least:
             return replace(before, memories=memories)
         weights = {turn.edge: self.plan.iterations[turn.last].edge_weights[turn.edge] for turn in self.turns}
         bits = self.plan.fraction_bits
@@ -353,7 +364,7 @@ class _Round:
             lifted = [parts.cloud.lift(sent, frame) for sent in arrived]
         combined = parts.cloud.combine(lifted)
         model, cloud = parts.cloud.finish(combined, before.model, before.cloud, frame)
-        extra = summed_extra(sums, self.iterations * len(setting.samples))
+        extra = {name: mean(total, 1, self.extra_bits) for name, total in add_extra(sums).items()}
         plain = model if arrived is None else _plain_mean(arrived, frame)
         report = CloudReport(before.model[:end], plain[:end], reports, extra, len(setting.samples))
         own, rule = parts.rule.cloud(report, before.rule)
@@ -454,17 +465,6 @@ def add_extra(extras: Iterable[Mapping[str, SumVector]]) -> dict[str, SumVector]
     return sums
 
 
-def extra_bits(rows: int) -> int:
-    """Return the binary places of the sums of a rule's vectors, for at most so many rows in a round."""
-    return fraction_bits(rows)
-
-
-def summed_extra(extras: Iterable[Mapping[str, SumVector]], rows: int) -> dict[str, FloatVector]:
-    """Return the sums of a rule's vectors over a whole round, (P,) float32."""
-    bits = extra_bits(rows)
-    return {name: mean(total, 1, bits) for name, total in add_extra(extras).items()}
-
-
 def delivered(
     model: FloatVector,
     received: FloatVector,
@@ -493,6 +493,8 @@ def delivered(
     end = sum(sizes)
     update = np.float32(scale) * (model[:end] - received[:end])
     if not whole:
+        if not np.isfinite(update).all():  # a compressor might not send what is not finite
+            raise DivergedError("the trained weights are not finite; lower training.learning_rate")
         update, residual = compressor.send(update, sizes, rng, residual)
     return np.concatenate([received[:end] + update, model[end:]]).astype(np.float32), residual
 

@@ -26,7 +26,7 @@ from hflray.models import build, is_papers, torch_seed
 from hflray.models import trained as trained_tensors
 from hflray.problem import Problem
 from hflray.seeding import stream
-from hflray.training.algorithm1 import EdgeTask, Lifted, Share, Version, add_up, delivered, extra_bits
+from hflray.training.algorithm1 import RESIDUAL, EdgeTask, Lifted, Share, Version, add_up, delivered
 from hflray.training.batched import BatchedTrainer
 from hflray.training.differences import Differences, Resident
 from hflray.training.kernels import Kernel, KernelName, ModuleKernel, Precision, build_kernel
@@ -37,7 +37,6 @@ from hflray.training.rules.own import OwnTraining
 from hflray.training.steps import batches_of, error_position, steps_of, torch_threads
 
 Outputs = list[NDArray[np.float32]]  # a network's outputs for shards of the test set, (…, num_outputs) each
-RESIDUAL = "residual"  # the name under which a device keeps what its compressor has not sent yet
 HELD_PARTS = 8  # so many are held before they are combined, because memory must not grow with the devices of an edge
 EVALUATION_BATCH = 1000  # fixed: the shards of an evaluation must not depend on the number of actors
 
@@ -199,7 +198,7 @@ class DeviceHost:
             for (share, version, k), start in zip(rows, starts, strict=True):
                 vector, parts = next(trained), by_edge[share.frame.index]
                 with error_position(*position, start.device):
-                    parts.append(self._hand_up(share, version, k, start, vector, position, kept))
+                    parts.append(self._hand_up(task, share, version, k, start, vector, kept))
                 if len(parts) == HELD_PARTS:
                     parts[:] = [add_up(self._aggregator, parts)]
         return [add_up(self._aggregator, parts) for parts in by_edge.values()], kept
@@ -211,38 +210,39 @@ class DeviceHost:
         if self._parts.plain_steps and not self._parts.remembers and not self._parts.rule.extra:
             return Start(device, version.model)
         received = Received(version.model[: sum(self._sizes)], version.vectors, position[1], share.mean_rate)
-        memory = self._parts.rule.begin(received, kept.get(device, {}))
+        own = {name: value for name, value in kept.get(device, {}).items() if name != RESIDUAL}
+        memory = self._parts.rule.begin(received, own)
         return Start(device, version.model, received, memory)
 
     def _hand_up(
         self,
+        task: EdgeTask,
         share: Share,
         version: Version,
         row: int,
         start: Start,
         vector: FloatVector,
-        position: tuple[int, int],
         kept: dict[int, Memory],
     ) -> Lifted:
         """Return what a device hands up after its training; update what it keeps."""
-        parts, job, device = self._parts, self._job, start.device
+        parts, job, device, position = self._parts, self._job, start.device, (task.round, task.edge_iteration)
+        residual = kept.get(device, {}).get(RESIDUAL)
         extra: dict[str, SumVector] = {}
         if start.received is not None and start.memory is not None:
             rate, end = float(self._rates(device, *position).sum()), sum(self._sizes)
             memory, vectors = parts.rule.finish(start.received, vector[:end], rate, start.memory)
-            bits = extra_bits(job.edge_iterations * (len(self._data.offsets) - 1))
-            extra = {name: weighted(np.asarray(each, dtype=np.float32), 1, bits) for name, each in vectors.items()}
+            whole = {name: np.asarray(each, dtype=np.float32) for name, each in vectors.items()}
+            extra = {name: weighted(each, 1, task.extra_bits) for name, each in whole.items()}
             if parts.remembers:
                 kept[device] = memory
         scale = share.scales[row] if share.scales else 1.0
         if parts.compresses or scale != 1.0:
             rng = stream(job.seed, "compression", *position, device)
-            residual = kept.get(device, {}).get(RESIDUAL)
             vector, residual = delivered(
                 vector, version.model, scale, parts.device_compressor, self._sizes, rng, residual
             )
-            if residual is not None:
-                kept[device] = {**kept.get(device, {}), RESIDUAL: residual}
+        if residual is not None:
+            kept[device] = {**kept.get(device, {}), RESIDUAL: residual}
         weight = 1 if job.method.uniform else len(self._data.samples_of(device))
         return Lifted(self._aggregator.lift(Sent(vector, version.model, weight, device), share.frame), extra)
 
@@ -271,7 +271,7 @@ class DeviceHost:
             return self._differences(resident, starts[part], round_index, edge_iteration)
 
         with error_position(round_index, edge_iteration, *(start.device for start in starts)):
-            plain = not starts or starts[0].received is None
+            plain = self._parts.plain_steps or not starts or starts[0].received is None
             yield from self._batched.fit([start.model for start in starts], batches, None if plain else stepping)
 
     def _differences(
@@ -351,7 +351,7 @@ class DeviceHost:
         with self._drawing_alone(device, round_index, edge_iteration):
             if isinstance(self._parts.rule, OwnTraining):
                 self._train_by_the_user(kernel, device, order, round_index, edge_iteration)
-            elif start.received is None or not order:
+            elif self._parts.plain_steps or start.received is None or not order:
                 for batch in order:
                     kernel.step(batch)
             else:

@@ -158,17 +158,24 @@ class Method:
 
     def device_bits(self, sizes: tuple[int, ...], statistics: int) -> float:
         """Return the bits that a device sends to its edge, for tensors of so many trained numbers, and statistics."""
-        parts = self.parts()
-        return parts.device_compressor.bits(sizes) + _whole_bits(sum(sizes) * parts.rule.vectors[0] + statistics)
+        return self._bits("device", sizes, statistics)
 
     def edge_bits(self, sizes: tuple[int, ...], statistics: int) -> float:
         """Return the bits that an edge sends to the cloud; see `device_bits`."""
-        parts = self.parts()
-        return parts.edge_compressor.bits(sizes) + _whole_bits(sum(sizes) * parts.rule.vectors[1] + statistics)
+        return self._bits("edge", sizes, statistics)
 
-
-def _whole_bits(numbers: int) -> float:
-    return 32.0 * numbers
+    def _bits(self, place: Literal["device", "edge"], sizes: tuple[int, ...], statistics: int) -> float:
+        parts, at_device = self.parts(), place == "device"
+        compressor = parts.device_compressor if at_device else parts.edge_compressor
+        bits, whole, vectors = compressor.bits(sizes), Whole().bits(sizes), parts.rule.vectors[0 if at_device else 1]
+        if not 0 < bits <= whole:
+            spec = self.device_compressor if at_device else self.edge_compressor
+            raise ConfigError(
+                f"compression.{place}: {references.spoken(spec.name)} sends {bits:,.0f} bits for an update of "
+                f"{whole:,.0f}; accepted: more than 0 and no more than the update has; change its options, or set it "
+                "to none"
+            )
+        return bits + vectors * whole + Whole().bits([statistics])
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,6 +188,7 @@ class Parts:
         compresses: whether a device's update is not sent whole.
         scales: whether the rule scales updates.
         remembers: whether devices keep something between edge iterations.
+        lasts: whether they keep something between rounds.
         adds_totals: whether the cloud adds the sums of the edges, and never needs the model of an edge.
     """
 
@@ -193,6 +201,7 @@ class Parts:
     compresses: bool
     scales: bool
     remembers: bool
+    lasts: bool
     adds_totals: bool
 
 
@@ -218,6 +227,18 @@ def _parts(method: Method) -> Parts:
             f"training.rule.name: {references.spoken(method.rule.name)} gives all devices the same weight; accepted "
             "with it: aggregation.weights = uniform; set it"
         )
+    if rule.makes_model and method.cloud != defaults["cloud"]:
+        raise ConfigError(
+            f"aggregation.cloud.name: got {references.spoken(method.cloud.name)} with the rule "
+            f"{references.spoken(method.rule.name)}, which makes the global model; accepted with it: mean; remove it"
+        )
+    if rule.extra and not rule.vectors[0] and compresses:
+        raise ConfigError(
+            f"compression.device.name: got {references.spoken(method.device_compressor.name)} with the rule "
+            f"{references.spoken(method.rule.name)}, for which edges need whole models; accepted with it: none; "
+            "remove it"
+        )
+    remembers = bool(rule.memory) or type(rule).begin is not LocalRule.begin
     return Parts(
         rule=rule,
         edge=edge,
@@ -227,7 +248,8 @@ def _parts(method: Method) -> Parts:
         plain_steps=plain,
         compresses=compresses,
         scales=scaled,
-        remembers=bool(rule.memory) or to_edge.remembers or type(rule).begin is not LocalRule.begin,
+        remembers=remembers or to_edge.remembers,
+        lasts=(remembers and not rule.forgets) or to_edge.remembers,
         adds_totals=edge.linear and cloud.linear and hop_is_whole and not rule.needs_edges and not scaled,
     )
 

@@ -1,8 +1,7 @@
-"""hflray.world.options: numbers that a part accepts, and the options that each part has."""
+"""The options that each part of the world has."""
 
 from __future__ import annotations
 
-import math
 import re
 
 import numpy as np
@@ -13,7 +12,6 @@ from hflray.config import load_config
 from hflray.errors import ConfigError
 from hflray.fleet import sample_fleet
 from hflray.world import World
-from hflray.world.options import between, positive
 
 ACCEPTED = {
     ("availability", "always"): "none; remove it",
@@ -52,21 +50,3 @@ def test_every_part_with_options_is_in_the_table() -> None:
 def test_options_of_devices_that_stay_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"mobility 'static': unknown option 'foo' \(got 3\); accepted: none; remove"):
         world("world.mobility.options={foo: 3}")
-
-
-def test_numbers_are_taken() -> None:
-    assert positive("a.b", 3) == 3.0
-    assert positive("a.b", 1, 1.0) == 1.0
-    assert between("a.b", 0, 0.0) == 0.0
-    assert between("a.b", -3, -3.0, 3.0) == -3.0
-
-
-@pytest.mark.parametrize("value", [0, -1, 2, math.nan, math.inf, True, "1", None])
-def test_others_are_refused(value: object) -> None:
-    with pytest.raises(ConfigError, match=r"a\.b: got .*; accepted: a number above 0 and at most 1, because x; corr"):
-        positive("a.b", value, 1.0, "x")
-
-
-def test_a_negative_number_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"a\.b: got -0.5; accepted: a number of at least 0; correct it"):
-        between("a.b", -0.5, 0.0)

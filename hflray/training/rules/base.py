@@ -89,15 +89,20 @@ class LocalRule:
     Attributes:
         vectors: how many further vectors a device sends to its edge, and an edge to the cloud; they are billed.
         memory: the names of the vectors that a device keeps between edge iterations.
-        extra: the names of the vectors that devices hand up.
+        forgets: whether a device forgets its memory at the end of a round.
+        extra: the names of the vectors that devices hand up. Where `vectors` bills no device for them, an edge must be
+            able to compute them from the models that it receives, and these must be sent whole.
         needs_edges: whether `cloud` needs each edge's model.
+        makes_model: whether `cloud` makes the global model; the cloud's aggregator must then be ``mean``.
         needs_uniform: whether all devices must have the same weight (``aggregation.weights: uniform``).
     """
 
     vectors: ClassVar[tuple[int, int]] = (0, 0)
     memory: ClassVar[tuple[str, ...]] = ()
+    forgets: ClassVar[bool] = False
     extra: ClassVar[tuple[str, ...]] = ()
     needs_edges: ClassVar[bool] = False
+    makes_model: ClassVar[bool] = False
     needs_uniform: ClassVar[bool] = False
 
     def start(self, size: int, num_edges: int) -> State:
