@@ -58,7 +58,7 @@ PEERS = {"flower": "Flower", "pfl": "pfl-research"}
 
 
 def said_of_peers(table: dict[str, Any]) -> str:
-    """Return what README says of the peers, given the table ``training/L = 5``: ratios to two bare loops, or nothing."""
+    """Return what README says of the peers, given the table ``training/L = 5`` of a run of all benchmarks."""
     ratios = {row["row"].split()[0]: row.get("ratio") for row in table["rows"]}
     if any(ratios.get(name) is None for name in PEERS):
         return "Flower and pfl-research were not measured on this code"

@@ -73,7 +73,9 @@ BENCHMARKS = (
     Benchmark("training", ("training.py", "--installed-peers"), _training("training", "Ray's share"), 5400),
     Benchmark("losses", ("losses.py",), ("losses/kernels",), parallel=False),
     Benchmark("joint_cost", ("joint_cost.py",), ("joint_cost/round",), parallel=False),
-    Benchmark("world", ("world.py",), ("world/N = 100",), 600, False),
+    Benchmark(
+        "world", ("world.py", "--devices", "100", "1000000"), ("world/N = 100", "world/N = 1000000"), parallel=False
+    ),
     Benchmark("actors-noop", ("actors.py", "--only", "noop"), ("actors/no-op round",)),
     Benchmark("actors-memory", ("actors.py", "--only", "memory"), ("actors/memory",), parallel=False),
     Benchmark("actors-clustering", ("actors.py", "--only", "clustering"), ("actors/clustering",)),
