@@ -49,6 +49,7 @@ golden: ## Compare this tree with early commits: hashes to the bit, bills to 1e-
 	$(PYTHON) -m pytest tests/test_golden.py -m 'slow or not slow'
 
 bench: ## Run all benchmarks, as ratios measured side by side, while the queue is paused (BENCH='--only scale')
+	-@$(PYTHON) -m tests.benchmarks peers
 	@$(PYTHON) -m hflray.tune.queue paused -- $(PYTHON) -m tests.benchmarks $(BENCH)
 
 bench-check: ## List what that run measured as over 10 % slower than tests/benchmarks/results/ has for this type of CPU
