@@ -67,8 +67,8 @@ class Workload:
         }  # fmt: skip
         for name, value in values.items():
             if name != "cloud_hop" and not (np.isfinite(value) and value > 0):
-                given = "model_bits" if name.endswith("_bits") and device_bits is None else name
-                raise ConfigError(f"{given}: got {value}; a finite number above 0 is needed")
+                setting = "model_bits" if name.endswith("_bits") and device_bits is None else name
+                raise ConfigError(f"{setting}: got {value}; a finite number above 0 is needed")
             object.__setattr__(self, name, value)
 
     @classmethod

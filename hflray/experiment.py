@@ -37,10 +37,10 @@ from hflray.scenario import Scenario
 from hflray.scheduling import DeviceHistory, Scheduler, configured_scheduler, keeps_past, scheduler_class
 from hflray.target import Target
 from hflray.timeline import Durations, EdgeRule, Hops, Timeline, timeline
-from hflray.training.algorithm1 import Losses, RoundResult, TrainingState
 from hflray.training.backend import Backend
 from hflray.training.hierarchy import Hierarchy
-from hflray.training.local import LocalJob
+from hflray.training.job import LocalJob
+from hflray.training.state import Losses, RoundResult, TrainingState
 from hflray.training.tryout import try_network
 from hflray.world import World
 

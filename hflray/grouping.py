@@ -22,7 +22,7 @@ from hflray.problem import Problem
 from hflray.scenario import Scenario
 from hflray.scheduling import cluster_devices, clustering_cost
 from hflray.seeding import stream
-from hflray.training.local import DeviceData
+from hflray.training.job import DeviceData
 
 # A function that trains a model on every device from one vector of weights, (P,), and returns all weights, (N, P).
 TrainEach = Callable[[Problem, DeviceData, NDArray[np.float32]], NDArray[np.float32]]

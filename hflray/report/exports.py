@@ -59,8 +59,8 @@ def export(sweep: Sweep, folder: Path) -> list[Path]:
     """
     stems = [_stem(run.name) for run in sweep.runs]
     if duplicates := sorted({run.name for run in sweep.runs if stems.count(_stem(run.name)) > 1}):
-        shared = ", ".join(duplicates)
-        raise ConfigError(f"--export: two runs are called {shared}; export {sweep.title}'s parts one by one")
+        names = ", ".join(duplicates)
+        raise ConfigError(f"--export: two runs are called {names}; export {sweep.title}'s parts one by one")
     folder.mkdir(parents=True, exist_ok=True)
     tables = [_shown_tables(run, compact=len(sweep.runs) > MOST_DETAILED) for run in sweep.runs]
     records: list[dict[str, Any]] = []

@@ -19,12 +19,12 @@ from ray.util.metrics import Counter, Gauge
 
 from hflray.errors import HflrayError
 from hflray.live_metrics import SAMPLES, LiveMetric
-from hflray.training.algorithm1 import Lifted, Version, add_extra, add_up, finish
+from hflray.training.exchange import Lifted, Version, add_extra, add_up, finish
 
 if TYPE_CHECKING:
     from hflray.aggregation import FloatVector, Frame, SumVector
-    from hflray.training.algorithm1 import EdgeTask
-    from hflray.training.local import DeviceData, LocalJob, Shards
+    from hflray.training.exchange import EdgeTask
+    from hflray.training.job import DeviceData, LocalJob, Shards
     from hflray.training.method import Spec
     from hflray.training.rules.base import Memory
 
@@ -92,11 +92,11 @@ class DeviceWorker:
         See `DeviceHost.train`. Each is an object of its own, so that it goes straight to where it is needed.
         """
         begin = time.perf_counter()
-        parts, kept = self._host.train(task, versions, memories)
+        parts, memory_of = self._host.train(task, versions, memories)
         self._busy_s += time.perf_counter() - begin
         if self._trained is not None:
             self._trained.inc(self._passes(task))
-        results = (*parts, kept) if memories is not None else (*parts,)
+        results = (*parts, memory_of) if memories is not None else (*parts,)
         return results[0] if len(results) == 1 else results
 
     def _passes(self, task: EdgeTask) -> int:

@@ -14,7 +14,7 @@ from hflray.config import ExperimentConfig, TrainingConfig
 from hflray.problem import Problem
 from hflray.training.autotune import fixed_kernel, resolve
 from hflray.training.hierarchy import Hierarchy, RayHierarchy, SerialHierarchy
-from hflray.training.local import DeviceData, LocalJob
+from hflray.training.job import DeviceData, LocalJob
 from hflray.training.method import Method
 from hflray.training.plan import PoolSize, pool_size
 from hflray.training.pool import processes_per_gpu

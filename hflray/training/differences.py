@@ -60,10 +60,10 @@ class Differences:
             def arranged(vectors: list[Vector]) -> list[Tensor]:
                 return resident.arranged(torch.from_numpy(np.stack(vectors).astype(np.float32)).to(device))
 
-            names, kept = received[0].vectors, self._rule.memory
+            names = received[0].vectors
             self._received = arranged([each.model for each in received])
             self._vectors = {name: arranged([each.vectors[name] for each in received]) for name in names}
-            self._memory = {name: arranged([memory[name] for memory in memories]) for name in kept}
+            self._memory = {name: arranged([memory[name] for memory in memories]) for name in self._rule.memory}
 
     def step(self, make: Callable[[], None], index: int, active: BoolArray | None = None) -> None:
         """Make one step.

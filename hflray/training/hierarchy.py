@@ -21,13 +21,15 @@ from hflray.aggregation import FloatVector, Frame
 from hflray.arrays import BoolArray, IntArray
 from hflray.errors import WorkerLostError
 from hflray.losses import summarise
-from hflray.training.algorithm1 import EdgeTask, RoundResult, Setting, Trained, TrainingState, train_round
-from hflray.training.local import EVALUATION_BATCH, DeviceData, Evaluation, LocalJob
+from hflray.training.algorithm1 import train_round
+from hflray.training.exchange import EdgeTask, Trained
+from hflray.training.job import EVALUATION_BATCH, DeviceData, Evaluation, LocalJob
 from hflray.training.method import Method
 from hflray.training.plan import balance
 from hflray.training.pool import ActorPool, pool_of
 from hflray.training.serial import SerialHierarchy, setting_of
 from hflray.training.start import last_line, start_ray
+from hflray.training.state import RoundResult, Setting, TrainingState
 
 __all__ = ["Hierarchy", "RayHierarchy", "SerialHierarchy", "start_ray"]
 

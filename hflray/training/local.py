@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,114 +19,22 @@ from numpy.typing import NDArray
 from hflray.aggregation import FloatVector, Sent, SumVector
 from hflray.aggregation.fixed_point import weighted
 from hflray.arrays import FloatArray
-from hflray.errors import HflrayError
-from hflray.losses import Sums, find_loss, shard_sums
+from hflray.losses import find_loss, shard_sums
 from hflray.models import build, is_papers, torch_seed
 from hflray.models import trained as trained_tensors
-from hflray.problem import Problem
 from hflray.seeding import stream
-from hflray.training.algorithm1 import RESIDUAL, EdgeTask, Lifted, Share, Version, add_up, delivered
 from hflray.training.batched import BatchedTrainer
 from hflray.training.differences import Differences, Resident
-from hflray.training.kernels import Kernel, KernelName, ModuleKernel, Precision, build_kernel
+from hflray.training.exchange import RESIDUAL, EdgeTask, Lifted, Share, Version, add_up, delivered
+from hflray.training.job import EVALUATION_BATCH, DeviceData, LocalJob, Shards
+from hflray.training.kernels import Kernel, ModuleKernel, build_kernel
 from hflray.training.machine import quiet_heap
-from hflray.training.method import Method
 from hflray.training.rules.base import Memory, Received
 from hflray.training.rules.own import OwnTraining
+from hflray.training.samples import Samples
 from hflray.training.steps import batches_of, error_position, steps_of, torch_threads
 
-Outputs = list[NDArray[np.float32]]  # a network's outputs for shards of the test set, (…, num_outputs) each
 HELD_PARTS = 8  # so many are held before they are combined, because memory must not grow with the devices of an edge
-EVALUATION_BATCH = 1000  # fixed: the shards of an evaluation must not depend on the number of actors
-
-
-@dataclass(frozen=True)
-class LocalJob:
-    """How devices train. All hosts of an experiment share one job, and it fixes the resulting bits for given data.
-
-    Attributes:
-        problem: what is learned, by which network.
-        seed: the root seed.
-        stream: the name of the random stream that orders the mini-batches.
-        local_iterations: L.
-        batch_size: samples of a mini-batch.
-        learning_rate: β.
-        local_iteration: what a local iteration is (docs/design.md, D2).
-        kernel, precision, threads: how a step is computed; they decide the low bits.
-        device: where a step is computed.
-        cuda_graph: see `BatchedTrainer`; it does not change the bits.
-        method: what happens beside plain steps, and how models are sent and combined.
-        edge_iterations: Q, for a learning rate that falls.
-    """
-
-    problem: Problem
-    seed: int
-    stream: str = "batches"
-    local_iterations: int = 5
-    batch_size: int = 64
-    learning_rate: float = 0.01
-    local_iteration: Literal["epoch", "full_batch", "step"] = "epoch"
-    kernel: KernelName = "channels_last"
-    precision: Precision = "float32"
-    threads: int = 1
-    device: Literal["cpu", "cuda"] = "cpu"
-    cuda_graph: bool | None = None
-    method: Method = field(default_factory=Method)
-    edge_iterations: int = 1
-
-
-@dataclass(frozen=True, eq=False)
-class DeviceData:
-    """The samples of all devices, held once per node.
-
-    Attributes:
-        x: inputs of the training set, (n, …). uint8 images (n, C, H, W) are normalised on the fly, float32 is used as
-            it is, and other integers are tokens.
-        y: targets, (n,): int64, or float32 for a regression.
-        index: the sample indices of all devices, concatenated.
-        offsets: (N + 1,); device d holds ``index[offsets[d]:offsets[d + 1]]``.
-        x_test, y_test: the test set; it is empty if nothing is evaluated.
-        channel_mean, channel_std: statistics of the training images scaled to [0, 1], (C,).
-    """
-
-    x: NDArray[Any]
-    y: NDArray[np.int64] | NDArray[np.float32]
-    index: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-    x_test: NDArray[Any]
-    y_test: NDArray[np.int64] | NDArray[np.float32]
-    channel_mean: NDArray[np.float32]
-    channel_std: NDArray[np.float32]
-
-    def samples_of(self, device: int) -> NDArray[np.int64]:
-        """Return the indices of a device's samples."""
-        return self.index[self.offsets[device] : self.offsets[device + 1]]
-
-
-class Shards(NamedTuple):
-    """The evaluation of some shards of the test set.
-
-    Attributes:
-        sums: the sums of each shard, see `hflray.losses.shard_sums`.
-        outputs: the network's outputs for each shard, (…, num_outputs); empty unless they are kept.
-    """
-
-    sums: list[Sums]
-    outputs: Outputs
-
-
-class Evaluation(NamedTuple):
-    """The evaluation of a model on the test set.
-
-    Attributes:
-        score: the main metric of the kind of data (`hflray.losses.summarise`).
-        loss: the mean loss.
-        outputs: the network's outputs in the order of the test set, in parts (…, num_outputs); empty unless kept.
-    """
-
-    score: float
-    loss: float
-    outputs: Outputs
 
 
 class Start(NamedTuple):
@@ -157,17 +64,13 @@ class DeviceHost:
         self._parts, self._sizes = job.method.parts(), tuple(tensor.numel() for tensor in trained_tensors(module))
         self._aggregator = self._parts.edge
         self._loss = find_loss(job.problem.loss)
-        # This is (x / 255 - mean) / std as one multiplication and one addition.
-        std = np.asarray(data.channel_std, dtype=np.float64).reshape(1, -1, 1, 1)
-        mean = np.asarray(data.channel_mean, dtype=np.float64).reshape(1, -1, 1, 1)
-        self._scale = torch.from_numpy((1 / (255 * std)).astype(np.float32))
-        self._shift = torch.from_numpy((-mean / std).astype(np.float32))
+        self.samples = Samples(job.problem, data)
         # Exactly one of these two is set, and it also evaluates.
         self._kernel: Kernel | None = None
         self._batched: BatchedTrainer | None = None
         if job.kernel == "batched":
             self._batched = BatchedTrainer(module, self._loss, rate, job.device, job.precision, job.cuda_graph)
-            self._batched.hold(data.x, data.y, self._scale, self._shift)
+            self._batched.hold(data.x, data.y, self.samples.scale, self.samples.shift)
         else:
             self._kernel = build_kernel(job.kernel, module, job.problem, rate, job.batch_size, job.precision)
 
@@ -188,29 +91,29 @@ class DeviceHost:
             DivergedError: a device's weights are not finite. The message names round, edge iteration and device.
         """
         position = task.round, task.edge_iteration
-        kept = dict(memories or {})
+        memory_of = dict(memories or {})
         rows = [(share, version, k) for share, version in zip(task.shares, versions, strict=True)
                 for k in range(len(share.devices))]  # fmt: skip
-        starts = [self._start(share, version, share.devices[k], position, kept) for share, version, k in rows]
+        starts = [self._start(share, version, share.devices[k], position, memory_of) for share, version, k in rows]
         with torch_threads(self._job.threads):
             trained = self._train_all(starts, *position)
             by_edge: dict[int, list[Lifted]] = {share.frame.index: [] for share in task.shares}
             for (share, version, k), start in zip(rows, starts, strict=True):
                 vector, parts = next(trained), by_edge[share.frame.index]
                 with error_position(*position, start.device):
-                    parts.append(self._hand_up(task, share, version, k, start, vector, kept))
+                    parts.append(self._hand_up(task, share, version, k, start, vector, memory_of))
                 if len(parts) == HELD_PARTS:
                     parts[:] = [add_up(self._aggregator, parts)]
-        return [add_up(self._aggregator, parts) for parts in by_edge.values()], kept
+        return [add_up(self._aggregator, parts) for parts in by_edge.values()], memory_of
 
     def _start(
-        self, share: Share, version: Version, device: int, position: tuple[int, int], kept: dict[int, Memory]
+        self, share: Share, version: Version, device: int, position: tuple[int, int], memory_of: dict[int, Memory]
     ) -> Start:
         """Return what a device begins with, and let the rule see what it has received."""
         if self._parts.plain_steps and not self._parts.remembers and not self._parts.rule.extra:
             return Start(device, version.model)
         received = Received(version.model[: sum(self._sizes)], version.vectors, position[1], share.mean_rate)
-        own = {name: value for name, value in kept.get(device, {}).items() if name != RESIDUAL}
+        own = {name: value for name, value in memory_of.get(device, {}).items() if name != RESIDUAL}
         memory = self._parts.rule.begin(received, own)
         return Start(device, version.model, received, memory)
 
@@ -222,11 +125,11 @@ class DeviceHost:
         row: int,
         start: Start,
         vector: FloatVector,
-        kept: dict[int, Memory],
+        memory_of: dict[int, Memory],
     ) -> Lifted:
         """Return what a device hands up after its training; update what it keeps."""
         parts, job, device, position = self._parts, self._job, start.device, (task.round, task.edge_iteration)
-        residual = kept.get(device, {}).get(RESIDUAL)
+        residual = memory_of.get(device, {}).get(RESIDUAL)
         extra: dict[str, SumVector] = {}
         if start.received is not None and start.memory is not None:
             rate, end = float(self._rates(device, *position).sum()), sum(self._sizes)
@@ -234,7 +137,7 @@ class DeviceHost:
             whole = {name: np.asarray(each, dtype=np.float32) for name, each in vectors.items()}
             extra = {name: weighted(each, 1, task.extra_bits) for name, each in whole.items()}
             if parts.remembers:
-                kept[device] = memory
+                memory_of[device] = memory
         scale = share.scales[row] if share.scales else 1.0
         if parts.compresses or scale != 1.0:
             rng = stream(job.seed, "compression", *position, device)
@@ -242,7 +145,7 @@ class DeviceHost:
                 vector, version.model, scale, parts.device_compressor, self._sizes, rng, residual
             )
         if residual is not None:
-            kept[device] = {**kept.get(device, {}), RESIDUAL: residual}
+            memory_of[device] = {**memory_of.get(device, {}), RESIDUAL: residual}
         weight = 1 if job.method.uniform else len(self._data.samples_of(device))
         return Lifted(self._aggregator.lift(Sent(vector, version.model, weight, device), share.frame), extra)
 
@@ -264,7 +167,7 @@ class DeviceHost:
         batches = []
         for start in starts:
             with error_position(round_index, edge_iteration, start.device):
-                index = self._index(start.device)
+                index = self.samples.index(start.device)
                 batches.append([index[batch] for batch in self._order(start.device, round_index, edge_iteration)])
 
         def stepping(part: slice, resident: Resident) -> Differences:
@@ -305,7 +208,7 @@ class DeviceHost:
             for model, group in zip(models, devices, strict=True):
                 scorer.load(model)
                 for device in group:
-                    x, y = self.samples(device)
+                    x, y = self.samples.of(device)
                     parts = [slice(i, i + EVALUATION_BATCH) for i in range(0, len(y), EVALUATION_BATCH)]
                     each = [self._loss(scorer.logits(x[p]), y[p], reduction="none") for p in parts]
                     loss = torch.cat(each).double().numpy()
@@ -328,25 +231,18 @@ class DeviceHost:
             for shard in shards:
                 part = slice(shard * EVALUATION_BATCH, (shard + 1) * EVALUATION_BATCH)
                 targets = torch.from_numpy(np.array(self._data.y_test[part]))
-                scores = scorer.logits(self._normalise(self._data.x_test[part]))
+                scores = scorer.logits(self.samples.normalised(self._data.x_test[part]))
                 result.sums.append(shard_sums(self._job.problem.kind, scores, targets, self._loss))
                 if keeps_outputs:
                     result.outputs.append(scores.numpy())
         return result
-
-    def _normalise(self, inputs: NDArray[Any]) -> torch.Tensor:
-        # Arrays from Ray's object store are read-only and must be copied; inputs picked by index are copies already.
-        tensor = torch.from_numpy(inputs if inputs.flags.writeable else inputs.copy())
-        if tensor.dtype == torch.uint8:
-            return tensor.float().mul_(self._scale).add_(self._shift)
-        return tensor if tensor.is_floating_point() else tensor.long()
 
     def _fit(self, start: Start, round_index: int, edge_iteration: int) -> FloatVector:
         """Return the device's model after L local iterations from what it received (equation 1)."""
         kernel, device = self._kernel, start.device
         assert kernel is not None
         kernel.load(start.model)
-        kernel.hold(*self.samples(device))
+        kernel.hold(*self.samples.of(device))
         order = self._order(device, round_index, edge_iteration)
         with self._drawing_alone(device, round_index, edge_iteration):
             if isinstance(self._parts.rule, OwnTraining):
@@ -380,28 +276,6 @@ class DeviceHost:
             seed = self._job.seed, f"{self._job.stream} of layers"
             torch.manual_seed(torch_seed(*seed, round_index, edge_iteration, device))
             yield
-
-    def samples(self, device: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return a device's normalised inputs and its targets."""
-        index = self._index(device)
-        return self._normalise(self._data.x[index]), torch.from_numpy(self._data.y[index])
-
-    def _index(self, device: int) -> NDArray[np.int64]:
-        """Return the indices of a device's samples after a check of its labels.
-
-        A GPU would not name the device with an invalid label, and the failed assertion would make the GPU unusable
-        for the process.
-        """
-        index, classes = self._data.samples_of(device), self._job.problem.num_outputs
-        if not len(index):
-            raise HflrayError("the device holds no samples; schedule devices that have data")
-        labels = self._data.y[index]
-        if self._job.problem.kind != "regression" and (labels.min() < 0 or labels.max() >= classes):
-            raise HflrayError(
-                f"the device's labels go from {labels.min()} to {labels.max()}; accepted: 0 to {classes - 1}; correct "
-                "the data set"
-            )
-        return index
 
     def _order(self, device: int, round_index: int, edge_iteration: int) -> list[NDArray[np.int64]]:
         """Return the sample positions of every gradient step of a device."""

@@ -19,7 +19,7 @@ from typing import Any
 from hflray.errors import WorkerLostError
 from hflray.live_metrics import RESTARTS
 from hflray.provenance import release
-from hflray.training.local import LocalJob
+from hflray.training.job import LocalJob
 from hflray.training.method import Spec
 from hflray.training.processes import Load, useful_gpu_processes
 

@@ -13,21 +13,12 @@ from hflray.aggregation import FloatVector, Frame
 from hflray.arrays import BoolArray, IntArray
 from hflray.losses import summarise
 from hflray.models import build, num_statistics, trained
-from hflray.training.algorithm1 import (
-    EdgeTask,
-    Lifted,
-    RoundResult,
-    Setting,
-    Trained,
-    TrainingState,
-    Version,
-    add_extra,
-    add_up,
-    finish,
-    train_round,
-)
-from hflray.training.local import EVALUATION_BATCH, DeviceData, DeviceHost, Evaluation, LocalJob
+from hflray.training.algorithm1 import train_round
+from hflray.training.exchange import EdgeTask, Lifted, Trained, Version, add_extra, add_up, finish
+from hflray.training.job import EVALUATION_BATCH, DeviceData, Evaluation, LocalJob
+from hflray.training.local import DeviceHost
 from hflray.training.rules.base import Memory
+from hflray.training.state import RoundResult, Setting, TrainingState
 from hflray.training.steps import steps_of
 
 
@@ -62,8 +53,8 @@ class SerialExecutor:
         self, host: int, task: EdgeTask, versions: Sequence[Version], memories: Mapping[int, Memory] | None
     ) -> Trained:
         """See `Executor.train`."""
-        parts, kept = self.host.train(task, versions, memories)
-        return Trained(parts, None if memories is None else kept)
+        parts, memory_of = self.host.train(task, versions, memories)
+        return Trained(parts, None if memories is None else memory_of)
 
     def losses(self, host: int, devices: Sequence[Sequence[int]], versions: Sequence[Version]) -> NDArray[np.float64]:
         """See `Executor.losses`."""

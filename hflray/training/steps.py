@@ -19,7 +19,7 @@ from hflray.errors import DivergedError, HflrayError
 from hflray.references import reason
 
 if TYPE_CHECKING:
-    from hflray.training.local import LocalJob
+    from hflray.training.job import LocalJob
 
 
 def batches_of(samples: int, job: LocalJob, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:

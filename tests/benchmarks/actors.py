@@ -31,7 +31,8 @@ from hflray.experiment import Experiment
 from hflray.models import build_model, init_vector, load_vector
 from hflray.problem import Problem
 from hflray.training.hierarchy import RayHierarchy, start_ray
-from hflray.training.local import DeviceHost, LocalJob
+from hflray.training.job import LocalJob
+from hflray.training.local import DeviceHost
 from tests.benchmarks._bare import yardstick_s
 from tests.benchmarks._report import Table, arguments, publish
 from tests.training.test_local import make_data, make_job

@@ -22,8 +22,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
 from hflray.aggregation.fixed_point import fraction_bits
 from hflray.models import build, init_vector
 from hflray.problem import Problem
-from hflray.training.algorithm1 import Version
-from hflray.training.local import DeviceData, DeviceHost, LocalJob
+from hflray.training.exchange import Version
+from hflray.training.job import DeviceData, LocalJob
+from hflray.training.local import DeviceHost
 from tests.benchmarks._report import Table, arguments, publish
 from tests.training.rounds import task_of
 

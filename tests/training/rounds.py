@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from hflray.aggregation import Frame
-from hflray.training.algorithm1 import EdgeTask, RoundResult, Share, Version
+from hflray.training.exchange import EdgeTask, Share, Version
 from hflray.training.hierarchy import RayHierarchy, SerialHierarchy
-from hflray.training.local import DeviceData, DeviceHost, LocalJob
+from hflray.training.job import DeviceData, LocalJob
+from hflray.training.local import DeviceHost
+from hflray.training.state import RoundResult
 
 NUM_EDGES = 3
 

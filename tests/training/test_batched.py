@@ -21,7 +21,7 @@ from hflray.errors import HflrayError
 from hflray.models import build_model, init_vector
 from hflray.seeding import stream
 from hflray.training import batched
-from hflray.training.batched import Group, rounded_up
+from hflray.training.group import Group, rounded_up
 from hflray.training.local import DeviceHost
 from tests.training.rounds import exact_sums, serial_rounds, sums, task_of
 from tests.training.test_local import SHAPE, make_data, make_job

@@ -16,7 +16,8 @@ from hflray.models import build, build_model, init_vector, initial_vector, load_
 from hflray.problem import ModelSpec, Problem
 from hflray.registry import register
 from hflray.seeding import stream
-from hflray.training.local import EVALUATION_BATCH, DeviceData, DeviceHost, LocalJob
+from hflray.training.job import EVALUATION_BATCH, DeviceData, LocalJob
+from hflray.training.local import DeviceHost
 from hflray.training.native import compiler
 from hflray.training.steps import batches_of
 from tests.training.rounds import sums

@@ -17,7 +17,7 @@ from hflray import live_metrics, metrics
 from hflray.experiment import Experiment
 from hflray.training import actors
 from hflray.training.actors import DeviceWorker
-from hflray.training.algorithm1 import Version
+from hflray.training.exchange import Version
 from hflray.tune import live
 from tests.conftest import small_config
 from tests.hostile import BREAKING, NAMES

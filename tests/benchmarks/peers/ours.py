@@ -16,7 +16,7 @@ from networks import NETWORKS
 
 from hflray.problem import ModelSpec, Problem
 from hflray.training.hierarchy import RayHierarchy, SerialHierarchy, start_ray
-from hflray.training.local import DeviceData, LocalJob
+from hflray.training.job import DeviceData, LocalJob
 
 NUM_OUTPUTS = {"paper_cnn": 10, "resnet8": 10, "gru": 96}
 Setting = tuple[int, int, int, int]  # L, batch size, Q, M

@@ -9,7 +9,7 @@ import torch
 
 from hflray import registry
 from hflray.problem import ModelSpec, Problem
-from hflray.training.local import DeviceData, LocalJob
+from hflray.training.job import DeviceData, LocalJob
 from hflray.training.method import Method, Spec
 from hflray.training.rules import CloudReport, EdgeReport, LocalRule, Received
 from tests.training.rounds import Rounds, serial_rounds
