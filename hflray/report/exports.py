@@ -141,16 +141,16 @@ def _separate(path: Path) -> dict[str, pd.DataFrame]:
 
 def _shared(trees: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the part of the trees of settings in which all agree."""
-    first, *others = trees
+    first, *rest = trees
     shared: dict[str, Any] = {}
     for key, value in first.items():
-        if not all(key in tree for tree in others):
+        if not all(key in tree for tree in rest):
             continue
-        if isinstance(value, dict) and all(isinstance(tree[key], dict) for tree in others):
+        if isinstance(value, dict) and all(isinstance(tree[key], dict) for tree in rest):
             inner = _shared([tree[key] for tree in trees])
             if inner or not any(tree[key] for tree in trees):
                 shared[key] = inner
-        elif all(type(tree[key]) is type(value) and tree[key] == value for tree in others):
+        elif all(type(tree[key]) is type(value) and tree[key] == value for tree in rest):
             shared[key] = value
     return shared
 

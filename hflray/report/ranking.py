@@ -112,13 +112,13 @@ def compare(own: BySeed, other: BySeed, quantity: str) -> Pairs:
         pairs = [(run, other[seed][assigner]) for assigner, run in runs.items() if assigner in other.get(seed, {})]
         if not pairs:
             continue
-        ours, theirs = zip(*pairs, strict=True)
+        own_runs, other_runs = zip(*pairs, strict=True)
         if quantity == "reached":
             steps = np.array([float(has_reached(a)) - has_reached(b) for a, b in pairs])
             units.append(Pairs(steps, steps))
             continue
-        values = [[spent(run, quantity) for run in runs] for runs in (ours, theirs)]
-        reached = [[has_reached(run) for run in runs] for runs in (ours, theirs)]
+        values = [[spent(run, quantity) for run in runs] for runs in (own_runs, other_runs)]
+        reached = [[has_reached(run) for run in runs] for runs in (own_runs, other_runs)]
         if quantity == "rounds":
             units.append(Pairs.ordered(*values))
         else:

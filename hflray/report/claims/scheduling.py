@@ -90,10 +90,10 @@ def curve_lies_above(sweep: Sweep, needs: Needs) -> Finding:
     for h, comparison in comparisons.items():
         gaps = []
         for other in ("vkc", "fedavg"):
-            own, others = (
+            own_means, other_means = (
                 [100 * values.mean() for values in comparison.each(name, metrics.ACCURACY)] for name in ("ikc", other)
             )
-            gap = Gap.of(own, others, margin=MARGIN)
+            gap = Gap.of(own_means, other_means, margin=MARGIN)
             curves = [comparison.curve(name, metrics.ACCURACY)["mean"] for name in ("ikc", other)]
             both = (curves[0] - curves[1]).dropna()
             higher = int((both > 0).sum())
