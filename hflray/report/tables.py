@@ -168,7 +168,8 @@ def _readings(sweep: Sweep) -> pd.DataFrame:
 
 
 def _learning(sweep: Sweep) -> pd.DataFrame:
-    return _readings(sweep) if any(map(learning.is_ceiling, sweep.runs)) else _rows(sweep, "learning", "steps")
+    ceilings = {learning.is_ceiling(run) for run in sweep.runs}
+    return _readings(sweep) if ceilings == {True, False} else _rows(sweep, "learning", "steps")
 
 
 TABLES: dict[metrics.Table, Callable[[Sweep], pd.DataFrame]] = {

@@ -143,6 +143,8 @@ def test_a_reading_of_algorithm_5_is_shown_with_the_ceiling_of_its_network() -> 
     assert list(table["agreement, %"]) == ["50.0"] * 2
     assert list(table["objective / HFEL-300's"]) == ["1.50"] * 2
     assert list(table["still improves"]) == ["yes", "no"]
+    alone = summary(fabricated("fig5_ceilings", runs[2:], "train_assigner"))
+    assert "greedy return" in alone  # ceilings without a policy have the ordinary table
 
 
 def test_markdown_and_latex_contain_the_summary(sweep, tmp_path) -> None:

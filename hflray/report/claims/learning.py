@@ -56,8 +56,8 @@ class Reading(NamedTuple):
     @classmethod
     def of(cls, run: Run) -> Reading:
         """Return the reading of a run of Algorithm 5."""
-        features, start, buffer = (run.settings.get(key) for key in (FEATURES, START, BUFFER))
-        return cls(str(features), str(start), int(buffer or 0))
+        settings = run.settings
+        return cls(str(settings[FEATURES]), str(settings[START]), int(settings[BUFFER]))
 
     def __str__(self) -> str:
         gains = "gains in dB" if self.features == "paper_db" else "linear gains"
