@@ -98,7 +98,7 @@ class World:
             round_index: i, from 1.
             fleet: the devices, links and edges at the start of the experiment.
         """
-        fleet = self._with_known_links(round_index, fleet, None if self.mobility is None else self.mobility.places())
+        fleet = self._with_links(round_index, fleet, None if self.mobility is None else self.mobility.places())
         answers = np.asarray(self.availability.available(round_index, self.clock_s), dtype=bool)
         return Outlook(
             round=round_index,
@@ -110,7 +110,7 @@ class World:
             battery_j=np.full(fleet.num_devices, np.inf) if self.battery is None else self.battery.charge_j,
         )
 
-    def _with_known_links(self, round_index: int, fleet: Fleet, position_m: FloatArray | Places | None) -> Fleet:
+    def _with_links(self, round_index: int, fleet: Fleet, position_m: FloatArray | Places | None) -> Fleet:
         """Return a fleet with the links that decisions know, for devices that have moved to these places, (N, 2), m."""
         if position_m is not None:
             fleet = fleet.moved(position_m, self._fleet_config, self._shadowing)
@@ -199,7 +199,7 @@ class World:
             moving.advance(outlook.clock_s + moment_s)
             starting = devices[begin_s == moment_s]
             position_m[starting] = moving.at(starting)
-        return self._with_known_links(outlook.round, outlook.fleet, position_m)
+        return self._with_links(outlook.round, outlook.fleet, position_m)
 
     def ends(self, outlook: Outlook, devices: IntArray) -> Ends:
         """Return when the scheduled devices (H,) of a round vanish and the edges fail."""
