@@ -118,7 +118,7 @@ class Hops:
         """Return the hops of equations (11) and (12); none where the work has no cloud hop."""
         if not work.cloud_hop:
             return cls.none(fleet.num_edges)
-        delay_s, energy_j = cloud_hop(fleet, work.model_bits)
+        delay_s, energy_j = cloud_hop(fleet, work.edge_bits)
         return cls(delay_s, energy_j, np.ones(fleet.num_edges, dtype=bool))
 
     @classmethod
@@ -169,7 +169,7 @@ class Timeline:
         delay_s: T, s.
         total_j: E, J.
         message_bits: all bits sent to edges and to the cloud.
-        model_bits: z, bits.
+        model_bits: what a device sends in an edge iteration, bits.
     """
 
     devices: IntArray
@@ -335,7 +335,7 @@ def timeline(
         sending = np.clip((until_s - ready_s) / upload_s, 0.0, 1.0)
         computing, sending = np.where(arrived[q], 1.0, computing), np.where(arrived[q], 1.0, sending)
         energy_j[q] = np.where(lives, computing * compute_j + sending * upload_j, 0.0)
-        bits[q] = np.where(lives, sending * work.model_bits, 0.0)
+        bits[q] = np.where(lives, sending * work.device_bits, 0.0)
         start_s[q] = np.where(lives, begin_s, np.nan)
         computed_s[q] = np.where(lives & (until_s >= ready_s), ready_s, np.nan)
         end_s[q] = np.where(lives, np.minimum(until_s, stop_s[at]), np.nan)
@@ -368,8 +368,8 @@ def timeline(
         vanished=(left_j <= 0) | (ends.vanish_s <= now_s[at]),
         delay_s=float(edge_delay_s.max()),
         total_j=float(edge_energy_j.sum()),
-        message_bits=float(bits.sum() + hop.sum() * work.model_bits),
-        model_bits=work.model_bits,
+        message_bits=float(bits.sum() + hop.sum() * work.edge_bits),
+        model_bits=work.device_bits,
     )
 
 
