@@ -73,19 +73,29 @@ class Workload:
 
     @classmethod
     def of(
-        cls, config: ExperimentConfig, model_bits: float, device_share: float = 1.0, edge_share: float = 1.0
+        cls,
+        config: ExperimentConfig,
+        model_bits: float,
+        device_bits: float | None = None,
+        edge_bits: float | None = None,
     ) -> Workload:
         """Return the workload of a configuration's rounds.
 
         Args:
             config: the experiment's configuration.
-            model_bits: z unless ``cost.model_kb`` is set.
-            device_share, edge_share: what a device, or an edge, sends as a share of z; below 1 with compression.
+            model_bits: the bits of a whole model; z unless ``cost.model_kb`` is set.
+            device_bits, edge_bits: what a device, or an edge, sends in place of a whole model; None: a whole model.
+                Where ``cost.model_kb`` is set, both are scaled with it.
         """
-        z = config.cost.model_bits or model_bits
+        z = config.cost.model_bits
+
+        def sent(bits: float | None) -> float:
+            own = model_bits if bits is None else bits
+            return own if z is None else z * (own / model_bits)
+
         return cls(
-            device_bits=z * device_share,
-            edge_bits=z * edge_share,
+            device_bits=sent(device_bits),
+            edge_bits=sent(edge_bits),
             local_iterations=config.training.local_iterations,
             edge_iterations=config.training.edge_iterations,
             delay_weight=config.cost.delay_weight,

@@ -18,7 +18,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hflray import metrics
+from hflray import metrics, references
 from hflray.aggregation import FloatVector
 from hflray.allocation import allocate_round
 from hflray.assignment import check_any_edges, configured_assigner
@@ -40,6 +40,7 @@ from hflray.timeline import Durations, EdgeRule, Hops, Timeline, timeline
 from hflray.training.backend import Backend
 from hflray.training.hierarchy import Hierarchy
 from hflray.training.job import LocalJob
+from hflray.training.machine import memory_bytes
 from hflray.training.state import Losses, RoundResult, TrainingState
 from hflray.training.tryout import try_network
 from hflray.world import World
@@ -156,8 +157,23 @@ class Experiment:
         whole_bits = float(BITS_PER_PARAMETER * len(self.global_model))
         tensors = [tensor.numel() for tensor in trained_tensors(build(self.problem, self._config.seed))]
         method, statistics = self.backend.method, len(self.global_model) - sum(tensors)
-        shares = (bits(tuple(tensors), statistics) / whole_bits for bits in (method.device_bits, method.edge_bits))
-        return Workload.of(self._config, whole_bits, *shares)
+        sent = (bits(tuple(tensors), statistics) for bits in (method.device_bits, method.edge_bits))
+        self._check_memory(sum(tensors))
+        work, whole = Workload.of(self._config, whole_bits, *sent), Workload.of(self._config, whole_bits)
+        self._sent_bits = None if work == whole else (work.device_bits, work.edge_bits)
+        return work
+
+    def _check_memory(self, size: int) -> None:
+        """Raise ConfigError if this machine cannot hold what devices and edges keep of `size` numbers."""
+        config, method = self._config, self.backend.method
+        needed = method.kept_bytes(size, config.fleet.num_devices, config.fleet.num_edges)
+        if needed and needed > (total := memory_bytes()[0]):
+            raise ConfigError(
+                f"training.rule.name, compression: devices and edges would keep {needed / 2**30:,.1f} GiB beside their "
+                f"models, {size:,} numbers of 4 bytes each a vector, for fleet.num_devices = "
+                f"{config.fleet.num_devices:,}; accepted: what this machine's {total / 2**30:,.1f} GiB hold; lower "
+                "fleet.num_devices, or take a smaller network, another rule or another compressor"
+            )
 
     @property
     def finished(self) -> bool:
@@ -185,6 +201,7 @@ class Experiment:
             plan = self._plan(index, scheduler, self.world, self.history, self.record)
         self._scheduler = plan.scheduler
         devices, assignment = plan.devices, plan.assignment
+        self._check_edges(index, assignment)
         clock = PhaseClock()
         if len(devices):
             participates = plan.timeline.participates
@@ -215,6 +232,18 @@ class Experiment:
         self.record = observed if self.history.remembers else None
         return record
 
+    def _check_edges(self, index: int, edges: NDArray[np.intp]) -> None:
+        """Raise ConfigError if a plan gives an edge fewer devices than its aggregator needs."""
+        least, counts = self.backend.method.parts().edge.least, np.bincount(edges, minlength=1)
+        short = np.flatnonzero((counts > 0) & (counts < least))
+        if len(short):
+            name = references.spoken(self.config.aggregation.edge.name)
+            raise ConfigError(
+                f"aggregation.edge.name: {name} needs {least} devices at each edge that has any, and the plan of round "
+                f"{index} gives edge {short[0]} only {counts[short[0]]}; accepted: {least} or more; raise "
+                "scheduling.num_scheduled, lower fleet.num_edges or f, or take an assigner that spreads devices"
+            )
+
     def _after(self, plan: PlannedRound, losses: Losses, model: FloatVector) -> _TrainedRound:
         """Return what is known after a round's training, before its evaluation."""
         index, devices, cost, happens = plan.round, plan.devices, plan.cost, plan.timeline
@@ -222,6 +251,10 @@ class Experiment:
         history = self.history.after(index, devices[counted], plan.assignment[counted], delay_s[counted], losses)
         deviates = self.world.is_on or not self.edge_rule.waits_for_all
         conditions = {metrics.FAIRNESS: metrics.jain_index(history.participation)} if deviates else {}
+        least = self.backend.method.parts().edge.least
+        if least > 1:
+            arrived = [np.bincount(plan.assignment[row]) for row in happens.participates]
+            conditions[metrics.ROUND_TOO_FEW] = float(sum(((each > 0) & (each < least)).sum() for each in arrived))
         record = RoundRecord(
             round=index,
             score=math.nan,
@@ -242,6 +275,7 @@ class Experiment:
             deviates=deviates,
             conditions=plan.conditions | conditions,
             metric=METRIC_OF[self.problem.kind],
+            sent_bits=self._sent_bits,
             changed=next((c["changed"] for c in self.changes if c["after_round"] == index - 1), {}),
         )
         return _TrainedRound(record, history)

@@ -7,7 +7,7 @@ the logged one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -137,6 +137,9 @@ class Replay:
     def work(self) -> Workload:
         """The workload. Where ``cost.model_kb`` is null, z is recovered from the logged messages, (H·Q + M)·z."""
         config, first = self.run.config, self.run.rounds.iloc[0]
+        if "device_bits" in first:
+            device_bits, edge_bits = float(first["device_bits"]), float(first["edge_bits"])
+            return replace(Workload.of(config, 1.0), device_bits=device_bits, edge_bits=edge_bits)
         if "model_bits" in first:
             return Workload.of(config, model_bits=float(first["model_bits"]))
         models = len(first["devices"]) * config.training.edge_iterations + config.fleet.num_edges

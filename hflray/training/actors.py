@@ -131,7 +131,7 @@ class EdgeWorker:
     """Combines what the devices of an edge send: the paper's edge aggregation (equation 2)."""
 
     def finish(self, aggregator: Spec, frame: Frame, before: Version, *lifted: Lifted) -> Version:
-        """Return the edge's model of the next edge iteration; see `hflray.training.algorithm1.finish`."""
+        """Return the edge's model of the next edge iteration; see `hflray.training.exchange.finish`."""
         return finish(aggregator.build(), lifted, before, frame)
 
     def finish_with_extra(

@@ -19,6 +19,7 @@ from hflray.training.method import Method
 from hflray.training.plan import PoolSize, pool_size
 from hflray.training.pool import processes_per_gpu
 from hflray.training.processes import gpu_load, useful_cpus
+from hflray.training.rules.own import OwnTraining
 from hflray.training.start import start_ray
 
 LEFT_OPEN = {"kernel": "auto", "threads": None, "device": "auto"}  # values that ask for a measurement
@@ -65,7 +66,8 @@ class Backend:
             HflrayError: see `hflray.training.autotune.resolve`.
         """
         gpus = self.available_gpus()
-        self.training = resolve(self.training, self._problem, self._passes_per_round(), gpus=gpus)
+        own = isinstance(self.method.parts().rule, OwnTraining)
+        self.training = resolve(self.training, self._problem, self._passes_per_round(), gpus, own)
         return self.training
 
     def take_over(self, saved: TrainingConfig) -> TrainingConfig:

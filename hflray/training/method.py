@@ -164,6 +164,12 @@ class Method:
         """Return the bits that an edge sends to the cloud; see `device_bits`."""
         return self._bits("edge", sizes, statistics)
 
+    def kept_bytes(self, size: int, num_devices: int, num_edges: int) -> int:
+        """Return the most bytes that devices and edges keep between rounds, for `size` trained numbers."""
+        parts = self.parts()
+        each = (0 if parts.rule.forgets else len(parts.rule.memory)) + parts.device_compressor.remembers
+        return 4 * size * (num_devices * each + num_edges * parts.edge_compressor.remembers)
+
     def _bits(self, place: Literal["device", "edge"], sizes: tuple[int, ...], statistics: int) -> float:
         parts, at_device = self.parts(), place == "device"
         compressor = parts.device_compressor if at_device else parts.edge_compressor
