@@ -132,7 +132,9 @@ class Replay:
 
     @cached_property
     def work(self) -> Workload:
-        """The workload. Where ``cost.model_kb`` is null, z is recovered from the logged messages, (H·Q + M)·z."""
+        """The workload. Sizes that are logged are used; else, where ``cost.model_kb`` is null, z is recovered from the
+        logged messages, (H·Q + M)·z.
+        """
         config, first = self.run.config, self.run.rounds.iloc[0]
         if "device_bits" in first:
             sizes = {name: float(first[name]) for name in ("device_bits", "edge_bits")}
