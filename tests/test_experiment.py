@@ -607,7 +607,7 @@ def test_a_plan_with_too_few_devices_for_krum_is_refused_before_training() -> No
 def test_edge_iterations_with_too_few_models_are_counted() -> None:
     krum = (*CROWDED, "aggregation.edge={name: krum, options: {f: 0}}", "max_rounds=1")
     assert Experiment(small_config(*krum)).run_round().metrics()[metrics.ROUND_TOO_FEW] == 0
-    hurried = Experiment(small_config(*krum, "clock.edge.first=2"))
+    hurried = Experiment(small_config(*krum, "clock.edge.first=2", "world.compute_jitter.sigma=0.5"))
     record = hurried.run_round()
     assert (record.timeline.counts.sum(axis=1) == 4).all()  # two of each edge
     assert record.metrics()[metrics.ROUND_TOO_FEW] == 2 * 2

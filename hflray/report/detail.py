@@ -135,7 +135,9 @@ class Replay:
 
     @cached_property
     def work(self) -> Workload:
-        """The workload. Where ``cost.model_kb`` is null, z is recovered from the logged messages, (H·Q + M)·z."""
+        """The workload. Sizes that are logged are used; else, where ``cost.model_kb`` is null, z is recovered from the
+        logged messages, (H·Q + M)·z.
+        """
         config, first = self.run.config, self.run.rounds.iloc[0]
         if "device_bits" in first:
             device_bits, edge_bits = float(first["device_bits"]), float(first["edge_bits"])
