@@ -73,6 +73,7 @@ OTHER_WORDS = {
     ("results.py", "experiment"): "the experiment in MLflow",
     ("tracking/tracker.py", "experiment"): "the experiment in MLflow",
     ("experiment.py", "clustering"): "a part of an experiment's state",
+    ("record.py", "assignment"): "a field of a record",
     **{("metrics.py", name): "a kind of table" for name in ("assignment", "clustering")},
     **{("report/figures.py", name): "a figure" for name in ("assignment", "clustering")},
     **{("report/tables.py", name): "a kind of table" for name in ("assignment", "clustering")},
