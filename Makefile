@@ -45,10 +45,11 @@ blocks: ## Run each block of the README and the tutorial in a new virtual enviro
 pythons: ## Run a short suite on every promised Python of this machine (the first run downloads their packages)
 	@.ci/pythons
 
-golden: ## Compare hashes and bills of this tree with those of commit 6c93c38, bit for bit
+golden: ## Compare this tree with early commits: hashes to the bit, bills to 1e-12
 	$(PYTHON) -m pytest tests/test_golden.py -m 'slow or not slow'
 
 bench: ## Run all benchmarks, as ratios measured side by side, while the queue is paused (BENCH='--only scale')
+	-@$(PYTHON) -m tests.benchmarks peers
 	@$(PYTHON) -m hflray.tune.queue paused -- $(PYTHON) -m tests.benchmarks $(BENCH)
 
 bench-check: ## List what that run measured as over 10 % slower than tests/benchmarks/results/ has for this type of CPU

@@ -6,6 +6,7 @@ allocation.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -20,39 +21,90 @@ from hflray.fleet import Fleet
 FORWARD_SHARE = 1 / 3  # of a local iteration's cycles
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Workload:
     """The work of a round.
 
+    Args:
+        model_bits: z of both hops, bits, as the paper has it; or give `device_bits` and `edge_bits`.
+        local_iterations, edge_iterations, delay_weight, cloud_hop: see below.
+        device_bits, edge_bits: see below; None: z.
+
     Attributes:
-        model_bits: z, bits.
+        device_bits: what a device sends to its edge in an edge iteration, bits.
         local_iterations: L.
         edge_iterations: Q.
         delay_weight: λ, J/s; above 0.
         cloud_hop: whether the edges upload their models to the cloud; the bill of clustering (Algorithm 2) omits this.
+        edge_bits: what an edge sends to the cloud in a round, bits.
+
+    Raises:
+        ConfigError: a value is not a finite number above 0.
     """
 
-    model_bits: float
-    local_iterations: int = 5
-    edge_iterations: int = 5
-    delay_weight: float = 1.0
-    cloud_hop: bool = True
+    device_bits: float
+    local_iterations: int
+    edge_iterations: int
+    delay_weight: float
+    cloud_hop: bool
+    edge_bits: float
+
+    def __init__(
+        self,
+        model_bits: float = math.nan,
+        local_iterations: int = 5,
+        edge_iterations: int = 5,
+        delay_weight: float = 1.0,
+        cloud_hop: bool = True,
+        *,
+        device_bits: float | None = None,
+        edge_bits: float | None = None,
+    ) -> None:
+        values = {
+            "device_bits": model_bits if device_bits is None else device_bits, "local_iterations": local_iterations,
+            "edge_iterations": edge_iterations, "delay_weight": delay_weight, "cloud_hop": cloud_hop,
+            "edge_bits": model_bits if edge_bits is None else edge_bits,
+        }  # fmt: skip
+        for name, value in values.items():
+            if name != "cloud_hop" and not (np.isfinite(value) and value > 0):
+                setting = "model_bits" if name.endswith("_bits") and device_bits is None else name
+                raise ConfigError(f"{setting}: got {value}; a finite number above 0 is needed")
+            object.__setattr__(self, name, value)
 
     @classmethod
-    def of(cls, config: ExperimentConfig, model_bits: float) -> Workload:
-        """Return the workload of a configuration's rounds; `model_bits` is z unless ``cost.model_kb`` is set."""
+    def of(
+        cls,
+        config: ExperimentConfig,
+        model_bits: float,
+        device_bits: float | None = None,
+        edge_bits: float | None = None,
+    ) -> Workload:
+        """Return the workload of a configuration's rounds.
+
+        Args:
+            config: the experiment's configuration.
+            model_bits: the bits of a whole model; z unless ``cost.model_kb`` is set.
+            device_bits, edge_bits: what a device, or an edge, sends in place of a whole model; None: a whole model.
+                Where ``cost.model_kb`` is set, both are scaled with it.
+        """
+        z = config.cost.model_bits
+
+        def sent(bits: float | None) -> float:
+            own = model_bits if bits is None else bits
+            return own if z is None else z * (own / model_bits)
+
         return cls(
-            model_bits=config.cost.model_bits or model_bits,
+            device_bits=sent(device_bits),
+            edge_bits=sent(edge_bits),
             local_iterations=config.training.local_iterations,
             edge_iterations=config.training.edge_iterations,
             delay_weight=config.cost.delay_weight,
         )
 
-    def __post_init__(self) -> None:
-        for name in ("model_bits", "local_iterations", "edge_iterations", "delay_weight"):
-            value = getattr(self, name)
-            if not (np.isfinite(value) and value > 0):
-                raise ConfigError(f"{name}: got {value}; a finite number above 0 is needed")
+    @property
+    def model_bits(self) -> float:
+        """The former name of `device_bits`."""
+        return self.device_bits
 
 
 class AllocationLike(Protocol):
@@ -75,7 +127,7 @@ class RoundCost:
         energy_j: E_i, J, equation (14).
         delay_s: T_i, s, equation (13).
         objective: E_i + λ T_i, J.
-        message_bits: uplink bits, (H·Q + M)·z, or H·Q·z without a cloud hop.
+        message_bits: uplink bits, (H·Q + M)·z, or H·Q·z without a cloud hop; with two sizes each hop has its own.
         edge_energy_j: E_{m,i} with the cloud hop, (M,), J.
         edge_delay_s: T_{m,i} with the cloud hop, (M,), s.
         edge_devices: number of devices at each edge, (M,).
@@ -191,7 +243,18 @@ def upload_energy_j(power_w: FloatArray, delay_s: FloatArray) -> FloatArray:
     return power_w * delay_s
 
 
-def cloud_hop(fleet: Fleet, model_bits: float) -> tuple[FloatArray, FloatArray]:
+def hops(fleet: Fleet, work: Workload) -> tuple[FloatArray, FloatArray]:
+    """Return the delay (M,), s, and energy (M,), J, of each edge's upload; zeros where the work has no cloud hop.
+
+    Raises:
+        ConfigError: see `cloud_hop`.
+    """
+    if not work.cloud_hop:
+        return np.zeros(fleet.num_edges), np.zeros(fleet.num_edges)
+    return cloud_hop(fleet, work.edge_bits)
+
+
+def cloud_hop(fleet: Fleet, edge_bits: float) -> tuple[FloatArray, FloatArray]:
     """Return the delay (M,), s, and energy (M,), J, of each edge's upload to the cloud (equations 11 and 12).
 
     Raises:
@@ -204,13 +267,16 @@ def cloud_hop(fleet: Fleet, model_bits: float) -> tuple[FloatArray, FloatArray]:
             element = f"{name}[{bad[0]}]" if values.ndim else name
             raise ConfigError(f"{element}: got {values.flat[bad[0]]}; a finite number above 0 is needed")
     rate = rate_bps(np.asarray(fleet.cloud_bandwidth_hz), fleet.cloud_gain, fleet.edge_power_w, fleet.noise_w_per_hz)
-    delay_s = model_bits / rate
+    delay_s = edge_bits / rate
     return delay_s, fleet.edge_power_w * delay_s
 
 
 def message_bits(num_scheduled: int, num_edges: int, work: Workload) -> float:
     """Return a round's uplink bits: Q models per device, and one per edge with a cloud hop (docs/design.md, D10)."""
-    return (num_scheduled * work.edge_iterations + (num_edges if work.cloud_hop else 0)) * work.model_bits
+    if work.device_bits == work.edge_bits:  # one product, whose last bit is that of the paper's (H·Q + M)·z
+        return (num_scheduled * work.edge_iterations + (num_edges if work.cloud_hop else 0)) * work.device_bits
+    to_cloud = num_edges * work.edge_bits if work.cloud_hop else 0.0
+    return num_scheduled * work.edge_iterations * work.device_bits + to_cloud
 
 
 def check_assignment(fleet: Fleet, devices: ArrayLike, assignment: ArrayLike) -> tuple[IntArray, IntArray]:
@@ -273,7 +339,7 @@ def round_cost(
     if bad.size:
         link = f"{chosen[bad[0]]}, {edges[bad[0]]}"
         raise ConfigError(f"gain[{link}]: got {gain[bad[0]]}; a finite linear power gain above 0 is needed")
-    t_com = upload_delay_s(work.model_bits, rate_bps(bandwidth, gain, power, fleet.noise_w_per_hz))
+    t_com = upload_delay_s(work.device_bits, rate_bps(bandwidth, gain, power, fleet.noise_w_per_hz))
     e_com = upload_energy_j(power, t_com)
 
     slowest = np.zeros(fleet.num_edges)
@@ -281,9 +347,8 @@ def round_cost(
     delay_s = work.edge_iterations * slowest  # (9)
     spent: FloatArray = np.bincount(edges, e_cmp + e_com, minlength=fleet.num_edges).astype(np.float64)
     energy_j = work.edge_iterations * spent  # (10)
-    if work.cloud_hop:
-        hop_delay_s, hop_energy_j = cloud_hop(fleet, work.model_bits)
-        delay_s, energy_j = delay_s + hop_delay_s, energy_j + hop_energy_j
+    hop_delay_s, hop_energy_j = hops(fleet, work)
+    delay_s, energy_j = delay_s + hop_delay_s, energy_j + hop_energy_j
     total_delay_s, total_energy_j = float(delay_s.max()), float(energy_j.sum())
     return RoundCost(
         energy_j=total_energy_j,

@@ -18,28 +18,30 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hflray import metrics
+from hflray import metrics, references
+from hflray.aggregation import FloatVector
 from hflray.allocation import allocate_round
 from hflray.assignment import check_any_edges, configured_assigner
 from hflray.assignment.once import check_once
 from hflray.config import MUTABLE, ExperimentConfig, changed_settings
-from hflray.cost import Workload
+from hflray.cost import RoundCost, Workload
 from hflray.errors import ConfigError, DivergedError
 from hflray.grouping import group_devices
 from hflray.losses import METRIC_OF, check_loss
-from hflray.models import BITS_PER_PARAMETER, initial_vector, is_papers
+from hflray.models import BITS_PER_PARAMETER, build, initial_vector, is_papers
+from hflray.models import trained as trained_tensors
 from hflray.planning import PlannedRound, Planner
 from hflray.problem import Problem
 from hflray.record import PhaseClock, RoundRecord
 from hflray.scenario import Scenario
 from hflray.scheduling import DeviceHistory, Scheduler, configured_scheduler, keeps_past, scheduler_class
 from hflray.target import Target
-from hflray.timeline import EdgeRule
-from hflray.training.aggregate import FloatVector
+from hflray.timeline import Durations, EdgeRule, Hops, Timeline, timeline
 from hflray.training.backend import Backend
 from hflray.training.hierarchy import Hierarchy
-from hflray.training.local import LocalJob
-from hflray.training.serial import Losses
+from hflray.training.job import LocalJob
+from hflray.training.machine import memory_bytes
+from hflray.training.state import Losses, RoundResult, TrainingState
 from hflray.training.tryout import try_network
 from hflray.world import World
 
@@ -93,8 +95,8 @@ class Experiment:
         self._config = config.model_copy(update={"training": self.backend.training})
         if not is_papers(self.problem):
             try_network(self.problem, config.training, config.seed, self.scenario.device_data())
-        self.global_model = initial_vector(self.problem, config.seed)
-        self.work = Workload.of(config, BITS_PER_PARAMETER * len(self.global_model))
+        self.training = self._untrained()
+        self.work = self._workload()
         self.allocate = partial(allocate_round, method=config.allocation.method, coupling=config.allocation.coupling)
         self.assigner = configured_assigner(config)
         self.edge_rule = EdgeRule(**config.clock.edge.model_dump())
@@ -134,6 +136,46 @@ class Experiment:
         return self._config
 
     @property
+    def global_model(self) -> FloatVector:
+        """The global model after the last round, (P,) float32."""
+        return self.training.model
+
+    @global_model.setter
+    def global_model(self, model: FloatVector) -> None:
+        self.training = replace(self.training, model=model)
+
+    def _untrained(self) -> TrainingState:
+        """Return the state of the training before round 1."""
+        module, parts = build(self.problem, self._config.seed), self.backend.method.parts()
+        size = sum(tensor.numel() for tensor in trained_tensors(module))
+        model = initial_vector(self.problem, self._config.seed)
+        rule = parts.rule.start(size, self._config.fleet.num_edges)
+        return TrainingState(model, rule=rule, cloud=parts.cloud.start(size))
+
+    def _workload(self) -> Workload:
+        """Return the work of a round; what is sent follows from the network and from what happens inside a round."""
+        whole_bits = float(BITS_PER_PARAMETER * len(self.global_model))
+        tensors = [tensor.numel() for tensor in trained_tensors(build(self.problem, self._config.seed))]
+        method, statistics = self.backend.method, len(self.global_model) - sum(tensors)
+        sent = (bits(tuple(tensors), statistics) for bits in (method.device_bits, method.edge_bits))
+        self._check_memory(sum(tensors))
+        work, whole = Workload.of(self._config, whole_bits, *sent), Workload.of(self._config, whole_bits)
+        self._sent_bits = None if work == whole else (work.device_bits, work.edge_bits)
+        return work
+
+    def _check_memory(self, size: int) -> None:
+        """Raise ConfigError if this machine cannot hold what devices and edges keep of `size` numbers."""
+        config, method = self._config, self.backend.method
+        needed = method.kept_bytes(size, config.fleet.num_devices, config.fleet.num_edges)
+        if needed and needed > (total := memory_bytes()[0]):
+            raise ConfigError(
+                f"training.rule.name, compression: devices and edges would keep {needed / 2**30:,.1f} GiB beside their "
+                f"models, {size:,} numbers of 4 bytes each a vector, for fleet.num_devices = "
+                f"{config.fleet.num_devices:,}; accepted: what this machine's {total / 2**30:,.1f} GiB hold; lower "
+                "fleet.num_devices, or take a smaller network, another rule or another compressor"
+            )
+
+    @property
     def finished(self) -> bool:
         """True once the target or `max_rounds` is reached."""
         return bool(self.reached) or self.round >= self.config.max_rounds
@@ -159,15 +201,17 @@ class Experiment:
             plan = self._plan(index, scheduler, self.world, self.history, self.record)
         self._scheduler = plan.scheduler
         devices, assignment = plan.devices, plan.assignment
+        self._check_edges(index, assignment)
         clock = PhaseClock()
-        counts = None if plan.timeline is None else plan.timeline.counts
-        losses: Losses | None = {} if "loss" in scheduler.needs else None
         if len(devices):
-            model = hierarchy.train_round(index, self.global_model, devices, assignment, counts, losses)
+            participates = plan.timeline.participates
+            wants_losses = "loss" in scheduler.needs
+            trained = hierarchy.train_round(index, self.training, devices, assignment, participates, wants_losses)
         else:  # nobody is available
-            model = self.global_model.copy()
+            trained = RoundResult(self.training, {})
+        model = trained.state.model
         clock.lap("train_s")
-        after = self._after(plan, losses or {}, model)
+        after = self._after(plan, trained.losses, model)
         meanwhile = partial(self._look_ahead, after, plan.world) if self._may_look_ahead(index) else None
         score, loss, own = self._target.evaluate(hierarchy, index, model, meanwhile)
         clock.lap("evaluate_s")
@@ -176,7 +220,7 @@ class Experiment:
         if not math.isfinite(loss):
             raise DivergedError(f"round {index}: the test loss is {loss}; lower training.learning_rate")
 
-        self.round, self.global_model, self.totals, self.history = index, model, after.record.totals, after.history
+        self.round, self.training, self.totals, self.history = index, trained.state, after.record.totals, after.history
         self.world = plan.world
         if self._target.reached(score, loss, own) and not self.reached:
             self.reached = {name: self.totals[name] for name in ("objective", "delay_s", "energy_j")}
@@ -188,13 +232,29 @@ class Experiment:
         self.record = observed if self.history.remembers else None
         return record
 
+    def _check_edges(self, index: int, edges: NDArray[np.intp]) -> None:
+        """Raise ConfigError if a plan gives an edge fewer devices than its aggregator needs."""
+        least, counts = self.backend.method.parts().edge.least, np.bincount(edges, minlength=1)
+        short = np.flatnonzero((counts > 0) & (counts < least))
+        if len(short):
+            name = references.spoken(self.config.aggregation.edge.name)
+            raise ConfigError(
+                f"aggregation.edge.name: {name} needs {least} devices at each edge that has any, and the plan of round "
+                f"{index} gives edge {short[0]} only {counts[short[0]]}; accepted: {least} or more; raise "
+                "scheduling.num_scheduled, lower fleet.num_edges or f, or take an assigner that spreads devices"
+            )
+
     def _after(self, plan: PlannedRound, losses: Losses, model: FloatVector) -> _TrainedRound:
         """Return what is known after a round's training, before its evaluation."""
         index, devices, cost, happens = plan.round, plan.devices, plan.cost, plan.timeline
-        counted = np.ones(len(devices), dtype=bool) if happens is None else happens.counts.any(axis=0)
-        delay_s = cost.iteration_delay_s
+        counted, delay_s = happens.participates.any(axis=0), happens.device_delay_s
         history = self.history.after(index, devices[counted], plan.assignment[counted], delay_s[counted], losses)
-        conditions = {} if happens is None else {metrics.FAIRNESS: metrics.jain_index(history.participation)}
+        deviates = self.world.is_on or not self.edge_rule.waits_for_all
+        conditions = {metrics.FAIRNESS: metrics.jain_index(history.participation)} if deviates else {}
+        least = self.backend.method.parts().edge.least
+        if least > 1:
+            arrived = [np.bincount(plan.assignment[row]) for row in happens.participates]
+            conditions[metrics.ROUND_TOO_FEW] = float(sum(((each > 0) & (each < least)).sum() for each in arrived))
         record = RoundRecord(
             round=index,
             score=math.nan,
@@ -205,17 +265,17 @@ class Experiment:
             cost=cost,
             totals={name: total + float(getattr(cost, name)) for name, total in self.totals.items()},
             class_balance=metrics.class_balance(self.scenario.class_counts[devices].sum(axis=0)),
-            samples_trained=self.backend.passes(
-                self.scenario.fleet.samples[devices], None if happens is None else happens.counts
-            ),
+            samples_trained=self.backend.passes(self.scenario.fleet.samples[devices], happens.participates),
             model_hash=hashlib.sha256(model.tobytes()).hexdigest(),
             wall={},
             edge_iterations=self.work.edge_iterations,
             poll=plan.poll,
             polled=plan.polled,
             timeline=happens,
+            deviates=deviates,
             conditions=plan.conditions | conditions,
             metric=METRIC_OF[self.problem.kind],
+            sent_bits=self._sent_bits,
             changed=next((c["changed"] for c in self.changes if c["after_round"] == index - 1), {}),
         )
         return _TrainedRound(record, history)
@@ -340,6 +400,7 @@ class Experiment:
             "config": self.resolve().model_dump(mode="json"),
             "round": self.round,
             "global_model": self.global_model.copy(),
+            **self.training.arrays(),
             "totals": dict(self.totals),
             "clusters": None if self.clusters is None else self.clusters.tolist(),
             "clustering": dict(self.clustering),
@@ -370,7 +431,7 @@ class Experiment:
         model = np.array(state["global_model"], dtype=np.float32)
         if model.shape != self.global_model.shape:
             raise ConfigError(f"state: a model of {model.size} weights; this one has {self.global_model.size}")
-        self.round, self.global_model = int(state["round"]), model
+        self.round, self.training = int(state["round"]), TrainingState.of_arrays(model, state)
         self.totals, self.reached = dict(state["totals"]), dict(state["reached"])
         self.clustering = dict(state["clustering"])
         self.changes = [dict(change) for change in state.get("changes", ())]
@@ -382,10 +443,15 @@ class Experiment:
         self.history, self.record = DeviceHistory(self.config.fleet.num_devices, self.history.remembers), None
         if self.history.remembers and state.get("record") is not None:
             self.history.load_state_dict(state["history"])
-            self.record = RoundRecord.of_state(state["record"])
+            self.record = RoundRecord.of_state(state["record"], self._as_planned)
         self._scheduler = self._next = None
         if state["scheduler"] is not None:
             self.scheduler.load_state_dict(state["scheduler"])
+
+    def _as_planned(self, devices: NDArray[np.intp], edges: NDArray[np.intp], cost: RoundCost) -> Timeline:
+        """Return the timeline of a round that went as planned."""
+        fleet, work = self.scenario.fleet, self.work
+        return timeline(devices, edges, fleet.samples[devices], work, Durations.of(cost), Hops.of(fleet, work))
 
     def job(self, problem: Problem | None = None, stream_name: str = "batches") -> LocalJob:
         """Return the job that trains for `problem`, by default the experiment's; see `resolve`."""

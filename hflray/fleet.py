@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -40,7 +40,7 @@ class Links:
             links.
         edge_number: each edge's index when the fleet was drawn, (M,), so that fleets made by `Fleet.take_edges` keep
             their links.
-        position_m, edge_position_m: positions of devices (N, 2) and edges (M, 2), m.
+        position_m, edge_position_m: positions of devices (N, 2) and edges (M, 2), m; see `Fleet`.
         factor: returns a factor on the gain of links, for the numbers of devices and edges; None: 1.
         shadowing: returns the shadowing of links in units of its standard deviation, for the numbers of devices and
             edges and the devices' positions; None: that of `standard_normal`.
@@ -50,7 +50,7 @@ class Links:
     key: int
     number: IntArray
     edge_number: IntArray
-    position_m: FloatArray
+    position_m: FloatArray | Indexed
     edge_position_m: FloatArray
     factor: Callable[[IntArray, IntArray], FloatArray] | None = None
     shadowing: Callable[[IntArray, IntArray, FloatArray], FloatArray] | None = None
@@ -70,6 +70,20 @@ class Links:
             normal = self.shadowing(*numbers, self.position_m[np.asarray(devices)])
         gain = path_gain(self.distance_m(devices, edges), self.config, self.config.shadowing_db * normal)
         return gain if self.factor is None else gain * self.factor(*numbers)
+
+
+class Indexed(Protocol):
+    """Positions of devices, (N, 2), m, that are computed when they are indexed."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(N, 2)."""
+
+    def __getitem__(self, index: Any) -> FloatArray:
+        """Return the positions of some devices."""
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> FloatArray:
+        """Return the positions of all devices."""
 
 
 class LinkArray:
@@ -133,7 +147,7 @@ class Fleet:
     """N devices, M edges and one cloud. All arrays are float64 and read-only.
 
     Attributes:
-        position_m: device positions in the square, (N, 2), m.
+        position_m: device positions in the square, (N, 2), m; in a large fleet that moves, what looks them up.
         edge_position_m: edge positions, (M, 2), m; the cloud is in the middle of the square.
         distance_m: distance from device to edge, clamped from below, (N, M), m; a `LinkArray` in a large fleet.
         gain: linear power gain ḡ_n^m of each link, (N, M); a `LinkArray` in a large fleet.
@@ -150,7 +164,7 @@ class Fleet:
         links: data from which a large fleet computes its links; None if the fleet holds the matrices.
     """
 
-    position_m: FloatArray
+    position_m: FloatArray | Indexed
     edge_position_m: FloatArray
     distance_m: FloatArray | LinkArray
     gain: FloatArray | LinkArray
@@ -235,7 +249,7 @@ class Fleet:
 
     def moved(
         self,
-        position_m: FloatArray,
+        position_m: FloatArray | Indexed,
         config: FleetConfig,
         shadowing: Callable[[IntArray, IntArray, FloatArray], FloatArray],
     ) -> Fleet:

@@ -22,7 +22,7 @@ from hflray.problem import Problem
 from hflray.scenario import Scenario
 from hflray.scheduling import cluster_devices, clustering_cost
 from hflray.seeding import stream
-from hflray.training.local import DeviceData
+from hflray.training.job import DeviceData
 
 # A function that trains a model on every device from one vector of weights, (P,), and returns all weights, (N, P).
 TrainEach = Callable[[Problem, DeviceData, NDArray[np.float32]], NDArray[np.float32]]
@@ -58,7 +58,8 @@ def group_devices(
     learned = Problem.of(dataset, config)
     problem = auxiliary_problem(learned, auxiliary)
     if problem == learned:
-        vector, bits = initial_vector(problem, config.seed), work.model_bits
+        vector = initial_vector(problem, config.seed)
+        bits = config.cost.model_bits or float(BITS_PER_PARAMETER * len(vector))  # models are sent whole
     else:
         vector = initial_vector(problem, config.seed, "mini-model")
         bits = float(BITS_PER_PARAMETER * len(vector))

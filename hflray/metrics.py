@@ -19,7 +19,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-Logged = Literal["round", "clock", "world", "battery", "poll", "kind", "end", "fleet", "learning", "reference", "agent"]
+Logged = Literal[
+    "round", "clock", "world", "battery", "poll", "few", "kind", "end", "fleet", "learning", "reference", "agent"
+]
 Table = Literal["training", "clustering", "assignment", "learning"]
 
 
@@ -34,9 +36,10 @@ class Metric:
         meaning: what the number is and how it is computed, with the paper's symbols, as the glossary prints it.
         logged: when the number is logged: with each ``round``; with each round if a setting of ``clock`` or ``world``
             is on (``clock``) or one of ``world`` (``world``), if devices have batteries (``battery``), of a scheduler
-            that polls (``poll``), or of other data than classes (``kind``); at the ``end`` of a run; with each
-            ``fleet`` of an assignment study; with each point of an assigner's ``learning``, once or for each
-            ``reference`` (`assigner_ratio`); with each point of an ``agent`` that learns to schedule (`agent_metric`).
+            that polls (``poll``), if the edges' aggregator needs several models (``few``), or of other data than
+            classes (``kind``); at the ``end`` of a run; with each ``fleet`` of an assignment study; with each point of
+            an assigner's ``learning``, once or for each ``reference`` (`assigner_ratio`); with each point of an
+            ``agent`` that learns to schedule (`agent_metric`).
         shown: unit in which the number is shown; empty if no unit is written.
         scale: factor from the logged number to the shown number.
         format: format of the shown number.
@@ -223,6 +226,12 @@ ROUND_EDGE_IDLE_S = _metric(
     meaning="T_i − T_m, summed over the edges whose model reached the cloud",
     shown="s",
 )  # fmt: skip
+ROUND_TOO_FEW = _metric(
+    "round/too_few", "Edge iterations with too few models", "1", "few",
+    meaning="number of edge iterations, over all edges, in which an edge kept its model because fewer models arrived "
+    "than its aggregator needs",
+    format="{:,.0f}", mean="{:,.1f}",
+)  # fmt: skip
 FAIRNESS = _metric(
     "total/fairness", "Fairness of participation", "1", "clock",
     meaning="Jain's index (Σ x)² / (N Σ x²) of the numbers x of rounds in which each device has counted so far: 1 if "
@@ -401,9 +410,9 @@ PER_EDGE = (
     Metric("edge/<m>/devices", "Devices of edge m", "1", "round", "number of scheduled devices at edge m"),
 )
 
-
 # The other columns of a run's table of rounds (`hflray.tracking.Tables`).
-COLUMNS = frozenset({"round", "devices", "edges", "bandwidth_hz", "cpu_hz", "model_bits", "polled"})
+_SIZES = {"model_bits", "device_bits", "edge_bits"}
+COLUMNS = frozenset({"round", "devices", "edges", "bandwidth_hz", "cpu_hz", "polled", *_SIZES})
 
 
 def may_be_own(name: str) -> bool:
@@ -453,6 +462,7 @@ PER_ROUND = _names("round")
 WITH_A_CLOCK = _names("clock")
 WITH_A_WORLD = _names("world")
 WITH_A_POLL = _names("poll")
+WITH_A_LEAST = _names("few")
 WITH_BATTERIES = _names("battery")
 MAIN = (ACCURACY, *_names("kind"))  # a run logs one of these
 LEARNING = _names("learning")
@@ -476,10 +486,9 @@ def class_balance(class_counts: NDArray[np.integer]) -> float:
         The entropy of the classes' shares over its maximum: 1 if every class has the same number of samples, and 0 if
         one class has them all or there is only one class.
     """
-    total = class_counts.sum()
-    if total == 0 or len(class_counts) < 2:
+    if class_counts.sum() == 0 or len(class_counts) < 2:
         return 0.0
-    share = class_counts[class_counts > 0] / total
+    share = class_counts[class_counts > 0] / class_counts.sum()
     entropy = float(-(share * np.log(share)).sum() / np.log(len(class_counts)))
     return min(1.0, entropy) + 0.0  # rounding may exceed 1; + 0.0 turns -0.0 into 0.0
 

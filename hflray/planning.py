@@ -40,7 +40,7 @@ class PlannedRound:
     cost: RoundCost
     poll: PollCost | None
     polled: NDArray[np.intp] | None
-    timeline: Timeline | None
+    timeline: Timeline
     wall: dict[str, float]
     scheduler: Scheduler
     world: World
@@ -110,8 +110,7 @@ class Planner:
             allocation = self.allocate(fleet, self.work, devices, assignment)
             cost = round_cost(fleet, self.work, devices, assignment, allocation)
         happens = world.happens(outlook, self.work, devices, assignment, allocation, cost, self.edge_rule)
-        if happens is not None:
-            cost = happens.bill(cost, self.work.delay_weight)
+        cost = happens.bill(cost, self.work.delay_weight)
         poll = None if context.poll is None else context.poll.cost
         if poll is not None:
             cost = cost.with_poll(poll, self.work.delay_weight)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hflray import metrics
 from hflray.allocation import Allocation
-from hflray.arrays import FloatArray, packed, unpacked
+from hflray.arrays import FloatArray, IntArray, packed, unpacked
 from hflray.cost import PollCost, RoundCost
 from hflray.errors import ConfigError
 from hflray.timeline import Timeline
@@ -43,8 +43,11 @@ class RoundRecord:
         poll: the part of `cost` that polling the devices took, for a scheduler that polls.
         polled: the devices that were polled, if they have batteries, which a poll drains; see `hflray.scheduling.Poll`.
         metric: the name of the main metric: accuracy, R² or the share of predicted tokens.
-        timeline: what happened to each device, if a setting of ``clock`` or ``world`` is on; None: all went as planned.
+        timeline: what happened to each device.
+        deviates: whether a setting of ``clock`` or ``world`` is on, so that a round may go otherwise than planned; only
+            then the timeline and its metrics are logged.
         conditions: further metrics: of such a round, by their names in the glossary, and the user's own.
+        sent_bits: what a device and an edge send, bits, if one of them does not send a whole model.
         changed: settings that differ from the previous round, ``{dotted key: [before, now]}``; see
             `hflray.experiment.Experiment.load_state_dict`.
     """
@@ -61,12 +64,14 @@ class RoundRecord:
     samples_trained: int
     model_hash: str
     wall: dict[str, float]
+    timeline: Timeline
+    deviates: bool = False
     edge_iterations: int = 1
     poll: PollCost | None = None
     polled: NDArray[np.intp] | None = None
-    timeline: Timeline | None = None
     metric: str = metrics.ACCURACY
     conditions: dict[str, float] = field(default_factory=dict)
+    sent_bits: tuple[float, float] | None = None
     changed: dict[str, list[Any]] = field(default_factory=dict)
 
     @property
@@ -95,7 +100,7 @@ class RoundRecord:
             metrics.WALL_TRAIN_S: self.wall["train_s"],
             metrics.WALL_EVALUATE_S: self.wall["evaluate_s"],
         }
-        if self.timeline is not None:
+        if self.deviates:
             values[metrics.ROUND_DISCARDED] = self.timeline.discarded
             values[metrics.ROUND_WASTED_J] = self.timeline.wasted_j
             values[metrics.ROUND_EDGE_IDLE_S] = self.timeline.edge_idle_s
@@ -111,17 +116,25 @@ class RoundRecord:
 
     def spent_j(self) -> FloatArray:
         """Return what each scheduled device has spent on computing and sending in the round, (H,), J."""
-        if self.timeline is not None:
-            return self.timeline.spent_j
-        return self.edge_iterations * (self.cost.compute_energy_j + self.cost.upload_energy_j)
+        return self.timeline.spent_j
+
+    def device_delay_s(self) -> FloatArray:
+        """Return computing plus upload of each scheduled device in an edge iteration as it happened, (H,), s.
+
+        See `Timeline.device_delay_s`; it is NaN for a device of which nothing is known.
+        """
+        return self.timeline.device_delay_s
 
     def schedule(self) -> dict[str, Any]:
         """Return the scheduled devices, their edges and their allocation, as (H,) lists ready for JSON.
 
         The round's bill follows from these values. Where devices were discarded, z does not follow from the bits sent,
-        so it is one of them. Where polls drain batteries, the polled devices are another.
+        so it is one of them. Where devices or edges do not send whole models, both of their sizes are. Where polls
+        drain batteries, the polled devices are another.
         """
-        more: dict[str, Any] = {} if self.timeline is None else {"model_bits": self.timeline.model_bits}
+        more: dict[str, Any] = {"model_bits": self.timeline.device_bits} if self.deviates else {}
+        if self.sent_bits is not None:
+            more["device_bits"], more["edge_bits"] = self.sent_bits
         if self.polled is not None:
             more["polled"] = self.polled.tolist()
         return {
@@ -137,14 +150,34 @@ class RoundRecord:
         return {part.name: _saved(getattr(self, part.name)) for part in fields(self)}
 
     @classmethod
-    def of_state(cls, state: Mapping[str, Any]) -> RoundRecord:
-        """Return the record of `state_dict`. Raises ConfigError if another hflray has written it."""
+    def of_state(
+        cls, state: Mapping[str, Any], as_planned: Callable[[IntArray, IntArray, RoundCost], Timeline]
+    ) -> RoundRecord:
+        """Return the record of `state_dict`.
+
+        Args:
+            state: the state.
+            as_planned: returns the timeline of a round that went as planned, of its devices, their edges and its cost;
+                hflray 0.1 saved none.
+
+        Raises:
+            ConfigError: another hflray has written it.
+        """
         values = {name: _restored(value) for name, value in state.items()}
+        saved = values.get("timeline")
+        if saved is not None:  # hflray 0.1 had other names, and at first no delays
+            saved.setdefault("device_delay_s", np.full(len(saved["devices"]), np.nan))
+            for name, before in (("participates", "counts"), ("device_bits", "model_bits")):
+                if before in saved:
+                    saved[name] = saved.pop(before)
+        values.setdefault("deviates", saved is not None)
         try:
             parts = {name: kind(**values[name]) for name, kind in PARTS.items() if values.get(name) is not None}
+            if saved is None:
+                parts["timeline"] = as_planned(values["devices"], values["assignment"], parts["cost"])
             values |= {name: math.nan for name in ("score", metrics.TEST_LOSS) if values.get(name) is None}
             return cls(**(values | parts))
-        except TypeError as error:
+        except (TypeError, KeyError) as error:
             raise ConfigError(
                 f"state: the record of its last round is of another hflray ({error}); resume with that version"
             ) from error

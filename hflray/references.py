@@ -31,6 +31,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
+from hflray import policies
 from hflray.checksum import digest
 from hflray.errors import ConfigError, HflrayError, nearest
 from hflray.text import one_line
@@ -114,9 +115,9 @@ def parse(name: str) -> Reference | None:
 
 
 def short(value: object) -> str:
-    """Return a value as text in which a reference is the name of its class or function, such as ``Thing``."""
+    """Return a value as text in which a reference is its class or function, and a policy its path without hash."""
     reference = parse(value) if isinstance(value, str) else None
-    return _PINNED.sub(r"\1", str(value)) if reference is None else reference.thing
+    return policies.plain(_PINNED.sub(r"\1", str(value))) if reference is None else reference.thing
 
 
 def spoken(name: str) -> str:

@@ -1,5 +1,5 @@
-"""The names of schedulers, assigners, data sets, partitions, networks, losses, metrics, parts of the world and trackers
-(sinks), and their implementations.
+"""The names of schedulers, assigners, data sets, partitions, networks, losses, metrics, local rules, aggregators,
+compressors, parts of the world and trackers (sinks), and their implementations.
 
 The built-in table holds strings, so that resolving a name imports only its own module. Other packages add names through
 entry points of the groups in `GROUPS`. Built-in names cannot be replaced. Wherever a name is accepted, a reference to a
@@ -22,8 +22,8 @@ from hflray.errors import ConfigError, nearest
 from hflray.text import shorten
 
 Kind = Literal[
-    "scheduler", "assigner", "dataset", "partition", "model", "loss", "metric", "availability", "fading", "mobility",
-    "sink",
+    "scheduler", "assigner", "dataset", "partition", "model", "loss", "metric", "local_rule", "aggregator",
+    "compressor", "availability", "fading", "mobility", "sink",
 ]  # fmt: skip
 
 GROUPS: dict[Kind, str] = {
@@ -34,6 +34,9 @@ GROUPS: dict[Kind, str] = {
     "model": "hflray.models",
     "loss": "hflray.losses",
     "metric": "hflray.metrics",
+    "local_rule": "hflray.local_rules",
+    "aggregator": "hflray.aggregators",
+    "compressor": "hflray.compressors",
     "availability": "hflray.availabilities",
     "fading": "hflray.fadings",
     "mobility": "hflray.mobilities",
@@ -114,6 +117,32 @@ BUILTIN: dict[Kind, dict[str, str]] = {
         "mse": "hflray.losses:mse",
     },
     "metric": {},  # the metrics of the kinds of data are computed from sums (`hflray.losses`)
+    "local_rule": {
+        "sgd": "hflray.training.rules.sgd:SGD",
+        "fedprox": "hflray.training.rules.fedprox:FedProx",
+        "scaffold": "hflray.training.rules.scaffold:Scaffold",
+        "feddyn": "hflray.training.rules.feddyn:FedDyn",
+        "fednova": "hflray.training.rules.fednova:FedNova",
+        "mtgc": "hflray.training.rules.mtgc:MTGC",
+    },
+    "aggregator": {
+        "mean": "hflray.aggregation.mean:Mean",
+        "median": "hflray.aggregation.median:Median",
+        "trimmed_mean": "hflray.aggregation.trimmed_mean:TrimmedMean",
+        "krum": "hflray.aggregation.krum:Krum",
+        "multi_krum": "hflray.aggregation.multi_krum:MultiKrum",
+        "geometric_median": "hflray.aggregation.geometric_median:GeometricMedian",
+        "fedavgm": "hflray.aggregation.fedavgm:FedAvgM",
+        "fedadagrad": "hflray.aggregation.fedadagrad:FedAdagrad",
+        "fedadam": "hflray.aggregation.fedadam:FedAdam",
+        "fedyogi": "hflray.aggregation.fedyogi:FedYogi",
+    },
+    "compressor": {
+        "none": "hflray.compression.none:Whole",
+        "qsgd": "hflray.compression.qsgd:QSGD",
+        "top_k": "hflray.compression.top_k:TopK",
+        "sign": "hflray.compression.sign:Sign",
+    },
     "sink": {
         "mlflow": "hflray.tracking.mlflow:MLflowSink",
         "csv": "hflray.tracking.csv:CSVSink",

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from hflray import references
+from hflray import policies, references
 from hflray.checksum import stamped
-from hflray.config import TrackingConfig, references_in, refuse_unpinned, validate
+from hflray.config import TrackingConfig, policies_in, references_in, refuse_unpinned, validate
 from hflray.errors import ConfigError, nearest
 from hflray.files import write
 from hflray.references import SHOWN, Source
@@ -138,10 +138,12 @@ class SweepFolder:
             trust: whether the user says that they trust the folder.
 
         Raises:
-            ConfigError: ``sweep.json`` carries no seal of this user, the file of a reference has another text now, or
-                the copy that a user can read is not the text that would run.
+            ConfigError: ``sweep.json`` carries no seal of this user, the file of a reference or of a policy has another
+                content now, or the copy that a user can read is not the text that would run.
         """
         tree = self.file.model_dump(mode="json", exclude_unset=True)
+        for setting, policy in policies_in(tree):
+            policies.locate(policy, setting)  # raises an error if the file is another one now
         names = {name for each in references_in(tree, sweep=True).values() for name in each}
         names |= {name for name in self.sinks if references.parse(name)}
         if not names:

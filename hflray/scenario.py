@@ -14,7 +14,7 @@ from hflray.data import Dataset, build_partition, load_dataset
 from hflray.data.partition import device_sizes, label_counts
 from hflray.fleet import Fleet, sample_fleet
 from hflray.seeding import stream
-from hflray.training.local import DeviceData
+from hflray.training.job import DeviceData
 
 PARTITION_OPTIONS: dict[str, Callable[[ExperimentConfig], dict[str, Any]]] = {
     "majority": lambda config: {"majority_fraction": config.data.majority_fraction},

@@ -17,14 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hflray import metrics, registry
+from hflray.aggregation import FloatVector
 from hflray.config import ExperimentConfig
 from hflray.data import Dataset
 from hflray.errors import ConfigError
 from hflray.losses import METRIC_OF
 from hflray.references import reason, short, spoken
-from hflray.training.aggregate import FloatVector
 from hflray.training.hierarchy import Hierarchy
-from hflray.training.local import Outputs
 
 CONTRACT = "accepted: a function of the outputs (n, …) and the targets (n,), as NumPy arrays, that returns a number"
 
@@ -147,9 +146,8 @@ class Target:
         Raises:
             ConfigError: the metric of the user's own fails; see `OwnMetric.value`.
         """
-        outputs: Outputs | None = None if self.own is None else []
-        score, loss = hierarchy.evaluate(model, meanwhile, outputs)
-        if self.own is None or outputs is None or not math.isfinite(loss):  # a model that has diverged is refused next
+        score, loss, outputs = hierarchy.evaluate(model, meanwhile, keeps_outputs=self.own is not None)
+        if self.own is None or not math.isfinite(loss):  # a model that has diverged is refused next
             return score, loss, {}
         try:
             return score, loss, {self.own.name: self.own.value(outputs)}

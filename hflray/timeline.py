@@ -7,7 +7,8 @@ are equations (9) to (14) of the paper, that is, those of `hflray.cost.round_cos
 An *edge iteration* is one of the Q passes in which the devices of an edge compute, send their models and are averaged.
 A *row* is one device in one edge iteration. Times are seconds since the start of the round.
 
-* An edge iteration ends when every device has arrived or vanished, or at a limit of the `EdgeRule`, whichever is first.
+* An edge iteration ends when every device has arrived or is known to have vanished, or at a limit of the `EdgeRule`,
+  whichever is first. The edge knows it `Ends.noticed_after_s` later, and waits for the device until then.
 * A row that has arrived by then is averaged. Any other row is discarded, and it is billed up to that moment: for its
   computing first, and for its sending afterwards. The device begins the next iteration with the others.
 * A device vanishes at a given moment, or when it has spent its charge. An arrival at that very moment is in time.
@@ -17,6 +18,7 @@ A *row* is one device in one edge iteration. Times are seconds since the start o
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,7 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hflray.arrays import BoolArray, FloatArray, IntArray
-from hflray.cost import RoundCost, Workload, cloud_hop
+from hflray.cost import RoundCost, Workload, hops
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 
@@ -80,23 +82,26 @@ class Durations:
     Attributes:
         compute_s, compute_j: seconds and joules of the whole of its computing.
         upload_s, upload_j: seconds and joules of the whole of its upload.
+        upload_at: returns both, (H,) each, of an edge iteration whose rows start at (H,) seconds since the start of the
+            round; None: they do not depend on it.
     """
 
     compute_s: FloatArray
     compute_j: FloatArray
     upload_s: FloatArray
     upload_j: FloatArray
+    upload_at: Callable[[int, FloatArray], tuple[FloatArray, FloatArray]] | None = None
 
     @classmethod
     def of(cls, cost: RoundCost) -> Durations:
         """Return the durations of a round that goes as planned."""
         return cls(cost.compute_delay_s, cost.compute_energy_j, cost.upload_delay_s, cost.upload_energy_j)
 
-    def iteration(self, index: int) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-        """Return seconds and joules of computing, then of the upload, in one edge iteration, (H,) each."""
+    def iteration(self, index: int, begin_s: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """Return seconds and joules of computing, then of the upload, (H,) each, in an iteration that starts then."""
         fields = (self.compute_s, self.compute_j, self.upload_s, self.upload_j)
         a, b, c, d = (np.asarray(field)[index] if np.ndim(field) == 2 else np.asarray(field) for field in fields)
-        return a, b, c, d
+        return (a, b, c, d) if self.upload_at is None else (a, b, *self.upload_at(index, begin_s))
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,10 +121,7 @@ class Hops:
     @classmethod
     def of(cls, fleet: Fleet, work: Workload) -> Hops:
         """Return the hops of equations (11) and (12); none where the work has no cloud hop."""
-        if not work.cloud_hop:
-            return cls.none(fleet.num_edges)
-        delay_s, energy_j = cloud_hop(fleet, work.model_bits)
-        return cls(delay_s, energy_j, np.ones(fleet.num_edges, dtype=bool))
+        return cls(*hops(fleet, work), np.full(fleet.num_edges, work.cloud_hop))
 
     @classmethod
     def none(cls, num_edges: int) -> Hops:
@@ -135,11 +137,13 @@ class Ends:
         vanish_s: moment at which a device vanishes, (H,), s.
         charge_j: charge of each device at the start, (H,), J; a device vanishes when it has spent this much.
         fail_s: moment at which an edge fails, (M,), s; 0 for an edge that is down from the start.
+        noticed_after_s: time for which an edge still waits for a device that has vanished, s.
     """
 
     vanish_s: FloatArray
     charge_j: FloatArray
     fail_s: FloatArray
+    noticed_after_s: float = 0.0
 
     @classmethod
     def never(cls, num_devices: int, num_edges: int) -> Ends:
@@ -160,16 +164,19 @@ class Timeline:
         energy_j: what is billed, (Q, H), J.
         bits: what is sent, (Q, H), bits; a stopped upload has sent the share of its time.
         arrived: whether the edge averaged it, (Q, H).
-        counts: whether it arrived and its edge's model reached the cloud, (Q, H); only such rows are trained.
+        participates: whether it arrived and its edge's model reached the cloud, (Q, H); only such rows are trained.
         iteration_end_s: when each edge's iterations end, (Q, M), s.
         edge_delay_s: T_m with the hop, (M,), s.
         edge_energy_j: E_m with the hop, (M,), J.
         reached: whether an edge's model reached the cloud, (M,).
         vanished: which devices were gone at the end of the round's last iteration, (H,).
+        device_delay_s: what a device's computing and upload took, (H,), s: the mean over its rows that count and over
+            those that its edge stopped while it lived, with the time waited. NaN: there is none, as for a device that
+            vanished in its first row, or whose edge failed.
         delay_s: T, s.
         total_j: E, J.
         message_bits: all bits sent to edges and to the cloud.
-        model_bits: z, bits.
+        device_bits: what a whole upload of a device has, bits.
     """
 
     devices: IntArray
@@ -181,16 +188,17 @@ class Timeline:
     energy_j: FloatArray
     bits: FloatArray
     arrived: BoolArray
-    counts: BoolArray
+    participates: BoolArray
     iteration_end_s: FloatArray
     edge_delay_s: FloatArray
     edge_energy_j: FloatArray
     reached: BoolArray
     vanished: BoolArray
+    device_delay_s: FloatArray
     delay_s: float
     total_j: float
     message_bits: float
-    model_bits: float
+    device_bits: float
 
     @property
     def spent_j(self) -> FloatArray:
@@ -205,13 +213,13 @@ class Timeline:
     @property
     def wasted_j(self) -> float:
         """Joules of rows that do not count."""
-        return float(self.energy_j[~self.counts].sum())
+        return float(self.energy_j[~self.participates].sum())
 
     @property
     def discarded(self) -> float:
         """Share of the rows that started and do not count; 0 if none started."""
         started = np.isfinite(self.start_s)
-        return float((started & ~self.counts).sum() / max(1, started.sum()))
+        return float((started & ~self.participates).sum() / max(1, started.sum()))
 
     @property
     def edge_idle_s(self) -> float:
@@ -221,7 +229,7 @@ class Timeline:
     @property
     def whole(self) -> bool:
         """Whether every device counts in every edge iteration, as without this module."""
-        return bool(self.counts.all())
+        return bool(self.participates.all())
 
     def bill(self, planned: RoundCost, delay_weight: float) -> RoundCost:
         """Return the `planned` bill with the seconds, joules and bits of what happens; λ is `delay_weight`."""
@@ -237,8 +245,8 @@ class Timeline:
 
     def edge_samples(self) -> FloatArray:
         """Return the samples of the rows that count, by edge iteration and edge, (Q, M)."""
-        sums = [np.bincount(self.edges, self.samples * row, len(self.reached)) for row in self.counts]
-        return np.array(sums, dtype=np.float64).reshape(len(self.counts), len(self.reached))
+        sums = [np.bincount(self.edges, self.samples * row, len(self.reached)) for row in self.participates]
+        return np.array(sums, dtype=np.float64).reshape(len(self.participates), len(self.reached))
 
     def edge_weight(self) -> FloatArray:
         """Return the weight of each edge's model at the cloud, (M,): the samples of its last non-empty iteration."""
@@ -259,7 +267,7 @@ class Timeline:
             "device": self.devices[row].tolist(),
         }
         for name in ("start_s", "computed_s", "end_s", "energy_j", "bits", "counts"):
-            values = getattr(self, name)[iteration, row].tolist()
+            values = (self.participates if name == "counts" else getattr(self, name))[iteration, row].tolist()
             columns[name] = [None if isinstance(value, float) and math.isnan(value) else value for value in values]
         columns["version"] = np.zeros(len(row), dtype=int).tolist()  # all begin with the round's global model
         return columns
@@ -304,14 +312,15 @@ def timeline(
     needed = rule.arrivals(assigned)
 
     start_s, computed_s, end_s = (np.full((iterations, count), np.nan) for _ in range(3))
-    energy_j, bits = np.zeros((iterations, count)), np.zeros((iterations, count))
-    arrived = np.zeros((iterations, count), dtype=bool)
+    energy_j, bits, row_s = (np.zeros((iterations, count)) for _ in range(3))
+    arrived, is_observed = (np.zeros((iterations, count), dtype=bool) for _ in range(2))
     iteration_end_s = np.zeros((iterations, num_edges))
     now_s = np.zeros(num_edges)
     left_j = np.array(ends.charge_j, dtype=np.float64)
+    gone_s = np.where(left_j > 0, ends.vanish_s, 0.0)
     for q in range(iterations):
-        compute_s, compute_j, upload_s, upload_j = durations.iteration(q)
         begin_s = now_s[at]
+        compute_s, compute_j, upload_s, upload_j = durations.iteration(q, begin_s)
         lives = (begin_s < ends.vanish_s) & (left_j > 0) & (begin_s < ends.fail_s[at])
         ready_s = begin_s + compute_s
         arrival_s = ready_s + upload_s
@@ -319,9 +328,11 @@ def timeline(
         vanish_s = np.minimum(ends.vanish_s, death_s)
         comes = lives & (arrival_s <= vanish_s)
 
-        # The edge waits until every living device has arrived or vanished, unless a limit or its failure comes before.
+        # The edge waits until each device has arrived or is known to be gone, unless a limit or its failure is before.
+        missed_s = np.where(lives, vanish_s, gone_s) + ends.noticed_after_s
+        awaited = lives | (begin_s < missed_s)
         stop_s = now_s.copy()
-        np.maximum.at(stop_s, at[lives], np.minimum(arrival_s, vanish_s)[lives])
+        np.maximum.at(stop_s, at[awaited], np.where(comes, arrival_s, missed_s)[awaited])
         stop_s = np.minimum(stop_s, now_s + limit_s)
         if rule.first is not None:
             stop_s = np.minimum(stop_s, _nth_arrival_s(at[comes], arrival_s[comes], needed))
@@ -335,11 +346,14 @@ def timeline(
         sending = np.clip((until_s - ready_s) / upload_s, 0.0, 1.0)
         computing, sending = np.where(arrived[q], 1.0, computing), np.where(arrived[q], 1.0, sending)
         energy_j[q] = np.where(lives, computing * compute_j + sending * upload_j, 0.0)
-        bits[q] = np.where(lives, sending * work.model_bits, 0.0)
+        bits[q] = np.where(lives, sending * work.device_bits, 0.0)
         start_s[q] = np.where(lives, begin_s, np.nan)
         computed_s[q] = np.where(lives & (until_s >= ready_s), ready_s, np.nan)
         end_s[q] = np.where(lives, np.minimum(until_s, stop_s[at]), np.nan)
+        row_s[q] = np.where(arrived[q], compute_s + upload_s, until_s - begin_s)
+        is_observed[q] = arrived[q] | (lives & (vanish_s > stop_s[at]))
         left_j = np.where(lives & ~arrived[q] & (death_s <= until_s), 0.0, left_j - energy_j[q])
+        gone_s = np.where(lives & (left_j <= 0), np.minimum(gone_s, until_s), gone_s)
         iteration_end_s[q] = now_s = stop_s
 
     # The hop follows the last iteration. A failure before its end loses the edge's rows.
@@ -360,35 +374,25 @@ def timeline(
         energy_j=energy_j,
         bits=bits,
         arrived=arrived,
-        counts=arrived & reached[at],
+        participates=arrived & reached[at],
         iteration_end_s=iteration_end_s,
         edge_delay_s=edge_delay_s,
         edge_energy_j=edge_energy_j,
         reached=reached,
         vanished=(left_j <= 0) | (ends.vanish_s <= now_s[at]),
+        device_delay_s=_mean_of(row_s, is_observed & reached[at]),
         delay_s=float(edge_delay_s.max()),
         total_j=float(edge_energy_j.sum()),
-        message_bits=float(bits.sum() + hop.sum() * work.model_bits),
-        model_bits=work.model_bits,
+        message_bits=float(bits.sum() + hop.sum() * work.edge_bits),
+        device_bits=work.device_bits,
     )
 
 
-def limited(
-    fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray, planned: RoundCost, rule: EdgeRule
-) -> Timeline | None:
-    """Return the timeline of a round whose devices and edges live, or None if the rule waits for all.
-
-    Args:
-        fleet, work: the fleet and the round's work.
-        devices, edges: the scheduled devices and the edge of each, (H,).
-        planned: the bill of the round as planned, which gives the durations.
-        rule: when an edge iteration ends.
-    """
-    if rule.waits_for_all:
-        return None
-    return timeline(
-        devices, edges, fleet.samples[devices], work, Durations.of(planned), Hops.of(fleet, work), rule=rule
-    )
+def _mean_of(rows: FloatArray, chosen: BoolArray) -> FloatArray:
+    """Return the mean of the chosen rows (Q, H) of each device, (H,), NaN without one; equal rows keep their bits."""
+    first = rows[chosen.argmax(axis=0), np.arange(rows.shape[1])]
+    with np.errstate(invalid="ignore"):
+        return np.asarray(first + np.where(chosen, rows - first, 0.0).sum(axis=0) / chosen.sum(axis=0))
 
 
 def _limits(

@@ -33,6 +33,7 @@ def test_the_names_of_the_metrics_stay():
         "round/away", "round/available", "round/vanished", "round/edges_down", "round/edges_failed",
     }  # fmt: skip
     assert set(metrics.WITH_A_POLL) == {"round/poll_delay_s", "round/poll_energy_j"}
+    assert set(metrics.WITH_A_LEAST) == {"round/too_few"}
     assert set(metrics.WITH_BATTERIES) == {
         *("round/low_battery", "battery/min_j", "battery/p10_j", "battery/median_j", "battery/p90_j"),
     }
@@ -58,7 +59,7 @@ def test_the_names_of_the_metrics_stay():
     assert metrics.MAIN == ("accuracy", "r2", "token_accuracy")
     every = (
         *(metrics.PER_ROUND, metrics.MAIN, metrics.WITH_A_CLOCK, metrics.WITH_A_WORLD, metrics.WITH_BATTERIES),
-        metrics.WITH_A_POLL,
+        *(metrics.WITH_A_POLL, metrics.WITH_A_LEAST),
         *(metrics.AT_THE_END, metrics.LEARNING),
     )
     agents = {metrics.AGENT_RETURN, metrics.AGENT_LOSS}

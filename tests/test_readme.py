@@ -7,6 +7,7 @@ import re
 import shlex
 import tomllib
 from pathlib import Path
+from typing import Any
 
 from packaging.specifiers import SpecifierSet
 
@@ -51,6 +52,30 @@ def test_its_speeds_are_those_of_the_benchmarks() -> None:
     text = " ".join(TEXT.split())
     assert re.findall(r"ten devices (\d+) times as fast as CVXPY", text)[0] in allocation
     assert re.findall(r"two cores train ([\d.]+) times as many samples", text)[0] in training
+
+
+PEERS = {"flower": "Flower", "pfl": "pfl-research"}
+
+
+def said_of_peers(table: dict[str, Any]) -> str:
+    """Return what README says of the peers, given the table ``training/L = 5`` of a run of all benchmarks."""
+    ratios = {row["row"].split()[0]: row.get("ratio") for row in table["rows"]}
+    if any(ratios.get(name) is None for name in PEERS):
+        return "Flower and pfl-research were not measured on this code"
+    return f"Flower and pfl-research train {ratios['flower']:.1f} and {ratios['pfl']:.1f} times as many"
+
+
+def test_its_ratios_of_peers_are_those_of_the_benchmarks() -> None:
+    files = sorted((ROOT / "tests" / "benchmarks" / "results").glob("*.json"))
+    tables = [json.loads(file.read_text(encoding="utf-8"))["tables"]["training/L = 5"] for file in files]
+    measured = [table for table in tables if "were not measured" not in said_of_peers(table)]
+    expected = [said_of_peers(table) for table in measured or tables]
+    text = " ".join(TEXT.split())
+    assert [words for words in expected if words in text], f"README says none of {expected}"
+    assert measured == [] or "were not measured on this code" not in text
+    rows = [{"row": "flower (e)", "ratio": 0.97}, {"row": "pfl (f)", "ratio": 0.81}]
+    assert said_of_peers({"rows": rows}) == "Flower and pfl-research train 1.0 and 0.8 times as many"
+    assert "not measured" in said_of_peers({"rows": [*rows[:1], {"row": "pfl (f): not measured", "ratio": None}]})
 
 
 def test_every_link_leads_to_a_file() -> None:

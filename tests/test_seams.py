@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from hflray import metrics, registry, tasks
 from hflray.compare import Outcome, closing_table
 from hflray.config import FleetConfig, load_config
 from hflray.cost import Workload
+from hflray.experiment import Experiment
 from hflray.fleet import sample_fleet
 from hflray.scheduling import choose_devices_and_edges
 from hflray.tasks import Job
 from hflray.tracking.sink import Ending, Place, Round, Run
+from tests.conftest import small_config
 from tests.report import fabricated
 from tests.scheduling import toy
 
@@ -35,13 +38,14 @@ def example(title: str) -> dict[str, Any]:
 def test_every_section_has_an_example() -> None:
     titles = re.findall(r"^## (.*)$", TEXT, flags=re.M)
     assert titles == [
-        *("A scheduler", "A scheduler that assigns", "An assigner", "A task", "A sink", "A metric", "A figure"),
+        *("A scheduler", "A scheduler that assigns", "An assigner", "A local rule", "An aggregator", "A compressor"),
+        *("A task", "A sink", "A metric", "A figure"),
         "Larger changes",
     ]
 
 
 def test_every_named_file_exists() -> None:
-    new = {"carousel", "widest_edge", "nearest_edge", "line"}
+    new = {"carousel", "widest_edge", "prox", "midrange", "half", "nearest_edge", "line"}
     paths = re.findall(r"`((?:hflray|tests)/[\w/]+\.py)`", TEXT)
     assert len(paths) > 15
     for path in paths:
@@ -73,6 +77,31 @@ def test_the_assigner_takes_the_widest_edge() -> None:
     work = Workload(model_bits=1e6, local_iterations=1, edge_iterations=1, delay_weight=1.0)
     assigner = example("An assigner")["WidestEdge"]()
     assert assigner.assign(fleet, work, [0, 4, 5], np.random.default_rng(0)).tolist() == [1, 1, 1]
+
+
+def test_the_rule_the_aggregator_and_the_compressor_train_and_are_billed(monkeypatch) -> None:
+    parts = {
+        ("local_rule", "prox"): example("A local rule")["Prox"],
+        ("aggregator", "midrange"): example("An aggregator")["Midrange"],
+        ("compressor", "half"): example("A compressor")["Half"],
+    }
+    for key, part in parts.items():
+        monkeypatch.setitem(registry._ADDED, key, part)
+    settings = {
+        "": [],
+        "prox": ["training.rule={name: prox, options: {mu: 0.5}}"],
+        "midrange": ["aggregation.edge.name=midrange"],
+        "half": ["compression.device.name=half"],
+    }
+    records = {
+        name: Experiment(small_config("scheduling.name=round_robin", "max_rounds=1", *more)).run_round()
+        for name, more in settings.items()
+    }
+    assert len({record.model_hash for record in records.values()}) == 4
+    devices, edges = 6 * 2, 3
+    half, whole = (records[name].cost.message_bits for name in ("half", ""))
+    assert half / whole == pytest.approx((devices / 2 + edges) / (devices + edges))
+    assert np.array_equal(parts["aggregator", "midrange"]().of_models(np.array([[0.0], [1.0], [5.0]]), None), [2.5])
 
 
 def test_the_tasks_bills_are_those_of_the_nearest_edges() -> None:

@@ -44,7 +44,7 @@ def test_an_edge_waits_for_all_by_default() -> None:
 def test_a_device_that_is_late_is_billed_until_the_end_and_does_not_count(rule: EdgeRule) -> None:
     found = one_edge(rule)
     assert found.delay_s == 4
-    assert found.counts.tolist() == [[True, True, False]]
+    assert found.participates.tolist() == [[True, True, False]]
     assert found.energy_j.tolist() == [[11, 22, 31]]  # 1 s of computing and 3 s of sending
     assert found.bits.tolist() == [[Z, Z, pytest.approx(3 / 5 * Z)]]
     assert found.computed_s.tolist() == [[1, 2, 1]]
@@ -56,7 +56,7 @@ def test_a_device_that_is_late_is_billed_until_the_end_and_does_not_count(rule: 
 def test_the_first_arrival_ends_the_iteration() -> None:
     found = one_edge(EdgeRule(first=1))
     assert found.delay_s == 2
-    assert found.counts.tolist() == [[True, False, False]]
+    assert found.participates.tolist() == [[True, False, False]]
     assert found.energy_j.tolist() == [[11, 2, 11]]  # 2 s of computing and no sending; 1 s of each
     assert found.end_s.tolist() == [[2, 2, 2]]
 
@@ -72,7 +72,7 @@ def test_arrivals_at_the_end_count_and_the_end_does_not_move() -> None:
     work = Workload(Z, edge_iterations=1)
     found = timeline([0, 1, 2], [0, 0, 0], [1, 1, 1], work, durations, Hops.none(1), rule=EdgeRule(first=1))
     assert found.delay_s == 2
-    assert found.counts.tolist() == [[True, True, False]]  # 1e-6 of 2 s is 2e-6 s
+    assert found.participates.tolist() == [[True, True, False]]  # 1e-6 of 2 s is 2e-6 s
     assert found.energy_j[0, :2].tolist() == [2, 2]
     assert found.end_s[0].tolist() == [2, 2, 2]
 
@@ -80,7 +80,7 @@ def test_arrivals_at_the_end_count_and_the_end_does_not_move() -> None:
 def test_a_deadline_that_nobody_meets_keeps_the_edges_model() -> None:
     found = one_edge(EdgeRule(deadline_s=1.5))
     assert found.delay_s == 1.5
-    assert not found.counts.any()
+    assert not found.participates.any()
     assert found.edge_weight().tolist() == [0]
     assert found.reached.all()
 
@@ -90,7 +90,7 @@ def test_a_discarded_device_takes_part_in_the_next_iteration() -> None:
                           np.ones((2, 2)))  # fmt: skip
     work = Workload(Z, edge_iterations=2)
     found = timeline([0, 1], [0, 0], [10, 40], work, durations, Hops.none(1), rule=EdgeRule(first=1))
-    assert found.counts.tolist() == [[True, False], [False, True]]
+    assert found.participates.tolist() == [[True, False], [False, True]]
     assert found.start_s.tolist() == [[0, 0], [2, 2]]
     assert found.delay_s == 4
     assert found.edge_samples().tolist() == [[10], [40]]
@@ -106,7 +106,7 @@ def test_batteries_and_dropout() -> None:
     assert found.iteration_end_s.tolist() == [[4], [6]]
     assert found.energy_j.tolist() == [[3, 7, 5], [3, 3, 1]]
     assert found.end_s.tolist() == [[2, 4, 4], [6, 5, 4.5]]
-    assert found.counts.tolist() == [[True, True, True], [True, False, False]]
+    assert found.participates.tolist() == [[True, True, True], [True, False, False]]
     assert (found.delay_s, found.total_j) == (6, 22)
     assert found.message_bits == 4 * Z
     assert found.edge_weight().tolist() == [100]
@@ -114,6 +114,39 @@ def test_batteries_and_dropout() -> None:
     assert found.vanished.tolist() == [False, True, True]
     harvest_j = 0.1 * found.delay_s
     assert (ends.charge_j - found.spent_j + harvest_j).tolist() == pytest.approx([4.6, 10.6, 0.6])
+
+
+def test_the_delay_of_a_device_is_what_its_rows_took() -> None:
+    """Fading, dropout and a deadline of 4 s, Q = 2, all devices at one edge; computing is constant, uploads are not.
+
+    A arrives after 2 and 3.5 s. B is stopped at the deadline and then arrives after 2 s. C is stopped twice. D arrives
+    after 2 s and vanishes in its second row. E vanishes in its first one.
+    """
+    compute_s = arr(1, 1, 2, 1, 1)
+    upload_s = np.array([[1, 5, 9, 1, 3], [2.5, 1, 9, 1, 3]])
+    durations = Durations(compute_s, compute_s, upload_s, upload_s)
+    ends = Ends(arr(np.inf, np.inf, np.inf, 5, 1), np.full(5, np.inf), arr(np.inf))
+    work = Workload(Z, edge_iterations=2)
+    found = timeline(range(5), [0] * 5, [1] * 5, work, durations, Hops.none(1), rule=EdgeRule(deadline_s=4), ends=ends)
+    assert found.participates.tolist() == [[True, False, False, True, False], [True, True, False, False, False]]
+    np.testing.assert_array_equal(found.device_delay_s, [2.75, 3, 4, 2, np.nan])
+
+
+def test_the_delay_of_a_device_whose_edge_fails_is_not_known() -> None:
+    durations = Durations(arr(1, 2), arr(2, 4), arr(1, 1), arr(1, 1))
+    hops = Hops(arr(0.5, 0.5), arr(0.1, 0.1), np.array([True, True]))
+    ends = Ends(arr(np.inf, np.inf), arr(np.inf, np.inf), arr(np.inf, 4))
+    found = timeline([7, 8], [0, 1], [10, 30], Workload(Z, edge_iterations=2), durations, hops, ends=ends)
+    np.testing.assert_array_equal(found.device_delay_s, [2, np.nan])
+
+
+def test_rows_that_go_as_planned_keep_the_bits_of_the_planned_delay() -> None:
+    rng = np.random.default_rng(3)
+    compute_s, upload_s = rng.uniform(0.1, 9, (2, 40))
+    durations = Durations(compute_s, compute_s, upload_s, upload_s)
+    work = Workload(Z, edge_iterations=7)
+    found = timeline(range(40), np.arange(40) % 3, np.ones(40), work, durations, Hops.none(3))
+    np.testing.assert_array_equal(found.device_delay_s, compute_s + upload_s)
 
 
 def test_edges_idle_until_the_slowest_one_is_done() -> None:
@@ -137,7 +170,7 @@ def test_an_edge_that_fails_loses_its_share() -> None:
     assert (found.delay_s, found.total_j) == (4.5, pytest.approx(13.1))
     assert found.edge_idle_s == 0  # edge 1 is down, and does not wait
     assert found.message_bits == 4 * Z
-    assert found.counts.tolist() == [[True, False], [True, False]]
+    assert found.participates.tolist() == [[True, False], [True, False]]
     assert found.arrived.tolist() == [[True, True], [True, False]]
     assert found.reached.tolist() == [True, False]
     assert found.edge_weight().tolist() == [10, 0]
@@ -152,7 +185,7 @@ def test_a_failure_during_the_hop_loses_the_share_and_one_at_its_end_does_not() 
         found = timeline([0], [0], [1], work, durations, hops, ends=ends)
         assert (found.reached.tolist(), found.total_j, found.message_bits) == ([reached], energy_j, bits)
         assert found.delay_s == fail_s
-        assert found.counts.tolist() == [[reached]]
+        assert found.participates.tolist() == [[reached]]
 
 
 def test_an_edge_that_is_down_from_the_start_costs_nothing() -> None:
@@ -181,16 +214,70 @@ def test_fading_against_a_deadline() -> None:
     )
     assert found.delay_s == pytest.approx(6)
     assert found.total_j == pytest.approx(2.15)
-    assert found.counts.tolist() == [[False, True]]
+    assert found.participates.tolist() == [[False, True]]
     assert found.message_bits == pytest.approx((5 / 6 + 1) * Z)
 
 
 def test_a_device_may_vanish_at_the_moment_it_arrives() -> None:
     ends = Ends(arr(2, 3.9, np.inf), arr(np.inf, np.inf, 51), arr(np.inf))
     found = one_edge(ends=ends)
-    assert found.counts.tolist() == [[True, False, True]]  # the third has exactly the charge that it needs
+    assert found.participates.tolist() == [[True, False, True]]  # the third has exactly the charge that it needs
     assert found.delay_s == 6
     assert found.vanished.tolist() == [True, True, True]
+
+
+LATE = {"vanish_s": arr(np.inf, np.inf, 1), "charge_j": np.full(3, np.inf), "fail_s": arr(np.inf)}
+
+
+@pytest.mark.parametrize(
+    ("after_s", "rule", "iteration_end_s"),
+    [
+        (0, EdgeRule(), [4, 8]),  # A and B take 2 and 4 s an iteration; C vanishes at 1 s
+        (2, EdgeRule(), [4, 8]),  # it is noticed before B arrives
+        (5, EdgeRule(), [6, 10]),  # at 6 s
+        (5, EdgeRule(deadline_s=4.5), [4.5, 8.5]),  # a limit ends the iteration earlier
+        (5, EdgeRule(first=2), [4, 8]),
+        (9, EdgeRule(deadline_s=4.5), [4.5, 9]),  # at 10 s, after the second limit
+        (9, EdgeRule(deadline_s=5), [5, 10]),
+        (9, EdgeRule(first=1), [2, 4]),
+    ],
+)
+def test_an_edge_waits_until_it_notices_that_a_device_is_gone(
+    after_s: float, rule: EdgeRule, iteration_end_s: list[float]
+) -> None:
+    durations = Durations(arr(1, 2, 1), arr(1, 2, 1), arr(1, 2, 1), arr(10, 20, 10))
+    work, ends = Workload(Z, edge_iterations=2), Ends(**LATE, noticed_after_s=after_s)
+    found = timeline([0, 1, 2], [0, 0, 0], [1, 1, 1], work, durations, Hops.none(1), rule=rule, ends=ends)
+    assert found.iteration_end_s[:, 0].tolist() == iteration_end_s
+    assert found.end_s[0, 2] == 1  # the device is billed until it vanishes
+    assert found.spent_j[2] == 1
+    assert np.isnan(found.start_s[1, 2])
+    assert found.vanished.tolist() == [False, False, True]
+
+
+def test_a_device_that_vanishes_while_it_waits_or_runs_out_of_charge_is_noticed_later_too() -> None:
+    """A takes 2 s, B 4 s. A vanishes at 3 s, after its arrival: the second iteration waits for it until 9 s.
+
+    C spends its charge of 1.5 J at 1.5 s; with A alive, the first iteration waits for C until 7.5 s.
+    """
+    durations = Durations(arr(1, 2, 1), arr(1, 2, 1), arr(1, 2, 3), arr(1, 2, 3))
+    work = Workload(Z, edge_iterations=2)
+
+    def ends_s(vanish_s: list[float], charge_j: list[float], edge_fails_s: float = np.inf) -> list[float]:
+        ends = Ends(arr(*vanish_s), arr(*charge_j), arr(edge_fails_s), noticed_after_s=6)
+        at, rows = [0] * len(vanish_s), slice(len(vanish_s))
+        part = Durations(
+            durations.compute_s[rows], durations.compute_j[rows], durations.upload_s[rows], durations.upload_j[rows]
+        )
+        found = timeline(range(len(at)), at, np.ones(len(at)), work, part, Hops.none(1), ends=ends)
+        return found.iteration_end_s[:, 0].tolist()
+
+    inf = np.inf
+    assert ends_s([3, inf], [inf, inf]) == [4, 9]
+    assert ends_s([inf, inf, inf], [inf, inf, 1.5]) == [7.5, 11.5]
+    assert ends_s([inf, inf, inf], [inf, inf, 4.0]) == [4, 10]  # spent as it arrives at 4 s
+    assert ends_s([1, 2], [inf, inf]) == [8, 8]  # nobody is left, and the next iteration takes no time
+    assert ends_s([1, 2], [inf, inf], 5) == [5, 5]  # the edge fails before it notices
 
 
 def test_an_iteration_that_nobody_starts_takes_no_time() -> None:

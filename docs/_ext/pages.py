@@ -24,6 +24,7 @@ LOGGED = {
     "clock": "Logged with each round if a limit of `clock.edge` or a part of `world` is set",
     "world": "Logged with each round if a part of `world` is set",
     "poll": "Logged with each round of a scheduler that polls devices, such as `power_of_choice`",
+    "few": "Logged with each round if the edges' aggregator needs several models, as `krum` does",
     "kind": "Logged with each round, in place of `accuracy`, for data without classes",
     "battery": "Logged with each round if devices have batteries (`world.battery.capacity_j`)",
     "end": "Logged once, at the end of a run",
@@ -42,6 +43,9 @@ KINDS = {
     "mobility": "motion of devices (`world.mobility.name`)",
     "model": "networks (`model.name`; `torchvision:NAME` for a classifier of torchvision)",
     "loss": "losses (`training.loss`)",
+    "local_rule": "local rules (`training.rule.name`)",
+    "aggregator": "aggregators (`aggregation.edge.name`, `aggregation.cloud.name`)",
+    "compressor": "compressors (`compression.device.name`, `compression.edge.name`)",
     "metric": "metrics besides those of the kinds of data (`target.metric`)",
     "sink": "trackers (`tracking.sinks`)",
 }

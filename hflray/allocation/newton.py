@@ -16,7 +16,7 @@ from hflray.allocation.kernels.joint import new_joint_solution, solve_joint
 from hflray.allocation.kernels.onecall import allocate_in_one_call
 from hflray.allocation.problem import Allocation, Ragged, ragged
 from hflray.arrays import FloatArray, IntArray
-from hflray.cost import Workload, cloud_hop
+from hflray.cost import Workload, hops
 from hflray.errors import InfeasibleError
 from hflray.fleet import Fleet
 
@@ -44,7 +44,7 @@ def allocate_small(fleet: Fleet, work: Workload, devices: ArrayLike, assignment:
         fleet.edge_bandwidth_hz,
         float(fleet.noise_w_per_hz),
         float(fleet.capacitance),
-        float(work.model_bits),
+        float(work.device_bits),
         float(work.local_iterations),
         float(work.delay_weight),
         # Copies have one type. A read-only or strided array is another type to Numba, which would compile again.
@@ -86,7 +86,7 @@ def allocate(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray, c
 
 def _allocate_joint(fleet: Fleet, work: Workload, devices: IntArray, problem: Ragged) -> Allocation:
     """Return the solution under one deadline for all edges, with a duality gap of the whole round."""
-    hop_delay, hop_energy = cloud_hop(fleet, work.model_bits) if work.cloud_hop else np.zeros((2, fleet.num_edges))
+    hop_delay, hop_energy = hops(fleet, work)
     empty = np.setdiff1d(np.arange(fleet.num_edges), problem.present)
     floor = float(hop_delay[empty].max()) if empty.size and work.cloud_hop else -np.inf
     hop, q = hop_delay[problem.present], float(work.edge_iterations)

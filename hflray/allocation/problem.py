@@ -172,7 +172,7 @@ def edge_problems(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArr
             power_w=edge_devices.power,
             max_cpu_hz=edge_devices.cap,
             bandwidth_hz=float(fleet.edge_bandwidth_hz[edge]),
-            model_bits=work.model_bits,
+            model_bits=work.device_bits,
             delay_weight=work.delay_weight,
             capacitance=fleet.capacitance,
         )
@@ -198,7 +198,7 @@ def ragged(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray) -> 
         offsets=np.append(first, len(sorted_edges)).astype(np.intp),
         devices=lay_out(fleet, work, by_edge, sorted_edges),
         bandwidth=fleet.edge_bandwidth_hz[present],
-        bits=float(work.model_bits),
+        bits=float(work.device_bits),
         alpha=float(fleet.capacitance),
     )
     return Ragged(order, present, problem)

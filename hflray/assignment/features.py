@@ -1,12 +1,14 @@
 """The input of the learned assigner: one row of features for each scheduled device (paper, equation (24)).
 
 A row has the features of the device's link to each edge, edge after edge, and then those of the device itself. There
-are two feature sets:
+are three feature sets:
 
 ``paper``
     χ of equation (24): the linear gains, u, D and p, each scaled to [0, 1] over the H devices. It serves reproduction:
     one outlier makes all other linear gains of a column nearly equal, and the edges' bandwidths, on which the cost
     depends most, are missing.
+``paper_db``
+    The same with gains in dB. The paper does not say on which scale gains are when (24) takes their least and largest.
 ``db``
     Gains in dB on one scale for all edges, and quantities that the paper leaves out: the edge's bandwidth, the upload
     time at a fair share and at the share if every device went to its strongest edge, the cloud hop, and the round's λ,
@@ -29,7 +31,8 @@ from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 
 Rows = NDArray[np.float32]
-FeatureSet = Literal["paper", "db"]
+FeatureSet = Literal["paper", "paper_db", "db"]
+PAPERS: tuple[FeatureSet, ...] = ("paper", "paper_db")  # the readings of equation (24), with features from 0 to 1
 
 
 class Width(NamedTuple):
@@ -54,7 +57,7 @@ class Width(NamedTuple):
         return count
 
 
-WIDTHS: dict[str, Width] = {"paper": Width(1, 3), "db": Width(9, 8)}
+WIDTHS: dict[str, Width] = {"paper": Width(1, 3), "paper_db": Width(1, 3), "db": Width(9, 8)}
 
 
 def feature_rows(kind: FeatureSet, fleet: Fleet, work: Workload, devices: ArrayLike) -> Rows:
@@ -73,11 +76,16 @@ def rows_of(kind: FeatureSet, fleet: Fleet, problem: RoundProblem, scheduled: In
     if kind == "db":
         return db_rows(problem)
     return paper_rows(
-        fleet.gain[scheduled], fleet.cycles_per_sample[scheduled], fleet.samples[scheduled], fleet.power_w[scheduled]
+        kind,
+        fleet.gain[scheduled],
+        fleet.cycles_per_sample[scheduled],
+        fleet.samples[scheduled],
+        fleet.power_w[scheduled],
     )
 
 
 def paper_rows(
+    kind: FeatureSet,
     gain: NDArray[np.float64],
     cycles_per_sample: NDArray[np.float64],
     samples: NDArray[np.float64],
@@ -86,10 +94,12 @@ def paper_rows(
     """Return the features of equation (24): ``(x - min) / (max - min)`` of each column, or 0 where all are equal.
 
     Args:
-        gain: linear power gains, (H, M).
+        kind: ``paper``, or ``paper_db`` for gains in dB.
+        gain: linear power gains, (H, M); a constant factor of all of them changes no feature.
         cycles_per_sample, samples, power_w: u, D and p, (H,).
     """
-    columns = np.column_stack([gain, cycles_per_sample, samples, power_w])
+    scaled = 10.0 * np.log10(gain) if kind == "paper_db" else gain
+    columns = np.column_stack([scaled, cycles_per_sample, samples, power_w])
     low, high = columns.min(axis=0), columns.max(axis=0)
     return np.asarray((columns - low) / np.where(high > low, high - low, 1.0), dtype=np.float32)
 

@@ -34,7 +34,7 @@ from hflray.assignment.objective import (
     starting_assignment,
 )
 from hflray.assignment.state import State, blank_state
-from hflray.cost import Workload, cloud_hop
+from hflray.cost import Workload, hops
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 
@@ -99,7 +99,7 @@ class HFEL:
         """Run the same search as `search`, with the CVXPY reference as allocator."""
         from hflray.allocation.cvxpy import edge_round_cost
 
-        hop_delay, hop_energy = cloud_hop(fleet, work.model_bits) if work.cloud_hop else np.zeros((2, fleet.num_edges))
+        hop_delay, hop_energy = hops(fleet, work)
 
         def cost(candidate: IntArray, edge: int) -> tuple[float, float]:
             energy, delay = edge_round_cost(fleet, work, devices[candidate == edge], edge)

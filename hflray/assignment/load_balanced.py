@@ -27,7 +27,7 @@ class LoadBalanced:
         rates = rate_bps(
             fleet.edge_bandwidth_hz, fleet.gain[scheduled], fleet.power_w[scheduled, None], fleet.noise_w_per_hz
         )
-        airtime_s = upload_delay_s(work.model_bits, rates)
+        airtime_s = upload_delay_s(work.device_bits, rates)
         load_s = np.zeros(fleet.num_edges)
         for row in np.argsort(-airtime_s.min(axis=1), kind="stable"):
             edges[row] = np.argmin(load_s + airtime_s[row])

@@ -53,8 +53,8 @@ class NetworkSpec:
             raise ConfigError(f"features: got '{self.features}'; accepted: {', '.join(WIDTHS)}")
         if self.architecture == "shared" and self.features != "db":
             raise ConfigError(
-                "features: got 'paper' for the shared network, which needs each edge's bandwidth; set features: db, "
-                "or architecture: bilstm"
+                f"features: got '{self.features}' for the shared network, which needs each edge's bandwidth; set "
+                "features: db, or architecture: bilstm"
             )
         for name in ("num_edges", "hidden", "width", "refinements"):
             value = getattr(self, name)

@@ -20,7 +20,7 @@ from hflray.allocation.kernels.lanes import scratch_for
 from hflray.allocation.link import compute_cycles, received_snr_of_links_hz
 from hflray.allocation.problem import check_links
 from hflray.arrays import FloatArray, IntArray
-from hflray.cost import Workload, check_assignment, cloud_hop
+from hflray.cost import Workload, check_assignment, hops
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 
@@ -110,7 +110,7 @@ def round_problem(fleet: Fleet, work: Workload, devices: ArrayLike) -> tuple[Rou
 
 def all_but_links(fleet: Fleet, work: Workload, devices: IntArray) -> dict[str, Any]:
     """Return the fields of `RoundProblem` that do not depend on links, for `devices`, (H,)."""
-    hop = cloud_hop(fleet, work.model_bits) if work.cloud_hop else np.zeros((2, fleet.num_edges))
+    hop = hops(fleet, work)
     return {
         "cycles": compute_cycles(work.local_iterations, fleet.cycles_per_sample[devices], fleet.samples[devices]),
         "power": fleet.power_w[devices],
@@ -120,7 +120,7 @@ def all_but_links(fleet: Fleet, work: Workload, devices: IntArray) -> dict[str, 
         "hop": Hop(*hop),
         "iterations": float(work.edge_iterations),
         "weight": float(work.delay_weight),
-        "bits": float(work.model_bits),
+        "bits": float(work.device_bits),
         "alpha": float(fleet.capacitance),
     }
 

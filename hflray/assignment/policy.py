@@ -26,6 +26,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as as_safetensors
 
+from hflray import policies
 from hflray.assignment.network import NetworkSpec, QNetwork, build_network
 from hflray.errors import ConfigError, nearest
 from hflray.files import write
@@ -41,14 +42,15 @@ def shipped() -> list[str]:
 
 
 def policy_path(policy: str | Path) -> Path:
-    """Return the path of a policy, which is given by a shipped policy's name or by its path.
+    """Return the path of a policy, which is given by a shipped policy's name or by its path, pinned or not.
 
     Raises:
-        ConfigError: a bare name is neither a shipped policy nor a file.
+        ConfigError: a bare name is neither a shipped policy nor a file, or see `hflray.policies.locate`.
     """
-    name, path = str(policy), Path(policy)
+    name = str(policy)
     if name in shipped():
         return POLICIES / f"{name}.safetensors"
+    path = policies.locate(name, "assignment.policy")
     if path.name == name and not path.suffix and not path.exists():
         raise ConfigError(
             f"assignment.policy: got '{name}'; accepted: a shipped policy ({', '.join(shipped())}) or the path of a "

@@ -20,6 +20,7 @@ import typer
 
 from hflray.errors import HflrayError
 from hflray.terminal.app import HELP, single
+from hflray.training.machine import memory_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,10 +33,6 @@ KERNELS = ("native", "channels_last", "eager")
 IMAGE_SHAPE, NUM_CLASSES, BATCH = (1, 28, 28), 10, 64  # the measured step: Fashion-MNIST in the paper's batches
 MEASURE_S = 0.3
 NAME_WIDTH = 16  # of the longest name of a finding
-MEMORY_FILES = (  # the memory that a container may use, and what it uses: cgroups of version 2 and 1
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-)
 
 
 @dataclass(frozen=True)
@@ -131,21 +128,6 @@ def memory() -> Check:
             f"Ray's object store takes {OBJECT_STORE_BYTES / GIB:.0f} GiB and uses the slower /tmp" if small else "",
             "enlarge it, in a container with docker run --shm-size=3g" if small else "",
         )  # fmt: skip
-
-
-def memory_bytes() -> tuple[int, int]:
-    """Return the total and the free memory in bytes of this machine, or of the container if it may use less."""
-    lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
-    kilobytes = {line.partition(":")[0]: int(line.split()[1]) for line in lines if len(line.split()) > 1}
-    total, free = 1024 * kilobytes["MemTotal"], 1024 * kilobytes["MemAvailable"]
-    for limit_file, used_file in MEMORY_FILES:
-        try:
-            limit, used = int(Path(limit_file).read_text()), int(Path(used_file).read_text())
-        except (OSError, ValueError):  # there is no such file, or it says "max"
-            continue
-        if limit < total:
-            total, free = limit, min(free, max(0, limit - used))
-    return total, free
 
 
 def open_files() -> Check:

@@ -8,7 +8,7 @@ unknown key is an error, whose message names the most similar key.
 * ``files.py`` reads and writes YAML;
 * ``changes.py`` compares a configuration with that of a saved state;
 * ``explanations.py`` turns pydantic's errors into messages;
-* ``pinning.py`` adds to each reference (``mine.py:Thing``) the hash of its text.
+* ``pinning.py`` adds to each reference (``mine.py:Thing``) and each policy's file the hash of its content.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hflray.config.explanations import explain, validate
 from hflray.config.files import flatten, load_config, parse_yaml, read_mapping, set_dotted, split_override, to_yaml
 from hflray.config.learning import LearningConfig, TeacherConfig
 from hflray.config.model import ModelConfig
-from hflray.config.pinning import named_settings, pin_settings, pin_sweep, references_in, refuse_unpinned
+from hflray.config.pinning import named_settings, pin_settings, pin_sweep, policies_in, references_in, refuse_unpinned
 from hflray.config.system import BITS_PER_KB, CostConfig, FleetConfig, dbm_to_w
 from hflray.config.training import MUTABLE, DataConfig, Kind, TrainingConfig
 from hflray.config.world import AvailabilityConfig, BatteryConfig, EdgeFailureConfig, WorldConfig
@@ -66,6 +66,7 @@ __all__ = [
     "parse_yaml",
     "pin_settings",
     "pin_sweep",
+    "policies_in",
     "read_mapping",
     "references_in",
     "refuse_unpinned",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -22,9 +22,10 @@ class EdgeClockConfig(Section):
 
 
 class ClockConfig(Section):
-    """When what has arrived is combined; the cloud waits for every edge."""
+    """When what has arrived is combined."""
 
     edge: EdgeClockConfig = EdgeClockConfig()
+    cloud: Literal["synchronous"] = Field("synchronous", description="synchronous: the cloud waits for every edge")
 
     @property
     def is_on(self) -> bool:

@@ -10,6 +10,7 @@ from hflray import metrics, references
 from hflray.config.agent import AgentConfig
 from hflray.config.base import Named, Section
 from hflray.config.clock import ClockConfig
+from hflray.config.combining import AggregationConfig, CompressionConfig
 from hflray.config.decisions import AllocationConfig, AssignmentConfig, SchedulingConfig
 from hflray.config.learning import LearningConfig
 from hflray.config.model import ModelConfig
@@ -105,6 +106,8 @@ class ExperimentConfig(Section):
     learning: LearningConfig = LearningConfig()
     agent: AgentConfig = AgentConfig()
     training: TrainingConfig = TrainingConfig()
+    aggregation: AggregationConfig = AggregationConfig()
+    compression: CompressionConfig = CompressionConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     tracking: TrackingConfig = TrackingConfig()
 

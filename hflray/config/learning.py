@@ -19,9 +19,8 @@ class TeacherConfig(Section):
     exchanges: int = Field(300, ge=0, description="hfel: random exchanges tried (the paper: 300)")
     start: Literal["geographic", "best_gain", "random"] | None = Field(
         "best_gain",
-        description="first assignment of hfel and local_search; null: the assigner's default. HFEL's answers are "
-        "noisy: naming each device's commonest edge returns 17.7 ± 0.5 of 50 from geographic, and 27.8 ± 0.5 from "
-        "best_gain (docs/design.md, D8)",
+        description="first assignment of hfel and local_search; null: the assigner's default. HFEL's labels from "
+        "geographic depend on distances, which no feature contains (docs/design.md, D8)",
     )
     options: dict[str, Any] = Field(
         {},
@@ -36,8 +35,10 @@ class LearningConfig(Section):
     A description that says "measured" reports prototypes, which a greedy teacher taught at H = 50 and M = 5.
     """
 
-    features: Literal["paper", "db"] = Field(
-        "db", description="paper: equation (24) as printed; db: gains in dB and further features"
+    features: Literal["paper", "paper_db", "db"] = Field(
+        "db",
+        description="paper: equation (24) with linear gains; paper_db: equation (24) with gains in dB; db: gains in dB "
+        "and further features",
     )
     architecture: Literal["bilstm", "shared"] = Field(
         "bilstm", description="bilstm: the paper's network, for one M; shared: a network for any M"
@@ -141,10 +142,10 @@ class LearningConfig(Section):
 
     @model_validator(mode="after")
     def _can_be_trained(self) -> Self:
-        if self.architecture == "shared" and self.features == "paper":
+        if self.architecture == "shared" and self.features != "db":
             raise ValueError(
-                "features: got 'paper' for the shared network, which needs each edge's bandwidth; set features: db, or "
-                "architecture: bilstm"
+                f"features: got '{self.features}' for the shared network, which needs each edge's bandwidth; set "
+                "features: db, or architecture: bilstm"
             )
         if self.td == 0 and self.ce == 0:
             raise ValueError("td, ce: both weights are 0 and nothing would be learned; raise one of them")

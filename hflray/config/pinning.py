@@ -1,4 +1,6 @@
-"""References in a configuration or a sweep file, pinned to the text of their files (`hflray.references`).
+"""References and policies in a configuration or a sweep file, pinned to the content of their files.
+
+`hflray.references` and `hflray.policies` say what a pinned name is.
 
 A path in a file is relative to that file's folder, and a path in an override (``--set``) to the present folder. The
 functions know from the mark `Named` which settings name something of the registry.
@@ -13,7 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from hflray import references, registry
+from hflray import policies, references, registry
 from hflray.config.base import Named
 from hflray.config.experiment import ExperimentConfig
 from hflray.config.reference import section_of
@@ -75,6 +77,19 @@ def references_in(tree: Mapping[str, Any], sweep: bool = False) -> dict[str, lis
     return by_key
 
 
+def policies_in(tree: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the names of policies in the tree of a sweep file, each with the dotted key of its setting."""
+    named: list[tuple[str, str]] = []
+
+    def collect(key: str, name: str) -> str:
+        if key in policies.SETTINGS:
+            named.append((key, name))
+        return name
+
+    _changed_sweep(tree, collect)
+    return named
+
+
 def refuse_unpinned(tree: Any, source: object, sweep: bool = False) -> None:
     """Refuse a tree that hflray is said to have written, but that has a reference without a hash.
 
@@ -101,6 +116,8 @@ def is_reference(key: str, name: str) -> bool:
 
 def _pinning(folder: Path | None) -> Change:
     def pin(key: str, name: str) -> str:
+        if key in policies.SETTINGS:
+            return policies.pin(name, folder)
         if not is_reference(key, name):
             return name
         try:
@@ -134,8 +151,8 @@ def _changed_axis(axis: Any, key: str, change: Change) -> Any:
 
 
 def _changed(value: Any, key: str, change: Change) -> Any:
-    """Return the value of a dotted key with `change` applied to every name of the registry in it."""
-    if key in named_settings():
+    """Return the value of a dotted key with `change` applied to every name of the registry and policy in it."""
+    if key in named_settings() or key in policies.SETTINGS:
         if isinstance(value, str):
             return change(key, value)
         return [_changed(each, key, change) for each in value] if isinstance(value, list | tuple) else value

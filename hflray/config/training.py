@@ -44,6 +44,24 @@ class DataConfig(Section):
         return value
 
 
+class RuleConfig(Section):
+    """What a device does with its gradients."""
+
+    name: Annotated[str, Named("local_rule")] = Field(
+        "sgd", description="sgd | fedprox | scaffold | feddyn | fednova | mtgc | your own, as in mine.py:Prox"
+    )
+    options: dict[str, Any] = Field({}, description="arguments of the rule")
+
+
+class RateDecayConfig(Section):
+    """How the learning rate falls."""
+
+    factor: float = Field(1.0, gt=0, le=1, description="by which the learning rate is multiplied; 1: it is constant")
+    every: Literal["round", "iteration", "step"] = Field(
+        "round", description="after a round, an edge iteration, or a step of the device"
+    )
+
+
 class TrainingConfig(Section):
     """Local training (Algorithm 1), and the processes and processors that run it."""
 
@@ -51,6 +69,13 @@ class TrainingConfig(Section):
     edge_iterations: int = Field(5, ge=1, le=1_000_000, description="Q, edge iterations in a round")
     batch_size: int = Field(64, ge=1, le=1_000_000_000, description="samples of a mini-batch")
     learning_rate: float = Field(0.01, gt=0, le=1e30, description="β, learning rate of SGD")
+    rule: RuleConfig = RuleConfig()
+    momentum: float = Field(
+        0.0, ge=0, lt=1, description="share of the last step that is added to a step; it is reset at each reception"
+    )
+    weight_decay: float = Field(0.0, ge=0, le=1e6, description="factor of the weights that is added to the gradient")
+    clip: float | None = Field(None, gt=0, le=1e30, description="largest L2 norm of a gradient; null: no limit")
+    learning_rate_decay: RateDecayConfig = RateDecayConfig()
     loss: Annotated[str | None, Named("loss")] = Field(
         None, description="cross_entropy | mse; null: cross_entropy for classes and tokens, mse for a regression"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -55,6 +55,13 @@ class DropoutConfig(Section):
     rate_per_s: float = Field(
         0.0, ge=0, le=1e9, description="mean number of times that a device vanishes a second; 0: never"
     )
+    noticed_after_s: float = Field(
+        0.0,
+        ge=0,
+        le=1e9,
+        description="time for which an edge still waits for a device that vanished or ran out of charge; 0: it knows "
+        "at once",
+    )
 
 
 class EdgeFailureConfig(Section):
@@ -97,13 +104,18 @@ class BatteryConfig(Section):
 
 
 class MobilityConfig(Section):
-    """Where devices are; positions are frozen from the planning of a round to its end."""
+    """Where devices are; decisions see their positions when a round is planned."""
 
     name: Annotated[str, Named("mobility")] = Field(
         "static", description="static | random_waypoint | gauss_markov | trace"
     )
     options: dict[str, Any] = Field({}, description="arguments of the class, such as speed_m_per_s of gauss_markov")
     slot_s: float = Field(1.0, gt=0, le=1e9, description="duration of a step of the motion")
+    links: Literal["round", "iteration"] = Field(
+        "round",
+        description="round: gains hold from the planning of a round to its end; iteration: uploads have the gains of "
+        "the positions at the start of their edge iteration",
+    )
     correlation_m: float = Field(
         50.0, gt=0, le=1e9, description="distance at which the correlation of a moving device's shadowing is 1/e"
     )

@@ -7,7 +7,7 @@ the logged one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -17,7 +17,7 @@ from hflray import metrics
 from hflray.allocation import Allocation
 from hflray.arrays import FloatArray, IntArray
 from hflray.config import AllocationConfig
-from hflray.cost import PollCost, RoundCost, Workload, cloud_hop, round_cost
+from hflray.cost import PollCost, RoundCost, Workload, hops, round_cost
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet, sample_fleet
 from hflray.report.runs import Run
@@ -41,7 +41,8 @@ class Round:
         cost: the bill.
         edge_iterations: Q.
         outlook: the world when the round was planned.
-        timeline: what happened to each device; None: all went as planned.
+        timeline: what happened to each device.
+        deviates: whether the clock or the world is on, so that it may have gone otherwise than planned.
 
     Columns of `devices`; times and energies are those of one edge iteration:
 
@@ -87,7 +88,8 @@ class Round:
     cost: RoundCost
     edge_iterations: int
     outlook: Outlook
-    timeline: Timeline | None
+    timeline: Timeline
+    deviates: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +102,8 @@ class _Happened:
     allocation: Allocation
     outlook: Outlook
     cost: RoundCost
-    timeline: Timeline | None
+    timeline: Timeline
+    deviates: bool
     fates: list[str]
 
 
@@ -132,8 +135,13 @@ class Replay:
 
     @cached_property
     def work(self) -> Workload:
-        """The workload. Where ``cost.model_kb`` is null, z is recovered from the logged messages, (H·Q + M)·z."""
+        """The workload. Sizes that are logged are used; else, where ``cost.model_kb`` is null, z is recovered from the
+        logged messages, (H·Q + M)·z.
+        """
         config, first = self.run.config, self.run.rounds.iloc[0]
+        if "device_bits" in first:
+            device_bits, edge_bits = float(first["device_bits"]), float(first["edge_bits"])
+            return replace(Workload.of(config, 1.0), device_bits=device_bits, edge_bits=edge_bits)
         if "model_bits" in first:
             return Workload.of(config, model_bits=float(first["model_bits"]))
         models = len(first["devices"]) * config.training.edge_iterations + config.fleet.num_edges
@@ -205,14 +213,15 @@ class Replay:
                 "devices": cost.edge_devices,
                 "delay_s": cost.edge_delay_s,
                 "energy_j": cost.edge_energy_j,
-                "cloud_s": cloud_hop(fleet, self.work.model_bits)[0],
+                "cloud_s": hops(fleet, self.work)[0],
                 "straggler": [
                     int(chosen[stragglers[edge]]) if edge in stragglers else -1 for edge in range(fleet.num_edges)
                 ],
                 "slowest": np.arange(fleet.num_edges) == cost.edge_delay_s.argmax(),
             }
         )
-        return Round(number, devices, table, cost, self.work.edge_iterations, happened.outlook, happened.timeline)
+        iterations, outlook = self.work.edge_iterations, happened.outlook
+        return Round(number, devices, table, cost, iterations, outlook, happened.timeline, happened.deviates)
 
     @cached_property
     def _worlds(self) -> list[World]:
@@ -255,13 +264,12 @@ class Replay:
             cost = RoundCost.of_nobody(outlook.fleet.num_edges, wait_s, weight)
         rule = EdgeRule(**self.run.config.clock.edge.model_dump())
         timeline = world.happens(outlook, self.work, chosen, edges, allocation, cost, rule)
-        if timeline is not None:
-            cost = timeline.bill(cost, self.work.delay_weight)
+        cost = timeline.bill(cost, self.work.delay_weight)
         if polls:
             poll = PollCost(float(row[metrics.ROUND_POLL_DELAY_S]), float(row[metrics.ROUND_POLL_ENERGY_J]))
             cost = cost.with_poll(poll, self.work.delay_weight)
-        texts = [""] * len(chosen) if timeline is None else fates(timeline, world.ends(outlook, chosen))
-        return _Happened(world, chosen, edges, allocation, outlook, cost, timeline, texts)
+        texts, deviates = fates(timeline, world.ends(outlook, chosen)), world.is_on or not rule.waits_for_all
+        return _Happened(world, chosen, edges, allocation, outlook, cost, timeline, deviates, texts)
 
     def _polled(self, position: int) -> IntArray:
         """Return the devices that were polled in the logged round at `position`, see `hflray.scheduling.Poll`.

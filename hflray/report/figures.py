@@ -8,6 +8,7 @@ marker. A figure is a function ``Sweep -> Figure``. To add one, write it here, a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from hflray import metrics
 from hflray.errors import ConfigError
 from hflray.files import replacing
 from hflray.report import series
+from hflray.report.claims.learning import is_ceiling
 from hflray.report.labels import COLOURS, colour, mark_modified
 from hflray.report.ranking import QUANTITIES, fields, mean_ranks
 from hflray.report.runs import Sweep
@@ -211,6 +213,11 @@ def framework(sweep: Sweep) -> Figure:
 def learning(sweep: Sweep) -> Figure:
     """Draw Figure 5: the return of an episode while the assigner learns."""
     return curves(sweep, metrics.ASSIGNER_RETURN)
+
+
+def readings(sweep: Sweep) -> Figure:
+    """Draw Figure 5 for each reading of Algorithm 5, without the runs that give the ceilings."""
+    return learning(replace(sweep, runs=[run for run in sweep.runs if not is_ceiling(run)]))
 
 
 def agent(sweep: Sweep) -> Figure:

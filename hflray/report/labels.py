@@ -39,6 +39,7 @@ NAMES = {
     "hfel": Label("HFEL"), "local_search": Label("local search"), "best_gain": Label("best gain"),
     "load_balanced": Label("load balanced"),
     "d3qn": Label("D3QN"), "paper": Label("the paper's features"), "db": Label("dB features"),
+    "paper_db": Label("the paper's features, gains in dB"),
     "fashion_mnist": Label("Fashion-MNIST"), "cifar10": Label("CIFAR-10"),
     "iid": Label("IID"), "dirichlet": Label("Dirichlet"), "majority": Label("majority class"),
 }  # fmt: skip
@@ -52,6 +53,7 @@ SETTINGS = {
     "fleet.num_devices": "N = {}",
     "fleet.num_edges": "M = {}",
     "data.majority_fraction": "majority {:.0%}",
+    "learning.buffer_capacity": "buffer of {:,}",
     "data.dirichlet_alpha": "α = {:g}",
 }
 ORDER = ("ikc", "vkc", "fedavg")  # the order of the schedulers in the paper
@@ -119,6 +121,9 @@ def describe(run: Run, keys: Sequence[str]) -> str:
         if key == "assignment.polish_ms":  # milliseconds, or a word where D3QN's local search has no limit
             if value:
                 parts.append(f"polished to an {value}" if isinstance(value, str) else f"+ {value:g} ms")
+            continue
+        if key == "assignment.start":  # HFEL's default, geographic, is not named
+            parts += [f"{pretty(value)} start"] if value else []
             continue
         if key == "assignment.policy":  # the label of the name already contains it, where both are asked for
             if assigner == "d3qn" and "assignment.name" not in keys:

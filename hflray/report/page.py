@@ -46,7 +46,7 @@ def _living(detail: Round, fleet: Fleet) -> dict[str, Any]:
     These are fates, who was away or low on charge, edges that failed, the timeline, positions and charges.
     """
     outlook, happens = detail.outlook, detail.timeline
-    if happens is None:
+    if not detail.deviates:
         return {}
     data: dict[str, Any] = {
         "fate": detail.devices["fate"].tolist(),
@@ -57,7 +57,7 @@ def _living(detail: Round, fleet: Fleet) -> dict[str, Any]:
         "until": [charts.rounded(row) for row in happens.iteration_end_s],
         "computed": [charts.rounded(row) for row in happens.computed_s],
         "end": [charts.rounded(row) for row in happens.end_s],
-        "counts": happens.counts.astype(int).tolist(),
+        "counts": happens.participates.astype(int).tolist(),
     }
     if not np.array_equal(outlook.fleet.position_m, fleet.position_m):
         data |= {"x": _rounded(outlook.fleet.position_m[:, 0]), "y": _rounded(outlook.fleet.position_m[:, 1])}

@@ -10,7 +10,9 @@ import pandas as pd
 
 from hflray import metrics
 from hflray.files import write as write_file
-from hflray.report.labels import hfel, mark_modified
+from hflray.report.claims import learning
+from hflray.report.claims.assignment import STARTS
+from hflray.report.labels import hfel, mark_modified, pretty
 from hflray.report.runs import Run, Sweep
 from hflray.report.series import STATISTICS
 from hflray.text import as_markdown_cell
@@ -90,33 +92,38 @@ def compare_with_reference(sweep: Sweep) -> pd.DataFrame | None:
     """Return how far each assigner's objective is above HFEL-300's on the same fleets, in percent.
 
     Each run is compared with the run of HFEL-300 that has a deadline per edge and otherwise the same settings, on the
-    fleets that both have. The result is None without such a run, without another run to compare with it, and outside an
-    assignment study.
+    fleets that both have, for each start of HFEL that the study has. The ratio of means compares the mean objectives.
+    The result is None without such a run, without another run to compare with it, and outside an assignment study.
     """
-    references: dict[tuple[tuple[str, str], ...], Run] = {}
-    if sweep.shown.averaged:
-        references = {_settings_besides_assigner(run): run for run in sweep.runs if _is_reference(run)}
-    rows = []
-    for label, runs in sweep.groups().items():
-        pairs = [
-            (run, references[_settings_besides_assigner(run)])
-            for run in runs
-            if _settings_besides_assigner(run) in references and not _is_reference(run)
-        ]
-        name = metrics.ROUND_OBJECTIVE
-        excesses = [100 * (run.series(name) / reference.series(name) - 1).dropna() for run, reference in pairs]
-        excess = pd.concat(excesses) if excesses else pd.Series()
-        if not excess.empty:
-            values = (excess.median(), excess.mean(), excess.quantile(0.95), excess.max())
-            names = (f"objective above {REFERENCE}'s, %: median", "mean", "p95", "worst")
-            row = dict(zip(names, map("{:+.1f}".format, values), strict=True))
-            rows.append({"": mark_modified(label or sweep.name, runs), "fleets": f"{len(excess)}"} | row)
-    return pd.DataFrame(rows) if rows else None
+    rows: dict[str, dict[str, str]] = {}
+    for start in STARTS if sweep.shown.averaged else ():
+        references = {_settings_besides_assigner(run): run for run in sweep.runs if _is_reference(run, start)}
+        for label, runs in sweep.groups().items():
+            pairs = [
+                (run.series(metrics.ROUND_OBJECTIVE), reference.series(metrics.ROUND_OBJECTIVE))
+                for run in runs
+                if (reference := references.get(_settings_besides_assigner(run))) is not None and reference is not run
+            ]
+            tables = [pd.DataFrame({"own": own, "other": other}).dropna() for own, other in pairs]
+            both = pd.concat(tables) if tables else pd.DataFrame()
+            if both.empty:
+                continue
+            excess = 100 * (both["own"] / both["other"] - 1)
+            of_means = 100 * (both["own"].mean() / both["other"].mean() - 1)
+            values = (excess.median(), excess.mean(), excess.quantile(0.95), excess.max(), of_means)
+            from_start = f" from {pretty(start)}"
+            names = (f"above {REFERENCE}{from_start}, %: median", "mean", "p95", "worst", "of means")
+            row = rows.setdefault(label, {"": mark_modified(label or sweep.name, runs), "fleets": f"{len(both)}"})
+            row |= {
+                name if name == names[0] else f"{name}{from_start}": f"{value:+.1f}"
+                for name, value in zip(names, values, strict=True)
+            }
+    return pd.DataFrame(list(rows.values())).fillna("–") if rows else None
 
 
-def _is_reference(run: Run) -> bool:
+def _is_reference(run: Run, start: str) -> bool:
     assignment = run.config.assignment
-    standard = assignment.start in (None, "geographic") and not assignment.options
+    standard = (assignment.start or "geographic") == start and not assignment.options
     exchanges = assignment.name == "hfel" and (assignment.transfers, assignment.exchanges) == (100, 300)
     return exchanges and standard and run.config.allocation.coupling == "per_edge"
 
@@ -126,11 +133,50 @@ def _settings_besides_assigner(run: Run) -> tuple[tuple[str, str], ...]:
     return tuple(item for item in run.identity if not item[0].startswith(("assignment.", "allocation.")))
 
 
+def _readings(sweep: Sweep) -> pd.DataFrame:
+    """Return one row per run of Algorithm 5: its reading, the ceiling of it, and the policy at the end.
+
+    The return, the agreement and the cost are of the greedy policy on the held-out fleets: means over the evaluations
+    of the last tenth of the steps, the return with their standard deviation. The ceiling is the return of the same
+    network after cross-entropy on the teacher's labels (`learning.is_ceiling`).
+    """
+    units = "learning.hidden"
+    ceilings = {
+        (*learning.Reading.of(run)[:2], run.settings[units]): run for run in sweep.runs if learning.is_ceiling(run)
+    }
+    rows = []
+    for run in sorted((run for run in sweep.runs if not learning.is_ceiling(run)), key=learning.Reading.of):
+        reading = learning.Reading.of(run)
+        ceiling = ceilings.get((*reading[:2], run.settings[units]))
+        ended = learning.last_tenth(run, metrics.ASSIGNER_GREEDY_RETURN)
+        agreement = learning.last_tenth(run, metrics.ASSIGNER_AGREEMENT)
+        cost = learning.last_tenth(run, metrics.assigner_ratio("hfel-300"))
+        rows.append(
+            {
+                "": mark_modified(str(reading), [run]),
+                "seed": str(run.seed),
+                "steps": f"{int(run.rounds['round'].iloc[-1]):,}" + ("" if run.ended else " …"),
+                "units": str(run.settings[units]),
+                "supervised ceiling": "–" if ceiling is None else f"{ceiling.last(metrics.ASSIGNER_GREEDY_RETURN):.1f}",
+                "return": spread(ended, "{:.1f}"),
+                "agreement, %": f"{100 * np.mean(agreement):.1f}",
+                "objective / HFEL-300's": f"{np.mean(cost):.2f}",
+                "still improves": "yes" if learning.improves(run) else "no",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _learning(sweep: Sweep) -> pd.DataFrame:
+    ceilings = {learning.is_ceiling(run) for run in sweep.runs}
+    return _readings(sweep) if ceilings == {True, False} else _rows(sweep, "learning", "steps")
+
+
 TABLES: dict[metrics.Table, Callable[[Sweep], pd.DataFrame]] = {
     "training": lambda sweep: _rows(sweep, "training", "rounds"),
     "clustering": lambda sweep: _rows(sweep, "clustering", ""),
     "assignment": _assignment,
-    "learning": lambda sweep: _rows(sweep, "learning", "steps"),
+    "learning": _learning,
 }
 
 

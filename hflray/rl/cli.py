@@ -1,4 +1,4 @@
-"""The commands of this package with their options: train-assigner, finetune, card, and the modules `pool`, `ceilings`.
+"""The commands of this package with their options: train-assigner, finetune, card, and the module `pool`.
 
 Each ``main`` of a module runs its command from here. The modules are imported only when a command runs, because
 importing torch and RLlib takes seconds, and ``--help`` needs neither.
@@ -6,7 +6,6 @@ importing torch and RLlib takes seconds, and ``--help`` needs neither.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +21,7 @@ Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a setting; may be repeated.")
 ]
 
-train_app, finetune_app, card_app, pool_app, ceilings_app = (single() for _ in range(5))
+train_app, finetune_app, card_app, pool_app = (single() for _ in range(4))
 
 
 @train_app.command(context_settings=HELP)
@@ -147,27 +146,3 @@ def pool(
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )  # fmt: skip
     print(f"{len(solved)} fleets in {solved.folder}, solved in {solved.solve_s:.0f} s")
-
-
-@ceilings_app.command(context_settings=HELP)
-def ceilings(
-    fleets: Annotated[int, typer.Option(min=1, help="Number of random fleets.")] = 20,
-    runs: Annotated[int, typer.Option(min=2, help="Runs of the teacher on each fleet.")] = 60,
-    config: Annotated[
-        Path | None, typer.Option(help="Configuration or sweep file, for its fleets and its teacher.")
-    ] = None,
-    overrides: Overrides = None,
-) -> None:
-    """Print the largest return that imitation of a random teacher can reach, from two starts."""
-    from hflray.config import load_config
-    from hflray.rl.ceilings import STARTS, estimate
-    from hflray.rl.fleets import FleetSpec
-
-    spec = FleetSpec.of(load_config(config, overrides or []))
-
-    def report(start: str, number: int) -> None:
-        if sys.stderr.isatty() or number % max(1, fleets // 5) == 0:
-            print(f"{start}: {number} of {fleets} fleets", file=sys.stderr, flush=True)
-
-    for start in STARTS:
-        print(estimate(spec, start, fleets, runs, report), flush=True)

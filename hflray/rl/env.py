@@ -21,7 +21,7 @@ import gymnasium as gym
 import numpy as np
 from numpy.typing import NDArray
 
-from hflray.assignment.features import WIDTHS, FeatureSet, Rows
+from hflray.assignment.features import PAPERS, WIDTHS, FeatureSet, Rows
 from hflray.assignment.objective import assigned_edge_cost
 from hflray.errors import ConfigError
 from hflray.rl.fleets import FleetSpec, SolvedFleet
@@ -79,12 +79,12 @@ class DeviceAssignmentEnv(gym.Env[NDArray[np.float32], np.int64]):
         self.num_edges = largest if num_edges is None else num_edges
         if self.num_edges < largest:
             raise ConfigError(f"num_edges: got {self.num_edges} for fleets of up to {largest} edges; raise it")
-        if features == "paper" and self.drawn.num_edges != (self.num_edges, self.num_edges):
-            raise ConfigError("learning.features: 'paper' rows cannot be padded to more edges; use db, or one M")
+        if features in PAPERS and self.drawn.num_edges != (self.num_edges, self.num_edges):
+            raise ConfigError(f"learning.features: '{features}' rows cannot be padded to more edges; use db, or one M")
         self.features: FeatureSet = features
         self.reward, self.shuffle, self.in_order = reward, shuffle, in_order
         row = WIDTHS[features].row(self.num_edges)
-        low, high = (0.0, 1.0) if features == "paper" else (-np.inf, np.inf)
+        low, high = (0.0, 1.0) if features in PAPERS else (-np.inf, np.inf)
         self.observation_space = gym.spaces.Box(low, high, (row,), np.float32)
         self.action_space = gym.spaces.Discrete(self.num_edges)
         self._seed_once, self._seeded, self._next = seed_once, False, 0

@@ -30,7 +30,7 @@ from hflray.rl.pool import FleetPool
 from hflray.seeding import stream
 
 TEACHER, BOUND = "teacher", "lower_bound"
-# The paper's HFEL starts from the geographic assignment (docs/design.md, D8), local search from the best gain.
+# HFEL starts from the geographic assignment here, and local search from the best gain (docs/design.md, D8).
 REFERENCES: dict[str, tuple[str, dict[str, Any]]] = {
     "hfel-100": ("hfel", {"exchanges": 100}),
     "hfel-300": ("hfel", {"exchanges": 300}),

@@ -230,9 +230,8 @@ class SolvedFleet(NamedTuple):
         if features == "db":
             rows = db_rows(problem)
         else:  # a constant factor of the gains does not change their scaled values
-            rows = paper_rows(
-                problem.snr.T / problem.power[:, None], self.cycles_per_sample, self.samples, problem.power
-            )
+            gain = problem.snr.T / problem.power[:, None]
+            rows = paper_rows(features, gain, self.cycles_per_sample, self.samples, problem.power)
         check_rows(rows)
         return rows if num_edges is None else pad_edges(rows, WIDTHS[features], num_edges)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import numpy as np
@@ -208,6 +208,15 @@ def draw(pool: IntArray, count: int, rng: np.random.Generator) -> IntArray:
     if count in (0, len(pool)):
         return pool[:count].copy()
     return np.asarray(rng.choice(pool, count, replace=False), dtype=np.intp)
+
+
+def check_choice(name: str, value: Any, accepted: Collection[str]) -> str:
+    """Return an option that is one of the accepted words; raise ConfigError if it is not."""
+    if value not in accepted:
+        raise ConfigError(
+            f"scheduling.options.{name}: got {value!r}; accepted: {', '.join(accepted)}; write one of them"
+        )
+    return str(value)
 
 
 def check_option(name: str, value: Any, least: float, most: float = math.inf, whole: bool = False) -> float:

@@ -35,7 +35,8 @@ class RoundContext:
         last_loss: mean loss of its samples under the model that it received then, (N,); NaN if it never counted or if
             the scheduler does not need losses.
         last_utility: Oort's |B|·√(Σ loss² / |B|) of the same losses, (N,); NaN as above.
-        last_delay_s: its computing and upload in an edge iteration then, (N,), s; NaN if it never counted.
+        last_delay_s: its computing and upload in an edge iteration then as it happened (the plan's where nothing is
+            random; `hflray.timeline.Timeline.device_delay_s`), (N,), s; NaN if it never counted.
         edge_of: its edge then, (N,); -1 if it never counted.
         record: the record of the round before; None in the first, and for classes that do not look back.
         poll: the round's polls, for a scheduler that needs ``poll``.

@@ -6,7 +6,11 @@ A large V prefers devices with many samples, and a small one keeps to the budget
 queues keep each device's energy at its budget if that is possible (Neely, 2010).
 
 Source: the policy OCEAN of J. Xu, H. Wang: "Client selection and bandwidth allocation in wireless federated learning
-networks: a long-term perspective", IEEE Transactions on Wireless Communications 20 (2021).
+networks: a long-term perspective", IEEE Transactions on Wireless Communications 20 (2021). OCEAN also allocates the
+bandwidth together with the choice, so that the number of devices follows from it; gives later rounds more weight; and
+empties its queues at the start of each frame of rounds. This class does none of these: H is given, the bandwidth is
+allocated afterwards, all rounds weigh the same, and the queues last. Its joules contain computing, and it weighs
+devices by their samples.
 """
 
 from __future__ import annotations

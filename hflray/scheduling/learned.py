@@ -18,6 +18,7 @@ from hflray.arrays import FloatArray, IntArray
 from hflray.assignment.d3qn import one_thread
 from hflray.assignment.policy import read_policy
 from hflray.errors import ConfigError
+from hflray.policies import locate
 from hflray.scheduling.base import Scheduler
 from hflray.scheduling.context import RoundContext
 from hflray.scheduling.network import ScoreNetwork, ScoreSpec
@@ -36,10 +37,10 @@ class Learned(Scheduler):
         num_devices: N.
         num_scheduled: H.
         clusters: ignored.
-        policy: path of a policy; None: the shipped one.
+        policy: path of a policy, pinned or not; None: the shipped one.
 
     Raises:
-        ConfigError: the file is missing, damaged or no policy of a scheduler.
+        ConfigError: the file is missing, damaged, another one than was pinned, or no policy of a scheduler.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({metrics.ACCURACY})
@@ -53,7 +54,7 @@ class Learned(Scheduler):
         policy: str | None = None,
     ) -> None:
         super().__init__(num_devices=num_devices, num_scheduled=num_scheduled, clusters=clusters)
-        self.network, self.card = load_scores(SHIPPED if policy is None else policy)
+        self.network, self.card = load_scores(SHIPPED if policy is None else locate(policy, SETTING))
 
     def schedule(self, context: RoundContext) -> IntArray:
         """Return the round's devices, sorted."""

@@ -1,26 +1,55 @@
 """Oort: devices of high loss and tolerable delay, with exploration, staleness and a pacer.
 
 Source: F. Lai, X. Zhu, H. V. Madhyastha, M. Chowdhury: "Oort: efficient federated learning via guided participant
-selection", OSDI 2021, Algorithm 1. Where it leaves values open, they are those of the authors' code
-(github.com/SymbioticLab/Oort): utilities are clipped at the 95th percentile and scaled to 0 to 1 before the staleness
-is added, and the preferred duration T is a quantile of the durations, which the pacer raises. Durations are those of
-an edge iteration. The paper's limit on the times that a device is chosen is left out; the code has it off.
+selection", OSDI 2021, Algorithm 1. The variant ``paper`` takes ε, its decay and least value, α, W, the clip at the 95th
+percentile and the cut-off of 95 % from the paper. The variant ``code`` takes the constants and the pacer of the
+authors' code (github.com/SymbioticLab/Oort, training/argParser.py and oort/oort.py at commit 25c8853, as stored in a
+public archive): clip 0.98, cut-off 0.7, decay 0.95, a first quantile of 10 %, Δ of 5 %, and a pacer that raises the
+quantile if the utility of the exploited devices is flat and lowers it if it changes sharply.
+
+Both variants take from that code that utilities are scaled to 0 to 1 before the staleness is added, and that the
+preferred duration T is a quantile of the durations. The quantile of 30 % in ``paper`` is the default of FedScale, which
+has the code too, and Δ of 10 % that of an earlier version of the authors' code. Both draw devices that never trained by
+their speed, as the paper says; the code draws them by their number of samples, with T as a penalty. Durations are those
+of an edge iteration as it happened; under the optimal allocation they score a device's edge rather than the device, as
+docs/explanation/schedulers.md says. The paper's limit on the times that a device is chosen is left out; the code has
+it off.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from hflray.arrays import FloatArray, IntArray
-from hflray.scheduling.base import Scheduler, check_option
+from hflray.scheduling.base import Scheduler, check_choice, check_option
 from hflray.scheduling.context import RoundContext
 from hflray.scheduling.ranking import nominal_iteration, weighted_draw
 
-CUT_OFF, CLIP = 0.95, 0.95
+FLAT, SHARP = 0.1, 5.0  # relative changes of the utility on which the pacer of the code acts
+
+
+class Constants(NamedTuple):
+    """What differs between the variants by default; the options of `Oort` say what the first three are.
+
+    Attributes:
+        decay, duration_share, step: see `Oort`.
+        clip: quantile at which utilities are clipped.
+        cut_off: share of the last utility that would fit, above which devices are drawn.
+    """
+
+    decay: float
+    duration_share: float
+    step: float
+    clip: float
+    cut_off: float
+
+
+VARIANTS = {"paper": Constants(0.98, 0.3, 0.1, 0.95, 0.95), "code": Constants(0.95, 0.1, 0.05, 0.98, 0.7)}
 
 
 class Oort(Scheduler):
@@ -30,11 +59,18 @@ class Oort(Scheduler):
         num_devices: N.
         num_scheduled: H.
         clusters: ignored.
+        variant: ``paper`` or ``code``.
         exploration, decay, least_exploration: ε of the first round, its factor a round, and its smallest value.
         penalty: α, the exponent of the penalty (T/t)^α of a device that takes t > T seconds.
-        duration_share: the quantile of the known delays that is T in the first rounds.
+        duration_share: the quantile of the known delays that is T in the first rounds; in ``code``, 1 stands for no T.
         window: W, the rounds over which the pacer sums the utility.
-        step: Δ, by which the pacer raises the quantile if the sum has fallen.
+        step: Δ, by which the pacer raises the quantile: in ``paper`` if the sum has fallen, in ``code`` if it has
+            changed by at most 10 %; if it has changed fivefold or more, ``code`` lowers it.
+
+        None stands for the variant's own constant (`VARIANTS`).
+
+    Raises:
+        ConfigError: the variant is unknown, or a number is outside what it accepts.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"loss"})
@@ -45,23 +81,28 @@ class Oort(Scheduler):
         num_devices: int,
         num_scheduled: int,
         clusters: ArrayLike | None = None,
+        variant: str = "paper",
         exploration: float = 0.9,
-        decay: float = 0.98,
+        decay: float | None = None,
         least_exploration: float = 0.2,
         penalty: float = 2.0,
-        duration_share: float = 0.3,
+        duration_share: float | None = None,
         window: int = 20,
-        step: float = 0.1,
+        step: float | None = None,
     ) -> None:
         super().__init__(num_devices=num_devices, num_scheduled=num_scheduled, clusters=clusters)
+        self.variant = check_choice("variant", variant, VARIANTS)
+        self.constants = own = VARIANTS[variant]
         self.exploration = check_option("exploration", exploration, 0, 1)
-        self.decay = check_option("decay", decay, 0, 1)
+        self.decay = check_option("decay", own.decay if decay is None else decay, 0, 1)
         self.least_exploration = check_option("least_exploration", least_exploration, 0, 1)
         self.penalty = check_option("penalty", penalty, 0)
-        self.duration_share = check_option("duration_share", duration_share, 0, 1)
+        share = own.duration_share if duration_share is None else duration_share
+        self.duration_share = check_option("duration_share", share, 0, 1)
         self.window = int(check_option("window", window, 1, whole=True))
-        self.step = check_option("step", step, 0, 1)
+        self.step = check_option("step", own.step if step is None else step, 0, 1)
         self.sums: list[float] = []  # the utility of each round's devices, of the last 2 W rounds
+        self.exploited: list[int] = []  # the devices of the round before that were not new, in the variant "code"
 
     def schedule(self, context: RoundContext) -> IntArray:
         """Return the round's devices, sorted."""
@@ -72,11 +113,12 @@ class Oort(Scheduler):
         explored, fresh = candidates[has_utility], candidates[~has_utility]
         rate = max(self.least_exploration, self.exploration * self.decay ** (context.round - 1))
         num_new = min(len(fresh), max(round(rate * count), count - len(explored)))
-        chosen = _exploit(self.utility(context, explored), explored, count - num_new, rng)
+        chosen = self._exploit(self.utility(context, explored), explored, count - num_new, rng)
         delay_s, _ = nominal_iteration(context, self.num_scheduled)
         fresh_chosen = weighted_draw(
             1.0 / delay_s[fresh], fresh, num_new, rng
         )  # by speed, because the loss is not known
+        self.exploited = chosen.tolist() if self.variant == "code" else []
         return np.sort(np.concatenate([chosen, fresh_chosen])).astype(np.intp)
 
     def utility(self, context: RoundContext, devices: IntArray) -> FloatArray:
@@ -85,35 +127,65 @@ class Oort(Scheduler):
             return np.zeros(0)
         loss = context.last_utility[devices]
         least = 0.999 * loss.min()  # so that the smallest utility is not 0
-        scaled = (np.minimum(loss, np.quantile(loss, CLIP)) - least) / max(loss.max() - least, 1e-4)
+        scaled = (np.minimum(loss, self._quantile(loss, self.constants.clip)) - least) / max(loss.max() - least, 1e-4)
         value = scaled + np.sqrt(0.1 * np.log(context.round) / context.last_round[devices])
         delay_s = context.last_delay_s[devices]
-        preferred_s = np.quantile(delay_s, self.duration_share)
+        preferred_s = self._quantile(delay_s, self.duration_share)
+        if self.variant == "code" and self.duration_share >= 1:
+            preferred_s = math.inf
         return np.asarray(value * np.where(delay_s > preferred_s, (preferred_s / delay_s) ** self.penalty, 1.0))
 
+    def _quantile(self, values: FloatArray, share: float) -> float:
+        """Return a quantile of values (n,); in the variant ``code`` it is one of them."""
+        if self.variant == "code":
+            return float(np.sort(values)[min(int(len(values) * share), len(values) - 1)])
+        return float(np.quantile(values, share))
+
+    def _exploit(self, utility: FloatArray, devices: IntArray, count: int, rng: np.random.Generator) -> IntArray:
+        """Draw `count` devices by utility among those above the cut-off.
+
+        It is a share of the utility of number `count`, or in the variant ``code`` of the one after it.
+        """
+        if count <= 0 or not len(devices):
+            return devices[:0]
+        last = min(count + (self.variant == "code"), len(devices))
+        among = utility >= self.constants.cut_off * np.sort(utility)[-last]
+        return weighted_draw(utility[among], devices[among], count, rng)
+
     def _pace(self, context: RoundContext) -> None:
-        """Note the last round's utility; every W rounds, allow longer delays if it has fallen over the last W."""
-        if context.round > 1:
-            self.sums.append(float(np.nansum(context.last_utility[context.last_round == context.round - 1])))
+        """Note the last round's utility; every W rounds, move the quantile of the delays as the variant says."""
+        counted = context.last_round == context.round - 1
+        if self.variant == "code":
+            exploited = np.array(self.exploited, dtype=np.intp)
+            utility = context.last_utility[exploited[counted[exploited]]]
+            self.sums.append(float(utility.mean()) if len(utility) else 0.0)
+        elif context.round > 1:
+            self.sums.append(float(np.nansum(context.last_utility[counted])))
         self.sums = self.sums[-2 * self.window :]
-        due = len(self.sums) == 2 * self.window and (context.round - 1) % self.window == 0
-        if due and sum(self.sums[: self.window]) > sum(self.sums[self.window :]):
+        if len(self.sums) < 2 * self.window:
+            return
+        before, now = sum(self.sums[: self.window]), sum(self.sums[self.window :])
+        if self.variant == "code":
+            if context.round % self.window == 0:
+                self._pace_by_change(before, now)
+        elif (context.round - 1) % self.window == 0 and before > now:
             self.duration_share = min(1.0, self.duration_share + self.step)
+
+    def _pace_by_change(self, before: float, now: float) -> None:
+        """Raise the quantile if the utility is flat, and lower it if it changes sharply."""
+        change = abs(now - before)
+        if change <= FLAT * before:
+            self.duration_share = min(1.0, self.duration_share + self.step)
+        elif change >= SHARP * before:
+            self.duration_share = max(self.step, self.duration_share - self.step)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the base state and that of the pacer."""
-        return super().state_dict() | {"sums": list(self.sums), "duration_share": self.duration_share}
+        more = {"exploited": list(self.exploited)} if self.variant == "code" else {}
+        return super().state_dict() | {"sums": list(self.sums), "duration_share": self.duration_share} | more
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state of `state_dict`. Raises ConfigError if it is another scheduler's, N's or H's."""
         super().load_state_dict(state)
         self.sums, self.duration_share = list(state["sums"]), float(state["duration_share"])
-
-
-def _exploit(utility: FloatArray, devices: IntArray, count: int, rng: np.random.Generator) -> IntArray:
-    """Draw `count` devices by utility among those above 95 % of the utility of number `count`."""
-    if count <= 0 or not len(devices):
-        return devices[:0]
-    limit = CUT_OFF * np.sort(utility)[-min(count, len(devices))]
-    among = utility >= limit
-    return weighted_draw(utility[among], devices[among], count, rng)
+        self.exploited = list(state.get("exploited", ()))

@@ -56,5 +56,5 @@ def nominal_iteration(context: RoundContext, num_scheduled: int) -> tuple[FloatA
         fleet.capacitance, work.local_iterations, fleet.cycles_per_sample, fleet.samples, fleet.max_cpu_hz
     )
     gain = fleet.gain_of(everyone, edges)
-    upload_s = upload_delay_s(work.model_bits, rate_bps(share_hz, gain, fleet.power_w, fleet.noise_w_per_hz))
+    upload_s = upload_delay_s(work.device_bits, rate_bps(share_hz, gain, fleet.power_w, fleet.noise_w_per_hz))
     return compute_s + upload_s, compute_j + fleet.power_w * upload_s

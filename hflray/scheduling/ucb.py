@@ -2,8 +2,18 @@
 
 Source: the algorithm CS-UCB of W. Xia, T. Q. S. Quek, K. Guo, W. Wen, H. H. Yang, H. Zhu: "Multi-armed bandit-based
 client scheduling for federated learning", IEEE Transactions on Wireless Communications 19 (2020). It knows no channel
-and no frequency, only the delays that it has observed. Here a device's reward in a round is ``1 - delay / slowest``,
-with the largest delay observed so far, so that it lies between 0 and 1.
+and no frequency, only the delays that it has observed (`hflray.record.RoundRecord.device_delay_s`). Here a device's
+reward in a round is ``1 - delay / slowest``, with the largest delay observed so far, so that it lies between 0 and 1.
+
+CS-UCB is for balanced data of one distribution and devices that always answer. For others the authors give CS-UCB-Q
+(``variant: cs_ucb_q``), in which each device n is to train in a share c_n of the rounds. Its virtual queue is
+``Q_n ← max(Q_n + c_n - b_n, 0)`` after a round, with b_n = 1 if it took part, and c_n before the first round. A round
+takes the available devices of the largest ``(1 - β) · min(1, bound) + β · Q_n``, where the bound of an untried device
+is 1.
+
+The optimal allocation lets the devices of an edge finish together, so that such a delay scores the edge rather than the
+device. docs/explanation/schedulers.md says how much of it is the device's own, with and without
+``allocation.method: equal``.
 """
 
 from __future__ import annotations
@@ -15,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hflray.arrays import IntArray
-from hflray.scheduling.base import Scheduler, check_option
+from hflray.scheduling.base import Scheduler, check_choice, check_option
 from hflray.scheduling.context import RoundContext
 from hflray.scheduling.ranking import highest
 
@@ -28,15 +38,33 @@ class UCB(Scheduler):
         num_scheduled: H.
         clusters: ignored.
         exploration: weight of the confidence bound, 0 or more; 2 is that of UCB1 (Auer et al., 2002).
+        variant: ``cs_ucb`` or ``cs_ucb_q``.
+        queue_weight: β of ``cs_ucb_q``, from 0 to 1.
+        fairness: φ of ``cs_ucb_q``, from 0 to 1: the shares are c_n = min(1, φ · H · D_n / Σ D).
+
+    Raises:
+        ConfigError: the variant is unknown, or a number is outside what it accepts.
     """
 
     looks_back: ClassVar[bool] = False
 
     def __init__(
-        self, *, num_devices: int, num_scheduled: int, clusters: ArrayLike | None = None, exploration: float = 2.0
+        self,
+        *,
+        num_devices: int,
+        num_scheduled: int,
+        clusters: ArrayLike | None = None,
+        exploration: float = 2.0,
+        variant: str = "cs_ucb",
+        queue_weight: float = 0.5,
+        fairness: float = 0.5,
     ) -> None:
         super().__init__(num_devices=num_devices, num_scheduled=num_scheduled, clusters=clusters)
         self.exploration = check_option("exploration", exploration, 0)
+        self.has_queues = check_choice("variant", variant, ("cs_ucb", "cs_ucb_q")) == "cs_ucb_q"
+        self.queue_weight = check_option("queue_weight", queue_weight, 0, 1)
+        self.fairness = check_option("fairness", fairness, 0, 1)
+        self.share, self.queue = np.zeros(num_devices), np.zeros(num_devices)  # c_n and Q_n
         self.times = np.zeros(num_devices, dtype=np.intp)
         self.total_delay_s = np.zeros(num_devices)
         self.slowest_s = 0.0
@@ -49,22 +77,38 @@ class UCB(Scheduler):
             mean = 1.0 - total_s / times / self.slowest_s
             bound = mean + np.sqrt(self.exploration * np.log(context.round) / times)
         scores = np.where(times == 0, np.inf, bound)
+        if self.has_queues:
+            if not self.share.any():
+                samples = context.fleet.samples
+                self.share = np.minimum(1.0, self.fairness * self.num_scheduled * samples / samples.sum())
+                self.queue = self.share.copy()
+            scores = (1 - self.queue_weight) * np.minimum(1.0, scores) + self.queue_weight * self.queue[candidates]
         return np.sort(highest(scores, candidates, self.num_scheduled, context.rng))
 
     def observe(self, record: Any) -> None:
-        """Add the delays of the round: computing and upload in an edge iteration."""
-        delay_s = record.cost.iteration_delay_s
-        self.times[record.devices] += 1
-        self.total_delay_s[record.devices] += delay_s
+        """Add the delays of the round as they happened; a device of which none is known is not credited."""
+        delay_s = record.device_delay_s()
+        has_delay = np.isfinite(delay_s)
+        devices, delay_s = record.devices[has_delay], delay_s[has_delay]
+        self.times[devices] += 1
+        self.total_delay_s[devices] += delay_s
         self.slowest_s = max(self.slowest_s, float(delay_s.max(initial=0.0)))
+        if self.has_queues:
+            took_part = np.bincount(devices, minlength=self.num_devices)
+            self.queue = np.maximum(self.queue + self.share - took_part, 0.0)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the base state and what was observed."""
-        return super().state_dict() | {
-            "times": self.times.tolist(),
-            "total_delay_s": self.total_delay_s.tolist(),
-            "slowest_s": self.slowest_s,
-        }
+        queues = {"share": self.share.tolist(), "queue": self.queue.tolist()} if self.has_queues else {}
+        return (
+            queues
+            | super().state_dict()
+            | {
+                "times": self.times.tolist(),
+                "total_delay_s": self.total_delay_s.tolist(),
+                "slowest_s": self.slowest_s,
+            }
+        )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state of `state_dict`. Raises ConfigError if it is another scheduler's, N's or H's."""
@@ -72,3 +116,5 @@ class UCB(Scheduler):
         self.times = np.array(state["times"], dtype=np.intp)
         self.total_delay_s = np.array(state["total_delay_s"], dtype=np.float64)
         self.slowest_s = float(state["slowest_s"])
+        if self.has_queues:
+            self.share, self.queue = np.array(state["share"]), np.array(state["queue"])

@@ -48,7 +48,6 @@ class ExperimentTask(Task):
                 watch(record)
                 last = experiment.finished
                 detailed = experiment.config.fleet.num_devices <= DETAILED_DEVICES
-                happens = record.timeline if detailed else None
                 yield Result(
                     step=record.round,
                     metrics=record.metrics() | (experiment.summary() if last else {}),
@@ -56,7 +55,7 @@ class ExperimentTask(Task):
                     note=note,
                     model_hash=record.model_hash,
                     schedule=record.schedule() if detailed else None,
-                    timeline=None if happens is None else deflated(happens.table()),
+                    timeline=deflated(record.timeline.table()) if detailed and record.deviates else None,
                     devices=experiment.devices() if detailed and not devices_sent else None,
                     changes=experiment.changes,
                     save=lambda folder: save(experiment, folder),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,11 +19,14 @@ from ray.util.metrics import Counter, Gauge
 
 from hflray.errors import HflrayError
 from hflray.live_metrics import SAMPLES, LiveMetric
-from hflray.training.aggregate import FloatVector, SumVector, mean
+from hflray.training.exchange import Lifted, Version, add_extra, add_up, finish
 
 if TYPE_CHECKING:
-    from hflray.losses import Sums
-    from hflray.training.local import DeviceData, EdgeTask, LocalJob, Outputs
+    from hflray.aggregation import FloatVector, Frame, SumVector
+    from hflray.training.exchange import EdgeTask
+    from hflray.training.job import DeviceData, LocalJob, Shards
+    from hflray.training.method import Spec
+    from hflray.training.rules.base import Memory
 
 NEVER_RETRY = {"max_restarts": 0, "max_task_retries": 0}
 
@@ -83,18 +86,22 @@ class DeviceWorker:
         """Return the id of this actor's node."""
         return str(ray.get_runtime_context().get_node_id())
 
-    def train(self, task: EdgeTask, *edge_models: FloatVector) -> SumVector | tuple[SumVector, ...]:
-        """See `DeviceHost.train`. There is one return value per edge, so that each sum goes straight to its edge."""
+    def train(self, task: EdgeTask, memories: Mapping[int, Memory] | None, *versions: Version) -> Any:
+        """Return a `Lifted` for each edge of the task and, if there are `memories`, what this actor's devices keep.
+
+        See `DeviceHost.train`. Each is an object of its own, so that it goes straight to where it is needed.
+        """
         begin = time.perf_counter()
-        sums = self._host.train(task, *edge_models)
+        parts, memory_of = self._host.train(task, versions, memories)
         self._busy_s += time.perf_counter() - begin
         if self._trained is not None:
             self._trained.inc(self._passes(task))
-        return sums[0] if len(sums) == 1 else sums
+        results = (*parts, memory_of) if memories is not None else (*parts,)
+        return results[0] if len(results) == 1 else results
 
     def _passes(self, task: EdgeTask) -> int:
         """Return how many samples pass through local training in a task."""
-        samples = self._samples[[device for edge in task.devices for device in edge]]
+        samples = self._samples[[device for share in task.shares for device in share.devices]]
         if self._job.local_iteration == "step":
             samples = np.minimum(samples, self._job.batch_size)
         return int(samples.sum()) * self._job.local_iterations
@@ -111,28 +118,34 @@ class DeviceWorker:
         """See `DeviceHost.losses`."""
         return self._host.losses(devices, *models)
 
-    def evaluate(
-        self, vector: FloatVector, shards: Sequence[int], keeps_outputs: bool = False
-    ) -> tuple[list[Sums], Outputs]:
-        """See `DeviceHost.evaluate`. The outputs are empty unless they are to be kept."""
-        outputs: Outputs = []
-        return self._host.evaluate(vector, shards, outputs if keeps_outputs else None), outputs
+    def losses_of(self, devices: Sequence[Sequence[int]], *versions: Version) -> NDArray[np.float64]:
+        """Return the losses of the devices that receive these versions; see `DeviceHost.losses`."""
+        return self._host.losses(devices, *(version.model for version in versions))
+
+    def evaluate(self, vector: FloatVector, shards: Sequence[int], keeps_outputs: bool = False) -> Shards:
+        """See `DeviceHost.evaluate`."""
+        return self._host.evaluate(vector, shards, keeps_outputs)
 
 
 class EdgeWorker:
-    """Adds the partial sums of an edge's devices: the paper's edge aggregation (equation 2)."""
+    """Combines what the devices of an edge send: the paper's edge aggregation (equation 2)."""
 
-    def aggregate(self, samples: int, bits: int, statistics: int, *partial_sums: SumVector) -> FloatVector:
-        """Return the edge model of the next edge iteration, (P,) float32."""
-        return mean(self.total(*partial_sums), samples, bits, statistics)
+    def finish(self, aggregator: Spec, frame: Frame, before: Version, *lifted: Lifted) -> Version:
+        """Return the edge's model of the next edge iteration; see `hflray.training.exchange.finish`."""
+        return finish(aggregator.build(), lifted, before, frame)
 
-    def total(self, *partial_sums: SumVector) -> SumVector:
-        """Return the exact sum of the partial sums, (P,) int64.
+    def finish_with_extra(
+        self, aggregator: Spec, frame: Frame, before: Version, *lifted: Lifted
+    ) -> tuple[Version, dict[str, SumVector]]:
+        """Return also the sums of the local rule's further vectors."""
+        return finish(aggregator.build(), lifted, before, frame), add_extra(part.extra for part in lifted)
 
-        After the last edge iteration, the cloud takes this sum instead of the edge model.
+    def total(self, aggregator: Spec, *lifted: Lifted) -> Lifted:
+        """Return what several hosts hand up together.
+
+        After the last edge iteration, the cloud takes this in place of the edge's model, if it may add up edges.
         """
-        total: SumVector = np.sum(partial_sums, axis=0, dtype=np.int64)
-        return total
+        return add_up(aggregator.build(), lifted)
 
 
 DeviceActor = ray.remote(**NEVER_RETRY)(DeviceWorker)

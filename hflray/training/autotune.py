@@ -42,6 +42,7 @@ log = logging.getLogger(__name__)
 
 WORTH_MEASURING = 100_000  # sample passes of a round that takes some ten seconds on one CPU
 WITHOUT_COMPILER: KernelName = "channels_last"
+WITH_A_MODULE: tuple[KernelName, ...] = ("eager", "channels_last")  # a function of the user's own can train it
 MAX_BATCH = 256  # largest batch of the measurement; a full batch of thousands would take too long
 SECONDS = 0.12  # duration of one measurement of one choice
 REPEATS = 5  # measurements of each choice
@@ -49,7 +50,11 @@ ENOUGH = 0.97  # share of the best rate with which a smaller pool or fewer threa
 
 
 def resolve(
-    config: TrainingConfig, problem: Problem, passes_per_round: int, gpus: float | None = None
+    config: TrainingConfig,
+    problem: Problem,
+    passes_per_round: int,
+    gpus: float | None = None,
+    own_training: bool = False,
 ) -> TrainingConfig:
     """Return the configuration with a choice for ``kernel: auto``, ``threads: null`` and ``device: auto``.
 
@@ -58,10 +63,14 @@ def resolve(
         problem: what is learned.
         passes_per_round: sample passes of a round, over all devices, edge iterations and local iterations.
         gpus: the number of GPUs that actors may use, on any node; None: those that torch finds in this process.
+        own_training: whether a function of the user's own trains the module (`hflray.training.rules.own`).
 
     Raises:
-        HflrayError: the configuration names `native`, which cannot be built here, or `cuda`, and there is no GPU.
+        HflrayError: the configuration names `native`, which cannot be built here, or `cuda`, and there is no GPU, or a
+            kernel or a device with which no function of the user's own can train.
     """
+    if own_training:
+        config = _for_own_training(config)
     if config.device != "cpu":
         config = config.model_copy(update=_on_gpu(config, gpus))
     if config.kernel == "native":
@@ -73,10 +82,12 @@ def resolve(
         library()  # a failure here has a plain message; in an actor it would not
     if config.kernel != "auto" and config.threads is not None:
         return config
-    kernel: KernelName = fixed_kernel(problem) if config.kernel == "auto" else config.kernel
+    choices = tuple(name for name in suitable(problem) if not own_training or name in WITH_A_MODULE)
+    fixed = choices[-1] if own_training else fixed_kernel(problem)
+    kernel: KernelName = fixed if config.kernel == "auto" else config.kernel
     threads = config.threads or 1
     if config.autotune and passes_per_round >= WORTH_MEASURING and kernel not in ("compiled", "batched"):
-        kernels: Sequence[KernelName] = suitable(problem) if config.kernel == "auto" else (kernel,)
+        kernels: Sequence[KernelName] = choices if config.kernel == "auto" else (kernel,)
         counts = [1, len(available_cpus())] if config.threads is None else [config.threads]
         batch = min(config.batch_size, MAX_BATCH)
         kernel, threads = choose(kernels, sorted(set(counts)), problem, batch, config.precision)
@@ -97,6 +108,17 @@ def fixed_kernel(problem: Problem | None = None) -> KernelName:
         log.info("%s instead of native: %s", WITHOUT_COMPILER, error)
         return WITHOUT_COMPILER
     return "native"
+
+
+def _for_own_training(config: TrainingConfig) -> TrainingConfig:
+    """Return the settings with which a function of the user's own can train the module."""
+    for name, accepted in (("kernel", ("auto", *WITH_A_MODULE)), ("device", ("auto", "cpu"))):
+        if (value := getattr(config, name)) not in accepted:
+            raise HflrayError(
+                f"training.{name}: got {value!r} with a function of your own as training.rule, which trains a module "
+                f"of PyTorch; accepted with it: {', '.join(accepted)}; set it to {accepted[0]}"
+            )
+    return config.model_copy(update={"device": "cpu"})
 
 
 def _on_gpu(config: TrainingConfig, gpus: float | None) -> dict[str, str]:

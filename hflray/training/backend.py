@@ -14,10 +14,12 @@ from hflray.config import ExperimentConfig, TrainingConfig
 from hflray.problem import Problem
 from hflray.training.autotune import fixed_kernel, resolve
 from hflray.training.hierarchy import Hierarchy, RayHierarchy, SerialHierarchy
-from hflray.training.local import DeviceData, LocalJob
+from hflray.training.job import DeviceData, LocalJob
+from hflray.training.method import Method
 from hflray.training.plan import PoolSize, pool_size
 from hflray.training.pool import processes_per_gpu
 from hflray.training.processes import gpu_load, useful_cpus
+from hflray.training.rules.own import OwnTraining
 from hflray.training.start import start_ray
 
 LEFT_OPEN = {"kernel": "auto", "threads": None, "device": "auto"}  # values that ask for a measurement
@@ -38,6 +40,7 @@ class Backend:
 
     Attributes:
         training: the configuration's section ``training``, with the settings that are settled so far.
+        method: what happens inside a round.
     """
 
     def __init__(
@@ -53,7 +56,7 @@ class Backend:
         self._keep = keep_actors
         self.training = config.training.model_copy(update=dict(settled or {}))
         self._config, self._samples, self._cpus, self._gpus = config, samples, cpus, gpus
-        self._problem = problem
+        self._problem, self.method = problem, Method.of(config)
         self._hierarchy: Hierarchy | None = None
 
     def settle(self) -> TrainingConfig:
@@ -63,7 +66,8 @@ class Backend:
             HflrayError: see `hflray.training.autotune.resolve`.
         """
         gpus = self.available_gpus()
-        self.training = resolve(self.training, self._problem, self._passes_per_round(), gpus=gpus)
+        own = isinstance(self.method.parts().rule, OwnTraining)
+        self.training = resolve(self.training, self._problem, self._passes_per_round(), gpus, own)
         return self.training
 
     def take_over(self, saved: TrainingConfig) -> TrainingConfig:
@@ -80,13 +84,12 @@ class Backend:
         Everything must be settled.
         """
         if self._hierarchy is None:
-            job, edge_iterations = self.job(), self.training.edge_iterations
+            job, edges = self.job(), self._config.fleet.num_edges
             if self.training.backend == "serial":
-                self._hierarchy = SerialHierarchy(job, data(), edge_iterations)
+                self._hierarchy = SerialHierarchy(job, data(), edges)
             else:
                 pool = self.pool(self._cpus or start_ray())
-                edges = self._config.fleet.num_edges
-                self._hierarchy = RayHierarchy(job, data(), edge_iterations, edges, *pool, keep=self._keep)
+                self._hierarchy = RayHierarchy(job, data(), edges, *pool, keep=self._keep)
         return self._hierarchy
 
     @property
@@ -122,21 +125,21 @@ class Backend:
             threads=training.threads,
             device=training.device,
             cuda_graph=training.cuda_graph,
+            method=self.method if stream_name == "batches" else Method(),
+            edge_iterations=training.edge_iterations,
         )
 
-    def passes(self, samples: NDArray[np.float64], counts: NDArray[np.bool_] | None = None) -> int:
+    def passes(self, samples: NDArray[np.float64], participates: NDArray[np.bool_]) -> int:
         """Return the sample passes of a round.
 
         Args:
             samples: D_n of the scheduled devices, (H,).
-            counts: whether a device takes part in an edge iteration, (Q, H); None: all do.
+            participates: whether a device takes part in an edge iteration, (Q, H).
         """
         training = self.training
         if training.local_iteration == "step":
             samples = np.minimum(samples, training.batch_size)
-        if counts is not None:
-            return int((samples * counts).sum()) * training.local_iterations
-        return int(samples.sum()) * training.local_iterations * training.edge_iterations
+        return int((samples * participates).sum()) * training.local_iterations
 
     def available_gpus(self) -> float | None:
         """Return the number of GPUs for this experiment's actors; None: those that torch finds in this process."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -28,45 +28,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
+from hflray.aggregation.fixed_point import FloatVector
 from hflray.errors import HflrayError
 from hflray.losses import Loss
 from hflray.models import load_vector
-from hflray.training.aggregate import FloatVector
+from hflray.training.differences import Differences
+from hflray.training.group import NO_SAMPLE, Group, Residents, rounded_up
 from hflray.training.kernels import Precision
 
 log = logging.getLogger(__name__)
 
 Batches = list[NDArray[np.int64]]  # for each step, the samples' positions in the data set
-NO_SAMPLE = -1  # marks padding in a batch
 KEPT_GROUPS = 4  # the number of shapes whose tensors and graphs stay in memory
 WARM_UP_STEPS = 3  # steps before a capture, in which libraries choose their algorithms and workspaces
 TIMED_STEPS, TIMED_TURNS = 10, 3
 
 
-class Group:
-    """The tensors on which a group of devices makes its steps. A CUDA graph needs the same tensors in every step.
-
-    Attributes:
-        parameters: the devices' parameters by name, (count, *shape) each.
-        pick: the samples of each device in this step, (count, width); `NO_SAMPLE` marks padding.
-        replay: a function that makes a step from the captured graph; None before the capture.
-    """
-
-    def __init__(self, shapes: Mapping[str, torch.Size], count: int, width: int, device: torch.device) -> None:
-        self.parameters = {name: torch.zeros(count, *shape, device=device) for name, shape in shapes.items()}
-        self.pick = torch.full((count, width), NO_SAMPLE, dtype=torch.int64, device=device)
-        self.replay: Callable[[], None] | None = None
-
-    def load(self, vectors: Tensor) -> None:
-        """Copy `vectors`, (n, P), into the parameters of the first n devices, and set the others to zero."""
-        sizes = [values[0].numel() for values in self.parameters.values()]
-        for values, part in zip(self.parameters.values(), torch.split(vectors, sizes, dim=1), strict=True):
-            values[: len(part)] = part.view(len(part), *values.shape[1:])
-            values[len(part) :] = 0
-
-    def vectors(self, count: int) -> Tensor:
-        """Return the parameters of the first `count` devices, (count, P)."""
-        return torch.cat([values[:count].reshape(count, -1) for values in self.parameters.values()], dim=1)
+# Given which of the devices are trained and their resident weights, returns what makes their steps.
+Stepping = Callable[[slice, Residents], Differences]
 
 
 class BatchedTrainer:
@@ -114,10 +93,13 @@ class BatchedTrainer:
         self._x, self._y = torch.tensor(x, device=self._device), torch.tensor(y, device=self._device)
         self._scale, self._shift = scale.to(self._device), shift.to(self._device)
 
-    def fit(self, starts: Sequence[FloatVector], batches: Sequence[Batches]) -> list[FloatVector]:
+    def fit(
+        self, starts: Sequence[FloatVector], batches: Sequence[Batches], stepping: Stepping | None = None
+    ) -> list[FloatVector]:
         """Train device g from ``starts[g]`` on ``batches[g]``; return the models, (P,) each.
 
-        If the memory does not hold all devices at once, they are split into smaller groups, with one warning.
+        Plain steps are made unless `stepping` is given. If the memory does not hold all devices at once, they are split
+        into smaller groups, with one warning.
 
         Raises:
             HflrayError: the memory does not hold the training of one device.
@@ -127,7 +109,7 @@ class BatchedTrainer:
             count = min(self._max_group or len(starts), len(starts) - len(results))
             part = slice(len(results), len(results) + count)
             try:
-                results += self._fit(starts[part], batches[part])
+                results += self._fit(starts[part], batches[part], stepping and partial(stepping, part))
                 continue
             except torch.OutOfMemoryError as error:
                 if len(self._groups) > 1:  # release the memory of other shapes before splitting the devices
@@ -156,7 +138,12 @@ class BatchedTrainer:
         self._module.train()
         return scores.float().cpu()
 
-    def _fit(self, starts: Sequence[FloatVector], batches: Sequence[Batches]) -> list[FloatVector]:
+    def _fit(
+        self,
+        starts: Sequence[FloatVector],
+        batches: Sequence[Batches],
+        stepping: Callable[[Residents], Differences] | None,
+    ) -> list[FloatVector]:
         if not any(batches):
             return [start.copy() for start in starts]
         steps = max(map(len, batches))
@@ -169,10 +156,15 @@ class BatchedTrainer:
         group = self._group(*shape)
         run = self._runner(group)  # before the parameters are loaded, because it may make steps itself
         group.load(torch.from_numpy(np.stack(starts)).to(self._device))
+        steps_of = None if stepping is None else stepping(Residents(group, len(starts)))
+        has_batch = (picks[:, : len(starts), 0] != NO_SAMPLE) if steps_of is not None else None
         # One transfer serves all steps; a copy from the CPU in every step would make the GPU wait.
-        for pick in torch.from_numpy(picks).to(self._device):
+        for index, pick in enumerate(torch.from_numpy(picks).to(self._device)):
             group.pick.copy_(pick)
-            run()
+            if steps_of is None or has_batch is None:
+                run()
+            else:
+                steps_of.step(run, index, has_batch[index])
         return list(group.vectors(len(starts)).cpu().numpy())
 
     def _release_groups(self) -> None:
@@ -236,12 +228,6 @@ class BatchedTrainer:
         # The cache is off because it would keep casts that were made inside a captured graph. It would save nothing,
         # since a step uses each weight once.
         return torch.autocast(self._device.type, torch.bfloat16, cache_enabled=False) if self._bf16 else nullcontext()
-
-
-def rounded_up(count: int) -> int:
-    """Round `count` up to 1 to 16, 18, 20, … 32, 36, …: at most an eighth more, so that similar shapes become equal."""
-    quantum = 1 << max(0, (count - 1).bit_length() - 4)
-    return -(-count // quantum) * quantum
 
 
 def capture(step: Callable[[], None]) -> Callable[[], None]:

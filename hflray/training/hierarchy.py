@@ -1,31 +1,37 @@
-"""Algorithm 1 of the paper over Ray actors. `hflray.training.serial` uses the same plan and code without Ray, and
-gives the same bits.
+"""Algorithm 1 of the paper over Ray actors. `hflray.training.serial` runs the same loop without Ray, and gives the same
+bits.
 
-A round is a graph of calls that is submitted at once. Device actors train and pass partial sums to the edges, edges
-pass their models to the next edge iteration, and only the edges' final sums return to the driver, which does the cloud
-aggregation (equation 3). Traffic grows with actors × edges, not with devices. The round is the unit of recovery.
+A round is a graph of calls that is submitted at once. Device actors train and pass what they combine to the edges,
+edges pass their models to the next edge iteration, and only what the edges hand up returns to the driver, which does
+the cloud aggregation (equation 3). With a mean, traffic grows with actors × edges, not with devices. The round is the
+unit of recovery.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hflray.aggregation import FloatVector, Frame
+from hflray.arrays import BoolArray, IntArray
 from hflray.errors import WorkerLostError
-from hflray.losses import Sums, summarise
-from hflray.training.aggregate import FloatVector, SumVector
-from hflray.training.local import EVALUATION_BATCH, DeviceData, EdgeTask, LocalJob, Outputs
-from hflray.training.plan import RoundPlan, balance, plan_round
+from hflray.losses import summarise
+from hflray.training.algorithm1 import train_round
+from hflray.training.exchange import EdgeTask, Trained
+from hflray.training.job import EVALUATION_BATCH, DeviceData, Evaluation, LocalJob
+from hflray.training.method import Method
+from hflray.training.plan import balance
 from hflray.training.pool import ActorPool, pool_of
-from hflray.training.serial import Losses, SerialHierarchy, cloud_aggregate, everyone, record_losses, statistics_of
+from hflray.training.serial import SerialHierarchy, setting_of
 from hflray.training.start import last_line, start_ray
+from hflray.training.state import RoundResult, Setting, TrainingState
 
-__all__ = ["Hierarchy", "RayHierarchy", "SerialHierarchy", "cloud_aggregate", "start_ray"]
+__all__ = ["Hierarchy", "RayHierarchy", "SerialHierarchy", "start_ray"]
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -37,28 +43,18 @@ ATTEMPTS = 3  # attempts at a round before lost actors end the trial
 class Hierarchy(Protocol):
     """The operations that an experiment needs of its training backend."""
 
+    setting: Setting
+
     def train_round(
         self,
         round_index: int,
-        model: FloatVector,
-        devices: NDArray[np.intp],
-        assignment: NDArray[np.intp],
-        counts: NDArray[np.bool_] | None = None,
-        losses: Losses | None = None,
-    ) -> FloatVector:
-        """Return the global model after the round, (P,) float32.
-
-        Args:
-            round_index: i, from 1.
-            model: the global model before the round, (P,).
-            devices: the scheduled devices, (H,).
-            assignment: the edge of each, (H,).
-            counts: whether a device takes part in an edge iteration, (Q, H); None: all do. An edge keeps its model in
-                an iteration without devices. Its weight at the cloud is the samples of its last iteration with some;
-                without any it has none, and if no edge has any, the global model stays.
-            losses: receives the losses of each device that takes part (see `DeviceHost.losses`), of the model that it
-                receives in its last edge iteration; None: they are not computed.
-        """
+        before: TrainingState,
+        devices: IntArray,
+        edges: IntArray,
+        participates: BoolArray,
+        wants_losses: bool = False,
+    ) -> RoundResult:
+        """Train a round; see `hflray.training.algorithm1.train_round`."""
 
     def losses(self, model: FloatVector, devices: NDArray[np.intp]) -> NDArray[np.float64]:
         """Return the losses of a model on the samples of some devices, (n, 2); see `DeviceHost.losses`."""
@@ -67,19 +63,72 @@ class Hierarchy(Protocol):
         """Train `vector` on every device separately (Algorithm 2); return the models, (N, P)."""
 
     def evaluate(
-        self, model: FloatVector, meanwhile: Callable[[], None] | None = None, outputs: Outputs | None = None
-    ) -> tuple[float, float]:
-        """Return the main metric and the mean loss on the test set (see `hflray.losses.summarise`).
+        self, model: FloatVector, meanwhile: Callable[[], None] | None = None, keeps_outputs: bool = False
+    ) -> Evaluation:
+        """Evaluate a model on the test set.
 
         Args:
             model: the model, (P,).
             meanwhile: is called once while other processes evaluate.
-            outputs: an empty list, which receives the network's outputs for the test set in its order, in parts; None:
-                the outputs stay where they are computed.
+            keeps_outputs: whether the network's outputs are returned; otherwise they stay where they are computed.
         """
 
     def close(self) -> None:
         """Release the backend's resources."""
+
+
+class RayExecutor:
+    """Does the steps of a round in actors. A reference is one to an object of Ray."""
+
+    def __init__(self, pool: ActorPool, method: Method) -> None:
+        self._pool, self._edge = pool, method.edge
+        self._sends_extra = bool(method.parts().rule.extra)
+
+    @property
+    def hosts(self) -> int:
+        """See `Executor.hosts`."""
+        return len(self._pool.devices)
+
+    def put(self, value: Any) -> Any:
+        """See `Executor.put`."""
+        import ray
+
+        return ray.put(value)
+
+    def train(self, host: int, task: EdgeTask, versions: Sequence[Any], memories: Any | None) -> Trained:
+        """See `Executor.train`. There is one object for each edge, so that each goes straight to its edge."""
+        keeps = memories is not None
+        count = len(versions) + keeps
+        refs = self._pool.devices[host].train.options(num_returns=count).remote(task, memories, *versions)
+        each = [refs] if count == 1 else list(refs)
+        return Trained(each[: len(versions)], each[-1] if keeps else None)
+
+    def losses(self, host: int, devices: Sequence[Sequence[int]], versions: Sequence[Any]) -> Any:
+        """See `Executor.losses`."""
+        return self._pool.devices[host].losses_of.remote(list(devices), *versions)
+
+    def total(self, edge: int, parts: Sequence[tuple[int, Any]]) -> Any:
+        """See `Executor.total`."""
+        actor, refs = self._gathered(edge, parts)
+        return actor.total.remote(self._edge, *refs)
+
+    def finish(self, edge: int, frame: Frame, parts: Sequence[tuple[int, Any]], before: Any) -> tuple[Any, Any | None]:
+        """See `Executor.finish`."""
+        actor, refs = self._gathered(edge, parts)
+        if not self._sends_extra:
+            return actor.finish.remote(self._edge, frame, before, *refs), None
+        version, extra = actor.finish_with_extra.options(num_returns=2).remote(self._edge, frame, before, *refs)
+        return version, extra
+
+    def get(self, refs: Sequence[Any]) -> list[Any]:
+        """See `Executor.get`."""
+        import ray
+
+        return list(ray.get(list(refs)))
+
+    def _gathered(self, edge: int, parts: Sequence[tuple[int, Any]]) -> tuple[Any, list[Any]]:
+        number = edge % len(self._pool.edges)
+        return self._pool.edges[number], self._pool.gather(number, list(parts), self._edge)
 
 
 class RayHierarchy:
@@ -88,7 +137,6 @@ class RayHierarchy:
     Args:
         job: how devices train.
         data: the samples of all devices; they are put into the object store once.
-        edge_iterations: Q.
         num_edges: M; edges beyond `edge_actors` share actors.
         num_actors: the number of device actors.
         cpus_per_actor: CPUs that each device actor reserves.
@@ -100,7 +148,6 @@ class RayHierarchy:
         self,
         job: LocalJob,
         data: DeviceData,
-        edge_iterations: int,
         num_edges: int,
         num_actors: int,
         cpus_per_actor: float = 1.0,
@@ -109,10 +156,10 @@ class RayHierarchy:
     ) -> None:
         import ray
 
-        self._edge_iterations, self._keep = edge_iterations, keep
+        self._keep = keep
         self._idle = True  # no call is under way, and the last one did not fail
         self._samples, self._test_count, self._kind = np.diff(data.offsets), len(data.y_test), job.problem.kind
-        self._statistics = statistics_of(job)
+        self.setting = setting_of(job, data, num_edges)
         make = pool_of if keep else ActorPool
         edges = edge_actors(num_edges, num_actors)
         self.pool = make(job, ray.put(data), num_actors, cpus_per_actor, edges, gpus_per_actor)
@@ -120,22 +167,19 @@ class RayHierarchy:
     def train_round(
         self,
         round_index: int,
-        model: FloatVector,
-        devices: NDArray[np.intp],
-        assignment: NDArray[np.intp],
-        counts: NDArray[np.bool_] | None = None,
-        losses: Losses | None = None,
-    ) -> FloatVector:
+        before: TrainingState,
+        devices: IntArray,
+        edges: IntArray,
+        participates: BoolArray,
+        wants_losses: bool = False,
+    ) -> RoundResult:
         """See `Hierarchy.train_round`."""
 
-        present = everyone(self._edge_iterations, devices, counts)
+        def attempt() -> RoundResult:
+            executor = RayExecutor(self.pool, self.setting.method)
+            return train_round(executor, self.setting, round_index, before, devices, edges, participates, wants_losses)
 
-        def attempt() -> tuple[list[SumVector], RoundPlan]:
-            plan = plan_round(self._samples, devices, assignment, len(self.pool.devices), present)
-            return self._edge_sums(round_index, model, plan, losses), plan
-
-        sums, plan = self._with_recovery(f"round {round_index}", attempt)
-        return cloud_aggregate(sums, plan, round_index, model, self._statistics)
+        return self._with_recovery(f"round {round_index}", attempt)
 
     def losses(self, model: FloatVector, devices: NDArray[np.intp]) -> NDArray[np.float64]:
         """See `Hierarchy.losses`."""
@@ -155,43 +199,6 @@ class RayHierarchy:
             return rows
 
         return self._with_recovery("losses", attempt)
-
-    def _edge_sums(
-        self, round_index: int, model: FloatVector, plan: RoundPlan, losses: Losses | None
-    ) -> list[SumVector]:
-        import ray
-
-        pool, last = self.pool, plan.last()
-        models: dict[int, Any] = dict.fromkeys(last, ray.put(model))
-        measured: list[tuple[dict[int, tuple[int, ...]], Any]] = []
-        for q, iteration in enumerate(plan.iterations):
-            partial: dict[int, list[tuple[int, Any]]] = {m: [] for m in iteration.edge_samples}
-            for host, (actor, share) in enumerate(zip(pool.devices, iteration.shares, strict=True)):
-                if not share:
-                    continue
-                task = EdgeTask(round_index, q, plan.fraction_bits, tuple(share.values()))
-                ending = {m: plan.leaving(q, m, devices) for m, devices in share.items()} if losses is not None else {}
-                if any(ending.values()):
-                    received = [models[m] for m in ending]
-                    measured.append((ending, actor.losses.remote(list(ending.values()), *received)))
-                call = actor.train.options(num_returns=len(share))
-                refs = call.remote(task, *(models[m] for m in share))
-                for m, ref in zip(share, [refs] if len(share) == 1 else refs, strict=True):
-                    partial[m].append((host, ref))
-            for m, parts in partial.items():
-                number = m % len(pool.edges)
-                edge, sums = pool.edges[number], pool.gather(number, parts)
-                if q == last[m]:
-                    models[m] = edge.total.remote(*sums)
-                else:
-                    models[m] = edge.aggregate.remote(
-                        iteration.edge_samples[m], plan.fraction_bits, self._statistics, *sums
-                    )
-        sums = list(ray.get(list(models.values())))
-        for (ending, _), rows in zip(measured, ray.get([ref for _, ref in measured]), strict=True):
-            assert losses is not None
-            record_losses(losses, ending.values(), rows)
-        return sums
 
     def train_each(self, job: LocalJob, data: DeviceData, vector: FloatVector) -> NDArray[np.float32]:
         """See `Hierarchy.train_each`."""
@@ -216,28 +223,26 @@ class RayHierarchy:
         return self._with_recovery("clustering", attempt)
 
     def evaluate(
-        self, model: FloatVector, meanwhile: Callable[[], None] | None = None, outputs: Outputs | None = None
-    ) -> tuple[float, float]:
+        self, model: FloatVector, meanwhile: Callable[[], None] | None = None, keeps_outputs: bool = False
+    ) -> Evaluation:
         """See `Hierarchy.evaluate`."""
         import ray
 
         once = [meanwhile] if meanwhile else []
         shards = range(math.ceil(self._test_count / EVALUATION_BATCH))
 
-        def attempt() -> tuple[list[Sums], Outputs]:
-            model_ref, count, keeps = ray.put(model), len(self.pool.devices), outputs is not None
+        def attempt() -> Evaluation:
+            model_ref, count = ray.put(model), len(self.pool.devices)
             actors = enumerate(self.pool.devices)
-            refs = [actor.evaluate.remote(model_ref, shards[h::count], keeps) for h, actor in actors]
+            refs = [actor.evaluate.remote(model_ref, shards[h::count], keeps_outputs) for h, actor in actors]
             if once:
                 once.pop()()
             results = ray.get(refs)
-            sums = [results[shard % count][0][shard // count] for shard in shards]
-            return sums, [results[shard % count][1][shard // count] for shard in shards] if keeps else []
+            sums = [results[shard % count].sums[shard // count] for shard in shards]
+            outputs = [results[shard % count].outputs[shard // count] for shard in shards] if keeps_outputs else []
+            return Evaluation(*summarise(sums, self._test_count, self._kind), outputs)
 
-        sums, parts = self._with_recovery("evaluation", attempt)
-        if outputs is not None:
-            outputs += parts
-        return summarise(sums, self._test_count, self._kind)
+        return self._with_recovery("evaluation", attempt)
 
     def _with_recovery(self, activity: str, attempt: Callable[[], Result]) -> Result:
         """Run `attempt`. If actors die, replace all of them and repeat it; a repetition gives the same bits."""

@@ -6,7 +6,7 @@ bits, so it is part of the job that all backends share.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, Protocol
 
@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hflray.aggregation.fixed_point import FloatVector
 from hflray.losses import Loss, find_loss
 from hflray.models import is_papers, kept_at_home, trained, travelling
 from hflray.problem import Problem
-from hflray.training.aggregate import FloatVector
 from hflray.training.native import NativeKernel
 
 KernelName = Literal["eager", "channels_last", "compiled", "native", "batched"]  # batched: hflray.training.batched
@@ -56,6 +56,12 @@ class Kernel(Protocol):
 
     def logits(self, x: Tensor) -> Tensor:
         """Return the outputs (n, num_outputs) for normalised inputs."""
+
+    def weights(self) -> list[Tensor]:
+        """Return the resident trained tensors, (1, …); see `hflray.training.differences.Resident`."""
+
+    def arranged(self, vectors: Tensor) -> list[Tensor]:
+        """Return vectors of trained numbers, (n, P), as tensors of the shapes of `weights`, (n, …)."""
 
 
 class ModuleKernel:
@@ -132,11 +138,35 @@ class ModuleKernel:
             scores: Tensor = self._module(self._arranged(x))
             return scores.float()
 
+    def weights(self) -> list[Tensor]:
+        """See `Kernel.weights`."""
+        return [parameter.detach().unsqueeze(0) for parameter in self._parameters]
+
+    def arranged(self, vectors: Tensor) -> list[Tensor]:
+        """See `Kernel.arranged`."""
+        return split_like(vectors, [parameter.shape for parameter in self._parameters])
+
+    def train_by(
+        self, train: Callable[..., Any], batches: list[NDArray[np.int64]], *arguments: Any, **options: Any
+    ) -> None:
+        """Let a function of the user's own train the module; see `hflray.training.rules.own`."""
+        positions = (torch.from_numpy(batch) for batch in batches)
+        self._module.train()
+        with self._precision():
+            pairs = ((self._x[index], self._y[index]) for index in positions)
+            train(self._module, pairs, self._loss, *arguments, **options)
+
     def _arranged(self, x: Tensor) -> Tensor:
         return x.contiguous(memory_format=self._format) if x.dim() == IMAGES_DIM else x.contiguous()
 
     def _precision(self) -> AbstractContextManager[Any]:
         return torch.autocast("cpu", torch.bfloat16) if self._bf16 else nullcontext()
+
+
+def split_like(vectors: Tensor, shapes: Sequence[torch.Size]) -> list[Tensor]:
+    """Return vectors, (n, P), as tensors (n, *shape) of these shapes."""
+    parts = torch.split(vectors, [shape.numel() for shape in shapes], dim=1)
+    return [part.reshape(len(part), *shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 def build_kernel(

@@ -13,6 +13,10 @@ from pathlib import Path
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc, malloc.h
 HEAP_KEEPS_BYTES = 512 * 2**20
 MMAP_FROM_BYTES = 64 * 2**20
+MEMORY_FILES = (  # the memory that a container may use, and what it uses: cgroups of version 2 and 1
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
 
 
 def cache_folder(name: str) -> Path:
@@ -53,6 +57,21 @@ def available_cpus() -> tuple[int, ...]:
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(os.cpu_count() or 1))
+
+
+def memory_bytes() -> tuple[int, int]:
+    """Return the total and the free memory in bytes of this machine, or of the container if it may use less."""
+    lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    kilobytes = {line.partition(":")[0]: int(line.split()[1]) for line in lines if len(line.split()) > 1}
+    total, free = 1024 * kilobytes["MemTotal"], 1024 * kilobytes["MemAvailable"]
+    for limit_file, used_file in MEMORY_FILES:
+        try:
+            limit, used = int(Path(limit_file).read_text()), int(Path(used_file).read_text())
+        except (OSError, ValueError):  # there is no such file, or it says "max"
+            continue
+        if limit < total:
+            total, free = limit, min(free, max(0, limit - used))
+    return total, free
 
 
 def quiet_heap() -> None:

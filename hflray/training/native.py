@@ -25,10 +25,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hflray.aggregation.fixed_point import FloatVector
 from hflray.checksum import file_digest
 from hflray.errors import HflrayError
 from hflray.models import HflCnn, MiniCnn
-from hflray.training.aggregate import FloatVector
 from hflray.training.machine import cache_folder, cpu_model
 
 SOURCE = Path(__file__).with_name("native.c")
@@ -164,6 +164,15 @@ class NativeKernel:
         for view, shape in zip(self._views, self._shapes, strict=True):
             yield view, flat[start : start + shape.numel()]
             start += shape.numel()
+
+    def weights(self) -> list[Tensor]:
+        """See `Kernel.weights`."""
+        return [view.unsqueeze(0) for view in self._views]
+
+    def arranged(self, vectors: Tensor) -> list[Tensor]:
+        """See `Kernel.arranged`."""
+        parts = torch.split(vectors, [shape.numel() for shape in self._shapes], dim=1)
+        return [part.reshape(-1, *view.shape) for part, view in zip(parts, self._views, strict=True)]
 
     def hold(self, x: Tensor, y: Tensor) -> None:
         """See `Kernel.hold`."""

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hflray.aggregation.fixed_point import fraction_bits
 from hflray.config import TrainingConfig
-from hflray.training.aggregate import fraction_bits
 
 
 @dataclass(frozen=True)
@@ -19,11 +19,11 @@ class IterationPlan:
     """Which host trains which devices in an edge iteration.
 
     Attributes:
-        edge_samples: the number of samples at each edge that has devices, by edge.
+        edge_weights: the weight of each edge that has devices, by edge: the samples of its devices, or their number.
         shares: for each host, the devices that it trains, by edge.
     """
 
-    edge_samples: dict[int, int]
+    edge_weights: dict[int, int]
     shares: list[dict[int, tuple[int, ...]]]
 
 
@@ -39,20 +39,12 @@ class RoundPlan:
     fraction_bits: int
     iterations: tuple[IterationPlan, ...]
 
-    def last(self) -> dict[int, int]:
-        """Return the last edge iteration in which each edge has devices; the cloud takes its sum."""
-        return {edge: q for q, iteration in enumerate(self.iterations) for edge in iteration.edge_samples}
-
     def leaving(self, index: int, edge: int, devices: Sequence[int]) -> tuple[int, ...]:
         """Return those of an edge's `devices` for which the edge iteration `index` is their last one."""
         if index + 1 == len(self.iterations):
             return tuple(devices)
         later = {d for it in self.iterations[index + 1 :] for share in it.shares for d in share.get(edge, ())}
         return tuple(device for device in devices if device not in later)
-
-    def total_samples(self) -> int:
-        """Return the samples behind the sums that the cloud combines."""
-        return sum(self.iterations[q].edge_samples[edge] for edge, q in self.last().items())
 
 
 def balance(load: NDArray[np.integer], hosts: int) -> NDArray[np.intp]:
@@ -73,7 +65,8 @@ def plan_round(
     devices: NDArray[np.intp],
     assignment: NDArray[np.intp],
     hosts: int,
-    counts: NDArray[np.bool_],
+    participates: NDArray[np.bool_],
+    weights: NDArray[np.int64] | None = None,
 ) -> RoundPlan:
     """Split a round's devices over hosts.
 
@@ -82,13 +75,15 @@ def plan_round(
         devices: the scheduled devices, (H,).
         assignment: the edge of each scheduled device, (H,).
         hosts: number of hosts.
-        counts: whether a device takes part in an edge iteration, (Q, H); see `hflray.timeline`.
+        participates: whether a device takes part in an edge iteration, (Q, H); see `hflray.timeline`.
+        weights: the weight of each device's model, (N,); None: its samples.
     """
     load = samples[devices]
+    weight = load if weights is None else weights[devices]
     host = balance(load, hosts)
     iterations: list[IterationPlan] = []
-    for q, present in enumerate(counts):
-        if q and (present == counts[q - 1]).all():
+    for q, present in enumerate(participates):
+        if q and (present == participates[q - 1]).all():
             iterations.append(iterations[-1])
             continue
         shares: list[dict[int, tuple[int, ...]]] = []
@@ -97,9 +92,9 @@ def plan_round(
             edges = np.unique(assignment[on_host])
             shares.append({int(m): tuple(devices[on_host & (assignment == m)].tolist()) for m in edges})
         edges = np.unique(assignment[present])
-        edge_samples = {int(m): int(load[present & (assignment == m)].sum()) for m in edges}
-        iterations.append(IterationPlan(edge_samples, shares))
-    return RoundPlan(fraction_bits(int(load.sum())), tuple(iterations))
+        edge_weights = {int(m): int(weight[present & (assignment == m)].sum()) for m in edges}
+        iterations.append(IterationPlan(edge_weights, shares))
+    return RoundPlan(fraction_bits(int(weight.sum())), tuple(iterations))
 
 
 class PoolSize(NamedTuple):

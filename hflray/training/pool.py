@@ -19,7 +19,8 @@ from typing import Any
 from hflray.errors import WorkerLostError
 from hflray.live_metrics import RESTARTS
 from hflray.provenance import release
-from hflray.training.local import LocalJob
+from hflray.training.job import LocalJob
+from hflray.training.method import Spec
 from hflray.training.processes import Load, useful_gpu_processes
 
 log = logging.getLogger(__name__)
@@ -188,12 +189,13 @@ class ActorPool:
             self._homes = [node_ids[i % len(node_ids)] for i in range(self._num_edges)]
             self.edges = [_adder_on(node) for node in self._homes]
 
-    def gather(self, edge: int, parts: list[tuple[int, Any]]) -> list[Any]:
-        """Return the references that an edge actor adds up: at most one from each node other than its own.
+    def gather(self, edge: int, parts: list[tuple[int, Any]], aggregator: Spec) -> list[Any]:
+        """Return the references that an edge actor combines: at most one from each node other than its own.
 
         Args:
             edge: the edge actor's index in `edges`.
-            parts: pairs of a device actor's index in `devices` and the reference to its partial sum.
+            parts: pairs of a device actor's index in `devices` and the reference to what it hands up.
+            aggregator: combines them on their nodes.
         """
         if not self.nodes:
             return [ref for _, ref in parts]
@@ -207,7 +209,7 @@ class ActorPool:
                 continue
             if node not in self._adders:
                 self._adders[node] = _adder_on(node)
-            gathered.append(self._adders[node].total.remote(*refs))
+            gathered.append(self._adders[node].total.remote(aggregator, *refs))
         return gathered
 
     def close(self) -> None:

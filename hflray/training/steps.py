@@ -6,6 +6,7 @@ bits on every host and at any time.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from hflray.errors import DivergedError, HflrayError
 from hflray.references import reason
 
 if TYPE_CHECKING:
-    from hflray.training.local import LocalJob
+    from hflray.training.job import LocalJob
 
 
 def batches_of(samples: int, job: LocalJob, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
@@ -36,6 +37,12 @@ def batches_of(samples: int, job: LocalJob, rng: np.random.Generator) -> Iterato
             order = rng.permutation(samples)
             for start in range(0, samples, job.batch_size):
                 yield order[start : start + job.batch_size]
+
+
+def steps_of(samples: int, job: LocalJob) -> int:
+    """Return the number of gradient steps of L local iterations, K."""
+    each = math.ceil(samples / job.batch_size) if job.local_iteration == "epoch" else 1
+    return job.local_iterations * each
 
 
 @contextmanager

@@ -25,7 +25,8 @@ from hflray.problem import Problem
 from hflray.references import spoken
 from hflray.text import one_line
 from hflray.training.batched import BatchedTrainer
-from hflray.training.local import EVALUATION_BATCH, DeviceData, DeviceHost, LocalJob
+from hflray.training.job import EVALUATION_BATCH, DeviceData, LocalJob
+from hflray.training.local import DeviceHost
 
 SAMPLES = 2  # of the batch that is passed through; more would only take longer
 BYTES_PER_NUMBER = 40  # of what travels, in a host: weights, gradients, a flat copy, and sums in 64 bits
@@ -55,7 +56,7 @@ def try_network(problem: Problem, training: TrainingConfig, seed: int, data: Dev
         _check_alike(name, module, build(problem, seed))
     host = DeviceHost(LocalJob(problem, seed, kernel="eager"), data)
     device = int(np.diff(data.offsets).argmax())
-    x, y = (tensor[:SAMPLES] for tensor in host.samples(device))
+    x, y = (tensor[:SAMPLES] for tensor in host.samples.of(device))
     with torch.random.fork_rng(devices=[]), _named(name, f"read a batch of inputs of the shape {list(x.shape[1:])}"):
         torch.manual_seed(0)
         _check_outputs(problem, module.eval(), x)

@@ -80,7 +80,7 @@ class LiveTrial:
     def _world(self, record: RoundRecord) -> None:
         """Export what happened to a round whose world or clock is on."""
         live, happens, conditions = self._instruments, record.timeline, record.conditions
-        if happens is not None:
+        if record.deviates:
             live[live_metrics.DISCARDED].set(happens.discarded)
             live[live_metrics.WASTED].set(happens.wasted_j)
         if metrics.ROUND_AVAILABLE in conditions:

@@ -13,7 +13,7 @@ import ray
 from numpy.typing import NDArray
 
 from hflray.data import Dataset
-from hflray.training.local import DeviceData
+from hflray.training.job import DeviceData
 
 
 class SharedData(DeviceData):

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from hflray.arrays import BoolArray
+from hflray.config.options import between, positive
 from hflray.errors import ConfigError
 from hflray.world.draws import Draws
-from hflray.world.options import between, positive
 from hflray.world.part import Part
 from hflray.world.spells import Spells
 from hflray.world.trace import Switches, Trace

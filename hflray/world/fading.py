@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hflray.arrays import FloatArray
+from hflray.config.options import between
 from hflray.world.draws import Draws
-from hflray.world.options import between
 
 MOST_DB = 60.0  # a factor above it is 1 to within a thousandth
 

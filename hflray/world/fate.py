@@ -21,7 +21,7 @@ def fates(happens: Timeline, ends: Ends) -> list[str]:
 
 def _fate(happens: Timeline, ends: Ends, row: int) -> str:
     edge = happens.edges[row]
-    if happens.counts[:, row].all():
+    if happens.participates[:, row].all():
         return ""
     leaves_s, fails_s, ended_s = ends.vanish_s[row], ends.fail_s[edge], happens.iteration_end_s[-1, edge]
     if happens.vanished[row] and leaves_s <= min(ended_s, fails_s):

@@ -1,4 +1,4 @@
-"""Mobility: where devices are at the simulated clock. Positions are frozen from a round's planning to its end.
+"""Mobility: where devices are at the simulated clock.
 
 Time passes in slots of `slot_s` seconds, and positions are those of the last whole slot. Paths are functions of the
 seed, the device and the slot, so that they do not depend on when one looks.
@@ -13,16 +13,18 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from hflray.arrays import FloatArray, IntArray
+from hflray.config.options import between, positive
 from hflray.errors import ConfigError
 from hflray.world.draws import Draws
-from hflray.world.options import between, positive
 from hflray.world.part import Part
 from hflray.world.trace import Trace, check_digest
 
 OPTIONS = "world.mobility.options"
 AT_ONCE = 500_000  # random numbers drawn at once
+MOST_MOVED = 100_000  # devices that all move in each slot; of more, those move that somebody looks at
 MEAN_LEG = (2 + math.sqrt(2) + 5 * math.log(1 + math.sqrt(2))) / 15  # mean distance of two points of a unit square
 
 
@@ -53,6 +55,14 @@ class Mobility(Part, ABC):
             first, self._slot = self._slot + 1, slot
             self.move(first, slot)
 
+    def at(self, devices: ArrayLike) -> FloatArray:
+        """Return the positions of some devices, (..., 2), m."""
+        return np.asarray(self.position_m[np.asarray(devices)])
+
+    def places(self) -> FloatArray | Places:
+        """Return the positions of all devices, (N, 2), m, or what looks them up."""
+        return self.position_m
+
     @abstractmethod
     def move(self, first: int, last: int) -> None:
         """Set `position_m` to that of the end of slot `last`; the slots from `first` on have not been moved yet."""
@@ -65,6 +75,21 @@ class Mobility(Part, ABC):
         """Restore a state of `state_dict`. Raises ConfigError as `Part.load_state_dict` does."""
         super().load_state_dict(state)
         self._slot = int(state["slot"])
+
+
+class Places:
+    """The positions of the devices of a large fleet, (N, 2), m, of which only those are computed that are indexed."""
+
+    def __init__(self, mobility: Mobility) -> None:
+        self._mobility, self.shape = mobility, mobility.position_m.shape
+
+    def __getitem__(self, index: Any) -> FloatArray:
+        if isinstance(index, np.ndarray) and index.dtype.kind in "iu":
+            return self._mobility.at(index)
+        return np.asarray(np.asarray(self)[index])
+
+    def __array__(self, dtype: object = None, copy: object = None) -> FloatArray:
+        return self._mobility.at(np.arange(self.shape[0]))
 
 
 class Static(Mobility):
@@ -254,25 +279,57 @@ class GaussMarkov(Mobility):
         super().__init__(seed=seed, position_m=position_m, area_m=area_m, slot_s=slot_s)
         self._sigma = positive(f"{OPTIONS}.speed_m_per_s", speed_m_per_s) / math.sqrt(2)
         self._keep = math.exp(-slot_s / positive(f"{OPTIONS}.memory_s", memory_s))
-        self._draws, self._devices = Draws(seed, "mobility/velocity"), np.arange(len(self.position_m))
-        self.velocity_m_per_s = self._sigma * self._normal(np.array([0]))[0]
+        self._draws, devices = Draws(seed, "mobility/velocity"), np.arange(len(self.position_m))
+        self.velocity_m_per_s = self._sigma * self._normal(np.array([0]), devices)[0]
+        self._is_large = len(devices) > MOST_MOVED
+        self._moved_to: IntArray = np.zeros(len(devices) if self._is_large else 0, dtype=np.intp)  # last slot
 
-    def _normal(self, slots: IntArray) -> FloatArray:
-        """Return normal numbers for slots (S,), devices and the two axes, (S, N, 2)."""
-        return self._draws.normal(slots[:, None, None], self._devices[:, None], np.arange(2))
+    def _normal(self, slots: IntArray, devices: IntArray) -> FloatArray:
+        """Return normal numbers for slots (S,), devices (n,) and the two axes, (S, n, 2)."""
+        return self._draws.normal(slots[:, None, None], devices[:, None], np.arange(2))
 
     def move(self, first: int, last: int) -> None:
-        """Move slot by slot."""
+        """Move slot by slot; the devices of a large fleet stay until somebody looks at them."""
+        if not self._is_large:
+            self._move(np.arange(len(self.position_m)), first, last)
+
+    def at(self, devices: ArrayLike) -> FloatArray:
+        """Return the positions of some devices, (..., 2), m; in a large fleet, move them first."""
+        if self._is_large:
+            behind = np.unique(devices)
+            behind = behind[self._moved_to[behind] < self._slot]
+            for slot in np.unique(self._moved_to[behind]):
+                self._move(behind[self._moved_to[behind] == slot], int(slot) + 1, self._slot)
+            self._moved_to[behind] = self._slot
+        return super().at(devices)
+
+    def places(self) -> FloatArray | Places:
+        """Return the positions of all devices, (N, 2), m, or what looks them up."""
+        return Places(self) if self._is_large else self.position_m
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of `Mobility`, and of a large fleet the slot up to which each device has moved."""
+        return super().state_dict() | ({"moved_to": self._moved_to.copy()} if self._is_large else {})
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a state of `state_dict`. Raises ConfigError as `Part.load_state_dict` does."""
+        super().load_state_dict(state)
+        if self._is_large:  # states of an older hflray have moved all devices
+            default = np.full(len(self.position_m), self._slot)
+            self._moved_to = np.array(state.get("moved_to", default), dtype=np.intp)
+
+    def _move(self, devices: IntArray, first: int, last: int) -> None:
+        """Move some devices slot by slot."""
         from hflray.world.motion import move_reflected  # It imports Numba, which no other motion needs.
 
         push_m_per_s = math.sqrt(1 - self._keep**2) * self._sigma
-        at_once = max(1, AT_ONCE // (2 * len(self._devices)))
-        position_m, velocity_m_per_s = self.position_m.flatten(), self.velocity_m_per_s.flatten()
+        at_once = max(1, AT_ONCE // (2 * len(devices)))
+        position_m, velocity_m_per_s = self.position_m[devices].flatten(), self.velocity_m_per_s[devices].flatten()
         for start in range(first, last + 1, at_once):
-            normal = self._normal(np.arange(start, min(start + at_once, last + 1)))
+            normal = self._normal(np.arange(start, min(start + at_once, last + 1)), devices)
             move_reflected(
                 position_m, velocity_m_per_s, normal.reshape(len(normal), -1), self._keep, push_m_per_s,
                 float(self.slot_s), float(self.area_m),
             )  # fmt: skip
-        self.position_m = position_m.reshape(-1, 2)
-        self.velocity_m_per_s = velocity_m_per_s.reshape(-1, 2)
+        self.position_m[devices] = position_m.reshape(-1, 2)
+        self.velocity_m_per_s[devices] = velocity_m_per_s.reshape(-1, 2)

@@ -25,20 +25,20 @@ def faded_upload_s(
     fading: Fading,
     coherence_s: float | None,
     round_index: int,
-    iterations: int,
+    iterations: range,
     model_bits: float,
     fleet: Fleet,
     devices: IntArray,
     edges: IntArray,
     bandwidth_hz: FloatArray,
 ) -> FloatArray:
-    """Return how long each upload of a round takes, (Q, H), s.
+    """Return how long each upload of some edge iterations of a round takes, (n, H), s.
 
     Args:
         fading: the law of the factors.
         coherence_s: the time for which a factor holds, s; None: each upload has one factor.
         round_index: i, from 1.
-        iterations: Q.
+        iterations: numbers of the n edge iterations; those of a whole round are ``range(Q)``.
         model_bits: z, bits.
         fleet: the links without fading.
         devices, edges: the scheduled devices and the edge of each, (H,).
@@ -48,7 +48,7 @@ def faded_upload_s(
         ConfigError: an upload takes more than a million blocks as planned.
     """
     gain, power_w, noise = fleet.gain_of(devices, edges), fleet.power_w[devices], fleet.noise_w_per_hz
-    iteration = np.arange(iterations)[:, None]
+    iteration = np.array(iterations)[:, None]
     if coherence_s is None:
         factor = fading.factor(round_index, devices, edges, iteration)
         return upload_delay_s(model_bits, rate_bps(bandwidth_hz, gain * factor, power_w, noise))
@@ -61,8 +61,8 @@ def faded_upload_s(
 
     planned_blocks = 8 + int(1.2 * longest_s / coherence_s)  # few uploads need more
     # Each element of these arrays is an upload that is not through yet.
-    q, h = (index.ravel() for index in np.meshgrid(np.arange(iterations), np.arange(len(devices)), indexing="ij"))
-    left_bits, upload_s = np.full(len(q), model_bits), np.zeros((iterations, len(devices)))
+    q, h = (index.ravel() for index in np.indices((len(iterations), len(devices))))
+    left_bits, upload_s = np.full(len(q), model_bits), np.zeros((len(iterations), len(devices)))
     done = 0  # blocks
     while len(q):
         # The bits that are left are rounded once for so many blocks. These are sent in strips, and each strip has only
@@ -72,7 +72,7 @@ def faded_upload_s(
         while done < end and len(q):
             count = min(end - done, max(1, STRIP // len(q)))
             blocks = np.arange(done, done + count)
-            factor = fading.factor(round_index, devices[h, None], edges[h, None], q[:, None], blocks)
+            factor = fading.factor(round_index, devices[h, None], edges[h, None], iteration[q], blocks)
             rate = rate_bps(bandwidth_hz[h, None], gain[h, None] * factor, power_w[h, None], noise)
             sent = rate * coherence_s
             sent[:, 0] += sent_bits

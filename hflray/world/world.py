@@ -18,16 +18,16 @@ import numpy as np
 from hflray import metrics, registry
 from hflray.arrays import FloatArray, IntArray
 from hflray.config import ExperimentConfig
-from hflray.cost import AllocationLike, RoundCost, Workload
+from hflray.cost import AllocationLike, RoundCost, Workload, rate_bps, upload_delay_s
 from hflray.fleet import Fleet
-from hflray.timeline import Durations, EdgeRule, Ends, Hops, Timeline, limited, timeline
+from hflray.timeline import Durations, EdgeRule, Ends, Hops, Timeline, timeline
 from hflray.world.availability import Availability
 from hflray.world.battery import Battery
 from hflray.world.dropout import Dropout
 from hflray.world.edge_failure import edge_failure
 from hflray.world.fading import Fading
 from hflray.world.jitter import Jitter
-from hflray.world.mobility import Mobility
+from hflray.world.mobility import Mobility, Places
 from hflray.world.outlook import Outlook
 from hflray.world.part import Part
 from hflray.world.shadowing import ShadowField
@@ -98,10 +98,7 @@ class World:
             round_index: i, from 1.
             fleet: the devices, links and edges at the start of the experiment.
         """
-        if self.mobility is not None:
-            fleet = fleet.moved(self.mobility.position_m, self._fleet_config, self._shadowing)
-        if self._fades and self.config.fading.known:
-            fleet = fleet.with_factor(partial(self.fading.factor, round_index))
+        fleet = self._with_links(round_index, fleet, None if self.mobility is None else self.mobility.places())
         answers = np.asarray(self.availability.available(round_index, self.clock_s), dtype=bool)
         return Outlook(
             round=round_index,
@@ -113,6 +110,14 @@ class World:
             battery_j=np.full(fleet.num_devices, np.inf) if self.battery is None else self.battery.charge_j,
         )
 
+    def _with_links(self, round_index: int, fleet: Fleet, position_m: FloatArray | Places | None) -> Fleet:
+        """Return a fleet with the links that decisions know, for devices that have moved to these places, (N, 2), m."""
+        if position_m is not None:
+            fleet = fleet.moved(position_m, self._fleet_config, self._shadowing)
+        if self._fades and self.config.fading.known:
+            fleet = fleet.with_factor(partial(self.fading.factor, round_index))
+        return fleet
+
     def happens(
         self,
         outlook: Outlook,
@@ -122,8 +127,8 @@ class World:
         allocation: AllocationLike,
         planned: RoundCost,
         rule: EdgeRule,
-    ) -> Timeline | None:
-        """Return what happens to a planned round; None if all goes as planned because the world and the rule are off.
+    ) -> Timeline:
+        """Return what happens to a planned round; all goes as planned where the world and the rule are off.
 
         Args:
             outlook: what the plan was made from.
@@ -134,8 +139,6 @@ class World:
             rule: when an edge iteration ends.
         """
         fleet = outlook.fleet
-        if not self.is_on:
-            return limited(fleet, work, devices, edges, planned, rule)
         hops, ends = Hops.of(fleet, work), self.ends(outlook, devices)
         hops = replace(hops, made=hops.made & outlook.edges_up & bool(len(devices)))
         planned_s = np.zeros(fleet.num_edges)
@@ -162,17 +165,46 @@ class World:
             durations = replace(
                 durations, compute_s=factor * durations.compute_s, compute_j=factor * durations.compute_j
             )
-        if self._fades and not self.config.fading.known:
-            upload_s = faded_upload_s(
-                self.fading, self.config.fading.coherence_s, outlook.round, work.edge_iterations, work.model_bits,
-                outlook.fleet, devices, edges, allocation.bandwidth_hz,
-            )  # fmt: skip
-            durations = replace(durations, upload_s=upload_s, upload_j=outlook.fleet.power_w[devices] * upload_s)
+        fades, power_w = self._fades and not self.config.fading.known, outlook.fleet.power_w[devices]
+
+        def upload_s(iterations: range, fleet: Fleet) -> FloatArray:
+            if fades:
+                return faded_upload_s(
+                    self.fading, self.config.fading.coherence_s, outlook.round, iterations, work.device_bits, fleet,
+                    devices, edges, allocation.bandwidth_hz,
+                )  # fmt: skip
+            gain = fleet.gain_of(devices, edges)
+            rate = rate_bps(allocation.bandwidth_hz, gain, power_w, fleet.noise_w_per_hz)
+            return np.broadcast_to(upload_delay_s(work.device_bits, rate), (len(iterations), len(devices)))
+
+        def upload_at(iteration: int, begin_s: FloatArray) -> tuple[FloatArray, FloatArray]:
+            fleet = self._on_the_way(outlook, devices, begin_s)
+            taken_s = upload_s(range(iteration, iteration + 1), fleet)[0]
+            return taken_s, power_w * taken_s
+
+        if self.mobility is not None and self.config.mobility.links == "iteration":
+            return replace(durations, upload_at=upload_at)
+        if fades:
+            faded_s = upload_s(range(work.edge_iterations), outlook.fleet)
+            durations = replace(durations, upload_s=faded_s, upload_j=power_w * faded_s)
         return durations
+
+    def _on_the_way(self, outlook: Outlook, devices: IntArray, begin_s: FloatArray) -> Fleet:
+        """Return the known fleet with devices (H,) where they are so many seconds, (H,), after the round's planning."""
+        if self.mobility is None or not begin_s.any():
+            return outlook.fleet
+        moving = copy.deepcopy(self.mobility)
+        position_m = np.zeros(outlook.fleet.position_m.shape)  # nobody looks at the others
+        for moment_s in np.unique(begin_s):  # each edge has its own
+            moving.advance(outlook.clock_s + moment_s)
+            starting = devices[begin_s == moment_s]
+            position_m[starting] = moving.at(starting)
+        return self._with_links(outlook.round, outlook.fleet, position_m)
 
     def ends(self, outlook: Outlook, devices: IntArray) -> Ends:
         """Return when the scheduled devices (H,) of a round vanish and the edges fail."""
         ends = Ends.never(len(devices), outlook.fleet.num_edges)
+        ends = replace(ends, noticed_after_s=self.config.dropout.noticed_after_s)
         if self.dropout is not None:
             ends = replace(ends, vanish_s=self.dropout.vanish_s(outlook.round, devices))
         if self.battery is not None:
@@ -191,26 +223,26 @@ class World:
             later.battery.charge_j = np.maximum(later.battery.charge_j - spent_j, 0.0)
         return later
 
-    def after(self, delay_s: float, happens: Timeline | None) -> Self:
+    def after(self, delay_s: float, happens: Timeline) -> Self:
         """Return the world after a round; this one does not change.
 
         Args:
             delay_s: the duration of the round, s.
-            happens: what happens to it; None if the world and the rule are off.
+            happens: what happens to it.
         """
         later = copy.copy(self)
         for name, part in self._parts.items():
             setattr(later, name, copy.deepcopy(part))
         later.clock_s = self.clock_s + delay_s
-        if later.battery is not None and happens is not None:
+        if later.battery is not None:
             later.battery.settle(delay_s, happens.devices, happens.spent_j, happens.busy_s)
         for part in later._parts.values():
             part.advance(later.clock_s)
         return later
 
-    def metrics(self, outlook: Outlook, happens: Timeline | None) -> dict[str, float]:
+    def metrics(self, outlook: Outlook, happens: Timeline) -> dict[str, float]:
         """Return the round's metrics of the world, which are none where it is off."""
-        if not self.is_on or happens is None:
+        if not self.is_on:
             return {}
         values = {
             metrics.ROUND_AWAY: float((~outlook.answers).sum()),

@@ -8,7 +8,7 @@ from math import log, log2
 import numpy as np
 import pytest
 
-from hflray.assignment.features import WIDTHS, db_rows, feature_rows, pad_edges, paper_rows
+from hflray.assignment.features import PAPERS, WIDTHS, db_rows, feature_rows, pad_edges, paper_rows
 from hflray.assignment.objective import Hop, RoundProblem, round_problem
 from hflray.cost import Workload
 from hflray.errors import ConfigError
@@ -25,16 +25,28 @@ def random_round(seed=0, num_edges=5):
 
 def test_paper_features_agree_with_equation_24_by_hand():
     gain = np.array([[1.0, 5.0], [3.0, 5.0], [2.0, 9.0]])
-    rows = paper_rows(gain, np.array([10.0, 20.0, 40.0]), np.array([400.0, 700.0, 550.0]), np.array([0.1, 0.1, 0.1]))
+    u, samples, power = np.array([10.0, 20.0, 40.0]), np.array([400.0, 700.0, 550.0]), np.array([0.1, 0.1, 0.1])
+    rows = paper_rows("paper", gain, u, samples, power)
     expected = [[0, 0, 0, 0, 0], [1, 0, 1 / 3, 1, 0], [0.5, 1, 1, 0.5, 0]]  # equal values give 0
     np.testing.assert_allclose(rows, expected, rtol=1e-6)
     assert rows.dtype == np.float32
 
 
-def test_paper_features_of_a_fleet_span_zero_to_one():
+def test_paper_features_in_db_scale_the_logarithms_of_the_gains_alone():
+    gain = np.array([[1e-12, 1e-9], [1e-10, 1e-9], [1e-8, 1e-5]])  # -120, -100 and -80 dB; twice -90 and once -50 dB
+    u, samples, power = np.array([10.0, 20.0, 40.0]), np.array([400.0, 700.0, 550.0]), np.array([0.1, 0.2, 0.1])
+    rows = paper_rows("paper_db", gain, u, samples, power)
+    expected = [[0, 0, 0, 0, 0], [0.5, 0, 1 / 3, 1, 1], [1, 1, 1, 0.5, 0]]
+    np.testing.assert_allclose(rows, expected, rtol=1e-6, atol=1e-7)
+    np.testing.assert_array_equal(rows[:, 2:], paper_rows("paper", gain, u, samples, power)[:, 2:])
+    assert paper_rows("paper", gain, u, samples, power)[1, 0] < 0.01  # linearly, -100 dB is beside -120 dB
+
+
+@pytest.mark.parametrize("kind", PAPERS)
+def test_paper_features_of_a_fleet_span_zero_to_one(kind):
     fleet, devices = random_round()
-    rows = feature_rows("paper", fleet, WORK, devices)
-    assert rows.shape == (20, WIDTHS["paper"].row(5)) == (20, 8)
+    rows = feature_rows(kind, fleet, WORK, devices)
+    assert rows.shape == (20, WIDTHS[kind].row(5)) == (20, 8)
     np.testing.assert_array_equal(rows.min(axis=0), 0.0)
     np.testing.assert_array_equal(rows.max(axis=0), 1.0)
     np.testing.assert_array_equal(rows[:, 5].argmax(), fleet.cycles_per_sample[devices].argmax())

@@ -106,8 +106,9 @@ def test_gradients_reach_every_weight():
     "options, text",
     [
         ({"architecture": "mlp"}, "architecture.*'mlp'.*bilstm, shared"),
-        ({"features": "raw"}, "features.*'raw'.*paper, db"),
+        ({"features": "raw"}, "features.*'raw'.*paper, paper_db, db"),
         ({"architecture": "shared", "features": "paper"}, "features.*'paper'.*set features: db"),
+        ({"architecture": "shared", "features": "paper_db"}, "features.*'paper_db'.*set features: db"),
         ({"hidden": 0}, "hidden.*0"),
         ({"num_edges": 2.5}, "num_edges.*2.5"),
     ],

@@ -1,4 +1,4 @@
-"""All benchmarks in one go: `python -m tests.benchmarks [run|check|keep|list]`; `make bench` pauses the queue for it.
+"""All benchmarks in one go: `python -m tests.benchmarks [run|check|keep|list|peers]`; `make bench` pauses the queue.
 
 run    measures the tables that are missing at this commit, each benchmark in its own process with a time limit, and
        writes hflray_results/bench/CPU.json; a benchmark that fails is stored as failed, and the others continue
@@ -6,6 +6,8 @@ check  names the ratios of that file that are more than 10 % below those of test
        code 1; 2 if nothing could be compared)
 keep   copies that file to tests/benchmarks/results as the file of this CPU, to be committed
 list   names the benchmarks and their tables
+peers  makes the environments of Flower and pfl-research that are missing (exit code 1 if one cannot be made: then its
+       rows are not measured); `make bench` begins with it, so that no installation disturbs a measurement
 
 If two processes of a bare loop do less than 1.5 times the work of one, parallel tables are not measured.
 """
@@ -71,7 +73,9 @@ BENCHMARKS = (
     Benchmark("training", ("training.py", "--installed-peers"), _training("training", "Ray's share"), 5400),
     Benchmark("losses", ("losses.py",), ("losses/kernels",), parallel=False),
     Benchmark("joint_cost", ("joint_cost.py",), ("joint_cost/round",), parallel=False),
-    Benchmark("world", ("world.py",), ("world/N = 100",), 600, False),
+    Benchmark(
+        "world", ("world.py", "--devices", "100", "1000000"), ("world/N = 100", "world/N = 1000000"), parallel=False
+    ),
     Benchmark("actors-noop", ("actors.py", "--only", "noop"), ("actors/no-op round",)),
     Benchmark("actors-memory", ("actors.py", "--only", "memory"), ("actors/memory",), parallel=False),
     Benchmark("actors-clustering", ("actors.py", "--only", "clustering"), ("actors/clustering",)),
@@ -268,7 +272,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", nargs="?", choices=("run", "check", "keep", "list"), default="run")
+    parser.add_argument("what", nargs="?", choices=("run", "check", "keep", "list", "peers"), default="run")
     parser.add_argument("--only", nargs="+", default=(), metavar="NAME", help="benchmarks, files or tables; see list")
     parser.add_argument("--quick", action="store_true", help="small sizes: whether all runs, not how fast it is")
     parser.add_argument("--again", action="store_true", help="also what is measured at this commit already")
@@ -282,6 +286,12 @@ def main(words: Sequence[str] | None = None) -> int:
         for benchmark in BENCHMARKS:
             print(f"{benchmark.name:20}{', '.join(benchmark.keys)}{'  (two CPUs)' if benchmark.parallel else ''}")
         return 0
+    if options.what == "peers":
+        from tests.benchmarks.training import make_environments  # it imports torch
+
+        peers = make_environments()
+        print("\n".join(peers.values()))
+        return 0 if all(": ready in " in line for line in peers.values()) else 1
     try:
         if options.what == "check":
             return check(new, old)

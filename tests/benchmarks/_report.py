@@ -42,6 +42,7 @@ class Table:
         ratios: by name, speed divided by that of something else in the same run (another program, the bare loop without
             the measured part, or `_bare.work`). A greater ratio is better; `make bench-check` compares them.
         not_measured: the reason why the table is empty; empty if it was measured.
+        failed: the reason why its figures may not be compared, which ends the run after the table; empty if they may.
     """
 
     title: str
@@ -52,6 +53,7 @@ class Table:
     key: str = ""
     ratios: dict[str, float] = field(default_factory=dict)
     not_measured: str = ""
+    failed: str = ""
 
     def text(self) -> str:
         """Return the table as text for the screen."""
@@ -68,7 +70,8 @@ class Table:
             ).rstrip()
             for line in cells
         ]
-        return "\n".join([self.title, *(lines if self.columns else ()), *(f"  {note}" for note in self.notes)])
+        notes = [*self.notes, *([f"FAILED: {self.failed}"] if self.failed else [])]
+        return "\n".join([self.title, *(lines if self.columns else ()), *(f"  {note}" for note in notes)])
 
     def json(self) -> dict[str, Any]:
         """Return the table as values for JSON, with null for numbers that are not finite."""
@@ -99,7 +102,11 @@ def arguments(doc: str | None) -> argparse.ArgumentParser:
 
 
 def publish(tables: Iterable[Table], file: Path | None = None) -> None:
-    """Print each table and its conditions as soon as it is measured, and append it to `file` as JSON."""
+    """Print each table and its conditions as soon as it is measured, and append it to `file` as JSON.
+
+    Raises:
+        AssertionError: a table that has been printed failed.
+    """
     remaining = iter(tables)
     while True:
         begin = time.perf_counter()
@@ -115,6 +122,8 @@ def publish(tables: Iterable[Table], file: Path | None = None) -> None:
             line = table.json() | {"wall_s": round(time.perf_counter() - begin, 1)}
             with file.open("a", encoding="utf-8") as out:
                 out.write(json.dumps(line, ensure_ascii=False) + "\n")
+        if table.failed:
+            raise AssertionError(table.failed)
 
 
 def cpu_name() -> str:

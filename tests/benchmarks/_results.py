@@ -103,11 +103,12 @@ class Results:
     def measured(self, table: dict[str, Any]) -> None:
         """Store a table from a line that `_report.publish` wrote."""
         table, key = dict(table), table["key"]
-        message = table.pop("not_measured")
+        message, failed = table.pop("not_measured"), table.pop("failed", "")
         facts = table["facts"]
         load, others = facts.pop("load", None), facts.pop("others_cpus", None)
         busy = others is not None and others > QUIET * (self.machine["cores"] or 1)
-        about = {"status": "not measured" if message else "measured", "message": message, "date": now()}
+        status = "failed" if failed else "not measured" if message else "measured"
+        about = {"status": status, "message": failed or message, "date": now()}
         del table["key"]
         self.tables[key] = about | {"load": load, "others_cpus": others, "busy": busy} | table
 

@@ -31,7 +31,8 @@ from hflray.experiment import Experiment
 from hflray.models import build_model, init_vector, load_vector
 from hflray.problem import Problem
 from hflray.training.hierarchy import RayHierarchy, start_ray
-from hflray.training.local import DeviceHost, LocalJob
+from hflray.training.job import LocalJob
+from hflray.training.local import DeviceHost
 from tests.benchmarks._bare import yardstick_s
 from tests.benchmarks._report import Table, arguments, publish
 from tests.training.test_local import make_data, make_job
@@ -53,12 +54,15 @@ def noop(devices: int, actors: int, share: float, rounds: int = 30) -> tuple[flo
     begin = time.perf_counter()
     job, data = make_job(local_iterations=0, model="mini"), make_data((1,) * devices)
     vector = init_vector(build_model("mini", (1, 10, 10), 3), np.random.default_rng(0))
-    pool = RayHierarchy(job, data, 1, num_edges=5, num_actors=actors, cpus_per_actor=share)
+    pool = RayHierarchy(job, data, num_edges=5, num_actors=actors, cpus_per_actor=share)
     times, ready = [], 0.0
     try:
         for index in range(rounds + 1):
             start = time.perf_counter()
-            pool.train_round(index, vector, np.arange(devices), np.arange(devices) % 5)
+            everyone = np.arange(devices)
+            pool.train_round(
+                index, pool.setting.start(vector), everyone, everyone % 5, np.ones((1, devices), dtype=bool)
+            )
             times.append(time.perf_counter() - start)
             ready = ready or time.perf_counter() - begin
     finally:

@@ -19,11 +19,14 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
 
+from hflray.aggregation.fixed_point import fraction_bits
 from hflray.models import build, init_vector
 from hflray.problem import Problem
-from hflray.training.aggregate import fraction_bits
-from hflray.training.local import DeviceData, DeviceHost, EdgeTask, LocalJob
+from hflray.training.exchange import Version
+from hflray.training.job import DeviceData, LocalJob
+from hflray.training.local import DeviceHost
 from tests.benchmarks._report import Table, arguments, publish
+from tests.training.rounds import task_of
 
 KERNELS = ("native", "channels_last", "eager", "compiled", "batched")
 SHAPE, CLASSES, EDGE_ITERATIONS = (1, 28, 28), 10, 5
@@ -59,14 +62,14 @@ def table(kernels: list[str], turns: int, devices: int, samples: int) -> Table:
     title = f"losses of {devices} devices of {samples} samples; L = 5, Q = {EDGE_ITERATIONS}, one thread, CPU time"
     result = Table(title, columns, [], key="losses/kernels")
     data, group = noise(devices, samples), tuple(range(devices))
-    task = EdgeTask(1, 0, fraction_bits(devices * samples), (group,))
+    task = task_of(1, 0, fraction_bits(devices * samples), (group,))
     model = init_vector(build(PROBLEM), np.random.default_rng(1))
     hosts = {name: DeviceHost(LocalJob(PROBLEM, seed=0, kernel=name), data) for name in kernels}
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in kernels}
     for turn in range(turns + 1):  # the first one warms up
         for name, host in hosts.items():
             pair = (
-                cpu_s(lambda host=host: host.train(task, model)),
+                cpu_s(lambda host=host: host.train(task, [Version(model)])),
                 cpu_s(lambda host=host: host.losses([group], model)),
             )
             if turn:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import json
 import os
 import re
 import shutil
@@ -22,6 +23,8 @@ from hflray.problem import Problem
 from hflray.training.local import DeviceHost
 from hflray.training.steps import torch_threads
 from tests.benchmarks import training
+from tests.benchmarks._report import publish
+from tests.benchmarks._results import Results
 from tests.training.test_local import make_data, make_job
 
 SCRIPT = Path(__file__).with_name("training.py")
@@ -127,6 +130,90 @@ def test_a_row_that_trains_with_another_kernel_or_threads_ends_the_comparison(no
     contestant().check()
     with pytest.raises(AssertionError, match="actors-eager is to train with the kernel peers and 1 threads"):
         contestant(**note).check()
+
+
+def test_a_mean_of_threads_may_be_rounded() -> None:
+    """Flower's weighted mean over devices was 1.0000000000000002."""
+    contestant(threads=1.0000000000000002).check()
+    with pytest.raises(AssertionError, match=r"and 1 threads, and says peers and 1\.5"):
+        contestant(threads=1.5).check()  # some devices trained with two
+
+
+class Trained(training.Contestant):
+    """A contestant that says what it trained without a process, and whose model is a vector."""
+
+    def __init__(self, name: str, model: float, **note: object) -> None:
+        super().__init__(name, [], 1, 1, "peers")
+        self.vector, self.note = model, {"kernel": "peers", "threads": 1} | note
+        self.processes = [None]  # type: ignore[list-item]
+
+    def round(self, local_iterations: int, batch_size: int = 64, save: Path | None = None, edges=(1, 1)) -> float:
+        self.notes.append(self.note)
+        return 1.0
+
+    def timed(self, local_iterations: int, **options: object) -> None:
+        self.seconds.append(self.round(local_iterations))
+        self.cpu_seconds.append(1.0)
+
+    def model(self, folder: Path, sizes: np.ndarray) -> np.ndarray:
+        return np.full(3, self.vector)
+
+
+def test_a_failed_check_ends_the_run_after_its_table(tmp_path: Path, monkeypatch, capsys) -> None:
+    """Both threads that differ and losses that differ leave a table without ratios, which is printed and stored."""
+    np.savez(tmp_path / "work.npz", start=np.zeros(3), offsets=np.array([0, 5, 9]), model="paper_cnn")
+    running = [Trained("bare2 (b)", 1.0), Trained("serial (c)", 1.0, threads=2)]
+    monkeypatch.setattr(training, "training_loss", lambda model, work: float(model[0]))
+    line = tmp_path / "tables.jsonl"
+    with pytest.raises(AssertionError, match=r"serial \(c\) is to train with the kernel peers and 1 threads, and says"):
+        publish(training.measured(running, tmp_path, 2, 1e11, 0.0), line)
+    printed = capsys.readouterr().out
+    assert re.search(r"^serial \(c\) +45 +1\.00", printed, re.M)  # 9 samples, L = 5, in 1 s
+    stored = [json.loads(text) for text in line.read_text().splitlines()]
+    assert [(table["key"], bool(table["failed"]), bool(table["ratios"])) for table in stored] == [
+        ("equal work", False, False), ("L = 5", True, False),
+    ]  # fmt: skip
+    running = [Trained("bare2 (b)", 1.0), Trained("serial (c)", 2.0)]
+    with pytest.raises(AssertionError, match="other work than"):
+        publish(training.measured(running, tmp_path, 2, 1e11, 0.0))
+    assert "of what was learned" in capsys.readouterr().out
+    table = training.speed(running, tmp_path, 5, 2, 1e11, 0.0)
+    assert "loss of 2.0000" in table.failed
+    assert not table.ratios
+    results = Results("commit", {"cores": 2})
+    results.measured({"wall_s": 1.0} | table.json())
+    assert (results.tables["L = 5"]["status"], results.tables["L = 5"]["message"]) == ("failed", table.failed)
+
+
+def test_an_environment_of_other_versions_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    commands: list[list[str]] = []
+
+    def install(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        folder = tmp_path / "hflray" / "bench" / "pfl"
+        (folder / "bin").mkdir(parents=True, exist_ok=True)
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(training.subprocess, "run", install)
+    python = training.environment("pfl")
+    assert [command[-1] for command in commands[1:]] == ["numpy", training.PINS["pfl"]]
+    assert commands[1][-2] == f"torch=={torch.__version__.split('+')[0]}"
+    assert training.environment("pfl", make=False) == python
+    assert len(commands) == 3
+    monkeypatch.setitem(training.PINS, "pfl", "pfl[pytorch]==9.9.9")
+    with pytest.raises(RuntimeError, match=r"of these versions; python -m tests\.benchmarks peers makes it"):
+        training.environment("pfl", make=False)
+    training.environment("pfl")
+    assert commands[-1][-1] == "pfl[pytorch]==9.9.9"
+    monkeypatch.setattr(
+        training.subprocess,
+        "run",
+        lambda command, **_: subprocess.CompletedProcess(command, 1, "", "ERROR: no network"),
+    )
+    found = training.make_environments()
+    assert found["flwr"].endswith("not made: ERROR: no network")
+    assert found["pfl"] == f"pfl[pytorch]==9.9.9: ready in {python.parents[1]}"
 
 
 def test_the_rows_have_their_workers_threads_and_kernels(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ the gain of the kernel. A last table gives Ray's share of a round at the paper's
 backend and the actors must end with the same bits.
 
 Flower and pfl-research have their own virtual environments in ~/.cache/hflray/bench, which are made from PyPI on first
-use. With ``--installed-peers`` none is made, and the row of a peer without an environment says "not measured".
+use, or before by ``python -m tests.benchmarks peers``, as `make bench` does. With ``--installed-peers`` none is made,
+and the row of a peer without an environment says "not measured".
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +68,7 @@ BATCH, PASSES_OF_A_SAMPLE = (
     64,
     5.52e6,
 )  # floating-point operations of the forward pass and all gradients except the images'
-PINS = {"flwr": "flwr[simulation]==1.41.*", "pfl": "pfl[pytorch]==0.6.*"}
+PINS = {"flwr": "flwr[simulation]==1.41.0", "pfl": "pfl[pytorch]==0.6.0"}
 Command = list[str]
 
 
@@ -138,7 +140,8 @@ class Contestant:
     def check(self) -> None:
         """Raise AssertionError if a process reports another kernel or number of threads."""
         for note in self.notes:
-            if (note["kernel"], note["threads"]) != (self.kernel, self.threads):
+            # Flower reports the weighted mean over its devices, which is rounded.
+            if note["kernel"] != self.kernel or abs(note["threads"] - self.threads) > 1e-6:
                 raise AssertionError(
                     f"{self.name} is to train with the kernel {self.kernel} and {self.threads} threads, and says "
                     f"{note['kernel']} and {note['threads']}: no comparison"
@@ -223,19 +226,23 @@ class _Peak:
 def environment(name: str, make: bool = True) -> Path:
     """Return the Python of a peer's virtual environment, which is made if it is missing and `make` is true.
 
+    An environment of other versions than `PINS` and this process's torch counts as missing.
+
     Raises RuntimeError with the reason if there is no environment.
     """
     folder = cache_folder("bench") / name
     python = folder / "bin" / "python"
-    if (folder / "ready").exists():
+    # This process's version of torch is installed first, and pinned, so that a peer brings no other version.
+    wanted = f"{PINS[name]}\ntorch=={torch.__version__.split('+')[0]}\n"
+    ready = folder / "ready"
+    if ready.exists() and ready.read_text(encoding="utf-8") == wanted:
         return python
     if not make:
-        raise RuntimeError(f"there is none in {folder}; python tests/benchmarks/training.py makes it")
+        raise RuntimeError(f"there is none in {folder} of these versions; python -m tests.benchmarks peers makes it")
     print(f"installing {PINS[name]} into {folder} ...", flush=True)
     steps = [
         [sys.executable, "-m", "venv", "--clear", str(folder)],
-        # Install this process's version of torch first, and pin it, so that a peer brings no other version.
-        [str(python), "-m", "pip", "install", "-q", f"torch=={torch.__version__.split('+')[0]}", "numpy"],
+        [str(python), "-m", "pip", "install", "-q", wanted.splitlines()[1], "numpy"],
         [str(python), "-m", "pip", "install", "-q", "-c", str(folder / "pins.txt"), PINS[name]],
     ]
     for step in steps:
@@ -243,9 +250,20 @@ def environment(name: str, make: bool = True) -> Path:
         if result.returncode:
             lines = result.stderr.strip().splitlines()
             raise RuntimeError(next((line for line in lines if line.startswith("ERROR")), (lines or ["?"])[-1])[:200])
-        (folder / "pins.txt").write_text(f"torch=={torch.__version__.split('+')[0]}\n")
-    (folder / "ready").touch()
+        (folder / "pins.txt").write_text(f"{wanted.splitlines()[1]}\n", encoding="utf-8")
+    ready.write_text(wanted, encoding="utf-8")
     return python
+
+
+def make_environments() -> dict[str, str]:
+    """Make the environments that are missing; return what is ready, or the reason why it is not, by peer."""
+    found = {}
+    for name, pin in PINS.items():
+        try:
+            found[name] = f"{pin}: ready in {environment(name).parents[1]}"
+        except (RuntimeError, subprocess.TimeoutExpired, OSError) as error:
+            found[name] = f"{pin}: not made: {error}"
+    return found
 
 
 def characters(total: int, rng: np.random.Generator) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
@@ -356,11 +374,21 @@ def contestants(
     return [contestant for contestant in everyone if selected(contestant.name)]
 
 
-def check_equal_work(running: list[Contestant], folder: Path) -> Table:
-    """Check that `FULL_STEPS` full-batch steps from the same start give all contestants the same model.
+def failures(*checks: Callable[[], object]) -> str:
+    """Return what the checks that raise an AssertionError say; empty if none does."""
+    found = []
+    for check in checks:
+        try:
+            check()
+        except AssertionError as error:
+            found.append(str(error))
+    return "; ".join(found)
 
-    Raises:
-        AssertionError: weights differ by more than `LARGEST_DIFFERENCE`, which bf16 may.
+
+def check_equal_work(running: list[Contestant], folder: Path) -> Table:
+    """Return how far the models are from each other after `FULL_STEPS` full-batch steps from the same start.
+
+    The table has failed if weights differ by more than `LARGEST_DIFFERENCE`, which bf16 may.
     """
     with np.load(folder / "work.npz") as file:
         start, sizes = file["start"].astype(np.float64), np.diff(file["offsets"])
@@ -370,15 +398,16 @@ def check_equal_work(running: list[Contestant], folder: Path) -> Table:
         results[contestant.name] = contestant.model(folder, sizes)
     (first, reference), *others = results.items()
     rows: list[dict[str, object]] = []
+    wrong = []
     for name, vector in others:
         distance = float(np.linalg.norm(vector - reference))
         error = distance / float(np.linalg.norm(reference))
         rows.append({"row": name, "weights": error, "learned": distance / float(np.linalg.norm(reference - start))})
         if name != "actors-bf16" and not error < LARGEST_DIFFERENCE:
-            raise AssertionError(f"{name} does other work than {first} ({error:.1e} of the weights): no comparison")
+            wrong.append(f"{name} does other work than {first} ({error:.1e} of the weights): no comparison")
     columns = [("row", "", ""), ("weights", "of the weights", ".1e"), ("learned", "of what was learned", ".1e")]
     title = f"{FULL_STEPS} full-batch steps: how far the models are from that of {first}"
-    return Table(title, columns, rows, key="equal work")
+    return Table(title, columns, rows, key="equal work", failed="; ".join(wrong))
 
 
 def training_loss(model: NDArray[np.float64], work: Path) -> float:
@@ -427,29 +456,35 @@ def speed(
                 contestant.timed(local_iterations, save=folder if turn == repeats - 1 else None)
     losses = {contestant.name: training_loss(contestant.model(folder, sizes), folder / "work.npz")
               for contestant in running}  # fmt: skip
-    check_equal_loss(losses)
     table = report(running, int(sizes.sum()) * local_iterations, local_iterations, peak, losses, model)
+    table.failed = failures(*(contestant.check for contestant in running), partial(check_equal_loss, losses))
+    if table.failed:
+        table.ratios = {}
     table.facts |= surroundings.facts()
     table.notes += surroundings.text().splitlines()
     return table
 
 
 def ray_share(running: list[Contestant], folder: Path, repeats: int) -> Table:
-    """Return Ray's share of a round at Q = 5, M = 5; the serial backend and the actors must end with the same bits."""
+    """Return Ray's share of a round at Q = 5, M = 5.
+
+    The table has failed if the serial backend and the actors end with other bits.
+    """
     edge_iterations, num_edges = EDGES
     with np.load(folder / "work.npz") as file:
         sizes = np.diff(file["offsets"])
     ours = [contestant for contestant in running if contestant.name in ("serial (c)", "actors (d)")]
     rows: list[dict[str, object]] = []
+    wrong = []
     for local_iterations in (5, 1):
         for contestant in ours:
             contestant.round(local_iterations, edges=EDGES)
             contestant.notes = []
             contestant.seconds = [contestant.round(local_iterations, save=folder, edges=EDGES) for _ in range(repeats)]
-            contestant.check()
+        wrong += [found for contestant in ours if (found := failures(contestant.check))]
         models = [contestant.model(folder, sizes) for contestant in ours]
         if any((model != models[0]).any() for model in models):
-            raise AssertionError("the serial backend and the actors ended with other models: no comparison")
+            wrong.append("the serial backend and the actors ended with other models: no comparison")
         for contestant in ours:
             reports = [note for note in contestant.notes if "ray" in note]
             if reports:
@@ -467,8 +502,8 @@ def ray_share(running: list[Contestant], folder: Path, repeats: int) -> Table:
         ("beyond_busiest", "both: beyond the busiest actor", ".2%"),
     ]
     title = f"Ray's share of a round at Q = {edge_iterations}, M = {num_edges}, medians of {repeats} rounds"
-    table = Table(title, columns, rows, key="Ray's share")
-    if len(ours) == 2:
+    table = Table(title, columns, rows, key="Ray's share", failed="; ".join(wrong))
+    if len(ours) == 2 and not wrong:
         table.notes.append("serial (c) and actors (d) ended with the same bits")
     return table
 
@@ -572,16 +607,11 @@ def report(
     losses: dict[str, float],
     model: str = "paper_cnn",
 ) -> Table:
-    """Return the table of the turns of all contestants.
-
-    Raises:
-        AssertionError: a contestant trained with another kernel or number of threads than its row says.
-    """
+    """Return the table of the turns of all contestants."""
     base = next((c for c in running if c.name.startswith("bare2")), running[0])
     papers = model == "paper_cnn"
     rows: list[dict[str, object]] = []
     for contestant in running:
-        contestant.check()
         ratios = [b / s for s, b in zip(contestant.seconds, base.seconds, strict=True)]
         per_cpu = passes / statistics.median(contestant.cpu_seconds)
         used = [cpu / wall for cpu, wall in zip(contestant.cpu_seconds, contestant.seconds, strict=True)]

@@ -90,7 +90,7 @@ def measured(overrides: tuple[str, ...], num_devices: int, rounds: int) -> tuple
 
         def happen(now: World = world, plan: Any = plan) -> World:
             happens = now.happens(*plan)
-            later = now.after(plan[5].delay_s if happens is None else happens.delay_s, happens)
+            later = now.after(happens.delay_s, happens)
             now.metrics(plan[0], happens)
             return later
 

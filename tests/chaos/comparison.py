@@ -71,7 +71,7 @@ class Reference:
                 for record in experiment:
                     values = record.metrics() | (experiment.summary() if experiment.finished else {})
                     entry = {"round": record.round, "metrics": values, "schedule": record.schedule()}
-                    if record.timeline is not None:
+                    if record.deviates:
                         entry["timeline"] = deflated(record.timeline.table())
                     made[str(record.round)] = simulated(json.loads(json.dumps(entry)))
                 rounds[trial.name] = made

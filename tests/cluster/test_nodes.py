@@ -16,8 +16,8 @@ from hflray.errors import ConfigError
 from hflray.experiment import Experiment
 from hflray.models import build_model, init_vector
 from hflray.seeding import stream
-from hflray.training.hierarchy import RayHierarchy, SerialHierarchy
 from tests.conftest import small_config
+from tests.training.rounds import Rounds, actor_rounds, serial_rounds
 from tests.training.test_local import SHAPE, make_data, make_job
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -66,12 +66,12 @@ def hashes(backend: Any, start: np.ndarray, rounds: int = 3) -> list[str]:
 
 
 def expected(start: np.ndarray, rounds: int = 3, edge_iterations: int = 2, **changes: Any) -> list[str]:
-    return hashes(SerialHierarchy(make_job(**changes), make_data(SIZES), edge_iterations), start, rounds)
+    return hashes(serial_rounds(make_job(**changes), make_data(SIZES), edge_iterations), start, rounds)
 
 
 @contextlib.contextmanager
-def hierarchy(num_actors: int = 4, edge_iterations: int = 2, **changes: Any) -> Iterator[RayHierarchy]:
-    backend = RayHierarchy(make_job(**changes), make_data(SIZES), edge_iterations, num_edges=3, num_actors=num_actors)
+def hierarchy(num_actors: int = 4, edge_iterations: int = 2, **changes: Any) -> Iterator[Rounds]:
+    backend = actor_rounds(make_job(**changes), make_data(SIZES), edge_iterations, num_edges=3, num_actors=num_actors)
     try:
         yield backend
     finally:
@@ -85,7 +85,7 @@ def test_three_nodes_give_the_bits_of_the_serial_backend(cluster, start) -> None
         assert set(pool.pool.nodes) == workers
         assert all(pool.pool.nodes.count(node) == 2 for node in workers)  # actors are spread over the workers
         data, job = make_data(SIZES), make_job()
-        serial = SerialHierarchy(job, data, 2)
+        serial = serial_rounds(job, data, 2)
         assert pool.evaluate(start) == serial.evaluate(start)
         np.testing.assert_array_equal(pool.train_each(job, data, start), serial.train_each(job, data, start))
 
@@ -139,7 +139,7 @@ def bytes_between_nodes(num_actors: int, start: np.ndarray, monkeypatch: pytest.
     calls: list[tuple[str, Any]] = []
     put = ray.put
     # Actors reserve parts of a CPU, so that there can be more actors than CPUs.
-    backend = RayHierarchy(
+    backend = actor_rounds(
         make_job(), make_data(SIZES), 2, num_edges=3, num_actors=num_actors, cpus_per_actor=4 / num_actors
     )
     try:
@@ -194,7 +194,7 @@ _long: list[np.ndarray] = []
 def long_round(start: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the models after rounds 1 and 2 of an uninterrupted run in this process."""
     if not _long:
-        serial = SerialHierarchy(make_job(**LONG), make_data(SIZES), 2)
+        serial = serial_rounds(make_job(**LONG), make_data(SIZES), 2)
         _long.append(serial.train_round(1, start, DEVICES, EDGES))
         _long.append(serial.train_round(2, _long[0], DEVICES, EDGES))
     return _long[0], _long[1]

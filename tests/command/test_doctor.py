@@ -76,17 +76,6 @@ def test_too_little_memory_stops_sweeps(monkeypatch) -> None:
     assert "needs 1.7 GiB" in finding.problem
 
 
-def test_a_container_may_have_less_memory_than_its_machine(tmp_path, monkeypatch) -> None:
-    limit, used = tmp_path / "limit", tmp_path / "used"
-    monkeypatch.setattr(module, "MEMORY_FILES", ((str(limit), str(used)),))
-    total, _ = module.memory_bytes()
-    limit.write_text("max")
-    assert module.memory_bytes()[0] == total
-    limit.write_text(str(2**30))
-    used.write_text(str(2**29))
-    assert module.memory_bytes() == (2**30, min(2**29, module.memory_bytes()[1]))
-
-
 def test_a_low_limit_of_open_files_is_a_problem(monkeypatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 1024))
     finding = only(module.open_files())

@@ -36,7 +36,7 @@ def results(tmp_path_factory) -> Path:
 
 def test_the_examples_are_numbered_and_each_has_a_test():
     names = [path.name for path in sorted(EXAMPLES.glob("[0-9]_*.py"))]
-    assert [name[:2] for name in names] == ["1_", "2_", "3_", "4_", "5_"]
+    assert [name[:2] for name in names] == ["1_", "2_", "3_", "4_", "5_", "6_"]
     assert set(re.findall(r'run\("(\d_\w+\.py)"\)', Path(__file__).read_text(encoding="utf-8"))) == set(names)
 
 
@@ -103,3 +103,15 @@ def test_the_own_figure_is_drawn(results, monkeypatch, capsys):
     run("5_own_figure.py")
     picture = results / capsys.readouterr().out.strip()
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_own_rule_is_billed_like_sgd_and_trains_another_model(capsys, monkeypatch):
+    monkeypatch.setattr(registry, "_ADDED", {})
+    run("6_own_rule.py")
+    rows = [re.fullmatch(r"(\w+) +accuracy ([\d.]+)%, ([\d.]+) MB sent, model (\w{8})", line).groups()
+            for line in capsys.readouterr().out.splitlines()]  # fmt: skip
+    names, _, megabytes, hashes = zip(*rows, strict=True)
+    assert names == ("sgd", "prox", "scaffold")
+    assert len(set(hashes)) == 3
+    assert megabytes[0] == megabytes[1]
+    assert float(megabytes[2]) == pytest.approx(2 * float(megabytes[0]), abs=0.11)

@@ -1,8 +1,8 @@
 """The computations of the golden test, with the tree of hflray that comes first on the path.
 
 The command ``python tests/golden/driver.py TREE KIND OUT`` with ``PYTHONPATH=TREE`` writes the results to the JSON file
-OUT; KIND is ``everything`` or ``bills``. This file may use only what commit 6c93c38 has. Times of this machine
-(``wall/…``) are left out, and all other results are compared.
+OUT; KIND is ``everything``, ``later`` or ``bills``. This file may use only what commit 6c93c38 has, and for ``later``
+what 319efcb has. Times of this machine (``wall/…``) are left out, and all other results are compared.
 """
 
 from __future__ import annotations
@@ -169,6 +169,30 @@ def everything() -> dict[str, Any]:
     return results
 
 
+# Schedulers that learn from the delays and losses that they observe.
+LATER: dict[str, tuple[str, ...]] = {
+    f"{scheduler}{' actors' if actors else ''}": (f"scheduling.name={scheduler}", *(RAY if actors else ()), *more)
+    for scheduler, actors, more in (
+        ("oort", True, ("assignment.name=hfel",)),
+        ("oort", False, ("assignment.name=d3qn", "allocation.method=equal")),
+        ("ucb", True, ("assignment.name=d3qn", "allocation.method=equal")),
+        ("ucb", False, ("assignment.name=local_search",)),
+    )
+}
+
+
+def later() -> dict[str, Any]:
+    """Return the results of `LATER`, computed in one process with one Ray."""
+    import ray
+
+    _start()
+    try:
+        results = {name: experiment("max_rounds=4", *overrides) for name, overrides in LATER.items()}
+    finally:
+        ray.shutdown()
+    return {"imported": [_imported_tree()], "experiments": results}
+
+
 # Bills that depend on the configuration alone: FedAvg draws devices independently of weights, and IKC and VKC get fixed
 # clusters. A local iteration trains one sample, because the bill does not depend on how well a model is trained.
 FIXED_CLUSTERS = [0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 2]
@@ -225,8 +249,11 @@ def _imported_tree() -> str:
 
 
 def main(tree: str, kind: str, out: str) -> None:
-    """Write the results of `tree`, ``everything`` or ``bills``, as JSON, which keeps every bit of a float."""
-    results = everything() if kind == "everything" else {"imported": [_imported_tree()], **bills()}
+    """Write the results of `tree` as JSON, which keeps every bit of a float; `kind` is as above."""
+    if kind == "bills":
+        results = {"imported": [_imported_tree()], **bills()}
+    else:
+        results = later() if kind == "later" else everything()
     if set(results["imported"]) != {tree}:
         raise SystemExit(f"hflray was imported from {results['imported']}, not from {tree}")
     del results["imported"]

@@ -1,4 +1,4 @@
-"""The two trees of the golden test: this one, and commit 6c93c38 as a `git worktree` in the user's cache folder.
+"""The trees of the golden test: this one, and early commits as `git worktree`s in the user's cache folder.
 
 ``python -m tests.golden.trees`` writes ``bills.json`` again from 6c93c38. As the commit is fixed, this is not needed.
 """
@@ -18,6 +18,7 @@ from typing import Any
 from hflray.training.machine import cache_folder
 
 COMMIT = "6c93c38326e342d601457dd017a01cf10c64e7f6"
+LATER = "319efcb65387809d21f2246b74a42ea31421f0f2"  # it has schedulers that learn from what they observe
 ROOT = Path(__file__).parents[2]
 DRIVER, BILLS = Path(__file__).with_name("driver.py"), Path(__file__).with_name("bills.json")
 
@@ -35,18 +36,18 @@ def _git(folder: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-def _is_intact(tree: Path) -> bool:
+def _is_intact(tree: Path, commit: str) -> bool:
     """Return whether `tree` is a worktree of the commit with no file changed, added or missing."""
     try:
-        return _git(tree, "rev-parse", "--show-toplevel", "HEAD") == f"{tree}\n{COMMIT}" and not _git(
+        return _git(tree, "rev-parse", "--show-toplevel", "HEAD") == f"{tree}\n{commit}" and not _git(
             tree, "status", "--porcelain"
         )
     except NoHistory:
         return False
 
 
-def golden_tree() -> Path:
-    """Return the worktree of the commit. It is made once and reused; a damaged one is made again.
+def golden_tree(commit: str = COMMIT) -> Path:
+    """Return the worktree of a commit. It is made once and reused; a damaged one is made again.
 
     Raises:
         NoHistory: git or the repository is missing, or the history lacks the commit.
@@ -56,22 +57,22 @@ def golden_tree() -> Path:
     if not (ROOT / ".git").exists():
         raise NoHistory(f"{ROOT} is not a git checkout")
     folder = cache_folder("worktrees").resolve()
-    tree = folder / COMMIT[:7]
-    with (folder / f".{COMMIT[:7]}.lock").open("w") as lock:
+    tree = folder / commit[:7]
+    with (folder / f".{commit[:7]}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two test runs may begin at the same time
-        if not _is_intact(tree):
+        if not _is_intact(tree, commit):
             try:
-                _git(ROOT, "cat-file", "-e", f"{COMMIT}^{{commit}}")
+                _git(ROOT, "cat-file", "-e", f"{commit}^{{commit}}")
             except NoHistory:
-                raise NoHistory(f"the history has no commit {COMMIT[:7]} (a shallow clone?)") from None
+                raise NoHistory(f"the history has no commit {commit[:7]} (a shallow clone?)") from None
             shutil.rmtree(tree, ignore_errors=True)
             # Twice --force: a worktree of this path may still be registered, locked or not.
-            _git(ROOT, "worktree", "add", "--force", "--force", "--detach", str(tree), COMMIT)
+            _git(ROOT, "worktree", "add", "--force", "--force", "--detach", str(tree), commit)
     return tree
 
 
 def run_in(tree: Path, kind: str) -> dict[str, Any]:
-    """Run `tests.golden.driver` with `tree` in a new process and return ``everything`` or ``bills``."""
+    """Run `tests.golden.driver` with `tree` in a new process and return ``everything``, ``later`` or ``bills``."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "RAY_"))}
     # PYTHONPATH precedes the finder of an editable install; the driver checks which tree it imported.
     env |= {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}

@@ -63,6 +63,14 @@ def test_the_workload_equals_that_of_the_run_bit_for_bit(sweep, records) -> None
     assert Replay(Run(run.history, configured)).work.model_bits == configured.cost.model_bits
 
 
+def test_logged_sizes_of_both_hops_are_those_of_the_workload(sweep) -> None:
+    run = sweep.runs[0]
+    tables = replace(run.history.tables, rounds=run.history.tables.rounds.assign(device_bits=3e5, edge_bits=7e5))
+    work = Replay(Run(replace(run.history, tables=tables), run.config)).work
+    assert (work.device_bits, work.edge_bits) == (3e5, 7e5)
+    assert replace(work, device_bits=1.0, edge_bits=1.0) == Workload.of(run.config, 1.0)
+
+
 OPTIMUM, EQUAL = "Bandwidth and frequency minimise E + λT", "Every device has an equal share of its edge's bandwidth"
 FIXED = "Every device computes at its largest frequency, and bandwidth minimises E + λT"
 

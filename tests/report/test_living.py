@@ -142,7 +142,6 @@ def test_the_gantt_chart_is_the_timeline_with_everybodys_fate(browser: Page, det
     for number in rounds_in(browser):
         detail = details[number - 1]
         happens = detail.timeline
-        assert happens is not None
         table = detail.devices
         names = of_chart(browser, "gantt", "c.layout.yaxis.ticktext")
         assert sorted(int(name.split()[-1]) for name in names if name.split()[-1].isdigit()) == table["device"].tolist()
@@ -159,7 +158,7 @@ def test_the_gantt_chart_is_the_timeline_with_everybodys_fate(browser: Page, det
         spans_s = np.nan_to_num(happens.end_s - happens.start_s)
         for position, device in enumerate(table["device"]):
             for counts in (True, False):
-                expected_s = spans_s[happens.counts[:, position] == counts, position].sum()
+                expected_s = spans_s[happens.participates[:, position] == counts, position].sum()
                 assert busy_s[counts][row_of[device]] == pytest.approx(expected_s, abs=2e-3)
 
         # A sign stands where a device that did not count has ended, and its text says why.
@@ -210,7 +209,7 @@ def test_the_bands_have_a_point_for_each_round(
 
     counts = dict(of_chart(browser, "absent", "c.data.map(t => [t.name, t.y])"))
     assert counts["away"] == [int((~detail.outlook.answers).sum()) for detail in details]
-    assert counts["vanished"] == [int(d.timeline.vanished.sum()) for d in details if d.timeline is not None]
+    assert counts["vanished"] == [int(d.timeline.vanished.sum()) for d in details if d.deviates]
     assert counts["low on charge"] == column(metrics.ROUND_LOW_BATTERY)
     wasted, discarded = of_chart(browser, "lost", "c.data.map(t => t.y)")
     assert wasted == column(metrics.ROUND_WASTED_J)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -73,7 +74,15 @@ def test_objectives_are_compared_with_hfel_on_the_same_fleets_and_deployment() -
     other = run(values, "assignment.name=local_search", "allocation.coupling=joint", settings={DEPLOYMENT: 1})
     unpaired = run(values, "assignment.name=geographic", settings={DEPLOYMENT: 2})
     table = compare_with_reference(fabricated("fig6_assignment", [*hfel, other, unpaired], "assignment"))
-    assert table.to_numpy().tolist() == [["local search, joint deadline", "2", "-62.5", "-62.5", "-51.2", "-50.0"]]
+    row = ["local search, joint deadline", "2", "-62.5", "-62.5", "-51.2", "-50.0", "-62.5"]
+    assert table.to_numpy().tolist() == [row]
+    halved = {**fleets(0.5), metrics.ROUND_OBJECTIVE: [0.5, 1.0]}
+    better = run(halved, "assignment.name=hfel", "assignment.start=best_gain", settings={DEPLOYMENT: 1})
+    table = compare_with_reference(fabricated("fig6_assignment", [*hfel, other, better], "assignment"))
+    assert list(table[""]) == ["local search, joint deadline", "HFEL, best gain start", "HFEL"]
+    assert list(table["above HFEL-300 from geographic, %: median"]) == ["-62.5", "-81.2", "–"]
+    assert list(table["above HFEL-300 from best gain, %: median"]) == ["+100.0", "–", "+500.0"]
+    assert list(table["of means from best gain"]) == ["+100.0", "–", "+433.3"]
     assert compare_with_reference(fabricated("fig6_assignment", hfel, "assignment")) is None
     assert compare_with_reference(fabricated("fig6_assignment", [unpaired], "assignment")) is None
 
@@ -107,6 +116,35 @@ def test_runs_of_unequal_length_show_the_range() -> None:
     ]
     table = summary(fabricated("fig5_literal", runs, "train_assigner"))
     assert list(table["steps"]) == ["2,000 to 24,000"]
+
+
+def test_a_reading_of_algorithm_5_is_shown_with_the_ceiling_of_its_network() -> None:
+    def learned(returns: list[float], *overrides: str, **settings: Any) -> Run:
+        rounds = {
+            metrics.ASSIGNER_RETURN: returns, metrics.ASSIGNER_GREEDY_RETURN: returns,
+            metrics.ASSIGNER_AGREEMENT: [0.5] * len(returns), metrics.assigner_ratio("hfel-300"): [1.5] * len(returns),
+        }  # fmt: skip
+        steps = [1000 * number for number in range(1, len(returns) + 1)]
+        changed = {f"learning.{key}": value for key, value in settings.items()}
+        fixed = ("learning.features=paper_db", "learning.teacher.start=best_gain", *overrides)
+        return run(rounds, *fixed, steps=steps, settings={"learning.buffer_capacity": 1_000} | changed)
+
+    runs = [
+        learned([float(n) for n in range(20)], hidden=64),
+        learned([5.0] * 20, hidden=256),
+        learned([16.0, 17.4], hidden=64, td=0.0),
+    ]
+    table = summary(fabricated("fig5_readings", runs, "train_assigner"))
+    assert list(table[""]) == ["gains in dB, best gain start, buffer of 1,000"] * 2
+    assert list(table["units"]) == ["64", "256"]
+    assert list(table["steps"]) == ["20,000", "20,000"]
+    assert list(table["supervised ceiling"]) == ["17.4", "–"]  # the ceiling of another width is not this policy's
+    assert list(table["return"]) == ["18.5 ± 0.7", "5.0 ± 0.0"]  # the last tenth is steps 19,000 and 20,000
+    assert list(table["agreement, %"]) == ["50.0"] * 2
+    assert list(table["objective / HFEL-300's"]) == ["1.50"] * 2
+    assert list(table["still improves"]) == ["yes", "no"]
+    alone = summary(fabricated("fig5_ceilings", runs[2:], "train_assigner"))
+    assert "greedy return" in alone  # ceilings without a policy have the ordinary table
 
 
 def test_markdown_and_latex_contain_the_summary(sweep, tmp_path) -> None:

@@ -22,7 +22,7 @@ def pool(tmp_path_factory) -> FleetPool:
 
 
 @pytest.mark.filterwarnings("ignore:.*Box observation space.*:UserWarning")
-@pytest.mark.parametrize("options", [{}, {"features": "paper"}, {"reward": "cost"}])
+@pytest.mark.parametrize("options", [{}, {"features": "paper"}, {"features": "paper_db"}, {"reward": "cost"}])
 def test_the_environment_passes_gymnasiums_checker(options) -> None:
     check_env(gym.make(ENV_ID, spec=FIXED, **options).unwrapped, skip_render_check=True)
     # Without a specification the fleets are those of Table I, solved as episodes begin.
@@ -130,7 +130,8 @@ def test_a_pools_folder_is_read_once(pool) -> None:
         ({"reward": "profit"}, "learning.reward: got 'profit'"),
         ({"features": "dbm"}, "unknown set 'dbm'"),
         ({"num_edges": 3}, "up to 4 edges"),
-        ({"features": "paper"}, "cannot be padded"),
+        ({"features": "paper"}, "'paper' rows cannot be padded"),
+        ({"features": "paper_db"}, "'paper_db' rows cannot be padded"),
     ],
 )
 def test_bad_options_are_refused(pool, options, message) -> None:

@@ -58,7 +58,7 @@ def test_the_objective_is_that_of_the_cost_model() -> None:
     assert assignment_objective(solved.problem, labels) == solved.objective
 
 
-@pytest.mark.parametrize("features", ["paper", "db"])
+@pytest.mark.parametrize("features", ["paper", "paper_db", "db"])
 def test_rows_are_those_of_the_fleet(features) -> None:
     fleet, work = SPEC.draw(1)
     expected = feature_rows(features, fleet, work, np.arange(fleet.num_devices))

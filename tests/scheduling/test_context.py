@@ -174,6 +174,15 @@ def test_a_record_of_another_version_is_refused() -> None:
         RoundRecord.of_state(state)
 
 
+def test_a_record_that_lacks_the_delays_of_its_timeline_does_not_know_them() -> None:
+    experiment = Experiment(small_config("scheduling.name=echo", "max_rounds=1", "clock.edge.deadline=2"))
+    record = next(iter(experiment))
+    state = record.state_dict()
+    assert RoundRecord.of_state(state).device_delay_s().tolist() == record.device_delay_s().tolist()
+    del state["timeline"]["device_delay_s"]
+    assert np.isnan(RoundRecord.of_state(state).device_delay_s()).tolist() == [True] * 6
+
+
 @pytest.mark.parametrize("name", ["fedavg", "ikc", "ucb"])
 def test_nothing_is_kept_for_schedulers_that_never_look_back(name: str) -> None:
     experiment = Experiment(small_config(f"scheduling.name={name}", "max_rounds=1"))

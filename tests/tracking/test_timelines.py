@@ -51,7 +51,7 @@ def logged(tracker: Tracker, config: ExperimentConfig) -> list[Timeline]:
     found = []
     with Experiment(config) as experiment:
         for record in experiment:
-            assert record.timeline is not None
+            assert record.deviates
             found.append(record.timeline)
             for _ in range(record.round):
                 text = deflated(record.timeline.table())

@@ -17,15 +17,16 @@ import pytest
 import torch
 
 from hflray import registry
+from hflray.aggregation.fixed_point import fraction_bits, mean, weighted
 from hflray.errors import DivergedError, HflrayError, WorkerLostError
 from hflray.models import HflCnn, build, build_model, init_vector, initial_vector, num_statistics
 from hflray.problem import ModelSpec, Problem
 from hflray.seeding import stream
 from hflray.training import session
-from hflray.training.aggregate import fraction_bits, mean, weighted
-from hflray.training.hierarchy import RayHierarchy, SerialHierarchy, start_ray
-from hflray.training.local import DeviceHost, EdgeTask
+from hflray.training.hierarchy import start_ray
+from hflray.training.local import DeviceHost
 from hflray.training.native import compiler
+from tests.training.rounds import Rounds, actor_rounds, serial_rounds, sums
 from tests.training.test_local import SHAPE, colour_data, make_data, make_job, network_job
 
 SIZES = (9, 7, 5, 4, 3, 2)
@@ -41,13 +42,13 @@ def start() -> np.ndarray:
 def test_cloud_aggregation_is_the_weighted_mean_of_the_last_local_models(start) -> None:
     """By equation (16), edge and cloud aggregation equal one weighted mean of the last edge iteration's models."""
     data, job = make_data(SIZES), make_job(learning_rate=0.1)
-    model = SerialHierarchy(job, data, edge_iterations=2).train_round(1, start, DEVICES, EDGES)
+    model = serial_rounds(job, data, 2).train_round(1, start, DEVICES, EDGES)
 
     host, bits = DeviceHost(job, data), fraction_bits(100)
 
     def local_model(vector: np.ndarray, q: int, device: int) -> np.ndarray:
         size = len(data.samples_of(device))
-        (total,) = host.train(EdgeTask(1, q, bits, ((device,),)), vector)
+        (total,) = sums(host, 1, q, bits, ((device,),), vector)
         return mean(total, size, bits).astype(np.float64)
 
     def average(models: dict[int, np.ndarray]) -> np.ndarray:
@@ -68,12 +69,12 @@ COUNTS = np.array([[1, 1, 1, 1, 0], [0, 1, 0, 0, 0], [1, 0, 0, 0, 1]], dtype=boo
 
 def test_rows_that_do_not_count_are_not_trained_and_an_empty_iteration_keeps_the_edges_model(start) -> None:
     data, job = make_data(SIZES), make_job(learning_rate=0.03)
-    model = SerialHierarchy(job, data, edge_iterations=3).train_round(1, start, DEVICES, EDGES, COUNTS)
+    model = serial_rounds(job, data, 3).train_round(1, start, DEVICES, EDGES, COUNTS)
     host, bits = DeviceHost(job, data), fraction_bits(sum(SIZES[device] for device in DEVICES))
 
     def trained(vector: np.ndarray, q: int, *devices: int) -> np.ndarray:
         """Return the exact sum of the models that these devices have after an edge iteration from `vector`."""
-        (total,) = host.train(EdgeTask(1, q, bits, (devices,)), vector)
+        (total,) = sums(host, 1, q, bits, (devices,), vector)
         return total
 
     edge_0 = mean(trained(start, 0, 1, 4), SIZES[1] + SIZES[4], bits)
@@ -84,12 +85,12 @@ def test_rows_that_do_not_count_are_not_trained_and_an_empty_iteration_keeps_the
 
 def test_losses_are_those_of_the_model_that_a_device_receives_last(start) -> None:
     data, job = make_data(SIZES), make_job(learning_rate=0.03)
-    serial, losses = SerialHierarchy(job, data, edge_iterations=3), {}
-    model = serial.train_round(1, start, DEVICES, EDGES, COUNTS, losses)
-    np.testing.assert_array_equal(model, serial.train_round(1, start, DEVICES, EDGES, COUNTS))
+    serial = serial_rounds(job, data, 3)
+    state, losses = serial.result(1, serial.setting.start(start), DEVICES, EDGES, COUNTS, wants_losses=True)
+    np.testing.assert_array_equal(state.model, serial.train_round(1, start, DEVICES, EDGES, COUNTS))
     assert sorted(losses) == [0, 1, 2, 4, 5]
     host, bits = DeviceHost(job, data), fraction_bits(sum(SIZES[device] for device in DEVICES))
-    (total,) = host.train(EdgeTask(1, 0, bits, ((0, 2),)), start)
+    (total,) = sums(host, 1, 0, bits, ((0, 2),), start)
     edge_2 = mean(total, SIZES[0] + SIZES[2], bits)
     for device, received in ((2, start), (4, start), (0, edge_2), (5, edge_2)):
         ((loss, utility),) = serial.losses(received, np.array([device]))
@@ -105,7 +106,7 @@ def test_losses_are_those_of_the_model_that_a_device_receives_last(start) -> Non
 
 def test_a_discarded_device_gives_the_model_of_a_round_without_it(start) -> None:
     data, job = make_data(SIZES), make_job(learning_rate=0.1)
-    serial = SerialHierarchy(job, data, edge_iterations=1)
+    serial = serial_rounds(job, data, 1)
     everyone, without = np.arange(6), np.array([0, 1, 2, 3, 4])
     assert fraction_bits(sum(SIZES)) == fraction_bits(sum(SIZES[:5]))  # otherwise rounding could differ
     counts = np.array([[True] * 5 + [False]])
@@ -115,7 +116,7 @@ def test_a_discarded_device_gives_the_model_of_a_round_without_it(start) -> None
 
 
 def test_a_round_in_which_nothing_counts_keeps_the_global_model(start) -> None:
-    serial = SerialHierarchy(make_job(), make_data(SIZES), edge_iterations=2)
+    serial = serial_rounds(make_job(), make_data(SIZES), 2)
     model = serial.train_round(1, start, DEVICES, EDGES, np.zeros((2, 5), dtype=bool))
     np.testing.assert_array_equal(model, start)
 
@@ -123,15 +124,16 @@ def test_a_round_in_which_nothing_counts_keeps_the_global_model(start) -> None:
 @pytest.mark.parametrize("actors", [*(pytest.param(few, marks=pytest.mark.slow) for few in (1, 2)), 5])
 def test_every_pool_gives_the_bits_of_the_serial_backend(ray_session, start, actors: int) -> None:
     data, job = make_data(SIZES, tests=2500), make_job()
-    serial = SerialHierarchy(job, data, edge_iterations=3)
+    serial = serial_rounds(job, data, 3)
     expected = serial.train_round(1, start, DEVICES, EDGES)
-    pool = RayHierarchy(job, data, 3, num_edges=3, num_actors=actors, cpus_per_actor=2 / 5)
+    pool = actor_rounds(job, data, 3, num_edges=3, num_actors=actors, cpus_per_actor=2 / 5)
     try:
         np.testing.assert_array_equal(pool.train_round(1, start, DEVICES, EDGES), expected)
-        losses: list[dict[int, tuple[float, float]]] = [{}, {}]
-        fewer = serial.train_round(1, start, DEVICES, EDGES, COUNTS, losses[0])
-        np.testing.assert_array_equal(pool.train_round(1, start, DEVICES, EDGES, COUNTS, losses[1]), fewer)
-        assert losses[0] == losses[1]
+        begin = serial.setting.start(start)
+        ours, theirs = (each.result(1, begin, DEVICES, EDGES, COUNTS, wants_losses=True) for each in (pool, serial))
+        np.testing.assert_array_equal(ours.state.model, theirs.state.model)
+        assert ours.losses == theirs.losses
+        assert sorted(ours.losses) == sorted(DEVICES)
         np.testing.assert_array_equal(pool.losses(start, DEVICES), serial.losses(start, DEVICES))
         nobody = pool.train_round(1, start, DEVICES, EDGES, np.zeros((3, 5), dtype=bool))
         np.testing.assert_array_equal(nobody, start)
@@ -145,8 +147,8 @@ def test_a_lost_actor_costs_nothing_but_time(ray_session, start) -> None:
     import ray
 
     data, job = make_data(SIZES), make_job()
-    expected = SerialHierarchy(job, data, edge_iterations=2).train_round(1, start, DEVICES, EDGES)
-    pool = RayHierarchy(job, data, 2, num_edges=3, num_actors=2, cpus_per_actor=0.5)
+    expected = serial_rounds(job, data, 2).train_round(1, start, DEVICES, EDGES)
+    pool = actor_rounds(job, data, 2, num_edges=3, num_actors=2, cpus_per_actor=0.5)
     try:
         pool.train_round(1, start, DEVICES, EDGES)
         for victims in (pool.pool.devices, pool.pool.edges):
@@ -159,7 +161,7 @@ def test_a_lost_actor_costs_nothing_but_time(ray_session, start) -> None:
 def test_actors_that_keep_dying_end_the_round_with_an_error(ray_session, start, monkeypatch) -> None:
     import ray
 
-    pool = RayHierarchy(make_job(), make_data(SIZES), 1, num_edges=3, num_actors=1, cpus_per_actor=0.5)
+    pool = actor_rounds(make_job(), make_data(SIZES), 1, num_edges=3, num_actors=1, cpus_per_actor=0.5)
     begin = pool.pool.start
 
     def doomed() -> None:
@@ -176,7 +178,7 @@ def test_actors_that_keep_dying_end_the_round_with_an_error(ray_session, start, 
 
 
 def test_divergence_inside_an_actor_arrives_as_itself(ray_session, start) -> None:
-    pool = RayHierarchy(
+    pool = actor_rounds(
         make_job(learning_rate=1e30), make_data(SIZES), 2, num_edges=3, num_actors=2, cpus_per_actor=0.5
     )
     try:
@@ -187,7 +189,7 @@ def test_divergence_inside_an_actor_arrives_as_itself(ray_session, start) -> Non
 
 
 def test_an_exception_inside_an_actor_names_round_edge_iteration_and_device(ray_session, start) -> None:
-    pool = RayHierarchy(make_job(), make_data((4, 0, 3)), 2, num_edges=3, num_actors=2, cpus_per_actor=0.5)
+    pool = actor_rounds(make_job(), make_data((4, 0, 3)), 2, num_edges=3, num_actors=2, cpus_per_actor=0.5)
     try:
         with pytest.raises(HflrayError, match=r"^round 7, edge iteration 0, device 1: .*no samples"):
             pool.train_round(7, start, np.arange(3), np.arange(3))
@@ -199,17 +201,17 @@ def test_an_evaluation_leaves_the_driver_time_for_something_else_once(ray_sessio
     import ray
 
     data, job = make_data(SIZES, tests=2500), make_job()
-    outputs: list[np.ndarray] = []
-    expected = SerialHierarchy(job, data, edge_iterations=1).evaluate(start, None, outputs)
-    assert [len(part) for part in outputs] == [1000, 1000, 500]
-    pool = RayHierarchy(job, data, 1, num_edges=3, num_actors=2, cpus_per_actor=0.5)
+    expected = serial_rounds(job, data, 1).evaluate(start, keeps_outputs=True)
+    assert [len(part) for part in expected.outputs] == [1000, 1000, 500]
+    pool = actor_rounds(job, data, 1, num_edges=3, num_actors=2, cpus_per_actor=0.5)
     done = []
     try:
-        assert pool.evaluate(start, lambda: done.append(1)) == expected
+        assert pool.evaluate(start, lambda: done.append(1)) == (*expected[:2], [])
         ray.kill(pool.pool.devices[0])
-        again: list[np.ndarray] = []
-        assert pool.evaluate(start, lambda: done.append(2), again) == expected  # with new actors
-        np.testing.assert_array_equal(np.concatenate(again), np.concatenate(outputs))  # in the order of the test set
+        again = pool.evaluate(start, lambda: done.append(2), keeps_outputs=True)  # with new actors
+        assert again[:2] == expected[:2]
+        outputs = np.concatenate(expected.outputs)
+        np.testing.assert_array_equal(np.concatenate(again.outputs), outputs)  # in the order of the test set
     finally:
         pool.close()
     assert done == [1, 2]
@@ -237,10 +239,10 @@ def test_three_rounds_have_the_same_hashes_at_any_number_of_actors(ray_session, 
             backend.close()
         return digests
 
-    expected = hashes(SerialHierarchy(job, data, edge_iterations=2))
+    expected = hashes(serial_rounds(job, data, 2))
     assert len(set(expected)) == 3
     for actors in (1, 2, 3):
-        assert hashes(RayHierarchy(job, data, 2, num_edges=3, num_actors=actors, cpus_per_actor=0.5)) == expected
+        assert hashes(actor_rounds(job, data, 2, num_edges=3, num_actors=actors, cpus_per_actor=0.5)) == expected
 
 
 class Counting:
@@ -265,7 +267,7 @@ class Counting:
 
 def test_calls_of_a_round_grow_with_actors_and_edges_not_with_devices(ray_session, start) -> None:
     data = make_data((1,) * 60)
-    pool = RayHierarchy(
+    pool = actor_rounds(
         make_job(local_iterations=0), data, edge_iterations=2, num_edges=3, num_actors=2, cpus_per_actor=0.5
     )
     plain_devices, plain_edges = pool.pool.devices, pool.pool.edges
@@ -282,7 +284,7 @@ def test_calls_of_a_round_grow_with_actors_and_edges_not_with_devices(ray_sessio
         pool.pool.devices, pool.pool.edges = plain_devices, plain_edges
         pool.close()
     # There are Q · actors calls to device actors and Q · edges calls to edge actors.
-    assert counts == [Counter(train=2 * 2, aggregate=3, total=3)] * 2
+    assert counts == [Counter(train=2 * 2, finish=3, total=3)] * 2
 
 
 def resident_mb(pid: int) -> float:
@@ -295,7 +297,7 @@ def test_memory_is_flat_over_many_rounds(ray_session, start, rounds) -> None:
     """This checks the resident memory of the driver and the actors, and the use of the object store."""
     import ray
 
-    pool = RayHierarchy(make_job(), make_data(SIZES), 2, num_edges=3, num_actors=2, cpus_per_actor=0.5)
+    pool = actor_rounds(make_job(), make_data(SIZES), 2, num_edges=3, num_actors=2, cpus_per_actor=0.5)
     try:
         pids = [os.getpid(), *(pid for pid, _ in ray.get([actor.about.remote() for actor in pool.pool.devices]))]
 
@@ -322,7 +324,7 @@ def test_an_actor_that_cannot_start_says_why(ray_session, start, monkeypatch) ->
     """The driver knows a network that the actors do not know."""
     monkeypatch.setitem(registry._ADDED, ("model", "only_here"), lambda input_shape, num_outputs: HflCnn(SHAPE, 3))
     job = make_job(problem=Problem(SHAPE, 3, model=ModelSpec("only_here")))
-    pool = RayHierarchy(job, make_data(SIZES), 1, num_edges=3, num_actors=1, cpus_per_actor=0.5)
+    pool = actor_rounds(job, make_data(SIZES), 1, num_edges=3, num_actors=1, cpus_per_actor=0.5)
     try:
         with pytest.raises(WorkerLostError, match=r"round 1: a worker could not start: .*only_here"):
             pool.train_round(1, start, DEVICES, EDGES)
@@ -375,11 +377,11 @@ def test_processes_started_here_share_two_heaps() -> None:
 def test_actors_that_rest_serve_the_next_experiment_of_their_shape(ray_session, start) -> None:
     from hflray.training import pool as pools
 
-    def hierarchy(job, data, actors=2) -> RayHierarchy:
-        return RayHierarchy(job, data, 2, num_edges=3, num_actors=actors, cpus_per_actor=0.5, keep=True)
+    def hierarchy(job, data, actors=2) -> Rounds:
+        return actor_rounds(job, data, 2, num_edges=3, num_actors=actors, cpus_per_actor=0.5, keep=True)
 
     def expected(job, data) -> np.ndarray:
-        return SerialHierarchy(job, data, edge_iterations=2).train_round(1, start, DEVICES, EDGES)
+        return serial_rounds(job, data, 2).train_round(1, start, DEVICES, EDGES)
 
     first = hierarchy(make_job(), make_data(SIZES))
     actors = first.pool.devices
@@ -393,7 +395,7 @@ def test_actors_that_rest_serve_the_next_experiment_of_their_shape(ray_session, 
     third = hierarchy(job, data, actors=1)
     assert third.pool.devices != actors
     assert pools._resting == []
-    third._idle = False  # as a call that failed leaves it: other calls may still be under way
+    third.hierarchy._idle = False  # as a call that failed leaves it: other calls may still be under way
     third.close()
     assert (third.pool.devices, pools._resting) == ([], [])
 
@@ -402,13 +404,13 @@ def test_a_lost_actor_that_was_to_rest_is_replaced(ray_session, start) -> None:
     import ray
 
     job, data = make_job(), make_data(SIZES)
-    made = [RayHierarchy(job, data, 2, num_edges=3, num_actors=1, cpus_per_actor=0.5, keep=True)]
+    made = [actor_rounds(job, data, 2, num_edges=3, num_actors=1, cpus_per_actor=0.5, keep=True)]
     made[0].train_round(1, start, DEVICES, EDGES)
     made[0].close()
-    made.append(RayHierarchy(job, data, 2, num_edges=3, num_actors=1, cpus_per_actor=0.5, keep=True))
+    made.append(actor_rounds(job, data, 2, num_edges=3, num_actors=1, cpus_per_actor=0.5, keep=True))
     assert made[1].pool is made[0].pool
     ray.kill(made[1].pool.devices[0])
-    expected = SerialHierarchy(job, data, edge_iterations=2).train_round(1, start, DEVICES, EDGES)
+    expected = serial_rounds(job, data, 2).train_round(1, start, DEVICES, EDGES)
     np.testing.assert_array_equal(made[1].train_round(1, start, DEVICES, EDGES), expected)
     made[1].pool.close()
 
@@ -419,27 +421,27 @@ def test_statistics_and_dropout_give_the_same_bits_on_any_number_of_hosts(spec: 
     data = colour_data(SIZES)
     job = network_job(spec)
     start, statistics = initial_vector(job.problem, 1), num_statistics(build(job.problem))
-    one, bits = SerialHierarchy(job, data, 2).train_round(1, start, DEVICES, EDGES), fraction_bits(23)
+    one, bits = serial_rounds(job, data, 2).train_round(1, start, DEVICES, EDGES), fraction_bits(23)
     models = {0: start, 2: start}
     for q in range(2):
-        sums = {0: [], 2: []}
+        totals = {0: [], 2: []}
         for share in (DEVICES[:2], DEVICES[2:]):
             host = DeviceHost(job, data)
             for edge in (0, 2):
                 members = tuple(int(d) for d in share if EDGES[list(DEVICES).index(d)] == edge)
-                sums[edge] += host.train(EdgeTask(1, q, bits, (members,)), models[edge])
-        size = {edge: sum(SIZES[d] for d, e in zip(DEVICES, EDGES, strict=True) if e == edge) for edge in sums}
-        models = {edge: mean(np.sum(parts, axis=0), size[edge], bits, statistics) for edge, parts in sums.items()}
-    total = np.sum([np.sum(parts, axis=0) for parts in sums.values()], axis=0)
+                totals[edge] += sums(host, 1, q, bits, (members,), models[edge])
+        size = {edge: sum(SIZES[d] for d, e in zip(DEVICES, EDGES, strict=True) if e == edge) for edge in totals}
+        models = {edge: mean(np.sum(parts, axis=0), size[edge], bits, statistics) for edge, parts in totals.items()}
+    total = np.sum([np.sum(parts, axis=0) for parts in totals.values()], axis=0)
     np.testing.assert_array_equal(mean(total, sum(size.values()), bits, statistics), one)
 
 
 def test_actors_average_statistics_to_the_bits_of_the_serial_backend(ray_session) -> None:
     data, job = colour_data(SIZES), network_job(ModelSpec.of("resnet8", {"norm": "batch"}))
     start = initial_vector(job.problem, 1)
-    serial = SerialHierarchy(job, data, edge_iterations=2).train_round(1, start, DEVICES, EDGES)
-    hierarchy = RayHierarchy(job, data, 2, num_edges=3, num_actors=2, cpus_per_actor=0.5)
+    expected = serial_rounds(job, data, 2).train_round(1, start, DEVICES, EDGES)
+    hierarchy = actor_rounds(job, data, 2, num_edges=3, num_actors=2, cpus_per_actor=0.5)
     try:
-        np.testing.assert_array_equal(hierarchy.train_round(1, start, DEVICES, EDGES), serial)
+        np.testing.assert_array_equal(hierarchy.train_round(1, start, DEVICES, EDGES), expected)
     finally:
         hierarchy.close()

@@ -10,15 +10,17 @@ import pytest
 import torch
 
 from hflray import references
+from hflray.aggregation.fixed_point import fraction_bits, mean
 from hflray.errors import ConfigError, DivergedError, HflrayError
 from hflray.models import build, build_model, init_vector, initial_vector, load_vector, num_parameters, to_vector
 from hflray.problem import ModelSpec, Problem
 from hflray.registry import register
 from hflray.seeding import stream
-from hflray.training.aggregate import fraction_bits, mean
-from hflray.training.local import EVALUATION_BATCH, DeviceData, DeviceHost, EdgeTask, LocalJob
+from hflray.training.job import EVALUATION_BATCH, DeviceData, LocalJob
+from hflray.training.local import DeviceHost
 from hflray.training.native import compiler
 from hflray.training.steps import batches_of
+from tests.training.rounds import sums
 
 SHAPE = (1, 16, 16)
 
@@ -68,7 +70,7 @@ def test_a_device_is_trained_by_equation_1(kind, start) -> None:
     batches = list(batches_of(7, job, stream(1, "batches", 4, 2, 0)))
     expected = reference_sgd(start, data, 0, batches, job.learning_rate)
     bits = fraction_bits(7)
-    (total,) = DeviceHost(job, data).train(EdgeTask(4, 2, bits, ((0,),)), start)
+    (total,) = sums(DeviceHost(job, data), 4, 2, bits, ((0,),), start)
     assert not np.allclose(expected, start, atol=1e-4)
     np.testing.assert_allclose(mean(total, 7, bits), expected, rtol=1e-5, atol=1e-6)
 
@@ -89,17 +91,17 @@ def test_batches_of_each_kind_of_local_iteration() -> None:
 def test_partial_sums_are_per_edge_and_in_the_order_of_the_edges(start) -> None:
     data, job = make_data(), make_job()
     host, bits = DeviceHost(job, data), fraction_bits(15)
-    both = host.train(EdgeTask(1, 0, bits, ((0, 2), (1,))), start, start)
-    alone = [host.train(EdgeTask(1, 0, bits, ((d,),)), start)[0] for d in (0, 1, 2)]
+    both = sums(host, 1, 0, bits, ((0, 2), (1,)), start, start)
+    alone = [sums(host, 1, 0, bits, ((d,),), start)[0] for d in (0, 1, 2)]
     np.testing.assert_array_equal(both[0], alone[0] + alone[2])
     np.testing.assert_array_equal(both[1], alone[1])
 
 
 def test_mini_batch_order_depends_on_round_edge_iteration_and_device(start) -> None:
     host, bits = DeviceHost(make_job(), make_data()), fraction_bits(7)
-    results = [host.train(EdgeTask(r, q, bits, ((0,),)), start)[0].tobytes() for r, q in [(1, 0), (1, 1), (2, 0)]]
+    results = [sums(host, r, q, bits, ((0,),), start)[0].tobytes() for r, q in [(1, 0), (1, 1), (2, 0)]]
     assert len(set(results)) == 3
-    assert results[0] == host.train(EdgeTask(1, 0, bits, ((0,),)), start)[0].tobytes()
+    assert results[0] == sums(host, 1, 0, bits, ((0,),), start)[0].tobytes()
 
 
 def test_auxiliary_models_are_trained_one_by_one(start) -> None:
@@ -113,7 +115,7 @@ def test_auxiliary_models_are_trained_one_by_one(start) -> None:
 def test_evaluation_by_shards_covers_the_test_set_once(start) -> None:
     data = make_data(tests=2 * EVALUATION_BATCH + 5)
     host = DeviceHost(make_job(), data)
-    shards = host.evaluate(start, [0, 1, 2])
+    shards = host.evaluate(start, [0, 1, 2]).sums
     model = build_model("hfl", SHAPE, 3)
     load_vector(model, start)
     with torch.no_grad():
@@ -122,26 +124,26 @@ def test_evaluation_by_shards_covers_the_test_set_once(start) -> None:
     assert sum(correct for correct, _ in shards) == int((scores.argmax(1) == labels).sum())
     loss = torch.nn.functional.cross_entropy(scores, labels, reduction="sum")
     assert sum(loss for _, loss in shards) == pytest.approx(float(loss), rel=1e-5)
-    assert host.evaluate(start, [2]) == [shards[2]]
+    assert host.evaluate(start, [2]).sums == [shards[2]]
 
 
 def test_divergence_names_round_edge_iteration_and_device(start) -> None:
     host = DeviceHost(make_job(learning_rate=1e30), make_data())
     with pytest.raises(DivergedError, match=r"round 3, edge iteration 1, device 2: .*learning_rate"):
-        host.train(EdgeTask(3, 1, fraction_bits(3), ((2,),)), start)
+        sums(host, 3, 1, fraction_bits(3), ((2,),), start)
 
 
 def test_an_empty_device_is_refused_by_name(start) -> None:
     host = DeviceHost(make_job(), make_data(sizes=(4, 0)))
     with pytest.raises(HflrayError, match=r"round 1, edge iteration 0, device 1: .*no samples"):
-        host.train(EdgeTask(1, 0, fraction_bits(4), ((1,),)), start)
+        sums(host, 1, 0, fraction_bits(4), ((1,),), start)
 
 
 def test_the_callers_thread_count_is_left_as_it_was(start) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
-        DeviceHost(make_job(threads=1), make_data()).train(EdgeTask(1, 0, fraction_bits(3), ((2,),)), start)
+        sums(DeviceHost(make_job(threads=1), make_data()), 1, 0, fraction_bits(3), ((2,),), start)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
@@ -171,7 +173,7 @@ def test_an_error_in_training_names_its_place(kernel, bad, start) -> None:
     if bad == "labels beyond the classes":
         data = dataclasses.replace(data, y=data.y + 3)
     with pytest.raises(HflrayError, match=r"round 5, edge iteration 1, device 1: "):
-        DeviceHost(make_job(kernel=kernel), data).train(EdgeTask(5, 1, fraction_bits(8), ((1,),)), start)
+        sums(DeviceHost(make_job(kernel=kernel), data), 5, 1, fraction_bits(8), ((1,),), start)
 
 
 @pytest.mark.parametrize("kernel", ["eager", "channels_last", "batched"])
@@ -185,7 +187,7 @@ def test_a_model_whose_forward_fails_names_its_place(kernel, error, start, monke
 
     monkeypatch.setattr(module, "forward", forward)
     with pytest.raises(HflrayError, match=rf"round 2, edge iteration 3, device 1: {error.__name__}: no such layer"):
-        host.train(EdgeTask(2, 3, fraction_bits(5), ((1,),)), start)
+        sums(host, 2, 3, fraction_bits(5), ((1,),), start)
 
 
 def test_an_error_in_a_users_network_shows_the_users_line(tmp_path, start) -> None:
@@ -195,7 +197,7 @@ def test_an_error_in_a_users_network_shows_the_users_line(tmp_path, start) -> No
     problem = Problem(SHAPE, 3, model=ModelSpec(references.pin("own.py:net", tmp_path)))
     host = DeviceHost(make_job(problem=problem, kernel="eager"), make_data())
     with pytest.raises(HflrayError) as error:
-        host.train(EdgeTask(2, 3, fraction_bits(5), ((1,),)), start[:15])
+        sums(host, 2, 3, fraction_bits(5), ((1,),), start[:15])
     where = "round 2, edge iteration 3, device 1: own.py:5: AttributeError: "
     assert str(error.value) == f"{where}'Tensor' object has no attribute 'no_such_thing'"
 
@@ -205,7 +207,7 @@ def test_labels_that_have_no_class_are_refused_before_a_step(start) -> None:
     data = make_data()
     data = dataclasses.replace(data, y=data.y - 1)
     with pytest.raises(HflrayError, match=r"device 0: the device's labels go from -1 to 1; accepted: 0 to 2"):
-        DeviceHost(make_job(kernel="batched"), data).train(EdgeTask(1, 0, fraction_bits(15), ((0, 1, 2),)), start)
+        sums(DeviceHost(make_job(kernel="batched"), data), 1, 0, fraction_bits(15), ((0, 1, 2),), start)
 
 
 IMAGES = (3, 8, 8)
@@ -245,7 +247,7 @@ def test_statistics_are_trained_in_train_mode_sent_and_used_in_evaluation() -> N
     plain = plain_training(job, data, start, 0)
     np.testing.assert_allclose(trained, to_vector(plain), rtol=1e-4, atol=1e-5)
     assert np.abs(trained[-672:] - start[-672:]).max() > 0.01  # the statistics have moved
-    ((_, loss),) = host.evaluate(trained, [0])
+    ((_, loss),) = host.evaluate(trained, [0]).sums
     x = (torch.tensor(data.x_test).float() / 255 - 0.5) / 0.5
     expected = torch.nn.functional.cross_entropy(plain(x), torch.tensor(data.y_test), reduction="sum")
     assert loss == pytest.approx(expected.item(), rel=1e-3)

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from hflray.training import machine
 from hflray.training.machine import available_cpus, cache_folder, cpu_model, quiet_heap
 
 
@@ -83,3 +84,14 @@ def test_processes_never_share_a_claimed_cpu_and_give_it_back(monkeypatch, tmp_p
     assert answer[0] == claimed[0]
     for remaining in (process, started[-1][0]):
         remaining.communicate() if remaining.poll() is None else None
+
+
+def test_a_container_may_have_less_memory_than_its_machine(tmp_path, monkeypatch) -> None:
+    limit, used = tmp_path / "limit", tmp_path / "used"
+    monkeypatch.setattr(machine, "MEMORY_FILES", ((str(limit), str(used)),))
+    total, _ = machine.memory_bytes()
+    limit.write_text("max")
+    assert machine.memory_bytes()[0] == total
+    limit.write_text(str(2**30))
+    used.write_text(str(2**29))
+    assert machine.memory_bytes() == (2**30, min(2**29, machine.memory_bytes()[1]))

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hflray.aggregation.fixed_point import fraction_bits
+from hflray.clock.synchronous import Turn, turns
 from hflray.config import load_config
-from hflray.training.aggregate import fraction_bits
 from hflray.training.plan import PoolSize, balance, plan_round, pool_size
 
 SIZES = (9, 7, 5, 4, 3, 2)
@@ -40,9 +41,7 @@ def test_a_plan_holds_each_device_once_at_its_edge() -> None:
         shares = iteration.shares
         pairs = sorted((device, edge) for share in shares for edge, devices in share.items() for device in devices)
         assert pairs == sorted(zip(DEVICES.tolist(), EDGES.tolist(), strict=True))
-        assert iteration.edge_samples == {0: 7 + 3, 2: 9 + 5 + 2}
-    assert plan.last() == {0: 2, 2: 2}
-    assert plan.total_samples() == 26
+        assert iteration.edge_weights == {0: 7 + 3, 2: 9 + 5 + 2}
     assert plan.fraction_bits == fraction_bits(26)
 
 
@@ -52,13 +51,12 @@ def test_a_plan_leaves_out_rows_that_do_not_count() -> None:
     whole = plan_round(np.array(SIZES), DEVICES, EDGES, 2, np.ones((3, 5), dtype=bool))
     assert plan.fraction_bits == whole.fraction_bits
     assert plan.iterations[0] == whole.iterations[0]
-    assert plan.iterations[1].edge_samples == {0: 7, 2: 5 + 2}
+    assert plan.iterations[1].edge_weights == {0: 7, 2: 5 + 2}
     for share, all_of_it in zip(plan.iterations[1].shares, whole.iterations[1].shares, strict=True):
         for edge, devices in share.items():
             assert set(devices) <= set(all_of_it[edge])  # a device stays with its host
-    assert plan.iterations[2].edge_samples == {}
-    assert plan.last() == {0: 1, 2: 1}
-    assert plan.total_samples() == 14
+    assert plan.iterations[2].edge_weights == {}
+    assert turns(EDGES, counts) == [Turn(0, 1), Turn(2, 1)]
 
 
 def test_messages_grow_with_actors_and_edges_not_with_devices() -> None:
@@ -122,6 +120,6 @@ def test_an_actor_gets_its_cpus_rounded_down_to_rays_resolution() -> None:
 def test_a_host_without_devices_has_an_empty_share() -> None:
     (iteration,) = plan_round(np.array([4, 6]), np.array([1]), np.array([2]), 3, np.ones((1, 1), dtype=bool)).iterations
     assert sorted(iteration.shares, key=len) == [{}, {}, {2: (1,)}]
-    assert iteration.edge_samples == {2: 6}
+    assert iteration.edge_weights == {2: 6}
     with pytest.raises(FrozenInstanceError):
         iteration.shares = []

@@ -11,7 +11,7 @@ import ray
 
 from hflray.experiment import Experiment
 from hflray.scenario import Scenario
-from hflray.training.local import DeviceData
+from hflray.training.job import DeviceData
 from hflray.tune.shared import share
 from tests.conftest import small_config
 

@@ -21,14 +21,15 @@ from hflray.report.exports import exports, read_exhibit
 from hflray.report.runs import Run, Sweep
 
 RESULTS = Path(__file__).parents[1] / "data" / "results"
-# The settings of a row, the one that differs in the run it is compared with, and its value there.
-QUESTIONS: dict[str, tuple[tuple[str, ...], str, str]] = {
-    "world_dropout": (("scheduling.name", "world.dropout.rate_per_s"), "world.dropout.rate_per_s", "0.0"),
-    "world_dropout_fashion": (("scheduling.name", "world.dropout.rate_per_s"), "world.dropout.rate_per_s", "0.0"),
-    "world_mobility": (("world.mobility.options.speed_m_per_s", "assignment.once"), "assignment.once", "False"),
-    "world_edges": (("world.edge_failure.trace", "assignment.once"), "assignment.once", "False"),
-    "world_deadline": (("clock.edge.deadline",), "clock.edge.deadline", "2.0"),
-    "world_battery": (("world.battery.capacity_j", "scheduling.name"), "scheduling.name", "ikc"),
+RATE, NOTICED, ONCE = "world.dropout.rate_per_s", "world.dropout.noticed_after_s", "assignment.once"
+# The settings of a row, and those that differ in the run it is compared with, with their values there.
+QUESTIONS: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {
+    "world_dropout": (("scheduling.name", RATE, NOTICED), {RATE: "0.0", NOTICED: "0.0"}),
+    "world_dropout_fashion": (("scheduling.name", RATE), {RATE: "0.0"}),
+    "world_mobility": (("world.mobility.options.speed_m_per_s", "world.mobility.links", ONCE), {ONCE: "False"}),
+    "world_edges": (("world.edge_failure.trace", ONCE), {ONCE: "False"}),
+    "world_deadline": (("clock.edge.deadline",), {"clock.edge.deadline": "2.0"}),
+    "world_battery": (("world.battery.capacity_j", "scheduling.name"), {"scheduling.name": "ikc"}),
 }
 TARGETS = defaultdict(lambda: 0.88, world_dropout_fashion=0.8)  # the target accuracy of a sweep
 HEAD = (
@@ -83,7 +84,7 @@ def ratio(pairs: list[tuple[float, float]]) -> str:
 
 def table(sweep: Sweep) -> str:
     """Return a sweep's table."""
-    (keys, varied, reference), target = QUESTIONS[sweep.name], TARGETS[sweep.name]
+    (keys, reference), target = QUESTIONS[sweep.name], TARGETS[sweep.name]
     groups: dict[tuple[str, ...], dict[int, Ends]] = defaultdict(dict)
     for run in sweep.runs:
         if len(run.rounds) == run.config.max_rounds:
@@ -91,7 +92,7 @@ def table(sweep: Sweep) -> str:
     lines = [f"| {' | '.join((*keys, *HEAD))} |", f"|{'---|' * len(keys)}{'--:|' * len(HEAD)}"]
     for group in sorted(groups, key=lambda names: [(float(n), "") if n[0].isdigit() else (-1, n) for n in names]):
         runs = groups[group]
-        beside = groups.get(tuple(reference if key == varied else name for key, name in zip(keys, group, strict=True)))
+        beside = groups.get(tuple(reference.get(key, name) for key, name in zip(keys, group, strict=True)))
         pairs = [(runs[seed], beside[seed]) for seed in runs if seed in beside] if beside and beside is not runs else []
         accuracy, rounds, seconds_to, joules_to, seconds, joules = map(list, zip(*runs.values(), strict=True))
         cells = (

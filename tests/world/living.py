@@ -28,11 +28,11 @@ class OfTheAvailable(Scheduler):
 class OverlappingHierarchy(SerialHierarchy):
     """Plans the next round during an evaluation, as the backend with actors does."""
 
-    def evaluate(self, model, meanwhile=None, outputs=None):
+    def evaluate(self, model, meanwhile=None, keeps_outputs=False):
         """Call `meanwhile`, and evaluate."""
         if meanwhile is not None:
             meanwhile()
-        return super().evaluate(model, None, outputs)
+        return super().evaluate(model, None, keeps_outputs)
 
 
 def living(*overrides: str, ahead: bool = False) -> Experiment:
@@ -40,7 +40,7 @@ def living(*overrides: str, ahead: bool = False) -> Experiment:
     experiment = Experiment(small_config(SCHEDULER, *overrides), cpus=2)
     if ahead:
         experiment.backend._hierarchy = OverlappingHierarchy(
-            experiment.job(), experiment.scenario.device_data(), experiment.config.training.edge_iterations
+            experiment.job(), experiment.scenario.device_data(), experiment.config.fleet.num_edges
         )
     return experiment
 

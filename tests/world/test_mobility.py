@@ -9,6 +9,7 @@ import pytest
 
 from hflray import registry
 from hflray.errors import ConfigError
+from hflray.world.mobility import GaussMarkov
 
 AREA_M, MANY = 1000.0, 20_000
 START_M = np.random.default_rng(0).uniform(0, AREA_M, (MANY, 2))
@@ -97,3 +98,34 @@ def test_a_mistake_names_the_option(name: str, options: dict[str, Any], message:
     with pytest.raises(ConfigError, match=message) as error:
         build(name, 5, **options)
     assert "\n" not in str(error.value)
+
+
+def test_a_large_fleet_moves_the_devices_that_somebody_looks_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Positions have the bits of a fleet in which all move in each slot, whoever looks when, and after a resume."""
+
+    def made() -> GaussMarkov:
+        place_m = 1000.0 * np.random.default_rng(5).random((40, 2))
+        return GaussMarkov(seed=2, position_m=place_m, area_m=1000.0, slot_s=1.0, speed_m_per_s=20.0)
+
+    eager = made()
+    monkeypatch.setattr("hflray.world.mobility.MOST_MOVED", 39)
+    lazy, drawn = made(), list[int]()
+    normal = GaussMarkov._normal
+    monkeypatch.setattr(
+        GaussMarkov, "_normal", lambda self, slots, devices: drawn.append(len(devices)) or normal(self, slots, devices)
+    )
+    for clock_s, looked in ((7.0, [3, 3, 8]), (7.5, [8]), (90.0, [1]), (200.0, [3, 1, 30]), (201.0, [[3], [30]])):
+        for mobility in (lazy, eager):
+            mobility.advance(clock_s)
+        drawn.clear()
+        np.testing.assert_array_equal(np.asarray(lazy.places()[np.array(looked)]), eager.position_m[np.array(looked)])
+        assert sum(drawn) <= len(set(np.ravel(looked)))
+    other = made()
+    other.load_state_dict(lazy.state_dict())
+    old = made()
+    old.load_state_dict({name: value for name, value in eager.state_dict().items() if name != "moved_to"})
+    for mobility in (eager, lazy, other, old):
+        mobility.advance(260.0)
+        np.testing.assert_array_equal(np.asarray(mobility.places()), eager.position_m)
+    assert "moved_to" not in eager.state_dict()
+    assert lazy.places()[:, 0].tolist() == eager.position_m[:, 0].tolist()

@@ -40,7 +40,7 @@ class Given(Fading):
 def uploads(law: Fading, coherence_s: float | None, snr_hz: list[float], iterations: int = 1) -> FloatArray:
     devices = np.arange(len(snr_hz))
     return faded_upload_s(
-        law, coherence_s, 1, iterations, Z, fleet(snr_hz), devices, np.zeros(len(devices), dtype=np.intp),
+        law, coherence_s, 1, range(iterations), Z, fleet(snr_hz), devices, np.zeros(len(devices), dtype=np.intp),
         np.full(len(devices), B),
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hflray import checkpoint, metrics
-from hflray.cost import round_cost
+from hflray.cost import rate_bps, round_cost
 from hflray.errors import ConfigError
 from hflray.report.detail import Replay
 from hflray.report.explain import sentences
@@ -30,7 +30,8 @@ def test_a_world_that_is_off_changes_nothing() -> None:
     """No state, no metric and no timeline; the golden test compares bits with those of the first version."""
     experiment = living("max_rounds=1", "world.wait_s=5")
     record = experiment.run_round()
-    assert record.timeline is None
+    assert not record.deviates
+    assert record.timeline.whole
     assert not {*metrics.WITH_A_CLOCK, *metrics.WITH_A_WORLD} & set(record.metrics())
     assert not [name for name in experiment.state_dict() if name.startswith("world")]
 
@@ -50,7 +51,6 @@ def test_jitter_is_billed_and_not_seen_by_decisions() -> None:
     np.testing.assert_array_equal(plain.devices, jittery.devices)
     np.testing.assert_array_equal(plain.allocation.cpu_hz, jittery.allocation.cpu_hz)
     happens = jittery.timeline
-    assert happens is not None
     compute_s = happens.computed_s - happens.start_s
     factor = compute_s / jittery.cost.compute_delay_s
     assert factor.std() > 0.1
@@ -65,11 +65,54 @@ def test_fading_discards_what_comes_late_and_changes_the_model() -> None:
     plain, faded = living("max_rounds=1").run_round(), living(*settings).run_round()
     np.testing.assert_array_equal(plain.allocation.bandwidth_hz, faded.allocation.bandwidth_hz)
     happens = faded.timeline
-    assert happens is not None
     assert 0 < happens.discarded < 1
     assert faded.metrics()[metrics.ROUND_WASTED_J] > 0
     assert faded.model_hash != plain.model_hash  # a discarded row is not trained
     assert faded.samples_trained < plain.samples_trained
+
+
+def test_schedulers_are_told_the_delays_that_happened() -> None:
+    """`last_delay_s` and the observed record have the rows' mean, UCB credits nobody else, and the plan is another."""
+    experiment = living(
+        "scheduling.name=ucb", "scheduling.num_scheduled=12", "max_rounds=1", "world.fading.name=rayleigh",
+        "world.dropout.rate_per_s=0.3", "clock.edge.deadline=1.1",
+    )  # fmt: skip
+    record = experiment.run_round()
+    happens, scheduler = record.timeline, experiment.scheduler
+    took_s = happens.end_s - happens.start_s
+    started = np.isfinite(took_s)
+    rows, stays = len(took_s), np.zeros(took_s.shape, dtype=bool)  # who lives when its row ends
+    stays[:-1] = started[1:]
+    stays[-1] = ~happens.vanished
+    heard = happens.participates | (started & ~happens.arrived & stays)
+    sums_s, times = np.where(heard, took_s, 0.0).sum(axis=0), heard.sum(axis=0)
+    known = times > 0
+    assert 0 < known.sum() < len(known)  # some vanish in their first row
+    assert (heard & ~happens.participates).any()  # some are stopped
+    assert (times[known] < rows).any()
+    np.testing.assert_allclose(record.device_delay_s()[known], sums_s[known] / times[known])
+    assert np.isnan(record.device_delay_s()[~known]).all()
+    assert not np.isclose(record.device_delay_s(), record.cost.iteration_delay_s).any()
+    np.testing.assert_array_equal(np.flatnonzero(scheduler.times), record.devices[known])
+    np.testing.assert_array_equal(scheduler.total_delay_s[record.devices[known]], record.device_delay_s()[known])
+    counted = happens.participates.any(axis=0)
+    last_s = experiment.history.last_delay_s
+    np.testing.assert_array_equal(last_s[record.devices[counted]], record.device_delay_s()[counted])
+    assert np.isfinite(last_s).sum() == counted.sum()
+
+
+@pytest.mark.parametrize("scheduler", ["oort", "ucb"])
+def test_feedback_has_the_bits_of_the_plan_where_nothing_is_random(scheduler: str) -> None:
+    """A limit that nobody passes and a world in which everybody answers choose the same devices by the same state."""
+    limit, answers = "clock.edge.deadline_s=1e6", "world.availability={name: bernoulli, options: {probability: 1.0}}"
+    states = []
+    for overrides in ((), (limit,), (answers,)):
+        experiment = living(f"scheduling.name={scheduler}", "max_rounds=3", *overrides)
+        with experiment:
+            seen = [(record.devices.tolist(), record.device_delay_s().tolist()) for record in experiment]
+            last_s = experiment.history.last_delay_s.tolist() if scheduler == "oort" else []  # UCB does not look back
+        states.append(json.dumps([seen, last_s, experiment.scheduler.state_dict()]))
+    assert states[0] == states[1] == states[2]
 
 
 def test_fading_that_is_known_is_decided_upon_and_goes_as_planned() -> None:
@@ -82,23 +125,20 @@ def test_fading_that_is_known_is_decided_upon_and_goes_as_planned() -> None:
     np.testing.assert_array_equal(record.assignment, np.asarray(outlook.fleet.gain)[record.devices].argmax(axis=1))
     planned = round_cost(outlook.fleet, experiment.work, record.devices, record.assignment, record.allocation)
     assert record.cost.objective == pytest.approx(planned.objective, rel=1e-12)
-    assert record.timeline is not None
     assert record.timeline.whole
 
 
 def test_a_device_that_vanishes_is_not_trained_from_then_on() -> None:
     plain, lost = living("max_rounds=1").run_round(), living(DROPOUT, "max_rounds=1").run_round()
     happens, values = lost.timeline, lost.metrics()
-    assert happens is not None
     assert 0 < values[metrics.ROUND_VANISHED] == happens.vanished.sum() < 6
-    assert (~happens.counts[-1] == happens.vanished).all()
+    assert (~happens.participates[-1] == happens.vanished).all()
     assert values[metrics.ROUND_WASTED_J] > 0
     assert lost.cost.energy_j < plain.cost.energy_j
     assert lost.model_hash != plain.model_hash
     experiment = living(DROPOUT, "max_rounds=3")
     gone, returned = set(), set()
     for record in experiment:
-        assert record.timeline is not None
         returned |= gone & set(record.devices.tolist())
         gone |= set(record.devices[record.timeline.vanished].tolist())
     assert returned  # at the next planning
@@ -111,7 +151,6 @@ def test_devices_go_to_other_edges_and_a_failed_edge_loses_its_share() -> None:
     for record in experiment:
         outlook, values, happens = world.outlook(record.round, fleet), record.metrics(), record.timeline
         world = experiment.world
-        assert happens is not None
         if outlook.is_empty:
             assert len(record.devices) == 0
             continue
@@ -120,7 +159,7 @@ def test_devices_go_to_other_edges_and_a_failed_edge_loses_its_share() -> None:
         assert (record.cost.edge_energy_j[~outlook.edges_up] == 0).all()  # no hop is billed
         lost = outlook.edges_up & ~happens.reached
         assert values[metrics.ROUND_EDGES_FAILED] == lost.sum()
-        assert not happens.counts[:, lost[record.assignment]].any()
+        assert not happens.participates[:, lost[record.assignment]].any()
         down, failed = down + (~outlook.edges_up).sum(), failed + lost.sum()
     assert down > 0 < failed
 
@@ -138,7 +177,6 @@ def test_batteries_empty_and_devices_without_charge_are_left_out() -> None:
     charge_j, seen = np.full(12, 0.2), []
     for record in experiment:
         happens, values = record.timeline, record.metrics()
-        assert happens is not None
         assert values[metrics.ROUND_LOW_BATTERY] == (charge_j < 0.05).sum()
         assert values[metrics.CHARGE_MEDIAN_J] == pytest.approx(np.median(charge_j))
         assert values[metrics.CHARGE_LEAST_J] == pytest.approx(charge_j.min(), abs=1e-9)
@@ -174,6 +212,42 @@ def test_positions_move_between_rounds_and_links_follow() -> None:
     assert (np.asarray(seen[0].gain) != np.asarray(base.gain)).all()  # the shadowing is a field of the position
 
 
+FAST = "world.mobility={name: gauss_markov, options: {speed_m_per_s: 200}, slot_s: 0.1}"
+
+
+@pytest.mark.parametrize("fading", [(), ("world.fading.name=rayleigh",)])
+def test_uploads_follow_the_positions_at_the_start_of_each_edge_iteration(fading: tuple[str, ...]) -> None:
+    """Each row's upload has the gain of the place where its device is as the row starts, and the plan is the same."""
+    roaming = living(FAST, *fading, "max_rounds=2", "world.mobility.links=iteration")
+    before, record = roaming.run_round(), roaming.run_round()
+    happens, clock_s = record.timeline, before.cost.delay_s
+    fleet, devices, edges = roaming.scenario.fleet, record.devices, record.assignment
+    noise, power_w = fleet.noise_w_per_hz, fleet.power_w[devices]
+    for q in range(2):
+        for edge in np.unique(edges):
+            at = np.flatnonzero(edges == edge)
+            world = living(FAST).world.after(0.0, None)
+            assert world.mobility is not None
+            world.mobility.advance(clock_s + happens.start_s[q, at[0]])
+            there = world.outlook(2, fleet).fleet
+            factor = roaming.world.fading.factor(2, devices[at], edge, q)
+            gain = there.gain_of(devices[at], edges[at]) * factor
+            rate = rate_bps(record.allocation.bandwidth_hz[at], gain, power_w[at], noise)
+            np.testing.assert_allclose((happens.end_s - happens.computed_s)[q, at], roaming.work.model_bits / rate)
+    if not fading:  # where the iterations begin at the planning, all goes as planned
+        np.testing.assert_allclose((happens.end_s - happens.computed_s)[0], record.cost.upload_delay_s)
+        assert not np.isclose((happens.end_s - happens.computed_s)[1], record.cost.upload_delay_s).any()
+
+
+def test_links_that_follow_change_no_draw_and_nothing_for_devices_that_stand() -> None:
+    slow = "world.mobility={name: gauss_markov, options: {speed_m_per_s: 1.0e-6}, slot_s: 0.1}"
+    plain, follow = results(living(slow)), results(living(slow, "world.mobility.links=iteration"))
+    assert [one[0] for one in plain] == [one[0] for one in follow]
+    assert [one[2]["devices"] for one in plain] == [one[2]["devices"] for one in follow]
+    for one, other in zip(plain, follow, strict=True):
+        assert one[1] == pytest.approx(other[1], rel=1e-5)
+
+
 def test_only_available_devices_are_scheduled() -> None:
     for record in living(HALF, "max_rounds=4"):
         away = record.metrics()[metrics.ROUND_AWAY]
@@ -185,8 +259,7 @@ def test_fairness_counts_the_rounds_in_which_a_device_counted() -> None:
     """Jain's index of the rounds that counted so far, of 12 devices; a device that vanished did not take part."""
     counted = np.zeros(12)
     for record in living(DROPOUT, "max_rounds=3"):
-        assert record.timeline is not None
-        counted[record.devices[record.timeline.counts.any(axis=0)]] += 1
+        counted[record.devices[record.timeline.participates.any(axis=0)]] += 1
         expected = counted.sum() ** 2 / (12 * (counted**2).sum())
         assert record.metrics()[metrics.FAIRNESS] == pytest.approx(expected)
     assert counted.sum() < 3 * 6

@@ -16,7 +16,7 @@ from networks import NETWORKS
 
 from hflray.problem import ModelSpec, Problem
 from hflray.training.hierarchy import RayHierarchy, SerialHierarchy, start_ray
-from hflray.training.local import DeviceData, LocalJob
+from hflray.training.job import DeviceData, LocalJob
 
 NUM_OUTPUTS = {"paper_cnn": 10, "resnet8": 10, "gru": 96}
 Setting = tuple[int, int, int, int]  # L, batch size, Q, M
@@ -121,20 +121,20 @@ def main() -> None:
         """One backend for each setting; an experiment has only one."""
         if setting in running:
             return running[setting]
-        local_iterations, batch_size, edge_iterations, num_edges = setting
+        local_iterations, batch_size, _, num_edges = setting
         job = LocalJob(
             problem, seed=0, local_iterations=local_iterations, batch_size=batch_size,
             learning_rate=LEARNING_RATE, kernel="eager" if kernel == "peers" else kernel, precision=precision,
         )  # fmt: skip
         if backend == "serial":
-            made = SerialHierarchy(job, data, edge_iterations)
+            made = SerialHierarchy(job, data, num_edges)
             if kernel == "peers":
-                take_peers_kernel(made._host)
+                take_peers_kernel(made._executor.host)
         else:
             for other in running.values():
                 other.close()
             running.clear()
-            made = RayHierarchy(job, data, edge_iterations, num_edges, num_actors=actors)
+            made = RayHierarchy(job, data, num_edges, num_actors=actors)
             if kernel == "peers":
                 ask(made, take_peers_kernel)
             ask(made, clock)
@@ -148,10 +148,13 @@ def main() -> None:
         everyone = np.arange(work.devices)
         chosen = hierarchy((local_iterations, batch_size, edge_iterations, num_edges))
         begin = time.perf_counter()
-        weights = chosen.train_round(index, weights, everyone, everyone % num_edges)
+        participates = np.ones((edge_iterations, len(everyone)), dtype=bool)
+        before = chosen.setting.start(weights)
+        result = chosen.train_round(index, before, everyone, everyone % num_edges, participates)
+        weights = result.state.model
         seconds = time.perf_counter() - begin
         if isinstance(chosen, SerialHierarchy):
-            kernels = {about(chosen._host)}
+            kernels = {about(chosen._executor.host)}
         else:
             kernels = set(ask(chosen, about))
             said.update(shares(ask(chosen, clocked), seconds))

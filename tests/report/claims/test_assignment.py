@@ -1,13 +1,15 @@
-"""hflray.report.claims.assignment: Figure 6 is judged on the literal D3QN, its deployment and the same fleets."""
+"""hflray.report.claims.assignment: Figure 6 is judged for each start of HFEL, on one D3QN, deployment and fleets."""
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 
 from hflray import metrics
 from hflray.report.labels import DEPLOYMENT
 from hflray.report.runs import Run
-from tests.report.fabricated import answers, judged, run
+from tests.report.fabricated import answers, run
+from tests.report.fabricated import judged as all_judged
 
 NAMES = {"D3QN": ("d3qn", 0, "paper_literal"), "HFEL-100": ("hfel", 100, None), "HFEL-300": ("hfel", 300, None),
          "geographic": ("geographic", 0, None)}  # fmt: skip
@@ -38,7 +40,28 @@ def study(fleets: int = 100, **instead: tuple[float, float, float]) -> list[Run]
 
 
 def verdict(runs: list[Run]) -> list[str]:
-    return answers("fig6", runs, "assignment")
+    """Return the answers to the claims on HFEL from the geographic start."""
+    return answers("fig6", runs, "assignment")[:4]
+
+
+def judged(name: str, runs: list[Run], task: str) -> pd.DataFrame:
+    """Return the verdicts on the claims on HFEL from the geographic start."""
+    return all_judged(name, runs, task)[:4]
+
+
+def test_each_start_of_hfel_is_judged_by_itself() -> None:
+    better = [
+        assigner(name, values, 100, 0, "assignment.start=best_gain")
+        for name, values in (("HFEL-100", (0.9, 0.5, 1.0)), ("HFEL-300", (0.8, 0.4, 2.0)))
+    ]
+    table = all_judged("fig6", [*study(), *better], "assignment")
+    assert list(table["agree"]) == ["yes"] * 4 + ["no", "yes", "no", "yes"]
+    assert table["the paper"][2] == "D3QN has the lowest objective (HFEL from the geographic start)"
+    assert table["the paper"][6] == "D3QN has the lowest objective (HFEL from the best gain start)"
+    assert table["evidence"][6].startswith("D3QN by Algorithm 5 with linear gains, the geographic start, a buffer of")
+    assert "2 runs (HFEL from another start)" in table["evidence"][2]
+    alone = all_judged("fig6", study(), "assignment")["agree"]
+    assert all(answer.startswith("not tested: needs HFEL-100; HFEL-300") for answer in alone[4:])
 
 
 def test_the_papers_figure_agrees_and_its_opposite_does_not() -> None:

@@ -1,4 +1,4 @@
-"""hflray.training.aggregate: exact sums, their mean, and the weights that are refused."""
+"""hflray.aggregation.fixed_point: exact sums, their mean, and the weights that are refused."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from hflray.aggregation.fixed_point import MAX_WEIGHT, fraction_bits, mean, weighted
 from hflray.errors import DivergedError
-from hflray.training.aggregate import MAX_WEIGHT, fraction_bits, mean, weighted
 
 
 def test_mean_of_two_models_by_hand() -> None:

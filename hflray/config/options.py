@@ -32,6 +32,14 @@ def between(setting: str, value: object, least: float, most: float = math.inf) -
     return number if least <= number <= most else _refuse(setting, value, words)
 
 
+def whole(setting: str, value: object, least: int, most: int | None = None) -> int:
+    """Return an option as a whole number from `least` to `most`, as `positive` does."""
+    words = f"a whole number of at least {least}" if most is None else f"a whole number from {least} to {most}"
+    if isinstance(value, int) and not isinstance(value, bool) and least <= value and (most is None or value <= most):
+        return value
+    return _refuse(setting, value, words)
+
+
 def _finite(value: object) -> float:
     """Return a finite number, or NaN, which no comparison accepts."""
     number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan

@@ -1,0 +1,25 @@
+"""How edges and the cloud combine models (kind ``aggregator``).
+
+* ``base.py`` holds the contract;
+* ``fixed_point.py`` holds exact sums;
+* each other file holds one aggregator.
+"""
+
+from __future__ import annotations
+
+from hflray.aggregation.base import Aggregator, Frame, OfModels, Rows, Sent, State
+from hflray.aggregation.fixed_point import FloatVector, SumVector
+from hflray.aggregation.mean import Mean, OfUpdate
+
+__all__ = [
+    "Aggregator",
+    "FloatVector",
+    "Frame",
+    "Mean",
+    "OfModels",
+    "OfUpdate",
+    "Rows",
+    "Sent",
+    "State",
+    "SumVector",
+]

@@ -1,0 +1,8 @@
+"""How devices and edges shorten what they send (kind ``compressor``): the contract, and a file for each compressor."""
+
+from __future__ import annotations
+
+from hflray.compression.base import Compressor
+from hflray.compression.none import Whole
+
+__all__ = ["Compressor", "Whole"]

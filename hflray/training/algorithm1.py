@@ -1,0 +1,153 @@
+"""Algorithm 1 of the paper: the only loop over edge iterations and edges. It trains a round whose plan is complete.
+
+The loop talks to an `Executor`, which is this process (`hflray.training.serial`) or Ray's actors
+(`hflray.training.hierarchy`). A `Ref` is a value in the former, and a reference to an object in the latter. The whole
+round is submitted before anything is waited for. A round is a function of the state before it, so that it can be
+repeated after a lost actor, and gives the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from hflray.aggregation import Frame
+from hflray.arrays import BoolArray, FloatArray, IntArray
+from hflray.training.amounts import Amounts
+from hflray.training.cloud import combine_edges
+from hflray.training.exchange import RESIDUAL, EdgeTask, Ref, Trained, Version
+from hflray.training.rules.base import Memory
+from hflray.training.state import Losses, RoundResult, Setting, TrainingState
+
+
+class Executor(Protocol):
+    """Where the steps of a round are done."""
+
+    @property
+    def hosts(self) -> int:
+        """The number of hosts that train devices."""
+
+    def put(self, value: Any) -> Ref:
+        """Return a reference to a value."""
+
+    def train(self, host: int, task: EdgeTask, versions: Sequence[Ref], memories: Ref | None) -> Trained:
+        """Train the devices of a task; see `hflray.training.local.DeviceHost.train`."""
+
+    def losses(self, host: int, devices: Sequence[Sequence[int]], versions: Sequence[Ref]) -> Ref:
+        """Return the losses of devices under the versions that they receive, see `DeviceHost.losses`."""
+
+    def total(self, edge: int, parts: Sequence[tuple[int, Ref]]) -> Ref:
+        """Return the `Lifted` of all devices of an edge, given that of each host."""
+
+    def finish(self, edge: int, frame: Frame, parts: Sequence[tuple[int, Ref]], before: Ref) -> tuple[Ref, Ref | None]:
+        """Return the next `Version` of an edge (see `finish`), and the sums of the rule's vectors, if there are any."""
+
+    def get(self, refs: Sequence[Ref]) -> list[Any]:
+        """Return the values of references."""
+
+
+class _Round:
+    """One round of Algorithm 1 over an executor."""
+
+    def __init__(self, executor: Executor, before: TrainingState, amounts: Amounts) -> None:
+        self.executor, self.before, self.amounts = executor, before, amounts
+        self.parts = amounts.setting.method.parts()
+
+    def run(self, wants_losses: bool) -> RoundResult:
+        """Submit the whole round, wait for it, and combine the edges."""
+        executor, amounts, parts, rule = self.executor, self.amounts, self.parts, self.parts.rule
+        start = executor.put(Version(self.before.model)) if not rule.sends(self.before.rule, 0) else None
+        versions: dict[int, Ref] = {}
+        for turn in amounts.turns:
+            vectors = rule.sends(self.before.rule, turn.edge)
+            versions[turn.edge] = start if start is not None else executor.put(Version(self.before.model, vectors))
+        memories = self._memories()
+        last = {turn.edge: turn.last for turn in amounts.turns}
+        measured: list[tuple[list[tuple[int, ...]], Ref]] = []
+        extras: dict[int, list[Ref]] = {turn.edge: [] for turn in amounts.turns}
+        for q, iteration in enumerate(amounts.plan.iterations):
+            gathered: dict[int, list[tuple[int, Ref]]] = {edge: [] for edge in iteration.edge_weights}
+            for host, share in enumerate(iteration.shares):
+                if not share:
+                    continue
+                received = [versions[edge] for edge in share]
+                ending = [amounts.plan.leaving(q, edge, each) for edge, each in share.items()] if wants_losses else []
+                if any(ending):
+                    measured.append((ending, executor.losses(host, ending, received)))
+                trained = executor.train(host, amounts.task(q, share), received, memories.get(host))
+                if trained.memories is not None:
+                    memories[host] = trained.memories
+                for edge, part in zip(share, trained.parts, strict=True):
+                    gathered[edge].append((host, part))
+            for edge, each in gathered.items():
+                if q == last[edge] and parts.adds_totals:
+                    versions[edge] = executor.total(edge, each)
+                else:
+                    versions[edge], extra = executor.finish(edge, amounts.edge_frame(q, edge), each, versions[edge])
+                    extras[edge] += [] if extra is None else [extra]
+        flat = [ref for refs in extras.values() for ref in refs]
+        lasting = list(memories.values()) if parts.lasts else []
+        results = executor.get([*versions.values(), *lasting, *flat, *(ref for _, ref in measured)])
+        models, rest = dict(zip(versions, results, strict=False)), results[len(versions) :]
+        memory, rest = rest[: len(lasting)], rest[len(lasting) :]
+        sums, rows = rest[: len(flat)], rest[len(flat) :]
+        remembered = {device: self._lasting(each) for part in memory for device, each in part.items()}
+        before = replace(self.before, memories={**self.before.memories, **remembered})
+        state = combine_edges(amounts, before, models, sums)
+        losses = _losses((devices for ending, _ in measured for devices in ending), rows)
+        return RoundResult(state, losses)
+
+    def _memories(self) -> dict[int, Ref]:
+        """Return what the devices of each host keep; nothing where no rule or compressor keeps anything."""
+        if not self.parts.remembers:
+            return {}
+        members: dict[int, dict[int, Memory]] = {}
+        for iteration in self.amounts.plan.iterations:
+            for host, share in enumerate(iteration.shares):
+                for device in (device for devices in share.values() for device in devices):
+                    members.setdefault(host, {})[device] = self.before.memories.get(device, {})
+        return {host: self.executor.put(each) for host, each in members.items()}
+
+    def _lasting(self, memory: Memory) -> Memory:
+        """Return what of a device's memory lasts beyond the round."""
+        if not self.parts.rule.forgets:
+            return memory
+        return {name: value for name, value in memory.items() if name == RESIDUAL}
+
+
+def train_round(
+    executor: Executor,
+    setting: Setting,
+    index: int,
+    before: TrainingState,
+    devices: IntArray,
+    edges: IntArray,
+    participates: BoolArray,
+    wants_losses: bool = False,
+) -> RoundResult:
+    """Train one round.
+
+    Args:
+        executor: where it is trained.
+        setting: what is the same in all rounds.
+        index: i, from 1.
+        before: the state before the round.
+        devices, edges: the scheduled devices and the edge of each, (H,).
+        participates: whether a device takes part in an edge iteration, (Q, H). An edge keeps its model in an iteration
+            without devices. Its weight at the cloud is that of its last iteration with some; without any it has none,
+            and if no edge has any, the global model stays.
+        wants_losses: whether the losses of the devices are computed.
+
+    Raises:
+        DivergedError: weights are not finite.
+    """
+    amounts = Amounts(setting, index, devices, edges, participates, executor.hosts)
+    return _Round(executor, before, amounts).run(wants_losses)
+
+
+def _losses(groups: Iterable[Sequence[int]], rows: Iterable[FloatArray]) -> Losses:
+    """Return the rows of `DeviceHost.losses` by device."""
+    flat = [device for group in groups for device in group]
+    each = [row for part in rows for row in part]
+    return {device: (float(mean), float(utility)) for device, (mean, utility) in zip(flat, each, strict=True)}

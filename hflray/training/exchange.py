@@ -1,0 +1,142 @@
+"""What devices, edges and the cloud hand to each other in a round, and how it is added up. No Ray, no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hflray.aggregation import Aggregator, FloatVector, Frame, SumVector
+from hflray.compression import Compressor, Whole
+from hflray.errors import DivergedError
+
+RESIDUAL = "residual"  # the name, among what a device keeps, of what its compressor has not sent yet
+Ref = Any  # a value, or a reference to it
+
+
+class Version(NamedTuple):
+    """What a device or an edge starts from.
+
+    Attributes:
+        model: (P,).
+        vectors: the local rule's vectors for the devices of this edge, (P,) each.
+    """
+
+    model: FloatVector
+    vectors: Mapping[str, FloatVector] = {}
+
+
+class Lifted(NamedTuple):
+    """What some devices of an edge hand up.
+
+    Attributes:
+        part: their models, as the edge's aggregator lifts and combines them.
+        extra: the exact sums of the rule's further vectors, (P,) each, by name.
+    """
+
+    part: Any
+    extra: Mapping[str, SumVector] = {}
+
+
+class Share(NamedTuple):
+    """What one host trains for one edge in one edge iteration.
+
+    Attributes:
+        frame: where and when the models will be combined.
+        devices: the devices.
+        scales: the factor of each device's update; empty: all are 1.
+        mean_rate: see `hflray.training.rules.Received`.
+    """
+
+    frame: Frame
+    devices: tuple[int, ...]
+    scales: tuple[float, ...] = ()
+    mean_rate: float = 0.0
+
+
+class EdgeTask(NamedTuple):
+    """One host's part of one edge iteration.
+
+    Attributes:
+        round, edge_iteration: the position in the training; both select the order of mini-batches.
+        shares: what is trained for each edge, in the order of the versions that come with the task.
+        extra_bits: the binary places of the sums of a rule's vectors.
+    """
+
+    round: int
+    edge_iteration: int
+    shares: tuple[Share, ...]
+    extra_bits: int = 0
+
+
+class Trained(NamedTuple):
+    """What a host returns.
+
+    Attributes:
+        parts: a `Lifted` for each edge of the task.
+        memories: what its devices keep now, by device; None where the rule keeps nothing.
+    """
+
+    parts: Sequence[Ref]
+    memories: Ref | None
+
+
+def finish(aggregator: Aggregator, lifted: Sequence[Lifted], before: Version, frame: Frame) -> Version:
+    """Return the next version of an edge (equation 2), given what each host, or each node, hands up.
+
+    With fewer devices than the aggregator needs, the edge keeps its model.
+    """
+    if frame.size < aggregator.least:
+        return before
+    total = aggregator.combine([each.part for each in lifted])
+    model, _ = aggregator.finish(total, before.model, aggregator.start(len(before.model) - frame.statistics), frame)
+    return Version(model, before.vectors)
+
+
+def add_up(aggregator: Aggregator, lifted: Sequence[Lifted]) -> Lifted:
+    """Return what several hosts hand up together."""
+    return Lifted(aggregator.combine([each.part for each in lifted]), add_extra(each.extra for each in lifted))
+
+
+def add_extra(extras: Iterable[Mapping[str, SumVector]]) -> dict[str, SumVector]:
+    """Return the exact sums of vectors by name."""
+    sums: dict[str, SumVector] = {}
+    for extra in extras:
+        for name, vector in extra.items():
+            sums[name] = vector if name not in sums else sums[name] + vector
+    return sums
+
+
+def delivered(
+    model: FloatVector,
+    received: FloatVector,
+    scale: float,
+    compressor: Compressor,
+    sizes: Sequence[int],
+    rng: np.random.Generator,
+    residual: FloatVector | None,
+) -> tuple[FloatVector, FloatVector | None]:
+    """Return a model as it arrives, (P,), and the sender's next residual.
+
+    The update of the trained numbers is scaled and compressed; statistics travel whole.
+
+    Args:
+        model: what the sender has, (P,).
+        received: what it started from, (P,).
+        scale: the factor of its update.
+        compressor: how the update is sent (`hflray.compression.Compressor`).
+        sizes: how many numbers each trained tensor has.
+        rng: draws of the compressor.
+        residual: what the sender kept; None: nothing.
+    """
+    whole = isinstance(compressor, Whole)
+    if whole and scale == 1.0:
+        return model, residual
+    end = sum(sizes)
+    update = np.float32(scale) * (model[:end] - received[:end])
+    if not whole:
+        if not np.isfinite(update).all():  # a compressor might not send what is not finite
+            raise DivergedError("the trained weights are not finite; lower training.learning_rate")
+        update, residual = compressor.send(update, sizes, rng, residual)
+    return np.concatenate([received[:end] + update, model[end:]]).astype(np.float32), residual

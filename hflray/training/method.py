@@ -1,0 +1,271 @@
+"""What happens inside a round, as one small value: the local rule, the aggregators and the compressors.
+
+It travels to every actor, with the texts behind its references (`hflray.references`). It imports no torch, because
+edges have no use for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from dataclasses import dataclass, fields
+from typing import Any, Literal, Self
+
+import numpy as np
+
+from hflray import references, registry
+from hflray.aggregation import Aggregator
+from hflray.arrays import FloatArray
+from hflray.compression import Compressor, Whole
+from hflray.config import ExperimentConfig
+from hflray.errors import ConfigError
+from hflray.training.rules import LocalRule
+from hflray.training.rules.base import corrects
+from hflray.training.rules.own import OwnTraining
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A part by name, with its options.
+
+    Attributes:
+        kind: the kind of the registry.
+        name: a registered name, or a pinned reference.
+        options_json: the options of its constructor as JSON with sorted keys, so that the value is hashable.
+    """
+
+    kind: registry.Kind
+    name: str
+    options_json: str = "{}"
+
+    @classmethod
+    def of(cls, kind: registry.Kind, section: Any) -> Self:
+        """Return the part that a section with ``name`` and ``options`` names."""
+        return cls(kind, section.name, json.dumps(section.options, sort_keys=True))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of its constructor."""
+        options: dict[str, Any] = json.loads(self.options_json)
+        return options
+
+    def build(self) -> Any:
+        """Return the part. A process builds it once, because parts keep no state.
+
+        Raises:
+            ConfigError: the name is unknown, or an option is unknown or wrong.
+        """
+        return _built(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (self.kind, self.name, self.options_json, references.sources_of([self.name]))
+
+
+def _unpickled(kind: registry.Kind, name: str, options_json: str, sources: object) -> Spec:
+    """Return a part whose text this process holds, because it was adopted when it was unpickled."""
+    return Spec(kind, name, options_json)
+
+
+@functools.lru_cache(maxsize=64)
+def _built(spec: Spec) -> Any:
+    bases: dict[str, type[Any]] = {"aggregator": Aggregator, "local_rule": LocalRule, "compressor": Compressor}
+    if spec.kind == "local_rule":
+        thing = registry.resolve(spec.kind, spec.name)
+        if inspect.isfunction(thing):
+            return OwnTraining(thing, references.spoken(spec.name), spec.options)
+    made = registry.build(spec.kind, spec.name, **spec.options)
+    base = bases[spec.kind]
+    if not isinstance(made, base):
+        raise ConfigError(
+            f"{references.spoken(spec.name)} is not a {base.__name__}, which every {spec.kind} is; write it as in: "
+            f"class {references.short(spec.name)}({base.__name__})"
+        )
+    return made
+
+
+@dataclass(frozen=True)
+class RateDecay:
+    """How the learning rate falls.
+
+    Attributes:
+        factor: by which it is multiplied.
+        every: after a round, an edge iteration or a step of a device.
+    """
+
+    factor: float = 1.0
+    every: Literal["round", "iteration", "step"] = "round"
+
+    def rates(self, rate: float, position: tuple[int, int], edge_iterations: int, steps: int) -> FloatArray:
+        """Return the learning rate of each step of a device in an edge iteration, (K,).
+
+        Args:
+            rate: β.
+            position: the round, from 1, and the edge iteration, from 0.
+            edge_iterations: Q.
+            steps: K. A device counts K steps in every edge iteration of the past, whether it took part or not.
+        """
+        index, iteration = position
+        passed = (index - 1) * edge_iterations + iteration
+        times = {"round": index - 1, "iteration": passed, "step": passed * steps + np.arange(steps)}[self.every]
+        return np.broadcast_to(rate * self.factor ** np.asarray(times, dtype=np.float64), steps)
+
+
+@dataclass(frozen=True)
+class Method:
+    """What happens inside a round.
+
+    Attributes:
+        rule: what a device does with its gradients.
+        momentum, weight_decay, clip, decay: what belongs to every rule; clip is the largest L2 norm of a gradient, and
+            None is no limit.
+        edge, cloud: how an edge combines devices, and the cloud edges.
+        uniform: whether all devices have the weight 1 in place of their samples.
+        device_compressor, edge_compressor: how a device shortens what it sends to its edge, and an edge to the cloud.
+    """
+
+    rule: Spec = Spec("local_rule", "sgd")
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    clip: float | None = None
+    decay: RateDecay = RateDecay()
+    edge: Spec = Spec("aggregator", "mean")
+    cloud: Spec = Spec("aggregator", "mean")
+    uniform: bool = False
+    device_compressor: Spec = Spec("compressor", "none")
+    edge_compressor: Spec = Spec("compressor", "none")
+
+    @classmethod
+    def of(cls, config: ExperimentConfig) -> Self:
+        """Return what a configuration says."""
+        training, aggregation, compression = config.training, config.aggregation, config.compression
+        return cls(
+            rule=Spec.of("local_rule", training.rule),
+            momentum=training.momentum,
+            weight_decay=training.weight_decay,
+            clip=training.clip,
+            decay=RateDecay(**training.learning_rate_decay.model_dump()),
+            edge=Spec.of("aggregator", aggregation.edge),
+            cloud=Spec.of("aggregator", aggregation.cloud),
+            uniform=aggregation.weights == "uniform",
+            device_compressor=Spec.of("compressor", compression.device),
+            edge_compressor=Spec.of("compressor", compression.edge),
+        )
+
+    def parts(self) -> Parts:
+        """Return the built parts. Raises ConfigError: one is wrong, or two do not go together."""
+        return _parts(self)
+
+    def device_bits(self, sizes: tuple[int, ...], statistics: int) -> float:
+        """Return the bits that a device sends to its edge, for tensors of so many trained numbers, and statistics."""
+        return self._bits("device", sizes, statistics)
+
+    def edge_bits(self, sizes: tuple[int, ...], statistics: int) -> float:
+        """Return the bits that an edge sends to the cloud; see `device_bits`."""
+        return self._bits("edge", sizes, statistics)
+
+    def kept_bytes(self, size: int, num_devices: int, num_edges: int) -> int:
+        """Return the most bytes that devices and edges keep between rounds, for `size` trained numbers."""
+        parts = self.parts()
+        each = (0 if parts.rule.forgets else len(parts.rule.memory)) + parts.device_compressor.remembers
+        return 4 * size * (num_devices * each + num_edges * parts.edge_compressor.remembers)
+
+    def _bits(self, place: Literal["device", "edge"], sizes: tuple[int, ...], statistics: int) -> float:
+        parts, at_device = self.parts(), place == "device"
+        compressor = parts.device_compressor if at_device else parts.edge_compressor
+        bits, whole, vectors = compressor.bits(sizes), Whole().bits(sizes), parts.rule.vectors[0 if at_device else 1]
+        if not 0 < bits <= whole:
+            spec = self.device_compressor if at_device else self.edge_compressor
+            raise ConfigError(
+                f"compression.{place}: {references.spoken(spec.name)} sends {bits:,.0f} bits for an update of "
+                f"{whole:,.0f}; accepted: more than 0 and no more than the update has; change its options, or set it "
+                "to none"
+            )
+        return bits + vectors * whole + Whole().bits([statistics])
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The built parts of a method, and what follows from them.
+
+    Attributes:
+        rule, edge, cloud, device_compressor, edge_compressor: see `Method`.
+        plain_steps: whether a kernel's step of SGD is all that a device does with a gradient.
+        compresses: whether a device's update is not sent whole.
+        scales: whether the rule scales updates.
+        remembers: whether devices keep something between edge iterations.
+        lasts: whether they keep something between rounds.
+        adds_totals: whether the cloud adds the sums of the edges, and never needs the model of an edge.
+    """
+
+    rule: LocalRule
+    edge: Aggregator
+    cloud: Aggregator
+    device_compressor: Compressor
+    edge_compressor: Compressor
+    plain_steps: bool
+    compresses: bool
+    scales: bool
+    remembers: bool
+    lasts: bool
+    adds_totals: bool
+
+
+@functools.lru_cache(maxsize=64)
+def _parts(method: Method) -> Parts:
+    rule: LocalRule = method.rule.build()
+    edge, cloud = _aggregator(method.edge, "edge"), _aggregator(method.cloud, "cloud")
+    to_edge: Compressor = method.device_compressor.build()
+    to_cloud: Compressor = method.edge_compressor.build()
+    defaults = {each.name: each.default for each in fields(Method)}
+    shared = ("momentum", "weight_decay", "clip", "decay")
+    changed = [name for name in shared if getattr(method, name) != defaults[name]]
+    plain = not changed and not corrects(rule)
+    if isinstance(rule, OwnTraining) and set(changed) - {"decay"}:
+        raise ConfigError(
+            f"training.{changed[0]}: got {getattr(method, changed[0])} with a function of your own as training.rule, "
+            "which makes its own steps; accepted with it: the default; let the function do it"
+        )
+    compresses, hop_is_whole = not isinstance(to_edge, Whole), isinstance(to_cloud, Whole)
+    scaled = type(rule).scales is not LocalRule.scales
+    if rule.needs_uniform and not method.uniform:
+        raise ConfigError(
+            f"training.rule.name: {references.spoken(method.rule.name)} gives all devices the same weight; accepted "
+            "with it: aggregation.weights = uniform; set it"
+        )
+    if rule.makes_model and method.cloud != defaults["cloud"]:
+        raise ConfigError(
+            f"aggregation.cloud.name: got {references.spoken(method.cloud.name)} with the rule "
+            f"{references.spoken(method.rule.name)}, which makes the global model; accepted with it: mean; remove it"
+        )
+    if rule.extra and not rule.vectors[0] and compresses:
+        raise ConfigError(
+            f"compression.device.name: got {references.spoken(method.device_compressor.name)} with the rule "
+            f"{references.spoken(method.rule.name)}, for which edges need whole models; accepted with it: none; "
+            "remove it"
+        )
+    remembers = bool(rule.memory) or type(rule).begin is not LocalRule.begin
+    return Parts(
+        rule=rule,
+        edge=edge,
+        cloud=cloud,
+        device_compressor=to_edge,
+        edge_compressor=to_cloud,
+        plain_steps=plain,
+        compresses=compresses,
+        scales=scaled,
+        remembers=remembers or to_edge.remembers,
+        lasts=(remembers and not rule.forgets) or to_edge.remembers,
+        adds_totals=edge.linear and cloud.linear and hop_is_whole and not rule.needs_edges and not scaled,
+    )
+
+
+def _aggregator(spec: Spec, place: Literal["edge", "cloud"]) -> Aggregator:
+    made: Aggregator = spec.build()
+    if not (made.at_edge if place == "edge" else made.at_cloud):
+        other = "cloud" if place == "edge" else "edge"
+        raise ConfigError(
+            f"aggregation.{place}.name: {references.spoken(spec.name)} combines at the {other} only; accepted: one for "
+            f"this place; write it as aggregation.{other}"
+        )
+    return made

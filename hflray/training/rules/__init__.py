@@ -1,0 +1,8 @@
+"""What devices do with their gradients (kind ``local_rule``): the contract, and a file for each rule."""
+
+from __future__ import annotations
+
+from hflray.training.rules.base import CloudReport, EdgeReport, LocalRule, Memory, Received, State, Vector
+from hflray.training.rules.sgd import SGD
+
+__all__ = ["SGD", "CloudReport", "EdgeReport", "LocalRule", "Memory", "Received", "State", "Vector"]

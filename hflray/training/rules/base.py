@@ -1,0 +1,169 @@
+"""What a device does with each gradient, and what it keeps: the contract of a local rule.
+
+All rules share the same steps (`hflray.training.differences`): a kernel makes a plain step of SGD, and the rule changes
+what this step added. Momentum, weight decay and clipping therefore belong to every rule. The functions of a rule read
+like the published algorithm. They act on arrays of any floating type, so that tests can follow them in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hflray.arrays import FloatArray
+
+Vector = NDArray[np.floating[Any]]  # the numbers of a model that are trained, (P,)
+Memory = Mapping[str, Any]  # what a device keeps, by name: vectors (P,) and numbers; it never changes in place
+State = Mapping[str, NDArray[Any]]  # what the cloud keeps for a rule, by name
+
+
+@dataclass(frozen=True, eq=False)
+class Received:
+    """What a device receives at the beginning of an edge iteration.
+
+    Attributes:
+        model: w₀, (P,).
+        vectors: the rule's vectors that come with it, (P,) each, such as SCAFFOLD's c.
+        iteration: the edge iteration in this round, from 0.
+        mean_rate: Kβ of the edge's iteration before, the mean over its devices by weight; 0 in the first.
+    """
+
+    model: Vector
+    vectors: Mapping[str, Vector] = field(default_factory=dict)
+    iteration: int = 0
+    mean_rate: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeReport:
+    """What the cloud knows of an edge at the end of a round.
+
+    Attributes:
+        model: the edge's model, (P,).
+        rate: Σ Kβ over its edge iterations, each the mean over its devices by weight.
+    """
+
+    model: Vector
+    rate: float
+
+
+@dataclass(frozen=True, eq=False)
+class CloudReport:
+    """What the cloud knows at the end of a round.
+
+    Attributes:
+        before: the global model before the round, (P,).
+        mean: the weighted mean of the edges' models, (P,), before any step of the cloud's aggregator.
+        edges: the edges whose models reached the cloud, by index.
+        extra: the sums of what devices handed up beside their models, (P,) each, over all edge iterations.
+        num_devices: N.
+    """
+
+    before: Vector
+    mean: Vector
+    edges: Mapping[int, EdgeReport]
+    extra: Mapping[str, Vector]
+    num_devices: int
+
+
+class LocalRule:
+    """The base class of local rules; without a change it is plain SGD.
+
+    A file of one's own needs one class, such as FedProx::
+
+        from hflray.training.rules import LocalRule
+
+        class Prox(LocalRule):
+            def __init__(self, mu=0.01):
+                self.mu = mu
+
+            def correction(self, weights, received, vectors, memory):
+                return self.mu * (weights - received)
+
+    and is used by ``training.rule: {name: mine.py:Prox}``.
+
+    Attributes:
+        vectors: how many further vectors a device sends to its edge, and an edge to the cloud; they are billed.
+        memory: the names of the vectors that a device keeps between edge iterations.
+        forgets: whether a device forgets its memory at the end of a round.
+        extra: the names of the vectors that devices hand up. Where `vectors` bills no device for them, an edge must be
+            able to compute them from the models that it receives, and these must be sent whole.
+        needs_edges: whether `cloud` needs each edge's model.
+        makes_model: whether `cloud` makes the global model; the cloud's aggregator must then be ``mean``.
+        needs_uniform: whether all devices must have the same weight (``aggregation.weights: uniform``).
+    """
+
+    vectors: ClassVar[tuple[int, int]] = (0, 0)
+    memory: ClassVar[tuple[str, ...]] = ()
+    forgets: ClassVar[bool] = False
+    extra: ClassVar[tuple[str, ...]] = ()
+    needs_edges: ClassVar[bool] = False
+    makes_model: ClassVar[bool] = False
+    needs_uniform: ClassVar[bool] = False
+
+    def start(self, size: int, num_edges: int) -> State:
+        """Return what the cloud keeps before round 1, for P = `size` trained numbers and M edges."""
+        return {}
+
+    def sends(self, state: State, edge: int) -> Mapping[str, Vector]:
+        """Return the vectors that come with the model to the devices of an edge, (P,) each."""
+        return {}
+
+    def begin(self, received: Received, memory: Memory) -> Memory:
+        """Return a device's memory at the beginning of an edge iteration. It is empty before its first one."""
+        return memory
+
+    def correction(self, weights: Any, received: Any, vectors: Mapping[str, Any], memory: Mapping[str, Any]) -> Any:
+        """Return what is added to the gradient at `weights`, an array of their shape; None: nothing.
+
+        It is called for each tensor of the network alone. All arguments have the tensor's shape.
+
+        Args:
+            weights: w.
+            received: w₀.
+            vectors: the rule's vectors that came with w₀.
+            memory: the vectors that the device keeps.
+        """
+        return None
+
+    def finish(
+        self, received: Received, trained: Vector, rate: float, memory: Memory
+    ) -> tuple[Memory, Mapping[str, Vector]]:
+        """Return a device's memory after an edge iteration, and what it hands up beside its model.
+
+        Args:
+            received: what it began with.
+            trained: its model now, (P,).
+            rate: Kβ, the sum of the learning rates of its K steps.
+            memory: what `begin` returned.
+        """
+        return memory, {}
+
+    def scales(
+        self, place: Literal["edge", "cloud"], steps: FloatArray, weights: FloatArray, momentum: float
+    ) -> tuple[FloatArray, float] | None:
+        """Return the factor of each sender's update, (n,), and the effective number of steps; None: all are 1.
+
+        Args:
+            place: whether devices send to an edge, or edges to the cloud.
+            steps: the steps of each device in this edge iteration, or the effective steps of each edge, (n,).
+            weights: the share of each sender, (n,); they add up to 1.
+            momentum: ρ.
+        """
+        return None
+
+    def cloud(self, report: CloudReport, state: State) -> tuple[Vector | None, State]:
+        """Return the global model, (P,), and what the cloud keeps, at the end of a round.
+
+        A model of None is what the cloud's aggregator makes.
+        """
+        return None, state
+
+
+def corrects(rule: LocalRule) -> bool:
+    """Return whether a rule changes gradients."""
+    return type(rule).correction is not LocalRule.correction

@@ -1,0 +1,62 @@
+"""MTGC: corrections on two timescales, of devices within an edge and of edges within the system (Fang et al.,
+"Hierarchical federated learning with multi-timescale gradient correction", arXiv 2409.18448, 2024).
+
+Both corrections follow from models that are sent anyway, so that nothing further is sent upwards. What differences of
+models reconstruct contains weight decay and clipping, as in the authors' code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hflray.training.rules.base import CloudReport, LocalRule, Memory, Received, State, Vector
+
+
+class MTGC(LocalRule):
+    """Adds zₙ + y_m to each gradient. It needs no options.
+
+    zₙ begins each round at 0. At its next reception within the round, a device that has trained adds (wₙ − w̄_m)/(Kβ),
+    where w̄_m is the model that it now receives, and K the edge's weighted mean of steps. At the end of a round, y_m of
+    each edge that has reached the cloud grows by (w̄_m − w̄)/(β ΣK), with ΣK over the edge's iterations and w̄ before any
+    step of the cloud's aggregator. If all take part, the weighted sum of zₙ over an edge is 0, and so is that of y_m
+    over edges with the same ΣK.
+    """
+
+    memory: ClassVar[tuple[str, ...]] = ("z", "trained")
+    forgets: ClassVar[bool] = True
+    needs_edges: ClassVar[bool] = True
+
+    def start(self, size: int, num_edges: int) -> State:
+        """Return y_m = 0 of each edge, (M, P)."""
+        return {"y": np.zeros((num_edges, size), dtype=np.float32)}
+
+    def sends(self, state: State, edge: int) -> Mapping[str, Vector]:
+        """Return y_m."""
+        return {"y": state["y"][edge]}
+
+    def begin(self, received: Received, memory: Memory) -> Memory:
+        """Return zₙ with what the device has learned about itself from the model that it receives."""
+        if not memory:
+            return {"z": np.zeros_like(received.model), "trained": received.model}
+        z = memory["z"] + (memory["trained"] - received.model) / received.mean_rate
+        return {"z": z, "trained": received.model}
+
+    def correction(self, weights: Any, received: Any, vectors: Mapping[str, Any], memory: Mapping[str, Any]) -> Any:
+        """Return zₙ + y_m."""
+        return memory["z"] + vectors["y"]
+
+    def finish(
+        self, received: Received, trained: Vector, rate: float, memory: Memory
+    ) -> tuple[Memory, Mapping[str, Vector]]:
+        """Return zₙ and the trained model, which the next reception needs."""
+        return {"z": memory["z"], "trained": trained}, {}
+
+    def cloud(self, report: CloudReport, state: State) -> tuple[Vector | None, State]:
+        """Return y_m of each edge after the round."""
+        change = np.zeros_like(state["y"], dtype=report.mean.dtype)
+        for edge, each in report.edges.items():
+            change[edge] = (each.model - report.mean) / each.rate
+        return None, {"y": state["y"] + change}

@@ -1,0 +1,41 @@
+"""Local training by a function of the user's own, written in plain PyTorch.
+
+``training.rule: {name: mine.py:train}`` names a function ``train(module, batches, loss, rate, rng, **options)``. It
+changes the module in place, in any way that it likes.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hflray.errors import ConfigError
+from hflray.training.rules.base import LocalRule
+
+ARGUMENTS = ("module", "batches", "loss", "rate", "rng")
+
+
+class OwnTraining(LocalRule):
+    """A function that trains a device's network.
+
+    Args:
+        train: the function. ``batches`` yields pairs of inputs and targets, one for each step of L local iterations;
+            ``loss`` is called with outputs and targets; ``rate`` is the learning rate of this edge iteration; and
+            ``rng`` is a NumPy generator of this device and edge iteration.
+        spoken: how messages name it.
+        options: its further arguments.
+
+    Raises:
+        ConfigError: the function does not take these arguments, or not these options.
+    """
+
+    def __init__(self, train: Callable[..., Any], spoken: str, options: Mapping[str, Any]) -> None:
+        try:
+            inspect.signature(train).bind(*ARGUMENTS, **options)
+        except TypeError as error:
+            raise ConfigError(
+                f"training.rule.name: {spoken} cannot be called with ({', '.join((*ARGUMENTS, *options))}) ({error}); "
+                "accepted: a function of these arguments, the last ones by name; correct it or training.rule.options"
+            ) from error
+        self.train, self.options = train, dict(options)

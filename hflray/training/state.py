@@ -1,0 +1,109 @@
+"""What a round of training depends on, and what it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hflray.aggregation import FloatVector, State
+from hflray.training.method import Method
+from hflray.training.rules.base import Memory
+
+PREFIX = "training."  # of the names of arrays in a checkpoint
+Losses = Mapping[int, tuple[float, float]]  # mean loss and utility, by device
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingState:
+    """All that a round's training depends on, beside its plan. It does not change: a round returns the next one.
+
+    Attributes:
+        model: the global model, (P,) float32.
+        memories: what each device keeps, by device.
+        residuals: what each edge keeps of its compressed updates, by edge.
+        rule: what the cloud keeps for the local rule, by name.
+        cloud: what the cloud's aggregator keeps, by name.
+    """
+
+    model: FloatVector
+    memories: Mapping[int, Memory] = field(default_factory=dict)
+    residuals: Mapping[int, FloatVector] = field(default_factory=dict)
+    rule: State = field(default_factory=dict)
+    cloud: State = field(default_factory=dict)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return all but the model as arrays by name, for a checkpoint; there are none where nothing is kept."""
+        named: dict[str, NDArray[Any]] = {}
+        for device, memory in self.memories.items():
+            named |= {f"{PREFIX}memory.{device}.{name}": np.asarray(value) for name, value in memory.items()}
+        named |= {f"{PREFIX}residual.{edge}": residual for edge, residual in self.residuals.items()}
+        named |= {f"{PREFIX}rule.{name}": np.asarray(value) for name, value in self.rule.items()}
+        return named | {f"{PREFIX}cloud.{name}": np.asarray(value) for name, value in self.cloud.items()}
+
+    @classmethod
+    def of_arrays(cls, model: FloatVector, named: Mapping[str, Any]) -> TrainingState:
+        """Return the state of `arrays`; other names are ignored."""
+        memories: dict[int, dict[str, Any]] = {}
+        state: dict[str, dict[Any, Any]] = {"residual": {}, "rule": {}, "cloud": {}}
+        for key, value in named.items():
+            if not key.startswith(PREFIX):
+                continue
+            part, _, name = key.removeprefix(PREFIX).partition(".")
+            if part == "memory":
+                device, _, name = name.partition(".")
+                memories.setdefault(int(device), {})[name] = value if value.ndim else value[()]
+            else:
+                state[part][int(name) if part == "residual" else name] = value
+        return cls(model, memories, state["residual"], state["rule"], state["cloud"])
+
+
+class RoundResult(NamedTuple):
+    """What a round's training returns.
+
+    Attributes:
+        state: the state after the round.
+        losses: the losses of each device that took part, of the model that it received in its last edge iteration;
+            empty unless they were asked for.
+    """
+
+    state: TrainingState
+    losses: Losses
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What is the same in all rounds of an experiment.
+
+    Attributes:
+        method: what happens inside a round.
+        seed: the experiment's seed.
+        samples: D_n of all devices, (N,).
+        num_edges: M.
+        steps: the gradient steps of each device in an edge iteration, (N,).
+        rate: β.
+        sizes: how many numbers each trained tensor of the network has.
+        statistics: how many numbers at the end of a model are statistics of normalisation layers.
+    """
+
+    method: Method
+    seed: int
+    samples: NDArray[np.int64]
+    num_edges: int
+    steps: NDArray[np.int64]
+    rate: float
+    sizes: tuple[int, ...]
+    statistics: int = 0
+
+    @property
+    def weights(self) -> NDArray[np.int64]:
+        """The weight of each device's model, (N,)."""
+        return np.ones_like(self.samples) if self.method.uniform else self.samples
+
+    def start(self, model: FloatVector) -> TrainingState:
+        """Return the state before round 1."""
+        parts, size = self.method.parts(), sum(self.sizes)
+        return TrainingState(model, rule=parts.rule.start(size, self.num_edges), cloud=parts.cloud.start(size))

@@ -1,0 +1,71 @@
+"""Rounds of Algorithm 1 for tests: plain models in, plain models out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from hflray.aggregation import Frame
+from hflray.training.exchange import EdgeTask, Share, Version
+from hflray.training.hierarchy import RayHierarchy, SerialHierarchy
+from hflray.training.job import DeviceData, LocalJob
+from hflray.training.local import DeviceHost
+from hflray.training.state import RoundResult
+
+NUM_EDGES = 3
+
+
+class Rounds:
+    """A hierarchy whose rounds have Q edge iterations; all else is the hierarchy's."""
+
+    def __init__(self, hierarchy: Any, edge_iterations: int) -> None:
+        self.hierarchy, self._edge_iterations = hierarchy, edge_iterations
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.hierarchy, name)
+
+    def result(self, index, before, devices, edges, participates=None, wants_losses=False) -> RoundResult:
+        """Train a round from a state; without `participates`, (Q, H), all devices take part."""
+        if participates is None:
+            participates = np.ones((self._edge_iterations, len(devices)), dtype=bool)
+        return self.hierarchy.train_round(index, before, devices, edges, participates, wants_losses)
+
+    def train_round(self, index, model, devices, edges, participates=None) -> np.ndarray:
+        """Return the global model after a round that begins with `model`."""
+        before = self.hierarchy.setting.start(model)
+        return self.result(index, before, devices, edges, participates).state.model
+
+
+def serial_rounds(job: LocalJob, data: DeviceData, edge_iterations: int, num_edges: int = NUM_EDGES) -> Rounds:
+    """Return the hierarchy of this process."""
+    return Rounds(SerialHierarchy(job, data, num_edges), edge_iterations)
+
+
+def actor_rounds(
+    job: LocalJob, data: DeviceData, edge_iterations: int, num_edges: int = NUM_EDGES, **options
+) -> Rounds:
+    """Return a hierarchy of actors."""
+    return Rounds(RayHierarchy(job, data, num_edges, **options), edge_iterations)
+
+
+def task_of(round_index: int, edge_iteration: int, bits: int, groups: tuple[tuple[int, ...], ...]) -> EdgeTask:
+    """Return the task to train ``groups[k]`` for edge k."""
+    frames = [Frame("edge", k, round_index, edge_iteration, len(each), 1, 0, bits) for k, each in enumerate(groups)]
+    return EdgeTask(
+        round_index, edge_iteration, tuple(Share(frame, each) for frame, each in zip(frames, groups, strict=True))
+    )
+
+
+def exact_sums(host: DeviceHost, task: EdgeTask, *models: np.ndarray) -> list[np.ndarray]:
+    """Train a task on a host, each share from its model; return the exact sum of each share's models."""
+    statistics = len(models[0]) - sum(host._sizes)
+    shares = (share._replace(frame=replace(share.frame, statistics=statistics)) for share in task.shares)
+    parts, _ = host.train(task._replace(shares=tuple(shares)), [Version(model) for model in models])
+    return [part.part for part in parts]
+
+
+def sums(host: DeviceHost, round_index: int, edge_iteration: int, bits: int, groups, *models) -> list[np.ndarray]:
+    """Train ``groups[k]`` from ``models[k]`` on a host; return the exact sum of each group's models."""
+    return exact_sums(host, task_of(round_index, edge_iteration, bits, groups), *models)

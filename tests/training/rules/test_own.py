@@ -1,0 +1,80 @@
+"""hflray.training.rules.own: a function of the user's own trains, with the kernels that have a module."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from hflray import registry
+from hflray.errors import ConfigError, HflrayError
+from hflray.experiment import Experiment
+from hflray.training.method import Method, Spec
+from tests.conftest import small_config
+from tests.training.rules.quadratics import hierarchy
+
+OWN = "training.rule={name: mine, options: {momentum: 0.5}}"
+QUICK = "scheduling.name=round_robin"
+
+
+def train(module, batches, loss, rate, rng, momentum=0.0):
+    """Train with PyTorch's own SGD, and draw once from the generator."""
+    optimiser = torch.optim.SGD(module.parameters(), lr=rate, momentum=momentum)
+    rng.random()
+    for inputs, targets in batches:
+        optimiser.zero_grad()
+        loss(module(inputs), targets).backward()
+        optimiser.step()
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch) -> None:
+    monkeypatch.setitem(registry._ADDED, ("local_rule", "mine"), train)
+
+
+def test_two_steps_by_hand(monkeypatch) -> None:
+    rounds = hierarchy(monkeypatch, "mine", (1.0,))
+    model = rounds.train_round(1, np.zeros(1, np.float32), np.array([0]), np.array([0]))
+    assert model.item() == pytest.approx(0.19, rel=1e-6)
+
+
+@pytest.mark.parametrize("kernel", ["eager", "channels_last"])
+def test_it_trains_like_the_rule_that_it_is(kernel: str) -> None:
+    own = Experiment(small_config(OWN, QUICK, f"training.kernel={kernel}", "max_rounds=1"))
+    theirs = Experiment(small_config("training.momentum=0.5", QUICK, f"training.kernel={kernel}", "max_rounds=1"))
+    start = own.global_model
+    for experiment in (own, theirs):
+        experiment.run_round()
+    error = np.linalg.norm(own.global_model - theirs.global_model) / np.linalg.norm(theirs.global_model - start)
+    assert error < 1e-5
+
+
+def test_auto_chooses_a_kernel_with_a_module() -> None:
+    assert Experiment(small_config(OWN)).resolve().training.kernel == "channels_last"
+    table = ("data.name=breast_cancer", "model.name=mlp", "scheduling.name=fedavg")
+    assert Experiment(small_config(OWN, *table)).resolve().training.kernel == "eager"
+    assert Experiment(small_config(OWN, "training.device=auto")).resolve().training.device == "cpu"
+
+
+@pytest.mark.parametrize("kernel", ["native", "compiled", "batched"])
+def test_other_kernels_are_refused(kernel: str) -> None:
+    message = rf"^training\.kernel: got '{kernel}' with a function of your own .*; accepted with it: auto, eager, chann"
+    with pytest.raises(HflrayError, match=message):
+        Experiment(small_config(OWN, f"training.kernel={kernel}")).resolve()
+
+
+def test_a_gpu_is_refused() -> None:
+    with pytest.raises(
+        HflrayError, match=r"^training\.device: got 'cuda' .*; accepted with it: auto, cpu; set it to a"
+    ):
+        Experiment(small_config(OWN, "training.device=cuda")).resolve()
+
+
+def test_settings_of_other_rules_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"training\.momentum: got 0.3 with a function of your own"):
+        Method(rule=Spec("local_rule", "mine"), momentum=0.3).parts()
+
+
+def test_an_unknown_option_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"training\.rule\.name: mine cannot be called with .*'foo'"):
+        Method(rule=Spec("local_rule", "mine", '{"foo": 1}')).parts()

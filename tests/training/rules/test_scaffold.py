@@ -1,0 +1,55 @@
+"""hflray.training.rules.scaffold: example 4 of the design by the real code, and the published algorithm."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hflray.training.rules.scaffold import Scaffold
+from tests.training.rules.quadratics import RATE, Devices, drive, hierarchy
+
+BOTH = np.array([0, 1])
+
+
+def test_example_4_of_the_design(monkeypatch) -> None:
+    """Gradients w − 1 and w + 3, K = 2, β = 0.1, from 0: the ends 0.19 and −0.57, and c₀⁺ = −0.95, c₁⁺ = 2.85."""
+    rounds = hierarchy(monkeypatch, "scaffold", (1.0, -3.0))
+    state = rounds.result(1, rounds.setting.start(np.zeros(1, np.float32)), BOTH, np.array([0, 0])).state
+    assert state.model == pytest.approx(-0.19, rel=1e-6)
+    assert [state.memories[n]["c"].item() for n in BOTH] == pytest.approx([-0.95, 2.85], rel=1e-6)
+    assert state.rule["c"].item() == pytest.approx(0.95, rel=1e-6)
+    after = rounds.result(2, state, BOTH[:1], np.array([0])).state
+    # Device 0 alone: its first corrected gradient is −1.19 + 0.95 + 0.95 = 0.71, and its second 0.71 − 0.071.
+    assert after.model == pytest.approx(-0.19 - 0.1 * (0.71 + 0.639), rel=1e-6)
+    assert after.memories[1] == state.memories[1]  # it has not trained
+
+
+def test_two_edge_iterations_by_hand(monkeypatch) -> None:
+    """c stays 0 in a round. At its second reception, at −0.19, device 0 adds 0.95 to its gradient −1.19."""
+    rounds = hierarchy(monkeypatch, "scaffold", (1.0, -3.0), iterations=2, steps=1)
+    state = rounds.result(1, rounds.setting.start(np.zeros(1, np.float32)), BOTH, np.array([0, 0])).state
+    # The first iteration: 0.1 and −0.3, c₀ = −1, c₁ = 3, from −0.1: gradients −1.1 + 1 = −0.1 and 2.9 − 3 = −0.1.
+    assert state.model == pytest.approx(-0.1 + 0.01, rel=1e-5)
+    assert [state.memories[n]["c"].item() for n in BOTH] == pytest.approx([-1.1, 2.9], rel=1e-5)
+    assert state.rule["c"].item() == pytest.approx((-1.1 + 2.9) / 2, rel=1e-5)
+
+
+def test_it_is_the_published_algorithm_with_partial_participation() -> None:
+    devices = Devices(5)
+    devices.weights[:] = 1.0  # the paper's mean of devices has no weights
+    chosen = [[0, 1, 2], [2, 3], [0, 4, 1, 3, 2], [1], [2, 3, 4]]
+    driven = drive(Scaffold(), devices, [{0: each} for each in chosen])
+    x, c, each_c = devices.start.copy(), np.zeros(3), np.zeros((5, 3))
+    for given, members in zip(driven.models, chosen, strict=True):
+        change_x, change_c = np.zeros(3), np.zeros(3)
+        for i in members:
+            y = x.copy()
+            for _ in range(devices.steps[i]):
+                y -= RATE * (devices.gradient(i, y) - each_c[i] + c)
+            plus = each_c[i] - c + (x - y) / (devices.steps[i] * RATE)
+            change_x, change_c = change_x + (y - x), change_c + (plus - each_c[i])
+            each_c[i] = plus
+        x = x + change_x / len(members)
+        c = c + len(members) / 5 * change_c / len(members)
+        np.testing.assert_allclose(given, x, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(driven.states[-1]["c"], each_c.mean(axis=0), rtol=1e-12, atol=1e-12)

@@ -1,0 +1,196 @@
+"""hflray.training.algorithm1: every rule, aggregator and compressor in real rounds, in any pool and by any kernel."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hflray.compression import Whole
+from hflray.errors import DivergedError
+from hflray.models import build_model, init_vector
+from hflray.seeding import stream
+from hflray.training.exchange import RESIDUAL, delivered
+from hflray.training.job import LocalJob
+from hflray.training.method import Method, Spec
+from hflray.training.native import compiler
+from hflray.training.state import TrainingState
+from tests.training.rounds import Rounds, actor_rounds, serial_rounds
+from tests.training.test_local import SHAPE, make_data, make_job
+
+SIZES = (9, 7, 5, 4, 3, 2)
+DEVICES = np.array([0, 1, 2, 3, 4, 5])
+EDGES = np.array([1, 0, 1, 0, 1, 1])
+# Device 1 misses the second edge iteration, and edge 0 has nobody in the last.
+COUNTS = np.array([[1, 1, 1, 1, 0, 1], [1, 0, 1, 1, 1, 1], [1, 0, 1, 0, 1, 1]], dtype=bool)
+
+
+def rule(name: str, **options: Any) -> dict[str, Spec]:
+    return {"rule": Spec("local_rule", name, json.dumps(options))}
+
+
+def at(place: str, kind: str, name: str, **options: Any) -> dict[str, Spec]:
+    return {place: Spec(kind, name, json.dumps(options))}
+
+
+RULES: dict[str, Method] = {
+    "sgd": Method(),
+    "fedprox": Method(**rule("fedprox", mu=0.5)),
+    "scaffold": Method(**rule("scaffold")),
+    "feddyn": Method(**rule("feddyn", alpha=0.5), uniform=True),
+    "fednova": Method(**rule("fednova"), momentum=0.5),
+    "mtgc": Method(**rule("mtgc")),
+}
+# All that is kept and sent beside models at once: vectors of the rule, residuals of both hops, state of the aggregator.
+EVERYTHING = Method(
+    **rule("scaffold"),
+    momentum=0.5,
+    **at("device_compressor", "compressor", "top_k", share=0.1),
+    **at("edge_compressor", "compressor", "sign"),
+    **at("edge", "aggregator", "trimmed_mean"),
+    **at("cloud", "aggregator", "fedadam"),
+)
+METHODS = {
+    **RULES,
+    "mtgc and qsgd": Method(**rule("mtgc"), **at("device_compressor", "compressor", "qsgd")),
+    "krum": Method(**at("edge", "aggregator", "krum", f=0)),
+    "geometric median": Method(**at("edge", "aggregator", "geometric_median"), **rule("fedprox")),
+    "everything": EVERYTHING,
+}
+
+
+def job_of(method: Method, **changes: Any) -> LocalJob:
+    return make_job(method=method, edge_iterations=3, learning_rate=0.01, **changes)
+
+
+@pytest.fixture
+def start() -> np.ndarray:
+    return init_vector(build_model("hfl", SHAPE, 3), stream(0, "model"))
+
+
+def two_rounds(rounds: Rounds, start: np.ndarray) -> TrainingState:
+    """Return the state after a round of all devices, and one in which some are missing."""
+    first = rounds.result(1, rounds.setting.start(start), DEVICES, EDGES).state
+    return rounds.result(2, first, DEVICES, EDGES, COUNTS).state
+
+
+def assert_same_bits(state: TrainingState, expected: TrainingState) -> None:
+    np.testing.assert_array_equal(state.model, expected.model)
+    ours, theirs = state.arrays(), expected.arrays()
+    assert sorted(ours) == sorted(theirs)
+    for name in ours:
+        np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+
+
+def kernels() -> list[Any]:
+    return ["channels_last", "native", "batched", pytest.param("compiled", marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("kernel", kernels())
+@pytest.mark.parametrize("name", RULES)
+def test_kernels_agree_with_every_rule_as_with_plain_steps(name: str, kernel: Any, start) -> None:
+    if kernel == "native" and compiler() is None:
+        pytest.skip("no C compiler")
+    data = make_data(SIZES)
+    models = [
+        two_rounds(serial_rounds(job_of(RULES[name], kernel=each), data, 3), start).model for each in ("eager", kernel)
+    ]
+    assert np.linalg.norm(models[1] - models[0]) / np.linalg.norm(models[0] - start) < 1e-5
+
+
+def test_the_rules_are_different(start) -> None:
+    data = make_data(SIZES)
+    models = {each: two_rounds(serial_rounds(job_of(RULES[each]), data, 3), start).model.tobytes() for each in RULES}
+    assert len(set(models.values())) == len(RULES)
+
+
+def few(name: str) -> Any:
+    return name if name == "everything" else pytest.param(name, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("name", [few(name) for name in METHODS])
+def test_every_pool_gives_the_bits_of_the_serial_backend(ray_session, start, name: str) -> None:
+    data, job = make_data(SIZES), job_of(METHODS[name])
+    expected = two_rounds(serial_rounds(job, data, 3), start)
+    for actors in (1, 2, 3):
+        pool = actor_rounds(job, data, 3, num_edges=3, num_actors=actors, cpus_per_actor=0.5)
+        try:
+            assert_same_bits(two_rounds(pool, start), expected)
+        finally:
+            pool.close()
+
+
+def test_everything_keeps_what_it_should(start) -> None:
+    rounds = serial_rounds(job_of(EVERYTHING), make_data(SIZES), 3)
+    state = two_rounds(rounds, start)
+    assert {name for memory in state.memories.values() for name in memory} == {"c", RESIDUAL}
+    assert sorted(state.memories) == DEVICES.tolist()
+    assert sorted(state.residuals) == [0, 1]
+    assert (sorted(state.rule), sorted(state.cloud)) == (["c"], ["m", "v"])
+    again = TrainingState.of_arrays(state.model, state.arrays())
+    assert_same_bits(again, state)
+    third = [rounds.result(3, each, DEVICES, EDGES).state for each in (state, again)]
+    assert_same_bits(*third)
+
+
+def test_a_round_leaves_the_state_before_it_as_it_was(start) -> None:
+    rounds = serial_rounds(job_of(EVERYTHING), make_data(SIZES), 3)
+    before = two_rounds(rounds, start)
+    copy = {name: value.copy() for name, value in before.arrays().items()}
+    first = rounds.result(3, before, DEVICES, EDGES).state
+    for name, value in before.arrays().items():
+        np.testing.assert_array_equal(value, copy[name], err_msg=name)
+    assert_same_bits(rounds.result(3, before, DEVICES, EDGES).state, first)
+
+
+def test_a_device_that_does_not_take_part_keeps_its_memory(start) -> None:
+    rounds = serial_rounds(job_of(EVERYTHING), make_data(SIZES), 3)
+    before = two_rounds(rounds, start)
+    away = np.ones((3, 6), dtype=bool)
+    away[:, 2] = False
+    after = rounds.result(3, before, DEVICES, EDGES, away).state
+    for name, value in before.memories[2].items():
+        np.testing.assert_array_equal(after.memories[2][name], value)
+    assert (after.memories[0]["c"] != before.memories[0]["c"]).any()
+
+
+def test_a_compressor_changes_nothing_before_it(start) -> None:
+    """With all numbers sent, only the rounding of the update is left."""
+    data = make_data(SIZES)
+    whole = Method(**at("device_compressor", "compressor", "top_k", share=1.0))
+    given, plain = (
+        serial_rounds(job_of(each), data, 3).train_round(1, start, DEVICES, EDGES) for each in (whole, Method())
+    )
+    np.testing.assert_allclose(given, plain, rtol=1e-5, atol=1e-7)
+
+
+def test_an_edge_at_which_too_few_arrive_keeps_its_model(start) -> None:
+    """Krum with f = 0 needs three models; edge 0 has two devices, and edge 1 four."""
+    data, method = make_data(SIZES), Method(**at("edge", "aggregator", "krum", f=0))
+    rounds = serial_rounds(job_of(method), data, 1)
+    state = rounds.result(1, rounds.setting.start(start), DEVICES, EDGES).state
+    alone = rounds.result(1, rounds.setting.start(start), DEVICES[EDGES == 1], EDGES[EDGES == 1]).state
+    share = (9 + 5 + 3 + 2) / sum(SIZES)
+    np.testing.assert_allclose(state.model, start + share * (alone.model - start), rtol=1e-5, atol=1e-7)
+
+
+def test_what_is_not_finite_is_not_compressed() -> None:
+    update, received = np.float32([1, np.nan]), np.zeros(2, np.float32)
+    compressor = METHODS["everything"].parts().device_compressor
+    rng = np.random.default_rng(0)
+    with pytest.raises(DivergedError, match="not finite"):
+        delivered(update, received, 1.0, compressor, [2], rng, None)
+    assert delivered(update, received, 1.0, Whole(), [2], rng, None)[0] is update
+
+
+def test_statistics_travel_whole() -> None:
+    model, received = np.float32([3, -1, 7]), np.float32([1, 0, 5])
+    given, kept = delivered(
+        model, received, 1.0, METHODS["everything"].parts().edge_compressor, [2], np.random.default_rng(0), None
+    )
+    np.testing.assert_array_equal(given, [1 + 1.5, -1.5, 7])
+    np.testing.assert_array_equal(kept, [0.5, 0.5])
+    scaled, _ = delivered(model, received, 0.5, Whole(), [2], np.random.default_rng(0), None)
+    np.testing.assert_array_equal(scaled, [2, -0.5, 7])

@@ -1,0 +1,145 @@
+"""hflray.training.differences: momentum, decay and clipping by hand, on quadratics whose gradients are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from hflray import registry
+from hflray.training.differences import Differences
+from hflray.training.method import Method, RateDecay, Spec
+from hflray.training.rules import LocalRule, Received
+
+RATE = 0.1
+
+
+class Quadratics:
+    """Devices whose weights are single numbers, and whose gradient at w is w − aₙ."""
+
+    def __init__(self, *minima: float) -> None:
+        self._minima = torch.tensor(minima, dtype=torch.float32).view(-1, 1)
+        self._weights = torch.zeros(len(minima), 1)
+
+    def weights(self) -> list[torch.Tensor]:
+        """Return the resident weights."""
+        return [self._weights]
+
+    def arranged(self, vectors: torch.Tensor) -> list[torch.Tensor]:
+        """Return vectors in the shape of the weights."""
+        return [vectors]
+
+    def make(self) -> None:
+        """Make a plain step."""
+        self._weights -= RATE * (self._weights - self._minima)
+
+    def values(self) -> list[float]:
+        """Return the weight of each device."""
+        return self._weights.flatten().tolist()
+
+
+def path(method: Method, steps: int, *minima: float, active: Callable[[int], np.ndarray] | None = None):
+    """Return the weights of each device after each step from 0."""
+    devices = Quadratics(*minima)
+    received = [Received(np.zeros(1, np.float32)) for _ in minima]
+    rates = np.stack([method.decay.rates(RATE, (1, 0), 1, steps) for _ in minima])
+    each = Differences(method, RATE, devices, received, [{} for _ in minima], rates)
+    values = []
+    for index in range(steps):
+        each.step(devices.make, index, None if active is None else active(index))
+        values.append(devices.values())
+    return np.array(values)
+
+
+def test_momentum_by_differences() -> None:
+    """This is example 6 of the design: w = 0.1, then v = 0.05 + 0.09 = 0.14 and w = 0.24."""
+    np.testing.assert_allclose(path(Method(momentum=0.5), 2, 1.0), [[0.1], [0.24]], rtol=1e-6)
+
+
+def test_momentum_is_that_of_torch() -> None:
+    weight = torch.zeros(1, requires_grad=True)
+    optimiser = torch.optim.SGD([weight], lr=RATE, momentum=0.9, weight_decay=0.3)
+    expected = []
+    for _ in range(6):
+        optimiser.zero_grad()
+        ((weight - 1.0) ** 2 / 2).sum().backward()
+        optimiser.step()
+        expected.append([weight.item()])
+    np.testing.assert_allclose(path(Method(momentum=0.9, weight_decay=0.3), 6, 1.0), expected, rtol=1e-5)
+
+
+def test_decay_and_clipping_by_hand() -> None:
+    # From 0 with the gradient −1 decay adds nothing; at 0.1 it adds 0.5 · 0.1: the step is 0.1 · (0.9 − 0.05).
+    np.testing.assert_allclose(path(Method(weight_decay=0.5), 2, 1.0), [[0.1], [0.185]], rtol=1e-6)
+    # The gradients −4 and −0.2 have norms of their own: only that of the first device is cut to 1.
+    np.testing.assert_allclose(path(Method(clip=1.0), 1, 4.0, 0.2), [[0.1, 0.02]], rtol=1e-6)
+    np.testing.assert_allclose(path(Method(clip=1.0), 1, 0.0), [[0.0]])  # no gradient has no direction
+
+
+def test_clipping_takes_the_norm_over_all_tensors() -> None:
+    class Two(Quadratics):
+        def weights(self) -> list[torch.Tensor]:
+            return [self._weights[:, :1], self._weights[:, 1:]]
+
+    devices = Two(0.0)
+    devices._minima, devices._weights = torch.tensor([[3.0, 4.0]]), torch.zeros(1, 2)
+    each = Differences(Method(clip=1.0), RATE, devices, [Received(np.zeros(2))], [{}], np.full((1, 1), RATE))
+    each.step(devices.make, 0)
+    np.testing.assert_allclose(devices.values(), [0.06, 0.08], rtol=1e-6)  # the norm of (3, 4) is 5
+
+
+def test_a_falling_rate_by_hand() -> None:
+    values = path(Method(decay=RateDecay(0.5, "step")), 2, 1.0)
+    np.testing.assert_allclose(values, [[0.1], [0.1 + 0.05 * 0.9]], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("every", "expected"), [("round", 0.25), ("iteration", 0.5**7), ("step", 0.5 ** (7 * 3))])
+def test_what_the_rate_falls_after(every: str, expected: float) -> None:
+    """It is the edge iteration 1 of round 3 with Q = 3 and K = 3: two rounds and seven edge iterations have passed."""
+    rates = RateDecay(0.5, every).rates(1.0, (3, 1), 3, 3)
+    assert rates[0] == pytest.approx(expected)
+    assert len(rates) == 3
+    assert rates[2] == pytest.approx(expected / 4 if every == "step" else expected)
+
+
+def test_a_device_without_a_batch_keeps_its_weights_and_its_momentum() -> None:
+    active = np.array([[True, True], [True, False], [True, True]])
+    values = path(Method(momentum=0.5), 3, 1.0, 1.0, active=lambda index: active[index])
+    expected = path(Method(momentum=0.5), 3, 1.0)
+    np.testing.assert_allclose(values[:, 0], expected[:, 0])
+    np.testing.assert_allclose(values[:, 1], expected[[0, 0, 1], 0])
+
+
+class Pull(LocalRule):
+    """Adds w − w₀ + c + m to each gradient, from which a test sees that each argument is the right one."""
+
+    memory = ("m",)
+
+    def correction(self, weights, received, vectors, memory):
+        """Return the sum."""
+        return weights - received + vectors["c"] + memory["m"]
+
+
+def test_a_correction_sees_the_weights_before_the_step_and_all_its_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    method = Method(rule=Spec("local_rule", "pull"), momentum=0.5)
+    monkeypatch.setitem(registry._ADDED, ("local_rule", "pull"), Pull)
+    devices = Quadratics(1.0, 1.0)
+    devices._weights += 2.0
+    received = [Received(np.full(1, 2.0), {"c": np.full(1, c)}) for c in (0.5, 0.0)]
+    rates = np.full((2, 2), RATE)
+    each = Differences(method, RATE, devices, received, [{"m": np.zeros(1)}, {"m": np.full(1, -1.0)}], rates)
+    each.step(devices.make, 0)
+    # The gradient at 2 is 1. Device 0 adds 0.5, and device 1 adds −1.
+    np.testing.assert_allclose(devices.values(), [2 - 0.15, 2.0], rtol=1e-6)
+    each.step(devices.make, 1)
+    # Device 0: v = −0.075 − 0.1 (0.85 + (−0.15 + 0.5)) = −0.195.
+    np.testing.assert_allclose(devices.values(), [1.85 - 0.195, 2.0], rtol=1e-6)
+
+
+def test_plain_steps_need_no_differences() -> None:
+    assert Method().parts().plain_steps
+    for changed in ({"momentum": 0.1}, {"weight_decay": 0.1}, {"clip": 1.0}, {"decay": RateDecay(0.9)}):
+        assert not replace(Method(), **changed).parts().plain_steps

@@ -1,0 +1,80 @@
+"""hflray.training.method: the bits that are sent, what is kept, and what does not go together."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from hflray import registry
+from hflray.compression import Compressor
+from hflray.errors import ConfigError
+from hflray.training.method import Method, Spec
+
+SIZES, STATISTICS = (60, 40), 5
+WHOLE = 32.0 * 105
+
+
+def compressor(name: str, **options: Any) -> Spec:
+    return Spec("compressor", name, json.dumps(options))
+
+
+def test_a_plain_method_sends_whole_models_on_both_hops() -> None:
+    assert Method().device_bits(SIZES, STATISTICS) == Method().edge_bits(SIZES, STATISTICS) == WHOLE
+
+
+@pytest.mark.parametrize(
+    "name, options, bits",
+    [("qsgd", {"levels": 7}, 4 * 100 + 64), ("top_k", {"share": 0.1}, 10 * 39), ("sign", {}, 100 + 64)],
+)
+def test_each_hop_has_its_own_size_and_statistics_travel_whole(name: str, options: dict[str, Any], bits: int) -> None:
+    spec = compressor(name, **options)
+    device, edge = Method(device_compressor=spec), Method(edge_compressor=spec)
+    assert device.device_bits(SIZES, STATISTICS) == edge.edge_bits(SIZES, STATISTICS) == bits + 32 * STATISTICS
+    assert device.edge_bits(SIZES, STATISTICS) == edge.device_bits(SIZES, STATISTICS) == WHOLE
+    assert device.parts().adds_totals
+    assert not edge.parts().adds_totals
+
+
+@pytest.mark.parametrize(
+    "rule, vectors",
+    [
+        ("sgd", (0, 0)),
+        ("fedprox", (0, 0)),
+        ("scaffold", (1, 1)),
+        ("fednova", (0, 0)),
+        ("mtgc", (0, 0)),
+        ("feddyn", (0, 1)),
+    ],
+)
+def test_vectors_of_a_rule_travel_whole(rule: str, vectors: tuple[int, int]) -> None:
+    method = Method(rule=Spec("local_rule", rule), uniform=True, edge_compressor=compressor("sign"))
+    assert method.device_bits(SIZES, STATISTICS) == WHOLE + 3200 * vectors[0]
+    assert method.edge_bits(SIZES, STATISTICS) == 164 + 3200 * vectors[1] + 32 * STATISTICS
+
+
+def test_a_compressor_that_sends_more_than_the_model_is_refused() -> None:
+    method = Method(edge_compressor=compressor("top_k", share=0.9))
+    message = r"compression\.edge: top_k sends 3,510 bits for an update of 3,200; accepted: .* set it to none"
+    with pytest.raises(ConfigError, match=message):
+        method.edge_bits(SIZES, STATISTICS)
+
+
+def test_what_is_kept_between_rounds_in_bytes() -> None:
+    def kept(rule: str, **more: Any) -> int:
+        return Method(rule=Spec("local_rule", rule), uniform=True, **more).kept_bytes(100, 50, 5)
+
+    assert [kept(rule) for rule in ("sgd", "scaffold", "feddyn", "mtgc")] == [0, 50 * 400, 50 * 400, 0]
+    assert kept("scaffold", device_compressor=compressor("top_k")) == 2 * 50 * 400
+    assert kept("sgd", edge_compressor=compressor("sign")) == 5 * 400
+    assert kept("sgd", edge_compressor=compressor("qsgd")) == 0
+
+
+def test_a_part_that_is_no_compressor_is_refused(monkeypatch) -> None:
+    class Other:
+        pass
+
+    monkeypatch.setitem(registry._ADDED, ("compressor", "other"), Other)
+    with pytest.raises(ConfigError, match=f"other is not a {Compressor.__name__}, which every compressor is"):
+        Method(device_compressor=compressor("other")).parts()
