@@ -129,6 +129,7 @@ NOT_MIRRORS = {
     "dashboards/test_dashboards.py",
     "report/test_living.py",
     "world/test_answers.py",
+    "world/test_options.py",
 }  # these test the whole, not one module
 
 

@@ -29,9 +29,9 @@ class Sign(Compressor):
         self, update: FloatVector, sizes: Sequence[int], rng: np.random.Generator, residual: FloatVector | None
     ) -> tuple[FloatVector, FloatVector | None]:
         """Return (‖u‖₁/P_t)·sign(u) for each tensor of what is to send, and the error."""
-        wanted = update if residual is None else update + residual
-        arrived = np.zeros_like(wanted)
+        due = update if residual is None else update + residual
+        arrived = np.zeros_like(due)
         for part in tensors(sizes):
-            scale = np.abs(wanted[part], dtype=np.float64).mean()
-            arrived[part] = np.where(wanted[part] < 0, -scale, scale)
-        return arrived, wanted - arrived
+            scale = np.abs(due[part], dtype=np.float64).mean()
+            arrived[part] = np.where(due[part] < 0, -scale, scale)
+        return arrived, due - arrived

@@ -43,11 +43,11 @@ class TopK(Compressor):
         self, update: FloatVector, sizes: Sequence[int], rng: np.random.Generator, residual: FloatVector | None
     ) -> tuple[FloatVector, FloatVector | None]:
         """Return the k largest of what is to send, and the others."""
-        wanted = update if residual is None else update + residual
-        count, size = self._count(len(wanted)), np.abs(wanted)
+        due = update if residual is None else update + residual
+        count, size = self._count(len(due)), np.abs(due)
         limit = np.partition(size, len(size) - count)[len(size) - count]  # faster than a sort
         above, at_limit = np.flatnonzero(size > limit), np.flatnonzero(size == limit)
         chosen = np.concatenate([above, at_limit[: count - len(above)]])
-        arrived = np.zeros_like(wanted)
-        arrived[chosen] = wanted[chosen]
-        return arrived, wanted - arrived
+        arrived = np.zeros_like(due)
+        arrived[chosen] = due[chosen]
+        return arrived, due - arrived

@@ -137,8 +137,8 @@ class Replay:
         """
         config, first = self.run.config, self.run.rounds.iloc[0]
         if "device_bits" in first:
-            sizes = {name: float(first[name]) for name in ("device_bits", "edge_bits")}
-            return replace(Workload.of(config, 1.0), **sizes)
+            device_bits, edge_bits = (float(first[name]) for name in metrics.SENT)
+            return replace(Workload.of(config, 1.0), device_bits=device_bits, edge_bits=edge_bits)
         if "model_bits" in first:
             return Workload.of(config, model_bits=float(first["model_bits"]))
         models = len(first["devices"]) * config.training.edge_iterations + config.fleet.num_edges
