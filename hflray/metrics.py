@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Logged = Literal[
-    "round", "clock", "world", "battery", "poll", "few", "kind", "end", "fleet", "learning", "reference", "agent"
-]
+    "round", "clock", "world", "battery", "poll", "few", "kind", "end", "fleet", "learning", "reference", "agent",
+]  # fmt: skip
 Table = Literal["training", "clustering", "assignment", "learning"]
 
 
@@ -36,10 +36,9 @@ class Metric:
         meaning: what the number is and how it is computed, with the paper's symbols, as the glossary prints it.
         logged: when the number is logged: with each ``round``; with each round if a setting of ``clock`` or ``world``
             is on (``clock``) or one of ``world`` (``world``), if devices have batteries (``battery``), of a scheduler
-            that polls (``poll``), if the edges' aggregator needs several models (``few``), or of other data than
-            classes (``kind``); at the ``end`` of a run; with each ``fleet`` of an assignment study; with each point of
-            an assigner's ``learning``, once or for each ``reference`` (`assigner_ratio`); with each point of an
-            ``agent`` that learns to schedule (`agent_metric`).
+            that polls (``poll``), if edges need several models (``few``), or of other data than classes (``kind``); at
+            the ``end`` of a run; with each ``fleet`` of an assignment study; with each point of an assigner's
+            ``learning``, once or for each ``reference``; with each point of an ``agent`` that learns to schedule.
         shown: unit in which the number is shown; empty if no unit is written.
         scale: factor from the logged number to the shown number.
         format: format of the shown number.
@@ -228,8 +227,7 @@ ROUND_EDGE_IDLE_S = _metric(
 )  # fmt: skip
 ROUND_TOO_FEW = _metric(
     "round/too_few", "Edge iterations with too few models", "1", "few",
-    meaning="number of edge iterations, over all edges, in which an edge kept its model because fewer models arrived "
-    "than its aggregator needs",
+    meaning="edge iterations in which an edge kept its model, because its aggregator needs more models than arrived",
     format="{:,.0f}", mean="{:,.1f}",
 )  # fmt: skip
 FAIRNESS = _metric(
@@ -410,9 +408,9 @@ PER_EDGE = (
     Metric("edge/<m>/devices", "Devices of edge m", "1", "round", "number of scheduled devices at edge m"),
 )
 
+SENT = ("device_bits", "edge_bits")  # what is sent on each hop, where this is not a whole model
 # The other columns of a run's table of rounds (`hflray.tracking.Tables`).
-_SIZES = {"model_bits", "device_bits", "edge_bits"}
-COLUMNS = frozenset({"round", "devices", "edges", "bandwidth_hz", "cpu_hz", "polled", *_SIZES})
+COLUMNS = frozenset({"round", "devices", "edges", "bandwidth_hz", "cpu_hz", "model_bits", "polled"} | {*SENT})
 
 
 def may_be_own(name: str) -> bool:

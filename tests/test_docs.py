@@ -143,6 +143,23 @@ def test_every_scheduler_is_explained_with_its_options_and_their_defaults() -> N
     assert {name: "null" if default is None else str(default) for name, default in options.items()} == listed
 
 
+@pytest.mark.parametrize("kind", ["local_rule", "aggregator", "compressor"])
+def test_every_part_inside_the_round_is_explained_with_its_options(kind: Any) -> None:
+    text = text_of("explanation/inside.md")
+    for name in registry.BUILTIN[kind]:
+        rows = [line.split(" | ")[1] for line in text.splitlines() if line.startswith(f"| `{name}` |")]
+        options = [
+            p for p in inspect.signature(registry.resolve(kind, name)).parameters.values() if p.kind != p.VAR_POSITIONAL
+        ]
+        options = [p for p in options if p.kind != p.VAR_KEYWORD]
+        assert rows, name
+        if name != "fedyogi":  # it has the options of fedadam
+            assert {tuple(re.findall(r"`(\w+)`", row)) for row in rows} == {tuple(p.name for p in options)}, name
+        for p in options if name != "fedyogi" else []:
+            (given,) = {value for row in rows for value in re.findall(rf"`{p.name}` ([\d.e-]+)", row)} or {None}
+            assert p.default in (p.empty, None) or float(given) == p.default, (name, p.name)
+
+
 @pytest.mark.parametrize("kind", ["availability", "fading", "mobility"])
 def test_every_part_of_the_world_is_explained_with_its_options(kind: Any) -> None:
     text = text_of("explanation/world.md")

@@ -131,6 +131,7 @@ NOT_MIRRORS = {
     "dashboards/test_dashboards.py",
     "report/test_living.py",
     "world/test_answers.py",
+    "world/test_options.py",
 }  # these test the whole, not one module
 
 

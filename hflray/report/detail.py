@@ -140,7 +140,7 @@ class Replay:
         """
         config, first = self.run.config, self.run.rounds.iloc[0]
         if "device_bits" in first:
-            device_bits, edge_bits = float(first["device_bits"]), float(first["edge_bits"])
+            device_bits, edge_bits = (float(first[name]) for name in metrics.SENT)
             return replace(Workload.of(config, 1.0), device_bits=device_bits, edge_bits=edge_bits)
         if "model_bits" in first:
             return Workload.of(config, model_bits=float(first["model_bits"]))
