@@ -38,7 +38,7 @@ UNITS = {
     "value": "of the metric",
     "width": "1", "agent.env_steps": "rounds", "agent.evaluate_every": "rounds", "agent.train_batch": "rounds",
     "clip": "1", "entropy": "1", "epochs": "1", "gae_lambda": "1", "minibatch": "rounds",
-    "initial": "1", "rate_per_s": "1/s", "sigma": "1",
+    "factor": "1", "initial": "1", "momentum": "1", "rate_per_s": "1/s", "sigma": "1", "weight_decay": "1",
 }  # fmt: skip
 
 
