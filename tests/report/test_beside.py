@@ -62,7 +62,8 @@ def test_each_part_has_a_line_with_its_origin(sweep, tmp_path) -> None:
 
 
 def test_the_runs_the_row_and_the_verdict_mention_a_modified_checkout(sweep) -> None:
-    runs = [accuracy(30, name, [0.9] * 60, commit="abc-dirty") for name in ("ikc", "vkc", "fedavg")]
+    runs = [accuracy(30, name, [0.9] * 60, seed, commit="abc-dirty") for name in ("ikc", "vkc", "fedavg")
+            for seed in (0, 1)]  # fmt: skip
     text = section_of(sweep, runs)
     assert "commit abc-dirty, a modified checkout with uncommitted changes" in text
     assert "| IKC (modified checkout) |" in text
