@@ -151,14 +151,16 @@ class RoundRecord:
 
     @classmethod
     def of_state(
-        cls, state: Mapping[str, Any], as_planned: Callable[[IntArray, IntArray, RoundCost], Timeline]
+        cls,
+        state: Mapping[str, Any],
+        as_planned: Callable[[IntArray, IntArray, RoundCost], Timeline] | None = None,
     ) -> RoundRecord:
         """Return the record of `state_dict`.
 
         Args:
             state: the state.
             as_planned: returns the timeline of a round that went as planned, of its devices, their edges and its cost;
-                hflray 0.1 saved none.
+                hflray 0.1 saved none. None: a state without a timeline is refused.
 
         Raises:
             ConfigError: another hflray has written it.
@@ -173,7 +175,7 @@ class RoundRecord:
         values.setdefault("deviates", saved is not None)
         try:
             parts = {name: kind(**values[name]) for name, kind in PARTS.items() if values.get(name) is not None}
-            if saved is None:
+            if saved is None and as_planned is not None:
                 parts["timeline"] = as_planned(values["devices"], values["assignment"], parts["cost"])
             values |= {name: math.nan for name in ("score", metrics.TEST_LOSS) if values.get(name) is None}
             return cls(**(values | parts))

@@ -44,7 +44,7 @@ def test_the_auxiliary_model_is_trained_and_billed(auxiliary: str, shape: tuple[
     np.testing.assert_array_equal(vector, init_vector(module, stream(config.seed, name)))
     assert grouping.bill["ari"] == adjusted_rand_index(grouping.clusters, truth)
     assert len(np.unique(grouping.clusters)) == config.scheduling.num_clusters
-    larger = group_devices(config, scenario, Workload.of(config, 2e6), auxiliary, train_each)
+    larger = group_devices(small_config("cost.model_kb=900"), scenario, work, auxiliary, train_each)
     assert (larger.bill["delay_s"] > grouping.bill["delay_s"]) == (shape is None)  # the mini model has its own z
     assert size_bits(module) > 0
 

@@ -56,9 +56,13 @@ def test_an_assignment_study_shows_gap_and_objective_by_median_mean_p95_and_wors
     read = read_exhibit(Path(__file__).parents[1] / "data" / "results" / "fig6_assignment")
     text, _ = page.render(read)
     heads = [html.unescape(head) for head in re.findall(r"<th>(.*?)</th>", text)]
-    for heading in ("gap to bound, %: median", "objective above HFEL-300's, %: median"):
-        position = heads.index(heading)
-        assert heads[position : position + 4] == [heading, "mean", "p95", "worst"]
+    position = heads.index("gap to bound, %: median")
+    assert heads[position + 1 : position + 4] == ["mean", "p95", "worst"]
+    medians = [i for i, head in enumerate(heads) if head.startswith("above HFEL-300 from ") and head.endswith("median")]
+    assert len(medians) == 2  # one for each start of HFEL
+    for position in medians:
+        start = heads[position].removeprefix("above HFEL-300").removesuffix(", %: median")
+        assert heads[position + 1 : position + 4] == [f"{word}{start}" for word in ("mean", "p95", "worst")]
     assert "means over the deployments" in text
 
 
