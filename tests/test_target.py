@@ -16,6 +16,7 @@ from hflray.experiment import Experiment
 from hflray.models import build
 from hflray.models.vector import load_vector
 from hflray.target import OwnMetric, Target
+from hflray.training.job import Evaluation
 from tests.conftest import small_config
 
 OWN = """import numpy as np
@@ -284,6 +285,7 @@ def test_a_run_goes_on_with_the_same_function_only(own) -> None:
 def test_a_model_that_diverges_is_said_to_and_not_the_metric_that_it_breaks(own) -> None:
     own.write_text("def f(outputs, targets):\n    assert abs(outputs).max() < 1e6\n    return 0.5\n")
     experiment = Experiment(small("target.metric=own.py:f"))
-    experiment.hierarchy.evaluate = lambda model, meanwhile, outputs: (0.1, float("nan"))  # type: ignore[method-assign]
+    diverged = Evaluation(0.1, float("nan"), [])
+    experiment.hierarchy.evaluate = lambda model, meanwhile, keeps_outputs: diverged  # type: ignore[method-assign]
     with pytest.raises(DivergedError, match="round 1: the test loss is nan"):
         experiment.run_round()

@@ -134,6 +134,7 @@ def test_only_the_first_of_many_edges_are_exported(recorder: Recorder, monkeypat
         metric=metrics.ACCURACY,
         samples_trained=0,
         timeline=None,
+        deviates=False,
         conditions={},
         cost=SimpleNamespace(
             objective=1.0, edge_devices=np.ones(many), edge_delay_s=np.ones(many), edge_energy_j=np.ones(many)
