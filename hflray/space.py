@@ -17,6 +17,7 @@ from pathlib import Path
 
 from hflray import metrics
 from hflray.config import ExperimentConfig
+from hflray.config.files import flatten
 from hflray.errors import NoRoomError
 from hflray.files import MIB, existing, free_bytes, size_text
 from hflray.models import build, num_parameters
@@ -37,7 +38,7 @@ TUNE_LINE, TUNE_TRIAL = 700, 14_000  # what Tune adds to a line of result.json, 
 DATABASE, ROW, SETTING = 950_000, 300, 190  # MLflow's SQLite file: empty, each metric of a round, each parameter
 # A timeline in the journal: each round, and each row of it, which is a device in an edge iteration; a row in the file.
 TIMELINE, TIMELINE_ROW, TIMELINE_CELLS = 500, 38, 34
-TRACE, PIXEL, TABLES, SETTINGS = 31_000, 53, 30_000, 130  # MLflow's artifacts of a run beside the weights
+TRACE, PIXEL, TABLES = 31_000, 53, 30_000  # MLflow's artifacts of a run beside the weights
 RAY_PROCESS = 100_000  # the logs of each of Ray's processes
 
 
@@ -192,7 +193,8 @@ class _Files:
             files.journals += timeline + rounds * (TIMELINE + TIMELINE_ROW * scheduled)
         if mlflow:
             files.artifacts += timeline
-            files.artifacts += product + TABLES + rounds * line / 2 + rounds * names * ROW + SETTINGS * SETTING
+            settings = len(flatten(config.model_dump()))
+            files.artifacts += product + TABLES + rounds * line / 2 + rounds * names * ROW + settings * SETTING
             if task.trains_model:
                 files.artifacts += model + TRACE + 2 * PIXEL * math.prod(shape)
         return files

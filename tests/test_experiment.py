@@ -609,7 +609,7 @@ def test_edge_iterations_with_too_few_models_are_counted() -> None:
     assert Experiment(small_config(*krum)).run_round().metrics()[metrics.ROUND_TOO_FEW] == 0
     hurried = Experiment(small_config(*krum, "clock.edge.first=2", "world.compute_jitter.sigma=0.5"))
     record = hurried.run_round()
-    assert (record.timeline.counts.sum(axis=1) == 4).all()  # two of each edge
+    assert (record.timeline.participates.sum(axis=1) == 4).all()  # two of each edge
     assert record.metrics()[metrics.ROUND_TOO_FEW] == 2 * 2
     assert (
         metrics.ROUND_TOO_FEW

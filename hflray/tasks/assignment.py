@@ -44,7 +44,7 @@ class AssignmentTask(Task):
         del parts["data.name"]
         return parts | {
             "scheduling.name": "", "assignment.name": assigner_label(config), "assignment.exchanges": "",
-            "assignment.polish_ms": "", "assignment.policy": "", "allocation.coupling": "",
+            "assignment.polish_ms": "", "assignment.policy": "", "assignment.start": "", "allocation.coupling": "",
         }  # fmt: skip
 
 
@@ -58,6 +58,7 @@ def assigner_label(config: ExperimentConfig) -> str:
     name = f"{name} redraw" if config.assignment.options.get("redraw") else name
     polish, policy = (config.assignment.polish_ms, config.assignment.policy) if name == "d3qn" else (None, None)
     name = f"{name} {Path(policy).stem}" if policy else name
+    name = f"{name} {config.assignment.start}" if config.assignment.start else name
     if polish:
         name = f"{name} optimum" if polish == "optimum" else f"{name} {polish:g} ms"
     return f"{name} joint" if config.allocation.coupling == "joint" else name

@@ -35,6 +35,7 @@ def test_it_bills_the_named_data_set_and_checks_the_assigner() -> None:
     "settings, label",
     [
         (["assignment.name=hfel", "assignment.exchanges=300"], "hfel-300"),
+        (["assignment.name=hfel", "assignment.start=best_gain"], "hfel-300 best_gain"),
         (["assignment.name=hfel", "allocation.coupling=joint"], "hfel-300 joint"),
         (["assignment.name=d3qn"], "d3qn"),
         (["assignment.name=d3qn", "assignment.policy=paper_db", "assignment.polish_ms=2"], "d3qn paper_db 2 ms"),

@@ -109,6 +109,10 @@ def test_experiments_that_share_actors_have_the_bits_of_experiments_with_actors_
 
 def test_passes_are_samples_times_iterations() -> None:
     samples = np.array([1.0, 12.0])
-    assert make_backend("training.local_iterations=3").passes(samples) == 13 * 3 * 2
+    everybody = np.ones((2, 2), dtype=bool)
+    assert make_backend("training.local_iterations=3").passes(samples, everybody) == 13 * 3 * 2
     step = make_backend("training.local_iteration=step", "training.batch_size=4")
-    assert step.passes(samples) == (1 + 4) * 1 * 2
+    assert step.passes(samples, everybody) == (1 + 4) * 1 * 2
+    assert (
+        step.passes(samples, np.array([[True, True], [True, False]])) == 1 + 4 + 1
+    )  # a device that takes part in one of two

@@ -8,9 +8,12 @@ import ray
 from hflray.errors import HflrayError
 from hflray.problem import Problem
 from hflray.training import pool as pool_module
+from hflray.training.method import Spec
 from hflray.training.pool import ActorPool, processes_per_gpu
 from hflray.training.processes import Load
 from tests.training.test_local import make_data, make_job
+
+MEAN = Spec("aggregator", "mean")
 
 
 def test_actors_on_a_single_node_are_not_asked_for_it(ray_session) -> None:
@@ -18,7 +21,7 @@ def test_actors_on_a_single_node_are_not_asked_for_it(ray_session) -> None:
     try:
         assert (len(pool.devices), len(pool.edges), pool.nodes) == (2, 2, [])
         pool.refresh()
-        assert pool.gather(1, [(0, "a"), (1, "b")]) == ["a", "b"]
+        assert pool.gather(1, [(0, "a"), (1, "b")], MEAN) == ["a", "b"]
         assert pool._adders == {}
     finally:
         pool.close()
@@ -33,12 +36,12 @@ def test_sums_are_added_on_their_node_unless_the_edge_is_on_it(ray_session) -> N
         class Adder:
             class total:
                 @staticmethod
-                def remote(*refs: str) -> str:
+                def remote(aggregator: Spec, *refs: str) -> str:
                     return " and ".join(refs)
 
         pool._adders = {"far": Adder}
-        assert pool.gather(0, parts) == ["sum of 0", "sum of 1 and sum of 2", "sum of 3"]
-        assert pool.gather(0, parts[3:]) == ["sum of 3"]
+        assert pool.gather(0, parts, MEAN) == ["sum of 0", "sum of 1 and sum of 2", "sum of 3"]
+        assert pool.gather(0, parts[3:], MEAN) == ["sum of 3"]
     finally:
         pool._adders = {}
         pool.close()

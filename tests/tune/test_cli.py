@@ -130,7 +130,7 @@ def test_the_task_assignment_logs_every_fleet_and_writes_its_report(ray_session,
     overrides = ["max_rounds=3", "scheduling.num_scheduled=10", "allocation.coupling=per_edge"]
     overrides += ["assignment.policy=null", "fleet.deployment_seed=null"]
     axes = ["sweep.assignment.name={zip: [geographic, hfel]}", "sweep.assignment.exchanges={zip: [0, 100]}"]
-    axes += ["sweep.assignment.polish_ms={zip: [null, null]}"]
+    axes += ["sweep.assignment.polish_ms={zip: [null, null]}", "sweep.assignment.start={zip: [null, null]}"]
     arguments = [word for text in overrides + axes for word in ("--set", text)]
     code, out, err = run_in_process(str(shipped), *arguments, "-q")
     assert code == 0, err
