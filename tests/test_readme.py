@@ -47,11 +47,13 @@ def test_its_speeds_are_those_of_the_benchmarks() -> None:
     ratios = [
         {name: table["ratios"] for name, table in json.loads(file.read_text())["tables"].items()} for file in files
     ]
-    allocation = {f"{made['allocation/one thread']['allocate_round, one edge']:.0f}" for made in ratios}
+    solved = [made["allocation/one thread"] for made in ratios if "allocation/one thread" in made]
+    allocation = {f"{each['allocate_round, one edge']:.0f}" for each in solved}
     training = {f"{made['training/L = 5']['actors (d), of bare2 (b)']:.1f}" for made in ratios}
     text = " ".join(TEXT.split())
     assert re.findall(r"ten devices (\d+) times as fast as CVXPY", text)[0] in allocation
-    assert re.findall(r"two cores train ([\d.]+) times as many samples", text)[0] in training
+    said = {re.findall(r"two cores train ([\d.]+) times", text)[0], re.findall(r"they train ([\d.]+) times", text)[0]}
+    assert said == training
 
 
 PEERS = {"flower": "Flower", "pfl": "pfl-research"}
