@@ -2,9 +2,9 @@
 
     python -m tests.rl.strongest_gain
 
-A policy that imitates HFEL-300 must return more than this rule, which learns nothing. The return of a fleet is the sum of
-the rewards (26): +1 for each of its 50 devices that gets the teacher's edge, and −1 for each other one. The fleets are
-the 500 held-out ones of `tune_configs/fig5_readings.yaml`.
+A policy that imitates HFEL-300 must return more than this rule, which learns nothing. The return of a fleet is the sum
+of the rewards (26): +1 for each of its 50 devices that gets the teacher's edge, and −1 for each other one. The fleets
+are the 500 held-out ones of `tune_configs/fig5_readings.yaml`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hflray.arrays import FloatArray
+from hflray.arrays import IntArray
 from hflray.rl.fleets import FleetSpec, SolvedFleet, assignment_objective, held_out
 from hflray.rl.pool import prepare
 from hflray.sweep import expand, load_sweep
@@ -21,7 +21,7 @@ from hflray.sweep import expand, load_sweep
 READINGS = Path(__file__).parents[2] / "tune_configs" / "fig5_readings.yaml"
 
 
-def strongest(fleet: SolvedFleet) -> FloatArray:
+def strongest(fleet: SolvedFleet) -> IntArray:
     """Return the edge with the largest signal-to-noise ratio of each device, (H,)."""
     return np.asarray(fleet.problem.snr).argmax(axis=0)
 
