@@ -7,8 +7,9 @@ allocation.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -279,27 +280,69 @@ def message_bits(num_scheduled: int, num_edges: int, work: Workload) -> float:
     return num_scheduled * work.edge_iterations * work.device_bits + to_cloud
 
 
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """Who trains in a round, and where. It unpacks into its two arrays.
+
+    Attributes:
+        devices: the scheduled devices, (H,).
+        edges: the edge of each, (H,).
+
+    Raises:
+        ConfigError: an array does not hold indices, or the two have different lengths.
+    """
+
+    devices: IntArray
+    edges: IntArray
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "devices", _indices("devices", self.devices))
+        object.__setattr__(self, "edges", _indices("assignment", self.edges))
+        _check_lengths(self.devices, self.edges)
+
+    def __iter__(self) -> Iterator[IntArray]:
+        return iter((self.devices, self.edges))
+
+    def __len__(self) -> int:
+        return len(self.devices)
+
+    @classmethod
+    def of_nobody(cls) -> Self:
+        """Return the schedule of a round without devices."""
+        return cls(np.zeros(0, dtype=np.intp), np.zeros(0, dtype=np.intp))
+
+
 def check_assignment(fleet: Fleet, devices: ArrayLike, assignment: ArrayLike) -> tuple[IntArray, IntArray]:
     """Return `devices` and `assignment` as index arrays (H,); raise a ConfigError that names the first bad index."""
-    chosen, edges = np.asarray(devices), np.asarray(assignment)
-    for name, array, bound, kind in (
-        ("devices", chosen, fleet.num_devices, "device"),
-        ("assignment", edges, fleet.num_edges, "edge"),
-    ):
-        if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-            raise ConfigError(
-                f"{name}: got shape {array.shape} of {array.dtype}; a 1-D array of integer indices is needed"
-            )
-        bad = np.flatnonzero((array < 0) | (array >= bound))
-        if bad.size:
-            raise ConfigError(f"{name}[{bad[0]}]: {kind} {array[bad[0]]} does not exist; accepted: 0 to {bound - 1}")
-    if chosen.shape != edges.shape:
-        raise ConfigError(f"assignment: {edges.size} edges for {chosen.size} devices; give one edge for each device")
+    chosen = _existing("devices", devices, fleet.num_devices, "device")
+    edges = _existing("assignment", assignment, fleet.num_edges, "edge")
+    _check_lengths(chosen, edges)
     if chosen.size == 0:
         raise ConfigError("devices: the list is empty; at least one device must be scheduled")
     if len(np.unique(chosen)) != chosen.size:
         raise ConfigError("devices: a device is listed twice; each may be scheduled once a round")
-    return chosen.astype(np.intp), edges.astype(np.intp)
+    return chosen, edges
+
+
+def _existing(name: str, numbers: ArrayLike, count: int, kind: str) -> IntArray:
+    indices = _indices(name, numbers)
+    bad = np.flatnonzero((indices < 0) | (indices >= count))
+    if bad.size:
+        raise ConfigError(f"{name}[{bad[0]}]: {kind} {indices[bad[0]]} does not exist; accepted: 0 to {count - 1}")
+    return indices
+
+
+def _indices(name: str, numbers: ArrayLike) -> IntArray:
+    """Return a new array of indices; raise ConfigError if it is no 1-D array of integers."""
+    array = np.asarray(numbers)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise ConfigError(f"{name}: got shape {array.shape} of {array.dtype}; a 1-D array of integer indices is needed")
+    return array.astype(np.intp)
+
+
+def _check_lengths(devices: IntArray, edges: IntArray) -> None:
+    if devices.shape != edges.shape:
+        raise ConfigError(f"assignment: {edges.size} edges for {devices.size} devices; give one edge for each device")
 
 
 def round_cost(

@@ -24,7 +24,7 @@ from hflray.allocation import allocate_round
 from hflray.assignment import check_any_edges, configured_assigner
 from hflray.assignment.once import check_once
 from hflray.config import MUTABLE, ExperimentConfig, changed_settings
-from hflray.cost import RoundCost, Workload
+from hflray.cost import RoundCost, Schedule, Workload
 from hflray.errors import ConfigError, DivergedError
 from hflray.grouping import group_devices
 from hflray.losses import METRIC_OF, check_loss
@@ -41,7 +41,7 @@ from hflray.training.backend import Backend
 from hflray.training.hierarchy import Hierarchy
 from hflray.training.job import LocalJob
 from hflray.training.machine import memory_bytes
-from hflray.training.state import Losses, RoundResult, TrainingState
+from hflray.training.state import Losses, RoundResult, RoundTask, TrainingState
 from hflray.training.tryout import try_network
 from hflray.world import World
 
@@ -95,8 +95,11 @@ class Experiment:
         self._config = config.model_copy(update={"training": self.backend.training})
         if not is_papers(self.problem):
             try_network(self.problem, config.training, config.seed, self.scenario.device_data())
-        self.training = self._untrained()
-        self.work = self._workload()
+        network = build(self.problem, config.seed)
+        sizes = tuple(tensor.numel() for tensor in trained_tensors(network))
+        model = initial_vector(self.problem, config.seed)
+        self.training = TrainingState.first(self.backend.method, model, sum(sizes), config.fleet.num_edges)
+        self.work = self._workload(sizes)
         self.allocate = partial(allocate_round, method=config.allocation.method, coupling=config.allocation.coupling)
         self.assigner = configured_assigner(config)
         self.edge_rule = EdgeRule(**config.clock.edge.model_dump())
@@ -144,21 +147,12 @@ class Experiment:
     def global_model(self, model: FloatVector) -> None:
         self.training = replace(self.training, model=model)
 
-    def _untrained(self) -> TrainingState:
-        """Return the state of the training before round 1."""
-        module, parts = build(self.problem, self._config.seed), self.backend.method.parts()
-        size = sum(tensor.numel() for tensor in trained_tensors(module))
-        model = initial_vector(self.problem, self._config.seed)
-        rule = parts.rule.start(size, self._config.fleet.num_edges)
-        return TrainingState(model, rule=rule, cloud=parts.cloud.start(size))
-
-    def _workload(self) -> Workload:
-        """Return the work of a round; what is sent follows from the network and from what happens inside a round."""
+    def _workload(self, sizes: tuple[int, ...]) -> Workload:
+        """Return the work of a round; what is sent follows from the `sizes` of the network's trained tensors."""
         whole_bits = float(BITS_PER_PARAMETER * len(self.global_model))
-        tensors = [tensor.numel() for tensor in trained_tensors(build(self.problem, self._config.seed))]
-        method, statistics = self.backend.method, len(self.global_model) - sum(tensors)
-        sent = (bits(tuple(tensors), statistics) for bits in (method.device_bits, method.edge_bits))
-        self._check_memory(sum(tensors))
+        method, statistics = self.backend.method, len(self.global_model) - sum(sizes)
+        sent = (bits(sizes, statistics) for bits in (method.device_bits, method.edge_bits))
+        self._check_memory(sum(sizes))
         work, whole = Workload.of(self._config, whole_bits, *sent), Workload.of(self._config, whole_bits)
         self._sent_bits = None if work == whole else (work.device_bits, work.edge_bits)
         return work
@@ -200,13 +194,11 @@ class Experiment:
         else:
             plan = self._plan(index, scheduler, self.world, self.history, self.record)
         self._scheduler = plan.scheduler
-        devices, assignment = plan.devices, plan.assignment
-        self._check_edges(index, assignment)
+        self._check_edges(index, plan.schedule.edges)
         clock = PhaseClock()
-        if len(devices):
-            participates = plan.timeline.participates
-            wants_losses = "loss" in scheduler.needs
-            trained = hierarchy.train_round(index, self.training, devices, assignment, participates, wants_losses)
+        if len(plan.schedule.devices):
+            task = RoundTask(index, plan.schedule, plan.timeline.participates, "loss" in scheduler.needs)
+            trained = hierarchy.train_round(task, self.training)
         else:  # nobody is available
             trained = RoundResult(self.training, {})
         model = trained.state.model
@@ -246,21 +238,21 @@ class Experiment:
 
     def _after(self, plan: PlannedRound, losses: Losses, model: FloatVector) -> _TrainedRound:
         """Return what is known after a round's training, before its evaluation."""
-        index, devices, cost, happens = plan.round, plan.devices, plan.cost, plan.timeline
+        index, (devices, edges), cost, happens = plan.round, plan.schedule, plan.cost, plan.timeline
         counted, delay_s = happens.participates.any(axis=0), happens.device_delay_s
-        history = self.history.after(index, devices[counted], plan.assignment[counted], delay_s[counted], losses)
+        history = self.history.after(index, devices[counted], edges[counted], delay_s[counted], losses)
         deviates = self.world.is_on or not self.edge_rule.waits_for_all
         conditions = {metrics.FAIRNESS: metrics.jain_index(history.participation)} if deviates else {}
         least = self.backend.method.parts().edge.least
         if least > 1:
-            arrived = [np.bincount(plan.assignment[row]) for row in happens.participates]
+            arrived = [np.bincount(edges[row]) for row in happens.participates]
             conditions[metrics.ROUND_TOO_FEW] = float(sum(((each > 0) & (each < least)).sum() for each in arrived))
         record = RoundRecord(
             round=index,
             score=math.nan,
             test_loss=math.nan,
             devices=devices,
-            assignment=plan.assignment,
+            assignment=edges,
             allocation=plan.allocation,
             cost=cost,
             totals={name: total + float(getattr(cost, name)) for name, total in self.totals.items()},
@@ -451,7 +443,9 @@ class Experiment:
     def _as_planned(self, devices: NDArray[np.intp], edges: NDArray[np.intp], cost: RoundCost) -> Timeline:
         """Return the timeline of a round that went as planned."""
         fleet, work = self.scenario.fleet, self.work
-        return timeline(devices, edges, fleet.samples[devices], work, Durations.of(cost), Hops.of(fleet, work))
+        return timeline(
+            Schedule(devices, edges), fleet.samples[devices], work, Durations.of(cost), Hops.of(fleet, work)
+        )
 
     def job(self, problem: Problem | None = None, stream_name: str = "batches") -> LocalJob:
         """Return the job that trains for `problem`, by default the experiment's; see `resolve`."""

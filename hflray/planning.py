@@ -16,7 +16,7 @@ from hflray.allocation import Allocation
 from hflray.assignment import Assigner, assign_among
 from hflray.assignment.once import assign_the_rest, reachable
 from hflray.config import ExperimentConfig
-from hflray.cost import PollCost, RoundCost, Workload, round_cost
+from hflray.cost import PollCost, RoundCost, Schedule, Workload, round_cost
 from hflray.record import PhaseClock, RoundRecord
 from hflray.scenario import Scenario
 from hflray.scheduling import DeviceHistory, Poll, RoundContext, Scheduler, choose_devices_and_edges
@@ -34,8 +34,7 @@ class PlannedRound:
     """
 
     round: int
-    devices: NDArray[np.intp]
-    assignment: NDArray[np.intp]
+    schedule: Schedule
     allocation: Allocation
     cost: RoundCost
     poll: PollCost | None
@@ -89,10 +88,8 @@ class Planner:
         context = self._context(scheduler, outlook, record, history)
         fleet, seed = outlook.fleet, self.config.seed
         clock = PhaseClock()
-        devices: NDArray[np.intp]
-        assignment: NDArray[np.intp] | None
         if outlook.is_empty:
-            devices = assignment = np.zeros(0, dtype=np.intp)
+            schedule = Schedule.of_nobody()
             allocation = Allocation(np.zeros(0), np.zeros(0))
             cost = RoundCost.of_nobody(fleet.num_edges, self.config.world.wait_s, self.work.delay_weight)
             clock.laps |= {"schedule_s": 0.0, "assign_s": 0.0}
@@ -107,9 +104,10 @@ class Planner:
                 once = self.config.assignment.once
                 assignment = assign_the_rest(context.edge_of[devices], assign) if once else assign()
             clock.lap("assign_s")
-            allocation = self.allocate(fleet, self.work, devices, assignment)
-            cost = round_cost(fleet, self.work, devices, assignment, allocation)
-        happens = world.happens(outlook, self.work, devices, assignment, allocation, cost, self.edge_rule)
+            schedule = Schedule(devices, assignment)
+            allocation = self.allocate(fleet, self.work, *schedule)
+            cost = round_cost(fleet, self.work, schedule.devices, schedule.edges, allocation)
+        happens = world.happens(outlook, self.work, schedule, allocation, cost, self.edge_rule)
         cost = happens.bill(cost, self.work.delay_weight)
         poll = None if context.poll is None else context.poll.cost
         if poll is not None:
@@ -118,8 +116,7 @@ class Planner:
         clock.lap("allocate_s")
         return PlannedRound(
             round=index,
-            devices=devices,
-            assignment=assignment,
+            schedule=schedule,
             allocation=allocation,
             cost=cost,
             poll=poll,

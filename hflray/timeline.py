@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hflray.arrays import BoolArray, FloatArray, IntArray
-from hflray.cost import RoundCost, Workload, hops
+from hflray.cost import RoundCost, Schedule, Workload, hops
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 
@@ -274,8 +274,7 @@ class Timeline:
 
 
 def timeline(
-    devices: ArrayLike,
-    edges: ArrayLike,
+    schedule: Schedule,
     samples: ArrayLike,
     work: Workload,
     durations: Durations,
@@ -288,8 +287,7 @@ def timeline(
     """Return the timeline of a round.
 
     Args:
-        devices: scheduled devices, (H,).
-        edges: edge of each scheduled device, (H,).
+        schedule: the scheduled devices and the edge of each, (H,).
         samples: D_n of each scheduled device, (H,).
         work: Q and z.
         durations: what each edge iteration takes as it happens.
@@ -302,7 +300,7 @@ def timeline(
     Raises:
         ConfigError: the rule needs `planned_s`, and it cannot be derived.
     """
-    chosen, at = np.asarray(devices, dtype=np.intp), np.asarray(edges, dtype=np.intp)
+    chosen, at = schedule
     weight = np.asarray(samples, dtype=np.float64)
     rule = rule or EdgeRule()
     count, num_edges, iterations = len(chosen), len(hops.delay_s), work.edge_iterations

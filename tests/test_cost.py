@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from hflray.config import load_config
 from hflray.cost import (
+    Schedule,
     Workload,
     check_assignment,
     cloud_hop,
@@ -414,3 +415,24 @@ def test_the_first_of_several_bad_values_is_named():
 def test_a_number_of_the_cloud_hop_that_is_not_positive_is_named_without_an_index(name, value):
     with pytest.raises(ConfigError, match=f"^{name}: got {value}; a finite number above 0"):
         cloud_hop(dataclasses.replace(FLEET, **{name: value}), 4e6)
+
+
+@pytest.mark.parametrize(
+    ("devices", "edges", "message"),
+    [
+        ([0, 1], [0], "assignment: 1 edges for 2 devices"),
+        ([0.5], [0], "devices: got shape"),
+        ([[0]], [0], "devices: got shape"),
+        ([0], [0.0], "assignment: got shape"),
+    ],
+)
+def test_a_schedule_refuses_what_is_not_one_edge_for_each_device(devices: list, edges: list, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Schedule(devices, edges)
+
+
+def test_a_schedule_unpacks_into_its_arrays() -> None:
+    devices, edges = Schedule([3, 1], [0, 2])
+    assert (devices.tolist(), edges.tolist()) == ([3, 1], [0, 2])
+    assert len(Schedule([3, 1], [0, 2])) == 2
+    assert len(Schedule([], [])) == 0

@@ -44,8 +44,8 @@ def test_a_plan_is_the_round_that_an_experiment_trains() -> None:
     experiment = Experiment(config)
     record = experiment.run_round()
     plan = plan_of(planner_of(config, experiment.work.model_bits))
-    np.testing.assert_array_equal(plan.devices, record.devices)
-    np.testing.assert_array_equal(plan.assignment, record.assignment)
+    np.testing.assert_array_equal(plan.schedule.devices, record.devices)
+    np.testing.assert_array_equal(plan.schedule.edges, record.assignment)
     np.testing.assert_array_equal(plan.allocation.bandwidth_hz, record.allocation.bandwidth_hz)
     assert plan.cost.objective == record.cost.objective
     assert set(plan.wall) | {"train_s", "evaluate_s"} == set(record.wall)
@@ -58,12 +58,12 @@ def test_a_scheduler_that_chooses_edges_asks_no_assigner() -> None:
 
     planner = planner_of(small_config("scheduling.name=joint_cost"))
     planner = Planner(**(vars(planner) | {"assigner": Unasked()}))
-    assert len(plan_of(planner).assignment) == planner.config.scheduling.num_scheduled
+    assert len(plan_of(planner).schedule) == planner.config.scheduling.num_scheduled
 
 
 def test_a_round_of_nobody_waits_and_polls_nobody() -> None:
     plan = plan_of(planner_of(small_config("scheduling.name=power_of_choice", NOBODY, "world.wait_s=7")))
-    assert len(plan.devices) == len(plan.assignment) == 0
+    assert len(plan.schedule) == 0
     assert plan.poll is None
     assert (plan.cost.delay_s, plan.cost.energy_j) == (7, 0)
 
@@ -71,9 +71,9 @@ def test_a_round_of_nobody_waits_and_polls_nobody() -> None:
 def test_a_poll_decides_and_is_billed() -> None:
     planner = planner_of(small_config("scheduling.name=power_of_choice", "scheduling.options={candidates: 12}"))
     plan, fleet = plan_of(planner), planner.scenario.fleet
-    np.testing.assert_array_equal(plan.devices, np.arange(6))  # they lose most
+    np.testing.assert_array_equal(plan.schedule.devices, np.arange(6))  # they lose most
     assert plan.poll == poll_cost(fleet, np.arange(12))
-    plain = round_cost(fleet, planner.work, plan.devices, plan.assignment, plan.allocation)
+    plain = round_cost(fleet, planner.work, *plan.schedule, plan.allocation)
     assert plan.cost.energy_j == plain.energy_j + plan.poll.energy_j
 
 
@@ -88,5 +88,5 @@ def test_a_device_whose_edge_is_down_is_not_scheduled_if_it_keeps_that_edge() ->
     assert not up.all()
     history.edge_of[:5] = np.flatnonzero(~up)[0]
     plan = plan_of(planner, history)
-    np.testing.assert_array_equal(plan.devices, np.arange(5, 12))
-    assert up[plan.assignment].all()
+    np.testing.assert_array_equal(plan.schedule.devices, np.arange(5, 12))
+    assert up[plan.schedule.edges].all()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hflray.config import FleetConfig
-from hflray.cost import Workload, cloud_hop, round_cost
+from hflray.cost import Schedule, Workload, cloud_hop, round_cost
 from hflray.errors import ConfigError
 from hflray.fleet import sample_fleet
 from hflray.timeline import Durations, EdgeRule, Ends, Hops, Timeline, timeline
@@ -25,7 +25,7 @@ def one_edge(rule: EdgeRule | None = None, ends: Ends | None = None) -> Timeline
     """Example 1: three devices at one edge, Q = 1; computing takes 1 W and sending 10 W, so that joules say seconds."""
     durations = Durations(arr(1, 2, 1), arr(1, 2, 1), arr(1, 2, 5), arr(10, 20, 50))
     work = Workload(Z, edge_iterations=1)
-    return timeline([4, 5, 6], [0, 0, 0], [10, 20, 30], work, durations, Hops.none(1), rule=rule, ends=ends)
+    return timeline(Schedule([4, 5, 6], [0, 0, 0]), [10, 20, 30], work, durations, Hops.none(1), rule=rule, ends=ends)
 
 
 def test_an_edge_waits_for_all_by_default() -> None:
@@ -70,7 +70,7 @@ def test_limits_combine() -> None:
 def test_arrivals_at_the_end_count_and_the_end_does_not_move() -> None:
     durations = Durations(arr(1, 1, 1), arr(1, 1, 1), arr(1, 1 + 1e-6, 1 + 4e-6), arr(1, 1, 1))
     work = Workload(Z, edge_iterations=1)
-    found = timeline([0, 1, 2], [0, 0, 0], [1, 1, 1], work, durations, Hops.none(1), rule=EdgeRule(first=1))
+    found = timeline(Schedule([0, 1, 2], [0, 0, 0]), [1, 1, 1], work, durations, Hops.none(1), rule=EdgeRule(first=1))
     assert found.delay_s == 2
     assert found.participates.tolist() == [[True, True, False]]  # 1e-6 of 2 s is 2e-6 s
     assert found.energy_j[0, :2].tolist() == [2, 2]
@@ -89,7 +89,7 @@ def test_a_discarded_device_takes_part_in_the_next_iteration() -> None:
     durations = Durations(arr(1, 1), np.array([[1, 1], [1, 1]], dtype=float), np.array([[1, 5], [3, 1]], dtype=float),
                           np.ones((2, 2)))  # fmt: skip
     work = Workload(Z, edge_iterations=2)
-    found = timeline([0, 1], [0, 0], [10, 40], work, durations, Hops.none(1), rule=EdgeRule(first=1))
+    found = timeline(Schedule([0, 1], [0, 0]), [10, 40], work, durations, Hops.none(1), rule=EdgeRule(first=1))
     assert found.participates.tolist() == [[True, False], [False, True]]
     assert found.start_s.tolist() == [[0, 0], [2, 2]]
     assert found.delay_s == 4
@@ -102,7 +102,7 @@ def test_batteries_and_dropout() -> None:
     durations = Durations(arr(1, 2, 1), arr(2, 6, 2), arr(1, 2, 3), arr(1, 1, 3))
     ends = Ends(arr(np.inf, 5, np.inf), arr(10, 20, 6), arr(np.inf))
     work = Workload(Z, edge_iterations=2)
-    found = timeline([0, 1, 2], [0, 0, 0], [100, 200, 300], work, durations, Hops.none(1), ends=ends)
+    found = timeline(Schedule([0, 1, 2], [0, 0, 0]), [100, 200, 300], work, durations, Hops.none(1), ends=ends)
     assert found.iteration_end_s.tolist() == [[4], [6]]
     assert found.energy_j.tolist() == [[3, 7, 5], [3, 3, 1]]
     assert found.end_s.tolist() == [[2, 4, 4], [6, 5, 4.5]]
@@ -127,7 +127,9 @@ def test_the_delay_of_a_device_is_what_its_rows_took() -> None:
     durations = Durations(compute_s, compute_s, upload_s, upload_s)
     ends = Ends(arr(np.inf, np.inf, np.inf, 5, 1), np.full(5, np.inf), arr(np.inf))
     work = Workload(Z, edge_iterations=2)
-    found = timeline(range(5), [0] * 5, [1] * 5, work, durations, Hops.none(1), rule=EdgeRule(deadline_s=4), ends=ends)
+    found = timeline(
+        Schedule(range(5), [0] * 5), [1] * 5, work, durations, Hops.none(1), rule=EdgeRule(deadline_s=4), ends=ends
+    )
     assert found.participates.tolist() == [[True, False, False, True, False], [True, True, False, False, False]]
     np.testing.assert_array_equal(found.device_delay_s, [2.75, 3, 4, 2, np.nan])
 
@@ -136,7 +138,7 @@ def test_the_delay_of_a_device_whose_edge_fails_is_not_known() -> None:
     durations = Durations(arr(1, 2), arr(2, 4), arr(1, 1), arr(1, 1))
     hops = Hops(arr(0.5, 0.5), arr(0.1, 0.1), np.array([True, True]))
     ends = Ends(arr(np.inf, np.inf), arr(np.inf, np.inf), arr(np.inf, 4))
-    found = timeline([7, 8], [0, 1], [10, 30], Workload(Z, edge_iterations=2), durations, hops, ends=ends)
+    found = timeline(Schedule([7, 8], [0, 1]), [10, 30], Workload(Z, edge_iterations=2), durations, hops, ends=ends)
     np.testing.assert_array_equal(found.device_delay_s, [2, np.nan])
 
 
@@ -145,7 +147,7 @@ def test_rows_that_go_as_planned_keep_the_bits_of_the_planned_delay() -> None:
     compute_s, upload_s = rng.uniform(0.1, 9, (2, 40))
     durations = Durations(compute_s, compute_s, upload_s, upload_s)
     work = Workload(Z, edge_iterations=7)
-    found = timeline(range(40), np.arange(40) % 3, np.ones(40), work, durations, Hops.none(3))
+    found = timeline(Schedule(range(40), np.arange(40) % 3), np.ones(40), work, durations, Hops.none(3))
     np.testing.assert_array_equal(found.device_delay_s, compute_s + upload_s)
 
 
@@ -153,7 +155,7 @@ def test_edges_idle_until_the_slowest_one_is_done() -> None:
     """Q = 2: edge 0 takes 2 · 2 s and its hop of 0.5 s, edge 1 takes 2 · 3 s and its hop, and edge 2 only its hop."""
     durations = Durations(arr(1, 2), arr(2, 4), arr(1, 1), arr(1, 1))
     hops = Hops(arr(0.5, 0.5, 0.5), arr(0.1, 0.1, 0.1), np.array([True, True, True]))
-    found = timeline([7, 8], [0, 1], [10, 30], Workload(Z, edge_iterations=2), durations, hops)
+    found = timeline(Schedule([7, 8], [0, 1]), [10, 30], Workload(Z, edge_iterations=2), durations, hops)
     assert found.edge_delay_s.tolist() == [4.5, 6.5, 0.5]
     assert found.edge_idle_s == 2 + 0 + 6
     assert (found.wasted_j, found.discarded) == (0, 0)
@@ -164,7 +166,7 @@ def test_an_edge_that_fails_loses_its_share() -> None:
     durations = Durations(arr(1, 2), arr(2, 4), arr(1, 1), arr(1, 1))
     hops = Hops(arr(0.5, 0.5), arr(0.1, 0.1), np.array([True, True]))
     ends = Ends(arr(np.inf, np.inf), arr(np.inf, np.inf), arr(np.inf, 4))
-    found = timeline([7, 8], [0, 1], [10, 30], Workload(Z, edge_iterations=2), durations, hops, ends=ends)
+    found = timeline(Schedule([7, 8], [0, 1]), [10, 30], Workload(Z, edge_iterations=2), durations, hops, ends=ends)
     assert found.edge_delay_s.tolist() == [4.5, 4]
     assert found.edge_energy_j.tolist() == [pytest.approx(6.1), 7]
     assert (found.delay_s, found.total_j) == (4.5, pytest.approx(13.1))
@@ -182,7 +184,7 @@ def test_a_failure_during_the_hop_loses_the_share_and_one_at_its_end_does_not() 
     work = Workload(Z, edge_iterations=1)
     for fail_s, reached, energy_j, bits in ((2.5, False, 5, 1.5 * Z), (3, True, 7, 2 * Z), (2, False, 3, Z)):
         ends = Ends(arr(np.inf), arr(np.inf), arr(fail_s))
-        found = timeline([0], [0], [1], work, durations, hops, ends=ends)
+        found = timeline(Schedule([0], [0]), [1], work, durations, hops, ends=ends)
         assert (found.reached.tolist(), found.total_j, found.message_bits) == ([reached], energy_j, bits)
         assert found.delay_s == fail_s
         assert found.participates.tolist() == [[reached]]
@@ -192,7 +194,7 @@ def test_an_edge_that_is_down_from_the_start_costs_nothing() -> None:
     durations = Durations(arr(1), arr(2), arr(1), arr(1))
     hops = Hops(arr(1, 1), arr(4, 4), np.array([True, False]))
     ends = Ends(arr(np.inf), arr(np.inf), arr(np.inf, 0))
-    found = timeline([0], [0], [1], Workload(Z, edge_iterations=1), durations, hops, ends=ends)
+    found = timeline(Schedule([0], [0]), [1], Workload(Z, edge_iterations=1), durations, hops, ends=ends)
     assert found.edge_delay_s.tolist() == [3, 0]
     assert found.edge_energy_j.tolist() == [7, 0]
     assert found.reached.tolist() == [True, False]
@@ -210,7 +212,13 @@ def test_fading_against_a_deadline() -> None:
     planned_s = [max(compute_s + planned_u)]
     work = Workload(Z, edge_iterations=1)
     found = timeline(
-        [0, 1], [0, 0], [1, 1], work, durations, Hops.none(1), rule=EdgeRule(deadline=1.5), planned_s=planned_s
+        Schedule([0, 1], [0, 0]),
+        [1, 1],
+        work,
+        durations,
+        Hops.none(1),
+        rule=EdgeRule(deadline=1.5),
+        planned_s=planned_s,
     )
     assert found.delay_s == pytest.approx(6)
     assert found.total_j == pytest.approx(2.15)
@@ -247,7 +255,7 @@ def test_an_edge_waits_until_it_notices_that_a_device_is_gone(
 ) -> None:
     durations = Durations(arr(1, 2, 1), arr(1, 2, 1), arr(1, 2, 1), arr(10, 20, 10))
     work, ends = Workload(Z, edge_iterations=2), Ends(**LATE, noticed_after_s=after_s)
-    found = timeline([0, 1, 2], [0, 0, 0], [1, 1, 1], work, durations, Hops.none(1), rule=rule, ends=ends)
+    found = timeline(Schedule([0, 1, 2], [0, 0, 0]), [1, 1, 1], work, durations, Hops.none(1), rule=rule, ends=ends)
     assert found.iteration_end_s[:, 0].tolist() == iteration_end_s
     assert found.end_s[0, 2] == 1  # the device is billed until it vanishes
     assert found.spent_j[2] == 1
@@ -269,7 +277,7 @@ def test_a_device_that_vanishes_while_it_waits_or_runs_out_of_charge_is_noticed_
         part = Durations(
             durations.compute_s[rows], durations.compute_j[rows], durations.upload_s[rows], durations.upload_j[rows]
         )
-        found = timeline(range(len(at)), at, np.ones(len(at)), work, part, Hops.none(1), ends=ends)
+        found = timeline(Schedule(range(len(at)), at), np.ones(len(at)), work, part, Hops.none(1), ends=ends)
         return found.iteration_end_s[:, 0].tolist()
 
     inf = np.inf
@@ -284,11 +292,13 @@ def test_an_iteration_that_nobody_starts_takes_no_time() -> None:
     durations = Durations(arr(1, 2), arr(1, 2), arr(1, 1), arr(1, 1))
     ends = Ends(arr(1.5, 2.5), arr(np.inf, np.inf), arr(np.inf))
     work = Workload(Z, edge_iterations=3)
-    found = timeline([0, 1], [0, 0], [1, 1], work, durations, Hops.none(1), ends=ends)
+    found = timeline(Schedule([0, 1], [0, 0]), [1, 1], work, durations, Hops.none(1), ends=ends)
     assert found.iteration_end_s.tolist() == [[2.5], [2.5], [2.5]]  # until the last has vanished
     assert np.isnan(found.start_s[1:]).all()
     assert found.total_j == 1 + 0.5 + 2 + 0.5
-    limited = timeline([0, 1], [0, 0], [1, 1], work, durations, Hops.none(1), ends=ends, rule=EdgeRule(deadline_s=2))
+    limited = timeline(
+        Schedule([0, 1], [0, 0]), [1, 1], work, durations, Hops.none(1), ends=ends, rule=EdgeRule(deadline_s=2)
+    )
     assert limited.iteration_end_s.tolist() == [[2], [2.5], [2.5]]
 
 
@@ -304,7 +314,9 @@ def test_a_round_that_goes_as_planned_has_the_bill_of_the_paper(hop: bool) -> No
         edges = rng.integers(0, num_edges, len(devices))
         allocation = _Allocation(rng.uniform(1e4, 1e6, len(devices)), rng.uniform(1e8, 2e9, len(devices)))
         cost = round_cost(fleet, work, devices, edges, allocation)
-        found = timeline(devices, edges, fleet.samples[devices], work, Durations.of(cost), Hops.of(fleet, work))
+        found = timeline(
+            Schedule(devices, edges), fleet.samples[devices], work, Durations.of(cost), Hops.of(fleet, work)
+        )
         assert found.delay_s == pytest.approx(cost.delay_s, rel=1e-12, abs=0)
         assert found.total_j == pytest.approx(cost.energy_j, rel=1e-12, abs=0)
         assert found.message_bits == pytest.approx(cost.message_bits, rel=1e-12, abs=0)
@@ -332,7 +344,7 @@ def test_the_table_has_a_row_for_each_start() -> None:
     durations = Durations(arr(1, 2, 1), arr(2, 6, 2), arr(1, 2, 3), arr(1, 1, 3))
     ends = Ends(arr(np.inf, 5, 1.5), arr(np.inf, np.inf, np.inf), arr(np.inf, np.inf))
     work = Workload(Z, edge_iterations=2)
-    table = timeline([9, 3, 5], [1, 0, 0], [1, 1, 1], work, durations, Hops.none(2), ends=ends).table()
+    table = timeline(Schedule([9, 3, 5], [1, 0, 0]), [1, 1, 1], work, durations, Hops.none(2), ends=ends).table()
     assert table["edge"] == [0, 0, 0, 1, 1]
     assert table["edge_iteration"] == [0, 0, 1, 0, 1]
     assert table["device"] == [3, 5, 3, 9, 9]
@@ -367,4 +379,11 @@ def test_a_share_of_the_devices_is_rounded_up() -> None:
 def test_a_relative_deadline_needs_a_planned_iteration() -> None:
     durations = Durations(np.ones((2, 1)), np.ones((2, 1)), np.ones((2, 1)), np.ones((2, 1)))
     with pytest.raises(ConfigError, match="planned_s"):
-        timeline([0], [0], [1], Workload(Z, edge_iterations=2), durations, Hops.none(1), rule=EdgeRule(deadline=2.0))
+        timeline(
+            Schedule([0], [0]),
+            [1],
+            Workload(Z, edge_iterations=2),
+            durations,
+            Hops.none(1),
+            rule=EdgeRule(deadline=2.0),
+        )

@@ -17,7 +17,7 @@ from hflray import metrics
 from hflray.allocation import Allocation
 from hflray.arrays import FloatArray, IntArray
 from hflray.config import AllocationConfig
-from hflray.cost import PollCost, RoundCost, Workload, hops, round_cost
+from hflray.cost import PollCost, RoundCost, Schedule, Workload, hops, round_cost
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet, sample_fleet
 from hflray.report.runs import Run
@@ -97,8 +97,7 @@ class _Happened:
     """A logged round as its bill follows from the schedule, and the world before it without what polls have taken."""
 
     world: World
-    devices: IntArray
-    edges: IntArray
+    schedule: Schedule
     allocation: Allocation
     outlook: Outlook
     cost: RoundCost
@@ -171,7 +170,7 @@ class Replay:
             )
         position = self.numbers.index(number)
         row, happened = self.run.rounds.iloc[position], self._happened(position)
-        fleet, chosen, edges, cost = happened.outlook.fleet, happened.devices, happened.edges, happened.cost
+        fleet, (chosen, edges), cost = happened.outlook.fleet, happened.schedule, happened.cost
         allocation = happened.allocation
         logged = float(row[metrics.ROUND_OBJECTIVE])
         if not np.isclose(cost.objective, logged, rtol=BILL_TOLERANCE):
@@ -250,26 +249,26 @@ class Replay:
     def _happened(self, position: int) -> _Happened:
         """Return the logged round at `position` as its bill follows from the schedule."""
         row, world = self.run.rounds.iloc[position], self._world(position)
-        chosen, edges = (np.asarray(row[name], dtype=np.intp) for name in ("devices", "edges"))
+        schedule = Schedule(row["devices"], row["edges"])
         bandwidth_hz, cpu_hz = (np.asarray(row[name], dtype=np.float64) for name in ("bandwidth_hz", "cpu_hz"))
         allocation = Allocation(bandwidth_hz, cpu_hz)
         outlook = world.outlook(self.numbers[position], self.fleet)
         polls = np.isfinite(row.get(metrics.ROUND_POLL_DELAY_S, np.nan))  # an empty round polls nobody
         if polls and world.battery is not None:
             world = world.drained(poll_spent_j(outlook.fleet, self._polled(position)))
-        if len(chosen):
-            cost = round_cost(outlook.fleet, self.work, chosen, edges, allocation)
+        if len(schedule.devices):
+            cost = round_cost(outlook.fleet, self.work, schedule.devices, schedule.edges, allocation)
         else:
             wait_s, weight = self.run.config.world.wait_s, self.work.delay_weight
             cost = RoundCost.of_nobody(outlook.fleet.num_edges, wait_s, weight)
         rule = EdgeRule(**self.run.config.clock.edge.model_dump())
-        timeline = world.happens(outlook, self.work, chosen, edges, allocation, cost, rule)
+        timeline = world.happens(outlook, self.work, schedule, allocation, cost, rule)
         cost = timeline.bill(cost, self.work.delay_weight)
         if polls:
             poll = PollCost(float(row[metrics.ROUND_POLL_DELAY_S]), float(row[metrics.ROUND_POLL_ENERGY_J]))
             cost = cost.with_poll(poll, self.work.delay_weight)
-        texts, deviates = fates(timeline, world.ends(outlook, chosen)), world.is_on or not rule.waits_for_all
-        return _Happened(world, chosen, edges, allocation, outlook, cost, timeline, deviates, texts)
+        texts, deviates = fates(timeline, world.ends(outlook, schedule.devices)), world.is_on or not rule.waits_for_all
+        return _Happened(world, schedule, allocation, outlook, cost, timeline, deviates, texts)
 
     def _polled(self, position: int) -> IntArray:
         """Return the devices that were polled in the logged round at `position`, see `hflray.scheduling.Poll`.

@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from hflray.aggregation import Frame
-from hflray.arrays import BoolArray, FloatArray, IntArray
+from hflray.arrays import FloatArray
 from hflray.training.amounts import Amounts
 from hflray.training.cloud import combine_edges
 from hflray.training.exchange import RESIDUAL, EdgeTask, Ref, Trained, Version
 from hflray.training.rules.base import Memory
-from hflray.training.state import Losses, RoundResult, Setting, TrainingState
+from hflray.training.state import Losses, RoundResult, RoundTask, Setting, TrainingState
 
 
 class Executor(Protocol):
@@ -116,34 +116,19 @@ class _Round:
         return {name: value for name, value in memory.items() if name == RESIDUAL}
 
 
-def train_round(
-    executor: Executor,
-    setting: Setting,
-    index: int,
-    before: TrainingState,
-    devices: IntArray,
-    edges: IntArray,
-    participates: BoolArray,
-    wants_losses: bool = False,
-) -> RoundResult:
+def train_round(executor: Executor, setting: Setting, task: RoundTask, before: TrainingState) -> RoundResult:
     """Train one round.
 
     Args:
         executor: where it is trained.
         setting: what is the same in all rounds.
-        index: i, from 1.
+        task: what the round trains.
         before: the state before the round.
-        devices, edges: the scheduled devices and the edge of each, (H,).
-        participates: whether a device takes part in an edge iteration, (Q, H). An edge keeps its model in an iteration
-            without devices. Its weight at the cloud is that of its last iteration with some; without any it has none,
-            and if no edge has any, the global model stays.
-        wants_losses: whether the losses of the devices are computed.
 
     Raises:
         DivergedError: weights are not finite.
     """
-    amounts = Amounts(setting, index, devices, edges, participates, executor.hosts)
-    return _Round(executor, before, amounts).run(wants_losses)
+    return _Round(executor, before, Amounts(setting, task, executor.hosts)).run(task.wants_losses)
 
 
 def _losses(groups: Iterable[Sequence[int]], rows: Iterable[FloatArray]) -> Losses:

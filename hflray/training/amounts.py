@@ -11,11 +11,11 @@ import numpy as np
 
 from hflray.aggregation import Frame
 from hflray.aggregation.fixed_point import fraction_bits
-from hflray.arrays import BoolArray, FloatArray, IntArray
+from hflray.arrays import FloatArray, IntArray
 from hflray.clock.synchronous import Turn, turns
 from hflray.training.exchange import EdgeTask, Share
 from hflray.training.plan import RoundPlan, plan_round
-from hflray.training.state import Setting
+from hflray.training.state import RoundTask, Setting
 
 
 class Amounts:
@@ -23,9 +23,7 @@ class Amounts:
 
     Args:
         setting: what is the same in all rounds.
-        index: i, from 1.
-        devices, edges: the scheduled devices and the edge of each, (H,).
-        participates: whether a device takes part in an edge iteration, (Q, H).
+        task: what the round trains.
         hosts: the number of hosts that train devices.
 
     Attributes:
@@ -35,16 +33,9 @@ class Amounts:
         extra_bits: the binary places of the sums of a rule's vectors.
     """
 
-    def __init__(
-        self,
-        setting: Setting,
-        index: int,
-        devices: IntArray,
-        edges: IntArray,
-        participates: BoolArray,
-        hosts: int,
-    ) -> None:
-        self.setting, self.index, self.iterations = setting, index, len(participates)
+    def __init__(self, setting: Setting, task: RoundTask, hosts: int) -> None:
+        (devices, edges), participates = task.schedule, task.participates
+        self.setting, self.index, self.iterations = setting, task.round_index, len(participates)
         self._parts = setting.method.parts()
         weights = setting.weights if setting.method.uniform else None
         self.plan: RoundPlan = plan_round(setting.samples, devices, edges, hosts, participates, weights)

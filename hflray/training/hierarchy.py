@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hflray.aggregation import FloatVector, Frame
-from hflray.arrays import BoolArray, IntArray
 from hflray.errors import WorkerLostError
 from hflray.losses import summarise
 from hflray.training.algorithm1 import train_round
@@ -29,7 +28,7 @@ from hflray.training.plan import balance
 from hflray.training.pool import ActorPool, pool_of
 from hflray.training.serial import SerialHierarchy, setting_of
 from hflray.training.start import last_line, start_ray
-from hflray.training.state import RoundResult, Setting, TrainingState
+from hflray.training.state import RoundResult, RoundTask, Setting, TrainingState
 
 __all__ = ["Hierarchy", "RayHierarchy", "SerialHierarchy", "start_ray"]
 
@@ -45,15 +44,7 @@ class Hierarchy(Protocol):
 
     setting: Setting
 
-    def train_round(
-        self,
-        round_index: int,
-        before: TrainingState,
-        devices: IntArray,
-        edges: IntArray,
-        participates: BoolArray,
-        wants_losses: bool = False,
-    ) -> RoundResult:
+    def train_round(self, task: RoundTask, before: TrainingState) -> RoundResult:
         """Train a round; see `hflray.training.algorithm1.train_round`."""
 
     def losses(self, model: FloatVector, devices: NDArray[np.intp]) -> NDArray[np.float64]:
@@ -164,22 +155,14 @@ class RayHierarchy:
         edges = edge_actors(num_edges, num_actors)
         self.pool = make(job, ray.put(data), num_actors, cpus_per_actor, edges, gpus_per_actor)
 
-    def train_round(
-        self,
-        round_index: int,
-        before: TrainingState,
-        devices: IntArray,
-        edges: IntArray,
-        participates: BoolArray,
-        wants_losses: bool = False,
-    ) -> RoundResult:
+    def train_round(self, task: RoundTask, before: TrainingState) -> RoundResult:
         """See `Hierarchy.train_round`."""
 
         def attempt() -> RoundResult:
             executor = RayExecutor(self.pool, self.setting.method)
-            return train_round(executor, self.setting, round_index, before, devices, edges, participates, wants_losses)
+            return train_round(executor, self.setting, task, before)
 
-        return self._with_recovery(f"round {round_index}", attempt)
+        return self._with_recovery(f"round {task.round_index}", attempt)
 
     def losses(self, model: FloatVector, devices: NDArray[np.intp]) -> NDArray[np.float64]:
         """See `Hierarchy.losses`."""

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hflray.aggregation import FloatVector, Frame
-from hflray.arrays import BoolArray, IntArray
 from hflray.losses import summarise
 from hflray.models import build, num_statistics, trained
 from hflray.training.algorithm1 import train_round
@@ -18,7 +17,7 @@ from hflray.training.exchange import EdgeTask, Lifted, Trained, Version, add_ext
 from hflray.training.job import EVALUATION_BATCH, DeviceData, Evaluation, LocalJob
 from hflray.training.local import DeviceHost
 from hflray.training.rules.base import Memory
-from hflray.training.state import RoundResult, Setting, TrainingState
+from hflray.training.state import RoundResult, RoundTask, Setting, TrainingState
 from hflray.training.steps import steps_of
 
 
@@ -89,19 +88,9 @@ class SerialHierarchy:
         self._data, self._kind = data, job.problem.kind
         self._executor, self.setting = SerialExecutor(job, data), setting_of(job, data, num_edges)
 
-    def train_round(
-        self,
-        round_index: int,
-        before: TrainingState,
-        devices: IntArray,
-        edges: IntArray,
-        participates: BoolArray,
-        wants_losses: bool = False,
-    ) -> RoundResult:
+    def train_round(self, task: RoundTask, before: TrainingState) -> RoundResult:
         """See `Hierarchy.train_round`."""
-        return train_round(
-            self._executor, self.setting, round_index, before, devices, edges, participates, wants_losses
-        )
+        return train_round(self._executor, self.setting, task, before)
 
     def losses(self, model: FloatVector, devices: NDArray[np.intp]) -> NDArray[np.float64]:
         """See `Hierarchy.losses`."""

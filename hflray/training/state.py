@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hflray.aggregation import FloatVector, State
+from hflray.arrays import BoolArray
+from hflray.cost import Schedule
 from hflray.training.method import Method
 from hflray.training.rules.base import Memory
 
@@ -45,6 +47,12 @@ class TrainingState:
         return named | {f"{PREFIX}cloud.{name}": np.asarray(value) for name, value in self.cloud.items()}
 
     @classmethod
+    def first(cls, method: Method, model: FloatVector, size: int, num_edges: int) -> TrainingState:
+        """Return the state before round 1, of a network with `size` trained numbers and M edges."""
+        parts = method.parts()
+        return cls(model, rule=parts.rule.start(size, num_edges), cloud=parts.cloud.start(size))
+
+    @classmethod
     def of_arrays(cls, model: FloatVector, named: Mapping[str, Any]) -> TrainingState:
         """Return the state of `arrays`; other names are ignored."""
         memories: dict[int, dict[str, Any]] = {}
@@ -59,6 +67,24 @@ class TrainingState:
             else:
                 state[part][int(name) if part == "residual" else name] = value
         return cls(model, memories, state["residual"], state["rule"], state["cloud"])
+
+
+class RoundTask(NamedTuple):
+    """What a round trains.
+
+    Attributes:
+        round_index: i, from 1.
+        schedule: the scheduled devices and the edge of each, (H,).
+        participates: whether a device takes part in an edge iteration, (Q, H). An edge keeps its model in an iteration
+            without devices. Its weight at the cloud is that of its last iteration with some; without any it has none,
+            and if no edge has any, the global model stays.
+        wants_losses: whether the losses of the devices are computed.
+    """
+
+    round_index: int
+    schedule: Schedule
+    participates: BoolArray
+    wants_losses: bool = False
 
 
 class RoundResult(NamedTuple):
@@ -105,5 +131,4 @@ class Setting:
 
     def start(self, model: FloatVector) -> TrainingState:
         """Return the state before round 1."""
-        parts, size = self.method.parts(), sum(self.sizes)
-        return TrainingState(model, rule=parts.rule.start(size, self.num_edges), cloud=parts.cloud.start(size))
+        return TrainingState.first(self.method, model, sum(self.sizes), self.num_edges)

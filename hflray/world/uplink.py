@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hflray.arrays import FloatArray, IntArray
-from hflray.cost import rate_bps, upload_delay_s
+from hflray.arrays import FloatArray
+from hflray.cost import Schedule, rate_bps, upload_delay_s
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 from hflray.world.fading import Fading
@@ -28,8 +28,7 @@ def faded_upload_s(
     iterations: range,
     model_bits: float,
     fleet: Fleet,
-    devices: IntArray,
-    edges: IntArray,
+    schedule: Schedule,
     bandwidth_hz: FloatArray,
 ) -> FloatArray:
     """Return how long each upload of some edge iterations of a round takes, (n, H), s.
@@ -41,12 +40,13 @@ def faded_upload_s(
         iterations: numbers of the n edge iterations; those of a whole round are ``range(Q)``.
         model_bits: z, bits.
         fleet: the links without fading.
-        devices, edges: the scheduled devices and the edge of each, (H,).
+        schedule: the scheduled devices and the edge of each, (H,).
         bandwidth_hz: b_n of each, (H,), Hz.
 
     Raises:
         ConfigError: an upload takes more than a million blocks as planned.
     """
+    devices, edges = schedule
     gain, power_w, noise = fleet.gain_of(devices, edges), fleet.power_w[devices], fleet.noise_w_per_hz
     iteration = np.array(iterations)[:, None]
     if coherence_s is None:

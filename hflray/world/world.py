@@ -18,7 +18,7 @@ import numpy as np
 from hflray import metrics, registry
 from hflray.arrays import FloatArray, IntArray
 from hflray.config import ExperimentConfig
-from hflray.cost import AllocationLike, RoundCost, Workload, rate_bps, upload_delay_s
+from hflray.cost import AllocationLike, RoundCost, Schedule, Workload, rate_bps, upload_delay_s
 from hflray.fleet import Fleet
 from hflray.timeline import Durations, EdgeRule, Ends, Hops, Timeline, timeline
 from hflray.world.availability import Availability
@@ -122,8 +122,7 @@ class World:
         self,
         outlook: Outlook,
         work: Workload,
-        devices: IntArray,
-        edges: IntArray,
+        schedule: Schedule,
         allocation: AllocationLike,
         planned: RoundCost,
         rule: EdgeRule,
@@ -133,19 +132,19 @@ class World:
         Args:
             outlook: what the plan was made from.
             work: the work of the round.
-            devices, edges: the scheduled devices and the edge of each, (H,).
+            schedule: the scheduled devices and the edge of each, (H,).
             allocation: bandwidth and CPU frequency of each.
             planned: the bill of the round as planned.
             rule: when an edge iteration ends.
         """
-        fleet = outlook.fleet
+        fleet, (devices, edges) = outlook.fleet, schedule
         hops, ends = Hops.of(fleet, work), self.ends(outlook, devices)
         hops = replace(hops, made=hops.made & outlook.edges_up & bool(len(devices)))
         planned_s = np.zeros(fleet.num_edges)
         np.maximum.at(planned_s, edges, planned.iteration_delay_s)
-        durations = self._durations(outlook, work, devices, edges, allocation, planned)
+        durations = self._durations(outlook, work, schedule, allocation, planned)
         happens = timeline(
-            devices, edges, fleet.samples[devices], work, durations, hops, rule=rule, planned_s=planned_s, ends=ends
+            schedule, fleet.samples[devices], work, durations, hops, rule=rule, planned_s=planned_s, ends=ends
         )
         return happens if len(devices) else replace(happens, delay_s=self.config.wait_s)
 
@@ -153,13 +152,12 @@ class World:
         self,
         outlook: Outlook,
         work: Workload,
-        devices: IntArray,
-        edges: IntArray,
+        schedule: Schedule,
         allocation: AllocationLike,
         planned: RoundCost,
     ) -> Durations:
         """Return what an edge iteration of each scheduled device takes as it happens."""
-        durations = Durations.of(planned)
+        durations, (devices, edges) = Durations.of(planned), schedule
         if self.jitter is not None:
             factor = self.jitter.factor(outlook.round, work.edge_iterations, devices)
             durations = replace(
@@ -171,7 +169,7 @@ class World:
             if fades:
                 return faded_upload_s(
                     self.fading, self.config.fading.coherence_s, outlook.round, iterations, work.device_bits, fleet,
-                    devices, edges, allocation.bandwidth_hz,
+                    schedule, allocation.bandwidth_hz,
                 )  # fmt: skip
             gain = fleet.gain_of(devices, edges)
             rate = rate_bps(allocation.bandwidth_hz, gain, power_w, fleet.noise_w_per_hz)

@@ -27,12 +27,14 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
 
 from hflray.config import ExperimentConfig, load_config
+from hflray.cost import Schedule
 from hflray.experiment import Experiment
 from hflray.models import build_model, init_vector, load_vector
 from hflray.problem import Problem
 from hflray.training.hierarchy import RayHierarchy, start_ray
 from hflray.training.job import LocalJob
 from hflray.training.local import DeviceHost
+from hflray.training.state import RoundTask
 from tests.benchmarks._bare import yardstick_s
 from tests.benchmarks._report import Table, arguments, publish
 from tests.training.test_local import make_data, make_job
@@ -60,9 +62,8 @@ def noop(devices: int, actors: int, share: float, rounds: int = 30) -> tuple[flo
         for index in range(rounds + 1):
             start = time.perf_counter()
             everyone = np.arange(devices)
-            pool.train_round(
-                index, pool.setting.start(vector), everyone, everyone % 5, np.ones((1, devices), dtype=bool)
-            )
+            task = RoundTask(index, Schedule(everyone, everyone % 5), np.ones((1, devices), dtype=bool))
+            pool.train_round(task, pool.setting.start(vector))
             times.append(time.perf_counter() - start)
             ready = ready or time.perf_counter() - begin
     finally:

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
 
 from hflray.allocation import allocate_round
 from hflray.config import load_config
-from hflray.cost import Workload, round_cost
+from hflray.cost import Schedule, Workload, round_cost
 from hflray.fleet import sample_fleet
 from hflray.timeline import EdgeRule
 from hflray.world import World
@@ -86,7 +86,7 @@ def measured(overrides: tuple[str, ...], num_devices: int, rounds: int) -> tuple
         edges = up[outlook.fleet.take_edges(up).nearest_edges(devices)[:, 0]]
         allocation = allocate_round(outlook.fleet, work, devices, edges)
         planned = round_cost(outlook.fleet, work, devices, edges, allocation)
-        plan = outlook, work, devices, edges, allocation, planned, rule
+        plan = outlook, work, Schedule(devices, edges), allocation, planned, rule
 
         def happen(now: World = world, plan: Any = plan) -> World:
             happens = now.happens(*plan)

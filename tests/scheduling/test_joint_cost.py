@@ -198,7 +198,7 @@ def replayed(run: Run, clusters: IntArray | None) -> Iterator[PlannedRound]:
     history, world = DeviceHistory(run.config.fleet.num_devices), experiment.world
     for index in run.rounds["round"]:
         plan = experiment._plan(int(index), experiment.scheduler, world, history, None)
-        history = history.after(plan.round, plan.devices, plan.assignment, plan.cost.iteration_delay_s, {})
+        history = history.after(plan.round, *plan.schedule, plan.cost.iteration_delay_s, {})
         world = plan.world
         yield plan
 
@@ -209,7 +209,7 @@ def test_an_exported_run_chose_what_its_options_say(wait: int | None) -> None:
     run = exported("joint_cost", wait)
     assert run.devices is not None
     for plan, row in zip(replayed(run, run.devices["cluster"].to_numpy()), run.rounds.itertuples(), strict=True):
-        assert (plan.devices.tolist(), plan.assignment.tolist()) == (list(row.devices), list(row.edges))
+        assert (plan.schedule.devices.tolist(), plan.schedule.edges.tolist()) == (list(row.devices), list(row.edges))
         assert plan.cost.objective == pytest.approx(run.rounds[metrics.ROUND_OBJECTIVE][row.Index], rel=1e-9)
 
 

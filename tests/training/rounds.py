@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from hflray.aggregation import Frame
+from hflray.cost import Schedule
 from hflray.training.exchange import EdgeTask, Share, Version
 from hflray.training.hierarchy import RayHierarchy, SerialHierarchy
 from hflray.training.job import DeviceData, LocalJob
 from hflray.training.local import DeviceHost
-from hflray.training.state import RoundResult
+from hflray.training.state import RoundResult, RoundTask
 
 NUM_EDGES = 3
 
@@ -30,7 +31,8 @@ class Rounds:
         """Train a round from a state; without `participates`, (Q, H), all devices take part."""
         if participates is None:
             participates = np.ones((self._edge_iterations, len(devices)), dtype=bool)
-        return self.hierarchy.train_round(index, before, devices, edges, participates, wants_losses)
+        task = RoundTask(index, Schedule(devices, edges), participates, wants_losses)
+        return self.hierarchy.train_round(task, before)
 
     def train_round(self, index, model, devices, edges, participates=None) -> np.ndarray:
         """Return the global model after a round that begins with `model`."""

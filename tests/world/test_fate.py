@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hflray.cost import Workload
+from hflray.cost import Schedule, Workload
 from hflray.timeline import Durations, EdgeRule, Ends, Hops, timeline
 from hflray.world.fate import fates
 
@@ -20,7 +20,7 @@ def test_example_4_of_the_design() -> None:
     durations = Durations(arr(1, 2, 1), arr(2, 6, 2), arr(1, 2, 3), arr(1, 1, 3))
     ends = Ends(arr(INF, 5, INF), arr(10, 20, 6), arr(INF))
     work = Workload(1e6, edge_iterations=2)
-    happens = timeline([0, 1, 2], [0, 0, 0], [1, 1, 1], work, durations, Hops.none(1), ends=ends)
+    happens = timeline(Schedule([0, 1, 2], [0, 0, 0]), [1, 1, 1], work, durations, Hops.none(1), ends=ends)
     assert fates(happens, ends) == ["", "left at 5.0 s while computing", "ran out of charge at 4.5 s while computing"]
 
 
@@ -28,7 +28,7 @@ def test_a_device_may_leave_as_it_sends_or_waits() -> None:
     durations = Durations(arr(2, 1, 3), arr(1, 1, 1), arr(2, 1, 3), arr(1, 1, 1))
     ends = Ends(arr(3.2, 4, INF), arr(INF, INF, INF), arr(INF))
     work = Workload(1e6, edge_iterations=2)
-    happens = timeline([0, 1, 2], [0, 0, 0], [1, 1, 1], work, durations, Hops.none(1), ends=ends)
+    happens = timeline(Schedule([0, 1, 2], [0, 0, 0]), [1, 1, 1], work, durations, Hops.none(1), ends=ends)
     assert fates(happens, ends) == ["left at 3.2 s while sending", "left at 4.0 s while waiting", ""]
 
 
@@ -36,11 +36,17 @@ def test_a_device_may_lose_its_edge_or_come_too_late() -> None:
     durations = Durations(arr(1, 2), arr(2, 4), arr(1, 1), arr(1, 1))
     ends = Ends(arr(INF, INF), arr(INF, INF), arr(INF, 4))
     hops = Hops(arr(0.5, 0.5), arr(0.1, 0.1), np.array([True, True]))
-    happens = timeline([7, 8], [0, 1], [1, 1], Workload(1e6, edge_iterations=2), durations, hops, ends=ends)
+    happens = timeline(Schedule([7, 8], [0, 1]), [1, 1], Workload(1e6, edge_iterations=2), durations, hops, ends=ends)
     assert fates(happens, ends) == ["", "lost its edge at 4.0 s while computing"]
     never = Ends.never(2, 1)
     rule = EdgeRule(deadline_s=2.5)
     happens = timeline(
-        [7, 8], [0, 0], [1, 1], Workload(1e6, edge_iterations=2), durations, Hops.none(1), rule=rule, ends=never
+        Schedule([7, 8], [0, 0]),
+        [1, 1],
+        Workload(1e6, edge_iterations=2),
+        durations,
+        Hops.none(1),
+        rule=rule,
+        ends=never,
     )
     assert fates(happens, never) == ["", "came too late in 2 of 2 edge iterations"]

@@ -7,6 +7,7 @@ import pytest
 from numpy.typing import ArrayLike
 
 from hflray.arrays import FloatArray
+from hflray.cost import Schedule
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet, FleetConfig, sample_fleet
 from hflray.world import uplink
@@ -39,8 +40,9 @@ class Given(Fading):
 
 def uploads(law: Fading, coherence_s: float | None, snr_hz: list[float], iterations: int = 1) -> FloatArray:
     devices = np.arange(len(snr_hz))
+    schedule = Schedule(devices, np.zeros(len(devices), dtype=np.intp))
     return faded_upload_s(
-        law, coherence_s, 1, range(iterations), Z, fleet(snr_hz), devices, np.zeros(len(devices), dtype=np.intp),
+        law, coherence_s, 1, range(iterations), Z, fleet(snr_hz), schedule,
         np.full(len(devices), B),
     )  # fmt: skip
 

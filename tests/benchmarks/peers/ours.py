@@ -14,9 +14,11 @@ import torch
 from common import LEARNING_RATE, Work, flat, load, serve, step
 from networks import NETWORKS
 
+from hflray.cost import Schedule
 from hflray.problem import ModelSpec, Problem
 from hflray.training.hierarchy import RayHierarchy, SerialHierarchy, start_ray
 from hflray.training.job import DeviceData, LocalJob
+from hflray.training.state import RoundTask
 
 NUM_OUTPUTS = {"paper_cnn": 10, "resnet8": 10, "gru": 96}
 Setting = tuple[int, int, int, int]  # L, batch size, Q, M
@@ -150,7 +152,7 @@ def main() -> None:
         begin = time.perf_counter()
         participates = np.ones((edge_iterations, len(everyone)), dtype=bool)
         before = chosen.setting.start(weights)
-        result = chosen.train_round(index, before, everyone, everyone % num_edges, participates)
+        result = chosen.train_round(RoundTask(index, Schedule(everyone, everyone % num_edges), participates), before)
         weights = result.state.model
         seconds = time.perf_counter() - begin
         if isinstance(chosen, SerialHierarchy):
