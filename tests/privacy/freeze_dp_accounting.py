@@ -10,7 +10,7 @@ import itertools
 import json
 from pathlib import Path
 
-MULTIPLIERS, RELEASES, DELTAS = (0.5, 1.0, 4.0, 20.0), (1, 5, 60), (1e-5, 1e-3)
+MULTIPLIERS, RELEASES, DELTAS = (4.0,), (5,), (1e-5,)
 
 
 def main() -> None:
