@@ -627,7 +627,7 @@ def test_too_much_memory_of_devices_is_refused_before_round_1(monkeypatch) -> No
         Experiment(small_config("training.rule.name=scaffold"))
 
 
-PRIVATE = ("privacy={clip: 0.5, noise_multiplier: 2.0}", "aggregation.weights=uniform", "scheduling.name=fedavg")
+PRIVATE = ("privacy={clip: 1e-3, noise_multiplier: 2.0}", "aggregation.weights=uniform", "scheduling.name=fedavg")
 
 
 def test_privacy_is_logged_and_its_counts_are_part_of_the_state() -> None:

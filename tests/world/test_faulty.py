@@ -57,4 +57,4 @@ def test_if_nobody_sends_anything_new_the_global_model_stays() -> None:
     experiment = living("max_rounds=1", "world.faulty={share: 1, kind: zero}")
     before = experiment.global_model.copy()
     experiment.run_round()
-    np.testing.assert_array_equal(experiment.global_model, before)
+    np.testing.assert_allclose(experiment.global_model, before, rtol=1e-6)  # the mean of equal models is rounded
