@@ -159,9 +159,9 @@ def estimate(file: SweepFile, trials: Sequence[Trial], checked: Checked, cpus: i
     actors = max(pool.actors for pool in pools)
     edges = max(edge_actors(t.config.fleet.num_edges, pool.actors) for t, pool in zip(trials, pools, strict=True))
     memory_mb = DRIVER_MB + RAY_MB + concurrent * (TRIAL_MB + actors * DEVICE_ACTOR_MB + edges * EDGE_ACTOR_MB)
-    kept = [kept_inside(t.config, _model_bytes(t.config, checked)) for t in trials]
-    memory_mb += concurrent * max(kept) // 2**20
-    most = concurrent * max(kept)
+    memories = [kept_inside(t.config, _model_bytes(t.config, checked)) for t in trials]
+    memory_mb += concurrent * max(memories) // 2**20
+    most = concurrent * max(memories)
     keeps = f" ({size_text(most)} of it for what devices, edges and the cloud keep between rounds)" if most else ""
     seconds = start_s + work_s / min(cpus, concurrent * file.tune.cpus_per_trial)
     speed = ", ".join(f"{rate:,.0f}" for rate in rates.values())

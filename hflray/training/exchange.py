@@ -194,6 +194,6 @@ def measured(
     drift = float(update @ update)
     if arrived is None:
         return Measured(drift)
-    given = scale * update + (0.0 if residual is None else residual)
-    lost = given - (arrived[:size] - start)
-    return Measured(drift, float(given @ given), float(lost @ lost))
+    whole = scale * update + (0.0 if residual is None else residual)
+    lost = whole - (arrived[:size] - start)
+    return Measured(drift, float(whole @ whole), float(lost @ lost))

@@ -153,14 +153,14 @@ class DeviceHost:
             )
         if residual is not None:
             memory_of[device] = {**memory_of.get(device, {}), RESIDUAL: residual}
-        told: dict[int, Measured] = {}
+        measures: dict[int, Measured] = {}
         if self._measures:
             arrived = vector if parts.compresses else None
-            told[device] = measured(learned, version.model, sum(self._sizes), scale, arrived, before)
+            measures[device] = measured(learned, version.model, sum(self._sizes), scale, arrived, before)
         if job.method.privacy is not None:  # the network has no statistics
             vector = job.method.privacy.clipped(vector, version.model)
         weight = 1 if job.method.uniform else len(self._data.samples_of(device))
-        return Lifted(self._aggregator.lift(Sent(vector, version.model, weight, device), share.frame), extra, told)
+        return Lifted(self._aggregator.lift(Sent(vector, version.model, weight, device), share.frame), extra, measures)
 
     def train_each(self, vector: FloatVector, devices: Sequence[int]) -> NDArray[np.float32]:
         """Train `vector` on each device separately (Algorithm 2); return the models, (len(devices), P)."""
