@@ -102,6 +102,13 @@ class Workload:
             delay_weight=config.cost.delay_weight,
         )
 
+    def with_masks(self, config: ExperimentConfig) -> Workload:
+        """Return the workload with what secure aggregation adds to each upload of a device; see `mask_bits`."""
+        section = config.cost.secure_aggregation
+        if section.shares is None:
+            return self
+        return replace(self, device_bits=self.device_bits + mask_bits(section.key_bits, section.shares))
+
     @property
     def model_bits(self) -> float:
         """The former name of `device_bits`."""
@@ -270,6 +277,23 @@ def cloud_hop(fleet: Fleet, edge_bits: float) -> tuple[FloatArray, FloatArray]:
     rate = rate_bps(np.asarray(fleet.cloud_bandwidth_hz), fleet.cloud_gain, fleet.edge_power_w, fleet.noise_w_per_hz)
     delay_s = edge_bits / rate
     return delay_s, fleet.edge_power_w * delay_s
+
+
+def mask_bits(key_bits: float, shares: int) -> float:
+    """Return what secure aggregation adds to an upload of a device in an edge iteration, bits.
+
+    The device sends 2 public keys, 2 encrypted shares to each of `shares` other devices, one of each of its 2 secrets,
+    and at the end one share for each of them and for itself: 2 + 2s + (s + 1) messages of a key's size (Bonawitz et
+    al., "Practical secure aggregation for privacy-preserving machine learning", 2017, section 7.1, uplink only). There
+    each device shares with all others of a sum, s = n − 1; Bell et al., "Secure single-server aggregation with
+    (poly)logarithmic overhead", 2020, show that a fixed number of neighbours suffices. The bits are therefore known
+    before anybody is assigned. The masked numbers keep the size of the update.
+
+    Args:
+        key_bits: the size of a public key and of a share, bits.
+        shares: s.
+    """
+    return float(key_bits * (2 + 2 * shares + (shares + 1)))
 
 
 def message_bits(num_scheduled: int, num_edges: int, work: Workload) -> float:

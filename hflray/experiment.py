@@ -31,6 +31,8 @@ from hflray.losses import METRIC_OF, check_loss
 from hflray.models import BITS_PER_PARAMETER, build, initial_vector, is_papers
 from hflray.models import trained as trained_tensors
 from hflray.planning import PlannedRound, Planner
+from hflray.privacy import Accountant
+from hflray.privacy.accountant import NAME as RELEASES
 from hflray.problem import Problem
 from hflray.record import PhaseClock, RoundRecord
 from hflray.scenario import Scenario
@@ -52,10 +54,11 @@ STATE_VERSION = 1
 
 @dataclass(frozen=True, eq=False)
 class _TrainedRound:
-    """A round after its training: its record without accuracy, loss and measured times, and the devices' history."""
+    """A round after its training: its record without accuracy, loss and measured times, and what devices have done."""
 
     record: RoundRecord
     history: DeviceHistory
+    accountant: Accountant | None
 
 
 class Experiment:
@@ -117,6 +120,7 @@ class Experiment:
         self._scheduler_class = scheduler_class(config.scheduling.name)
         check_once(config, self._scheduler_class)
         self.history = DeviceHistory(config.fleet.num_devices, keeps_past(config))
+        self.accountant = Accountant.of(config)
         self._next: tuple[PlannedRound, tuple[object, ...]] | None = None  # with the inputs of the plan
         if self._scheduler_class.auxiliary is None:
             configured_scheduler(config, None)  # a wrong option is an error before anything starts
@@ -154,6 +158,7 @@ class Experiment:
         sent = (bits(sizes, statistics) for bits in (method.device_bits, method.edge_bits))
         self._check_memory(sum(sizes))
         work, whole = Workload.of(self._config, whole_bits, *sent), Workload.of(self._config, whole_bits)
+        work = work.with_masks(self._config)
         self._sent_bits = None if work == whole else (work.device_bits, work.edge_bits)
         return work
 
@@ -171,8 +176,23 @@ class Experiment:
 
     @property
     def finished(self) -> bool:
-        """True once the target or `max_rounds` is reached."""
-        return bool(self.reached) or self.round >= self.config.max_rounds
+        """True once the target or `max_rounds` is reached, or if the next round would exceed `target.epsilon`.
+
+        With the latter, the next round is planned here, and `run_round` takes this plan.
+        """
+        return bool(self.reached) or self.round >= self.config.max_rounds or self._has_spent_epsilon()
+
+    def _has_spent_epsilon(self) -> bool:
+        """Return whether the next round would exceed `target.epsilon`. Round 1 never does (`Accountant.of`)."""
+        if self.accountant is None or self.accountant.limit is None or not self.round:
+            return False
+        inputs = self._inputs(self.world)
+        if self._next is None or self._next[0].round != self.round + 1 or not _identical(self._next[1], inputs):
+            scheduler = copy.deepcopy(self.scheduler)
+            plan = self._plan(self.round + 1, scheduler, self.world, self.history, self.record)
+            self._next = plan, self._inputs(self.world)
+        plan = self._next[0]
+        return self.accountant.after(plan.devices, plan.timeline.arrived).exceeds
 
     def __iter__(self) -> Iterator[RoundRecord]:
         while not self.finished:
@@ -213,11 +233,12 @@ class Experiment:
             raise DivergedError(f"round {index}: the test loss is {loss}; lower training.learning_rate")
 
         self.round, self.training, self.totals, self.history = index, trained.state, after.record.totals, after.history
+        self.accountant = after.accountant
         self.world = plan.world
         if self._target.reached(score, loss, own) and not self.reached:
             self.reached = {name: self.totals[name] for name in ("objective", "delay_s", "energy_j")}
             self.reached["rounds"] = float(index)
-        conditions, wall = after.record.conditions | own, plan.wall | clock.laps
+        conditions, wall = after.record.conditions | trained.measures | own, plan.wall | clock.laps
         record = replace(after.record, score=score, test_loss=loss, conditions=conditions, wall=wall)
         observed = record if metrics.ACCURACY in scheduler.needs else after.record
         plan.scheduler.observe(observed)
@@ -243,6 +264,9 @@ class Experiment:
         history = self.history.after(index, devices[counted], edges[counted], delay_s[counted], losses)
         deviates = self.world.is_on or not self.edge_rule.waits_for_all
         conditions = {metrics.FAIRNESS: metrics.jain_index(history.participation)} if deviates else {}
+        accountant = None if self.accountant is None else self.accountant.after(devices, happens.arrived)
+        if accountant is not None:
+            conditions[metrics.PRIVACY_EPSILON] = accountant.epsilon
         least = self.backend.method.parts().edge.least
         if least > 1:
             arrived = [np.bincount(edges[row]) for row in happens.participates]
@@ -270,7 +294,7 @@ class Experiment:
             sent_bits=self._sent_bits,
             changed=next((c["changed"] for c in self.changes if c["after_round"] == index - 1), {}),
         )
-        return _TrainedRound(record, history)
+        return _TrainedRound(record, history, accountant)
 
     def _losses(self, devices: NDArray[np.intp]) -> NDArray[np.float64]:
         """Return the mean loss of the global model on the samples of some devices, (n,)."""
@@ -393,6 +417,7 @@ class Experiment:
             "round": self.round,
             "global_model": self.global_model.copy(),
             **self.training.arrays(),
+            **({} if self.accountant is None else {RELEASES: self.accountant.releases.copy()}),
             "totals": dict(self.totals),
             "clusters": None if self.clusters is None else self.clusters.tolist(),
             "clustering": dict(self.clustering),
@@ -436,6 +461,8 @@ class Experiment:
         if self.history.remembers and state.get("record") is not None:
             self.history.load_state_dict(state["history"])
             self.record = RoundRecord.of_state(state["record"], self._as_planned)
+        if self.accountant is not None:
+            self.accountant = replace(self.accountant, releases=np.array(state[RELEASES], dtype=np.int64))
         self._scheduler = self._next = None
         if state["scheduler"] is not None:
             self.scheduler.load_state_dict(state["scheduler"])

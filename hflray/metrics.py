@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Logged = Literal[
-    "round", "clock", "world", "battery", "poll", "few", "kind", "end", "fleet", "learning", "reference", "agent",
+    "round", "clock", "world", "battery", "poll", "few", "private", "inside", "kind", "end", "fleet", "learning",
+    "reference", "agent",
 ]  # fmt: skip
 Table = Literal["training", "clustering", "assignment", "learning"]
 
@@ -36,8 +37,9 @@ class Metric:
         meaning: what the number is and how it is computed, with the paper's symbols, as the glossary prints it.
         logged: when the number is logged: with each ``round``; with each round if a setting of ``clock`` or ``world``
             is on (``clock``) or one of ``world`` (``world``), if devices have batteries (``battery``), of a scheduler
-            that polls (``poll``), if edges need several models (``few``), or of other data than classes (``kind``); at
-            the ``end`` of a run; with each ``fleet`` of an assignment study; with each point of an assigner's
+            that polls (``poll``), if edges need several models (``few``), with the section privacy (``private``), if a
+            part inside the round is not the default (``inside``), or of other data than classes (``kind``); at the
+            ``end`` of a run; with each ``fleet`` of an assignment study; with each point of an assigner's
             ``learning``, once or for each ``reference``; with each point of an ``agent`` that learns to schedule.
         shown: unit in which the number is shown; empty if no unit is written.
         scale: factor from the logged number to the shown number.
@@ -229,6 +231,29 @@ ROUND_TOO_FEW = _metric(
     "round/too_few", "Edge iterations with too few models", "1", "few",
     meaning="edge iterations in which an edge kept its model, because its aggregator needs more models than arrived",
     format="{:,.0f}", mean="{:,.1f}",
+)  # fmt: skip
+PRIVACY_EPSILON = _metric(
+    "privacy/epsilon", "Privacy ε", "1", "private",
+    meaning="the largest ε over devices for `privacy.delta`, of all of their uploads that have arrived so far; "
+    "clustering and loss queries are not part of it",
+    format="{:,.3g}", curve=True,
+)  # fmt: skip
+UPDATE_NORM = _metric(
+    "update/norm", "Move of the global model", "1", "inside",
+    meaning="L2 norm of the change of the global model's weights in the round",
+    format="{:,.3g}", curve=True,
+)  # fmt: skip
+UPDATE_DRIFT = _metric(
+    "update/drift", "Drift of devices", "1", "inside",
+    meaning="root of the mean square of the L2 distance between a device's trained weights and those of its edge from "
+    "which it started, over devices and edge iterations",
+    format="{:,.3g}", curve=True,
+)  # fmt: skip
+COMPRESSION_ERROR = _metric(
+    "compression/error", "Error of compression", "1", "inside",
+    meaning="√(Σ ‖u − û‖² / Σ ‖u‖²) over the compressed uploads of devices: u is what a compressor was given, with "
+    "what was left of the last update, and û what arrived",
+    **_PERCENT, curve=True,
 )  # fmt: skip
 FAIRNESS = _metric(
     "total/fairness", "Fairness of participation", "1", "clock",
@@ -461,6 +486,8 @@ WITH_A_CLOCK = _names("clock")
 WITH_A_WORLD = _names("world")
 WITH_A_POLL = _names("poll")
 WITH_A_LEAST = _names("few")
+WITH_PRIVACY = _names("private")
+WITH_PARTS = _names("inside")
 WITH_BATTERIES = _names("battery")
 MAIN = (ACCURACY, *_names("kind"))  # a run logs one of these
 LEARNING = _names("learning")

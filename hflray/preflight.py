@@ -18,12 +18,16 @@ from hflray.config import ExperimentConfig
 from hflray.data import Dataset
 from hflray.errors import ConfigError
 from hflray.experiment import Experiment
+from hflray.files import size_text
 from hflray.losses import METRIC_OF
+from hflray.models import build, num_parameters
+from hflray.problem import Problem
 from hflray.progress import duration
 from hflray.references import short
 from hflray.scenario import DataKey, Scenario, data_key
 from hflray.sweep import SweepFile, Trial
 from hflray.tasks import find_task, tasks_where
+from hflray.tasks.experiment import kept_inside
 from hflray.training.hierarchy import edge_actors
 from hflray.training.local import DeviceHost
 from hflray.training.plan import pool_size
@@ -155,12 +159,21 @@ def estimate(file: SweepFile, trials: Sequence[Trial], checked: Checked, cpus: i
     actors = max(pool.actors for pool in pools)
     edges = max(edge_actors(t.config.fleet.num_edges, pool.actors) for t, pool in zip(trials, pools, strict=True))
     memory_mb = DRIVER_MB + RAY_MB + concurrent * (TRIAL_MB + actors * DEVICE_ACTOR_MB + edges * EDGE_ACTOR_MB)
+    memories = [kept_inside(t.config, _model_bytes(t.config, checked)) for t in trials]
+    memory_mb += concurrent * max(memories) // 2**20
+    most = concurrent * max(memories)
+    keeps = f" ({size_text(most)} of it for what devices, edges and the cloud keep between rounds)" if most else ""
     seconds = start_s + work_s / min(cpus, concurrent * file.tune.cpus_per_trial)
     speed = ", ".join(f"{rate:,.0f}" for rate in rates.values())
     return (
-        f"about {duration(seconds)} and {memory_mb / 1024:.1f} GiB: at most {len(trials)} trials to their last round, "
-        f"{concurrent} at a time on {cpus} CPUs, at {speed} samples/s each as measured just now"
+        f"about {duration(seconds)} and {memory_mb / 1024:.1f} GiB{keeps}: at most {len(trials)} trials to their last "
+        f"round, {concurrent} at a time on {cpus} CPUs, at {speed} samples/s each as measured just now"
     )
+
+
+def _model_bytes(config: ExperimentConfig, checked: Checked) -> int:
+    """Return the bytes of a trial's model."""
+    return 4 * num_parameters(build(Problem.of(checked.datasets[data_key(config)], config)))
 
 
 def _samples_per_second(config: ExperimentConfig, scenario: Scenario) -> float:

@@ -22,6 +22,7 @@ from hflray.cost import (
     cloud_hop,
     compute_delay_s,
     compute_energy_j,
+    mask_bits,
     message_bits,
     rate_bps,
     round_cost,
@@ -436,3 +437,20 @@ def test_a_schedule_unpacks_into_its_arrays() -> None:
     assert (devices.tolist(), edges.tolist()) == ([3, 1], [0, 2])
     assert len(Schedule([3, 1], [0, 2])) == 2
     assert len(Schedule([], [])) == 0
+
+
+def test_the_bits_of_masks_by_hand():
+    """Bonawitz et al. count 2n·a_K + (5n − 4)·a_S both ways; 2(n − 1)·a_K + 2(n − 1)·a_S of them come down."""
+    n, bits = 10, 256
+    both_ways, down = 2 * n * bits + (5 * n - 4) * bits, 2 * (n - 1) * bits + 2 * (n - 1) * bits
+    assert mask_bits(bits, n - 1) == both_ways - down == 7680
+
+
+def test_masks_are_off_by_default_and_lengthen_the_uploads_of_devices_alone():
+    config = load_config(None, ["cost.secure_aggregation={key_bits: 100, shares: 9}"])
+    assert WORK.with_masks(load_config()) is WORK
+    masked = WORK.with_masks(config)
+    assert (masked.device_bits, masked.edge_bits) == (4e6 + 3000, 4e6)
+    cost = round_cost(FLEET, masked, [0, 1, 2], [0, 0, 1], ALLOCATION)
+    np.testing.assert_allclose(cost.upload_delay_s / COST.upload_delay_s, 1 + 3000 / 4e6)
+    assert cost.message_bits == COST.message_bits + 3 * 2 * 3000

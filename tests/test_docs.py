@@ -193,7 +193,8 @@ def test_the_run_of_the_picture_of_the_world_has_everything_on() -> None:
     (trial,) = expand(load_sweep(DOCS / "images" / "world.yaml"))
     off = WorldConfig()
     assert [part for part in type(off).model_fields if getattr(trial.config.world, part) == getattr(off, part)] == [
-        "wait_s"
+        "wait_s",
+        "faulty",  # which the picture would not show
     ]
     assert trial.config.clock.is_on
 
@@ -261,6 +262,7 @@ def test_a_newcomers_model_and_data_set_are_swept_and_appear_in_mlflow(own) -> N
     "page, file, trials",
     [("howto/sweeps.md", "my_sweep.yaml", 6), ("howto/sweeps.md", "population.yaml", 8),
      ("explanation/world.md", "world.yaml", 1),
+     ("explanation/inside.md", "private.yaml", 1),
      ("start/tutorial.md", "first.yaml", 4)],
 )  # fmt: skip
 def test_the_example_sweeps_are_valid(page, file, trials, tmp_path) -> None:

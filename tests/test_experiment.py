@@ -16,6 +16,7 @@ from hflray.config import load_config
 from hflray.cost import round_cost
 from hflray.errors import ConfigError, DataError, DivergedError, HflrayError, InfeasibleError
 from hflray.experiment import Experiment
+from hflray.privacy import epsilon_of
 from hflray.record import RoundRecord
 from hflray.training.hierarchy import SerialHierarchy
 from tests.conftest import small_config
@@ -624,3 +625,75 @@ def test_too_much_memory_of_devices_is_refused_before_round_1(monkeypatch) -> No
         ConfigError, match=r"would keep 0\.0 GiB .* for fleet\.num_devices = 12; accepted: .* lower fleet"
     ):
         Experiment(small_config("training.rule.name=scaffold"))
+
+
+PRIVATE = ("privacy={clip: 1e-3, noise_multiplier: 2.0}", "aggregation.weights=uniform", "scheduling.name=fedavg")
+
+
+def test_privacy_is_logged_and_its_counts_are_part_of_the_state() -> None:
+    experiment = Experiment(small_config(*PRIVATE))
+    first, second = experiment.run_round(), experiment.run_round()
+    k = [np.bincount(record.devices, minlength=12) * 2 for record in (first, second)]  # Q = 2
+    values = [record.metrics()[metrics.PRIVACY_EPSILON] for record in (first, second)]
+    assert values == [epsilon_of(np.sqrt(each.max()) / 2, 1e-5) for each in (k[0], k[0] + k[1])]
+    saved = experiment.state_dict()
+    np.testing.assert_array_equal(saved["privacy.releases"], k[0] + k[1])
+    again = Experiment(small_config(*PRIVATE))
+    again.load_state_dict(saved)
+    third = [each.run_round() for each in (experiment, again)]
+    assert third[0].model_hash == third[1].model_hash
+    assert third[0].metrics()[metrics.PRIVACY_EPSILON] == third[1].metrics()[metrics.PRIVACY_EPSILON]
+
+
+def test_without_privacy_nothing_of_it_is_logged_or_saved() -> None:
+    experiment = Experiment(small_config("max_rounds=1"))
+    assert metrics.PRIVACY_EPSILON not in experiment.run_round().metrics()
+    assert "privacy.releases" not in experiment.state_dict()
+
+
+def test_an_upload_counts_also_where_its_edge_failed_later() -> None:
+    world = ("world.edge_failure={mtbf_s: 3, mttr_s: 1}", "max_rounds=8")
+    experiment = Experiment(small_config(*PRIVATE, *world))
+    releases, lost = np.zeros(12, dtype=int), 0
+    for record in experiment:
+        happens = record.timeline
+        np.add.at(releases, record.devices, happens.arrived.sum(axis=0))
+        lost += int((happens.arrived & ~happens.participates).sum())
+        largest = experiment.accountant.epsilon_of(int(releases.max()))
+        assert record.metrics()[metrics.PRIVACY_EPSILON] == largest
+    assert lost > 0
+    np.testing.assert_array_equal(experiment.accountant.releases, releases)
+
+
+@pytest.mark.parametrize("scheduler", ["fedavg", "power_of_choice", "ikc"])
+def test_a_run_ends_before_the_round_that_would_exceed_its_epsilon(scheduler: str) -> None:
+    settings = (*PRIVATE, f"scheduling.name={scheduler}", "max_rounds=20")
+    spent = {record.round: record.metrics()[metrics.PRIVACY_EPSILON] for record in Experiment(small_config(*settings))}
+    limit = spent[4]
+    last = max(index for index, epsilon in spent.items() if epsilon <= limit)
+    assert last < 20
+    limited = Experiment(small_config(*settings, f"target.epsilon={limit!r}"))
+    records = list(limited)
+    assert len(records) == last
+    assert limited.finished
+    free = Experiment(small_config(*settings))
+    assert [free.run_round().model_hash for _ in records] == [record.model_hash for record in records]
+    resumed = Experiment(small_config(*settings, f"target.epsilon={limit!r}"))
+    resumed.load_state_dict(limited.state_dict())
+    assert resumed.finished
+    more = Experiment(small_config(*settings, f"target.epsilon={spent[last + 1]!r}"))
+    more.load_state_dict(limited.state_dict())
+    assert not more.finished
+    assert more.run_round().metrics()[metrics.PRIVACY_EPSILON] == spent[last + 1]
+
+
+def test_masks_of_secure_aggregation_are_billed_and_change_no_bits_of_the_model() -> None:
+    settings = ("cost.secure_aggregation={key_bits: 256, shares: 5}", "scheduling.name=fedavg", "max_rounds=1")
+    plain, masked = Experiment(small_config(*settings[1:])), Experiment(small_config(*settings))
+    records = [each.run_round() for each in (plain, masked)]
+    assert records[0].model_hash == records[1].model_hash
+    assert masked.work.device_bits == plain.work.device_bits + 256 * 18
+    assert records[1].sent_bits == (masked.work.device_bits, masked.work.edge_bits)
+    assert records[1].cost.energy_j > records[0].cost.energy_j
+    scaled = Experiment(small_config(*settings, "cost.model_kb=1"))
+    assert scaled.work.device_bits == 8192 + 256 * 18

@@ -50,6 +50,8 @@ WITHIN_A_ROW = {
     *(("models", unit) for unit in ("data", "problem")),
     ("problem", "data"),
     ("scheduling", "assignment"),
+    ("training", "world"),
+    ("privacy", "aggregation"),
     *((unit, "errors") for unit in ("registry", "references", "seeding", "metrics", "seal", "terminal")),
     *((unit, "references") for unit in ("registry", "terminal")),
     *(("references", unit) for unit in ("checksum", "policies", "text")),

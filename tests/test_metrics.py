@@ -34,6 +34,8 @@ def test_the_names_of_the_metrics_stay():
     }  # fmt: skip
     assert set(metrics.WITH_A_POLL) == {"round/poll_delay_s", "round/poll_energy_j"}
     assert set(metrics.WITH_A_LEAST) == {"round/too_few"}
+    assert set(metrics.WITH_PRIVACY) == {"privacy/epsilon"}
+    assert set(metrics.WITH_PARTS) == {"update/norm", "update/drift", "compression/error"}
     assert set(metrics.WITH_BATTERIES) == {
         *("round/low_battery", "battery/min_j", "battery/p10_j", "battery/median_j", "battery/p90_j"),
     }
@@ -59,7 +61,7 @@ def test_the_names_of_the_metrics_stay():
     assert metrics.MAIN == ("accuracy", "r2", "token_accuracy")
     every = (
         *(metrics.PER_ROUND, metrics.MAIN, metrics.WITH_A_CLOCK, metrics.WITH_A_WORLD, metrics.WITH_BATTERIES),
-        *(metrics.WITH_A_POLL, metrics.WITH_A_LEAST),
+        *(metrics.WITH_A_POLL, metrics.WITH_A_LEAST, metrics.WITH_PRIVACY, metrics.WITH_PARTS),
         *(metrics.AT_THE_END, metrics.LEARNING),
     )
     agents = {metrics.AGENT_RETURN, metrics.AGENT_LOSS}
@@ -67,7 +69,18 @@ def test_the_names_of_the_metrics_stay():
     assert metrics.edge_metric(3, "delay_s") == "edge/3/delay_s"
 
 
-SCOPES = ("round/", "battery/", "total/", "edge/", "wall/", "clustering/", "assigner/ratio/")
+SCOPES = (
+    "round/",
+    "battery/",
+    "privacy/",
+    "update/",
+    "compression/",
+    "total/",
+    "edge/",
+    "wall/",
+    "clustering/",
+    "assigner/ratio/",
+)
 PACKAGE = Path(metrics.__file__).parent
 
 
@@ -160,7 +173,7 @@ def test_a_report_shows_these_bars_and_curves_in_this_order():
     assert metrics.bars("learning") == []
     assert set(names(metrics.curves())) == {
         *("accuracy", "r2", "token_accuracy", "test_loss", "round/objective", "schedule/class_balance"),
-        *("round/discarded", "round/wasted_j", "battery/median_j"),
+        *("round/discarded", "round/wasted_j", "battery/median_j", "privacy/epsilon", *metrics.WITH_PARTS),
         *("assigner/return", "assigner/greedy_return", "assigner/loss", "agent/return"),
     }
 

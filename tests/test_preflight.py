@@ -111,3 +111,16 @@ def test_the_estimate_measures_a_bounded_part_of_the_work(monkeypatch) -> None:
     text = estimate(file, trials, check_trials(trials, "experiment", measure=False), cpus=1)
     assert trained == [5 * 1000]
     assert re.match(r"about [\d.]+ h ", text)
+
+
+def test_an_estimate_says_what_is_kept_between_rounds() -> None:
+    def text(*overrides: str) -> str:
+        file = load_sweep(None, [*SMALL, *overrides])
+        trials = expand(file)
+        return estimate(file, trials, check_trials(trials, "experiment", measure=False), cpus=1)
+
+    assert "keep between rounds" not in text()
+    kept = text("training.rule.name=scaffold", "fleet.num_devices=1000", "fleet.num_edges=2")
+    assert re.match(
+        r"about .* GiB \(4\d\d MiB of it for what devices, edges and the cloud keep between rounds\): at", kept
+    )

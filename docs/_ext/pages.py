@@ -25,6 +25,9 @@ LOGGED = {
     "world": "Logged with each round if a part of `world` is set",
     "poll": "Logged with each round of a scheduler that polls devices, such as `power_of_choice`",
     "few": "Logged with each round if the edges' aggregator needs several models, as `krum` does",
+    "private": "Logged with each round if the section `privacy` is on",
+    "inside": "Logged with each round if a rule, an aggregator or a compressor is not the default, or with `privacy`; "
+    "the first two also with `training.measure_updates`",
     "kind": "Logged with each round, in place of `accuracy`, for data without classes",
     "battery": "Logged with each round if devices have batteries (`world.battery.capacity_j`)",
     "end": "Logged once, at the end of a run",

@@ -53,6 +53,7 @@ class Frame:
         statistics: how many numbers at the end of a model are statistics of normalisation layers.
         fraction_bits: the binary places of exact sums; see `hflray.aggregation.fixed_point`.
         seed: the experiment's seed, for draws by `hflray.seeding.stream`.
+        deviation: the standard deviation of the noise of privacy in the sum of an edge (`hflray.privacy`); 0: none.
     """
 
     place: Literal["edge", "cloud"]
@@ -64,6 +65,7 @@ class Frame:
     statistics: int
     fraction_bits: int
     seed: int = 0
+    deviation: float = 0.0
 
 
 class Aggregator(ABC):

@@ -30,7 +30,9 @@ def fraction_bits(total_samples: int) -> int:
     return 62 - MAX_WEIGHT_BITS - int(total_samples).bit_length()
 
 
-def weighted(vector: FloatVector, samples: int, bits: int, statistics: int = 0) -> SumVector:
+def weighted(
+    vector: FloatVector, samples: int, bits: int, statistics: int = 0, noun: str = "trained weights"
+) -> SumVector:
     """Return ``samples × vector`` in fixed point with `bits` binary places, (P,) int64.
 
     Args:
@@ -38,16 +40,17 @@ def weighted(vector: FloatVector, samples: int, bits: int, statistics: int = 0) 
         samples: D_n of the device.
         bits: the binary places of weights, see `fraction_bits`.
         statistics: how many numbers at the vector's end are statistics, with a scale of their own.
+        noun: what the other numbers are, for messages.
 
     Raises:
         DivergedError: a weight is not finite or exceeds `MAX_WEIGHT`, or a statistic exceeds `MAX_STATISTIC`.
     """
     end = len(vector) - statistics
-    for part, noun, limit in ((vector[:end], "weights", MAX_WEIGHT), (vector[end:], "statistics", MAX_STATISTIC)):
+    for part, name, limit in ((vector[:end], noun, MAX_WEIGHT), (vector[end:], "trained statistics", MAX_STATISTIC)):
         largest = float(np.abs(part).max(initial=0.0))  # NaN if any is NaN
         if not largest <= limit:
             defect = "not finite" if not np.isfinite(largest) else f"as large as {largest:.3g}"
-            raise DivergedError(f"the trained {noun} are {defect}; lower training.learning_rate")
+            raise DivergedError(f"the {name} are {defect}; lower training.learning_rate")
     fixed = np.rint(np.ldexp(vector.astype(np.float64), _places(len(vector), bits, statistics))).astype(np.int64)
     fixed *= samples
     return fixed

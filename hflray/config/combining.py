@@ -1,4 +1,4 @@
-"""The sections of what is sent and how it is combined: aggregation and compression."""
+"""The sections of what is sent and how it is combined: aggregation, compression and privacy."""
 
 from __future__ import annotations
 
@@ -44,3 +44,21 @@ class CompressionConfig(Section):
 
     device: CompressorConfig = CompressorConfig()
     edge: CompressorConfig = CompressorConfig()
+
+
+class PrivacyConfig(Section):
+    """Differential privacy of devices (`hflray.privacy`)."""
+
+    clip: float | None = Field(
+        None,
+        gt=0,
+        le=1e30,
+        description="largest L2 norm of the update that a device sends in an edge iteration; null: no privacy",
+    )
+    noise_multiplier: float = Field(
+        1.0,
+        gt=0,
+        le=1e9,
+        description="standard deviation of the noise in an edge's sum of updates, in multiples of clip",
+    )
+    delta: float = Field(1e-5, gt=0, lt=1, description="δ for which ε is computed")

@@ -10,7 +10,7 @@ from hflray import metrics, references
 from hflray.config.agent import AgentConfig
 from hflray.config.base import Named, Section
 from hflray.config.clock import ClockConfig
-from hflray.config.combining import AggregationConfig, CompressionConfig
+from hflray.config.combining import AggregationConfig, CompressionConfig, PrivacyConfig
 from hflray.config.decisions import AllocationConfig, AssignmentConfig, SchedulingConfig
 from hflray.config.learning import LearningConfig
 from hflray.config.model import ModelConfig
@@ -58,6 +58,12 @@ class TargetConfig(Section):
         "others rise; a function of your own, as in mine.py:macro_f1, is logged beside them",
     )
     value: float | None = Field(None, description="the value; null: run max_rounds")
+    epsilon: float | None = Field(
+        None,
+        gt=0,
+        le=1e9,
+        description="ε at which a run with the section privacy ends, before the round that would exceed it; null: none",
+    )
 
     @property
     def own(self) -> str | None:
@@ -108,6 +114,7 @@ class ExperimentConfig(Section):
     training: TrainingConfig = TrainingConfig()
     aggregation: AggregationConfig = AggregationConfig()
     compression: CompressionConfig = CompressionConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     tracking: TrackingConfig = TrackingConfig()
 
@@ -117,6 +124,15 @@ class ExperimentConfig(Section):
             raise ValueError(
                 f"target_accuracy: got {self.target_accuracy} beside target.value = {self.target.value}; accepted: one "
                 "of the two; remove target_accuracy, which stands for target: {metric: accuracy, value: …}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _epsilon_needs_privacy(self) -> Self:
+        if self.target.epsilon is not None and self.privacy.clip is None:
+            raise ValueError(
+                f"target.epsilon: got {self.target.epsilon:g} with privacy.clip = null, which spends no ε; accepted: "
+                "null, or a number beside privacy.clip; set privacy.clip, or remove target.epsilon"
             )
         return self
 

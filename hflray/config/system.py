@@ -144,6 +144,18 @@ class FleetConfig(Section):
         return self.area_km * 1e3
 
 
+class SecureAggregationConfig(Section):
+    """What devices send so that their edge learns their sum alone; only bits are billed (`hflray.cost.mask_bits`)."""
+
+    key_bits: int = Field(256, ge=1, le=1_000_000, description="bits of a public key, and of a share of a secret")
+    shares: int | None = Field(
+        None,
+        ge=1,
+        le=1_000_000,
+        description="number of other devices that hold shares of a device's secrets; null: no secure aggregation",
+    )
+
+
 class CostConfig(Section):
     """The weight of delay against energy, and the size of a transmitted model."""
 
@@ -153,6 +165,7 @@ class CostConfig(Section):
     model_kb: float | None = Field(
         None, gt=0, le=1e12, description="z in KB of 1024 bytes; null: 32 bits per parameter"
     )
+    secure_aggregation: SecureAggregationConfig = SecureAggregationConfig()
 
     @property
     def model_bits(self) -> float | None:

@@ -76,6 +76,11 @@ class TrainingConfig(Section):
     weight_decay: float = Field(0.0, ge=0, le=1e6, description="factor of the weights that is added to the gradient")
     clip: float | None = Field(None, gt=0, le=1e30, description="largest L2 norm of a gradient; null: no limit")
     learning_rate_decay: RateDecayConfig = RateDecayConfig()
+    measure_updates: bool = Field(
+        False,
+        description="log how far devices and the global model move (update/norm, update/drift), as is always done with "
+        "another rule, aggregator or compressor, and with privacy",
+    )
     loss: Annotated[str | None, Named("loss")] = Field(
         None, description="cross_entropy | mse; null: cross_entropy for classes and tokens, mse for a regression"
     )

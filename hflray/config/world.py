@@ -121,6 +121,19 @@ class MobilityConfig(Section):
     )
 
 
+class FaultyConfig(Section):
+    """Devices that send something else in place of what they have learned; nobody knows them."""
+
+    share: float = Field(0.0, ge=0, le=1, description="share of the devices that is faulty, drawn once; 0: none")
+    kind: Literal["noise", "sign_flip", "zero"] = Field(
+        "noise",
+        description="noise: an update in a random direction; sign_flip: the update backwards; zero: nothing new",
+    )
+    strength: float = Field(
+        1.0, ge=0, le=1e6, description="length of a faulty update in multiples of the true one; zero has none"
+    )
+
+
 class WorldConfig(Section):
     """What changes around devices and edges; every part is off by default."""
 
@@ -132,6 +145,7 @@ class WorldConfig(Section):
     edge_failure: EdgeFailureConfig = EdgeFailureConfig()
     battery: BatteryConfig = BatteryConfig()
     mobility: MobilityConfig = MobilityConfig()
+    faulty: FaultyConfig = FaultyConfig()
 
     @property
     def is_on(self) -> bool:

@@ -10,6 +10,7 @@ from rich.console import Group
 from rich.text import Text
 
 from hflray import metrics
+from hflray.config import ExperimentConfig
 from hflray.report.detail import Replay, Round, allocation_texts
 from hflray.report.labels import pretty
 from hflray.report.runs import Run
@@ -47,6 +48,7 @@ def sentences(run: Run, detail: Round) -> list[str]:
     lines.append(
         f"assigned by {pretty(config.assignment.name)}: {best} of {len(table)} to the edge of their strongest link"
     )
+    lines += inside(config, row)
     if not len(table):
         lines.append(f"nobody was available, and the cloud waited for {detail.cost.delay_s:,.2f} s")
         return lines
@@ -62,6 +64,32 @@ def sentences(run: Run, detail: Round) -> list[str]:
         lines += [f"when the round was planned, {count} {words}"] if count else []
     rows: Any = table[table["fate"] != ""]
     lines += [f"device {row.device} {row.fate}" for row in rows.itertuples()]
+    return lines
+
+
+def inside(config: ExperimentConfig, row: Any) -> list[str]:
+    """Return lines that name rule, aggregators and compressors, and what is sent; none where all are the defaults.
+
+    Args:
+        config: the run's configuration.
+        row: the round's row of the table of rounds.
+    """
+    lines, aggregation, compression = [], config.aggregation, config.compression
+    names = (config.training.rule, aggregation.edge, aggregation.cloud, compression.device, compression.edge)
+    rule, edge, cloud, device, hop = (pretty(section.name) for section in names)
+    if [section.name for section in names] != ["sgd", "mean", "mean", "none", "none"]:
+        lines.append(f"trained by {rule}, combined by {edge} at edges and by {cloud} at the cloud")
+    if metrics.SENT[0] in row and np.isfinite(row[metrics.SENT[0]]):
+        up, hop_up = (f"{row[name] / 1e3:,.1f} kbit" for name in metrics.SENT)
+        lines.append(
+            f"a device sends {up} in an edge iteration (compressor {device}), an edge {hop_up} (compressor {hop})"
+        )
+    if config.privacy.clip is not None and metrics.PRIVACY_EPSILON in row:
+        epsilon = metrics.describe(metrics.PRIVACY_EPSILON).text(row[metrics.PRIVACY_EPSILON])
+        lines.append(
+            f"uploads have cost at most ε = {epsilon} for δ = {config.privacy.delta:g}; clustering and loss queries "
+            "lie outside ε"
+        )
     return lines
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from hflray import metrics
 from hflray.arrays import deflated
 from hflray.errors import ConfigError
@@ -85,7 +87,20 @@ class ExperimentTask(Task):
             scheduled = RECORD_BYTES + TIMELINE_BYTES * config.training.edge_iterations
             state += PAST_BYTES + REMEMBERED_BYTES * config.fleet.num_devices
             state += scheduled * config.scheduling.num_scheduled
-        return state, 0
+        return state + kept_inside(config, model_bytes), 0
+
+
+def kept_inside(config: ExperimentConfig, model_bytes: int) -> int:
+    """Return the most bytes of what rule, aggregators, compressors and privacy keep between rounds beside the model."""
+    from hflray.training.method import Method
+
+    method, numbers = Method.of(config), model_bytes // 4
+    parts = method.parts()
+    num_devices, num_edges = config.fleet.num_devices, config.fleet.num_edges
+    started = (*parts.rule.start(numbers, num_edges).values(), *parts.cloud.start(numbers).values())
+    states = sum(np.asarray(each).nbytes for each in started)
+    releases = 8 * num_devices if method.privacy is not None else 0
+    return method.kept_bytes(numbers, num_devices, num_edges) + states + releases
 
 
 def save(experiment: Experiment, folder: Path) -> None:

@@ -19,10 +19,10 @@ from ray.util.metrics import Counter, Gauge
 
 from hflray.errors import HflrayError
 from hflray.live_metrics import SAMPLES, LiveMetric
-from hflray.training.exchange import Lifted, Version, add_extra, add_up, finish
+from hflray.training.exchange import Lifted, Version, add_up, beside, close, finish
 
 if TYPE_CHECKING:
-    from hflray.aggregation import FloatVector, Frame, SumVector
+    from hflray.aggregation import FloatVector, Frame
     from hflray.training.exchange import EdgeTask
     from hflray.training.job import DeviceData, LocalJob, Shards
     from hflray.training.method import Spec
@@ -134,17 +134,21 @@ class EdgeWorker:
         """Return the edge's model of the next edge iteration; see `hflray.training.exchange.finish`."""
         return finish(aggregator.build(), lifted, before, frame)
 
-    def finish_with_extra(
+    def finish_and_tell(
         self, aggregator: Spec, frame: Frame, before: Version, *lifted: Lifted
-    ) -> tuple[Version, dict[str, SumVector]]:
-        """Return also the sums of the local rule's further vectors."""
-        return finish(aggregator.build(), lifted, before, frame), add_extra(part.extra for part in lifted)
+    ) -> tuple[Version, Lifted]:
+        """Return also what hosts hand up beside models."""
+        return finish(aggregator.build(), lifted, before, frame), beside(lifted)
+
+    def close(self, aggregator: Spec, frame: Frame, *lifted: Lifted) -> Lifted:
+        """Return what all hosts hand up together after the last edge iteration; see `hflray.training.exchange.close`.
+
+        The cloud takes this in place of the edge's model, if it may add up edges.
+        """
+        return close(aggregator.build(), lifted, frame)
 
     def total(self, aggregator: Spec, *lifted: Lifted) -> Lifted:
-        """Return what several hosts hand up together.
-
-        After the last edge iteration, the cloud takes this in place of the edge's model, if it may add up edges.
-        """
+        """Return what several hosts of one node hand up together."""
         return add_up(aggregator.build(), lifted)
 
 

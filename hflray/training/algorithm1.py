@@ -8,15 +8,19 @@ repeated after a lost actor, and gives the same bits.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+import numpy as np
+
+from hflray import metrics
 from hflray.aggregation import Frame
 from hflray.arrays import FloatArray
 from hflray.training.amounts import Amounts
 from hflray.training.cloud import combine_edges
-from hflray.training.exchange import RESIDUAL, EdgeTask, Ref, Trained, Version
+from hflray.training.exchange import RESIDUAL, EdgeTask, Lifted, Ref, Trained, Version
 from hflray.training.rules.base import Memory
 from hflray.training.state import Losses, RoundResult, RoundTask, Setting, TrainingState
 
@@ -37,11 +41,11 @@ class Executor(Protocol):
     def losses(self, host: int, devices: Sequence[Sequence[int]], versions: Sequence[Ref]) -> Ref:
         """Return the losses of devices under the versions that they receive, see `DeviceHost.losses`."""
 
-    def total(self, edge: int, parts: Sequence[tuple[int, Ref]]) -> Ref:
-        """Return the `Lifted` of all devices of an edge, given that of each host."""
+    def close(self, edge: int, frame: Frame, parts: Sequence[tuple[int, Ref]]) -> Ref:
+        """Return the `Lifted` of all devices of an edge, given that of each host; see `close`."""
 
     def finish(self, edge: int, frame: Frame, parts: Sequence[tuple[int, Ref]], before: Ref) -> tuple[Ref, Ref | None]:
-        """Return the next `Version` of an edge (see `finish`), and the sums of the rule's vectors, if there are any."""
+        """Return the next `Version` of an edge (see `finish`), and what hosts handed up beside models, if anything."""
 
     def get(self, refs: Sequence[Ref]) -> list[Any]:
         """Return the values of references."""
@@ -65,7 +69,7 @@ class _Round:
         memories = self._memories()
         last = {turn.edge: turn.last for turn in amounts.turns}
         measured: list[tuple[list[tuple[int, ...]], Ref]] = []
-        extras: dict[int, list[Ref]] = {turn.edge: [] for turn in amounts.turns}
+        rests: dict[int, list[Ref]] = {turn.edge: [] for turn in amounts.turns}
         for q, iteration in enumerate(amounts.plan.iterations):
             gathered: dict[int, list[tuple[int, Ref]]] = {edge: [] for edge in iteration.edge_weights}
             for host, share in enumerate(iteration.shares):
@@ -81,22 +85,24 @@ class _Round:
                 for edge, part in zip(share, trained.parts, strict=True):
                     gathered[edge].append((host, part))
             for edge, each in gathered.items():
+                frame = amounts.edge_frame(q, edge)
                 if q == last[edge] and parts.adds_totals:
-                    versions[edge] = executor.total(edge, each)
+                    versions[edge] = executor.close(edge, frame, each)
                 else:
-                    versions[edge], extra = executor.finish(edge, amounts.edge_frame(q, edge), each, versions[edge])
-                    extras[edge] += [] if extra is None else [extra]
-        flat = [ref for refs in extras.values() for ref in refs]
+                    versions[edge], rest = executor.finish(edge, frame, each, versions[edge])
+                    rests[edge] += [] if rest is None else [rest]
+        flat = [ref for refs in rests.values() for ref in refs]
         lasting = list(memories.values()) if parts.lasts else []
         results = executor.get([*versions.values(), *lasting, *flat, *(ref for _, ref in measured)])
         models, rest = dict(zip(versions, results, strict=False)), results[len(versions) :]
         memory, rest = rest[: len(lasting)], rest[len(lasting) :]
-        sums, rows = rest[: len(flat)], rest[len(flat) :]
+        beside, rows = rest[: len(flat)], rest[len(flat) :]
         remembered = {device: self._lasting(each) for part in memory for device, each in part.items()}
         before = replace(self.before, memories={**self.before.memories, **remembered})
-        state = combine_edges(amounts, before, models, sums)
+        state = combine_edges(amounts, before, models, [each.extra for each in beside])
         losses = _losses((devices for ending, _ in measured for devices in ending), rows)
-        return RoundResult(state, losses)
+        measures = self._measures(state, [*models.values(), *beside]) if amounts.setting.method.measures else {}
+        return RoundResult(state, losses, measures)
 
     def _memories(self) -> dict[int, Ref]:
         """Return what the devices of each host keep; nothing where no rule or compressor keeps anything."""
@@ -108,6 +114,17 @@ class _Round:
                 for device in (device for devices in share.values() for device in devices):
                     members.setdefault(host, {})[device] = self.before.memories.get(device, {})
         return {host: self.executor.put(each) for host, each in members.items()}
+
+    def _measures(self, after: TrainingState, handed: Sequence[Version | Lifted]) -> dict[str, float]:
+        """Return the metrics of the round's updates; sums are exact, so that they do not depend on the hosts."""
+        rows = [each for part in handed if isinstance(part, Lifted) for each in part.measured.values()]
+        moved = (after.model.astype(np.float64) - self.before.model)[: sum(self.amounts.setting.sizes)]
+        values = {metrics.UPDATE_NORM: float(np.linalg.norm(moved))}
+        if rows:
+            values[metrics.UPDATE_DRIFT] = math.sqrt(math.fsum(row.drift for row in rows) / len(rows))
+        if self.parts.compresses and (whole := math.fsum(row.whole for row in rows)):
+            values[metrics.COMPRESSION_ERROR] = math.sqrt(math.fsum(row.lost for row in rows) / whole)
+        return values
 
     def _lasting(self, memory: Memory) -> Memory:
         """Return what of a device's memory lasts beyond the round."""

@@ -37,6 +37,7 @@ class Amounts:
         (devices, edges), participates = task.schedule, task.participates
         self.setting, self.index, self.iterations = setting, task.round_index, len(participates)
         self._parts = setting.method.parts()
+        self._deviation = 0.0 if setting.method.privacy is None else setting.method.privacy.deviation
         weights = setting.weights if setting.method.uniform else None
         self.plan: RoundPlan = plan_round(setting.samples, devices, edges, hosts, participates, weights)
         self.turns: list[Turn] = turns(edges, participates)
@@ -58,7 +59,7 @@ class Amounts:
         size = sum(len(share.get(edge, ())) for share in iteration.shares)
         return Frame(
             "edge", edge, self.index, q, size, iteration.edge_weights[edge], setting.statistics,
-            self.plan.fraction_bits, setting.seed,
+            self.plan.fraction_bits, setting.seed, self._deviation,
         )  # fmt: skip
 
     def cloud_frame(self) -> Frame:

@@ -10,6 +10,7 @@ import numpy as np
 from hflray.aggregation import Aggregator, FloatVector, Frame, SumVector
 from hflray.compression import Compressor, Whole
 from hflray.errors import DivergedError
+from hflray.privacy.mechanism import noised
 
 RESIDUAL = "residual"  # the name, among what a device keeps, of what its compressor has not sent yet
 Ref = Any  # a value, or a reference to it
@@ -27,16 +28,32 @@ class Version(NamedTuple):
     vectors: Mapping[str, FloatVector] = {}
 
 
+class Measured(NamedTuple):
+    """What is measured of the update of a device.
+
+    Attributes:
+        drift: the square of its L2 norm.
+        whole: the square of the L2 norm of what the compressor was given; 0 without a compressor.
+        lost: that of what did not arrive of it.
+    """
+
+    drift: float
+    whole: float = 0.0
+    lost: float = 0.0
+
+
 class Lifted(NamedTuple):
     """What some devices of an edge hand up.
 
     Attributes:
         part: their models, as the edge's aggregator lifts and combines them.
         extra: the exact sums of the rule's further vectors, (P,) each, by name.
+        measured: what was measured of each device's update, by device; nothing unless it is asked for.
     """
 
     part: Any
     extra: Mapping[str, SumVector] = {}
+    measured: Mapping[int, Measured] = {}
 
 
 class Share(NamedTuple):
@@ -89,14 +106,26 @@ def finish(aggregator: Aggregator, lifted: Sequence[Lifted], before: Version, fr
     """
     if frame.size < aggregator.least:
         return before
-    total = aggregator.combine([each.part for each in lifted])
+    total = noised(aggregator.combine([each.part for each in lifted]), frame)
     model, _ = aggregator.finish(total, before.model, aggregator.start(len(before.model) - frame.statistics), frame)
     return Version(model, before.vectors)
 
 
 def add_up(aggregator: Aggregator, lifted: Sequence[Lifted]) -> Lifted:
     """Return what several hosts hand up together."""
-    return Lifted(aggregator.combine([each.part for each in lifted]), add_extra(each.extra for each in lifted))
+    return beside(lifted)._replace(part=aggregator.combine([each.part for each in lifted]))
+
+
+def beside(lifted: Sequence[Lifted]) -> Lifted:
+    """Return what several hosts hand up together beside models."""
+    measured = {device: each for part in lifted for device, each in part.measured.items()}
+    return Lifted(None, add_extra(part.extra for part in lifted), measured)
+
+
+def close(aggregator: Aggregator, lifted: Sequence[Lifted], frame: Frame) -> Lifted:
+    """Return what an edge hands to a cloud that adds sums: that of all of its hosts, with the noise of privacy."""
+    total = add_up(aggregator, lifted)
+    return total._replace(part=noised(total.part, frame))
 
 
 def add_extra(extras: Iterable[Mapping[str, SumVector]]) -> dict[str, SumVector]:
@@ -140,3 +169,31 @@ def delivered(
             raise DivergedError("the trained weights are not finite; lower training.learning_rate")
         update, residual = compressor.send(update, sizes, rng, residual)
     return np.concatenate([received[:end] + update, model[end:]]).astype(np.float32), residual
+
+
+def measured(
+    model: FloatVector,
+    received: FloatVector,
+    size: int,
+    scale: float,
+    arrived: FloatVector | None,
+    residual: FloatVector | None,
+) -> Measured:
+    """Return what is measured of an update.
+
+    Args:
+        model: what the sender has, (P,).
+        received: what it started from, (P,).
+        size: how many of the numbers are trained; the rest are statistics.
+        scale: the factor of its update.
+        arrived: its model as it arrives, (P,); None: without a compressor.
+        residual: what the sender had kept of the last update, (size,); None: nothing.
+    """
+    start = received[:size].astype(np.float64)
+    update = model[:size] - start
+    drift = float(update @ update)
+    if arrived is None:
+        return Measured(drift)
+    whole = scale * update + (0.0 if residual is None else residual)
+    lost = whole - (arrived[:size] - start)
+    return Measured(drift, float(whole @ whole), float(lost @ lost))

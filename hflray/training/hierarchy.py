@@ -73,7 +73,7 @@ class RayExecutor:
 
     def __init__(self, pool: ActorPool, method: Method) -> None:
         self._pool, self._edge = pool, method.edge
-        self._sends_extra = bool(method.parts().rule.extra)
+        self._tells = bool(method.parts().rule.extra) or method.measures
 
     @property
     def hosts(self) -> int:
@@ -98,18 +98,18 @@ class RayExecutor:
         """See `Executor.losses`."""
         return self._pool.devices[host].losses_of.remote(list(devices), *versions)
 
-    def total(self, edge: int, parts: Sequence[tuple[int, Any]]) -> Any:
-        """See `Executor.total`."""
+    def close(self, edge: int, frame: Frame, parts: Sequence[tuple[int, Any]]) -> Any:
+        """See `Executor.close`."""
         actor, refs = self._gathered(edge, parts)
-        return actor.total.remote(self._edge, *refs)
+        return actor.close.remote(self._edge, frame, *refs)
 
     def finish(self, edge: int, frame: Frame, parts: Sequence[tuple[int, Any]], before: Any) -> tuple[Any, Any | None]:
         """See `Executor.finish`."""
         actor, refs = self._gathered(edge, parts)
-        if not self._sends_extra:
+        if not self._tells:
             return actor.finish.remote(self._edge, frame, before, *refs), None
-        version, extra = actor.finish_with_extra.options(num_returns=2).remote(self._edge, frame, before, *refs)
-        return version, extra
+        version, rest = actor.finish_and_tell.options(num_returns=2).remote(self._edge, frame, before, *refs)
+        return version, rest
 
     def get(self, refs: Sequence[Any]) -> list[Any]:
         """See `Executor.get`."""

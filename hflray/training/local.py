@@ -25,7 +25,7 @@ from hflray.models import trained as trained_tensors
 from hflray.seeding import stream
 from hflray.training.batched import BatchedTrainer
 from hflray.training.differences import Differences, Resident
-from hflray.training.exchange import RESIDUAL, EdgeTask, Lifted, Share, Version, add_up, delivered
+from hflray.training.exchange import RESIDUAL, EdgeTask, Lifted, Measured, Share, Version, add_up, delivered, measured
 from hflray.training.job import EVALUATION_BATCH, DeviceData, LocalJob, Shards
 from hflray.training.kernels import Kernel, ModuleKernel, build_kernel
 from hflray.training.machine import quiet_heap
@@ -60,9 +60,11 @@ class DeviceHost:
         self._job, self._data = job, data
         quiet_heap()
         module, rate = build(job.problem, job.seed), job.learning_rate
+        faulty = job.method.faulty
+        self._faulty = None if faulty is None else faulty.devices(job.seed, len(data.offsets) - 1)
         self._own_draws = not is_papers(job.problem)
         self._parts, self._sizes = job.method.parts(), tuple(tensor.numel() for tensor in trained_tensors(module))
-        self._aggregator = self._parts.edge
+        self._aggregator, self._measures = self._parts.edge, job.method.measures
         self._loss = find_loss(job.problem.loss)
         self.samples = Samples(job.problem, data)
         # Exactly one of these two is set, and it also evaluates.
@@ -129,16 +131,21 @@ class DeviceHost:
     ) -> Lifted:
         """Return what a device hands up after its training; update what it keeps."""
         parts, job, device, position = self._parts, self._job, start.device, (task.round, task.edge_iteration)
+        if job.method.faulty is not None and self._faulty is not None and self._faulty[device]:
+            rng = stream(job.seed, "faulty", *position, device)
+            vector = job.method.faulty.sent(vector, version.model, sum(self._sizes), rng)
         residual = memory_of.get(device, {}).get(RESIDUAL)
         extra: dict[str, SumVector] = {}
         if start.received is not None and start.memory is not None:
             rate, end = float(self._rates(device, *position).sum()), sum(self._sizes)
             memory, vectors = parts.rule.finish(start.received, vector[:end], rate, start.memory)
-            whole = {name: np.asarray(each, dtype=np.float32) for name, each in vectors.items()}
-            extra = {name: weighted(each, 1, task.extra_bits) for name, each in whole.items()}
+            for name, each in vectors.items():
+                noun = f"numbers of the rule's vector {name}"
+                extra[name] = weighted(np.asarray(each, dtype=np.float32), 1, task.extra_bits, noun=noun)
             if parts.remembers:
                 memory_of[device] = memory
         scale = share.scales[row] if share.scales else 1.0
+        learned, before = vector, residual
         if parts.compresses or scale != 1.0:
             rng = stream(job.seed, "compression", *position, device)
             vector, residual = delivered(
@@ -146,8 +153,14 @@ class DeviceHost:
             )
         if residual is not None:
             memory_of[device] = {**memory_of.get(device, {}), RESIDUAL: residual}
+        measures: dict[int, Measured] = {}
+        if self._measures:
+            arrived = vector if parts.compresses else None
+            measures[device] = measured(learned, version.model, sum(self._sizes), scale, arrived, before)
+        if job.method.privacy is not None:  # the network has no statistics
+            vector = job.method.privacy.clipped(vector, version.model)
         weight = 1 if job.method.uniform else len(self._data.samples_of(device))
-        return Lifted(self._aggregator.lift(Sent(vector, version.model, weight, device), share.frame), extra)
+        return Lifted(self._aggregator.lift(Sent(vector, version.model, weight, device), share.frame), extra, measures)
 
     def train_each(self, vector: FloatVector, devices: Sequence[int]) -> NDArray[np.float32]:
         """Train `vector` on each device separately (Algorithm 2); return the models, (len(devices), P)."""

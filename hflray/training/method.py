@@ -20,9 +20,12 @@ from hflray.arrays import FloatArray
 from hflray.compression import Compressor, Whole
 from hflray.config import ExperimentConfig
 from hflray.errors import ConfigError
+from hflray.privacy.mechanism import Mechanism
+from hflray.training.refusals import check_rule, check_secrecy, check_statistics
 from hflray.training.rules import LocalRule
 from hflray.training.rules.base import corrects
 from hflray.training.rules.own import OwnTraining
+from hflray.world.faulty import Faulty
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,10 @@ def _built(spec: Spec) -> Any:
     return made
 
 
+# With one of these changed, updates are measured.
+MEASURED_WITH = ("rule", "edge", "cloud", "device_compressor", "edge_compressor", "privacy")
+
+
 @dataclass(frozen=True)
 class RateDecay:
     """How the learning rate falls.
@@ -122,6 +129,10 @@ class Method:
         edge, cloud: how an edge combines devices, and the cloud edges.
         uniform: whether all devices have the weight 1 in place of their samples.
         device_compressor, edge_compressor: how a device shortens what it sends to its edge, and an edge to the cloud.
+        privacy: how updates are made private; None: they are not.
+        hides: whether an edge learns only the sum of what devices send (``cost.secure_aggregation``).
+        measured: whether updates are measured even if all else is the default.
+        faulty: which devices send something else, and what; None: no device does.
     """
 
     rule: Spec = Spec("local_rule", "sgd")
@@ -134,11 +145,18 @@ class Method:
     uniform: bool = False
     device_compressor: Spec = Spec("compressor", "none")
     edge_compressor: Spec = Spec("compressor", "none")
+    privacy: Mechanism | None = None
+    hides: bool = False
+    measured: bool = False
+    faulty: Faulty | None = None
 
     @classmethod
     def of(cls, config: ExperimentConfig) -> Self:
         """Return what a configuration says."""
         training, aggregation, compression = config.training, config.aggregation, config.compression
+        clip, noise_multiplier = config.privacy.clip, config.privacy.noise_multiplier
+        hides = config.cost.secure_aggregation.shares is not None
+        faulty = config.world.faulty
         return cls(
             rule=Spec.of("local_rule", training.rule),
             momentum=training.momentum,
@@ -150,7 +168,17 @@ class Method:
             uniform=aggregation.weights == "uniform",
             device_compressor=Spec.of("compressor", compression.device),
             edge_compressor=Spec.of("compressor", compression.edge),
+            privacy=None if clip is None else Mechanism(clip, noise_multiplier),
+            hides=hides,
+            measured=training.measure_updates,
+            faulty=Faulty(**faulty.model_dump()) if faulty.share else None,
         )
+
+    @property
+    def measures(self) -> bool:
+        """Whether devices' updates are measured: if it is asked for, or if a part is not the default."""
+        plain = Method()
+        return self.measured or any(getattr(self, name) != getattr(plain, name) for name in MEASURED_WITH)
 
     def parts(self) -> Parts:
         """Return the built parts. Raises ConfigError: one is wrong, or two do not go together."""
@@ -173,6 +201,7 @@ class Method:
     def _bits(self, place: Literal["device", "edge"], sizes: tuple[int, ...], statistics: int) -> float:
         parts, at_device = self.parts(), place == "device"
         compressor = parts.device_compressor if at_device else parts.edge_compressor
+        check_statistics(self, statistics)
         bits, whole, vectors = compressor.bits(sizes), Whole().bits(sizes), parts.rule.vectors[0 if at_device else 1]
         if not 0 < bits <= whole:
             spec = self.device_compressor if at_device else self.edge_compressor
@@ -221,29 +250,10 @@ def _parts(method: Method) -> Parts:
     shared = ("momentum", "weight_decay", "clip", "decay")
     changed = [name for name in shared if getattr(method, name) != defaults[name]]
     plain = not changed and not corrects(rule)
-    if isinstance(rule, OwnTraining) and set(changed) - {"decay"}:
-        raise ConfigError(
-            f"training.{changed[0]}: got {getattr(method, changed[0])} with a function of your own as training.rule, "
-            "which makes its own steps; accepted with it: the default; let the function do it"
-        )
     compresses, hop_is_whole = not isinstance(to_edge, Whole), isinstance(to_cloud, Whole)
     scaled = type(rule).scales is not LocalRule.scales
-    if rule.needs_uniform and not method.uniform:
-        raise ConfigError(
-            f"training.rule.name: {references.spoken(method.rule.name)} gives all devices the same weight; accepted "
-            "with it: aggregation.weights = uniform; set it"
-        )
-    if rule.makes_model and method.cloud != defaults["cloud"]:
-        raise ConfigError(
-            f"aggregation.cloud.name: got {references.spoken(method.cloud.name)} with the rule "
-            f"{references.spoken(method.rule.name)}, which makes the global model; accepted with it: mean; remove it"
-        )
-    if rule.extra and not rule.vectors[0] and compresses:
-        raise ConfigError(
-            f"compression.device.name: got {references.spoken(method.device_compressor.name)} with the rule "
-            f"{references.spoken(method.rule.name)}, for which edges need whole models; accepted with it: none; "
-            "remove it"
-        )
+    check_rule(method, rule, changed)
+    check_secrecy(method, edge, rule)
     remembers = bool(rule.memory) or type(rule).begin is not LocalRule.begin
     return Parts(
         rule=rule,

@@ -13,7 +13,7 @@ from hflray.aggregation import FloatVector, Frame
 from hflray.losses import summarise
 from hflray.models import build, num_statistics, trained
 from hflray.training.algorithm1 import train_round
-from hflray.training.exchange import EdgeTask, Lifted, Trained, Version, add_extra, add_up, finish
+from hflray.training.exchange import EdgeTask, Lifted, Trained, Version, beside, close, finish
 from hflray.training.job import EVALUATION_BATCH, DeviceData, Evaluation, LocalJob
 from hflray.training.local import DeviceHost
 from hflray.training.rules.base import Memory
@@ -59,16 +59,16 @@ class SerialExecutor:
         """See `Executor.losses`."""
         return self.host.losses(devices, *(version.model for version in versions))
 
-    def total(self, edge: int, parts: Sequence[tuple[int, Lifted]]) -> Lifted:
-        """See `Executor.total`."""
-        return add_up(self._aggregator, [part for _, part in parts])
+    def close(self, edge: int, frame: Frame, parts: Sequence[tuple[int, Lifted]]) -> Lifted:
+        """See `Executor.close`."""
+        return close(self._aggregator, [part for _, part in parts], frame)
 
     def finish(
         self, edge: int, frame: Frame, parts: Sequence[tuple[int, Lifted]], before: Version
-    ) -> tuple[Version, dict[str, Any]]:
+    ) -> tuple[Version, Lifted]:
         """See `Executor.finish`."""
         lifted = [part for _, part in parts]
-        return finish(self._aggregator, lifted, before, frame), add_extra(part.extra for part in lifted)
+        return finish(self._aggregator, lifted, before, frame), beside(lifted)
 
     def get(self, refs: Sequence[Any]) -> list[Any]:
         """See `Executor.get`."""

@@ -94,10 +94,12 @@ class RoundResult(NamedTuple):
         state: the state after the round.
         losses: the losses of each device that took part, of the model that it received in its last edge iteration;
             empty unless they were asked for.
+        measures: metrics of the updates, by name; empty unless they are measured.
     """
 
     state: TrainingState
     losses: Losses
+    measures: Mapping[str, float] = {}
 
 
 @dataclass(frozen=True, eq=False)

@@ -90,3 +90,8 @@ def test_statistics_may_be_larger_than_weights_and_their_sum_is_exact() -> None:
         weighted(np.array([0, 1e8], dtype=np.float32), 100, bits, 1)
     with pytest.raises(DivergedError, match="the trained statistics are not finite"):
         weighted(np.array([0, np.nan], dtype=np.float32), 100, bits, 1)
+
+
+def test_the_message_names_another_vector() -> None:
+    with pytest.raises(DivergedError, match=r"^the numbers of the rule's vector c are as large as 2\.05e\+03; lower"):
+        weighted(np.float32([2.0 * MAX_WEIGHT]), 1, 40, noun="numbers of the rule's vector c")

@@ -2,6 +2,7 @@
 
     python -m tests.chaos --kills 100 --seed 1 [--log FILE.jsonl] [--until HH:MM]
     python -m tests.chaos --kills 20 --world   # in a sweep whose trials have a living world with every part on
+    python -m tests.chaos --kills 6 --inside   # in a sweep with rules, compressors, aggregators and privacy
     python -m tests.chaos --only 17            # one fault again, in a folder that is kept
 
 Each outcome is a line of JSON in the log. The report, as Markdown and JSON, stands beside it.
@@ -19,7 +20,7 @@ from tests.chaos.campaign import CHAIN, Campaign, Outcome, clean_log, read_log, 
 from tests.chaos.fault import draw
 from tests.chaos.report import write
 from tests.chaos.shim import has_compiler
-from tests.chaos.sweep import LIVING, TEXT
+from tests.chaos.sweep import INSIDE, LIVING, TEXT
 
 
 def main() -> int:
@@ -27,8 +28,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--kills", type=int, default=100, help="how many kills; the other faults come in addition")
     parser.add_argument("--seed", type=int, default=1, help="the seed of all draws")
-    parser.add_argument("--world", action="store_true", help="break the sweep in a living world")
-    parser.add_argument("--log", type=Path, help="the log; default hflray_results/chaos/seed-SEED[-world].jsonl")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--world", action="store_true", help="break the sweep in a living world")
+    kinds.add_argument("--inside", action="store_true", help="break the sweep with all that varies inside a round")
+    parser.add_argument("--log", type=Path, help="the log; default hflray_results/chaos/seed-SEED[-KIND].jsonl")
     parser.add_argument("--until", metavar="HH:MM", help="begin no fault after this time of the day")
     parser.add_argument("--only", type=int, metavar="NUMBER", help="run this fault alone and write nothing")
     options = parser.parse_args()
@@ -36,10 +39,11 @@ def main() -> int:
     if not has_compiler():
         print("a C compiler is needed (cc, or $CC)", file=sys.stderr)
         return 2
-    name = f"seed-{options.seed}{'-world' if options.world else ''}.jsonl"
+    name = f"seed-{options.seed}{'-world' * options.world}{'-inside' * options.inside}.jsonl"
     log = (options.log or Path("hflray_results/chaos") / name).resolve()
     log.parent.mkdir(parents=True, exist_ok=True)
-    campaign = Campaign(log.parent / f"{log.stem}.work", text=LIVING if options.world else TEXT)
+    text = LIVING if options.world else INSIDE if options.inside else TEXT
+    campaign = Campaign(log.parent / f"{log.stem}.work", text=text)
     try:
         if options.only is not None:
             (outcome,) = campaign.run([draw(options.seed, options.only)])

@@ -55,6 +55,20 @@ for still, living in (
     assert still in LIVING
     LIVING = LIVING.replace(still, living)
 
+# The same sweep with something else inside each round: all that is kept and sent beside models, or privacy.
+INSIDE = TEXT.replace(
+    "sweep:\n",
+    """sweep:
+  training.rule.name: {zip: [scaffold, mtgc, scaffold]}
+  compression.device.name: {zip: [top_k, qsgd, top_k]}
+  compression.edge.name: {zip: [sign, none, sign]}
+  aggregation.cloud.name: {zip: [fedadam, mean, fedadam]}
+  aggregation.weights: {zip: [samples, uniform, samples]}
+  privacy.clip: {zip: [null, 0.5, null]}
+""",
+)
+assert INSIDE != TEXT
+
 
 @dataclass
 class Sweep:

@@ -200,3 +200,28 @@ def test_the_estimate_counts_what_the_world_and_the_clock_save(tmp_path, setting
     written = sum(path.stat().st_size for path in files) - model_bytes
     estimate, _ = TASK.saved_bytes(config, 0)
     assert written <= estimate < 2.5 * written
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ("training.rule.name=scaffold", "compression.device.name=top_k", "compression.edge.name=sign"),
+        (
+            "aggregation.cloud.name=fedadam",
+            "aggregation.weights=uniform",
+            "training.rule.name=mtgc",
+            "privacy.clip=0.5",
+        ),
+    ],
+)
+def test_the_estimate_counts_what_is_kept_inside_the_round(tmp_path, settings: tuple[str, ...]) -> None:
+    sizes = ("fleet.num_devices=12", "fleet.num_edges=2", "scheduling.num_scheduled=12", "model.name=logistic")
+    config = small_config("scheduling.name=fedavg", "max_rounds=1", *settings, *sizes)
+    run_and_save(Job(config), tmp_path)
+    written = sum(path.stat().st_size for path in (tmp_path / "1").rglob("*") if path.is_file())
+    with Experiment(config) as experiment:
+        model_bytes = experiment.global_model.nbytes
+    estimate, _ = TASK.saved_bytes(config, model_bytes)
+    kept = module.kept_inside(config, model_bytes)
+    assert kept > 2 * model_bytes
+    assert estimate - 12_000 < written <= estimate + 2_000  # the names of arrays take some bytes each

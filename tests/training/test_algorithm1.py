@@ -8,15 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hflray import metrics
 from hflray.compression import Whole
 from hflray.errors import DivergedError
 from hflray.models import build_model, init_vector
+from hflray.privacy import Mechanism
 from hflray.seeding import stream
 from hflray.training.exchange import RESIDUAL, delivered
 from hflray.training.job import LocalJob
 from hflray.training.method import Method, Spec
 from hflray.training.native import compiler
 from hflray.training.state import TrainingState
+from hflray.world.faulty import Faulty
 from tests.training.rounds import Rounds, actor_rounds, serial_rounds
 from tests.training.test_local import SHAPE, make_data, make_job
 
@@ -52,11 +55,24 @@ EVERYTHING = Method(
     **at("edge", "aggregator", "trimmed_mean"),
     **at("cloud", "aggregator", "fedadam"),
 )
+# Clipping after a compressor and before the sum; the noise before the next hop and the cloud's aggregator.
+PRIVATE = Method(
+    **rule("mtgc"),
+    momentum=0.5,
+    **at("device_compressor", "compressor", "qsgd"),
+    **at("edge_compressor", "compressor", "sign"),
+    **at("cloud", "aggregator", "fedadam"),
+    uniform=True,
+    privacy=Mechanism(0.2, 0.5),
+)
 METHODS = {
     **RULES,
     "mtgc and qsgd": Method(**rule("mtgc"), **at("device_compressor", "compressor", "qsgd")),
     "krum": Method(**at("edge", "aggregator", "krum", f=0)),
     "geometric median": Method(**at("edge", "aggregator", "geometric_median"), **rule("fedprox")),
+    "private": PRIVATE,
+    "private totals": Method(uniform=True, privacy=Mechanism(0.2, 0.5)),
+    "faulty": Method(**at("edge", "aggregator", "median"), faulty=Faulty(0.5, "noise", 3.0)),
     "everything": EVERYTHING,
 }
 
@@ -107,17 +123,22 @@ def test_the_rules_are_different(start) -> None:
 
 
 def few(name: str) -> Any:
-    return name if name == "everything" else pytest.param(name, marks=pytest.mark.slow)
+    return name if name in ("everything", "private totals", "faulty") else pytest.param(name, marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize("name", [few(name) for name in METHODS])
 def test_every_pool_gives_the_bits_of_the_serial_backend(ray_session, start, name: str) -> None:
     data, job = make_data(SIZES), job_of(METHODS[name])
-    expected = two_rounds(serial_rounds(job, data, 3), start)
+    serial = serial_rounds(job, data, 3)
+    expected = two_rounds(serial, start)
+    third = serial.result(3, expected, DEVICES, EDGES)
     for actors in (1, 2, 3):
         pool = actor_rounds(job, data, 3, num_edges=3, num_actors=actors, cpus_per_actor=0.5)
         try:
             assert_same_bits(two_rounds(pool, start), expected)
+            again = pool.result(3, expected, DEVICES, EDGES)
+            assert_same_bits(again.state, third.state)
+            assert again.measures == third.measures
         finally:
             pool.close()
 
@@ -194,3 +215,72 @@ def test_statistics_travel_whole() -> None:
     np.testing.assert_array_equal(kept, [0.5, 0.5])
     scaled, _ = delivered(model, received, 0.5, Whole(), [2], np.random.default_rng(0), None)
     np.testing.assert_array_equal(scaled, [2, -0.5, 7])
+
+
+@pytest.mark.parametrize("kernel", kernels())
+def test_every_kernel_clips_the_updates_that_it_hands_up(kernel: Any, start) -> None:
+    """With a tiny bound and almost no noise, the global model moves by at most Q bounds."""
+    if kernel == "native" and compiler() is None:
+        pytest.skip("no C compiler")
+    method = Method(uniform=True, privacy=Mechanism(1e-3, 1e-6))
+    model = serial_rounds(job_of(method, kernel=kernel), make_data(SIZES), 3).train_round(1, start, DEVICES, EDGES)
+    moved = np.linalg.norm(model.astype(np.float64) - start)
+    assert 1e-3 < moved < 3 * 1e-3 * (1 + 1e-3)
+
+
+def test_the_noise_of_every_edge_and_iteration_reaches_the_model(start) -> None:
+    """With a bound so tiny that updates vanish, the global model moves by the noise alone, whose size is known."""
+    clip, multiplier = 1e-6, 2e4
+    data = make_data(SIZES)
+    method = Method(uniform=True, privacy=Mechanism(clip, multiplier))
+    moved = serial_rounds(job_of(method), data, 3).train_round(1, start, DEVICES, EDGES) - start
+    # An edge of n devices adds N(0, 0.02²)/n in each of three iterations; edges have 2 and 4 of the 6 devices.
+    variance = 3 * ((2 / 6) ** 2 / 2**2 + (4 / 6) ** 2 / 4**2) * (clip * multiplier) ** 2
+    assert moved.std() == pytest.approx(np.sqrt(variance), rel=0.02)
+
+
+def test_updates_are_measured_only_where_a_part_is_not_the_default_or_it_is_asked_for(start) -> None:
+    def measures(method: Method) -> set[str]:
+        rounds = serial_rounds(job_of(method), make_data(SIZES), 3)
+        return set(rounds.result(1, rounds.setting.start(start), DEVICES, EDGES).measures)
+
+    assert measures(Method()) == measures(Method(momentum=0.5)) == set()
+    assert measures(Method(measured=True)) == measures(METHODS["krum"]) == {metrics.UPDATE_NORM, metrics.UPDATE_DRIFT}
+    assert measures(EVERYTHING) == set(metrics.WITH_PARTS)
+
+
+def test_measuring_changes_no_bit_and_has_the_numbers_of_one_device_trained_alone(start) -> None:
+    data, alone = make_data(SIZES), (DEVICES[:1], EDGES[:1])
+    results = []
+    for method in (Method(), Method(measured=True)):
+        rounds = serial_rounds(job_of(method), data, 1)
+        results.append(rounds.result(1, rounds.setting.start(start), *alone))
+    np.testing.assert_array_equal(results[0].state.model, results[1].state.model)
+    moved = np.linalg.norm(results[1].state.model.astype(np.float64) - start)
+    values = results[1].measures
+    assert values == {metrics.UPDATE_NORM: moved, metrics.UPDATE_DRIFT: pytest.approx(moved, rel=1e-6)}
+
+
+def test_the_error_of_a_compressor_is_what_it_kept(start) -> None:
+    data, method = make_data(SIZES), Method(**at("device_compressor", "compressor", "top_k", share=0.1))
+    rounds = serial_rounds(job_of(method), data, 1)
+    first = rounds.result(1, rounds.setting.start(start), DEVICES[:1], EDGES[:1])
+    kept = np.linalg.norm(first.state.memories[0][RESIDUAL].astype(np.float64))
+    error, drift = first.measures[metrics.COMPRESSION_ERROR], first.measures[metrics.UPDATE_DRIFT]
+    assert 0.1 < error < 1
+    assert error == pytest.approx(kept / drift, rel=1e-5)  # nothing was left of an update before
+    second = rounds.result(2, first.state, DEVICES[:1], EDGES[:1])
+    left = np.linalg.norm(second.state.memories[0][RESIDUAL].astype(np.float64))
+    assert second.measures[metrics.COMPRESSION_ERROR] > left / (second.measures[metrics.UPDATE_DRIFT] + kept)
+
+
+def test_faulty_devices_are_named_by_their_world_and_no_others_change(start) -> None:
+    """One device alone: if it is faulty, the model moves backwards, and else as without faulty devices."""
+    data, mask = make_data(SIZES), Faulty(0.5, "sign_flip", 1.0).devices(0, 6)
+    assert mask.sum() == 3
+    for device in DEVICES:
+        plain, other = (
+            serial_rounds(job_of(method), data, 1).train_round(1, start, DEVICES[[device]], np.array([0])) - start
+            for method in (Method(), Method(faulty=Faulty(0.5, "sign_flip", 1.0)))
+        )
+        np.testing.assert_allclose(other, -plain if mask[device] else plain, atol=1e-6)

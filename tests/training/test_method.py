@@ -10,6 +10,7 @@ import pytest
 from hflray import registry
 from hflray.compression import Compressor
 from hflray.errors import ConfigError
+from hflray.privacy import Mechanism
 from hflray.training.method import Method, Spec
 
 SIZES, STATISTICS = (60, 40), 5
@@ -78,3 +79,56 @@ def test_a_part_that_is_no_compressor_is_refused(monkeypatch) -> None:
     monkeypatch.setitem(registry._ADDED, ("compressor", "other"), Other)
     with pytest.raises(ConfigError, match=f"other is not a {Compressor.__name__}, which every compressor is"):
         Method(device_compressor=compressor("other")).parts()
+
+
+PRIVATE = Mechanism(1.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"uniform": False}, r"aggregation\.weights: got samples with privacy\.clip = 1.*: uniform; set it"),
+        (
+            {"edge": Spec("aggregator", "median")},
+            r"aggregation\.edge\.name: got median with privacy.*: mean; remove it",
+        ),
+        (
+            {"rule": Spec("local_rule", "scaffold")},
+            r"training\.rule\.name: got scaffold with privacy.*take one of them",
+        ),
+        ({"rule": Spec("local_rule", "feddyn")}, r"training\.rule\.name: got feddyn with privacy.*take one of them"),
+    ],
+)
+def test_privacy_refuses_what_would_enter_a_sum_beside_one_clipped_update(changes: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Method(**{"uniform": True, "privacy": PRIVATE, **changes}).parts()
+
+
+def test_privacy_refuses_statistics_that_would_be_sent_without_noise() -> None:
+    method = Method(uniform=True, privacy=PRIVATE)
+    with pytest.raises(ConfigError, match=r"training\.buffers: got average with privacy.* the 5 statistics .*: local"):
+        method.device_bits(SIZES, STATISTICS)
+    assert method.device_bits(SIZES, 0) == 3200
+
+
+@pytest.mark.parametrize("rule", ["sgd", "fedprox", "fednova", "mtgc"])
+@pytest.mark.parametrize("name", ["none", "qsgd", "top_k", "sign"])
+def test_privacy_goes_with_what_acts_before_the_clipping_or_after_the_noise(rule: str, name: str) -> None:
+    method = Method(
+        rule=Spec("local_rule", rule),
+        momentum=0.5,
+        uniform=True,
+        device_compressor=compressor(name),
+        edge_compressor=compressor(name),
+        cloud=Spec("aggregator", "fedadam") if rule == "sgd" else Spec("aggregator", "mean"),
+        privacy=PRIVATE,
+    )
+    assert method.parts().edge.linear
+
+
+def test_an_edge_that_learns_a_sum_alone_cannot_look_at_models() -> None:
+    with pytest.raises(
+        ConfigError, match=r"aggregation\.edge\.name: got krum with cost\.secure_aggregation\.shares, wh"
+    ):
+        Method(edge=Spec("aggregator", "krum", '{"f": 1}'), hides=True).parts()
+    assert Method(hides=True).parts().edge.linear

@@ -1,0 +1,89 @@
+"""What does not go together inside a round: each refusal is one line that says how to mend it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from hflray import references
+from hflray.aggregation import Aggregator, Mean
+from hflray.errors import ConfigError
+from hflray.training.rules import LocalRule
+from hflray.training.rules.own import OwnTraining
+
+if TYPE_CHECKING:
+    from hflray.training.method import Method
+
+
+def check_secrecy(method: Method, edge: Aggregator, rule: LocalRule) -> None:
+    """Raise ConfigError if an edge would look at models that are hidden, or if more than a clipped update is summed."""
+    if method.hides and not edge.linear:
+        raise ConfigError(
+            f"aggregation.edge.name: got {references.spoken(method.edge.name)} with cost.secure_aggregation.shares, "
+            "which hides each model from its edge; accepted with it: mean; remove one of them"
+        )
+    if method.privacy is None:
+        return
+    beside = f"with privacy.clip = {method.privacy.clip:g}"
+    if not method.uniform:
+        raise ConfigError(
+            f"aggregation.weights: got samples {beside}, and a device would change a sum by more than its clipped "
+            "update; accepted with it: uniform; set it"
+        )
+    if type(edge) is not Mean:
+        raise ConfigError(
+            f"aggregation.edge.name: got {references.spoken(method.edge.name)} {beside}, whose noise belongs to a sum; "
+            "accepted with it: mean; remove it"
+        )
+    if rule.extra or rule.vectors[0]:
+        raise ConfigError(
+            f"training.rule.name: got {references.spoken(method.rule.name)} {beside}, and its further vectors would "
+            "leave a device without noise; accepted with it: sgd, fedprox, fednova, mtgc, or your own without `extra`; "
+            "take one of them"
+        )
+
+
+def check_statistics(method: Method, statistics: int) -> None:
+    """Raise ConfigError if statistics of normalisation layers would be sent without noise."""
+    if method.privacy is not None and statistics:
+        raise ConfigError(
+            f"training.buffers: got average with privacy.clip = {method.privacy.clip:g}, and the {statistics:,} "
+            "statistics of the network's normalisation layers would be sent without noise; accepted with it: local; "
+            "set it"
+        )
+
+
+def check_rule(method: Method, rule: LocalRule, changed: Sequence[str]) -> None:
+    """Raise ConfigError if a rule does not go with the rest.
+
+    Args:
+        method: what happens inside a round.
+        rule: its built rule.
+        changed: what belongs to every rule and is not the default: momentum, weight_decay, clip, decay.
+    """
+    name, plain = references.spoken(method.rule.name), type(method)()
+    if isinstance(rule, OwnTraining) and set(changed) - {"decay"}:
+        raise ConfigError(
+            f"training.{changed[0]}: got {getattr(method, changed[0])} with a function of your own as training.rule, "
+            "which makes its own steps; accepted with it: the default; let the function do it"
+        )
+    if rule.needs_uniform and not method.uniform:
+        raise ConfigError(
+            f"training.rule.name: {name} gives all devices the same weight; accepted with it: aggregation.weights = "
+            "uniform; set it"
+        )
+    if rule.makes_model and method.cloud != plain.cloud:
+        raise ConfigError(
+            f"aggregation.cloud.name: got {references.spoken(method.cloud.name)} with the rule {name}, which makes the "
+            "global model; accepted with it: mean; remove it"
+        )
+    if rule.extra and not rule.vectors[0] and method.device_compressor != plain.device_compressor:
+        raise ConfigError(
+            f"compression.device.name: got {references.spoken(method.device_compressor.name)} with the rule {name}, "
+            "for which edges need whole models; accepted with it: none; remove it"
+        )
+    if type(rule).scales is not LocalRule.scales and method.decay.factor < 1 and method.decay.every != "round":
+        raise ConfigError(
+            f"training.learning_rate_decay.every: got {method.decay.every} with the rule {name}, which counts steps of "
+            "one rate in a round; accepted with it: round; set it, or factor to 1"
+        )
