@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hflray.aggregation.fixed_point import FloatVector
-from hflray.arrays import FloatArray, IntArray
+from hflray.support.arrays import FloatArray, IntArray
 
 State = Mapping[str, NDArray[Any]]  # what the cloud's aggregator keeps from round to round, by name
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from hflray.aggregation import Frame
-from hflray.arrays import BoolArray, FloatArray, IntArray
+from hflray.support.arrays import BoolArray, FloatArray, IntArray
 from hflray.training.amounts import Amounts
 from hflray.training.cloud import combine_edges
 from hflray.training.exchange import RESIDUAL, EdgeTask, Ref, Trained, Version

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hflray.aggregation import FloatVector, Frame
-from hflray.arrays import BoolArray, IntArray
 from hflray.losses import summarise
 from hflray.models import build, num_statistics, trained
+from hflray.support.arrays import BoolArray, IntArray
 from hflray.training.algorithm1 import train_round
 from hflray.training.exchange import EdgeTask, Lifted, Trained, Version, add_extra, add_up, finish
 from hflray.training.job import EVALUATION_BATCH, DeviceData, Evaluation, LocalJob

@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
 from hflray.config import ExperimentConfig, load_config
 from hflray.experiment import Experiment
 from hflray.models import build_model, init_vector, load_vector
-from hflray.problem import Problem
+from hflray.models.problem import Problem
 from hflray.training.hierarchy import RayHierarchy, start_ray
 from hflray.training.job import LocalJob
 from hflray.training.local import DeviceHost

@@ -10,7 +10,7 @@ from rich.console import Console
 from hflray.report.detail import Replay, allocation_texts
 from hflray.report.explain import explain, ordinal
 from tests.report import fabricated
-from tests.terminal.rendering import WIDTHS, check_whole, render
+from tests.support.terminal.rendering import WIDTHS, check_whole, render
 
 
 def test_ordinals_name_the_rank() -> None:

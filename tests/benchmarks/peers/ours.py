@@ -14,7 +14,7 @@ import torch
 from common import LEARNING_RATE, Work, flat, load, serve, step
 from networks import NETWORKS
 
-from hflray.problem import ModelSpec, Problem
+from hflray.models.problem import ModelSpec, Problem
 from hflray.training.hierarchy import RayHierarchy, SerialHierarchy, start_ray
 from hflray.training.job import DeviceData, LocalJob
 
