@@ -8,6 +8,7 @@ from dataclasses import FrozenInstanceError
 import pytest
 
 from hflray import metrics
+from hflray.report.series import last_step
 from hflray.reproduction.evidence import (
     Claim,
     Finding,
@@ -18,7 +19,6 @@ from hflray.reproduction.evidence import (
     compare_fairly,
     describe_seeds,
     join_names,
-    last_step,
     name_verdicts,
     select_alike,
     split,

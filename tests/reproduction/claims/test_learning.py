@@ -10,18 +10,9 @@ import pytest
 
 from hflray import metrics
 from hflray.report.labels import DEPLOYMENT
+from hflray.report.readings import READINGS, Reading, gain, improves, is_ceiling, last_tenth
 from hflray.report.runs import Run, differing
-from hflray.reproduction.claims.learning import (
-    CLAIMS_BY_READING,
-    PRINTED,
-    READINGS,
-    Reading,
-    gain,
-    improves,
-    is_ceiling,
-    last_tenth,
-    unlike_the_paper,
-)
+from hflray.reproduction.claims.learning import CLAIMS_BY_READING, PRINTED, unlike_the_paper
 from hflray.sweep import expand, load_sweep
 from hflray.tracking import History, Tables
 from tests.report.fabricated import answers, judged, run
