@@ -50,7 +50,7 @@ golden: ## Compare this tree with early commits: hashes to the bit, bills to 1e-
 
 bench: ## Run all benchmarks, as ratios measured side by side, while the queue is paused (BENCH='--only scale')
 	-@$(PYTHON) -m tests.benchmarks peers
-	@$(PYTHON) -m hflray.tune.queue paused -- $(PYTHON) -m tests.benchmarks $(BENCH)
+	@$(PYTHON) -m hflray.reproduction.queue paused -- $(PYTHON) -m tests.benchmarks $(BENCH)
 
 bench-check: ## List what that run measured as over 10 % slower than tests/benchmarks/results/ has for this type of CPU
 	@$(PYTHON) -m tests.benchmarks check $(BENCH)
@@ -59,13 +59,13 @@ bench-keep: ## Save that run in tests/benchmarks/results/ as the one of this typ
 	@$(PYTHON) -m tests.benchmarks keep $(BENCH)
 
 queue: ## Start or continue the long runs of tune_configs/queue/ in the background (QUEUE='--cpus 2')
-	@$(PYTHON) -m hflray.tune.queue start $(QUEUE)
+	@$(PYTHON) -m hflray.reproduction.queue start $(QUEUE)
 
 queue-stop: ## End the long runs after their running rounds are finished and saved
-	@$(PYTHON) -m hflray.tune.queue stop
+	@$(PYTHON) -m hflray.reproduction.queue stop
 
 queue-status: ## Show the progress, the speed and the remaining time of each long run
-	@$(PYTHON) -m hflray.tune.queue status
+	@$(PYTHON) -m hflray.reproduction.queue status
 
 mutants: ## Change one token of a core module at a time, and count the changes that its tests notice (MUTANTS='--limit 20')
 	$(PYTHON) -m pip install -q -e '.[mutants]'

@@ -1,6 +1,6 @@
 """Write grafana/hflray.json: ``python dashboards/make.py``. A test checks that the file is current.
 
-The names of the metrics come from `hflray.live_metrics.LIVE`. Only those of the object store are Ray's own.
+The names of the metrics come from `hflray.support.live_metrics.LIVE`. Only those of the object store are Ray's own.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hflray import live_metrics
-from hflray.live_metrics import LiveMetric
+from hflray.support import live_metrics
+from hflray.support.live_metrics import LiveMetric
 
 TARGET = Path(__file__).parent / "grafana" / "hflray.json"
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}

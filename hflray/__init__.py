@@ -7,7 +7,10 @@ read them from the block below.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING
+
+from hflray.support.moved import Moved
 
 if TYPE_CHECKING:
     from hflray.allocation import Allocation as Allocation
@@ -30,10 +33,10 @@ if TYPE_CHECKING:
     from hflray.errors import InfeasibleError as InfeasibleError
     from hflray.errors import WorkerLostError as WorkerLostError
     from hflray.experiment import Experiment as Experiment
+    from hflray.experiment.record import RoundRecord as RoundRecord
+    from hflray.experiment.scenario import Scenario as Scenario
     from hflray.fleet import Fleet as Fleet
     from hflray.fleet import sample_fleet as sample_fleet
-    from hflray.record import RoundRecord as RoundRecord
-    from hflray.scenario import Scenario as Scenario
     from hflray.scheduling import Scheduler as Scheduler
     from hflray.scheduling import build_scheduler as build_scheduler
     from hflray.tracking.sink import Sink as Sink
@@ -56,12 +59,13 @@ _PUBLIC = {
         "WorkerLostError",
     ),
     "hflray.experiment": ("Experiment",),
+    "hflray.experiment.record": ("RoundRecord",),
+    "hflray.experiment.scenario": ("Scenario",),
     "hflray.fleet": ("Fleet", "sample_fleet"),
-    "hflray.record": ("RoundRecord",),
-    "hflray.scenario": ("Scenario",),
     "hflray.scheduling": ("Scheduler", "build_scheduler"),
     "hflray.tracking.sink": ("Sink",),
 }
+sys.meta_path.append(Moved())  # former names of modules
 _MODULE = {name: module for module, names in _PUBLIC.items() for name in names}
 
 __all__ = ["__version__", *sorted(_MODULE)]

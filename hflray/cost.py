@@ -14,10 +14,10 @@ from typing import Protocol, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hflray.arrays import FloatArray, IntArray
 from hflray.config import ExperimentConfig
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
+from hflray.support.arrays import FloatArray, IntArray
 
 FORWARD_SHARE = 1 / 3  # of a local iteration's cycles
 

@@ -16,10 +16,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hflray.arrays import FloatArray, IntArray
 from hflray.config import FleetConfig
 from hflray.errors import ConfigError
 from hflray.seeding import stream
+from hflray.support.arrays import FloatArray, IntArray
 
 __all__ = ["Fleet", "FleetConfig", "LinkArray", "Links", "path_gain", "sample_fleet"]
 

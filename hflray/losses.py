@@ -22,7 +22,7 @@ from torch.nn import functional
 from hflray import metrics, registry
 from hflray.config import Kind
 from hflray.errors import ConfigError
-from hflray.references import reason, spoken
+from hflray.support.references import reason, spoken
 
 Sums = tuple[float, ...]  # sums over a shard, see `shard_sums`
 METRIC_OF: dict[Kind, str] = {

@@ -2,7 +2,7 @@
 
 The constants are the metrics' names. Code that logs or reads a metric uses its constant. `describe` returns the
 metric's row: its label, unit, meaning, scale and format, and the tables and charts that show it. To add a metric, add a
-row here and log its value under the constant (in `hflray.record` for a round's metric). The glossary in the
+row here and log its value under the constant (in `hflray.experiment.record` for a round's metric). The glossary in the
 documentation is made from these rows.
 
 Most metrics are logged once per round, with the round as the step. Simulated seconds and joules (``round/…``,

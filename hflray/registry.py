@@ -3,9 +3,9 @@ compressors, parts of the world and trackers (sinks), and their implementations.
 
 The built-in table holds strings, so that resolving a name imports only its own module. Other packages add names through
 entry points of the groups in `GROUPS`. Built-in names cannot be replaced. Wherever a name is accepted, a reference to a
-class or function of the user's own is accepted as well, such as ``mine.py:Thing`` (`hflray.references`). A name in the
-table that ends in a colon is a prefix: ``torchvision:`` resolves ``torchvision:resnet18`` to its factory, which then
-gets ``resnet18`` as its first argument.
+class or function of the user's own is accepted as well, such as ``mine.py:Thing`` (`hflray.support.references`). A name
+in the table that ends in a colon is a prefix: ``torchvision:`` resolves ``torchvision:resnet18`` to its factory, which
+then gets ``resnet18`` as its first argument.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from functools import cache, partial
 from importlib.metadata import entry_points
 from typing import Any, Literal
 
-from hflray import references
 from hflray.errors import ConfigError, nearest
-from hflray.text import shorten
+from hflray.support import references
+from hflray.support.text import shorten
 
 Kind = Literal[
     "scheduler", "assigner", "dataset", "partition", "model", "loss", "metric", "local_rule", "aggregator",

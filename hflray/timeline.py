@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hflray.arrays import BoolArray, FloatArray, IntArray
 from hflray.cost import RoundCost, Schedule, Workload, hops
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
+from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
 ON_TIME = 1e-6  # relative; an allocation lets devices finish together, and rounding must not discard one of them
 

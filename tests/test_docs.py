@@ -17,13 +17,14 @@ import pytest
 from mlflow import MlflowClient
 
 import hflray
-from hflray import live_metrics, metrics, registry
+from hflray import metrics, registry
 from hflray.config import ExperimentConfig, flatten, named_settings
 from hflray.config.world import WorldConfig
 from hflray.experiment import Experiment
 from hflray.scheduling import RoundContext, choose_devices
+from hflray.support import live_metrics
 from hflray.sweep import expand, load_sweep
-from hflray.tasks import Job, find_task
+from hflray.sweep.tasks import Job, find_task
 from hflray.tracking import Tracker, default_uri
 from hflray.tune import cli
 from tests import blocks as runner

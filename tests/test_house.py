@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from hflray.tasks import TASKS
+from hflray.sweep.tasks import TASKS
 
 ROOT = Path(__file__).parents[1]
 
@@ -34,34 +34,6 @@ def quoted(cell: str) -> tuple[str, ...]:
 # The rows from top to bottom. A unit may import the units of the rows below its own.
 ROWS = tuple(quoted(cells[1]) for cells in design_table("rows"))
 ROW = {unit: row for row, units in enumerate(ROWS) for unit in units}
-# The imports that are allowed within a row. They must not form a cycle.
-WITHIN_A_ROW = {
-    *(("command", unit) for unit in ("tune", "sweep", "preflight")),
-    *(("tune", unit) for unit in ("report", "compare", "sweep", "progress", "results", "preflight", "space")),
-    *((unit, "sweep") for unit in ("results", "preflight")),
-    ("compare", "results"),
-    *(("space", unit) for unit in ("preflight", "results", "sweep")),
-    *(("report", unit) for unit in ("results", "sweep")),
-    ("preflight", "progress"),
-    *(("experiment", unit) for unit in ("grouping", "planning", "record", "scenario", "target")),
-    ("grouping", "scenario"),
-    *(("planning", unit) for unit in ("record", "scenario")),
-    *(("rl", unit) for unit in ("checkpoint", "study")),
-    *(("models", unit) for unit in ("data", "problem")),
-    ("problem", "data"),
-    ("scheduling", "assignment"),
-    ("training", "world"),
-    ("privacy", "aggregation"),
-    *((unit, "errors") for unit in ("registry", "references", "seeding", "metrics", "seal", "terminal")),
-    *((unit, "references") for unit in ("registry", "terminal")),
-    *(("references", unit) for unit in ("checksum", "policies", "text")),
-    *(("policies", unit) for unit in ("checksum", "errors", "files")),
-    ("registry", "text"),
-    ("pairs", "arrays"),
-    ("seal", "checksum"),
-    ("terminal", "files"),
-}
-
 # The only files or packages that may import a library, by library.
 RESERVED = {quoted(library)[0]: quoted(files) for library, files in design_table("reserved")}
 
@@ -72,29 +44,32 @@ OTHER_WORDS = {
     ("sweep/schema.py", "experiment"): "the section of a sweep file",
     ("sweep/trials.py", "experiment"): "the section of a sweep file",
     ("sweep/places.py", "experiment"): "the section of a sweep file",
-    ("results.py", "experiment"): "the experiment in MLflow",
+    ("sweep/results.py", "experiment"): "the experiment in MLflow",
     ("tracking/tracker.py", "experiment"): "the experiment in MLflow",
-    ("experiment.py", "clustering"): "a part of an experiment's state",
-    ("record.py", "assignment"): "a field of a record",
+    ("experiment/experiment.py", "clustering"): "a part of an experiment's state",
+    ("experiment/record.py", "assignment"): "a field of a record",
     **{("metrics.py", name): "a kind of table" for name in ("assignment", "clustering")},
     **{("report/figures.py", name): "a figure" for name in ("assignment", "clustering")},
     **{("report/tables.py", name): "a kind of table" for name in ("assignment", "clustering")},
 }
 
-# The only functions that write files by other means than `hflray.files`, by path and name, with the reason.
+# The only functions that write files by other means than `hflray.support.files`, by path and name, with the reason.
 OTHER_WRITERS = {
-    ("results.py", "claimed"): "a lock's file, which contains the number of its process",
-    ("tune/queue/lock.py", "locked"): "a lock's file",
-    ("tune/queue/command.py", "launch"): "a log",
-    ("tune/queue/processes.py", "start"): "a log",
-    ("tune/queue/processes.py", "group_last"): "a file of /proc",
-    ("tune/frozen.py", "copy_package"): "an environment, which counts once its list of packages is written",
+    ("sweep/results.py", "claimed"): "a lock's file, which contains the number of its process",
+    ("reproduction/queue/lock.py", "locked"): "a lock's file",
+    ("reproduction/queue/command.py", "launch"): "a log",
+    ("reproduction/queue/processes.py", "start"): "a log",
+    ("reproduction/queue/processes.py", "group_last"): "a file of /proc",
+    (
+        "reproduction/queue/frozen.py",
+        "copy_package",
+    ): "an environment, which counts once its list of packages is written",
     ("tune/storage.py", "_write"): "S3 shows an object only when all of it has arrived",
     ("tune/storage.py", "check_storage"): "a probe that is deleted",
     ("tune/mending.py", "salvage"): "copies of checkpoints; one that a kill cut off is copied again",
     ("tune/mending.py", "put_back"): "copies of checkpoints; one that a kill cut off does not load",
     ("training/machine.py", "__init__"): "a lock's file",
-    ("seal.py", "_make"): "a key, unless another process has made one meanwhile",
+    ("support/seal.py", "_make"): "a key, unless another process has made one meanwhile",
     ("allocation/kernels/jit.py", "alone"): "a lock's file",
     ("tracking/csv.py", "_cut_torn_row"): "it removes a row that was cut off",
     ("tracking/journal.py", "write"): "a temporary folder, whose files a tracker copies",
@@ -111,7 +86,7 @@ WRITES_OF = {
     "save": ("np", "numpy", "torch", "export"), "dump": ("json", "pickle", "yaml"), "copy": ("shutil",),
     "copy2": ("shutil",), "move": ("shutil",),
 }  # fmt: skip
-WHOLE = ("replacing", "replacing_folder")  # the blocks of `hflray.files` in which any call may write
+WHOLE = ("replacing", "replacing_folder")  # the blocks of `hflray.support.files` in which any call may write
 
 LIMITS = [int(value) for _, value in design_table("limits")]
 MAX_ALGORITHM_LINES, MAX_LINES, MAX_PARAMETERS = LIMITS
@@ -159,7 +134,7 @@ def violations(files: dict[str, str]) -> list[str]:
     """Return the violations of the rules in `files`, which maps paths below hflray/ to sources."""
     problems = []
     for path, source in sorted(files.items()):
-        if path in ("__init__.py", "__main__.py"):  # the contract's names, exported lazily, and the command
+        if path == "__init__.py" or path.endswith("__main__.py"):  # the contract's names, exported lazily, and commands
             continue
         parts = path.removesuffix(".py").split("/")
         unit = parts[0]
@@ -180,13 +155,13 @@ def violations(files: dict[str, str]) -> list[str]:
                 continue
             if target not in ROW:
                 problems.append(f"{where}: {name}: import from the module that defines it")
-            elif target != unit and ROW[target] <= ROW[unit] and (unit, target) not in WITHIN_A_ROW:
+            elif target != unit and ROW[target] <= ROW[unit]:
                 problems.append(f"{where}: {unit} may not import {target}")
     return problems
 
 
 def task_name_uses(files: dict[str, str]) -> list[tuple[str, str]]:
-    """Return the path and the name for each use of a task's name in a decision outside ``hflray/tasks``.
+    """Return the path and the name for each use of a task's name in a decision outside ``hflray/sweep/tasks``.
 
     A decision is a comparison with a literal, a key of a dictionary, or a look-up in a dictionary.
     """
@@ -206,7 +181,7 @@ def task_name_uses(files: dict[str, str]) -> list[tuple[str, str]]:
                 keys = [*node.args[:1]]
             texts = [part for key in keys if key is not None for part in [key, *getattr(key, "elts", [])]]
             names = {text.value for text in texts if isinstance(text, ast.Constant)} & set(TASKS)
-            uses |= {(path, name) for name in names if not path.startswith("tasks/")}
+            uses |= {(path, name) for name in names if not path.startswith("sweep/tasks/")}
     return sorted(uses)
 
 
@@ -331,7 +306,7 @@ def test_imports_point_down():
 
 
 def test_no_decision_depends_on_a_tasks_name():
-    """Code that depends on a task asks the task for it (`hflray.tasks`)."""
+    """Code that depends on a task asks the task for it (`hflray.sweep.tasks`)."""
     uses = task_name_uses(sources("hflray"))
     assert [use for use in uses if use not in OTHER_WORDS] == []
 
@@ -341,7 +316,7 @@ def test_the_design_names_every_room():
     rooms = {path.split("/")[0].removesuffix(".py") for path in sources("hflray")} - {"__init__", "__main__"}
     named = [unit for units in ROWS for unit in units]
     assert sorted(named) == sorted(rooms)
-    assert len(ROWS) == 10
+    assert len(ROWS) == 18
 
 
 def test_the_designs_limits_and_reserved_files_are_read():
@@ -459,15 +434,15 @@ def test_the_rules_are_checked_on_the_real_files():
         ("cost.py", "from hflray import *"),
         ("assignment/hfel.py", "from hflray.scheduling import build_scheduler"),  # both are in the same row
         ("assignment/hfel.py", "from ..scheduling import build_scheduler"),
-        ("scheduling/ikc.py", "from .. import training"),
-        ("checkpoint.py", "from hflray.experiment import Experiment"),
+        ("training/local.py", "from .. import scheduling"),
+        ("support/checkpoint.py", "from hflray.experiment import Experiment"),
         ("errors.py", "from hflray.registry import names"),
         ("config/system.py", "from hflray.fleet import Fleet"),
         ("scheduling/ikc.py", "import ray"),
         ("training/local.py", "def f():\n    from ray.util import x"),
         ("training/local.py", "__import__('ray')"),
-        ("experiment.py", "import mlflow"),
-        ("experiment.py", "import ray"),
+        ("experiment/experiment.py", "import mlflow"),
+        ("experiment/experiment.py", "import ray"),
         ("tune.py", "from mlflow.tracking import MlflowClient"),
         ("tracking/tracker.py", "from mlflow import MlflowClient"),
         ("allocation/newton.py", "import cvxpy as cp"),
@@ -492,11 +467,11 @@ def test_a_violation_is_reported(path, source):
         ("training/actors.py", "import ray"),
         ("training/hierarchy.py", "def f():\n    import ray"),
         ("rl/train.py", "from ray.rllib import x\nfrom hflray.assignment.network import N"),
-        ("experiment.py", "from hflray.training.local import train\nimport rayon, mlflowish"),
+        ("experiment/experiment.py", "from hflray.training.local import train\nimport rayon, mlflowish"),
         ("training/backend.py", "import ray"),
-        ("tracking/mlflow.py", "import mlflow.tracking\nfrom hflray.record import RoundRecord"),
+        ("tracking/mlflow.py", "import mlflow.tracking\nfrom hflray.experiment.record import RoundRecord"),
         ("allocation/cvxpy.py", "import cvxpy as cp\nfrom hflray.cost import Workload"),
-        ("tune.py", "from hflray.compare import table\nfrom hflray import registry"),
+        ("tune.py", "from hflray.sweep.compare import table\nfrom hflray import registry"),
         ("registry.py", "from hflray.errors import ConfigError"),
         ("__init__.py", "from hflray.tune import main\nimport ray"),
     ],
@@ -522,12 +497,7 @@ def test_an_allowed_import_is_no_violation(path, source):
 )
 def test_a_decision_by_a_tasks_name_is_reported(source, names):
     assert task_name_uses({"tune/driver.py": source}) == [("tune/driver.py", name) for name in names]
-    assert task_name_uses({"tasks/clustering.py": source}) == []
-
-
-def test_the_imports_within_a_row_form_no_cycle():
-    assert all(ROW[a] == ROW[b] for a, b in WITHIN_A_ROW)
-    assert not any((b, a) in WITHIN_A_ROW for a, b in WITHIN_A_ROW)
+    assert task_name_uses({"sweep/tasks/clustering.py": source}) == []
 
 
 def test_a_long_file_and_an_orphan_are_reported():

@@ -12,7 +12,7 @@ from hflray import metrics, registry
 from hflray.data import Dataset
 from hflray.errors import ConfigError, DataError
 from hflray.experiment import Experiment
-from hflray.record import RoundRecord
+from hflray.experiment.record import RoundRecord
 from hflray.training.local import DeviceHost
 from tests.conftest import small_config
 

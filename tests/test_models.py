@@ -23,7 +23,7 @@ from hflray.models import (
     size_kb,
     to_vector,
 )
-from hflray.problem import ModelSpec, Problem
+from hflray.models.problem import ModelSpec, Problem
 
 
 @pytest.mark.parametrize(

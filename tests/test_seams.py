@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hflray import metrics, registry, tasks
-from hflray.compare import Outcome, closing_table
+from hflray import metrics, registry
 from hflray.config import FleetConfig, load_config
 from hflray.cost import Workload
 from hflray.experiment import Experiment
 from hflray.fleet import sample_fleet
 from hflray.scheduling import choose_devices_and_edges
-from hflray.tasks import Job
+from hflray.sweep import tasks
+from hflray.sweep.compare import Outcome, closing_table
+from hflray.sweep.tasks import Job
 from hflray.tracking.sink import Ending, Place, Round, Run
 from tests.conftest import small_config
 from tests.report import fabricated

@@ -11,7 +11,7 @@ import pytest
 from hflray.config import validate
 from hflray.errors import ConfigError
 from hflray.sweep import Axis, SweepFile, assigner_label, expand, load_sweep, run_name, smoke
-from hflray.tasks import TASKS, find_task
+from hflray.sweep.tasks import TASKS, find_task
 
 CONFIGS = Path(__file__).parents[1] / "tune_configs"
 SHIPPED = sorted(CONFIGS.glob("*.yaml"))

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import hflray
-from hflray import live_metrics, metrics, registry
+from hflray import metrics, registry
 from hflray.config import ExperimentConfig, Section
 from hflray.config.reference import Setting, sections, settings
+from hflray.support import live_metrics
 from hflray.sweep import Axis, SweepFile, TuneConfig
 
 ROOT = Path(__file__).parents[2]

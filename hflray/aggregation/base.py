@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hflray.aggregation.fixed_point import FloatVector
-from hflray.arrays import FloatArray, IntArray
+from hflray.support.arrays import FloatArray, IntArray
 
 State = Mapping[str, NDArray[Any]]  # what the cloud's aggregator keeps from round to round, by name
 
@@ -53,7 +53,8 @@ class Frame:
         statistics: how many numbers at the end of a model are statistics of normalisation layers.
         fraction_bits: the binary places of exact sums; see `hflray.aggregation.fixed_point`.
         seed: the experiment's seed, for draws by `hflray.seeding.stream`.
-        deviation: the standard deviation of the noise of privacy in the sum of an edge (`hflray.privacy`); 0: none.
+        deviation: the standard deviation of the noise of privacy (`hflray.training.privacy`) in the sum of an edge;
+            0: none.
     """
 
     place: Literal["edge", "cloud"]

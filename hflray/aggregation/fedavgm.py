@@ -7,8 +7,8 @@ import numpy as np
 
 from hflray.aggregation.base import State
 from hflray.aggregation.mean import OfUpdate
-from hflray.arrays import FloatArray
 from hflray.config.options import between, positive
+from hflray.support.arrays import FloatArray
 
 OPTIONS = "aggregation.cloud.options"
 

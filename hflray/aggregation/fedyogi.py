@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from hflray.aggregation.adaptive import Adaptive
-from hflray.arrays import FloatArray
+from hflray.support.arrays import FloatArray
 
 
 class FedYogi(Adaptive):

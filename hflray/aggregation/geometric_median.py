@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from hflray.aggregation.base import OfModels
-from hflray.arrays import FloatArray
+from hflray.support.arrays import FloatArray
 
 TOLERANCE = 1e-6  # of a step, relative to the mean distance to the models
 MOST_STEPS = 1000

@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 
 from hflray.aggregation.base import OfModels
-from hflray.arrays import FloatArray
 from hflray.config.options import whole
+from hflray.support.arrays import FloatArray
 
 
 class Krum(OfModels):

@@ -14,7 +14,7 @@ import numpy as np
 
 from hflray.aggregation.base import Aggregator, Frame, Sent, State
 from hflray.aggregation.fixed_point import FloatVector, SumVector, mean, weighted
-from hflray.arrays import FloatArray
+from hflray.support.arrays import FloatArray
 
 
 class Mean(Aggregator):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hflray.aggregation.base import OfModels
-from hflray.arrays import FloatArray
+from hflray.support.arrays import FloatArray
 
 
 class Median(OfModels):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from hflray.aggregation.krum import Krum
-from hflray.arrays import FloatArray
 from hflray.config.options import whole
+from hflray.support.arrays import FloatArray
 
 
 class MultiKrum(Krum):

@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from hflray.aggregation.base import OfModels
-from hflray.arrays import FloatArray
 from hflray.config.options import between
+from hflray.support.arrays import FloatArray
 
 ROUNDING = 1e-9  # 0.29 · 100 is 28.999999999999996, and means 29
 

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from numpy.typing import ArrayLike
 
-from hflray.allocation.problem import Allocation, EdgeProblem, edge_problems
+from hflray.allocation.instance import Allocation, EdgeProblem, edge_problems
 from hflray.cost import Workload, check_assignment
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet

@@ -15,7 +15,7 @@ import numpy as np
 
 from hflray.allocation.kernels.bundles import Edges, JointSolution, Solution
 from hflray.allocation.kernels.edges import certify_edges, new_feasible, new_solution, solve_edges
-from hflray.arrays import FloatArray, IntArray
+from hflray.support.arrays import FloatArray, IntArray
 
 TOL = 1e-10  # largest accepted KKT residual; Newton's last step mostly ends near 1e-14
 THREADED = 4096  # batches of more devices are faster with threads

@@ -16,11 +16,11 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 
-from hflray.allocation.problem import Allocation, EdgeProblem, edge_problems
-from hflray.arrays import FloatArray, IntArray
+from hflray.allocation.instance import Allocation, EdgeProblem, edge_problems
 from hflray.cost import Workload
 from hflray.errors import ConfigError, InfeasibleError
 from hflray.fleet import Fleet
+from hflray.support.arrays import FloatArray, IntArray
 
 # They are called in this order until one succeeds.
 SOLVERS: tuple[tuple[str, dict[str, Any]], ...] = (

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from hflray.allocation.problem import Allocation, check_fleet
-from hflray.arrays import IntArray
+from hflray.allocation.instance import Allocation, check_fleet
 from hflray.cost import Workload
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
+from hflray.support.arrays import IntArray
 
 
 def allocate(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray, coupling: str) -> Allocation:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hflray.allocation import newton
-from hflray.allocation.problem import Allocation
-from hflray.arrays import IntArray
+from hflray.allocation.instance import Allocation
 from hflray.cost import Workload
 from hflray.fleet import Fleet
+from hflray.support.arrays import IntArray
 
 FREE = 1e-60  # α in J·s²/cycles³, at which the energy of computing is below the last bit of every objective
 

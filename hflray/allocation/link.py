@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hflray.arrays import FloatArray
+from hflray.support.arrays import FloatArray
 
 
 def received_snr_hz(gain: Any, power_w: Any, noise_w_per_hz: float) -> Any:

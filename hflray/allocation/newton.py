@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hflray.allocation.batch import THREADED, TOL, finish, solve_batch
+from hflray.allocation.instance import Allocation, Ragged, ragged
 from hflray.allocation.kernels.bundles import Solution
 from hflray.allocation.kernels.joint import new_joint_solution, solve_joint
 from hflray.allocation.kernels.onecall import allocate_in_one_call
-from hflray.allocation.problem import Allocation, Ragged, ragged
-from hflray.arrays import FloatArray, IntArray
 from hflray.cost import Workload, hops
 from hflray.errors import InfeasibleError
 from hflray.fleet import Fleet
+from hflray.support.arrays import FloatArray, IntArray
 
 MAX_RESIDUAL = 1e-8  # a solution with a larger residual is refused
 

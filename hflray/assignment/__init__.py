@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hflray import registry
-from hflray.arrays import BoolArray
 from hflray.config import ExperimentConfig
 from hflray.cost import Workload
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
+from hflray.support.arrays import BoolArray
 
 __all__ = ["Assigner", "assign_among", "build_assigner", "check_any_edges", "configured_assigner"]
 

@@ -30,11 +30,11 @@ from scipy.optimize import minimize
 from hflray.allocation import Coupling, allocate_round
 from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.terms import LN2, invert_slope
-from hflray.arrays import FloatArray, IntArray
 from hflray.assignment.objective import RoundProblem, assigned_edge_cost, round_problem
 from hflray.cost import Workload, check_assignment, round_cost
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
+from hflray.support.arrays import FloatArray, IntArray
 
 MAX_ASSIGNMENTS = 1_000_000  # largest number of assignments that brute force tries
 STAGES = (0.3, 0.1, 0.03, 0.01, 0.003)  # smoothing of the minimum over edges, as fractions of a device's mean cost

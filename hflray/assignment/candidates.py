@@ -23,14 +23,13 @@ import time
 
 import numpy as np
 
+from hflray.allocation.instance import check_values, refuse_gain
 from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.lanes import scratch_with_list
 from hflray.allocation.kernels.terms import LN2
 from hflray.allocation.link import received_snr_of_links_hz
-from hflray.allocation.problem import check_values, refuse_gain
-from hflray.arrays import IntArray
+from hflray.assignment.candidate_arrays import Candidates, Links, Place, blank_place
 from hflray.assignment.objective import Start, all_but_links, slowest_three, starting_assignment
-from hflray.assignment.place import Candidates, Links, Place, blank_place
 from hflray.assignment.transfers import (
     Guest,
     added_cost,
@@ -42,6 +41,7 @@ from hflray.assignment.transfers import (
 )
 from hflray.cost import Workload
 from hflray.fleet import Fleet
+from hflray.support.arrays import IntArray
 
 WIN = 1e-7  # a move must lower the objective by this fraction of the energy of its two edges
 PASS = 3e-4  # the search ends with a pass that lowers the objective by less than this fraction

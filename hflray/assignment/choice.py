@@ -18,11 +18,11 @@ import numpy as np
 
 from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.lanes import scratch_with_list
-from hflray.arrays import BoolArray, IntArray
 from hflray.assignment.local_search import PerEdgeSearch
 from hflray.assignment.neighbours import GAIN, TOL
 from hflray.assignment.objective import Hop, RoundProblem, others_delay, slowest_three
 from hflray.assignment.state import DELAY, ENERGY, State, changed_edge_cost, new_state, settle, state_objective
+from hflray.support.arrays import BoolArray, IntArray
 
 NOWHERE = -1
 

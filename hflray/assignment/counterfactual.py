@@ -9,9 +9,9 @@ import numpy as np
 
 from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.lanes import scratch_with_list
-from hflray.arrays import FloatArray, IntArray
 from hflray.assignment.objective import RoundProblem, others_delay, slowest_three
 from hflray.assignment.state import State, changed_edge_cost, new_state
+from hflray.support.arrays import FloatArray, IntArray
 
 TOL = 1e-4  # KKT residual of a transfer; the table need not decide between near ties
 

@@ -21,7 +21,6 @@ import torch
 from numpy.typing import ArrayLike
 
 from hflray.allocation import Coupling
-from hflray.arrays import IntArray
 from hflray.assignment.features import rows_of
 from hflray.assignment.local_search import search_for
 from hflray.assignment.objective import check_coupling, round_problem
@@ -29,6 +28,7 @@ from hflray.assignment.policy import SHIPPED, TRAIN, load_policy, policy_path
 from hflray.cost import Workload
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
+from hflray.support.arrays import IntArray
 
 AT_ONCE = 50  # exchanges that a polish solves between two checks of the clock
 logger = logging.getLogger("hflray")

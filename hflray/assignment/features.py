@@ -24,11 +24,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hflray.allocation.kernels.terms import LN2
-from hflray.arrays import IntArray
 from hflray.assignment.objective import RoundProblem, round_problem
 from hflray.cost import Workload
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
+from hflray.support.arrays import IntArray
 
 Rows = NDArray[np.float32]
 FeatureSet = Literal["paper", "paper_db", "db"]

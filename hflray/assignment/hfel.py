@@ -21,7 +21,6 @@ from numpy.typing import ArrayLike
 
 from hflray.allocation import Coupling
 from hflray.allocation.kernels.jit import kernel
-from hflray.arrays import FloatArray, IntArray
 from hflray.assignment.joint_round import TIGHT, begin_joint, try_move
 from hflray.assignment.objective import (
     RoundProblem,
@@ -37,6 +36,7 @@ from hflray.assignment.state import State, blank_state
 from hflray.cost import Workload, hops
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
+from hflray.support.arrays import FloatArray, IntArray
 
 
 class HFEL:

@@ -15,7 +15,6 @@ import numpy as np
 
 from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.lanes import scratch_with_list
-from hflray.arrays import BoolArray, IntArray
 from hflray.assignment.choice import NOWHERE, part_of, search_choice
 from hflray.assignment.joint_moves import Optimum, fill_entry, optimum_of, value_of_move
 from hflray.assignment.joint_round import begin_joint, copy_state, join_edge, keep_if_better, price_alone
@@ -23,6 +22,7 @@ from hflray.assignment.joint_search import JointSearch
 from hflray.assignment.neighbours import GAIN
 from hflray.assignment.objective import RoundProblem
 from hflray.assignment.state import DELAY, ENERGY, WEIGHT, State, blank_state
+from hflray.support.arrays import BoolArray, IntArray
 
 
 def search_joint_choice(

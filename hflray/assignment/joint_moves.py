@@ -21,10 +21,10 @@ import numpy as np
 
 from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.lanes import scratch_with_list
-from hflray.arrays import BoolArray, FloatArray, IntArray
 from hflray.assignment.joint_round import STIFF, elasticity, log_deadline, price_alone
 from hflray.assignment.objective import RoundProblem
 from hflray.assignment.state import DELAY, ELASTICITY, ENERGY, PAID, WEIGHT, State, changed_edge_cost
+from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
 TOL = 1e-6  # KKT residual of a candidate
 NEAR = 1.3  # two prices are near if their ratio is at most this

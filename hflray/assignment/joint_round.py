@@ -26,9 +26,9 @@ from hflray.allocation.kernels.bundles import Devices, Edges, Priced, Setting
 from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.joint import find_weight, new_joint_solution, solve_joint
 from hflray.allocation.kernels.lanes import scratch_for
-from hflray.arrays import FloatArray, IntArray
 from hflray.assignment.objective import RoundProblem
 from hflray.assignment.state import SLOPE, WEIGHT, State, list_members, solve_members
+from hflray.support.arrays import FloatArray, IntArray
 
 TOL = 1e-10  # largest KKT residual of every edge's solution
 TIGHT = 1e-10  # largest (U - L) / U of an accepted assignment

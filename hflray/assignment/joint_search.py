@@ -15,7 +15,6 @@ import time
 import numpy as np
 
 from hflray.allocation.kernels.jit import kernel
-from hflray.arrays import IntArray
 from hflray.assignment.joint_moves import (
     Optimum,
     optimum_of,
@@ -27,6 +26,7 @@ from hflray.assignment.joint_round import begin_joint, try_move
 from hflray.assignment.neighbours import AT_ONCE, GAIN, SHORTLIST, near_links
 from hflray.assignment.objective import RoundProblem
 from hflray.assignment.state import State, blank_state
+from hflray.support.arrays import IntArray
 
 PROMISING = 8  # number of moves with the best estimates that are tried
 TRIED_AT_ONCE = 16  # moves tried between two checks of the clock

@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hflray.allocation import Coupling
-from hflray.arrays import IntArray
 from hflray.assignment.candidates import search_candidates
 from hflray.assignment.joint_search import JointSearch
 from hflray.assignment.neighbours import AT_ONCE, GAIN, SHORTLIST, best_exchange, best_transfer, near_links
@@ -40,6 +39,7 @@ from hflray.assignment.state import State, new_state, restart, settle, state_obj
 from hflray.cost import Workload, check_assignment
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
+from hflray.support.arrays import IntArray
 
 LARGE = 100_000  # candidate lists are used from this H·M on
 CANDIDATES = 12  # number of a device's strongest edges that are its candidates

@@ -12,9 +12,9 @@ import numpy as np
 
 from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.lanes import scratch_with_list
-from hflray.arrays import BoolArray, FloatArray
 from hflray.assignment.objective import RoundProblem, Slowest, others_delay, slowest_three
 from hflray.assignment.state import DELAY, ENERGY, State, changed_edge_cost
+from hflray.support.arrays import BoolArray, FloatArray
 
 TOL = 1e-6  # KKT residual of a candidate, about the error of its objective; the moves made are solved to 1e-9
 GAIN = 1e-6  # a move must lower the objective by this fraction, which is about the error of candidates

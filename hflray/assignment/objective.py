@@ -12,17 +12,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hflray.allocation import Coupling
+from hflray.allocation.instance import check_links
 from hflray.allocation.kernels.blocks import iteration_cost
 from hflray.allocation.kernels.bundles import Devices, Guess, Setting
 from hflray.allocation.kernels.edge import solve_edge
 from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.lanes import scratch_for
 from hflray.allocation.link import compute_cycles, received_snr_of_links_hz
-from hflray.allocation.problem import check_links
-from hflray.arrays import FloatArray, IntArray
 from hflray.cost import Workload, check_assignment, hops
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
+from hflray.support.arrays import FloatArray, IntArray
 
 Start = Literal["geographic", "best_gain", "random"]
 STARTS: tuple[Start, ...] = ("geographic", "best_gain", "random")

@@ -26,10 +26,10 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as as_safetensors
 
-from hflray import policies
 from hflray.assignment.network import NetworkSpec, QNetwork, build_network
 from hflray.errors import ConfigError, nearest
-from hflray.files import write
+from hflray.support import policies
+from hflray.support.files import write
 
 POLICIES = Path(__file__).with_name("policies")
 SHIPPED = POLICIES / "any_deployment.safetensors"
@@ -45,7 +45,7 @@ def policy_path(policy: str | Path) -> Path:
     """Return the path of a policy, which is given by a shipped policy's name or by its path, pinned or not.
 
     Raises:
-        ConfigError: a bare name is neither a shipped policy nor a file, or see `hflray.policies.locate`.
+        ConfigError: a bare name is neither a shipped policy nor a file, or see `hflray.support.policies.locate`.
     """
     name = str(policy)
     if name in shipped():

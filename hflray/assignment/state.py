@@ -18,8 +18,8 @@ from hflray.allocation.kernels.bundles import Devices, Guess, Setting
 from hflray.allocation.kernels.edge import solve_edge
 from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.lanes import ROWS, listed, scratch_with_list
-from hflray.arrays import FloatArray, IntArray
 from hflray.assignment.objective import EdgeCost, RoundProblem
+from hflray.support.arrays import FloatArray, IntArray
 
 PRICE, DEADLINE, WEIGHT, SLOPE = range(4)  # rows of `SolvedEdges.edge`
 ENERGY, DELAY, ELASTICITY, PAID = range(4)  # columns of an entry of `Tables`

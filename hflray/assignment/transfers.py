@@ -15,9 +15,9 @@ from hflray.allocation.kernels.edge import solve_edge
 from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.lanes import first_devices, listed, scratch_with_list
 from hflray.allocation.kernels.terms import LN2, delay_at, log_1p
-from hflray.arrays import FloatArray
+from hflray.assignment.candidate_arrays import Candidates, Place
 from hflray.assignment.objective import EdgeCost, Slowest, others_delay
-from hflray.assignment.place import Candidates, Place
+from hflray.support.arrays import FloatArray
 
 TOL = 1e-7  # largest KKT residual of an edge's solution
 

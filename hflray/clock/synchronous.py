@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hflray.arrays import BoolArray, IntArray
+from hflray.support.arrays import BoolArray, IntArray
 
 
 class Turn(NamedTuple):

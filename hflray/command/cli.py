@@ -12,7 +12,7 @@ from typer.core import TyperCommand
 from typer.main import get_command
 
 from hflray import __version__
-from hflray.terminal.app import Commands, exit_code, group, program
+from hflray.support.terminal.app import Commands, exit_code, group, program
 
 
 class Subcommand(NamedTuple):
@@ -29,9 +29,13 @@ class Subcommand(NamedTuple):
 
 COMMANDS = {
     "tune": Subcommand("hflray.tune.cli:app", "Run a sweep of experiments; without a sweep file, the quickstart."),
-    "report": Subcommand("hflray.report.cli:app", "Draw figures, tables and a page of finished runs."),
-    "compare": Subcommand("hflray.compare:app", "Print a sweep's closing table, and where MLflow shows its runs."),
-    "explain": Subcommand("hflray.report.cli:app:explain", "Explain a round: who took part and why, and at what cost."),
+    "report": Subcommand("hflray.command.report:app", "Draw figures, tables and a page of finished runs."),
+    "compare": Subcommand(
+        "hflray.sweep.compare:app", "Print a sweep's closing table, and where MLflow shows its runs."
+    ),
+    "explain": Subcommand(
+        "hflray.command.report:app:explain", "Explain a round: who took part and why, and at what cost."
+    ),
     "train-assigner": Subcommand("hflray.rl.cli:train_app", "Train the learned assigner (Algorithm 5), without Tune."),
     "finetune": Subcommand("hflray.rl.cli:finetune_app", "Improve a trained assigner on the round's objective itself."),
     "card": Subcommand("hflray.rl.cli:card_app", "Write the card of a learned assigner beside its file."),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hflray.terminal.app import HELP, group
+from hflray.support.terminal.app import HELP, group
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,8 +38,8 @@ def listing(root: Root = None) -> None:
     from hflray import registry
     from hflray.data.datasets import data_root, stored_at
     from hflray.data.download import FOLDERS
-    from hflray.terminal.output import new_console, say
-    from hflray.terminal.tables import Table
+    from hflray.support.terminal.output import new_console, say
+    from hflray.support.terminal.tables import Table
 
     folder = data_root(root)
     table = Table(f"data sets in {folder}", ["data.name", "is"], left=2)
@@ -69,7 +69,7 @@ def get(
     """
     os.environ.setdefault("TQDM_DISABLE", "1")  # torchvision's bars; ours stands for all files of a data set
     from hflray.data.datasets import data_root, load_dataset, stored_at
-    from hflray.terminal.output import new_console, say, waiting
+    from hflray.support.terminal.output import new_console, say, waiting
 
     console, folder = new_console(), data_root(root)
     for name in names:
@@ -112,7 +112,7 @@ def downloading(console: Console, name: str, folder: Path) -> Iterator[None]:
     """Show how much of a data set has arrived: a bar on a terminal, one line elsewhere."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-    from hflray.terminal.output import waiting
+    from hflray.support.terminal.output import waiting
 
     total = ARCHIVES[name]
     if not console.is_terminal:

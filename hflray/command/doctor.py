@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hflray.errors import HflrayError
-from hflray.terminal.app import HELP, single
+from hflray.support.terminal.app import HELP, single
 from hflray.training.machine import memory_bytes
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def versions() -> Check:
 
     from packaging.requirements import Requirement
 
-    from hflray.provenance import environment
+    from hflray.support.provenance import environment
 
     facts = dict(environment())
     facts.pop("cpu")
@@ -94,7 +94,7 @@ def versions() -> Check:
 
 def cpu() -> Check:
     """Say which CPUs there are, and whether others use them."""
-    from hflray.provenance import environment
+    from hflray.support.provenance import environment
     from hflray.training.machine import available_cpus
 
     count, load = len(available_cpus()), os.getloadavg()[0]
@@ -108,7 +108,7 @@ def cpu() -> Check:
 
 def memory() -> Check:
     """Check that the memory suffices for a trial with one actor."""
-    from hflray.preflight import DEVICE_ACTOR_MB, DRIVER_MB, EDGE_ACTOR_MB, RAY_MB, TRIAL_MB
+    from hflray.sweep.preflight import DEVICE_ACTOR_MB, DRIVER_MB, EDGE_ACTOR_MB, RAY_MB, TRIAL_MB
 
     total, free = memory_bytes()
     needed = (DRIVER_MB + RAY_MB + TRIAL_MB + DEVICE_ACTOR_MB + EDGE_ACTOR_MB) * 2**20
@@ -196,12 +196,12 @@ def kernels() -> Check:
     """Measure the kernels of local training on the CPU, and say whether those of the allocation are compiled."""
     import torch
 
-    from hflray.problem import Problem
+    from hflray.models.problem import Problem
     from hflray.sweep import expand, load_sweep
     from hflray.training.autotune import sample_kernel, samples_per_second
     from hflray.training.machine import cache_folder
     from hflray.training.native import compiler
-    from hflray.tune import warm
+    from hflray.tune import precompile
     from hflray.tune.cli import QUICKSTART
 
     rates, failures, problem = {}, {}, Problem(IMAGE_SHAPE, NUM_CLASSES)
@@ -222,7 +222,7 @@ def kernels() -> Check:
         failures.get("native", ""),
         "install a C compiler, such as gcc (apt-get install gcc)" if "native" in failures and not compiler() else "",
     )  # fmt: skip
-    stamp = warm.stamp_name(warm.kernels_name(expand(load_sweep(QUICKSTART))[0].config))
+    stamp = precompile.stamp_name(precompile.kernels_name(expand(load_sweep(QUICKSTART))[0].config))
     ready = (cache_folder("kernels") / stamp).exists()
     yield Finding("allocation", "compiled" if ready else "compiled by the first sweep, while Ray starts")
 
@@ -310,7 +310,7 @@ def doctor(
     The exit code is 1 if no sweep can run here, and 0 otherwise.
     """
     from hflray.data.datasets import data_root as folder_of_data
-    from hflray.terminal.output import new_console, waiting
+    from hflray.support.terminal.output import new_console, waiting
 
     data, console = folder_of_data(data_root), new_console()
     checks: dict[str, Callable[[], Check]] = {
@@ -349,8 +349,8 @@ def show(finding: Finding, console: Console) -> None:
             ("", f"problem: {finding.problem}", style),
             ("", f"fix: {finding.fix}", None),
         ]
-    from hflray.terminal.output import say
-    from hflray.terminal.tables import fold
+    from hflray.support.terminal.output import say
+    from hflray.support.terminal.tables import fold
 
     for number, (sign, text, colour) in enumerate(lines):
         name = finding.name if number == 0 else ""

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from hflray.errors import ConfigError
-from hflray.files import write
-from hflray.terminal.app import HELP, single, spoken
+from hflray.support.files import write
+from hflray.support.terminal.app import HELP, single, spoken
 
 TEMPLATE = Path(__file__).with_name("new.yaml")
 ENDINGS = (".yaml", ".yml")

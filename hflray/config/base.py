@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from hflray import registry
 from hflray.errors import ConfigError
-from hflray.text import breaks_lines
+from hflray.support.text import breaks_lines
 
 
 def as_range(value: object) -> object:

@@ -47,7 +47,7 @@ class CompressionConfig(Section):
 
 
 class PrivacyConfig(Section):
-    """Differential privacy of devices (`hflray.privacy`)."""
+    """Differential privacy of devices (`hflray.training.privacy`)."""
 
     clip: float | None = Field(
         None,

@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from hflray import metrics, references
+from hflray import metrics
 from hflray.config.agent import AgentConfig
 from hflray.config.base import Named, Section
 from hflray.config.clock import ClockConfig
@@ -17,7 +17,8 @@ from hflray.config.model import ModelConfig
 from hflray.config.system import CostConfig, FleetConfig
 from hflray.config.training import DataConfig, TrainingConfig
 from hflray.config.world import WorldConfig
-from hflray.text import shorten
+from hflray.support import references
+from hflray.support.text import shorten
 
 
 class CheckpointConfig(Section):

@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from hflray.errors import ConfigError, nearest
-from hflray.text import one_line, shorten
+from hflray.support.text import one_line, shorten
 
 _TYPES: dict[Any, str] = {
     int: "an integer", float: "a number", str: "a text", bool: "true or false", list: "a list",

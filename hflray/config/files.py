@@ -15,7 +15,7 @@ from hflray.config.experiment import ExperimentConfig
 from hflray.config.explanations import validate
 from hflray.config.pinning import pin_settings
 from hflray.errors import ConfigError
-from hflray.text import breaks_lines, one_line, shorten
+from hflray.support.text import breaks_lines, one_line, shorten
 
 MAX_CHARACTERS = 200_000  # of a file; PyYAML reads about 50,000 characters in a second
 MAX_VALUES = 100_000  # of a text with its aliases written out, so that a few lines of aliases cannot fill the memory

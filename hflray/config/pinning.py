@@ -1,6 +1,6 @@
 """References and policies in a configuration or a sweep file, pinned to the content of their files.
 
-`hflray.references` and `hflray.policies` say what a pinned name is.
+`hflray.support.references` and `hflray.support.policies` say what a pinned name is.
 
 A path in a file is relative to that file's folder, and a path in an override (``--set``) to the present folder. The
 functions know from the mark `Named` which settings name something of the registry.
@@ -15,12 +15,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from hflray import policies, references, registry
+from hflray import registry
 from hflray.config.base import Named
 from hflray.config.experiment import ExperimentConfig
 from hflray.config.reference import section_of
 from hflray.errors import ConfigError
-from hflray.text import one_line, shorten
+from hflray.support import policies, references
+from hflray.support.text import one_line, shorten
 
 Change = Callable[[str, str], Any]  # called with a setting's dotted key and its text
 _FORMS = ("grid", "zip", "choice")  # the axes of a sweep whose values are listed

@@ -24,7 +24,7 @@ from hflray.data.download import FOLDERS, load_or_download
 from hflray.data.npz import check_arrays, read_arrays
 from hflray.data.own import check_own
 from hflray.errors import ConfigError, DataError
-from hflray.references import spoken
+from hflray.support.references import spoken
 
 FASHION_RANGE = (400, 700)  # also used for every data set that the paper does not use
 CIFAR_RANGE = (300, 600)

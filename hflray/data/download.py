@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hflray.errors import DataError
-from hflray.text import one_line
+from hflray.support.text import one_line
 
 TIMEOUT_S = 10.0  # for each connection and read, so that users without a network soon get an error
 FOLDERS = {"fashion_mnist": ("FashionMNIST", "FashionMNIST"), "cifar10": ("CIFAR10", "cifar-10-batches-py")}

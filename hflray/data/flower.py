@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hflray.data.partition import Ints
 from hflray.errors import ConfigError, DataError, nearest
-from hflray.text import one_line
+from hflray.support.text import one_line
 
 PACKAGE = "flwr_datasets.partitioner"
 INDEX, LABEL = "index", "label"  # the columns of the table that is dealt out

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hflray.errors import DataError
-from hflray.text import one_line
+from hflray.support.text import one_line
 
 KEYS = ("x_train", "y_train", "x_test", "y_test")
 MAX_CHANNELS = 4

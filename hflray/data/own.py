@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from hflray.config import Kind
 from hflray.data.npz import check_classes, check_images, check_labels, refuse
 from hflray.errors import DataError, nearest
-from hflray.text import shorten
+from hflray.support.text import shorten
 
 MOST_TOKENS = 2**31  # tokens are stored as int32
 LARGEST = 1e30  # of features and targets, so that their moments stay finite

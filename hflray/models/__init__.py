@@ -23,6 +23,7 @@ from hflray.models.paper import (
     build_model,
     init_vector,
 )
+from hflray.models.problem import ModelSpec, Problem
 from hflray.models.vector import (
     BITS_PER_KB,
     BITS_PER_PARAMETER,
@@ -38,7 +39,6 @@ from hflray.models.vector import (
     trained,
     travelling,
 )
-from hflray.problem import ModelSpec, Problem
 from hflray.seeding import seed_sequence, stream
 
 __all__ = [

@@ -9,7 +9,7 @@ from torch import nn
 from hflray.data.download import import_torchvision
 from hflray.errors import ConfigError, DataError, nearest
 from hflray.models.paper import image
-from hflray.text import one_line
+from hflray.support.text import one_line
 
 PREFIX = "torchvision:"
 

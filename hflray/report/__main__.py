@@ -1,5 +1,5 @@
 """The command ``python -m hflray.report``."""
 
-from hflray.report.cli import main
+from hflray.command.report import main
 
 main()

@@ -8,12 +8,12 @@ from pathlib import Path
 import pandas as pd
 
 from hflray import metrics
-from hflray.files import replacing
-from hflray.files import write as write_file
 from hflray.report.labels import BLUE
 from hflray.report.series import STATISTICS
-from hflray.terminal.tables import Table
-from hflray.text import as_chart_text
+from hflray.support.files import replacing
+from hflray.support.files import write as write_file
+from hflray.support.terminal.tables import Table
+from hflray.support.text import as_chart_text
 
 # The charts: the metric, its column of the summary, and the suffix of the file's name.
 PANELS = (

@@ -15,7 +15,6 @@ import pandas as pd
 
 from hflray import metrics
 from hflray.allocation import Allocation
-from hflray.arrays import FloatArray, IntArray
 from hflray.config import AllocationConfig
 from hflray.cost import PollCost, RoundCost, Schedule, Workload, hops, round_cost
 from hflray.errors import ConfigError
@@ -23,6 +22,7 @@ from hflray.fleet import Fleet, sample_fleet
 from hflray.report.runs import Run
 from hflray.scheduling.poll import poll_spent_j
 from hflray.seeding import stream
+from hflray.support.arrays import FloatArray, IntArray
 from hflray.timeline import EdgeRule, Timeline
 from hflray.world import Outlook, World, fates
 

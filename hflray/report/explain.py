@@ -14,7 +14,7 @@ from hflray.config import ExperimentConfig
 from hflray.report.detail import Replay, Round, allocation_texts
 from hflray.report.labels import pretty
 from hflray.report.runs import Run
-from hflray.terminal.tables import Table
+from hflray.support.terminal.tables import Table
 
 
 def ordinal(rank: int, superlative: str) -> str:

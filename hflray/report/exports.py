@@ -32,9 +32,9 @@ from pyarrow import parquet
 
 from hflray import metrics
 from hflray.errors import ConfigError
-from hflray.files import replacing, write
 from hflray.report.runs import LEFT_OUT, Run, Sweep, assemble
-from hflray.text import as_file_stem
+from hflray.support.files import replacing, write
+from hflray.support.text import as_file_stem
 from hflray.tracking import History, Tables
 
 VERSION = 2

@@ -2,7 +2,7 @@
 
 The numbers come from `hflray.report.series` and the colours from `hflray.report.labels`; lines also differ in dash and
 marker. A figure is a function ``Sweep -> Figure``. To add one, write it here, and name it in `FIGURES` and in the
-`Shown.figures` of the tasks that draw it, or in an exhibit of `hflray.report.paper`.
+`Shown.figures` of the tasks that draw it, or in an exhibit of `hflray.reproduction.exhibits`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from matplotlib.figure import Figure
 
 from hflray import metrics
 from hflray.errors import ConfigError
-from hflray.files import replacing
 from hflray.report import series
-from hflray.report.claims.learning import is_ceiling
 from hflray.report.labels import COLOURS, colour, mark_modified
 from hflray.report.ranking import QUANTITIES, fields, mean_ranks
+from hflray.report.readings import is_ceiling
 from hflray.report.runs import Sweep
-from hflray.text import as_chart_text
+from hflray.support.files import replacing
+from hflray.support.text import as_chart_text
 
 DASHES = ("-", "--", "-.", ":")
 MARKERS = "os^Dv*PX"
@@ -252,7 +252,7 @@ def ranks(sweep: Sweep) -> Figure:
 
 
 Draw = Callable[[Sweep], Figure]
-# The figures by the stem of their file. `hflray.tasks.base.Shown.figures` lists those of a task.
+# The figures by the stem of their file. `hflray.sweep.tasks.base.Shown.figures` lists those of a task.
 FIGURES: dict[str, Draw] = {
     metrics.ACCURACY: curves,
     "cost": cost_bars,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hflray.references import short
+from hflray.support.references import short
 
 if TYPE_CHECKING:
     from hflray.report.runs import Run

@@ -19,7 +19,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from hflray import metrics
 from hflray.errors import HflrayError
-from hflray.files import write as write_file
 from hflray.fleet import Fleet
 from hflray.report import charts
 from hflray.report.detail import Replay, Round, allocation_texts
@@ -27,6 +26,7 @@ from hflray.report.labels import COLOURS, pretty
 from hflray.report.ranking import ranking
 from hflray.report.runs import Run, Sweep
 from hflray.report.tables import compare_with_reference, summary
+from hflray.support.files import write as write_file
 
 MAX_ROUNDS = 100  # rounds of a run whose details the page has
 EXPLAIN = "python -m hflray.report explain shows the others"
@@ -194,8 +194,8 @@ def render(sweep: Sweep, claims: pd.DataFrame | None = None) -> tuple[str, list[
 
     Args:
         sweep: the runs.
-        claims: the paper's claims with our verdicts (`hflray.report.paper.verdicts`); None if the sweep is no exhibit
-            of the paper.
+        claims: the paper's claims with our verdicts (`hflray.reproduction.exhibits.verdicts`); None if the sweep is no
+            exhibit of the paper.
     """
     missing = list(sweep.notes)
     drawn = _charts(sweep)

@@ -6,7 +6,7 @@ the seed and the assigner: data set, partition and so on. Each field is ranked b
 * The unit is the seed. Runs of one seed and several assigners share fleet and data. Two contestants are compared on the
   assigners that both have, and the mean over these is one value.
 * Of rounds, a run that misses its target has the worst rank. Seconds, joules and E + λT of such a run are censored at
-  what it has spent (`hflray.pairs`). "Reached" is an endpoint of its own: the share of a seed's assigners.
+  what it has spent (`hflray.support.pairs`). "Reached" is an endpoint of its own: the share of a seed's assigners.
 * A rank is 1 plus the number of contestants that need less, where a tie or an uncertain order counts a half; the mean
   is over the seeds.
 * Against the reference, which is IKC unless an exhibit names another, stand the median ratio over the seeds and the
@@ -26,9 +26,9 @@ import pandas as pd
 
 from hflray import metrics, registry
 from hflray.errors import ConfigError
-from hflray.pairs import LEVEL, Pairs, least_p
 from hflray.report.labels import describe, option, pretty
 from hflray.report.runs import SEED, Run, Sweep, differing
+from hflray.support.pairs import LEVEL, Pairs, least_p
 
 REFERENCE = "ikc"
 # Each quantity with the metric that a run has if it reached its target, and the one that it has in any case.

@@ -19,8 +19,8 @@ from hflray import metrics
 from hflray.config import ExperimentConfig, flatten, refuse_unpinned, validate
 from hflray.errors import ConfigError, HflrayError, nearest
 from hflray.report.labels import DEPLOYMENT, OPTIONS, describe, rank
-from hflray.results import SweepFolder, locate
-from hflray.tasks import Shown, find_task
+from hflray.sweep.results import SweepFolder, locate
+from hflray.sweep.tasks import Shown, find_task
 from hflray.tracking import History, read_histories, read_journal
 
 LEFT_OUT = ": left out: "  # separates a run's name from the reason why the sweep does not contain it

@@ -210,3 +210,9 @@ def against_scheduled(groups: Mapping[int, Sequence[Run]], metric: str) -> pd.Da
         reached = all(run.reached(run.target or np.inf) is not None for run in runs)
         rows[scheduled] = (values.mean(), values.std(ddof=1) if len(values) > 1 else 0.0, reached)
     return pd.DataFrame.from_dict(rows, orient="index", columns=["mean", "std", "reached"])
+
+
+def last_step(run: Run, metric: str) -> int:
+    """Return the last step at which a run has a metric; 0 if it does not have it."""
+    values = run.series(metric)
+    return int(values.index[-1]) if len(values) else 0

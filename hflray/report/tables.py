@@ -9,13 +9,13 @@ import numpy as np
 import pandas as pd
 
 from hflray import metrics
-from hflray.files import write as write_file
-from hflray.report.claims import learning
-from hflray.report.claims.assignment import STARTS
+from hflray.report import readings
 from hflray.report.labels import hfel, mark_modified, pretty
+from hflray.report.readings import STARTS
 from hflray.report.runs import Run, Sweep
 from hflray.report.series import STATISTICS
-from hflray.text import as_markdown_cell
+from hflray.support.files import write as write_file
+from hflray.support.text import as_markdown_cell
 
 
 def spread(values: Sequence[float], form: str) -> str:
@@ -138,19 +138,19 @@ def _readings(sweep: Sweep) -> pd.DataFrame:
 
     The return, the agreement and the cost are of the greedy policy on the held-out fleets: means over the evaluations
     of the last tenth of the steps, the return with their standard deviation. The ceiling is the return of the same
-    network after cross-entropy on the teacher's labels (`learning.is_ceiling`).
+    network after cross-entropy on the teacher's labels (`readings.is_ceiling`).
     """
     units = "learning.hidden"
     ceilings = {
-        (*learning.Reading.of(run)[:2], run.settings[units]): run for run in sweep.runs if learning.is_ceiling(run)
+        (*readings.Reading.of(run)[:2], run.settings[units]): run for run in sweep.runs if readings.is_ceiling(run)
     }
     rows = []
-    for run in sorted((run for run in sweep.runs if not learning.is_ceiling(run)), key=learning.Reading.of):
-        reading = learning.Reading.of(run)
+    for run in sorted((run for run in sweep.runs if not readings.is_ceiling(run)), key=readings.Reading.of):
+        reading = readings.Reading.of(run)
         ceiling = ceilings.get((*reading[:2], run.settings[units]))
-        ended = learning.last_tenth(run, metrics.ASSIGNER_GREEDY_RETURN)
-        agreement = learning.last_tenth(run, metrics.ASSIGNER_AGREEMENT)
-        cost = learning.last_tenth(run, metrics.assigner_ratio("hfel-300"))
+        ended = readings.last_tenth(run, metrics.ASSIGNER_GREEDY_RETURN)
+        agreement = readings.last_tenth(run, metrics.ASSIGNER_AGREEMENT)
+        cost = readings.last_tenth(run, metrics.assigner_ratio("hfel-300"))
         rows.append(
             {
                 "": mark_modified(str(reading), [run]),
@@ -161,14 +161,14 @@ def _readings(sweep: Sweep) -> pd.DataFrame:
                 "return": spread(ended, "{:.1f}"),
                 "agreement, %": f"{100 * np.mean(agreement):.1f}",
                 "objective / HFEL-300's": f"{np.mean(cost):.2f}",
-                "still improves": "yes" if learning.improves(run) else "no",
+                "still improves": "yes" if readings.improves(run) else "no",
             }
         )
     return pd.DataFrame(rows)
 
 
 def _learning(sweep: Sweep) -> pd.DataFrame:
-    ceilings = {learning.is_ceiling(run) for run in sweep.runs}
+    ceilings = {readings.is_ceiling(run) for run in sweep.runs}
     return _readings(sweep) if ceilings == {True, False} else _rows(sweep, "learning", "steps")
 
 

@@ -11,7 +11,6 @@ from ray.rllib.algorithms.dqn.dqn import DQN, DQNConfig
 from ray.rllib.core import COMPONENT_ENV_RUNNER, DEFAULT_MODULE_ID
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
-from hflray import checkpoint
 from hflray.assignment.network import QNetwork
 from hflray.config import ExperimentConfig
 from hflray.errors import ConfigError, DamagedError
@@ -19,11 +18,12 @@ from hflray.rl.files import STATE
 from hflray.rl.fleets import network_spec
 from hflray.rl.learner import D3QNLearner, EpisodesToBatch
 from hflray.rl.module import D3QNModule
-from hflray.rl.pool import FleetPool
 from hflray.rl.portable import TREE, flatten, restore
 from hflray.rl.replay import WholeEpisodeReplayBuffer
 from hflray.rl.runner import ConfiguredEnv, WholeEpisodeRunner
+from hflray.rl.solved_fleets import FleetPool
 from hflray.seeding import stream
+from hflray.support import checkpoint
 
 ITERATION = 2000  # most environment steps of one call of `train()`
 TD_LOSSES = {"huber": "huber", "squared": "mse"}  # our names → RLlib's names

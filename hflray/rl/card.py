@@ -8,12 +8,12 @@ from typing import Any
 
 from hflray.assignment.policy import load_policy, save_policy
 from hflray.config import ExperimentConfig
-from hflray.provenance import git_commit, release
 from hflray.rl.cli import card_app
 from hflray.rl.evaluation import Evaluation, Quality
 from hflray.rl.fleets import FleetSpec, reporting
-from hflray.rl.pool import FleetPool, prepare
-from hflray.terminal.app import exit_code
+from hflray.rl.solved_fleets import FleetPool, prepare
+from hflray.support.provenance import git_commit, release
+from hflray.support.terminal.app import exit_code
 
 
 def model_card(

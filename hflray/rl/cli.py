@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hflray.terminal.app import HELP, single
+from hflray.support.terminal.app import HELP, single
 
 if TYPE_CHECKING:
     from hflray.rl.session import AssignerTraining, Point
@@ -114,8 +114,8 @@ def card(
 ) -> None:
     """Write the card of a learned assigner beside its file, as POLICY.md."""
     from hflray.assignment.policy import load_policy
-    from hflray.files import write
     from hflray.rl.card import as_markdown, measure
+    from hflray.support.files import write
 
     if measure_first:
         measure(policy, fleets)
@@ -135,7 +135,7 @@ def pool(
 
     from hflray.config import load_config
     from hflray.rl.fleets import FleetSpec
-    from hflray.rl.pool import prepare
+    from hflray.rl.solved_fleets import prepare
 
     loaded = load_config(config, overrides or [])
     learning = loaded.learning

@@ -25,7 +25,7 @@ from hflray.assignment.features import PAPERS, WIDTHS, FeatureSet, Rows
 from hflray.assignment.objective import assigned_edge_cost
 from hflray.errors import ConfigError
 from hflray.rl.fleets import FleetSpec, SolvedFleet
-from hflray.rl.pool import FleetPool
+from hflray.rl.solved_fleets import FleetPool
 
 ENV_ID = "hflray/DeviceAssignment-v0"
 Reward = Literal["teacher", "cost"]

@@ -24,10 +24,10 @@ from hflray.assignment.features import FeatureSet
 from hflray.assignment.network import QNetwork, padded_batch
 from hflray.data.npz import UNREADABLE, read_archive
 from hflray.errors import DivergedError
-from hflray.files import replacing
 from hflray.rl.fleets import FleetSpec, assignment_objective
-from hflray.rl.pool import FleetPool
+from hflray.rl.solved_fleets import FleetPool
 from hflray.seeding import stream
+from hflray.support.files import replacing
 
 TEACHER, BOUND = "teacher", "lower_bound"
 # HFEL starts from the geographic assignment here, and local search from the best gain (docs/design.md, D8).

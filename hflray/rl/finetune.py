@@ -23,17 +23,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hflray import checkpoint
 from hflray.assignment.network import QNetwork, build_network
 from hflray.assignment.policy import load_policy, save_policy
 from hflray.config import load_config
 from hflray.errors import ConfigError
-from hflray.provenance import git_commit
 from hflray.rl.cli import finetune_app
 from hflray.rl.fleets import FleetSpec, SolvedFleet, assignment_objective, held_out, reporting
 from hflray.rl.gradient import AT_ONCE, CostGradient, batch_of
-from hflray.rl.pool import prepare
-from hflray.terminal.app import exit_code
+from hflray.rl.solved_fleets import prepare
+from hflray.support import checkpoint
+from hflray.support.provenance import git_commit
+from hflray.support.terminal.app import exit_code
 
 Report = Callable[[int, float, dict[str, float]], None]
 

@@ -30,9 +30,9 @@ from hflray.assignment.objective import RoundProblem, all_costs, round_problem
 from hflray.config import BITS_PER_KB, ExperimentConfig, FleetConfig, validate
 from hflray.cost import Workload
 from hflray.errors import ConfigError, DataError
+from hflray.experiment.study import MODEL_KB, sized_by_data
 from hflray.fleet import Fleet, sample_fleet
 from hflray.seeding import stream
-from hflray.study import MODEL_KB, sized_by_data
 
 FORMAT = 1
 TEACHER_OPTIONS = {"hfel": ("exchanges", "start"), "local_search": ("start",)}
@@ -101,7 +101,7 @@ class FleetSpec:
         """Return the specification of a configuration's fleets.
 
         Raises:
-            ConfigError: see `hflray.study.sized_by_data`.
+            ConfigError: see `hflray.experiment.study.sized_by_data`.
         """
         config = sized_by_data(config)
         learning = config.learning

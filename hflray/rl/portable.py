@@ -1,7 +1,7 @@
 """RLlib's state, a tree of dictionaries, lists, numbers and arrays, as JSON values and named arrays.
 
-RLlib saves its state as pickles, which run code when they are loaded. `hflray.checkpoint` saves what `flatten` returns
-as safetensors and JSON instead. Types and bits are preserved, so that a restored run continues bit for bit.
+RLlib saves its state as pickles, which run code when they are loaded. `hflray.support.checkpoint` saves what `flatten`
+returns as safetensors and JSON instead. Types and bits are preserved, so that a restored run continues bit for bit.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class WholeEpisodeReplayBuffer(EpisodeReplayBuffer):  # type: ignore[misc]
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state, generator included, as arrays and JSON values that `hflray.checkpoint` can save."""
+        """Return the state, generator included, as arrays and JSON values that `hflray.support.checkpoint` can save."""
         episodes = list(self.episodes)
         return {
             "lengths": np.array([len(episode) for episode in episodes], dtype=np.int64),

@@ -13,11 +13,11 @@ from typing import Any, ClassVar, Protocol, Self
 import ray
 import torch
 
-from hflray.checksum import checked, stamped
 from hflray.errors import ConfigError, DamagedError, DivergedError
-from hflray.files import replacing_folder, write
 from hflray.rl.algorithm import checked_state
 from hflray.rl.files import PROGRESS, RLLIB
+from hflray.support.checksum import checked, stamped
+from hflray.support.files import replacing_folder, write
 from hflray.training.start import start_local_ray
 
 OBJECT_STORE_BYTES = 100 * 2**20

@@ -11,15 +11,15 @@ from ray.rllib.algorithms.ppo.ppo import PPO, PPOConfig
 from ray.rllib.core import COMPONENT_ENV_RUNNER, DEFAULT_MODULE_ID
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
-from hflray import checkpoint
 from hflray.config import BITS_PER_KB, ExperimentConfig
 from hflray.cost import Workload
+from hflray.experiment.study import MODEL_KB, sized_by_data
 from hflray.rl.algorithm import checked_state
 from hflray.rl.files import STATE
 from hflray.rl.portable import flatten, restore
 from hflray.rl.scheduling_module import ConfiguredSchedulingEnv, ScoreModule, ScoreRunner
 from hflray.scheduling.network import ScoreNetwork, ScoreSpec
-from hflray.study import MODEL_KB, sized_by_data
+from hflray.support import checkpoint
 
 TARGET = 0.85  # the accuracy at which an episode ends if ``target_accuracy`` is not set
 
@@ -64,7 +64,7 @@ def environment(config: ExperimentConfig) -> dict[str, Any]:
     """Return the arguments of the `hflray.rl.scheduling_env.SchedulingEnv` of a configuration.
 
     Raises:
-        ConfigError: see `hflray.study.sized_by_data`.
+        ConfigError: see `hflray.experiment.study.sized_by_data`.
     """
     config = sized_by_data(config)
     return {

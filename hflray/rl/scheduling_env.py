@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 from hflray import metrics
 from hflray.allocation import allocate_round
-from hflray.arrays import FloatArray, IntArray
 from hflray.assignment import build_assigner
 from hflray.cost import RoundCost, Workload, round_cost
 from hflray.errors import ConfigError
@@ -33,6 +32,7 @@ from hflray.fleet import FleetConfig, sample_fleet
 from hflray.rl.surrogate import DIGITS, Curve, Progress
 from hflray.scheduling import DeviceHistory, RoundContext
 from hflray.scheduling.rows import OWN, device_rows
+from hflray.support.arrays import FloatArray, IntArray
 
 ENV_ID = "hflray/Scheduling-v0"
 Reward = Literal["cost", "energy", "accuracy_per_joule"]
@@ -42,7 +42,7 @@ RANDOM_ROUNDS = 4  # rounds of random devices whose mean cost is the unit of an 
 
 @dataclass(frozen=True, eq=False)
 class PlayedRound:
-    """What a scheduler may observe of a round here, by the names of `hflray.record.RoundRecord`."""
+    """What a scheduler may observe of a round here, by the names of `hflray.experiment.record.RoundRecord`."""
 
     devices: IntArray
     assignment: IntArray

@@ -1,8 +1,8 @@
 """Evaluation of a learned scheduler in ``hflray/Scheduling-v0``, beside other schedulers on the same held-out fleets.
 
 Every player plays one episode on each fleet. What it needs to the target is compared with the agent's, fleet by fleet,
-by Wilcoxon's signed-rank test (`hflray.pairs`). IKC gets the devices' majority classes as its clusters, so that it
-never clusters wrongly.
+by Wilcoxon's signed-rank test (`hflray.support.pairs`). IKC gets the devices' majority classes as its clusters, so that
+it never clusters wrongly.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from hflray import metrics
-from hflray.arrays import FloatArray, IntArray
-from hflray.pairs import Pairs
 from hflray.rl.scheduling_env import SchedulingEnv
 from hflray.scheduling import Scheduler, build_scheduler, choose_devices
 from hflray.scheduling.learned import scores_of
 from hflray.scheduling.network import ScoreNetwork
 from hflray.seeding import stream
+from hflray.support.arrays import FloatArray, IntArray
+from hflray.support.pairs import Pairs
 
 TO_TARGET = ("joules", "seconds", "rounds")
 Choose = Callable[[SchedulingEnv], IntArray]

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 from hflray import metrics
 from hflray.assignment.policy import save_policy
 from hflray.config import AgentConfig, ExperimentConfig
-from hflray.provenance import git_commit, release
 from hflray.rl.resumable import ResumableTraining
 from hflray.rl.scheduling_algorithm import environment, scheduling_algorithm_config
 from hflray.rl.scheduling_evaluation import SchedulingEvaluation
+from hflray.support.provenance import git_commit, release
 
 
 @dataclass(frozen=True)

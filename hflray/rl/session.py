@@ -14,8 +14,8 @@ from hflray.rl.algorithm import algorithm_config
 from hflray.rl.card import model_card
 from hflray.rl.evaluation import Evaluation, Quality
 from hflray.rl.fleets import FleetSpec, held_out, network_spec, reporting
-from hflray.rl.pool import FleetPool, prepare
 from hflray.rl.resumable import ResumableTraining
+from hflray.rl.solved_fleets import FleetPool, prepare
 
 Report = Callable[[str, int, int], None]  # (name of the set of fleets, number solved, number of all)
 

@@ -20,7 +20,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from hflray import metrics
-from hflray.arrays import BoolArray, FloatArray, IntArray
+from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
 
 @dataclass(frozen=True)

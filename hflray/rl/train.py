@@ -20,11 +20,11 @@ from pathlib import Path
 
 from hflray.config import ExperimentConfig
 from hflray.errors import ConfigError
-from hflray.files import write
 from hflray.rl.cli import train_app
 from hflray.rl.files import CHECKPOINT, HISTORY, POLICY
 from hflray.rl.session import AssignerTraining, Point, Report
-from hflray.terminal.app import exit_code
+from hflray.support.files import write
+from hflray.support.terminal.app import exit_code
 
 
 def train(

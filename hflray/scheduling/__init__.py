@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hflray import registry
-from hflray.arrays import IntArray
 from hflray.config import ExperimentConfig
 from hflray.errors import ConfigError
-from hflray.references import short, spoken
 from hflray.scheduling.base import ClusterScheduler, Scheduler
 from hflray.scheduling.clustering import cluster_devices, clustering_cost
 from hflray.scheduling.context import DeviceHistory, RoundContext
 from hflray.scheduling.poll import Poll
+from hflray.support.arrays import IntArray
+from hflray.support.references import short, spoken
 from hflray.timeline import EdgeRule
 
 __all__ = [

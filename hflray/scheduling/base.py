@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hflray.arrays import BoolArray, IntArray
 from hflray.errors import ConfigError
+from hflray.support.arrays import BoolArray, IntArray
 
 if TYPE_CHECKING:
     from hflray.scheduling.context import RoundContext
@@ -65,7 +65,7 @@ class Scheduler(ABC):
         """
 
     def observe(self, record: Any) -> None:  # noqa: B027  # a scheduler may have nothing to note
-        """Take note of a round that has ended, from its `hflray.record.RoundRecord`; called once a round."""
+        """Take note of a round that has ended, from its `hflray.experiment.record.RoundRecord`; called once a round."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that `schedule` depends on besides its `rng`, JSON-ready."""

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hflray.arrays import IntArray
 from hflray.cost import AllocationLike, RoundCost, Workload, round_cost
 from hflray.errors import ConfigError, DivergedError
 from hflray.fleet import Fleet
+from hflray.support.arrays import IntArray
 
 Allocate = Callable[[Fleet, Workload, IntArray, IntArray], AllocationLike]
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hflray.arrays import BoolArray, FloatArray, IntArray, packed, unpacked
 from hflray.cost import Workload
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 from hflray.scheduling.poll import Poll
+from hflray.support.arrays import BoolArray, FloatArray, IntArray, packed, unpacked
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,7 +146,7 @@ class DeviceHistory:
         return {name: getattr(self, name) for name in _NEVER}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the rows of the devices that have counted, ready for JSON (`hflray.arrays.packed`)."""
+        """Return the rows of the devices that have counted, ready for JSON (`hflray.support.arrays.packed`)."""
         devices = np.flatnonzero(self.participation)
         return {"devices": packed(devices)} | {name: packed(getattr(self, name)[devices]) for name in _NEVER}
 

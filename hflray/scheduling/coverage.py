@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from hflray.arrays import IntArray
 from hflray.scheduling.base import Scheduler
 from hflray.scheduling.context import RoundContext
+from hflray.support.arrays import IntArray
 
 
 class Coverage(Scheduler):

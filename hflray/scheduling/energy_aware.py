@@ -21,10 +21,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hflray.arrays import IntArray
 from hflray.scheduling.base import Scheduler, check_option
 from hflray.scheduling.context import RoundContext
 from hflray.scheduling.ranking import highest, nominal_iteration
+from hflray.support.arrays import IntArray
 
 
 class EnergyAware(Scheduler):

@@ -10,10 +10,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from hflray.arrays import IntArray
 from hflray.scheduling.base import Scheduler
 from hflray.scheduling.context import RoundContext
 from hflray.scheduling.ranking import highest, nominal_iteration
+from hflray.support.arrays import IntArray
 
 
 class Fastest(Scheduler):

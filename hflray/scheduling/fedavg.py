@@ -6,9 +6,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from hflray.arrays import IntArray
 from hflray.scheduling.base import Scheduler, rng_and_available
 from hflray.scheduling.context import RoundContext
+from hflray.support.arrays import IntArray
 
 
 class FedAvg(Scheduler):

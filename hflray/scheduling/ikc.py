@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hflray.arrays import IntArray
 from hflray.errors import ConfigError
 from hflray.scheduling.base import ClusterScheduler, draw
+from hflray.support.arrays import IntArray
 
 
 class IKC(ClusterScheduler):

@@ -12,10 +12,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hflray.arrays import IntArray
 from hflray.scheduling.base import Scheduler, check_option
 from hflray.scheduling.context import RoundContext
 from hflray.scheduling.ranking import weighted_draw
+from hflray.support.arrays import IntArray
 
 
 class Importance(Scheduler):

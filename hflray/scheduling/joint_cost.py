@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hflray.allocation import Coupling
-from hflray.arrays import BoolArray, FloatArray, IntArray
 from hflray.assignment.choice import NOWHERE, search_choice
 from hflray.assignment.joint_choice import search_joint_choice
 from hflray.assignment.objective import round_problem
@@ -28,7 +27,8 @@ from hflray.errors import ConfigError
 from hflray.scheduling.base import QuotaScheduler, check_option
 from hflray.scheduling.context import RoundContext
 from hflray.scheduling.ranking import best_edges, nominal_iteration
-from hflray.text import shorten
+from hflray.support.arrays import BoolArray, FloatArray, IntArray
+from hflray.support.text import shorten
 
 SEARCHES = {"per_edge": search_choice, "joint": search_joint_choice}  # by `allocation.coupling`
 MOST = 1000  # candidates of a search, whose tables grow with their square

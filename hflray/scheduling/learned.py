@@ -14,16 +14,16 @@ import torch
 from numpy.typing import ArrayLike
 
 from hflray import metrics
-from hflray.arrays import FloatArray, IntArray
 from hflray.assignment.d3qn import one_thread
 from hflray.assignment.policy import read_policy
 from hflray.errors import ConfigError
-from hflray.policies import locate
 from hflray.scheduling.base import Scheduler
 from hflray.scheduling.context import RoundContext
 from hflray.scheduling.network import ScoreNetwork, ScoreSpec
 from hflray.scheduling.ranking import highest
 from hflray.scheduling.rows import device_rows
+from hflray.support.arrays import FloatArray, IntArray
+from hflray.support.policies import locate
 
 SHIPPED = Path(__file__).with_name("policies") / "digits.safetensors"
 SETTING = "scheduling.options.policy"

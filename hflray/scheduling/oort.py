@@ -25,10 +25,10 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hflray.arrays import FloatArray, IntArray
 from hflray.scheduling.base import Scheduler, check_choice, check_option
 from hflray.scheduling.context import RoundContext
 from hflray.scheduling.ranking import nominal_iteration, weighted_draw
+from hflray.support.arrays import FloatArray, IntArray
 
 FLAT, SHARP = 0.1, 5.0  # relative changes of the utility on which the pacer of the code acts
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hflray.arrays import BoolArray, FloatArray, IntArray
 from hflray.cost import PollCost, forward_pass, poll_cost
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
+from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
 
 class Poll:

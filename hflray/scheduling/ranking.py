@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from hflray.arrays import FloatArray, IntArray
 from hflray.cost import compute_delay_s, compute_energy_j, rate_bps, upload_delay_s
 from hflray.scheduling.context import RoundContext
+from hflray.support.arrays import FloatArray, IntArray
 
 
 def highest(scores: FloatArray, candidates: IntArray, count: int, rng: np.random.Generator) -> IntArray:

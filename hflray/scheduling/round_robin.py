@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from hflray.arrays import IntArray
 from hflray.scheduling.base import Scheduler
 from hflray.scheduling.context import RoundContext
+from hflray.support.arrays import IntArray
 
 
 class RoundRobin(Scheduler):

@@ -2,8 +2,9 @@
 
 Source: the algorithm CS-UCB of W. Xia, T. Q. S. Quek, K. Guo, W. Wen, H. H. Yang, H. Zhu: "Multi-armed bandit-based
 client scheduling for federated learning", IEEE Transactions on Wireless Communications 19 (2020). It knows no channel
-and no frequency, only the delays that it has observed (`hflray.record.RoundRecord.device_delay_s`). Here a device's
-reward in a round is ``1 - delay / slowest``, with the largest delay observed so far, so that it lies between 0 and 1.
+and no frequency, only the delays that it has observed (`hflray.experiment.record.RoundRecord.device_delay_s`). Here a
+device's reward in a round is ``1 - delay / slowest``, with the largest delay observed so far, so that it lies between 0
+and 1.
 
 CS-UCB is for balanced data of one distribution and devices that always answer. For others the authors give CS-UCB-Q
 (``variant: cs_ucb_q``), in which each device n is to train in a share c_n of the rounds. Its virtual queue is
@@ -24,10 +25,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hflray.arrays import IntArray
 from hflray.scheduling.base import Scheduler, check_choice, check_option
 from hflray.scheduling.context import RoundContext
 from hflray.scheduling.ranking import highest
+from hflray.support.arrays import IntArray
 
 
 class UCB(Scheduler):

@@ -10,8 +10,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from hflray.arrays import IntArray
 from hflray.scheduling.base import ClusterScheduler, draw
+from hflray.support.arrays import IntArray
 
 
 class VKC(ClusterScheduler):

@@ -3,7 +3,7 @@
 ::
 
     name: quickstart
-    task: experiment          # see hflray.tasks
+    task: experiment          # see hflray.sweep.tasks
     experiment: {...}         # the configuration, see hflray.config
     sweep:                    # values by dotted key of the configuration
       scheduling.name: {grid: [ikc, fedavg]}
@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from hflray.sweep.places import with_absolute_paths, with_data_root
 from hflray.sweep.sections import Axis, EarlyStoppingConfig, PopulationConfig, SearchConfig, SweepFile, TuneConfig
+from hflray.sweep.tasks.assignment import assigner_label
 from hflray.sweep.trials import Trial, expand, first_values, load_sweep, make_trial, run_name, smoke
-from hflray.tasks.assignment import assigner_label
 
 __all__ = [
     "Axis", "EarlyStoppingConfig", "PopulationConfig", "SearchConfig", "SweepFile", "Trial", "TuneConfig",

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from hflray.errors import ConfigError
+from hflray.support.text import one_line
 from hflray.sweep.sections import SweepFile
-from hflray.text import one_line
 
 
 def with_data_root(file: SweepFile, root: Path) -> SweepFile:

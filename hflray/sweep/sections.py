@@ -10,8 +10,8 @@ from pydantic import Field, field_validator, model_validator
 from hflray import metrics
 from hflray.config import MUTABLE, Section, TrackingConfig
 from hflray.errors import nearest
-from hflray.tasks import DEFAULT, TASKS, tasks_where
-from hflray.text import one_line, shorten
+from hflray.support.text import one_line, shorten
+from hflray.sweep.tasks import DEFAULT, TASKS, tasks_where
 
 if TYPE_CHECKING:
     TaskName = str

@@ -13,11 +13,11 @@ from typing import Any
 
 from hflray.config import ExperimentConfig, pin_sweep, read_mapping, set_dotted, split_override, validate
 from hflray.errors import ConfigError
-from hflray.references import short
 from hflray.seeding import stream
+from hflray.support.references import short
+from hflray.support.text import one_line, shorten
 from hflray.sweep.sections import LONGEST_NAME, Axis, PopulationConfig, SweepFile
-from hflray.tasks import DEFAULT, find_task
-from hflray.text import one_line, shorten
+from hflray.sweep.tasks import DEFAULT, find_task
 
 MOST_TRIALS = 10_000  # of a sweep; each is checked before the first one starts
 LONGEST_TRIAL = 200  # bytes of a trial's name, which names files and folders

@@ -10,7 +10,7 @@ answers again, or by ``python -m hflray.tracking sync``.
 reads finished runs. `view` describes MLflow's page of charts for a sweep, and `server` starts MLflow to show it.
 """
 
-from hflray.provenance import environment, git_commit
+from hflray.support.provenance import environment, git_commit
 from hflray.tracking.cli import main
 from hflray.tracking.history import History, LoggedRun, read_histories, read_journal, read_runs
 from hflray.tracking.journal import Journal, Tables

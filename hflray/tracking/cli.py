@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from hflray.terminal.app import HELP, exit_code, group, single
+from hflray.support.terminal.app import HELP, exit_code, group, single
 
 sync_app, app = single(), group()
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hflray.files import append, write
+from hflray.support.files import append, write
 from hflray.tracking.journal import Journal, rounds_of
 from hflray.tracking.sink import Ending, Place, Round, Run, Sink
 

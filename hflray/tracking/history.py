@@ -77,7 +77,7 @@ class History:
         name, status: MLflow's; the status is ``RUNNING`` also for a run that was killed.
         error: why the run failed, or None.
         config: the resolved configuration as YAML.
-        environment: see `hflray.provenance.environment`.
+        environment: see `hflray.support.provenance.environment`.
         values: the last value of each metric, including metrics of the run's end.
         tables: the tables of rounds and devices.
         started_ms, ended_ms: the time of the run's start, and of its end or its last sign of life, in ms since 1970.

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hflray.checksum import from_line, to_line
-from hflray.files import append_line
+from hflray.support.checksum import from_line, to_line
+from hflray.support.files import append_line
 from hflray.tracking.sink import Ending, Round, Run
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
     from hflray.data import Dataset
-    from hflray.problem import Problem
+    from hflray.models.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class FinalModel:
 
     def module(self) -> torch.nn.Module:
         """Return the network with the checkpoint's weights, in evaluation mode."""
-        from hflray import checkpoint  # imported here because torch takes a second to import
         from hflray.models import build, load_vector
+        from hflray.support import checkpoint  # imported here because torch takes a second to import
 
         with self.saved() as folder:
             state = checkpoint.load(Path(folder) / "state")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hflray.errors import ConfigError
-from hflray.files import disk_failure, free_bytes, size_text
+from hflray.support.files import disk_failure, free_bytes, size_text
 from hflray.tracking.journal import Journal, rounds_of
 from hflray.tracking.sink import Artifact, Ending, Round, Run, Sink, reason
 

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hflray.arrays import inflated
-from hflray.files import write
+from hflray.support.arrays import inflated
+from hflray.support.files import write
 from hflray.tracking.journal import Journal
 
 if TYPE_CHECKING:

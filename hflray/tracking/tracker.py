@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hflray import references, registry
+from hflray import registry
 from hflray.config import (
     ExperimentConfig,
     TrackingConfig,
@@ -24,19 +24,20 @@ from hflray.config import (
     to_yaml,
 )  # fmt: skip
 from hflray.errors import ConfigError
-from hflray.provenance import environment
-from hflray.references import short
-from hflray.seal import is_mine, refuse_links, unsealed
+from hflray.support import references
+from hflray.support.provenance import environment
+from hflray.support.references import short
+from hflray.support.seal import is_mine, refuse_links, unsealed
 from hflray.tracking.journal import Journal, Tables, rounds_of
+from hflray.tracking.late_artifacts import remains
 from hflray.tracking.mlflow import MLflowSink
-from hflray.tracking.remains import remains
 from hflray.tracking.sender import CLOSE_WITHIN_S, Sender
 from hflray.tracking.sink import Artifact, Ending, Files, Place, Round, Run, reason
 from hflray.tracking.timelines import write_timeline
 
 log = logging.getLogger(__name__)
 
-LEARNING = ("learning", "agent")  # the sections of `hflray.tasks.Task.learns`
+LEARNING = ("learning", "agent")  # the sections of `hflray.sweep.tasks.Task.learns`
 SINKS = TrackingConfig().sinks  # the default, which also holds for sweeps from before the setting existed
 
 
@@ -149,7 +150,7 @@ class Tracker:
 
         `schedule` (the devices of the round with their edges and resources) and `devices` (the properties of all
         devices, which hold for all rounds) go to the journal, and from there into the run's `tables`. `timeline` (see
-        `hflray.tasks.Result`) goes to the journal, and from there into the file of `timeline`.
+        `hflray.sweep.tasks.Result`) goes to the journal, and from there into the file of `timeline`.
 
         Raises:
             OSError: the journal cannot be written. No tracker then gets the round.

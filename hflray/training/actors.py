@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ray.util.metrics import Counter, Gauge
 
 from hflray.errors import HflrayError
-from hflray.live_metrics import SAMPLES, LiveMetric
+from hflray.support.live_metrics import SAMPLES, LiveMetric
 from hflray.training.exchange import Lifted, Version, add_up, beside, close, finish
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class DeviceWorker:
         self, job: LocalJob, data: DeviceData, pin: bool = False, expected: dict[str, str] | None = None
     ) -> None:
         # torch is imported here and not above: an edge's process has no use for its 200 MB.
-        from hflray.provenance import differences, release
+        from hflray.support.provenance import differences, release
         from hflray.training.machine import CpuClaim
 
         if expected is not None and (mismatch := differences(expected, release())):

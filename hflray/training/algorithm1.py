@@ -17,7 +17,7 @@ import numpy as np
 
 from hflray import metrics
 from hflray.aggregation import Frame
-from hflray.arrays import FloatArray
+from hflray.support.arrays import FloatArray
 from hflray.training.amounts import Amounts
 from hflray.training.cloud import combine_edges
 from hflray.training.exchange import RESIDUAL, EdgeTask, Lifted, Ref, Trained, Version

@@ -11,8 +11,8 @@ import numpy as np
 
 from hflray.aggregation import Frame
 from hflray.aggregation.fixed_point import fraction_bits
-from hflray.arrays import FloatArray, IntArray
 from hflray.clock.synchronous import Turn, turns
+from hflray.support.arrays import FloatArray, IntArray
 from hflray.training.exchange import EdgeTask, Share
 from hflray.training.plan import RoundPlan, plan_round
 from hflray.training.state import RoundTask, Setting

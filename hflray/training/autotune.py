@@ -26,14 +26,14 @@ import numpy as np
 import torch
 
 from hflray import __version__
-from hflray.checksum import checked, stamped
 from hflray.config import TrainingConfig
 from hflray.errors import HflrayError
-from hflray.files import write
 from hflray.models import build, init_vector, is_papers, to_vector
-from hflray.problem import Problem
-from hflray.references import reason, spoken
-from hflray.text import one_line
+from hflray.models.problem import Problem
+from hflray.support.checksum import checked, stamped
+from hflray.support.files import write
+from hflray.support.references import reason, spoken
+from hflray.support.text import one_line
 from hflray.training.kernels import Kernel, KernelName, Precision, build_kernel, suitable
 from hflray.training.machine import available_cpus, cache_folder, cpu_model, quiet_heap
 from hflray.training.native import compiler, library

@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hflray.config import ExperimentConfig, TrainingConfig
-from hflray.problem import Problem
+from hflray.models.problem import Problem
+from hflray.training.actor_pool import processes_per_gpu
 from hflray.training.autotune import fixed_kernel, resolve
 from hflray.training.hierarchy import Hierarchy, RayHierarchy, SerialHierarchy
 from hflray.training.job import DeviceData, LocalJob
 from hflray.training.method import Method
 from hflray.training.plan import PoolSize, pool_size
-from hflray.training.pool import processes_per_gpu
 from hflray.training.processes import gpu_load, useful_cpus
 from hflray.training.rules.own import OwnTraining
 from hflray.training.start import start_ray

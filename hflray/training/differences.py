@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hflray.arrays import BoolArray, FloatArray
+from hflray.support.arrays import BoolArray, FloatArray
 from hflray.training.method import Method
 from hflray.training.rules.base import Memory, Received, Vector, corrects
 

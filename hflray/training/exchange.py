@@ -10,7 +10,7 @@ import numpy as np
 from hflray.aggregation import Aggregator, FloatVector, Frame, SumVector
 from hflray.compression import Compressor, Whole
 from hflray.errors import DivergedError
-from hflray.privacy.mechanism import noised
+from hflray.training.privacy.mechanism import noised
 
 RESIDUAL = "residual"  # the name, among what a device keeps, of what its compressor has not sent yet
 Ref = Any  # a value, or a reference to it

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from hflray.aggregation import FloatVector, Frame
 from hflray.errors import WorkerLostError
 from hflray.losses import summarise
+from hflray.training.actor_pool import ActorPool, pool_of
 from hflray.training.algorithm1 import train_round
 from hflray.training.exchange import EdgeTask, Trained
 from hflray.training.job import EVALUATION_BATCH, DeviceData, Evaluation, LocalJob
 from hflray.training.method import Method
 from hflray.training.plan import balance
-from hflray.training.pool import ActorPool, pool_of
 from hflray.training.serial import SerialHierarchy, setting_of
 from hflray.training.start import last_line, start_ray
 from hflray.training.state import RoundResult, RoundTask, Setting, TrainingState
@@ -132,7 +132,7 @@ class RayHierarchy:
         num_actors: the number of device actors.
         cpus_per_actor: CPUs that each device actor reserves.
         gpus_per_actor: the part of a GPU that each device actor reserves.
-        keep: `close` leaves the actors to the next experiment of the same shape, see `hflray.training.pool`.
+        keep: `close` leaves the actors to the next experiment of the same shape, see `hflray.training.actor_pool`.
     """
 
     def __init__(

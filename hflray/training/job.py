@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hflray.losses import Sums
-from hflray.problem import Problem
+from hflray.models.problem import Problem
 from hflray.training.kernels import KernelName, Precision
 from hflray.training.method import Method
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from hflray.aggregation.fixed_point import FloatVector
 from hflray.losses import Loss, find_loss
 from hflray.models import is_papers, kept_at_home, trained, travelling
-from hflray.problem import Problem
+from hflray.models.problem import Problem
 from hflray.training.native import NativeKernel
 
 KernelName = Literal["eager", "channels_last", "compiled", "native", "batched"]  # batched: hflray.training.batched

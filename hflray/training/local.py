@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from hflray.aggregation import FloatVector, Sent, SumVector
 from hflray.aggregation.fixed_point import weighted
-from hflray.arrays import FloatArray
 from hflray.losses import find_loss, shard_sums
 from hflray.models import build, is_papers, torch_seed
 from hflray.models import trained as trained_tensors
 from hflray.seeding import stream
+from hflray.support.arrays import FloatArray
 from hflray.training.batched import BatchedTrainer
 from hflray.training.differences import Differences, Resident
 from hflray.training.exchange import RESIDUAL, EdgeTask, Lifted, Measured, Share, Version, add_up, delivered, measured

@@ -1,7 +1,7 @@
 """What happens inside a round, as one small value: the local rule, the aggregators and the compressors.
 
-It travels to every actor, with the texts behind its references (`hflray.references`). It imports no torch, because
-edges have no use for it.
+It travels to every actor, with the texts behind its references (`hflray.support.references`). It imports no torch,
+because edges have no use for it.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from hflray import references, registry
+from hflray import registry
 from hflray.aggregation import Aggregator
-from hflray.arrays import FloatArray
 from hflray.compression import Compressor, Whole
 from hflray.config import ExperimentConfig
 from hflray.errors import ConfigError
-from hflray.privacy.mechanism import Mechanism
+from hflray.support import references
+from hflray.support.arrays import FloatArray
+from hflray.training.privacy.mechanism import Mechanism
 from hflray.training.refusals import check_rule, check_secrecy, check_statistics
 from hflray.training.rules import LocalRule
 from hflray.training.rules.base import corrects

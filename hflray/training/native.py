@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hflray.aggregation.fixed_point import FloatVector
-from hflray.checksum import file_digest
 from hflray.errors import HflrayError
 from hflray.models import HflCnn, MiniCnn
+from hflray.support.checksum import file_digest
 from hflray.training.machine import cache_folder, cpu_model
 
 SOURCE = Path(__file__).with_name("native.c")

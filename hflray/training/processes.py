@@ -28,7 +28,7 @@ from hflray.config import TrainingConfig
 from hflray.errors import HflrayError
 from hflray.losses import find_loss
 from hflray.models import build, init_vector
-from hflray.problem import Problem
+from hflray.models.problem import Problem
 from hflray.training.autotune import ENOUGH, MAX_BATCH, WORTH_MEASURING, remembered, sample_kernel, samples_per_second
 from hflray.training.batched import BatchedTrainer
 from hflray.training.kernels import KernelName, Precision

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hflray import references
 from hflray.aggregation import Aggregator, Mean
 from hflray.errors import ConfigError
+from hflray.support import references
 from hflray.training.rules import LocalRule
 from hflray.training.rules.own import OwnTraining
 

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from hflray.errors import HflrayError
-from hflray.problem import Problem
+from hflray.models.problem import Problem
 from hflray.training.job import DeviceData
 
 

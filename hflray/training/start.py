@@ -19,9 +19,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hflray import references
 from hflray.errors import ConfigError, HflrayError
-from hflray.files import MIB, free_bytes
+from hflray.support import references
+from hflray.support.files import MIB, free_bytes
 from hflray.training import session
 
 log = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hflray.aggregation import FloatVector, State
-from hflray.arrays import BoolArray
 from hflray.cost import Schedule
+from hflray.support.arrays import BoolArray
 from hflray.training.method import Method
 from hflray.training.rules.base import Memory
 

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from hflray.errors import DivergedError, HflrayError
-from hflray.references import reason
+from hflray.support.references import reason
 
 if TYPE_CHECKING:
     from hflray.training.job import LocalJob

@@ -21,9 +21,9 @@ from hflray.config import TrainingConfig
 from hflray.errors import ConfigError, HflrayError
 from hflray.losses import find_loss
 from hflray.models import build, is_papers, kept_at_home, num_parameters, num_statistics, trained
-from hflray.problem import Problem
-from hflray.references import spoken
-from hflray.text import one_line
+from hflray.models.problem import Problem
+from hflray.support.references import spoken
+from hflray.support.text import one_line
 from hflray.training.batched import BatchedTrainer
 from hflray.training.job import EVALUATION_BATCH, DeviceData, LocalJob
 from hflray.training.local import DeviceHost

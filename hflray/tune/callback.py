@@ -21,19 +21,19 @@ from ray.tune.logger import JsonLoggerCallback
 from ray.tune.utils.util import SafeFallbackEncoder
 
 from hflray import metrics
-from hflray.compare import Outcome
-from hflray.files import Failure, append_line, disk_failure, write
-from hflray.preflight import Checked
-from hflray.problem import Problem
-from hflray.progress import SweepProgress
-from hflray.scenario import data_key
+from hflray.experiment.scenario import data_key
+from hflray.models.problem import Problem
+from hflray.support.files import Failure, append_line, disk_failure, write
 from hflray.sweep import SweepFile, Trial, make_trial
-from hflray.tasks import find_task
-from hflray.tasks.base import Product
+from hflray.sweep.compare import Outcome
+from hflray.sweep.preflight import Checked
+from hflray.sweep.progress import SweepProgress
+from hflray.sweep.tasks import find_task
+from hflray.sweep.tasks.base import Product
 from hflray.tracking import Files, FinalModel, Tracker
 from hflray.tune.digests import TUNER, TuneDigests
+from hflray.tune.disk_pause import RoomWatch
 from hflray.tune.mending import DAMAGED, read_tuner
-from hflray.tune.room import RoomWatch
 from hflray.tune.stopping import CleanStop
 from hflray.tune.storage import Storage
 from hflray.tune.trial import NAME, trial_name

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hflray.errors import ConfigError
-from hflray.terminal.app import HELP, at_end, exit_code, single, spoken
+from hflray.support.terminal.app import HELP, at_end, exit_code, single, spoken
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hflray.compare import Outcome
-    from hflray.results import SweepFolder
+    from hflray.support.terminal.tables import Table
     from hflray.sweep import SweepFile, Trial
-    from hflray.terminal.tables import Table
+    from hflray.sweep.compare import Outcome
+    from hflray.sweep.results import SweepFolder
     from hflray.tracking import Tracker
 
 PACKAGE = Path(__file__).parents[1]
@@ -37,8 +37,8 @@ INTERRUPTED = 130  # the shell's exit code for Ctrl-C
 
 
 def _trials_table(file: SweepFile, trials: Sequence[Trial]) -> Table:
-    from hflray.references import short
-    from hflray.terminal.tables import Table
+    from hflray.support.references import short
+    from hflray.support.terminal.tables import Table
 
     title = f"{file.name}: {len(trials)} trials of task '{file.task}'"
     if file.tune.search is not None:
@@ -61,7 +61,7 @@ def _report_assignment(
     import pandas as pd
 
     from hflray.report import assignment
-    from hflray.tasks.assignment import assigner_label
+    from hflray.sweep.tasks.assignment import assigner_label
 
     studies = {}
     for trial, outcome in zip(trials, outcomes, strict=True):
@@ -141,14 +141,14 @@ def command(
     """
     os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
     # Slow imports come later, while kernels are compiled and Ray starts.
-    from hflray.compare import closing_table
-    from hflray.results import find, new_folder
+    from hflray.support.terminal.output import new_console, say, show_log, waiting
     from hflray.sweep import expand, load_sweep, smoke, with_absolute_paths, with_data_root
-    from hflray.tasks import find_task
-    from hflray.terminal.output import new_console, say, show_log, waiting
+    from hflray.sweep.compare import closing_table
+    from hflray.sweep.results import find, new_folder
+    from hflray.sweep.tasks import find_task
     from hflray.tracking import default_uri
     from hflray.training.start import cancel_start, start_soon
-    from hflray.tune import warm
+    from hflray.tune import precompile
 
     at_end(cancel_start)
     console = new_console()
@@ -182,11 +182,11 @@ def command(
         folder.storage, folder.sinks = storage, first.sinks
     trials = expand(folder.file)
     if not dry_run:
-        warm.announce(warm.begin(trials), lambda text: None if quiet else say(console, text))
+        precompile.announce(precompile.begin(trials), lambda text: None if quiet else say(console, text))
         start_soon()
     with waiting(console, "checking data and measuring this machine", quiet or dry_run):
-        from hflray.preflight import check_metrics, check_trials, estimate
-        from hflray.space import demand
+        from hflray.sweep.disk_space import demand
+        from hflray.sweep.preflight import check_metrics, check_trials, estimate
 
         # The head of a cluster may lack the GPU of its workers, so nothing is measured on it for trials on a GPU.
         can_measure = not os.environ.get("RAY_ADDRESS") or all(
@@ -238,7 +238,7 @@ def _check_unfinished(folder: SweepFolder, results: Path) -> SweepFolder:
     Raises:
         ConfigError: there is an unfinished sweep, and the user did not choose to continue it.
     """
-    from hflray.results import SweepFolder, changed_texts, unfinished
+    from hflray.sweep.results import SweepFolder, changed_texts, unfinished
 
     path = unfinished(results, folder.file.name)
     if path is None:
@@ -258,7 +258,7 @@ def _check_unfinished(folder: SweepFolder, results: Path) -> SweepFolder:
 
 def _farewell(folder: SweepFolder, outcomes: Sequence[Outcome], tracker: Tracker, console: Console) -> None:
     """Print how to compare the runs, the failures, and how to continue. Raises typer.Exit with the exit code."""
-    from hflray.compare import comparison_lines
+    from hflray.sweep.compare import comparison_lines
 
     plain: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
     if "mlflow" in folder.sinks:

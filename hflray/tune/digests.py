@@ -15,9 +15,9 @@ import json
 import re
 from pathlib import Path
 
-from hflray.checksum import digest
-from hflray.files import write
-from hflray.seal import is_mine, sealed, unsealed
+from hflray.support.checksum import digest
+from hflray.support.files import write
+from hflray.support.seal import is_mine, sealed, unsealed
 
 FILE = "tune_state.json"
 MOST = 50  # digests of each file
@@ -50,7 +50,7 @@ class TuneDigests:
         """Read the record; it is empty if there is none, or if it is damaged or not sealed by this user.
 
         Raises:
-            ConfigError: see `hflray.seal.user_key`.
+            ConfigError: see `hflray.support.seal.user_key`.
         """
         record = cls(folder)
         try:
@@ -90,7 +90,7 @@ class TuneDigests:
 
         Raises:
             OSError: it cannot be written.
-            ConfigError: see `hflray.seal.user_key`.
+            ConfigError: see `hflray.support.seal.user_key`.
         """
         write(self._folder / FILE, json.dumps(sealed({"files": self.known}, self._purpose)))
 

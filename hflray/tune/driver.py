@@ -13,31 +13,31 @@ from typing import Any
 
 from rich.console import Console
 
-from hflray.compare import Outcome
 from hflray.errors import ConfigError, HflrayError, WriteError
-from hflray.files import Failure, disk_failure, fullest
-from hflray.preflight import Checked
-from hflray.progress import SweepProgress
-from hflray.provenance import release
-from hflray.results import SweepFolder, claimed
-from hflray.seal import refuse_links
-from hflray.space import Demand, checkpoints_to_keep, demand
+from hflray.support.files import Failure, disk_failure, fullest
+from hflray.support.provenance import release
+from hflray.support.seal import refuse_links
 from hflray.sweep import SweepFile, Trial
-from hflray.tasks import find_task
+from hflray.sweep.compare import Outcome
+from hflray.sweep.disk_space import Demand, checkpoints_to_keep, demand
+from hflray.sweep.preflight import Checked
+from hflray.sweep.progress import SweepProgress
+from hflray.sweep.results import SweepFolder, claimed
+from hflray.sweep.tasks import find_task
 from hflray.tracking import Journal, Tracker, titles
 from hflray.training import session
 from hflray.training.start import start_ray
-from hflray.tune.anew import completed, given_up, points, renamed
 from hflray.tune.callback import ResultFile, SweepCallback, current_callback
 from hflray.tune.digests import TuneDigests
-from hflray.tune.head import head_watched
+from hflray.tune.disk_pause import Room, RoomWatch
 from hflray.tune.live import discoverable
+from hflray.tune.lost_head import head_watched
+from hflray.tune.lost_state import completed, given_up, points, renamed
 from hflray.tune.memory import keep_no_rounds
 from hflray.tune.mending import mend, place_of, put_back, salvage
 from hflray.tune.nodes import check_nodes, check_resources
 from hflray.tune.placement import Placement
 from hflray.tune.population import Population
-from hflray.tune.room import Room, RoomWatch
 from hflray.tune.stopping import CleanStop
 from hflray.tune.storage import Storage, check_storage
 from hflray.tune.trial import NAME, run_trial

@@ -1,7 +1,7 @@
 """The live metrics of a running sweep, which Ray exports, and the file through which Prometheus finds this machine.
 
-The names of the metrics are in `hflray.live_metrics.LIVE`, and the panels in `dashboards/`. This module changes no
-result, and it does nothing if Ray is not running.
+The names of the metrics are in `hflray.support.live_metrics.LIVE`, and the panels in `dashboards/`. This module changes
+no result, and it does nothing if Ray is not running.
 
 Ray drops the gauges of an ended trial 20 s after their last report, although the process continues with the next trial.
 hflray does not drop them itself. Ray 2.60 has no call that drops a label set. It does not export NaN either, so that a
@@ -21,11 +21,12 @@ from typing import Any
 
 import ray
 
-from hflray import live_metrics, metrics
+from hflray import metrics
 from hflray.experiment import Experiment
-from hflray.files import write
-from hflray.record import RoundRecord
-from hflray.text import one_line
+from hflray.experiment.record import RoundRecord
+from hflray.support import live_metrics
+from hflray.support.files import write
+from hflray.support.text import one_line
 from hflray.training.actors import instrument
 from hflray.training.hierarchy import RayHierarchy
 

@@ -9,7 +9,7 @@ Tune overwrites its state in place, so a kill may leave half of it. Such a state
 of an earlier start is used if there is one. Otherwise, if the sweep's file determines its trials, no state is needed:
 each trial continues from its own last checkpoint (`salvage`). The same holds for a state whose digest this user has not
 recorded (`hflray.tune.digests`), because it may come from a stranger and Tune would unpickle it. A search or a
-population keeps its ended trials and starts the others anew (`hflray.tune.anew`).
+population keeps its ended trials and starts the others anew (`hflray.tune.lost_state`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Any
 
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem, copy_files
 
-from hflray.checksum import digest
 from hflray.errors import ConfigError, HflrayError
-from hflray.results import SweepFolder
+from hflray.support.checksum import digest
+from hflray.sweep.results import SweepFolder
 from hflray.tracking.journal import Journal, rounds_of
-from hflray.tune.anew import give_up
 from hflray.tune.digests import STATE, TUNER, TuneDigests
+from hflray.tune.lost_state import give_up
 
 DAMAGED = "damaged-"  # prefix of the files that are set aside; Tune ignores such files
 SALVAGED = "salvaged"  # the folder, in a trial's folder, of the checkpoint from which it continues without Tune's state

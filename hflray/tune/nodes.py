@@ -17,8 +17,8 @@ import typer
 import yaml
 
 from hflray.errors import ConfigError
-from hflray.provenance import differences, release
-from hflray.terminal.app import HELP, exit_code, single
+from hflray.support.provenance import differences, release
+from hflray.support.terminal.app import HELP, exit_code, single
 from hflray.training.start import start_ray
 
 BOOTSTRAP = Path("~/ray_bootstrap_config.yaml")  # `ray up` writes the cluster's file to this path on the head

@@ -13,13 +13,13 @@ from typing import Any
 
 from hflray.config import ExperimentConfig
 from hflray.errors import ConfigError
-from hflray.preflight import Checked
-from hflray.problem import Problem
-from hflray.scenario import data_key
+from hflray.experiment.scenario import data_key
+from hflray.models.problem import Problem
 from hflray.sweep import SweepFile, Trial
-from hflray.tasks import find_task
+from hflray.sweep.preflight import Checked
+from hflray.sweep.tasks import find_task
+from hflray.training.actor_pool import processes_per_gpu
 from hflray.training.plan import pool_size
-from hflray.training.pool import processes_per_gpu
 from hflray.training.processes import Load, gpu_load
 from hflray.tune.nodes import check_gpus
 from hflray.tune.trial import NAME, trial_config

@@ -20,7 +20,7 @@ from ray import tune
 from ray.tune.schedulers import PopulationBasedTraining
 
 from hflray.sweep import Axis, PopulationConfig, SweepFile
-from hflray.tasks import Result
+from hflray.sweep.tasks import Result
 
 SCORE = "population"  # the key of a trial's score in its result
 

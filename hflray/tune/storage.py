@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from hflray.errors import ConfigError
-from hflray.files import write
-from hflray.results import FILE, SweepFolder
+from hflray.support.files import write
+from hflray.sweep.results import FILE, SweepFolder
 from hflray.tracking import default_uri
 from hflray.tune.digests import FILE as DIGESTS
 

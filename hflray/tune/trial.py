@@ -15,21 +15,21 @@ from typing import Any
 
 from pyarrow.fs import FileSelector, FileType
 
-from hflray import references
 from hflray.config import ExperimentConfig
 from hflray.errors import HflrayError, WorkerLostError
 from hflray.experiment import Experiment
-from hflray.files import disk_failure
-from hflray.provenance import differences, release
-from hflray.scenario import Scenario, data_key
+from hflray.experiment.scenario import Scenario, data_key
+from hflray.support import references
+from hflray.support.files import disk_failure
+from hflray.support.provenance import differences, release
 from hflray.sweep import SweepFile, make_trial
-from hflray.tasks import Job, Result, Saved, find_task
-from hflray.tune.anew import worst
+from hflray.sweep.tasks import Job, Result, Saved, find_task
+from hflray.tune.disk_pause import Room
 from hflray.tune.live import LiveTrial
+from hflray.tune.lost_state import worst
 from hflray.tune.mending import SALVAGED
 from hflray.tune.population import score
-from hflray.tune.room import Room
-from hflray.tune.shared import share
+from hflray.tune.shared_data import share
 from hflray.tune.stopping import stop_requested
 
 NAME = "name"  # the key of a trial's name among its values; no key of the configuration has this name

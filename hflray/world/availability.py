@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from hflray.arrays import BoolArray
 from hflray.config.options import between, positive
 from hflray.errors import ConfigError
+from hflray.support.arrays import BoolArray
 from hflray.world.draws import Draws
 from hflray.world.part import Part
 from hflray.world.spells import Spells

@@ -15,9 +15,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from hflray.arrays import BoolArray, FloatArray, IntArray
 from hflray.config import BatteryConfig
 from hflray.errors import ConfigError
+from hflray.support.arrays import BoolArray, FloatArray, IntArray
 from hflray.world.draws import Draws
 from hflray.world.part import Part
 

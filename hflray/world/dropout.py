@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hflray.arrays import FloatArray, IntArray
+from hflray.support.arrays import FloatArray, IntArray
 from hflray.world.draws import Draws
 
 

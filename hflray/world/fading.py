@@ -10,8 +10,8 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hflray.arrays import FloatArray
 from hflray.config.options import between
+from hflray.support.arrays import FloatArray
 from hflray.world.draws import Draws
 
 MOST_DB = 60.0  # a factor above it is 1 to within a thousandth

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from hflray.aggregation import FloatVector
-from hflray.arrays import BoolArray
+from hflray.support.arrays import BoolArray
 from hflray.world.draws import Draws
 
 

@@ -16,7 +16,7 @@ import json
 from pathlib import Path
 
 from hflray.errors import ConfigError, HflrayError
-from hflray.files import write
+from hflray.support.files import write
 
 COLUMNS = ["client", "active_s", "inactive_s"]
 Spell = tuple[float, float]

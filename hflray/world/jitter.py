@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hflray.arrays import FloatArray, IntArray
+from hflray.support.arrays import FloatArray, IntArray
 from hflray.world.draws import Draws
 
 

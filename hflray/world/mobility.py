@@ -15,9 +15,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hflray.arrays import FloatArray, IntArray
 from hflray.config.options import between, positive
 from hflray.errors import ConfigError
+from hflray.support.arrays import FloatArray, IntArray
 from hflray.world.draws import Draws
 from hflray.world.part import Part
 from hflray.world.trace import Trace, check_digest

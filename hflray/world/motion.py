@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hflray.allocation.kernels.jit import kernel
-from hflray.arrays import FloatArray
+from hflray.support.arrays import FloatArray
 
 
 @kernel

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hflray.arrays import BoolArray, FloatArray
 from hflray.fleet import Fleet
+from hflray.support.arrays import BoolArray, FloatArray
 
 
 @dataclass(frozen=True, eq=False)

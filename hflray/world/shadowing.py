@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hflray.arrays import FloatArray, IntArray
+from hflray.support.arrays import FloatArray, IntArray
 from hflray.world.draws import Draws
 
 WAVES = 16  # K; the fourth moment is 3 − 1.5/K times the variance squared

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from hflray.arrays import BoolArray, FloatArray, IntArray
+from hflray.support.arrays import BoolArray, FloatArray, IntArray
 from hflray.world.draws import Draws
 from hflray.world.part import Part
 

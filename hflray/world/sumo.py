@@ -14,7 +14,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from hflray.errors import ConfigError, HflrayError
-from hflray.files import write
+from hflray.support.files import write
 
 
 def convert(source: Path, target: Path, devices: int | None = None) -> tuple[int, float]:

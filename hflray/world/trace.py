@@ -16,9 +16,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from hflray.arrays import BoolArray, FloatArray, IntArray
 from hflray.errors import ConfigError
-from hflray.text import one_line
+from hflray.support.arrays import BoolArray, FloatArray, IntArray
+from hflray.support.text import one_line
 from hflray.world.part import Part
 
 TRUTHS = {"0": 0.0, "1": 1.0, "false": 0.0, "true": 1.0}

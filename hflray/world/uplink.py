@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from hflray.arrays import FloatArray
 from hflray.cost import Schedule, rate_bps, upload_delay_s
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
+from hflray.support.arrays import FloatArray
 from hflray.world.fading import Fading
 
 AT_ONCE = 200_000  # most factors after which bits are counted anew

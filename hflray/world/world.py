@@ -16,10 +16,10 @@ from typing import Any, Self
 import numpy as np
 
 from hflray import metrics, registry
-from hflray.arrays import FloatArray, IntArray
 from hflray.config import ExperimentConfig
 from hflray.cost import AllocationLike, RoundCost, Schedule, Workload, rate_bps, upload_delay_s
 from hflray.fleet import Fleet
+from hflray.support.arrays import FloatArray, IntArray
 from hflray.timeline import Durations, EdgeRule, Ends, Hops, Timeline, timeline
 from hflray.world.availability import Availability
 from hflray.world.battery import Battery

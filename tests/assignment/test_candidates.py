@@ -11,8 +11,8 @@ import pytest
 
 from hflray.allocation import allocate_round
 from hflray.assignment import build_assigner, local_search
+from hflray.assignment.candidate_arrays import blank_place
 from hflray.assignment.candidates import candidates, greedy, improve, relieve
-from hflray.assignment.place import blank_place
 from hflray.assignment.transfers import added_cost, own_cost, place_objective, settle_all, value_of
 from hflray.cost import Workload, round_cost
 from hflray.errors import ConfigError

@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from hflray.provenance import environment, git_commit
+from hflray.support.provenance import environment, git_commit
 from tests.benchmarks._bare import Scaling
 from tests.benchmarks._report import QUIET, cpu_name
 

@@ -30,7 +30,7 @@ from hflray.config import ExperimentConfig, load_config
 from hflray.cost import Schedule
 from hflray.experiment import Experiment
 from hflray.models import build_model, init_vector, load_vector
-from hflray.problem import Problem
+from hflray.models.problem import Problem
 from hflray.training.hierarchy import RayHierarchy, start_ray
 from hflray.training.job import LocalJob
 from hflray.training.local import DeviceHost

@@ -34,10 +34,10 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file, for tests.a
 
 from hflray.allocation import allocate_round, edge_problems
 from hflray.allocation.batch import TOL, solve_batch
+from hflray.allocation.instance import EdgeProblem
 from hflray.allocation.kernels.bundles import Devices, Edges, Guess, Setting, Solution
 from hflray.allocation.kernels.edge import BISECTED, solve_edge
 from hflray.allocation.kernels.lanes import scratch_for
-from hflray.allocation.problem import EdgeProblem
 from hflray.cost import Workload
 from hflray.errors import InfeasibleError
 from hflray.fleet import Fleet, FleetConfig, sample_fleet

@@ -30,9 +30,9 @@ from hflray.rl.algorithm import D3QN, algorithm_config
 from hflray.rl.env import DeviceAssignmentEnv
 from hflray.rl.fleets import FleetSpec, network_spec
 from hflray.rl.module import LENGTHS, shifted
-from hflray.rl.pool import FleetPool, prepare
 from hflray.rl.resumable import ensure_ray, quiet_ray
 from hflray.rl.runner import batch_of
+from hflray.rl.solved_fleets import FleetPool, prepare
 from tests.benchmarks._report import Table, arguments, publish
 
 TURN_S = 5.0

@@ -21,11 +21,11 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
 
 from hflray.allocation import Coupling, allocate_round
-from hflray.arrays import IntArray
 from hflray.assignment import build_assigner
 from hflray.cost import Workload, round_cost
 from hflray.fleet import Fleet, FleetConfig, sample_fleet
 from hflray.scheduling import build_scheduler, choose_devices, choose_devices_and_edges
+from hflray.support.arrays import IntArray
 from tests.benchmarks._report import Table, arguments, publish
 from tests.scheduling import toy
 

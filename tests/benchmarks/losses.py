@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
 
 from hflray.aggregation.fixed_point import fraction_bits
 from hflray.models import build, init_vector
-from hflray.problem import Problem
+from hflray.models.problem import Problem
 from hflray.training.exchange import Version
 from hflray.training.job import DeviceData, LocalJob
 from hflray.training.local import DeviceHost

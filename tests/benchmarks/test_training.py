@@ -19,7 +19,7 @@ import pytest
 import torch
 
 from hflray.models import build, build_model, init_vector, load_vector
-from hflray.problem import Problem
+from hflray.models.problem import Problem
 from hflray.training.local import DeviceHost
 from hflray.training.steps import torch_threads
 from tests.benchmarks import training

@@ -16,9 +16,9 @@ from typing import Any
 import pyarrow.parquet as parquet
 import yaml
 
-from hflray import checkpoint
-from hflray.arrays import deflated
 from hflray.errors import ConfigError
+from hflray.support import checkpoint
+from hflray.support.arrays import deflated
 from hflray.tracking import Journal
 from tests.chaos.sweep import NAME
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as parquet
 import pytest
 from pyarrow import table
 
-from hflray import checkpoint
+from hflray.support import checkpoint
 from tests.chaos.comparison import ARTIFACTS, Reference, differences
 
 TRIALS, ROUNDS = ("a", "b"), 3

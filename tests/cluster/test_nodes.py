@@ -91,7 +91,7 @@ def test_three_nodes_give_the_bits_of_the_serial_backend(cluster, start) -> None
 
 
 def test_a_worker_that_joins_is_used_and_a_late_actor_joins_the_next_round(cluster, start, monkeypatch) -> None:
-    monkeypatch.setattr("hflray.training.pool.SETTLE_S", 5.0)
+    monkeypatch.setattr("hflray.training.actor_pool.SETTLE_S", 5.0)
     with hierarchy(num_actors=6) as pool:  # the cluster has CPUs for four
         assert hashes(pool, start, 1) == expected(start, 1)
         assert len(pool.pool.devices) == 4
@@ -218,7 +218,7 @@ def in_the_background(work: Any) -> tuple[threading.Thread, dict[str, Any]]:
 
 @pytest.mark.parametrize("victim", ["devices", "an edge"])
 def test_a_node_lost_in_a_round_is_replaced_and_the_round_repeated(cluster, start, monkeypatch, victim, capsys) -> None:
-    monkeypatch.setattr("hflray.training.pool.SETTLE_S", 5.0)
+    monkeypatch.setattr("hflray.training.actor_pool.SETTLE_S", 5.0)
     model, expected_model = long_round(start)
     with hierarchy(**LONG) as pool:
         pool.train_round(1, start, DEVICES, EDGES)
@@ -303,7 +303,7 @@ def test_a_round_survives_an_actor_killed_in_each_phase(cluster, start, phase, k
 
 
 def test_a_node_with_other_code_is_named(cluster, monkeypatch) -> None:
-    import hflray.provenance as module
+    import hflray.support.provenance as module
     from hflray.tune import nodes
 
     nodes.check_nodes()

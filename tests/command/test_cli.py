@@ -16,8 +16,9 @@ from hflray.command.cli import COMMANDS, load, main
 ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "ray", "mlflow", "pandas", "numba", "scipy", "sklearn", "matplotlib", "cvxpy")
 MODULES = {
-    "tune": "hflray.tune", "report": "hflray.report", "compare": "hflray.compare", "train-assigner": "hflray.rl.train",
-    "finetune": "hflray.rl.finetune", "card": "hflray.rl.card", "nodes": "hflray.tune.nodes",
+    "tune": "hflray.tune", "report": "hflray.report", "compare": "hflray.sweep.compare",
+    "train-assigner": "hflray.rl.train", "finetune": "hflray.rl.finetune",
+    "card": "hflray.rl.card", "nodes": "hflray.tune.nodes",
 }  # fmt: skip
 
 
@@ -62,7 +63,7 @@ def test_a_summary_says_what_the_command_says(name: str) -> None:
 )
 def test_help_imports_no_heavy_library(commands: list[str], absent: tuple[str, ...]) -> None:
     code = (
-        "import sys\nfrom hflray.command.cli import app\nfrom hflray.terminal.app import exit_code\n"
+        "import sys\nfrom hflray.command.cli import app\nfrom hflray.support.terminal.app import exit_code\n"
         f"codes = [exit_code(app, [*name.split(), '--help'], 'hflray') for name in {commands!r}]\n"
         f"print([name for name in {absent!r} if name in sys.modules], file=sys.stderr)\nsys.exit(sum(codes))"
     )

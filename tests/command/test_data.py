@@ -14,7 +14,7 @@ from rich.console import Console
 from hflray.command import data
 from hflray.command.cli import main
 from hflray.data import download
-from tests.terminal.rendering import WIDTHS
+from tests.support.terminal.rendering import WIDTHS
 
 
 def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:

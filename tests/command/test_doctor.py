@@ -17,7 +17,7 @@ from hflray.command import doctor as module
 from hflray.command.cli import main
 from hflray.command.doctor import Finding
 from hflray.errors import ConfigError
-from tests.terminal.rendering import check_whole, render
+from tests.support.terminal.rendering import check_whole, render
 
 Usage = namedtuple("Usage", "total used free")
 

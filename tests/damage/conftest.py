@@ -16,11 +16,12 @@ import numpy as np
 import pytest
 from mlflow import MlflowClient
 
-from hflray import checkpoint, metrics
+from hflray import metrics
 from hflray.experiment import Experiment
-from hflray.record import RoundRecord
-from hflray.results import SweepFolder
+from hflray.experiment.record import RoundRecord
+from hflray.support import checkpoint
 from hflray.sweep import expand, load_sweep
+from hflray.sweep.results import SweepFolder
 from hflray.tracking import Journal
 from hflray.tune import cli
 from hflray.tune.callback import SweepCallback

@@ -14,8 +14,8 @@ from hflray.assignment import policy
 from hflray.assignment.policy import load_policy, save_policy
 from hflray.errors import ConfigError
 from hflray.rl.evaluation import references
-from hflray.rl.pool import prepare
-from hflray.seal import user_key
+from hflray.rl.solved_fleets import prepare
+from hflray.support.seal import user_key
 from hflray.training import native
 from hflray.training.autotune import remembered
 from tests.damage.cells import AGAIN, CACHE_FILES, DAMAGES, PAGE, STOPS, table

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from hflray import checkpoint
+from hflray.support import checkpoint
 from hflray.tracking import Journal
 from hflray.tracking.journal import rounds_of
 from tests.damage.cells import DAMAGES, GOES_ON, PAGE, SAYS_SO, STOPS, SWEEP_FILES, UNMEASURED, table

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from ray import cloudpickle
 
-from hflray import compare, references
+from hflray.command import report as report
 from hflray.experiment import Experiment
-from hflray.report import cli as report
-from hflray.results import new_folder
-from hflray.sweep import expand, load_sweep
+from hflray.support import references
+from hflray.sweep import compare, expand, load_sweep
+from hflray.sweep.results import new_folder
 from hflray.tracking import Files, Tracker, default_uri
 from hflray.tune.digests import FILE as DIGESTS
 from hflray.tune.digests import STATE, TUNER

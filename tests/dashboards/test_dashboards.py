@@ -22,7 +22,7 @@ import psutil
 import pytest
 import yaml
 
-from hflray import live_metrics
+from hflray.support import live_metrics
 
 ROOT = Path(__file__).parents[2]
 DASHBOARDS = ROOT / "dashboards"

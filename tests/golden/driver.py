@@ -112,8 +112,9 @@ def experiment(*overrides: str, clusters: list[int] | None = None) -> dict[str, 
 
 def study(*overrides: str) -> list[dict[str, float]]:
     """Run the task ``assignment`` and return the bill of every fleet."""
-    from hflray.config import load_config
     from hflray.study import run_study
+
+    from hflray.config import load_config
 
     config = load_config(None, ["max_rounds=3", *STUDY, *overrides])
     return [{k: v for k, v in fleet.metrics().items() if not k.startswith("wall/")} for fleet in run_study(config)]

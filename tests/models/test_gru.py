@@ -7,7 +7,7 @@ import torch
 
 from hflray.errors import DataError
 from hflray.models import build
-from hflray.problem import ModelSpec, Problem
+from hflray.models.problem import ModelSpec, Problem
 
 WINDOWS = Problem((12,), 7, model=ModelSpec.of("gru", {"hidden": 8, "embedding": 4}))
 

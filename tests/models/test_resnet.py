@@ -8,7 +8,7 @@ from torch import nn
 
 from hflray.errors import ConfigError, DataError
 from hflray.models import build, num_parameters
-from hflray.problem import ModelSpec, Problem
+from hflray.models.problem import ModelSpec, Problem
 
 
 def resnet(**options: object) -> nn.Module:

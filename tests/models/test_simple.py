@@ -7,7 +7,7 @@ import torch
 
 from hflray.errors import ConfigError
 from hflray.models import build
-from hflray.problem import ModelSpec, Problem
+from hflray.models.problem import ModelSpec, Problem
 
 
 def test_an_mlp_is_linear_layers_with_relu_worked_out_by_hand() -> None:

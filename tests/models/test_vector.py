@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from hflray.models import build, initial_vector, load_vector, num_parameters, num_statistics, size_bits, to_vector
+from hflray.models.problem import ModelSpec, Problem
 from hflray.models.vector import kept_at_home
-from hflray.problem import ModelSpec, Problem
 
 
 class Tied(nn.Module):

@@ -7,7 +7,7 @@ import torch
 
 from hflray.errors import ConfigError, DataError
 from hflray.models import build
-from hflray.problem import ModelSpec, Problem
+from hflray.models.problem import ModelSpec, Problem
 
 
 def test_a_network_of_torchvision_gets_the_outputs_of_the_data() -> None:

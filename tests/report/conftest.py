@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from hflray.experiment import Experiment
-from hflray.record import RoundRecord
+from hflray.experiment.record import RoundRecord
 from hflray.report.runs import Sweep, read_sweep
-from hflray.results import SweepFolder
 from hflray.sweep import SweepFile, expand, load_sweep
+from hflray.sweep.results import SweepFolder
 from hflray.tracking import Files, Tracker, default_uri
 from tests.conftest import SMALL
 

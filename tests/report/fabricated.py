@@ -15,10 +15,10 @@ from hflray.allocation import allocate_round
 from hflray.config import load_config
 from hflray.cost import Workload, round_cost
 from hflray.fleet import sample_fleet
-from hflray.report.paper import EXHIBITS, verdicts
 from hflray.report.runs import Run, Sweep
+from hflray.reproduction.exhibits import EXHIBITS, verdicts
 from hflray.seeding import stream
-from hflray.tasks import DEFAULT
+from hflray.sweep.tasks import DEFAULT
 from hflray.tracking import History, Tables
 
 CLEAN = "0123456789abcdef0123456789abcdef01234567"

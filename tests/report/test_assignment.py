@@ -11,7 +11,7 @@ from rich.console import Console
 
 from hflray import metrics
 from hflray.report.assignment import as_table, summary, write
-from tests.terminal.rendering import WIDTHS, check_whole, render
+from tests.support.terminal.rendering import WIDTHS, check_whole, render
 
 
 def study(objectives: list[float], latencies: list[float]) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from hflray.config import load_config
 from hflray.report.detail import Replay, allocation_texts
 from hflray.report.explain import explain, inside, ordinal
 from tests.report import fabricated
-from tests.terminal.rendering import WIDTHS, check_whole, render
+from tests.support.terminal.rendering import WIDTHS, check_whole, render
 
 
 def test_ordinals_name_the_rank() -> None:

@@ -11,7 +11,7 @@ from hflray import metrics
 from hflray.errors import ConfigError
 from hflray.report import figures
 from hflray.report.labels import DEPLOYMENT
-from hflray.tasks import TASKS
+from hflray.sweep.tasks import TASKS
 from tests.hostile import NAMES
 from tests.report.fabricated import run
 from tests.report.fabricated import sweep as fabricated

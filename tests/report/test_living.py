@@ -11,12 +11,12 @@ import pytest
 
 from hflray import metrics
 from hflray.experiment import Experiment
-from hflray.record import RoundRecord
+from hflray.experiment.record import RoundRecord
 from hflray.report import page
 from hflray.report.detail import Replay, Round
 from hflray.report.runs import Sweep, read_sweep
-from hflray.results import SweepFolder
 from hflray.sweep import expand, load_sweep
+from hflray.sweep.results import SweepFolder
 from hflray.tracking import Tracker
 from tests.browser import CHROMIUM, Page
 from tests.conftest import SMALL

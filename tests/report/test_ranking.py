@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from hflray import metrics
-from hflray.pairs import signed_rank_p
 from hflray.report import figures
 from hflray.report.ranking import compare, fields, holm, mean_ranks, ranking
 from hflray.report.runs import Run
+from hflray.support.pairs import signed_rank_p
 from tests.report.fabricated import run, sweep
 
 SEEDS = range(10)

@@ -11,7 +11,7 @@ import torch
 from hflray.assignment.network import NetworkSpec, QNetwork, build_network
 from hflray.config import ExperimentConfig, FleetConfig, load_config
 from hflray.rl.fleets import FORMAT, FleetSpec, SolvedFleet, assignment_objective
-from hflray.rl.pool import SPEC, FleetPool, write_shard
+from hflray.rl.solved_fleets import SPEC, FleetPool, write_shard
 
 SMALL = (
     "scheduling.num_scheduled=8",

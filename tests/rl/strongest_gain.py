@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from hflray.arrays import IntArray
 from hflray.rl.fleets import FleetSpec, SolvedFleet, assignment_objective, held_out
-from hflray.rl.pool import prepare
+from hflray.rl.solved_fleets import prepare
+from hflray.support.arrays import IntArray
 from hflray.sweep import expand, load_sweep
 
 READINGS = Path(__file__).parents[2] / "tune_configs" / "fig5_readings.yaml"

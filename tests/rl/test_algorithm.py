@@ -22,8 +22,8 @@ from hflray.rl.files import STATE
 from hflray.rl.fleets import FleetSpec, SolvedFleet, assignment_objective, held_out
 from hflray.rl.learner import TEACHER
 from hflray.rl.module import LENGTHS
-from hflray.rl.pool import FleetPool, prepare
 from hflray.rl.runner import batch_of
+from hflray.rl.solved_fleets import FleetPool, prepare
 from tests.rl.small import identity_pool, small
 
 pytestmark = pytest.mark.usefixtures("ray_session")

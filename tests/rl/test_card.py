@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from hflray import provenance
 from hflray.assignment.policy import SHIPPED, load_policy, policy_path, save_policy, shipped
 from hflray.config import LearningConfig
-from hflray.provenance import git_commit
 from hflray.rl import card as module
 from hflray.rl.card import as_markdown
 from hflray.rl.finetune import greedy
 from hflray.rl.fleets import assignment_objective, reporting
+from hflray.support import provenance
+from hflray.support.provenance import git_commit
 from tests.rl.small import TINY, tiny_network
 
 

@@ -10,7 +10,7 @@ from gymnasium.utils.env_checker import check_env
 from hflray import ConfigError
 from hflray.rl.env import ENV_ID, DeviceAssignmentEnv, open_pool
 from hflray.rl.fleets import FleetSpec, assignment_objective
-from hflray.rl.pool import FleetPool, prepare
+from hflray.rl.solved_fleets import FleetPool, prepare
 
 SPEC = FleetSpec(num_scheduled=(3, 6), num_edges=(2, 4))
 FIXED = FleetSpec(num_scheduled=(5, 5), num_edges=(3, 3))

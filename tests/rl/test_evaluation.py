@@ -12,7 +12,7 @@ from hflray.assignment.network import NetworkSpec, QNetwork, build_network
 from hflray.rl import evaluation
 from hflray.rl.evaluation import Evaluation, references
 from hflray.rl.fleets import FleetSpec, assignment_objective, held_out
-from hflray.rl.pool import prepare
+from hflray.rl.solved_fleets import prepare
 
 SPEC = held_out(FleetSpec(num_scheduled=(3, 7), num_edges=(3, 3)))
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hflray import checkpoint
 from hflray.assignment.policy import load_policy, save_policy
 from hflray.errors import ConfigError
 from hflray.rl import finetune as module
 from hflray.rl.finetune import Steps, evaluate, finetune
-from hflray.rl.pool import read_spec
+from hflray.rl.solved_fleets import read_spec
+from hflray.support import checkpoint
 from tests.rl.small import tiny_network
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from hflray import checkpoint
 from hflray.config import FleetConfig
 from hflray.rl.fleets import FleetSpec, assignment_objective
 from hflray.rl.gradient import CostGradient, batch_of
+from hflray.support import checkpoint
 from tests.rl.small import tiny_network
 
 pytestmark = pytest.mark.usefixtures("one_thread")

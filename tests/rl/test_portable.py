@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from hflray import checkpoint
 from hflray.rl.portable import flatten, restore
+from hflray.support import checkpoint
 
 STATE = {
     "weights": OrderedDict(layer=torch.arange(6.0).reshape(2, 3).T, bias=torch.tensor(0.1, dtype=torch.float64)),

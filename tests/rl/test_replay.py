@@ -5,9 +5,9 @@ from __future__ import annotations
 import gymnasium as gym
 import numpy as np
 
-from hflray import checkpoint
 from hflray.rl.learner import TEACHER
 from hflray.rl.replay import WholeEpisodeReplayBuffer, whole_episode
+from hflray.support import checkpoint
 
 SPACES = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32), gym.spaces.Discrete(4)
 

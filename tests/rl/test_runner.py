@@ -10,8 +10,8 @@ from hflray.rl.algorithm import algorithm_config
 from hflray.rl.fleets import FleetSpec
 from hflray.rl.learner import TEACHER
 from hflray.rl.module import LENGTHS
-from hflray.rl.pool import prepare
 from hflray.rl.runner import batch_of
+from hflray.rl.solved_fleets import prepare
 from tests.rl.small import small
 
 

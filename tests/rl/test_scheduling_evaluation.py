@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from hflray import metrics
-from hflray.pairs import Pairs
 from hflray.rl.scheduling_env import SchedulingEnv
 from hflray.rl.scheduling_evaluation import Played, SchedulingEvaluation
 from hflray.rl.surrogate import Curve
 from hflray.scheduling import build_scheduler, choose_devices
 from hflray.scheduling.network import ScoreNetwork, ScoreSpec
 from hflray.seeding import stream
+from hflray.support.pairs import Pairs
 
 SMALL = {"num_devices": 8, "num_edges": 2, "num_scheduled": 3, "num_classes": 4, "reward": "energy"}
 QUICK = SMALL | {"curve": Curve(1.0, 1.0, 1.0, 0.0)}

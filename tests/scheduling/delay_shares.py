@@ -12,13 +12,13 @@ from __future__ import annotations
 import numpy as np
 
 from hflray.allocation import Method, allocate_round
-from hflray.arrays import FloatArray, IntArray
 from hflray.assignment import configured_assigner
 from hflray.config import load_config
 from hflray.cost import Workload, round_cost
+from hflray.experiment.scenario import Scenario
 from hflray.models import BITS_PER_PARAMETER, initial_vector
-from hflray.problem import Problem
-from hflray.scenario import Scenario
+from hflray.models.problem import Problem
+from hflray.support.arrays import FloatArray, IntArray
 
 ROUNDS, SEEDS = 150, range(4)
 

@@ -13,8 +13,8 @@ from hflray.allocation import allocate_round
 from hflray.cost import compute_delay_s, compute_energy_j, rate_bps
 from hflray.data.datasets import CIFAR_RANGE, FASHION_RANGE
 from hflray.errors import ConfigError, DivergedError
+from hflray.experiment.grouping import adjusted_rand_index
 from hflray.fleet import FleetConfig, sample_fleet
-from hflray.grouping import adjusted_rand_index
 from hflray.models import build_model, size_bits
 from hflray.scheduling import cluster_devices, clustering_cost
 from hflray.scheduling.clustering import _coordinates

@@ -13,7 +13,7 @@ import pytest
 from hflray import registry
 from hflray.errors import ConfigError
 from hflray.experiment import Experiment
-from hflray.record import RoundRecord
+from hflray.experiment.record import RoundRecord
 from hflray.scheduling import DeviceHistory, Poll, RoundContext, Scheduler, build_scheduler, choose_devices
 from tests.conftest import small_config
 from tests.scheduling import toy

@@ -13,17 +13,17 @@ import pytest
 
 from hflray import metrics
 from hflray.allocation import Coupling, allocate_round
-from hflray.arrays import IntArray
 from hflray.assignment import build_assigner
 from hflray.cost import Workload, round_cost
 from hflray.errors import ConfigError
 from hflray.experiment import Experiment
+from hflray.experiment.planning import PlannedRound
 from hflray.fleet import FleetConfig, sample_fleet
-from hflray.planning import PlannedRound
 from hflray.report.exports import read_exhibit, records_of
 from hflray.report.runs import Run
 from hflray.scheduling import DeviceHistory, build_scheduler, choose_devices_and_edges, configured_scheduler
 from hflray.scheduling.joint_cost import JointCost
+from hflray.support.arrays import IntArray
 from tests.conftest import small_config
 from tests.scheduling import toy
 

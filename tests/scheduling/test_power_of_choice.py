@@ -11,7 +11,7 @@ from hflray import metrics
 from hflray.cost import forward_pass, poll_cost, round_cost
 from hflray.errors import ConfigError
 from hflray.experiment import Experiment
-from hflray.record import RoundRecord
+from hflray.experiment.record import RoundRecord
 from hflray.scheduling import Poll, build_scheduler, choose_devices
 from tests.conftest import small_config
 from tests.scheduling import toy

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from hflray import files
+from hflray.support import files
 from hflray.tracking import Ending, Journal, Tracker, default_uri, read_journal
 from tests.conftest import small_config
 

@@ -24,12 +24,12 @@ import pytest
 import torch
 from mlflow import MlflowClient
 
-from hflray import checkpoint
 from hflray.config import load_config, to_yaml
 from hflray.data import load_dataset
 from hflray.errors import ConfigError, HflrayError
 from hflray.models import build_model, init_vector, initial_vector, load_vector
-from hflray.problem import ModelSpec, Problem
+from hflray.models.problem import ModelSpec, Problem
+from hflray.support import checkpoint
 from hflray.tracking import Files, FinalModel, Place, Run, Tracker, default_uri, read_runs, sender
 from hflray.tracking import mlflow as module
 from hflray.tracking.view import TAG, view_key

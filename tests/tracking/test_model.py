@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 
-from hflray import checkpoint
 from hflray.data import load_dataset
 from hflray.models import build_model, init_vector, load_vector
-from hflray.problem import Problem
+from hflray.models.problem import Problem
+from hflray.support import checkpoint
 from hflray.tracking import FinalModel
 
 

@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 from mlflow import MlflowClient
 
-from hflray.arrays import deflated
 from hflray.config import ExperimentConfig
 from hflray.experiment import Experiment
+from hflray.support.arrays import deflated
 from hflray.timeline import Timeline
 from hflray.tracking import Journal, Tracker, default_uri
-from hflray.tracking.remains import remains
+from hflray.tracking.late_artifacts import remains
 from hflray.tracking.timelines import timeline_of, write_timeline
 from tests.conftest import small_config
 

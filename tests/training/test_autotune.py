@@ -7,10 +7,10 @@ from types import ModuleType
 
 import pytest
 
-from hflray import references
 from hflray.config import TrainingConfig
 from hflray.errors import HflrayError
-from hflray.problem import ModelSpec, Problem
+from hflray.models.problem import ModelSpec, Problem
+from hflray.support import references
 from hflray.training import autotune
 
 SHAPE = (1, 16, 16)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from hflray.experiment import Experiment
-from hflray.problem import Problem
+from hflray.models.problem import Problem
+from hflray.training import actor_pool as pool_module
 from hflray.training import autotune
 from hflray.training import backend as module
-from hflray.training import pool as pool_module
 from hflray.training.backend import Backend
 from hflray.training.hierarchy import SerialHierarchy
 from tests.conftest import small_config

@@ -20,7 +20,7 @@ from hflray import registry
 from hflray.aggregation.fixed_point import fraction_bits, mean, weighted
 from hflray.errors import DivergedError, HflrayError, WorkerLostError
 from hflray.models import HflCnn, build, build_model, init_vector, initial_vector, num_statistics
-from hflray.problem import ModelSpec, Problem
+from hflray.models.problem import ModelSpec, Problem
 from hflray.seeding import stream
 from hflray.training import session
 from hflray.training.hierarchy import start_ray
@@ -375,7 +375,7 @@ def test_processes_started_here_share_two_heaps() -> None:
 
 
 def test_actors_that_rest_serve_the_next_experiment_of_their_shape(ray_session, start) -> None:
-    from hflray.training import pool as pools
+    from hflray.training import actor_pool as pools
 
     def hierarchy(job, data, actors=2) -> Rounds:
         return actor_rounds(job, data, 2, num_edges=3, num_actors=actors, cpus_per_actor=0.5, keep=True)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hflray.models import build_model, init_vector, load_vector, to_vector
-from hflray.problem import Problem
+from hflray.models.problem import Problem
 from hflray.training.kernels import build_kernel
 from hflray.training.native import compiler
 

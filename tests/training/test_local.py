@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from hflray import references
 from hflray.aggregation.fixed_point import fraction_bits, mean
 from hflray.errors import ConfigError, DivergedError, HflrayError
 from hflray.models import build, build_model, init_vector, initial_vector, load_vector, num_parameters, to_vector
-from hflray.problem import ModelSpec, Problem
+from hflray.models.problem import ModelSpec, Problem
 from hflray.registry import register
 from hflray.seeding import stream
+from hflray.support import references
 from hflray.training.job import EVALUATION_BATCH, DeviceData, LocalJob
 from hflray.training.local import DeviceHost
 from hflray.training.native import compiler

@@ -10,8 +10,8 @@ import pytest
 from hflray import registry
 from hflray.compression import Compressor
 from hflray.errors import ConfigError
-from hflray.privacy import Mechanism
 from hflray.training.method import Method, Spec
+from hflray.training.privacy import Mechanism
 
 SIZES, STATISTICS = (60, 40), 5
 WHOLE = 32.0 * 105

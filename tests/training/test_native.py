@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hflray.checksum import digest
 from hflray.errors import HflrayError
 from hflray.models import build_model
+from hflray.support.checksum import digest
 from hflray.training import native
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from hflray.config import TrainingConfig
 from hflray.errors import HflrayError
-from hflray.problem import Problem
+from hflray.models.problem import Problem
 from hflray.training import processes
 from hflray.training.autotune import WORTH_MEASURING, available_cpus
 from hflray.training.processes import Load, gpu_load, measure_rates, useful_cpus, useful_gpu_processes

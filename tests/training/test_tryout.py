@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hflray import registry
 from hflray.config import TrainingConfig
 from hflray.errors import ConfigError, HflrayError
-from hflray.problem import ModelSpec, Problem
+from hflray.models.problem import ModelSpec, Problem
 from hflray.training import tryout
 from hflray.training.tryout import try_network
 from tests.training.test_local import IMAGES, colour_data

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
-from hflray.files import Failure
+from hflray.support.files import Failure
 from hflray.tune import callback as module
 from hflray.tune.callback import ResultFile, SweepCallback
 

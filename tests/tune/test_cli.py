@@ -17,15 +17,15 @@ import pytest
 from mlflow import MlflowClient
 from rich.console import Console
 
-from hflray import metrics, preflight
+from hflray import metrics
 from hflray.experiment import Experiment
 from hflray.models import to_vector
-from hflray.preflight import Checked
-from hflray.sweep import expand, load_sweep
+from hflray.sweep import expand, load_sweep, preflight
+from hflray.sweep.preflight import Checked
 from hflray.tracking import default_uri
 from hflray.tune import cli
 from tests.hostile import NAMES
-from tests.terminal.rendering import WIDTHS, check_whole, render
+from tests.support.terminal.rendering import WIDTHS, check_whole, render
 
 SWEEP = """
 name: tiny

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hflray.checksum import digest
+from hflray.support.checksum import digest
 from hflray.tune.digests import FILE, MOST, STATE, TUNER, TuneDigests
 
 

@@ -29,9 +29,9 @@ from ray.tune.trainable.metadata import _TrainingRunMetadata
 
 from hflray import metrics
 from hflray.experiment import Experiment
-from hflray.record import RoundRecord
-from hflray.results import SweepFolder
+from hflray.experiment.record import RoundRecord
 from hflray.sweep import expand, load_sweep
+from hflray.sweep.results import SweepFolder
 from hflray.tracking import default_uri
 from hflray.tune import stopping
 from hflray.tune.callback import slim
@@ -393,7 +393,7 @@ def test_trials_that_are_stopped_early_show_the_reason(tmp_path) -> None:
     # A sweep whose trials were stopped early is finished, so it cannot be resumed.
     assert call("--resume", "long", cwd=tmp_path).returncode == 2
     again = subprocess.run(
-        [sys.executable, "-m", "hflray.compare", "long"], cwd=tmp_path, capture_output=True, text=True, check=True
+        [sys.executable, "-m", "hflray.sweep.compare", "long"], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert again.stdout.count("2 ⊣") == 2
 

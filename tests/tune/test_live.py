@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hflray import live_metrics, metrics
+from hflray import metrics
 from hflray.experiment import Experiment
+from hflray.support import live_metrics
 from hflray.training import actors
 from hflray.training.actors import DeviceWorker
 from hflray.training.exchange import Version

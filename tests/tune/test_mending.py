@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hflray import checkpoint
-from hflray.checksum import digest
 from hflray.errors import ConfigError
-from hflray.results import SweepFolder
+from hflray.support import checkpoint
+from hflray.support.checksum import digest
 from hflray.sweep import load_sweep
+from hflray.sweep.results import SweepFolder
 from hflray.tracking import Journal
 from hflray.tune.digests import STATE, TUNER, TuneDigests
 from hflray.tune.mending import DAMAGED, SALVAGED, mend, put_back, salvage, set_aside, unlogged

@@ -12,9 +12,9 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from hflray.config import ExperimentConfig
 from hflray.errors import ConfigError
-from hflray.preflight import check_trials
 from hflray.sweep import SweepFile, expand, load_sweep
-from hflray.training.pool import ActorPool
+from hflray.sweep.preflight import check_trials
+from hflray.training.actor_pool import ActorPool
 from hflray.tune import placement
 from hflray.tune.placement import Placement
 from hflray.tune.trial import trial_experiment

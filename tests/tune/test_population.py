@@ -11,8 +11,8 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
 from hflray.sweep import PopulationConfig, load_sweep
-from hflray.tasks.base import Job
-from hflray.tasks.experiment import ExperimentTask
+from hflray.sweep.tasks.base import Job
+from hflray.sweep.tasks.experiment import ExperimentTask
 from hflray.tune.population import SCORE, Population, score, within
 from tests.conftest import small_config
 

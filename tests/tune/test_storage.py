@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from hflray.errors import ConfigError
-from hflray.results import SweepFolder, new_folder
 from hflray.sweep import SweepFile
+from hflray.sweep.results import SweepFolder, new_folder
 from hflray.tune.storage import Storage, check_storage, fetch, open_storage
 
 

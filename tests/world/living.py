@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 
-from hflray.arrays import IntArray
 from hflray.experiment import Experiment
 from hflray.scheduling import RoundContext, Scheduler
+from hflray.support.arrays import IntArray
 from hflray.training.hierarchy import SerialHierarchy
 from tests.conftest import small_config
 

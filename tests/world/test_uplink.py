@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from numpy.typing import ArrayLike
 
-from hflray.arrays import FloatArray
 from hflray.cost import Schedule
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet, FleetConfig, sample_fleet
+from hflray.support.arrays import FloatArray
 from hflray.world import uplink
 from hflray.world.fading import Fading, NoFading, Rayleigh
 from hflray.world.uplink import faded_upload_s

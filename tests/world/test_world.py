@@ -7,11 +7,12 @@ import json
 import numpy as np
 import pytest
 
-from hflray import checkpoint, metrics
+from hflray import metrics
 from hflray.cost import rate_bps, round_cost
 from hflray.errors import ConfigError
 from hflray.report.detail import Replay
 from hflray.report.explain import sentences
+from hflray.support import checkpoint
 from tests.world.living import as_run, living, results
 
 HALF = "world.availability={name: bernoulli, options: {probability: 0.4}}"

@@ -20,7 +20,7 @@ import math
 from hflray.allocation.kernels.bundles import Device, Devices, Setting
 from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.terms import LN2, delay_at, slack
-from hflray.arrays import FloatArray
+from hflray.support.arrays import FloatArray
 
 
 @kernel

@@ -35,7 +35,7 @@ from hflray.allocation.kernels.lanes import (
     log1p,
 )
 from hflray.allocation.kernels.terms import LN2
-from hflray.arrays import FloatArray
+from hflray.support.arrays import FloatArray
 
 
 @vector_kernel

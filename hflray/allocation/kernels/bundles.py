@@ -1,13 +1,13 @@
 """The NamedTuples that are arguments and results of the kernels; Numba passes each as its fields.
 
-This file does not import Numba, so that code which only makes arrays (`hflray.allocation.problem`) does not load it.
+This file does not import Numba, so that code which only makes arrays (`hflray.allocation.instance`) does not load it.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from hflray.arrays import FloatArray, IntArray
+from hflray.support.arrays import FloatArray, IntArray
 
 
 class Devices(NamedTuple):

@@ -9,7 +9,7 @@ from hflray.allocation.kernels.bundles import Setting
 from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.lanes import BLOCK, LANES, PI, X_0, X_M, Y_M, blocks_of
 from hflray.allocation.kernels.terms import LN2
-from hflray.arrays import FloatArray
+from hflray.support.arrays import FloatArray
 
 
 @kernel

@@ -51,7 +51,7 @@ from hflray.allocation.kernels.lanes import (
     fill,
 )
 from hflray.allocation.kernels.terms import LN2, log_1p, slack
-from hflray.arrays import FloatArray
+from hflray.support.arrays import FloatArray
 
 
 def _count(value: int) -> int:

@@ -10,7 +10,7 @@ from hflray.allocation.kernels.certificate import certify
 from hflray.allocation.kernels.edge import solve_edge
 from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.lanes import fill, scratch_for_edges
-from hflray.arrays import FloatArray
+from hflray.support.arrays import FloatArray
 
 
 @kernel

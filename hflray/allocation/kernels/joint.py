@@ -36,7 +36,7 @@ from hflray.allocation.kernels.edge import solve_edge
 from hflray.allocation.kernels.edges import devices_at
 from hflray.allocation.kernels.jit import kernel, shared
 from hflray.allocation.kernels.lanes import scratch_for_edges
-from hflray.arrays import FloatArray
+from hflray.support.arrays import FloatArray
 
 
 @shared

@@ -21,7 +21,7 @@ from numba.core.extending import intrinsic
 
 from hflray.allocation.kernels.bundles import Devices
 from hflray.allocation.kernels.jit import kernel, vector_kernel
-from hflray.arrays import FloatArray, IntArray
+from hflray.support.arrays import FloatArray, IntArray
 
 LANES = 8
 # The start of each quantity in a block, with the symbols of `kernels.edge`.

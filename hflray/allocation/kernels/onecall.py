@@ -16,7 +16,7 @@ from hflray.allocation.kernels.edge import solve_edge
 from hflray.allocation.kernels.jit import kernel, shared
 from hflray.allocation.kernels.lanes import scratch_for_edges
 from hflray.allocation.link import compute_cycles, received_snr_hz
-from hflray.arrays import FloatArray, IntArray
+from hflray.support.arrays import FloatArray, IntArray
 
 _snr_hz, _cycles = shared(received_snr_hz), shared(compute_cycles)
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hflray.arrays import FloatArray
+from hflray.support.arrays import FloatArray
 
 Vector = NDArray[np.floating[Any]]  # the numbers of a model that are trained, (P,)
 Memory = Mapping[str, Any]  # what a device keeps, by name: vectors (P,) and numbers; it never changes in place

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from hflray.arrays import FloatArray
+from hflray.support.arrays import FloatArray
 from hflray.training.rules.base import LocalRule
 
 

@@ -15,7 +15,7 @@ from common import LEARNING_RATE, Work, flat, load, serve, step
 from networks import NETWORKS
 
 from hflray.cost import Schedule
-from hflray.problem import ModelSpec, Problem
+from hflray.models.problem import ModelSpec, Problem
 from hflray.training.hierarchy import RayHierarchy, SerialHierarchy, start_ray
 from hflray.training.job import DeviceData, LocalJob
 from hflray.training.state import RoundTask

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from hflray import registry
-from hflray.problem import ModelSpec, Problem
+from hflray.models.problem import ModelSpec, Problem
 from hflray.training.job import DeviceData, LocalJob
 from hflray.training.method import Method, Spec
 from hflray.training.rules import CloudReport, EdgeReport, LocalRule, Received

@@ -1,0 +1,204 @@
+"""The allocation problem (27) of one edge as plain arrays, and the allocation that a solver returns.
+
+With ``y = gain·power/noise`` (Hz), ``c = L·u·D`` cycles and ``s(b) = z / (b log2(1 + y/b))``, the problem of an edge
+iteration is to minimise ``Σ [α/2·c·f² + p·s(b)] + λ·τ`` subject to ``s(b) + c/f ≤ τ``, ``Σ b ≤ B`` and ``f ≤ f_max``.
+The factor Q of (9) and (10) multiplies the whole objective and the cloud hop is constant, so neither changes an edge's
+solution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+
+from hflray.allocation.kernels.bundles import Devices, Edges
+from hflray.allocation.link import compute_cycles, received_snr_hz
+from hflray.cost import Workload
+from hflray.errors import ConfigError
+from hflray.fleet import Fleet
+from hflray.support.arrays import FloatArray, IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class Allocation:
+    """The allocation of each scheduled device and, from method ``newton``, the proof that it is optimal.
+
+    All values are those of one edge iteration; the Q edge iterations of a round are equal.
+
+    Attributes:
+        bandwidth_hz: b_n, (H,), Hz.
+        cpu_hz: f_n, (H,), Hz.
+        delay_price: π_n, (H,), J/s: the saving if this device alone took one second less.
+        bandwidth_price: μ, (M,), J/Hz; 0 at an edge without devices.
+        deadline_s: τ, (M,), s: computation and upload of the slowest device; 0 at an edge without devices.
+        edge_price: λ_m, (M,), J/s: the weight of each edge's delay; it is λ unless the edges share a deadline.
+        kkt_residual: the largest relative violation of the optimality conditions.
+        duality_gap: bound on the objective's distance from the optimum, relative to the objective.
+    """
+
+    bandwidth_hz: FloatArray
+    cpu_hz: FloatArray
+    delay_price: FloatArray | None = None
+    bandwidth_price: FloatArray | None = None
+    deadline_s: FloatArray | None = None
+    edge_price: FloatArray | None = None
+    kkt_residual: float | None = None
+    duality_gap: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Ragged:
+    """The problems of all edges as flat arrays, in which the devices are sorted by edge.
+
+    Attributes:
+        order: position in the schedule of each sorted device, (H,).
+        present: the edges that have devices, ascending, (e,).
+        edges: the problems of these edges, in the same order.
+    """
+
+    order: IntArray
+    present: IntArray
+    edges: Edges
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeProblem:
+    """The problem of one edge with n devices.
+
+    Attributes:
+        edge: index of the edge.
+        members: positions of its devices within the schedule, (n,).
+        snr_hz: y = gain·power/noise, (n,), Hz.
+        cycles: c = L·u·D, (n,), cycles.
+        power_w: p, (n,), W.
+        max_cpu_hz: f_max, (n,), Hz.
+        bandwidth_hz: B_m, Hz.
+        model_bits: z, bits.
+        delay_weight: λ, J/s.
+        capacitance: α, J·s²/cycles³.
+    """
+
+    edge: int
+    members: IntArray
+    snr_hz: FloatArray
+    cycles: FloatArray
+    power_w: FloatArray
+    max_cpu_hz: FloatArray
+    bandwidth_hz: float
+    model_bits: float
+    delay_weight: float
+    capacitance: float
+
+    def upload_delay_s(self, bandwidth_hz: FloatArray) -> FloatArray:
+        """Return the upload times s(b), (n,), s (equations 6 and 7)."""
+        return np.asarray(self.model_bits * np.log(2.0) / (bandwidth_hz * np.log1p(self.snr_hz / bandwidth_hz)))
+
+    def upload_slope(self, bandwidth_hz: FloatArray) -> FloatArray:
+        """Return the slopes s'(b), (n,), s/Hz, which are negative."""
+        lg = np.log1p(self.snr_hz / bandwidth_hz)
+        return (
+            -self.upload_delay_s(bandwidth_hz) * (1.0 - self.snr_hz / (self.snr_hz + bandwidth_hz) / lg) / bandwidth_hz
+        )
+
+    def delay_s(self, bandwidth_hz: FloatArray, cpu_hz: FloatArray) -> float:
+        """Return the delay of the slowest device, s."""
+        return float((self.upload_delay_s(bandwidth_hz) + self.cycles / cpu_hz).max())
+
+    def objective(self, bandwidth_hz: FloatArray, cpu_hz: FloatArray) -> float:
+        """Return the energy plus λ times the slowest delay of one edge iteration, J."""
+        upload = self.upload_delay_s(bandwidth_hz)
+        energy = self.capacitance / 2 * self.cycles * cpu_hz**2 + self.power_w * upload
+        return float(energy.sum() + self.delay_weight * self.delay_s(bandwidth_hz, cpu_hz))
+
+
+def check_fleet(fleet: Fleet, devices: IntArray, edges: IntArray) -> None:
+    """Raise ConfigError, naming the array and its first bad index, if a value is not finite and above 0."""
+    check_values(fleet, devices)
+    gain = fleet.gain_of(devices, edges)
+    bad = np.flatnonzero(~(np.isfinite(gain) & (gain > 0)))
+    if bad.size:
+        refuse_gain(int(devices[bad[0]]), int(edges[bad[0]]), float(gain[bad[0]]))
+
+
+def check_links(fleet: Fleet, devices: IntArray) -> None:
+    """Check as `check_fleet` does, but the links of `devices` to every edge, which an assigner needs."""
+    check_values(fleet, devices)
+    gain = fleet.gain[devices]
+    bad = np.argwhere(~(np.isfinite(gain) & (gain > 0)))
+    if bad.size:
+        refuse_gain(int(devices[bad[0, 0]]), int(bad[0, 1]), float(gain[bad[0, 0], bad[0, 1]]))
+
+
+def check_values(fleet: Fleet, devices: IntArray) -> None:
+    """Check as `check_fleet` does, but not the links."""
+    all_edges = slice(None)
+    for name, indices in (
+        ("power_w", devices),
+        ("samples", devices),
+        ("cycles_per_sample", devices),
+        ("max_cpu_hz", devices),
+        ("edge_bandwidth_hz", all_edges),
+    ):
+        values = getattr(fleet, name)[indices]
+        bad = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
+        if bad.size:
+            index = bad[0] if indices is all_edges else devices[bad[0]]
+            raise ConfigError(f"{name}[{index}]: got {values[bad[0]]}; a finite number above 0 is needed")
+    for name in ("noise_w_per_hz", "capacitance"):
+        value = getattr(fleet, name)
+        if not (np.isfinite(value) and value > 0):
+            raise ConfigError(f"{name}: got {value}; a finite number above 0 is needed")
+
+
+def refuse_gain(device: int, edge: int, value: float) -> NoReturn:
+    """Raise ConfigError for a gain that is not finite and above 0."""
+    raise ConfigError(f"gain[{device}, {edge}]: got {value}; a finite linear power gain above 0 is needed")
+
+
+def edge_problems(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray) -> Iterator[EdgeProblem]:
+    """Yield the problem of each edge that has devices, in the order of the edges."""
+    check_fleet(fleet, devices, edges)
+    for edge in np.unique(edges):
+        members = np.flatnonzero(edges == edge)
+        edge_devices = lay_out(fleet, work, devices[members], np.full(len(members), edge, dtype=np.intp))
+        yield EdgeProblem(
+            edge=int(edge),
+            members=members,
+            snr_hz=edge_devices.snr,
+            cycles=edge_devices.cycles,
+            power_w=edge_devices.power,
+            max_cpu_hz=edge_devices.cap,
+            bandwidth_hz=float(fleet.edge_bandwidth_hz[edge]),
+            model_bits=work.device_bits,
+            delay_weight=work.delay_weight,
+            capacitance=fleet.capacitance,
+        )
+
+
+def lay_out(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray) -> Devices:
+    """Return the kernels' arrays of `devices`, (n,), each of which is at its edge in `edges`, (n,)."""
+    return Devices(
+        snr=received_snr_hz(fleet.gain_of(devices, edges), fleet.power_w[devices], fleet.noise_w_per_hz),
+        cycles=compute_cycles(work.local_iterations, fleet.cycles_per_sample[devices], fleet.samples[devices]),
+        power=fleet.power_w[devices],
+        cap=fleet.max_cpu_hz[devices],
+    )
+
+
+def ragged(fleet: Fleet, work: Workload, devices: IntArray, edges: IntArray) -> Ragged:
+    """Return the edges' problems as the batched kernels take them. Raises ConfigError as `check_fleet` does."""
+    check_fleet(fleet, devices, edges)
+    order = np.argsort(edges, kind="stable")
+    by_edge, sorted_edges = devices[order], edges[order]
+    present, first = np.unique(sorted_edges, return_index=True)
+    problem = Edges(
+        offsets=np.append(first, len(sorted_edges)).astype(np.intp),
+        devices=lay_out(fleet, work, by_edge, sorted_edges),
+        bandwidth=fleet.edge_bandwidth_hz[present],
+        bits=float(work.device_bits),
+        alpha=float(fleet.capacitance),
+    )
+    return Ragged(order, present, problem)

@@ -1,0 +1,344 @@
+"""The command ``hflray report``, which reports a sweep, explains a round and writes RESULTS.md.
+
+``python -m hflray.report`` is the same command, and ``hflray explain`` is its command of that name. What draws is
+imported only when a command runs, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from glob import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hflray.errors import ConfigError, HflrayError, nearest
+from hflray.support.files import write
+from hflray.support.terminal.app import HELP, Commands, exit_code, group, spoken
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Console
+
+    from hflray.report.figures import Draw
+    from hflray.report.runs import Run, Sweep
+    from hflray.support.terminal.tables import Table
+
+PACKAGE = Path(__file__).parents[1]
+CONFIGS = PACKAGE / "tune_configs" if (PACKAGE / "tune_configs").is_dir() else PACKAGE.parent / "tune_configs"
+PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
+
+COMMANDS = ("show", "explain", "list", "results", "choices", "convert")
+
+
+class ShowByDefault(Commands):
+    """The commands of the report; without a command's name, the words are those of ``show``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words after the program's name."""
+        if args and args[0] not in (*COMMANDS, *HELP["help_option_names"]):
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
+app = group(cls=ShowByDefault)
+
+Results = Annotated[Path, typer.Option(help="Folder of the results.")]
+From = Annotated[Path | None, typer.Option("--from", metavar="DIR", help="Read exports instead of MLflow.")]
+Uri = Annotated[str | None, typer.Option(help="MLflow server; default: the one of the sweep.")]
+DEFAULT_RESULTS = Path("hflray_results")
+
+
+@app.callback()
+def overview() -> None:
+    """Draw figures, tables and a page of finished runs.
+
+    \b
+    Examples:
+      hflray report quickstart            # a sweep's folder, or its name for the latest one
+      hflray report fig3_fashion_scheduling --figure fig3
+      hflray report fig6_assignment --export tests/data/results
+      hflray report fig6_assignment --from tests/data/results
+      hflray report explain digits-H5-λ1-ikc-d3qn-s0 --round 3
+    """
+
+
+def _read(name: str | None, results: Path, source: Path | None, uri: str | None, console: Console) -> Sweep:
+    """Read the sweep called `name`, with a progress bar while MLflow is read."""
+    from hflray.report.runs import read_sweep
+
+    if source is not None:
+        return _read_from_exports(name, source)
+    if name is None:
+        raise ConfigError("SWEEP: name a sweep, or give its exports with --from DIR")
+    with _bar("reading runs", console) as bar:
+        task = bar.add_task("runs", total=None)
+        return read_sweep(results, name, uri, lambda done, total: bar.update(task, completed=done, total=total))
+
+
+def _bar(text: str, console: Console) -> Any:
+    """Return a progress bar that only a terminal shows."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    return Progress(TextColumn(text), BarColumn(bar_width=24), MofNCompleteColumn(), console=console,
+                    disable=not console.is_terminal, transient=True)  # fmt: skip
+
+
+def _read_from_exports(name: str | None, source: Path) -> Sweep:
+    from hflray.report.exports import FILE, exports, read_exhibit
+
+    folders = {folder.name: folder for folder in exports(source)}
+    if not folders:
+        raise ConfigError(f"--from {source}: holds no {FILE}; write an export with --export {source}")
+    if name is None and len(folders) == 1:
+        return read_exhibit(next(iter(folders.values())))
+    if name not in folders:
+        hint = nearest(name, folders) if name else ""
+        accepted = ", ".join(folders)
+        raise ConfigError(f"{name or 'SWEEP'}: is not among the exports in {source}{hint}; accepted: {accepted}")
+    return read_exhibit(folders[name])
+
+
+def _table(frame: pd.DataFrame, title: str) -> Table:
+    from hflray.support.terminal.tables import Table
+
+    table = Table(title, [str(name) for name in frame.columns])
+    for row in frame.itertuples(index=False):
+        table.add_row(*(str(cell) for cell in row))
+    return table
+
+
+def _draw(sweep: Sweep, drawings: dict[str, Draw], folder: Path, missing: list[str]) -> list[Path]:
+    """Draw each figure and return the paths; add a line to `missing` for each figure that cannot be drawn."""
+    from hflray.report import figures
+
+    paths: list[Path] = []
+    for stem, draw in drawings.items():
+        try:
+            paths += figures.save(draw, sweep, folder, stem)
+        except HflrayError as error:
+            missing.append(f"{stem}: not drawn: {error}")
+    return paths
+
+
+@app.command("show", context_settings=HELP, help="Figures, tables and one page of a sweep (the default command).")
+def show(
+    sweep: Annotated[
+        str | None, typer.Argument(help="A sweep's folder, or its name for the latest sweep of that name.")
+    ] = None,
+    figure: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Draw only this figure of the paper (see list); repeatable."),
+    ] = None,
+    export_to: Annotated[
+        Path | None, typer.Option("--export", metavar="DIR", help="Also write the runs as small parquet files.")
+    ] = None,
+    source: From = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write to; default: report/ in the sweep's folder.")
+    ] = None,
+    results: Results = DEFAULT_RESULTS,
+    tracking_uri: Uri = None,
+) -> None:
+    """Draw the figures, tables and page of a sweep."""
+    from hflray import metrics
+    from hflray.report import figures, page, tables
+    from hflray.report.exports import export
+    from hflray.reproduction.exhibits import exhibit, exhibit_of, verdicts
+    from hflray.support.terminal.output import new_console, waiting
+    from hflray.support.text import as_file_stem
+
+    console = new_console()
+    requested = {name: exhibit(name) for name in figure or ()}
+    runs = _read(sweep, results, source, tracking_uri, console)
+    missing = list(runs.notes)
+    in_results = source is None and (results / runs.title).is_dir()
+    folder = out or (results / runs.title / "report" if in_results else Path("hflray_report") / as_file_stem(runs.name))
+    own = exhibit_of(runs)
+    exhibits = requested or ({own: exhibit(own)} if own else {})
+    paths: list[Path] = []
+    with waiting(console, "drawing"):
+        for shown in exhibits.values():
+            paths += _draw(runs, shown.drawings, folder, missing)
+        if not requested:
+            main = runs.main_metric  # a metric of the user's own may be called as another figure is
+            curves = f"{main}_metric" if main in runs.shown.figures and main != metrics.ACCURACY else main
+            drawings = {curves if stem == metrics.ACCURACY else stem: figures.FIGURES[stem]
+                        for stem in runs.shown.figures}  # fmt: skip
+            paths += _draw(runs, drawings, folder, missing)
+            paths += tables.write(runs, folder)
+            claims = verdicts(exhibits[own], runs) if own else None
+            claims = claims if claims is not None and len(claims) else None
+            index, not_shown = page.write(runs, folder, claims)
+            missing += [note for note in not_shown if note not in missing]
+            paths.insert(0, index)
+        paths += export(runs, export_to / as_file_stem(runs.name)) if export_to is not None else []
+    console.print(_table(tables.summary(runs), runs.title))
+    for shown in exhibits.values():
+        if shown.claims:
+            _print_verdicts(verdicts(shown, runs), console)
+    _print_paths(paths, console)
+    for note in missing:
+        console.print(f"missing: {note}", style="yellow", **PLAIN)
+    if not paths:
+        raise typer.Exit(1)
+
+
+def _print_verdicts(claims: pd.DataFrame, console: Console) -> None:
+    """Print each claim of the paper with the answer, our numbers, the evidence, and our guess why they differ."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    for text, ours, answer, evidence, guess in claims.itertuples(index=False):
+        console.print(f"the paper: {text}", style="bold", markup=False, highlight=False)
+        for heading, line in (("", answer), ("ours: ", ours), ("on: ", evidence), ("our guess why: ", guess)):
+            if line:
+                console.print(Padding(Text(f"{heading}{line}"), (0, 0, 0, 2), expand=False))
+
+
+def _print_paths(paths: Sequence[Path], console: Console) -> None:
+    """Print the written files; more than 20 files of one folder are only counted."""
+    by_folder: dict[Path, list[Path]] = {}
+    for path in paths:
+        by_folder.setdefault(path.parent, []).append(path)
+    for folder, members in by_folder.items():
+        if len(members) > 20:
+            console.print(f"  {folder}/ ({len(members)} files)", **PLAIN)
+        else:
+            for path in members:
+                console.print(f"  {path}", **PLAIN)
+
+
+@app.command(context_settings=HELP)
+def explain(
+    run: Annotated[str, typer.Argument(help="A run's name, as in the closing table.")],
+    number: Annotated[int, typer.Option("--round", help="The round, counted from 1.")],
+    sweep: Annotated[
+        str | None, typer.Option(help="The run's sweep; default: the latest sweep that has a run of this name.")
+    ] = None,
+    source: From = None,
+    results: Results = DEFAULT_RESULTS,
+    tracking_uri: Uri = None,
+) -> None:
+    """Explain a round: who took part and why, with which resources, at what cost, and who was late."""
+    from hflray.report.explain import explain as explained
+    from hflray.support.terminal.output import new_console
+
+    console = new_console()
+    console.print(explained(_find_run(run, sweep, source, results, tracking_uri, console), number))
+
+
+def _find_run(
+    run: str, sweep: str | None, source: Path | None, results: Path, uri: str | None, console: Console
+) -> Run:
+    """Return the run of this name from the sweep that is named, else from the latest sweep that has one."""
+    from hflray.report.exports import exports, read_exhibit
+    from hflray.sweep.results import SweepFolder
+
+    if source is not None and sweep is None:
+        exhibits = [read_exhibit(folder) for folder in exports(source)]
+        for one in exhibits:
+            if any(member.name == run for member in one.runs):
+                return one.find(run)
+        names = [member.name for one in exhibits for member in one.runs]
+        raise ConfigError(f"{run}: no such run in the exports in {source}{nearest(run, names)}")
+    if source is not None or sweep is not None:
+        return _read(sweep, results, source, uri, console).find(run)
+    folders = sorted(results.glob(f"*/journal/{escape(run)}.jsonl"), key=lambda path: path.stat().st_mtime)
+    if not folders:
+        names = [path.stem for path in results.glob("*/journal/*.jsonl")]
+        raise ConfigError(
+            f"{run}: no such run in {results}{nearest(run, names)}; name a run of a closing table, or add --sweep"
+        )
+    return _read(str(SweepFolder.load(folders[-1].parents[1]).path), results, None, uri, console).find(run)
+
+
+@app.command(
+    "list", context_settings=HELP, help="The figures and tables of the paper, with the commands that run and draw each."
+)
+def listing() -> None:
+    """Print the figures and tables of the paper, with the commands that run and draw each."""
+    from hflray.reproduction.exhibits import EXHIBITS
+    from hflray.support.terminal.output import new_console
+
+    console = new_console()
+    tune, report = spoken("tune", "hflray.tune"), spoken("report", "hflray.report")
+    for name, shown in EXHIBITS.items():
+        console.print(f"{name:8} {shown.label}: {shown.shows}", **PLAIN)
+        console.print(f"{'':8} {tune} tune_configs/{shown.config}.yaml", style="dim", **PLAIN)
+        console.print(f"{'':8} {report} {shown.config} --figure {name}", style="dim", **PLAIN)
+
+
+@app.command(
+    "results", context_settings=HELP, help="Our results beside the paper's, as one markdown file written from exports."
+)
+def results_page(
+    source: Annotated[Path, typer.Option("--from", metavar="DIR", help="Folder of exports.")] = Path(
+        "tests/data/results"
+    ),
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("tune_configs/RESULTS.md"),
+) -> None:
+    """Write our results beside the paper's as one markdown file, from exports."""
+    from hflray.reproduction import results_page
+    from hflray.reproduction.table2_choices import Study
+    from hflray.support.terminal.output import new_console
+
+    text = results_page.render(results_page.read_all(source), CONFIGS, source.as_posix(), Study.read(source))
+    write(out, text)
+    new_console().print(f"  {out}", **PLAIN)
+
+
+@app.command(
+    "choices",
+    context_settings=HELP,
+    help="Table II under each choice that the paper leaves open, billed on random fleets.",
+)
+def choices_page(
+    fleets: Annotated[int, typer.Option(help="Number of random fleets, the same for every choice.")] = 200,
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting, such as seed=1; repeatable.")
+    ] = None,
+    export_to: Annotated[
+        Path | None, typer.Option("--export", metavar="DIR", help="Also write the bills, for RESULTS.md.")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="Number of choices printed, those nearest to the paper first.")] = 10,
+) -> None:
+    """Bill Table II under each choice that the paper leaves open, and print the ranking."""
+    from hflray.reproduction import table2_text
+    from hflray.reproduction.table2_choices import Study, rank
+    from hflray.support.terminal.output import new_console
+
+    console = new_console()
+    with _bar("fleets", console) as bar:
+        task = bar.add_task("fleets", total=fleets)
+        study = Study.make(overrides or (), fleets, lambda done, total: bar.update(task, completed=done, total=total))
+    ranked = rank(study.bills)
+    for number, row in enumerate(table2_text.table(ranked.head(top)).to_dict("records"), start=1):
+        cells = " | ".join(f"{str(name).strip()} {cell}" for name, cell in row.items())
+        console.print(f"{number:3} {cells}", **PLAIN)
+    for line in table2_text.findings(study, ranked):
+        console.print(f"* {line}", **PLAIN)
+    if export_to is not None:
+        _print_paths(study.export(export_to), console)
+
+
+@app.command("convert", context_settings=HELP, help="Write exports of an older version again in the form of this one.")
+def convert_exports(
+    folder: Annotated[Path, typer.Argument(help="Folder of exports; all below it are converted.")],
+) -> None:
+    """Write exports of an older version again in the form of this one."""
+    from hflray.report.exports import convert
+    from hflray.support.terminal.output import new_console
+
+    console = new_console()
+    if not folder.is_dir():
+        raise ConfigError(f"convert {folder}: is no folder; name one that holds exports")
+    for path in convert(folder):
+        console.print(f"  {path}", **PLAIN)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run ``python -m hflray.report`` and end the process with its exit code; without a command, run ``show``."""
+    sys.exit(exit_code(app, arguments, "python -m hflray.report"))

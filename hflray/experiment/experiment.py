@@ -1,0 +1,486 @@
+"""Algorithm 6 of the paper: schedule, assign, allocate, train, evaluate, until the target accuracy.
+
+An experiment is one object with one loop and one serialisable state. Simulated seconds and joules come from
+`hflray.cost`. Measured seconds of this machine are separate, under ``wall``.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import logging
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hflray import metrics
+from hflray.aggregation import FloatVector
+from hflray.allocation import allocate_round
+from hflray.assignment import check_any_edges, configured_assigner
+from hflray.assignment.sticky import check_once
+from hflray.config import MUTABLE, ExperimentConfig, changed_settings
+from hflray.cost import RoundCost, Schedule, Workload
+from hflray.errors import ConfigError, DivergedError
+from hflray.experiment.grouping import group_devices
+from hflray.experiment.planning import PlannedRound, Planner
+from hflray.experiment.record import PhaseClock, RoundRecord
+from hflray.experiment.scenario import Scenario
+from hflray.experiment.target import Target
+from hflray.losses import METRIC_OF, check_loss
+from hflray.models import BITS_PER_PARAMETER, build, initial_vector, is_papers
+from hflray.models import trained as trained_tensors
+from hflray.models.problem import Problem
+from hflray.scheduling import DeviceHistory, Scheduler, configured_scheduler, keeps_past, scheduler_class
+from hflray.support import references
+from hflray.timeline import Durations, EdgeRule, Hops, Timeline, timeline
+from hflray.training.backend import Backend
+from hflray.training.hierarchy import Hierarchy
+from hflray.training.job import LocalJob
+from hflray.training.machine import memory_bytes
+from hflray.training.privacy import Accountant
+from hflray.training.privacy.accountant import NAME as RELEASES
+from hflray.training.state import Losses, RoundResult, RoundTask, TrainingState
+from hflray.training.tryout import try_network
+from hflray.world import World
+
+log = logging.getLogger(__name__)
+
+STATE_VERSION = 1
+
+
+@dataclass(frozen=True, eq=False)
+class _TrainedRound:
+    """A round after its training: its record without accuracy, loss and measured times, and what devices have done."""
+
+    record: RoundRecord
+    history: DeviceHistory
+    accountant: Accountant | None
+
+
+class Experiment:
+    """One experiment. Iterating over it runs it.
+
+    ::
+
+        with Experiment(load_config("my.yaml")) as experiment:
+            for record in experiment:
+                print(record.round, record.accuracy, record.cost.objective)
+
+    Args:
+        config: the validated configuration.
+        scenario: the scenario of the configuration, if the caller has it already; None builds it.
+        cpus: the number of CPUs that the experiment may use, such as a Tune trial's; None stands for all of Ray's.
+        gpus: the number of GPUs that the actors may use, or a part of one; None stands for all of Ray's, or for
+            torch's if there is no Ray.
+        settled: settings of ``training`` that were measured elsewhere, such as in a sweep's driver.
+        keep_actors: `close` leaves the actors to the next experiment of the same shape in this process.
+    """
+
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        scenario: Scenario | None = None,
+        cpus: int | None = None,
+        gpus: float | None = None,
+        settled: Mapping[str, Any] | None = None,
+        keep_actors: bool = False,
+    ) -> None:
+        self.scenario = scenario or Scenario.build(config)
+        self.problem = Problem.of(self.scenario.dataset, config)
+        check_loss(self.problem.loss, self.problem.kind, self.problem.num_outputs)
+        self._target = Target.of(config, self.scenario.dataset)
+        samples = self.scenario.fleet.samples
+        self.backend = Backend(config, self.problem, samples, cpus, gpus, settled, keep_actors)
+        self._config = config.model_copy(update={"training": self.backend.training})
+        if not is_papers(self.problem):
+            try_network(self.problem, config.training, config.seed, self.scenario.device_data())
+        network = build(self.problem, config.seed)
+        sizes = tuple(tensor.numel() for tensor in trained_tensors(network))
+        model = initial_vector(self.problem, config.seed)
+        self.training = TrainingState.first(self.backend.method, model, sum(sizes), config.fleet.num_edges)
+        self.work = self._workload(sizes)
+        self.allocate = partial(allocate_round, method=config.allocation.method, coupling=config.allocation.coupling)
+        self.assigner = configured_assigner(config)
+        self.edge_rule = EdgeRule(**config.clock.edge.model_dump())
+        self.world = World(config, self.scenario.fleet)
+        if self.world.edges is not None:
+            check_any_edges(self.assigner)
+        self.round = 0
+        self.totals = dict.fromkeys(("delay_s", "energy_j", "objective", "message_bits"), 0.0)
+        self.record: RoundRecord | None = None  # of the round before, if the scheduler looks back
+        self.clusters: NDArray[np.intp] | None = None
+        self.clustering: dict[str, float] = {}
+        self.reached: dict[str, float] = {}
+        self.changes: list[dict[str, Any]] = []  # {"after_round": i, "changed": {dotted key: [before, now]}}
+        self._scheduler: Scheduler | None = None
+        self._scheduler_class = scheduler_class(config.scheduling.name)
+        check_once(config, self._scheduler_class)
+        self.history = DeviceHistory(config.fleet.num_devices, keeps_past(config))
+        self.accountant = Accountant.of(config)
+        self._next: tuple[PlannedRound, tuple[object, ...]] | None = None  # with the inputs of the plan
+        if self._scheduler_class.auxiliary is None:
+            configured_scheduler(config, None)  # a wrong option is an error before anything starts
+        elif config.scheduling.options:
+            configured_scheduler(config, np.zeros(config.fleet.num_devices, dtype=np.intp))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the actors. Iterating again starts new actors."""
+        self.backend.close()
+
+    @property
+    def config(self) -> ExperimentConfig:
+        """The configuration with the settings that are settled on this machine so far; `resolve` settles all."""
+        return self._config
+
+    @property
+    def global_model(self) -> FloatVector:
+        """The global model after the last round, (P,) float32."""
+        return self.training.model
+
+    @global_model.setter
+    def global_model(self, model: FloatVector) -> None:
+        self.training = replace(self.training, model=model)
+
+    def _workload(self, sizes: tuple[int, ...]) -> Workload:
+        """Return the work of a round; what is sent follows from the `sizes` of the network's trained tensors."""
+        whole_bits = float(BITS_PER_PARAMETER * len(self.global_model))
+        method, statistics = self.backend.method, len(self.global_model) - sum(sizes)
+        sent = (bits(sizes, statistics) for bits in (method.device_bits, method.edge_bits))
+        self._check_memory(sum(sizes))
+        work, whole = Workload.of(self._config, whole_bits, *sent), Workload.of(self._config, whole_bits)
+        work = work.with_masks(self._config)
+        self._sent_bits = None if work == whole else (work.device_bits, work.edge_bits)
+        return work
+
+    def _check_memory(self, size: int) -> None:
+        """Raise ConfigError if this machine cannot hold what devices and edges keep of `size` numbers."""
+        config, method = self._config, self.backend.method
+        needed = method.kept_bytes(size, config.fleet.num_devices, config.fleet.num_edges)
+        if needed and needed > (total := memory_bytes()[0]):
+            raise ConfigError(
+                f"training.rule.name, compression: devices and edges would keep {needed / 2**30:,.1f} GiB beside their "
+                f"models, {size:,} numbers of 4 bytes each a vector, for fleet.num_devices = "
+                f"{config.fleet.num_devices:,}; accepted: what this machine's {total / 2**30:,.1f} GiB hold; lower "
+                "fleet.num_devices, or take a smaller network, another rule or another compressor"
+            )
+
+    @property
+    def finished(self) -> bool:
+        """True once the target or `max_rounds` is reached, or if the next round would exceed `target.epsilon`.
+
+        With the latter, the next round is planned here, and `run_round` takes this plan.
+        """
+        return bool(self.reached) or self.round >= self.config.max_rounds or self._has_spent_epsilon()
+
+    def _has_spent_epsilon(self) -> bool:
+        """Return whether the next round would exceed `target.epsilon`. Round 1 never does (`Accountant.of`)."""
+        if self.accountant is None or self.accountant.limit is None or not self.round:
+            return False
+        inputs = self._inputs(self.world)
+        if self._next is None or self._next[0].round != self.round + 1 or not _identical(self._next[1], inputs):
+            scheduler = copy.deepcopy(self.scheduler)
+            plan = self._plan(self.round + 1, scheduler, self.world, self.history, self.record)
+            self._next = plan, self._inputs(self.world)
+        plan = self._next[0]
+        return self.accountant.after(plan.schedule.devices, plan.timeline.arrived).exceeds
+
+    def __iter__(self) -> Iterator[RoundRecord]:
+        while not self.finished:
+            yield self.run_round()
+
+    def run_round(self) -> RoundRecord:
+        """Run one round.
+
+        Raises:
+            DivergedError: weights or loss are not finite.
+            InfeasibleError: an edge's allocation failed.
+            WorkerLostError: actors kept dying.
+        """
+        index = self.round + 1
+        scheduler, hierarchy = self.scheduler, self.hierarchy  # the first use clusters and starts actors, off the clock
+        ahead, self._next = self._next, None
+        if ahead and ahead[0].round == index and _identical(ahead[1], self._inputs(self.world)):
+            plan = ahead[0]
+        else:
+            plan = self._plan(index, scheduler, self.world, self.history, self.record)
+        self._scheduler = plan.scheduler
+        self._check_edges(index, plan.schedule.edges)
+        clock = PhaseClock()
+        if len(plan.schedule.devices):
+            task = RoundTask(index, plan.schedule, plan.timeline.participates, "loss" in scheduler.needs)
+            trained = hierarchy.train_round(task, self.training)
+        else:  # nobody is available
+            trained = RoundResult(self.training, {})
+        model = trained.state.model
+        clock.lap("train_s")
+        after = self._after(plan, trained.losses, model)
+        meanwhile = partial(self._look_ahead, after, plan.world) if self._may_look_ahead(index) else None
+        score, loss, own = self._target.evaluate(hierarchy, index, model, meanwhile)
+        clock.lap("evaluate_s")
+        if self._next is not None:
+            clock.laps["evaluate_s"] -= sum(self._next[0].wall.values())
+        if not math.isfinite(loss):
+            raise DivergedError(f"round {index}: the test loss is {loss}; lower training.learning_rate")
+
+        self.round, self.training, self.totals, self.history = index, trained.state, after.record.totals, after.history
+        self.accountant = after.accountant
+        self.world = plan.world
+        if self._target.reached(score, loss, own) and not self.reached:
+            self.reached = {name: self.totals[name] for name in ("objective", "delay_s", "energy_j")}
+            self.reached["rounds"] = float(index)
+        conditions, wall = {**after.record.conditions, **trained.measures, **own}, plan.wall | clock.laps
+        record = replace(after.record, score=score, test_loss=loss, conditions=conditions, wall=wall)
+        observed = record if metrics.ACCURACY in scheduler.needs else after.record
+        plan.scheduler.observe(observed)
+        self.record = observed if self.history.remembers else None
+        return record
+
+    def _check_edges(self, index: int, edges: NDArray[np.intp]) -> None:
+        """Raise ConfigError if a plan gives an edge fewer devices than its aggregator needs."""
+        least, counts = self.backend.method.parts().edge.least, np.bincount(edges, minlength=1)
+        short = np.flatnonzero((counts > 0) & (counts < least))
+        if len(short):
+            name = references.spoken(self.config.aggregation.edge.name)
+            raise ConfigError(
+                f"aggregation.edge.name: {name} needs {least} devices at each edge that has any, and the plan of round "
+                f"{index} gives edge {short[0]} only {counts[short[0]]}; accepted: {least} or more; raise "
+                "scheduling.num_scheduled, lower fleet.num_edges or f, or take an assigner that spreads devices"
+            )
+
+    def _after(self, plan: PlannedRound, losses: Losses, model: FloatVector) -> _TrainedRound:
+        """Return what is known after a round's training, before its evaluation."""
+        index, (devices, edges), cost, happens = plan.round, plan.schedule, plan.cost, plan.timeline
+        counted, delay_s = happens.participates.any(axis=0), happens.device_delay_s
+        history = self.history.after(index, devices[counted], edges[counted], delay_s[counted], losses)
+        deviates = self.world.is_on or not self.edge_rule.waits_for_all
+        conditions = {metrics.FAIRNESS: metrics.jain_index(history.participation)} if deviates else {}
+        accountant = None if self.accountant is None else self.accountant.after(devices, happens.arrived)
+        if accountant is not None:
+            conditions[metrics.PRIVACY_EPSILON] = accountant.epsilon
+        least = self.backend.method.parts().edge.least
+        if least > 1:
+            arrived = [np.bincount(edges[row]) for row in happens.participates]
+            conditions[metrics.ROUND_TOO_FEW] = float(sum(((each > 0) & (each < least)).sum() for each in arrived))
+        record = RoundRecord(
+            round=index,
+            score=math.nan,
+            test_loss=math.nan,
+            devices=devices,
+            assignment=edges,
+            allocation=plan.allocation,
+            cost=cost,
+            totals={name: total + float(getattr(cost, name)) for name, total in self.totals.items()},
+            class_balance=metrics.class_balance(self.scenario.class_counts[devices].sum(axis=0)),
+            samples_trained=self.backend.passes(self.scenario.fleet.samples[devices], happens.participates),
+            model_hash=hashlib.sha256(model.tobytes()).hexdigest(),
+            wall={},
+            edge_iterations=self.work.edge_iterations,
+            poll=plan.poll,
+            polled=plan.polled,
+            timeline=happens,
+            deviates=deviates,
+            conditions=plan.conditions | conditions,
+            metric=METRIC_OF[self.problem.kind],
+            sent_bits=self._sent_bits,
+            changed=next((c["changed"] for c in self.changes if c["after_round"] == index - 1), {}),
+        )
+        return _TrainedRound(record, history, accountant)
+
+    def _losses(self, devices: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Return the mean loss of the global model on the samples of some devices, (n,)."""
+        return self.hierarchy.losses(self.global_model, devices)[:, 0]
+
+    def _inputs(self, world: World) -> tuple[object, ...]:
+        """Return the inputs of a round's plan besides its number. A plan with other inputs is made again."""
+        return (
+            *(self._scheduler, self.assigner, self.allocate, self.edge_rule),
+            *(self.scenario, self.work, self.config.seed, world),
+        )
+
+    def _plan(
+        self, index: int, scheduler: Scheduler, world: World, history: DeviceHistory, record: RoundRecord | None
+    ) -> PlannedRound:
+        """Return the plan of a round, made with the parts that the experiment has now. This advances `scheduler`."""
+        parts = (self.scenario, self.work, self.assigner, self.allocate, self.edge_rule)
+        return Planner(self.config, *parts, self._losses).plan(index, scheduler, world, history, record)
+
+    def _may_look_ahead(self, index: int) -> bool:
+        """Return whether a next round is likely, and whether the assigner may run while actors evaluate.
+
+        An assigner with a time budget in milliseconds would give worse answers when it shares the CPUs.
+        """
+        section = self.config.assignment
+        has_time_budget = section.budget_ms is not None or isinstance(section.polish_ms, float | int) or section.options
+        waits = self.scheduler.needs & {metrics.ACCURACY, "poll"}  # for the evaluation, or for the model and actors
+        return index < self.config.max_rounds and not has_time_budget and not waits
+
+    def _look_ahead(self, after: _TrainedRound, world: World) -> None:
+        """Plan the round after the one that is being evaluated, with a copy of the scheduler, in the next `world`."""
+        try:
+            scheduler, record = copy.deepcopy(self.scheduler), after.record
+            scheduler.observe(record)
+            last_record = record if after.history.remembers else None
+            plan = self._plan(self.round + 2, scheduler, world, after.history, last_record)
+            self._next = plan, self._inputs(world)
+        except Exception as error:  # the next round will plan again and raise the error itself
+            log.debug("round %d is not planned ahead: %s", self.round + 2, error)
+
+    def devices(self) -> dict[str, list[Any]]:
+        """Return the devices' properties that follow from the data and Algorithm 2, as lists ready for JSON.
+
+        The lists are ``samples`` (N,), ``class_counts`` (N, C) and, after clustering, ``clusters`` (N,). The seed
+        determines all other properties of the fleet.
+        """
+        counts = self.scenario.class_counts
+        columns = {"samples": counts.sum(axis=1).tolist(), "class_counts": counts.tolist()}
+        return columns if self.clusters is None else columns | {"clusters": self.clusters.tolist()}
+
+    def summary(self) -> dict[str, float]:
+        """Return the glossary's metrics of a run's end. Those of the target are present only if it was reached."""
+        values = {}
+        if self.clustering:
+            values[metrics.CLUSTERING_ARI] = self.clustering["ari"]
+            values[metrics.CLUSTERING_DELAY_S] = self.clustering["delay_s"]
+            values[metrics.CLUSTERING_ENERGY_J] = self.clustering["energy_j"]
+        if self.reached:
+            values[metrics.ROUNDS_TO_TARGET] = self.reached["rounds"]
+            values[metrics.OBJECTIVE_TO_TARGET] = self.reached["objective"]
+            for name, metric in (("delay_s", metrics.DELAY_TO_TARGET_S), ("energy_j", metrics.ENERGY_TO_TARGET_J)):
+                if name in self.reached:  # states of hflray 0.1 lack it
+                    values[metric] = self.reached[name]
+        return values
+
+    def resolve(self) -> ExperimentConfig:
+        """Settle the measured settings (``training.kernel``, ``training.threads``); return `config` with them.
+
+        This happens before anything is trained or saved. Call it earlier to log the resolved configuration.
+        """
+        self._config = self._config.model_copy(update={"training": self.backend.settle()})
+        return self._config
+
+    @property
+    def hierarchy(self) -> Hierarchy:
+        """The training backend, which starts on first use."""
+        if not self.backend.started:
+            self.resolve()
+        return self.backend.hierarchy(self.scenario.device_data)
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """The scheduler. It is made on first use, because it may need the clustering (Algorithm 2), which trains."""
+        if self._scheduler is None:
+            if self._scheduler_class.auxiliary is not None and self.clusters is None:
+                self.cluster()
+            self._scheduler = configured_scheduler(self.config, self.clusters)
+        return self._scheduler
+
+    def cluster(self) -> NDArray[np.intp]:
+        """Run Algorithm 2: train the scheduler's auxiliary model on every device, and run K-means on the weights.
+
+        Returns:
+            The cluster of each device, (N,). `clustering` receives the ARI (compared with the true majority classes),
+            the delay and the energy.
+        """
+        grouping = group_devices(
+            self.config,
+            self.scenario,
+            self.work,
+            self.config.scheduling.auxiliary or self._scheduler_class.auxiliary,
+            lambda problem, data, vector: self.hierarchy.train_each(self.job(problem, "clustering"), data, vector),
+        )
+        self.clusters, self.clustering = grouping.clusters, grouping.bill
+        return self.clusters
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state on which all further rounds depend.
+
+        ``global_model`` is a NumPy array, and all other values are ready for JSON. Random generators have no state
+        here, because every random stream is a function of the seed and the round.
+        """
+        past: dict[str, Any] = {}
+        if self.history.remembers:
+            record = None if self.record is None else self.record.state_dict()
+            past = {"history": self.history.state_dict(), "record": record}
+        return past | {
+            "version": STATE_VERSION,
+            "config": self.resolve().model_dump(mode="json"),
+            "round": self.round,
+            "global_model": self.global_model.copy(),
+            **self.training.arrays(),
+            **({} if self.accountant is None else {RELEASES: self.accountant.releases.copy()}),
+            "totals": dict(self.totals),
+            "clusters": None if self.clusters is None else self.clusters.tolist(),
+            "clustering": dict(self.clustering),
+            "reached": dict(self.reached),
+            "changes": [dict(change) for change in self.changes],
+            "scheduler": None if self._scheduler is None else self._scheduler.state_dict(),
+            **self.world.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], may_change: Collection[str] = ()) -> None:
+        """Load a state of `state_dict`. The run then continues with the same bits as the saved run would have.
+
+        Args:
+            state: the state.
+            may_change: settings, among `hflray.config.MUTABLE`, that may differ from the saved run's. The run then
+                continues with its own values. `changes`, later states and the next round's record hold the differences.
+
+        Raises:
+            ConfigError: the state has another version, or another setting that affects results differs.
+        """
+        if refused := [key for key in may_change if key not in MUTABLE]:
+            raise ConfigError(f"{refused[0]}: cannot change between rounds; accepted: {', '.join(MUTABLE)}")
+        if state.get("version") != STATE_VERSION:
+            raise ConfigError(f"state: version {state.get('version')}; this hflray reads version {STATE_VERSION}")
+        saved = ExperimentConfig.model_validate(state["config"])
+        self._config = self._config.model_copy(update={"training": self.backend.take_over(saved.training)})
+        changed = changed_settings(self.config, saved, may_change)
+        model = np.array(state["global_model"], dtype=np.float32)
+        if model.shape != self.global_model.shape:
+            raise ConfigError(f"state: a model of {model.size} weights; this one has {self.global_model.size}")
+        self.round, self.training = int(state["round"]), TrainingState.of_arrays(model, state)
+        self.totals, self.reached = dict(state["totals"]), dict(state["reached"])
+        self.clustering = dict(state["clustering"])
+        self.changes = [dict(change) for change in state.get("changes", ())]
+        if changed:
+            self.changes.append({"after_round": self.round, "changed": changed})
+        self.clusters = None if state["clusters"] is None else np.array(state["clusters"], dtype=np.intp)
+        self.world = World(self.config, self.scenario.fleet)
+        self.world.load_state_dict(state, self.totals["delay_s"])
+        self.history, self.record = DeviceHistory(self.config.fleet.num_devices, self.history.remembers), None
+        if self.history.remembers and state.get("record") is not None:
+            self.history.load_state_dict(state["history"])
+            self.record = RoundRecord.of_state(state["record"], self._as_planned)
+        if self.accountant is not None:
+            self.accountant = replace(self.accountant, releases=np.array(state[RELEASES], dtype=np.int64))
+        self._scheduler = self._next = None
+        if state["scheduler"] is not None:
+            self.scheduler.load_state_dict(state["scheduler"])
+
+    def _as_planned(self, devices: NDArray[np.intp], edges: NDArray[np.intp], cost: RoundCost) -> Timeline:
+        """Return the timeline of a round that went as planned."""
+        fleet, work = self.scenario.fleet, self.work
+        return timeline(
+            Schedule(devices, edges), fleet.samples[devices], work, Durations.of(cost), Hops.of(fleet, work)
+        )
+
+    def job(self, problem: Problem | None = None, stream_name: str = "batches") -> LocalJob:
+        """Return the job that trains for `problem`, by default the experiment's; see `resolve`."""
+        self.resolve()
+        return self.backend.job(problem, stream_name)
+
+
+def _identical(first: tuple[object, ...], second: tuple[object, ...]) -> bool:
+    """Return whether both tuples hold the same objects."""
+    return all(a is b for a, b in zip(first, second, strict=True))

@@ -1,0 +1,156 @@
+"""The plan of a round: what Algorithm 6 of the paper decides before it trains.
+
+A plan holds the scheduled devices, their edges, the allocation and the bill, and what happens to them in the world.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hflray.allocation import Allocation
+from hflray.assignment import Assigner, assign_among
+from hflray.assignment.sticky import assign_the_rest, reachable
+from hflray.config import ExperimentConfig
+from hflray.cost import PollCost, RoundCost, Schedule, Workload, round_cost
+from hflray.experiment.record import PhaseClock, RoundRecord
+from hflray.experiment.scenario import Scenario
+from hflray.scheduling import DeviceHistory, Poll, RoundContext, Scheduler, choose_devices_and_edges
+from hflray.seeding import stream
+from hflray.timeline import EdgeRule, Timeline
+from hflray.world import Outlook, World
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedRound:
+    """The plan of a round before its training.
+
+    `scheduler` and `world` have the state after the round. A round that is planned ahead has a copy of the scheduler,
+    so that the experiment's state still has the scheduler's state after the previous round.
+    """
+
+    round: int
+    schedule: Schedule
+    allocation: Allocation
+    cost: RoundCost
+    poll: PollCost | None
+    polled: NDArray[np.intp] | None
+    timeline: Timeline
+    wall: dict[str, float]
+    scheduler: Scheduler
+    world: World
+    conditions: dict[str, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Planner:
+    """Plans the rounds of an experiment.
+
+    Attributes:
+        config: the experiment's configuration.
+        scenario: its data and fleet.
+        work: the work of a round.
+        assigner: chooses the edges, unless the scheduler does.
+        allocate: allocates a round's bandwidth and CPU frequencies (`hflray.allocation.allocate_round`).
+        edge_rule: says how long an edge waits.
+        losses: returns the mean loss of the current global model on the samples of some devices, (n,), for polls.
+    """
+
+    config: ExperimentConfig
+    scenario: Scenario
+    work: Workload
+    assigner: Assigner
+    allocate: Callable[..., Allocation]
+    edge_rule: EdgeRule
+    losses: Callable[[NDArray[np.intp]], NDArray[np.float64]]
+
+    def plan(
+        self, index: int, scheduler: Scheduler, world: World, history: DeviceHistory, record: RoundRecord | None
+    ) -> PlannedRound:
+        """Schedule, assign and allocate a round, and say what happens to it. This advances `scheduler`.
+
+        Args:
+            index: i, the number of the round.
+            scheduler: chooses the devices.
+            world: the world after the round before.
+            history: what is remembered of the devices.
+            record: the record of the round before, if it is remembered.
+
+        Raises:
+            ConfigError: the scheduler or the assigner returned something wrong.
+            InfeasibleError: an edge's allocation failed.
+        """
+        outlook = self._outlook(index, world, history)
+        context = self._context(scheduler, outlook, record, history)
+        fleet, seed = outlook.fleet, self.config.seed
+        clock = PhaseClock()
+        if outlook.is_empty:
+            schedule = Schedule.of_nobody()
+            allocation = Allocation(np.zeros(0), np.zeros(0))
+            cost = RoundCost.of_nobody(fleet.num_edges, self.config.world.wait_s, self.work.delay_weight)
+            clock.laps |= {"schedule_s": 0.0, "assign_s": 0.0}
+        else:
+            devices, assignment = choose_devices_and_edges(scheduler, context)
+            if context.poll is not None:
+                world = world.drained(context.poll.spent_j)
+            clock.lap("schedule_s")
+            if assignment is None:
+                up, rng = outlook.edges_up, stream(seed, "assign", index)
+                assign = partial(assign_among, self.assigner, up, fleet, self.work, devices, rng)
+                once = self.config.assignment.once
+                assignment = assign_the_rest(context.edge_of[devices], assign) if once else assign()
+            clock.lap("assign_s")
+            schedule = Schedule(devices, assignment)
+            allocation = self.allocate(fleet, self.work, *schedule)
+            cost = round_cost(fleet, self.work, schedule.devices, schedule.edges, allocation)
+        happens = world.happens(outlook, self.work, schedule, allocation, cost, self.edge_rule)
+        cost = happens.bill(cost, self.work.delay_weight)
+        poll = None if context.poll is None else context.poll.cost
+        if poll is not None:
+            cost = cost.with_poll(poll, self.work.delay_weight)
+        later, conditions = world.after(cost.delay_s, happens), world.metrics(outlook, happens)
+        clock.lap("allocate_s")
+        return PlannedRound(
+            round=index,
+            schedule=schedule,
+            allocation=allocation,
+            cost=cost,
+            poll=poll,
+            polled=None if context.poll is None or world.battery is None else context.poll.devices,
+            timeline=happens,
+            wall=clock.laps,
+            scheduler=scheduler,
+            world=later,
+            conditions=conditions,
+        )
+
+    def _outlook(self, index: int, world: World, history: DeviceHistory) -> Outlook:
+        """Return the world as decisions see it, in which a device cannot train while the edge that it keeps is down."""
+        outlook = world.outlook(index, self.scenario.fleet)
+        if not self.config.assignment.once:
+            return outlook
+        return replace(outlook, available=outlook.available & reachable(history.edge_of, outlook.edges_up))
+
+    def _context(
+        self, scheduler: Scheduler, outlook: Outlook, record: RoundRecord | None, history: DeviceHistory
+    ) -> RoundContext:
+        """Return what the decisions of a round see."""
+        polls = "poll" in scheduler.needs and not outlook.is_empty
+        return RoundContext(
+            round=outlook.round,
+            clock_s=outlook.clock_s,
+            rng=stream(self.config.seed, "schedule", outlook.round),
+            fleet=outlook.fleet,
+            work=self.work,
+            available=outlook.available,
+            edges_up=outlook.edges_up,
+            battery_j=outlook.battery_j,
+            class_counts=self.scenario.class_counts,
+            record=record,
+            poll=Poll(outlook.fleet, outlook.available, self.losses) if polls else None,
+            **history.arrays(),
+        )

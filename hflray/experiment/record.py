@@ -1,0 +1,214 @@
+"""The record of a round, and its metrics under the glossary's names."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hflray import metrics
+from hflray.allocation import Allocation
+from hflray.cost import PollCost, RoundCost
+from hflray.errors import ConfigError
+from hflray.support.arrays import FloatArray, IntArray, packed, unpacked
+from hflray.timeline import Timeline
+
+# The parts of a record that are objects.
+PARTS: dict[str, type[Any]] = {"allocation": Allocation, "cost": RoundCost, "poll": PollCost, "timeline": Timeline}
+
+
+@dataclass(frozen=True, eq=False)
+class RoundRecord:
+    """The record of one round.
+
+    Attributes:
+        round: i, from 1.
+        score, test_loss: the main metric and the mean loss of the global model on the test set, after the round.
+        devices, assignment: the scheduled devices, sorted, and the edge of each, (H,).
+        allocation: bandwidth and CPU frequency of each scheduled device.
+        cost: the simulated delay and energy of this round.
+        totals: ``delay_s``, ``energy_j``, ``objective``, ``message_bits`` summed from round 1.
+        class_balance: see `hflray.metrics.class_balance`.
+        samples_trained: samples through local training, over all edge and local iterations.
+        model_hash: SHA-256 of the global model's float32 bytes.
+        wall: measured seconds by phase: schedule_s, assign_s, allocate_s, train_s, evaluate_s. While actors evaluate,
+            the driver may schedule, assign and allocate the next round. That time counts for the next round only, and
+            evaluate_s excludes it, so that all phases of all rounds add up to the elapsed time.
+        edge_iterations: Q.
+        poll: the part of `cost` that polling the devices took, for a scheduler that polls.
+        polled: the devices that were polled, if they have batteries, which a poll drains; see `hflray.scheduling.Poll`.
+        metric: the name of the main metric: accuracy, R² or the share of predicted tokens.
+        timeline: what happened to each device.
+        deviates: whether a setting of ``clock`` or ``world`` is on, so that a round may go otherwise than planned; only
+            then the timeline and its metrics are logged.
+        conditions: further metrics: of such a round, by their names in the glossary, and the user's own.
+        sent_bits: what a device and an edge send, bits, if one of them does not send a whole model.
+        changed: settings that differ from the previous round, ``{dotted key: [before, now]}``; see
+            `hflray.experiment.Experiment.load_state_dict`.
+    """
+
+    round: int
+    score: float
+    test_loss: float
+    devices: NDArray[np.intp]
+    assignment: NDArray[np.intp]
+    allocation: Allocation
+    cost: RoundCost
+    totals: dict[str, float]
+    class_balance: float
+    samples_trained: int
+    model_hash: str
+    wall: dict[str, float]
+    timeline: Timeline
+    deviates: bool = False
+    edge_iterations: int = 1
+    poll: PollCost | None = None
+    polled: NDArray[np.intp] | None = None
+    metric: str = metrics.ACCURACY
+    conditions: dict[str, float] = field(default_factory=dict)
+    sent_bits: tuple[float, float] | None = None
+    changed: dict[str, list[Any]] = field(default_factory=dict)
+
+    @property
+    def accuracy(self) -> float:
+        """The accuracy of the global model on the test set, after the round; NaN if the data have no classes."""
+        return self.score if self.metric == metrics.ACCURACY else math.nan
+
+    def metrics(self) -> dict[str, float]:
+        """Return the round's metrics by their names in the glossary."""
+        cost = self.cost
+        values = {
+            self.metric: self.score,
+            metrics.TEST_LOSS: self.test_loss,
+            metrics.CLASS_BALANCE: self.class_balance,
+            metrics.ROUND_DELAY_S: float(cost.delay_s),
+            metrics.ROUND_ENERGY_J: float(cost.energy_j),
+            metrics.ROUND_OBJECTIVE: float(cost.objective),
+            metrics.ROUND_MESSAGE_BITS: float(cost.message_bits),
+            metrics.TOTAL_DELAY_S: self.totals["delay_s"],
+            metrics.TOTAL_ENERGY_J: self.totals["energy_j"],
+            metrics.TOTAL_OBJECTIVE: self.totals["objective"],
+            metrics.TOTAL_MESSAGE_BITS: self.totals["message_bits"],
+            metrics.WALL_SCHEDULE_S: self.wall["schedule_s"],
+            metrics.WALL_ASSIGN_S: self.wall["assign_s"],
+            metrics.WALL_ALLOCATE_S: self.wall["allocate_s"],
+            metrics.WALL_TRAIN_S: self.wall["train_s"],
+            metrics.WALL_EVALUATE_S: self.wall["evaluate_s"],
+        }
+        if self.deviates:
+            values[metrics.ROUND_DISCARDED] = self.timeline.discarded
+            values[metrics.ROUND_WASTED_J] = self.timeline.wasted_j
+            values[metrics.ROUND_EDGE_IDLE_S] = self.timeline.edge_idle_s
+        if self.poll is not None:
+            values[metrics.ROUND_POLL_DELAY_S] = self.poll.delay_s
+            values[metrics.ROUND_POLL_ENERGY_J] = self.poll.energy_j
+        values |= self.conditions
+        for edge in range(len(cost.edge_devices)):
+            values[metrics.edge_metric(edge, "delay_s")] = float(cost.edge_delay_s[edge])
+            values[metrics.edge_metric(edge, "energy_j")] = float(cost.edge_energy_j[edge])
+            values[metrics.edge_metric(edge, "devices")] = float(cost.edge_devices[edge])
+        return values
+
+    def spent_j(self) -> FloatArray:
+        """Return what each scheduled device has spent on computing and sending in the round, (H,), J."""
+        return self.timeline.spent_j
+
+    def device_delay_s(self) -> FloatArray:
+        """Return computing plus upload of each scheduled device in an edge iteration as it happened, (H,), s.
+
+        See `Timeline.device_delay_s`; it is NaN for a device of which nothing is known.
+        """
+        return self.timeline.device_delay_s
+
+    def schedule(self) -> dict[str, Any]:
+        """Return the scheduled devices, their edges and their allocation, as (H,) lists ready for JSON.
+
+        The round's bill follows from these values. Where devices were discarded, z does not follow from the bits sent,
+        so it is one of them. Where devices or edges do not send whole models, both of their sizes are. Where polls
+        drain batteries, the polled devices are another.
+        """
+        more: dict[str, Any] = {"model_bits": self.timeline.device_bits} if self.deviates else {}
+        if self.sent_bits is not None:
+            more["device_bits"], more["edge_bits"] = self.sent_bits
+        if self.polled is not None:
+            more["polled"] = self.polled.tolist()
+        return {
+            "devices": self.devices.tolist(),
+            "edges": self.assignment.tolist(),
+            "bandwidth_hz": self.allocation.bandwidth_hz.tolist(),
+            "cpu_hz": self.allocation.cpu_hz.tolist(),
+            **more,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the record with every bit, ready for JSON."""
+        return {part.name: _saved(getattr(self, part.name)) for part in fields(self)}
+
+    @classmethod
+    def of_state(
+        cls,
+        state: Mapping[str, Any],
+        as_planned: Callable[[IntArray, IntArray, RoundCost], Timeline] | None = None,
+    ) -> RoundRecord:
+        """Return the record of `state_dict`.
+
+        Args:
+            state: the state.
+            as_planned: returns the timeline of a round that went as planned, of its devices, their edges and its cost;
+                hflray 0.1 saved none. None: a state without a timeline is refused.
+
+        Raises:
+            ConfigError: another hflray has written it.
+        """
+        values = {name: _restored(value) for name, value in state.items()}
+        saved = values.get("timeline")
+        if saved is not None:  # hflray 0.1 had other names, and at first no delays
+            saved.setdefault("device_delay_s", np.full(len(saved["devices"]), np.nan))
+            for name, before in (("participates", "counts"), ("device_bits", "model_bits")):
+                if before in saved:
+                    saved[name] = saved.pop(before)
+        values.setdefault("deviates", saved is not None)
+        try:
+            parts = {name: kind(**values[name]) for name, kind in PARTS.items() if values.get(name) is not None}
+            if saved is None and as_planned is not None:
+                parts["timeline"] = as_planned(values["devices"], values["assignment"], parts["cost"])
+            values |= {name: math.nan for name in ("score", metrics.TEST_LOSS) if values.get(name) is None}
+            return cls(**(values | parts))
+        except (TypeError, KeyError) as error:
+            raise ConfigError(
+                f"state: the record of its last round is of another hflray ({error}); resume with that version"
+            ) from error
+
+
+class PhaseClock:
+    """Measured seconds of phases that follow each other, for `RoundRecord.wall`."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        """End a phase, and begin the next."""
+        now = time.perf_counter()
+        self.laps[name], self._last = now - self._last, now
+
+
+def _saved(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return packed(value)
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    return {part.name: _saved(getattr(value, part.name)) for part in fields(value)} if is_dataclass(value) else value
+
+
+def _restored(saved: Any) -> Any:
+    if isinstance(saved, dict):
+        return unpacked(saved) if "base64" in saved else {name: _restored(value) for name, value in saved.items()}
+    return saved

@@ -1,0 +1,178 @@
+"""When a run stops, and the metric of the user's own that may decide it (``target.metric``).
+
+A metric of the user's own is a function of the network's outputs for the whole test set and of the targets, as NumPy
+arrays. The process of the experiment calls it once in each evaluation, with the outputs in the order of the test set,
+so that it has the same value for any number of actors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hflray import metrics, registry
+from hflray.aggregation import FloatVector
+from hflray.config import ExperimentConfig
+from hflray.data import Dataset
+from hflray.errors import ConfigError
+from hflray.losses import METRIC_OF
+from hflray.support.references import reason, short, spoken
+from hflray.training.hierarchy import Hierarchy
+
+CONTRACT = "accepted: a function of the outputs (n, …) and the targets (n,), as NumPy arrays, that returns a number"
+
+
+class OwnMetric:
+    """A metric of the user's own on a data set's test set.
+
+    Args:
+        name: the reference or the registered name of the function.
+        dataset: the data set. The outputs and targets of a regression are given to the function in their own unit.
+
+    Attributes:
+        name: the name under which its values are logged.
+
+    Raises:
+        ConfigError: there is no such function.
+    """
+
+    def __init__(self, name: str, dataset: Dataset) -> None:
+        self.name, self._spoken, self._dataset = short(name), spoken(name), dataset
+        self._function: Callable[[NDArray[Any], NDArray[Any]], Any] = registry.resolve("metric", name)
+
+    @classmethod
+    def of(cls, config: ExperimentConfig, dataset: Dataset) -> Self | None:
+        """Return the metric of a configuration after it has been tried; None: the configuration names none.
+
+        It is tried with the targets of the test set and with outputs that are drawn at random.
+
+        Raises:
+            ConfigError: there is no such function, it fails, or it does not return a finite number.
+        """
+        if config.target.own is None:
+            return None
+        metric = cls(config.target.own, dataset)
+        rng = np.random.default_rng(0)
+        metric.value([rng.standard_normal((len(dataset.y_test), dataset.num_classes), dtype=np.float32)])
+        return metric
+
+    def value(self, outputs: Sequence[NDArray[np.float32]]) -> float:
+        """Return the metric of the outputs for the test set, which are given in parts of (…, num_outputs).
+
+        Raises:
+            ConfigError: the function fails or does not return a finite number; the message gives the user's line.
+        """
+        values: NDArray[Any] = np.concatenate(outputs)
+        targets = self._dataset.y_test
+        if self._dataset.kind == "regression":
+            values, targets = (
+                self._dataset.target_mean + self._dataset.target_std * scaled.astype(np.float64)
+                for scaled in (values[:, 0], targets)
+            )
+        refused, fix = f"target.metric: {self._spoken}", f"{CONTRACT}; correct it"
+        try:
+            value = self._function(values, targets.copy())
+        except Exception as error:  # a user's function may raise any type
+            raise ConfigError(f"{refused} fails ({reason(error)}); {fix}") from error
+        number = _number(value)
+        if number is None:
+            shape = getattr(value, "shape", ())
+            returned = f"an array of shape {tuple(shape)}" if shape else f"a {type(value).__name__}"
+            raise ConfigError(f"{refused} returns {returned}; {fix}")
+        if not math.isfinite(number):
+            raise ConfigError(f"{refused} returns {number}; {fix.replace('a number', 'a finite number')}")
+        return number
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """When a run stops.
+
+    Attributes:
+        metric: the name under which the metric is logged.
+        value: the value of the metric at which the run stops; None: it does not stop before its last round.
+        own: the metric if it is the user's own; else None.
+    """
+
+    metric: str
+    value: float | None
+    own: OwnMetric | None = None
+
+    @classmethod
+    def of(cls, config: ExperimentConfig, dataset: Dataset) -> Self:
+        """Return the target of a configuration for a data set.
+
+        Raises:
+            ConfigError: data of its kind have no such metric, or the metric of the user's own is none.
+        """
+        kind, section = dataset.kind, config.target
+        main = METRIC_OF[kind]
+        if config.target_accuracy is not None and main != metrics.ACCURACY:
+            raise ConfigError(
+                f"target_accuracy: got {config.target_accuracy}, but data of the kind {kind} have no accuracy; "
+                f"accepted: null; remove it, and set target: {{metric: {main}, value: …}}"
+            )
+        metric, own = section.name or main, OwnMetric.of(config, dataset)
+        if own is None and metric not in (main, metrics.TEST_LOSS):
+            raise ConfigError(
+                f"target.metric: got '{metric}' for data of the kind {kind}; accepted: {main}, {metrics.TEST_LOSS}, or "
+                "a function of your own; correct it"
+            )
+        if config.target_accuracy is not None:
+            return cls(main, config.target_accuracy, own)
+        return cls(metric, section.value, own)
+
+    def evaluate(
+        self, hierarchy: Hierarchy, index: int, model: FloatVector, meanwhile: Callable[[], None] | None
+    ) -> tuple[float, float, dict[str, float]]:
+        """Evaluate the global model after a round.
+
+        Args:
+            hierarchy: the training backend.
+            index: the number of the round, for messages.
+            model: the global model, (P,).
+            meanwhile: see `Hierarchy.evaluate`.
+
+        Returns:
+            The main metric of the kind of data, the loss, and the metric of the user's own by its name, if there is
+            one.
+
+        Raises:
+            ConfigError: the metric of the user's own fails; see `OwnMetric.value`.
+        """
+        score, loss, outputs = hierarchy.evaluate(model, meanwhile, keeps_outputs=self.own is not None)
+        if self.own is None or not math.isfinite(loss):  # a model that has diverged is refused next
+            return score, loss, {}
+        try:
+            return score, loss, {self.own.name: self.own.value(outputs)}
+        except ConfigError as error:
+            raise ConfigError(f"round {index}: {error}") from error
+
+    def reached(self, score: float, loss: float, own: Mapping[str, float] = MappingProxyType({})) -> bool:
+        """Return whether the metric is at least the target, or the loss at most.
+
+        Args:
+            score: the main metric of the kind of data.
+            loss: the loss on the test set.
+            own: the metric of the user's own by its name, if there is one.
+        """
+        if self.value is None:
+            return False
+        if self.metric == metrics.TEST_LOSS:
+            return loss <= self.value
+        return own.get(self.metric, score) >= self.value
+
+
+def _number(value: object) -> float | None:
+    """Return a number, or an array or tensor of one without a dimension, as float; None for anything else."""
+    try:
+        array = np.asarray(value)
+        return float(array) if not array.ndim and array.dtype.kind in "biuf" else None
+    except (TypeError, ValueError, RuntimeError):  # rows of unequal lengths, or a tensor with a gradient
+        return None

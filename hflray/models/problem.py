@@ -1,0 +1,143 @@
+"""What is learned: the shapes of the data, the kind of problem, the model and the loss, as one small value.
+
+It is what the training needs to know beside the samples themselves: hosts build their networks from it, measurements
+are made and remembered for it, and it travels to every actor. It therefore holds no arrays, and equal problems are
+equal keys. Where it goes, the texts behind its references go as well (`hflray.support.references`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hflray.support import references
+
+if TYPE_CHECKING:
+    from hflray.config import ExperimentConfig, Kind
+    from hflray.data import Dataset
+
+# The loss of each kind of problem, by its name in `hflray.losses`.
+LOSS_OF: dict[Kind, str] = {"classification": "cross_entropy", "regression": "mse", "next_token": "cross_entropy"}
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A network by name.
+
+    Attributes:
+        name: a name of the registry's kind ``model``.
+        options_json: the options of its constructor as JSON with sorted keys, so that the value is hashable.
+    """
+
+    name: str = "paper_cnn"
+    options_json: str = "{}"
+
+    @classmethod
+    def of(cls, name: str, options: Mapping[str, Any] | None = None) -> Self:
+        """Return the network `name` with `options`, which are YAML's values: texts, numbers, lists and mappings."""
+        return cls(name, json.dumps(dict(options or {}), sort_keys=True))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the constructor."""
+        options: dict[str, Any] = json.loads(self.options_json)
+        return options
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is learned.
+
+    Attributes:
+        input_shape: the shape of one input, such as (channels, height, width) of an image.
+        num_outputs: the number of outputs of the network for one input: the classes, the different tokens, or 1 for a
+            regression.
+        kind: the kind of problem.
+        model: the network.
+        loss: the name of the loss in `hflray.losses`; empty: the one of the kind.
+        buffers: whether the network's floating buffers travel with its weights and are averaged, see
+            `hflray.models.vector`.
+        num_tokens: the number of different tokens in the inputs, which are then integers; None: they are no tokens.
+    """
+
+    input_shape: tuple[int, ...]
+    num_outputs: int
+    kind: Kind = "classification"
+    model: ModelSpec = field(default_factory=ModelSpec)
+    loss: str = ""
+    buffers: Literal["average", "local"] = "average"
+    num_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.loss:
+            object.__setattr__(self, "loss", LOSS_OF[self.kind])
+
+    @classmethod
+    def of(cls, dataset: Dataset, config: ExperimentConfig) -> Self:
+        """Return the problem that an experiment learns from its data set."""
+        return cls.posed_by(dataset).configured(config)
+
+    @classmethod
+    def posed_by(cls, dataset: Dataset) -> Self:
+        """Return the problem that a data set poses to the network and the loss of its kind."""
+        return cls(dataset.input_shape, dataset.num_classes, dataset.kind, num_tokens=dataset.num_tokens)
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> Self:
+        """Return the problem that `to_json` wrote, and hold the texts behind its references."""
+        tree = dict(tree)
+        references.adopt(references.from_json(tree.pop("references", ())))
+        fixed = {"input_shape": tuple(tree["input_shape"]), "model": ModelSpec(**tree["model"])}
+        return cls(**{**tree, **fixed})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the problem as values of JSON, for another process of this user."""
+        texts = references.to_json(self._sources)
+        return asdict(self) | ({"references": texts} if texts else {})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpickled, (tuple(getattr(self, each.name) for each in fields(self)), self._sources)
+
+    @property
+    def _sources(self) -> tuple[references.Source, ...]:
+        return references.sources_of([self.model.name, self.loss])
+
+    def configured(self, config: ExperimentConfig) -> Self:
+        """Return the problem of an experiment's configuration on the same data."""
+        model = ModelSpec.of(config.model.name, config.model.options)
+        loss = config.training.loss or LOSS_OF[self.kind]
+        return replace(self, model=model, loss=loss, buffers=config.training.buffers)
+
+    @property
+    def measured_as(self) -> list[Any]:
+        """What decides the speed of training, as values of JSON: the key under which measurements are remembered.
+
+        The paper's network has the key of hflray 0.1, whose measurements therefore stay valid.
+        """
+        shapes = [*self.input_shape, self.num_outputs]
+        if replace(self, buffers="average") == type(self)(self.input_shape, self.num_outputs):
+            return shapes
+        tokens = [] if self.num_tokens is None else [self.num_tokens]
+        return [*shapes, self.kind, self.model.name, self.model.options_json, self.loss, *tokens]
+
+    def random_samples(self, count: int, rng: np.random.Generator) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return inputs and targets of the right shapes and types, because a speed does not depend on their values."""
+        shape = (count, *self.input_shape)
+        inputs: NDArray[Any]
+        if self.num_tokens is None:
+            inputs = rng.standard_normal(shape, dtype=np.float32)
+        else:
+            inputs = rng.integers(0, self.num_tokens, shape)
+        if self.kind == "regression":
+            return inputs, rng.standard_normal(count, dtype=np.float32)
+        return inputs, rng.integers(0, self.num_outputs, count)
+
+
+def _unpickled(values: tuple[Any, ...], sources: tuple[references.Source, ...]) -> Problem:
+    """Return a problem whose texts this process holds, because each was adopted when it was unpickled."""
+    return Problem(*values)

@@ -1,0 +1,313 @@
+"""Figures 3 and 4: test accuracy by round of IKC, VKC and FedAvg at H = 10, 30, 50 and 70, means of five runs.
+
+At one H, the three schedulers are compared on the same seeds and up to the last round that all of them have. Across
+values of H, the runs of all of them have the same seeds and rounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from hflray import metrics
+from hflray.report.labels import DATA, ORDER, H, pretty
+from hflray.report.runs import Run, Sweep
+from hflray.reproduction.evidence import (
+    Claim,
+    Comparison,
+    Finding,
+    Gap,
+    Needs,
+    NotTested,
+    Part,
+    compare_fairly,
+    join_names,
+    select_alike,
+    split,
+)
+
+MARGIN = 0.5  # points of accuracy; two curves whose 95 % interval is within ± this are a tie
+TARGETS = {"fashion_mnist": 0.875, "cifar10": 0.56}
+FREE = (H, "scheduling.name")
+Key = tuple[int | str, str]  # H and the scheduler
+
+
+def compare_per_h(sweep: Sweep, needs: Needs) -> tuple[dict[int | str, Comparison[str]], list[str], list[str]]:
+    """Return the comparison of the schedulers at each H, the missing evidence, and the unused runs.
+
+    Raises:
+        NotTested: no H has the least evidence.
+    """
+    runs, dropped = select_alike(sweep.runs, FREE)
+    by_h = split(runs, H)
+    comparisons, reasons = {}, []
+    for h, members in by_h.items():
+        by_name = split(members, "scheduling.name")
+        names = {name: f"{pretty(name)} at H = {h}" for name in needs.contestants}
+        groups = {name: by_name.get(name, []) for name in names}
+        try:
+            comparisons[h] = compare_fairly(groups, needs, metrics.ACCURACY, names)
+        except NotTested as reason:
+            reasons.append(str(reason))
+    if not comparisons:
+        contestants = join_names([pretty(name) for name in needs.contestants])
+        raise NotTested("; ".join(reasons) or f"needs runs of {contestants}")
+    dropped += [run for comparison in comparisons.values() for run in comparison.dropped]
+    return comparisons, reasons + describe_absent(needs, list(by_h)), dropped
+
+
+def describe_absent(needs: Needs, available: Sequence[int | str]) -> list[str]:
+    """Return the values of H that a claim is about and no run has, as text."""
+    absent = [str(h) for h in needs.scheduled if h not in available]
+    return [f"H = {', '.join(absent)}"] if absent else []
+
+
+def _describe_evidence(comparisons: dict[int | str, Comparison[str]]) -> str:
+    """Return the seeds and rounds by H; values of H with the same ones are listed together."""
+    groups: dict[str, list[str]] = {}
+    for h, comparison in comparisons.items():
+        groups.setdefault(comparison.coverage, []).append(str(h))
+    return "; ".join(f"H = {', '.join(values)}: {coverage}" for coverage, values in groups.items())
+
+
+def _runs(comparisons: dict[int | str, Comparison[str]]) -> list[Run]:
+    return [run for comparison in comparisons.values() for run in comparison.runs]
+
+
+def curve_lies_above(sweep: Sweep, needs: Needs) -> Finding:
+    """Test whether IKC's curve lies above the others': by the mean over the rounds, and in more than half of them.
+
+    Means over the rounds whose difference is within `MARGIN` are a tie.
+    """
+    comparisons, missing, dropped = compare_per_h(sweep, needs)
+    texts, parts = [], []
+    for h, comparison in comparisons.items():
+        gaps = []
+        for other in ("vkc", "fedavg"):
+            own_means, other_means = (
+                [100 * values.mean() for values in comparison.each(name, metrics.ACCURACY)] for name in ("ikc", other)
+            )
+            gap = Gap.of(own_means, other_means, margin=MARGIN)
+            curves = [comparison.curve(name, metrics.ACCURACY)["mean"] for name in ("ikc", other)]
+            both = (curves[0] - curves[1]).dropna()
+            higher = int((both > 0).sum())
+            verdict = f" ({gap.verdict})" if gap.verdict else ""
+            gaps.append(f"{gap.text()} points over {pretty(other)}{verdict}, higher in {higher} of {len(both)} rounds")
+            agrees = gap.agrees(1)
+            parts.append(Part(agrees and 2 * higher > len(both), comparison.whole))
+        texts.append(f"H = {h}: {' and '.join(gaps)}")
+    return Finding("; ".join(texts), parts, _describe_evidence(comparisons), _runs(comparisons), missing, dropped)
+
+
+def target_of(runs: Sequence[Run]) -> float:
+    """Return the target accuracy of the runs' data set."""
+    return TARGETS.get(runs[0].config.data.name, 1.0)
+
+
+def deciding_text(level: float, means: Mapping[Any, pd.Series[float]]) -> str:
+    """Return an accuracy in percent with the digits that decide: at the printed one, each curve needs as many rounds.
+
+    It has at least one decimal and is rounded down, because rounding up could make it one that no curve reaches.
+    """
+
+    def first_rounds(value: float) -> list[int]:
+        return [int((mean >= value).to_numpy().argmax()) if (mean >= value).any() else -1 for mean in means.values()]
+
+    for decimals in range(1, 12):
+        printed = math.floor(level * 10 ** (decimals + 2) + 1e-6) / 10 ** (decimals + 2)
+        if first_rounds(printed) == first_rounds(level):
+            break
+    return f"{printed:.{decimals}%}"
+
+
+def reaches_sooner(sweep: Sweep, needs: Needs) -> Finding:
+    """Test whether the rounds to the target are IKC ≤ VKC ≤ FedAvg, where IKC and FedAvg must differ.
+
+    If a scheduler does not reach the target, the highest accuracy that all of them reached takes its place; the answer
+    is then "so far".
+    """
+    comparisons, missing, dropped = compare_per_h(sweep, needs)
+    texts, parts = [], []
+    for h, comparison in comparisons.items():
+        means = {name: comparison.curve(name, metrics.ACCURACY)["mean"] for name in needs.contestants}
+        target = target_of(comparison.runs)
+        level = min(target, *(float(mean.max()) for mean in means.values()))
+        rounds = {name: int(mean.index[mean >= level][0]) for name, mean in means.items()}
+        text = ", ".join(f"{pretty(name)} {count}" for name, count in rounds.items())
+        tie = len(set(rounds.values())) == 1
+        lower = "" if level == target else f", the highest that all reached (the target is {target:.1%})"
+        texts.append(f"H = {h}: {text} rounds to {deciding_text(level, means)}{lower}{', a tie' if tie else ''}")
+        counts = list(rounds.values())
+        parts.append(Part(counts == sorted(counts) and counts[0] < counts[-1], comparison.whole and level == target))
+    return Finding("; ".join(texts), parts, _describe_evidence(comparisons), _runs(comparisons), missing, dropped)
+
+
+@dataclass(frozen=True)
+class AcrossH:
+    """The comparison of runs at several values of H, see `compare_across_h`.
+
+    Attributes:
+        values: the compared values of H.
+        comparison: the comparable runs by H and scheduler.
+        missing: the missing evidence.
+        dropped: runs that were not used, each with the reason.
+    """
+
+    values: list[int | str]
+    comparison: Comparison[Key]
+    missing: list[str]
+    dropped: list[str]
+
+    def finding(self, ours: str, parts: Sequence[Part]) -> Finding:
+        """Return the finding with our numbers and these parts."""
+        evidence = f"H = {', '.join(map(str, self.values))}: {self.comparison.coverage}"
+        dropped = self.dropped + self.comparison.dropped
+        return Finding(ours, parts, evidence, self.comparison.runs, self.missing, dropped)
+
+
+def compare_across_h(runs: Sequence[Run], needs: Needs) -> AcrossH:
+    """Return the comparison of the values of H that have the least evidence, on the same seeds and rounds.
+
+    Raises:
+        NotTested: fewer than `Needs.least_scheduled` values of H have the least evidence.
+    """
+    usable: dict[Key, list[Run]] = {}
+    values: list[int | str] = []
+    missing: list[str] = []
+    names: dict[Key, str] = {}
+    for h, members in split(runs, H).items():
+        by_name = split(members, "scheduling.name")
+        groups = {(h, name): by_name.get(name, []) for name in needs.contestants}
+        names |= {key: f"{pretty(key[1])} at H = {h}" for key in groups}
+        try:
+            compare_fairly(groups, needs, metrics.ACCURACY, names)
+        except NotTested as reason:
+            missing.append(str(reason))
+            continue
+        usable |= groups
+        values.append(h)
+    if len(values) < needs.least_scheduled:
+        available = f"; there is H = {', '.join(map(str, values))}" if values else ""
+        details = f": {'; '.join(missing)}" if missing else ""
+        contestants = join_names([pretty(name) for name in needs.contestants])
+        raise NotTested(f"needs {contestants} at {needs.least_scheduled} values of H{available}{details}")
+    comparison = compare_fairly(usable, needs, metrics.ACCURACY, names)
+    # `missing` already gives the reason of each H that has runs but not the least evidence.
+    return AcrossH(values, comparison, missing + describe_absent(needs, list(split(runs, H))), [])
+
+
+def difference_shrinks(sweep: Sweep, needs: Needs) -> Finding:
+    """Test whether the highest minus the lowest of the three curves, as a mean over the rounds, shrinks with H."""
+    runs, dropped = select_alike(sweep.runs, FREE)
+    across = compare_across_h(runs, needs)
+    comparison = across.comparison
+    spans = {}
+    for h in across.values:
+        curves = [comparison.curve((h, name), metrics.ACCURACY)["mean"] for name in needs.contestants]
+        table = 100 * np.array([curve.loc[curve.index <= comparison.steps] for curve in curves])
+        spans[h] = float((table.max(axis=0) - table.min(axis=0)).mean())
+    text = ", ".join(f"H = {h}: {value:.2f}" for h, value in spans.items())
+    parts = _falling(list(spans.values()), comparison.whole)
+    ours = f"the highest minus the lowest of the three in points, mean over the rounds: {text}"
+    finding = across.finding(ours, parts)
+    return replace(finding, dropped=[*dropped, *finding.dropped])
+
+
+def _falling(values: Sequence[float], whole: bool) -> list[Part]:
+    """Return a part for each value but the first, which agrees if the value is below the one before it."""
+    return [Part(later < earlier, whole) for earlier, later in pairwise(values)]
+
+
+def _per_scheduler(
+    sweep: Sweep, needs: Needs, quantity: str, measure: Callable[[AcrossH, str], tuple[str, list[Part]]]
+) -> Finding:
+    """Test a claim on H for each scheduler on each data set with the least evidence; the others are missing."""
+    runs, dropped = select_alike(sweep.runs, (*FREE, DATA))
+    by_data = split(runs, DATA)
+    texts: list[str] = []
+    missing: list[str] = []
+    findings: list[Finding] = []
+    labels: dict[str, list[str]] = {}
+    for data in needs.data or by_data:
+        for name in needs.contestants:
+            members = [run for run in by_data.get(data, []) if run.config.scheduling.name == name]
+            label = f"{pretty(data)}, {pretty(name)}" if len(by_data) > 1 else pretty(name)
+            try:
+                across = compare_across_h(members, replace(needs, contestants=(name,)))
+            except NotTested as reason:
+                missing.append(f"{reason} ({pretty(data)})" if len(needs.data) > 1 else str(reason))
+                continue
+            text, parts = measure(across, name)
+            texts.append(f"{label}: {text}")
+            findings.append(across.finding("", parts))
+            labels.setdefault(findings[-1].evidence, []).append(label)
+    if not findings:
+        other_names = [pretty(name) for name in needs.contestants[1:]]
+        first = missing[0] if missing else f"needs runs of {pretty(needs.contestants[0])}"
+        raise NotTested(f"{first}{f'; and as much of {join_names(other_names)}' if other_names else ''}")
+    missing = [*dict.fromkeys(text for finding in findings for text in finding.missing), *missing]
+    evidence = "; ".join(f"{', '.join(names)}, {coverage}" for coverage, names in labels.items())
+    parts = [part for finding in findings for part in finding.parts]
+    used = [run for finding in findings for run in finding.runs]
+    dropped += [text for finding in findings for text in finding.dropped]
+    return Finding(f"{quantity}: {'; '.join(texts)}", parts, evidence, used, missing, dropped)
+
+
+def rounds_fall(sweep: Sweep, needs: Needs) -> Finding:
+    """Test whether the rounds to an accuracy fall with H.
+
+    The accuracy is the target, or the highest that is reached at every H if that is lower.
+    """
+
+    def rounds(across: AcrossH, name: str) -> tuple[str, list[Part]]:
+        means = {h: across.comparison.curve((h, name), metrics.ACCURACY)["mean"] for h in across.values}
+        level = min(target_of(across.comparison.runs), *(float(mean.max()) for mean in means.values()))
+        counts = {h: int(mean.index[mean >= level][0]) for h, mean in means.items()}
+        text = ", ".join(f"H = {h}: {count}" for h, count in counts.items())
+        return f"{text} (to {deciding_text(level, means)})", _falling(list(counts.values()), across.comparison.whole)
+
+    return _per_scheduler(sweep, needs, "rounds to one accuracy", rounds)
+
+
+def spread_falls(sweep: Sweep, needs: Needs) -> Finding:
+    """Test whether the standard deviation of the accuracy over the seeds falls with H."""
+
+    def spreads(across: AcrossH, name: str) -> tuple[str, list[Part]]:
+        curves = {h: across.comparison.curve((h, name), metrics.ACCURACY) for h in across.values}
+        values = {h: 100 * float(curve["std"].mean()) for h, curve in curves.items()}
+        text = ", ".join(f"H = {h}: {value:.2f}" for h, value in values.items())
+        return text, _falling(list(values.values()), across.comparison.whole)
+
+    return _per_scheduler(sweep, needs, "standard deviation of the accuracy in points", spreads)
+
+
+UNEVEN = "our partition gives every device the same majority share, and the paper does not say how it drew the rest"
+
+
+def claims(rounds: int) -> tuple[Claim, ...]:
+    """Return the claims about Figure 3 or 4.
+
+    Args:
+        rounds: number of rounds of the paper's runs, which is the whole evidence. A third of them is the least
+            evidence, because before that the curves still climb and cross each other. One seed has no spread, so that
+            nothing is tested with it.
+    """
+    single_h = Needs(2, 5, rounds // 3, rounds, "rounds", ORDER, 1, (10, 30, 50, 70))
+    several_h = replace(single_h, least_scheduled=2)
+    return (
+        Claim("IKC's learning curve lies above VKC's and FedAvg's", single_h, curve_lies_above, UNEVEN),
+        Claim("rounds to the target accuracy: IKC ≤ VKC ≤ FedAvg", single_h, reaches_sooner, UNEVEN),
+        Claim("the difference between the three shrinks as H grows", several_h, difference_shrinks),
+        Claim("more scheduled devices reach the same accuracy in fewer rounds", several_h, rounds_fall),
+        Claim(
+            "more scheduled devices: a smaller spread over the five runs",
+            several_h,
+            spread_falls,
+        ),
+    )

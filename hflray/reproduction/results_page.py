@@ -1,0 +1,195 @@
+"""The page ``tune_configs/RESULTS.md``, which compares our results with the paper's. It is generated from exports."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hflray.errors import ConfigError
+from hflray.report.exports import exports, read_exhibit
+from hflray.report.ranking import ranking
+from hflray.report.runs import Run, Sweep
+from hflray.report.tables import compare_with_reference, summary, to_markdown
+from hflray.reproduction import table2_text
+from hflray.reproduction.exhibits import EXHIBITS, Exhibit, verdicts
+from hflray.reproduction.table2_choices import Study
+from hflray.sweep import expand, load_sweep
+
+HEAD = """# Results beside the paper's
+
+`{command}` writes this page; do not edit it. Every number comes from
+the exports in `{source}`. All exports below one folder form one section.
+
+This is how a claim of the paper is judged (`hflray/reproduction/evidence.py`; `hflray/reproduction/claims/` states the
+least and the whole evidence of each claim):
+
+* "yes" and "no" rest on the whole evidence that the claim needs: mostly five seeds, every H, and runs to their last
+  round. "So far" precedes an answer that rests on a part of it, which more runs may change. "Not tested" means that the
+  runs are too few to settle the claim.
+* Contestants are compared on the same seeds, up to the last round (fleet, step) that all of them have, and with all
+  other settings equal. Runs that were not used are named. In these comparisons, ± precedes half of the 95 % interval
+  (Student's t) of the paired differences over seeds or fleets. A difference counts if its interval excludes 0. Two
+  curves whose interval is within ± 0.5 points of accuracy are a tie. What remains is "not settled", and one seed tests
+  nothing. Neither a tie nor an absent contestant agrees with a claim.
+* Accuracies that curves are compared at are printed with the digits that decide: at the printed one, each curve needs
+  the printed number of rounds.
+* "Modified checkout" means that the runs were made with uncommitted changes, so that nobody can repeat them exactly.
+
+This is how schedulers are ranked by what they need to their target accuracy (`hflray/report/ranking.py`):
+
+* The unit is the seed. Each data set and partition is ranked by itself. The assigners of a seed share its fleet and
+  data, so that the mean over them is one value: of the logarithms of the ratios, on the assigners that both contestants
+  have.
+* Of rounds, a run that misses its target has the worst rank, and so has the mean over assigners of which one misses it
+  more often than the reference does. In seconds, joules and E + λT it is censored at what it
+  has spent: it would have needed more. A ratio to it is then a bound, the mean over assigners is taken of the bounds,
+  and the median over seeds is printed as "≥", "≤" or a range where censored values decide it. A pair whose order is
+  uncertain, because the smaller value is the censored one, scores 0; "2 uncertain" counts such seeds. "Reached" is an
+  endpoint of its own.
+* A rank is 1 plus the number of contestants that need less, where a tie or an uncertain order counts a half, as the
+  mean over seeds. Beside it stand the median ratio to IKC's value on the same seed and the p-value of Wilcoxon's
+  signed-rank test. The test is exact: zeros are ranked and then leave (Pratt), ties share their mean rank, and all
+  patterns of signs are counted. Holm's method adjusts it for the opponents in one partition and endpoint with 6 seeds
+  or more. "5 seeds cannot give p < 0.05" stands where even the least p-value, 2 / 2ⁿ of n seeds times the number of
+  opponents, is no smaller.
+
+In the tables, ± precedes the standard deviation over seeds (of assigners: over deployments of the edges), and "…" marks
+a row with a run that has not ended. Latencies were measured on the machine as busy as it was. To continue or to repeat
+the runs of a section, run its command (`--resume NAME` continues a sweep that was stopped), then
+`python -m hflray.report SWEEP --export {source}`, then the command above.
+"""
+
+
+def planned_runs(shown: Exhibit, configs: Path) -> int:
+    """Return the number of runs of the exhibit's sweep file; 0 if the file does not exist."""
+    path = configs / f"{shown.config}.yaml"
+    return len(expand(load_sweep(path))) if path.exists() else 0
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+# Settings that cannot change a result.
+NEUTRAL_KEYS = (
+    "data.root", "tracking.", "checkpoint.", "training.kernel", "training.threads", "training.device",
+    "training.backend", "training.num_actors", "training.devices_per_actor", "learning.cache",
+)  # fmt: skip
+
+
+def _differences(runs: Sequence[Run], shown: Exhibit, configs: Path) -> list[str]:
+    """Return the settings in which runs differ from the nearest trial of the shipped sweep file, with their number."""
+    trials = expand(load_sweep(configs / f"{shown.config}.yaml"))
+    shipped = [_result_settings(Run.settings_of(trial.config)) for trial in trials]
+    counts: dict[str, int] = {}
+    for run in runs:
+        settings = _result_settings(run.settings)
+        for key, value in min((_differing(settings, trial) for trial in shipped), key=len):
+            counts[f"{key}={value}"] = counts.get(f"{key}={value}", 0) + 1
+    return [
+        f"`{text}`{f' ({count} of {len(runs)} runs)' if count < len(runs) else ''}" for text, count in counts.items()
+    ]
+
+
+def _result_settings(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings that can change a result, as text."""
+    return {key: str(value) for key, value in settings.items() if not key.startswith(NEUTRAL_KEYS)}
+
+
+def _differing(settings: Mapping[str, str], trial: Mapping[str, str]) -> list[tuple[str, str]]:
+    return [(key, value) for key, value in settings.items() if trial.get(key, value) != value]
+
+
+def _span(values: Sequence[int], unit: str) -> str:
+    return f"{min(values):,} {unit}" if len(set(values)) == 1 else f"{min(values):,} to {max(values):,} {unit}"
+
+
+def _describe_part(part: str, runs: Sequence[Run], about: str) -> str:
+    """Return the machine, the date, the commit and the duration of a part of the runs, as a line of markdown."""
+    spans = [(run.history.started_ms, run.history.ended_ms) for run in runs]
+    wall_s = (max(end for _, end in spans) - min(start for start, _ in spans)) / 1000
+    machines = sorted({run.history.environment.get("cpu", "an unknown machine") for run in runs})
+    commits = sorted({run.commit for run in runs})
+    modified = ", a modified checkout with uncommitted changes" if any(run.modified for run in runs) else ""
+    count = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
+    return (
+        f"* {f'`{part}`: {count} ' if part else ''}on {', '.join(machines)}, in {_duration(wall_s)} from the "
+        f"first start to the last round, {time.strftime('%Y-%m-%d', time.gmtime(min(spans)[0] / 1000))}; "
+        f"commit {', '.join(commits)}{modified}{f'; {about}' if about else ''}"
+    )
+
+
+def provenance(sweep: Sweep, shown: Exhibit, configs: Path) -> list[str]:
+    """Return lines of markdown about the runs: their number, length, seeds, machines, commits, durations and notes."""
+    ended = [run for run in sweep.runs if run.ended]
+    running = [int(run.rounds["round"].max()) for run in sweep.runs if not run.ended]
+    seeds = sorted({run.seed for run in sweep.runs})
+    unit = sweep.shown.counted
+    lengths = f" ({_span([int(run.rounds['round'].max()) for run in ended], unit)})" if unit and ended else ""
+    lines = [
+        f"* {len(sweep.runs)} of {planned_runs(shown, configs)} runs, {len(ended)} of them ended{lengths}"
+        + (f", {len(running)} not, {_span(running, unit)} so far" if unit and running else "")
+        + f"; seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+    ]
+    parts: dict[str, list[Run]] = {}
+    for run in sweep.runs:
+        parts.setdefault(run.part, []).append(run)
+    lines += [_describe_part(part, runs, sweep.parts.get(part, "")) for part, runs in sorted(parts.items())]
+    differences = _differences(sweep.runs, shown, configs)
+    if differences:
+        lines.append("* unlike the shipped configuration: " + ", ".join(differences))
+    return lines + [f"* {note}" for note in sweep.notes]
+
+
+def section(name: str, shown: Exhibit, sweep: Sweep | None, configs: Path) -> str:
+    """Return the section of one figure or table."""
+    lines = [
+        f"## {shown.label}: {shown.shows}", "",
+        "```bash", f"python -m hflray.tune tune_configs/{shown.config}.yaml",
+        f"python -m hflray.report {shown.config} --figure {name}", "```", "",
+    ]  # fmt: skip
+    if sweep is None:
+        lines.append("Not run yet.")
+        if shown.claims:
+            lines += ["", "The paper claims: " + "; ".join(claim.text for claim in shown.claims) + "."]
+        return "\n".join(lines) + "\n"
+    lines += provenance(sweep, shown, configs)
+    if shown.summarised:
+        lines += ["", to_markdown(summary(sweep)).rstrip()]
+    if (ranked := ranking(sweep, shown.reference)) is not None:
+        lines += ["", to_markdown(ranked).rstrip()]
+    if (excess := compare_with_reference(sweep)) is not None:
+        lines += ["", to_markdown(excess).rstrip()]
+    if shown.claims:
+        lines += ["", to_markdown(verdicts(shown, sweep)).rstrip().replace("--:", "---")]
+    return "\n".join(lines) + "\n"
+
+
+def render(sweeps: Mapping[str, Sweep], configs: Path, source: str, study: Study | None = None) -> str:
+    """Return the whole page.
+
+    Args:
+        sweeps: the exports by the name of their sweep file.
+        configs: the folder of the shipped sweep files.
+        source: the folder of the exports, as the page names it.
+        study: the study of Table II's choices, whose section follows Table II.
+    """
+    command = f"python -m hflray.report results --from {source}"
+    parts = [HEAD.format(command=command, source=source)]
+    for name, shown in EXHIBITS.items():
+        parts.append(section(name, shown, sweeps.get(shown.config), configs))
+        if name == "table2" and study is not None:
+            parts.append(table2_text.section(study, source))
+    return "\n".join(parts)
+
+
+def read_all(folder: Path) -> dict[str, Sweep]:
+    """Return the exports below a folder by the name of their sweep. Raises ConfigError: the folder holds no export."""
+    sweeps = {sweep.name: sweep for sweep in map(read_exhibit, exports(folder))}
+    if not sweeps:
+        raise ConfigError(
+            f"--from {folder}: holds no export; write one with python -m hflray.report SWEEP --export {folder}"
+        )
+    return sweeps

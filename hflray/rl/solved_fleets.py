@@ -1,0 +1,267 @@
+"""A cache of fleets that are solved ahead and in parallel, so that training never waits for a teacher.
+
+The cache is a folder with ``spec.json`` and ``fleets-FIRST-END.npz``, and holds no pickles. Both carry checksums: the
+specification its hash, and an npz archive a CRC-32 of each array. Each fleet is a function of the specification and the
+fleet's number. A cache can therefore grow while it is read, and two machines make the same cache.
+
+    python -m hflray.rl.solved_fleets --config FILE --set learning.fleets=5000      # solve ahead
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hflray.assignment import build_assigner
+from hflray.assignment.objective import Hop, RoundProblem
+from hflray.data.npz import UNREADABLE, read_archive
+from hflray.errors import ConfigError
+from hflray.rl.cli import pool_app
+from hflray.rl.fleets import FORMAT, FleetSpec, SolvedFleet
+from hflray.support.files import replacing, write
+from hflray.support.terminal.app import exit_code
+
+SPEC = "spec.json"
+
+
+def default_cache(spec: FleetSpec) -> Path:
+    """Return the folder that caches a specification's fleets when no folder is set."""
+    return Path("~/.cache/hflray/fleets").expanduser() / spec.hash
+
+
+class FleetPool:
+    """The solved fleets of a cache, in memory. A pool is read-only, and ``copy.deepcopy`` returns the pool itself.
+
+    Args:
+        folder: the cache.
+        spec: the specification that the cache must have; None: any.
+        count: number of fleets to use, from the first; None: all.
+
+    Raises:
+        ConfigError: `folder` is no cache, has another specification, or holds fewer fleets than `count`.
+    """
+
+    def __init__(self, folder: str | Path, spec: FleetSpec | None = None, count: int | None = None) -> None:
+        self.folder, self.spec = Path(folder), read_spec(Path(folder))
+        if spec is not None:
+            check_same(self.folder, self.spec, spec)
+        self.fleets: list[SolvedFleet] = []
+        self.solve_s = 0.0
+        self.refresh()
+        if count is not None:
+            if len(self.fleets) < count:
+                raise ConfigError(
+                    f"learning.fleets: {count} wanted, {self.folder} holds {len(self.fleets)}; solve the rest with: "
+                    f"python -m hflray.rl.solved_fleets --config FILE --set learning.fleets={count}"
+                )
+            del self.fleets[count:]
+
+    def __len__(self) -> int:
+        return len(self.fleets)
+
+    def __getitem__(self, index: int) -> SolvedFleet:
+        return self.fleets[index]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FleetPool:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:  # a pool may be gigabytes, so unpickling reads the cache instead
+        return FleetPool, (self.folder, self.spec, len(self))
+
+    @property
+    def num_edges(self) -> int:
+        """The largest M of the specification, to which rows are padded."""
+        return self.spec.num_edges[1]
+
+    def refresh(self) -> int:
+        """Read the fleets that were solved since the last call, and return the number of all fleets."""
+        for first, end, path in _shards(self.folder):
+            if first <= len(self.fleets) < end:
+                fleets, solve_s = _read_shard(path)
+                self.fleets += fleets[len(self.fleets) - first :]
+                self.solve_s += solve_s
+        return len(self.fleets)
+
+
+def read_spec(folder: Path) -> FleetSpec:
+    """Return the specification of a cache.
+
+    Raises:
+        ConfigError: `folder` is no cache, a cache of another format, or its specification is damaged.
+    """
+    try:
+        content = json.loads((folder / SPEC).read_text(encoding="utf-8"))
+        if content["format"] != FORMAT:
+            raise ValueError(f"format {content['format']}, this hflray reads {FORMAT}")
+        spec = FleetSpec.from_dict(content["spec"])
+        if content["hash"] != spec.hash:
+            raise ValueError("its checksum differs")
+        return spec
+    except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:
+        raise ConfigError(
+            f"learning.cache: {folder} holds no solved fleets ({str(error).splitlines()[0]}); give another folder, "
+            "or remove it"
+        ) from error
+
+
+def check_same(folder: Path, cached: FleetSpec, required: FleetSpec) -> None:
+    """Raise a ConfigError that names the differences if a cache holds another specification than the required one."""
+    if cached.hash == required.hash:
+        return
+    cached_values, required_values = cached.to_dict(), required.to_dict()
+    cached_values, required_values = (
+        cached_values | cached_values.pop("fleet"),
+        required_values | required_values.pop("fleet"),
+    )
+    differ = [
+        f"{key} = {cached_values[key]} in the cache, {required_values[key]} in the configuration"
+        for key in required_values
+        if cached_values.get(key) != required_values[key]
+    ]
+    raise ConfigError(
+        f"learning.cache: {folder} holds fleets of another configuration ({'; '.join(differ)}); give another folder, "
+        "null for a folder of the configuration's own, or the configuration that made this cache"
+    )
+
+
+def prepare(
+    spec: FleetSpec,
+    count: int,
+    folder: str | Path | None = None,
+    *,
+    workers: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    ray: bool = False,
+    shard: int = 250,
+) -> FleetPool:
+    """Solve those of the first `count` fleets of `spec` that its cache lacks, and open the cache.
+
+    Args:
+        spec: the specification of the fleets.
+        count: the number of fleets.
+        folder: the cache; None: `default_cache`.
+        workers: number of solving threads (the kernels release the interpreter lock); None: one per CPU.
+        progress: called with the number of solved fleets and `count`.
+        ray: solve as Ray tasks, one CPU each, on the cluster that Ray is connected to.
+        shard: fleets per file. Finished files stay if the process is stopped.
+
+    Raises:
+        ConfigError: the cache is of another specification, or a teacher's option is unknown.
+    """
+    target = Path(folder).expanduser() if folder is not None else default_cache(spec)
+    if (target / SPEC).exists():
+        check_same(target, read_spec(target), spec)
+    elif target.is_dir() and any(target.iterdir()):
+        raise ConfigError(f"learning.cache: {target} is not empty and not a cache; give another folder, or empty it")
+    else:
+        build_assigner(spec.teacher, **spec.options)  # raise for an unknown option before making a folder
+        target.mkdir(parents=True, exist_ok=True)
+        content = {"format": FORMAT, "hash": spec.hash, "spec": spec.to_dict()}
+        write(target / SPEC, json.dumps(content, indent=1))
+    solved = _solved(target)
+    if progress:
+        progress(min(solved, count), count)
+    solve = _solve_with_ray if ray else _solve_with_threads
+    step = max(1, min(shard, count - solved))
+    while solved < count:
+        end = min(solved + step, count)
+        begin = time.perf_counter()
+        fleets = solve(spec, solved, end, workers or len(os.sched_getaffinity(0)))
+        write_shard(target / f"fleets-{solved:08d}-{end:08d}.npz", fleets, time.perf_counter() - begin)
+        solved = end
+        if progress:
+            progress(solved, count)
+    return FleetPool(target, spec, count)
+
+
+def _solve_with_threads(spec: FleetSpec, first: int, end: int, workers: int) -> list[SolvedFleet]:
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(spec.solve, range(first, end)))
+
+
+def _solve_with_ray(spec: FleetSpec, first: int, end: int, workers: int) -> list[SolvedFleet]:
+    import ray
+
+    def solve_all(indices: list[int]) -> list[SolvedFleet]:
+        return [spec.solve(index) for index in indices]
+
+    task = ray.remote(num_cpus=1)(solve_all)
+    parts = [range(first, end)[i : i + 10] for i in range(0, end - first, 10)]
+    return [fleet for part in ray.get([task.remote(list(part)) for part in parts]) for fleet in part]
+
+
+_PER_DEVICE = ("cycles", "power", "cap")
+_SCALARS = ("iterations", "weight", "bits", "alpha")
+
+
+def write_shard(path: Path, fleets: list[SolvedFleet], solve_s: float) -> None:
+    problems = [fleet.problem for fleet in fleets]
+    arrays: dict[str, Any] = {
+        "h": np.array([len(p.cycles) for p in problems]),
+        "m": np.array([len(p.bandwidth) for p in problems]),
+        "snr": np.concatenate([p.snr.ravel() for p in problems]),
+        "labels": np.concatenate([fleet.labels for fleet in fleets]),
+        "objective": np.array([fleet.objective for fleet in fleets]),
+        "cycles_per_sample": np.concatenate([fleet.cycles_per_sample for fleet in fleets]),
+        "samples": np.concatenate([fleet.samples for fleet in fleets]),
+        "solve_s": np.array(solve_s),
+    }
+    arrays |= {name: np.concatenate([getattr(p, name) for p in problems]) for name in (*_PER_DEVICE, "bandwidth")}
+    arrays |= {f"hop_{name}": np.concatenate([getattr(p.hop, name) for p in problems]) for name in Hop._fields}
+    arrays |= {name: np.array([getattr(p, name) for p in problems]) for name in _SCALARS}
+    with replacing(path) as scratch:
+        np.savez(scratch, **arrays)
+
+
+def _read_shard(path: Path) -> tuple[list[SolvedFleet], float]:
+    try:
+        a = read_archive(path)
+        h, m = np.concatenate([[0], a["h"].cumsum()]), np.concatenate([[0], a["m"].cumsum()])
+        links = np.concatenate([[0], (a["h"] * a["m"]).cumsum()])
+        fleets = []
+        for i in range(len(a["h"])):
+            device, edge = slice(h[i], h[i + 1]), slice(m[i], m[i + 1])
+            values: dict[str, Any] = {name: a[name][device] for name in _PER_DEVICE}
+            values |= {"bandwidth": a["bandwidth"][edge], "hop": Hop(a["hop_delay"][edge], a["hop_energy"][edge])}
+            values |= {name: float(a[name][i]) for name in _SCALARS}
+            snr = a["snr"][links[i] : links[i + 1]].reshape(a["m"][i], a["h"][i])
+            problem = RoundProblem(snr=snr, **values)
+            objective = float(a["objective"][i])
+            per_device = a["cycles_per_sample"][device], a["samples"][device]
+            fleets.append(SolvedFleet(problem, a["labels"][device], objective, *per_device))
+        return fleets, float(a["solve_s"])
+    except (*UNREADABLE, KeyError) as error:
+        raise ConfigError(f"{path}: a damaged file of solved fleets ({error}); remove it and run again") from error
+
+
+def _shards(folder: Path) -> list[tuple[int, int, Path]]:
+    """Return (first, end, path) of the fleet files, in order; of two with the same first number the longer is last."""
+    shards = []
+    for path in folder.glob("fleets-*-*.npz"):
+        _, first, end = path.stem.split("-")
+        shards.append((int(first), int(end), path))
+    return sorted(shards)
+
+
+def _solved(folder: Path) -> int:
+    count = 0
+    for first, end, _ in _shards(folder):
+        count = max(count, end) if first <= count else count
+    return count
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run ``python -m hflray.rl.solved_fleets`` and return its exit code."""
+    return exit_code(pool_app, arguments, "python -m hflray.rl.solved_fleets")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What every other room uses: whole files, checksums, seals, safe texts, versions, array types and command lines."""

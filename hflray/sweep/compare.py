@@ -1,0 +1,227 @@
+"""The closing table of a sweep, and the pages of MLflow that compare its runs: ``hflray compare SWEEP``."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import sys
+import webbrowser
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+from rich.console import Console
+
+from hflray import metrics
+from hflray.errors import HflrayError
+from hflray.support.terminal.app import HELP, exit_code, single
+from hflray.support.terminal.output import new_console
+from hflray.support.terminal.tables import Table
+from hflray.support.text import one_line
+from hflray.sweep.results import SweepFolder, locate
+from hflray.sweep.tasks import find_task
+from hflray.tracking import PORT, answers, local_server, read_runs, share_view, view_url
+
+LOCAL = f"http://127.0.0.1:{PORT}"  # where `mlflow ui` serves
+PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
+NAME_WIDTH = 16  # minimum width of a trial's name in a closing table
+
+
+@dataclass
+class Outcome:
+    """The outcome of a trial: its last metrics, and why it failed or what stopped it before its last round."""
+
+    name: str
+    round: int | None = None
+    values: dict[str, float] = field(default_factory=dict)
+    history: list[dict[str, float]] = field(default_factory=list)
+    error: str | None = None
+    stopped: str | None = None
+    changes: list[dict[str, Any]] = field(default_factory=list)
+    opened: bool = False
+    ended: bool = False
+
+
+def closing_table(
+    title: str, outcomes: Sequence[Outcome], width: int = 80, table_of: metrics.Table = "training"
+) -> Table:
+    """Return the closing table, one row per trial with its last metrics; totals are simulated seconds and joules.
+
+    The columns are the rows of `hflray.metrics` of the table `table_of` (`hflray.sweep.tasks.base.Shown.table`).
+    Names that do not fit into a table of `width` characters lose their common parts, so that they still differ.
+    """
+    # A column without a value in any trial, such as the rounds to a target that is not set, is left out.
+    logged = dict.fromkeys(name for outcome in outcomes for name in outcome.values)
+    columns = [row for row in metrics.rows(table_of, logged) if row.short and row.name in logged]
+    marks = [_mark(outcome) for outcome in outcomes]
+    legend = [text for mark, text in MARKS.items() if f" {mark}" in marks]
+    rows = [
+        [
+            f"{outcome.round or 0}{mark}",
+            *(column.text(outcome.values[column.name]) if column.name in outcome.values else "–" for column in columns),
+        ]
+        for outcome, mark in zip(outcomes, marks, strict=True)
+    ]
+    headings = ["steps" if table_of == "learning" else "rounds", *(column.short for column in columns)]
+    other_width = sum(1 + max(map(len, cells)) for cells in zip(headings, *rows, strict=True))
+    whole = [one_line(outcome.name) for outcome in outcomes]
+    names = short_names(whole, max(NAME_WIDTH, width - 2 - other_width))
+    if names != whole:
+        legend.append(f"a name's … stands for what all names share, as in {whole[0]}")
+    return Table(title, ["trial", *headings], [[name, *row] for name, row in zip(names, rows, strict=True)],
+                 caption="; ".join(legend))  # fmt: skip
+
+
+MARKS = {"✗": "✗ failed", "⊣": "⊣ stopped early", "…": "… not ended"}
+
+
+def _mark(outcome: Outcome) -> str:
+    if outcome.error:
+        return " ✗"
+    if not outcome.ended:
+        return " …"
+    return " ⊣" if outcome.stopped else ""
+
+
+def short_names(names: Sequence[str], width: int) -> list[str]:
+    """Shorten names of trials for a narrow column: if one is longer than `width`, their common parts become ``…``."""
+    if len(names) < 2 or max(map(len, names)) <= width:
+        return list(names)
+    parts = [re.split(r"(?<!e)-", name) for name in names]  # the hyphen in 1e-05 is not a separator
+    common = [len(set(column)) == 1 for column in zip(*parts, strict=False)]
+    if len({len(row) for row in parts}) > 1:  # with unequal numbers of parts, only a common beginning is shortened
+        common = list(itertools.takewhile(bool, common))
+    short = ["-".join("…" if i < len(common) and common[i] else part for i, part in enumerate(row)) for row in parts]
+    return [re.sub(r"(…-)+(?=…)", "", name) for name in short]
+
+
+def comparison_url(experiment_id: str, run_ids: Sequence[str], base: str = LOCAL) -> str:
+    """Return the address of MLflow's page that compares these runs: parameters, metrics, parallel coordinates."""
+    return f"{base}/#/compare-runs?runs={_encode(list(run_ids))}&experiments={_encode([experiment_id])}"
+
+
+def comparison_lines(folder: SweepFolder, experiment_id: str | None, run_ids: Sequence[str]) -> list[str]:
+    """Return lines that say how to see a sweep's runs in MLflow, after storing the view that the first address opens.
+
+    The first line is the command that starts a server, unless the tracking URI is one; the others are addresses of
+    MLflow's pages: the charts of the sweep (`hflray.tracking.view`), then the comparison of the runs.
+
+    Args:
+        folder: the sweep's folder.
+        experiment_id: the experiment's ID; None if MLflow was never reached, so that there are no addresses.
+        run_ids: the IDs of the runs.
+    """
+    server = _is_server(folder.uri)
+    base = folder.uri.rstrip("/") if server else LOCAL
+    lines = [] if server else [f"mlflow ui --backend-store-uri {folder.uri}"]
+    if experiment_id is None or not run_ids:
+        return lines
+    lines.append(f"charts: {charts_url(folder, experiment_id, base)}")
+    lines.append(f"compare: {comparison_url(experiment_id, run_ids, base)}")
+    return lines
+
+
+def charts_url(folder: SweepFolder, experiment_id: str, base: str = LOCAL) -> str:
+    """Store the view of a sweep in MLflow, and return the address that opens it.
+
+    If MLflow does not take the view, the address opens the page without it.
+    """
+    table = find_task(folder.file.task).shown.table
+    shared = share_view(folder.uri, experiment_id, folder.path.name, list(folder.file.sweep), table)
+    return view_url(experiment_id, folder.path.name, base, shared)
+
+
+def open_charts(folder: SweepFolder, experiment_id: str, run_id: str, console: Console) -> str | None:
+    """Open the charts of a sweep in the browser; return the reason if that fails, else None.
+
+    If MLflow is a database file that no server on this machine serves yet, a server is started, and this function
+    returns when Ctrl-C ends it.
+
+    Raises:
+        HflrayError: the server does not start.
+    """
+    if _is_server(folder.uri):
+        base = folder.uri.rstrip("/")
+        if not answers(base):
+            return f"no MLflow server answers at {base}; start it"
+        return _open(charts_url(folder, experiment_id, base))
+    with local_server(folder.uri, run_id, lambda: console.print("starting an MLflow server …", **PLAIN)) as server:
+        page = charts_url(folder, experiment_id, server.base)
+        problem = _open(page)
+        if server.process is not None:
+            console.print(f"MLflow serves {page}; Ctrl-C ends it", **PLAIN)
+            with suppress(KeyboardInterrupt):
+                server.process.wait()
+    return problem
+
+
+def _open(page: str) -> str | None:
+    return None if webbrowser.open(page) else f"found no browser; open {page} in one"
+
+
+def _is_server(uri: str) -> bool:
+    return uri.startswith(("http://", "https://"))
+
+
+def _encode(value: str | list[str]) -> str:
+    """Encode a value as the addresses of MLflow's pages contain it: compact JSON, percent-encoded."""
+    return quote(json.dumps(value, separators=(",", ":")))
+
+
+def show(sweep: str, results: Path, opens: bool = False) -> str | None:
+    """Print the closing table of a sweep and the addresses of its pages in MLflow.
+
+    Args:
+        sweep: the sweep's folder in the results, or its name for the latest sweep of that name.
+        results: the folder of the results.
+        opens: whether to open the sweep's charts in the browser as well (`open_charts`).
+
+    Returns:
+        Why the charts could not be opened, or None.
+
+    Raises:
+        HflrayError: there is no such sweep, MLflow has none of its runs, or no server could be started.
+    """
+    folder = locate(results, sweep)
+    experiment_id, runs = read_runs(folder.uri, folder.experiment, folder.path.name)
+    console = new_console()
+    outcomes = [
+        Outcome(run.name, run.rounds, run.values, error=run.error, stopped=run.stopped, ended=run.status != "RUNNING")
+        for run in runs
+    ]
+    table_of = find_task(folder.file.task).shown.table
+    console.print(closing_table(folder.path.name, outcomes, console.width, table_of))
+    for line in comparison_lines(folder, experiment_id, [run.run_id for run in runs]):
+        console.print(line, **PLAIN)
+    return open_charts(folder, experiment_id, runs[0].run_id, console) if opens else None
+
+
+app = single()
+
+
+@app.command(context_settings=HELP)
+def compare(
+    sweep: Annotated[str, typer.Argument(help="The sweep's folder in the results, or its name for the latest one.")],
+    results: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("hflray_results"),
+    opens: Annotated[
+        bool, typer.Option("--open", help="Open the sweep's charts in the browser; start MLflow's server if needed.")
+    ] = False,
+) -> None:
+    """Print a sweep's closing table again, and the addresses of its runs in MLflow."""
+    problem = show(sweep, results, opens)
+    if problem:
+        raise HflrayError(f"--open: {problem}")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run ``python -m hflray.sweep.compare`` and return its exit code."""
+    return exit_code(app, arguments, "python -m hflray.sweep.compare")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,195 @@
+"""Checks before a sweep starts: whether every trial can be made, what it needs, and how long it may take."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from hflray import metrics
+from hflray.config import ExperimentConfig
+from hflray.data import Dataset
+from hflray.errors import ConfigError
+from hflray.experiment import Experiment
+from hflray.experiment.scenario import DataKey, Scenario, data_key
+from hflray.losses import METRIC_OF
+from hflray.models import build, num_parameters
+from hflray.models.problem import Problem
+from hflray.support.files import size_text
+from hflray.support.references import short
+from hflray.sweep import SweepFile, Trial
+from hflray.sweep.progress import duration
+from hflray.sweep.tasks import find_task, tasks_where
+from hflray.sweep.tasks.experiment import kept_inside
+from hflray.training.hierarchy import edge_actors
+from hflray.training.local import DeviceHost
+from hflray.training.plan import pool_size
+
+# The memory that a process of each kind adds, in MiB: the proportional set size, measured on Linux.
+# The estimate of the time trains on at most this many samples of a device, for at most this many local iterations.
+MEASURED_SAMPLES, MEASURED_ITERATIONS = 1000, 5
+DRIVER_MB, TRIAL_MB, DEVICE_ACTOR_MB, EDGE_ACTOR_MB, RAY_MB = 600, 530, 280, 70, 250
+
+
+@dataclass
+class Checked:
+    """The results of the checks.
+
+    Attributes:
+        notes: lines for the user.
+        datasets: the data sets, each loaded once.
+        resolved: configurations by trial name in which the settings measured on this machine are filled in. The runs
+            are logged with them.
+    """
+
+    notes: list[str] = field(default_factory=list)
+    datasets: dict[DataKey, Dataset] = field(default_factory=dict)
+    resolved: dict[str, ExperimentConfig] = field(default_factory=dict)
+    _digests: dict[DataKey, str] = field(default_factory=dict)
+
+    def described(self, config: ExperimentConfig) -> dict[str, str] | None:
+        """Return a trial's data set as MLflow records it, or None if it is not loaded.
+
+        The keys are ``name``, ``digest``, ``source`` and ``profile``.
+        """
+        key = data_key(config)
+        dataset = self.datasets.get(key)
+        if dataset is None:
+            return None
+        if key not in self._digests:  # computed once for all trials: CIFAR-10 has 180 MB
+            digest = hashlib.sha256()
+            for array in (dataset.x_train, dataset.y_train, dataset.x_test, dataset.y_test):
+                digest.update(np.ascontiguousarray(array).data)
+            self._digests[key] = digest.hexdigest()[:36]
+        profile = {
+            "train": len(dataset.y_train),
+            "test": len(dataset.y_test),
+            "classes": dataset.num_classes,
+            "image_shape" if dataset.has_images else "input_shape": list(dataset.input_shape),
+        }
+        name, root = key
+        return {
+            "name": Path(short(name)).stem,
+            "digest": self._digests[key],
+            "source": json.dumps({"name": name, "root": root}),
+            "profile": json.dumps(profile),
+        }
+
+
+def check_trials(trials: Sequence[Trial], task: str, measure: bool = True) -> Checked:
+    """Build every trial's data, partition, model and assigner before anything starts.
+
+    With `measure`, the training kernel is also chosen, once for all trials, so that they use the same kernel.
+
+    Raises:
+        ConfigError: a mistake that only the data or the assigner reveal, such as images too small for the model.
+        DataError: the data are missing or malformed, or a partition cannot be made.
+    """
+    checked = Checked()
+    scenarios: dict[str, Scenario] = {}
+    kind = find_task(task)
+    for trial in trials:
+        config = trial.config
+        if not kind.needs_data:
+            kind.check(config)
+            continue
+        key = str((config.seed, config.data, config.fleet))
+        if key not in scenarios:
+            scenarios = {
+                key: Scenario.build(config, dataset=checked.datasets.get(data_key(config)))
+            }  # only one is kept in memory
+            checked.datasets[data_key(config)] = scenarios[key].dataset
+            checked.notes += [note for note in scenarios[key].notes if note not in checked.notes]
+        resolved = kind.check(config, scenarios[key], measure)
+        if resolved is not None:
+            checked.resolved[trial.name] = resolved
+    return checked
+
+
+def check_metrics(file: SweepFile, checked: Checked) -> None:
+    """Check that the data of the trials have the metrics that Tune is to compare.
+
+    Raises:
+        ConfigError: a setting names the main metric of data of another kind, which no trial would ever log.
+    """
+    settings = {f"tune.stop.{name}": name for name in file.tune.stop}
+    for key in ("search", "early_stopping", "population"):
+        section = getattr(file.tune, key)
+        if section is not None:
+            settings[f"tune.{key}.metric"] = section.metric
+    for dataset in checked.datasets.values() if find_task(file.task).trains_model else ():
+        for key, name in settings.items():
+            main = METRIC_OF[dataset.kind]
+            if name in metrics.MAIN and name != main:
+                raise ConfigError(
+                    f"{key}: got '{name}', but data of the kind {dataset.kind} log '{main}' in its place; put {main} "
+                    "there"
+                )
+
+
+def estimate(file: SweepFile, trials: Sequence[Trial], checked: Checked, cpus: int) -> str:
+    """Return one line on time and memory, from a short measurement of training on each data set on this machine."""
+    if not find_task(file.task).trains_model:
+        return f"no estimate: only the task {tasks_where(lambda task: task.trains_model)} trains for long"
+    gpus, gpu_trials = torch.cuda.device_count(), [t for t in trials if t.config.training.device == "cuda"]
+    if gpu_trials and not gpus:
+        return "no estimate: training.device is cuda, and this machine has no GPU to measure"
+    rates: dict[DataKey, float] = {}
+    work_s = 0.0
+    for trial in trials:
+        config, training = trial.config, trial.config.training
+        key = data_key(config)
+        scenario = Scenario.build(config, dataset=checked.datasets[key])
+        if key not in rates:
+            rates[key] = _samples_per_second(config, scenario)
+        passes = training.local_iterations * training.edge_iterations * float(np.mean(scenario.fleet.samples))
+        work_s += config.max_rounds * config.scheduling.num_scheduled * passes / rates[key]
+    pools = [pool_size(t.config.training, t.config.scheduling.num_scheduled, file.tune.cpus_per_trial) for t in trials]
+    limits = [len(trials), cpus // file.tune.cpus_per_trial, file.tune.max_concurrent or len(trials)]
+    limits += [int(gpus / (file.tune.gpus_per_trial or 1.0))] if gpu_trials else []
+    concurrent = max(1, min(limits))
+    start_s = 12.0 * math.ceil(len(trials) / concurrent)
+    actors = max(pool.actors for pool in pools)
+    edges = max(edge_actors(t.config.fleet.num_edges, pool.actors) for t, pool in zip(trials, pools, strict=True))
+    memory_mb = DRIVER_MB + RAY_MB + concurrent * (TRIAL_MB + actors * DEVICE_ACTOR_MB + edges * EDGE_ACTOR_MB)
+    memories = [kept_inside(t.config, _model_bytes(t.config, checked)) for t in trials]
+    memory_mb += concurrent * max(memories) // 2**20
+    most = concurrent * max(memories)
+    keeps = f" ({size_text(most)} of it for what devices, edges and the cloud keep between rounds)" if most else ""
+    seconds = start_s + work_s / min(cpus, concurrent * file.tune.cpus_per_trial)
+    speed = ", ".join(f"{rate:,.0f}" for rate in rates.values())
+    return (
+        f"about {duration(seconds)} and {memory_mb / 1024:.1f} GiB{keeps}: at most {len(trials)} trials to their last "
+        f"round, {concurrent} at a time on {cpus} CPUs, at {speed} samples/s each as measured just now"
+    )
+
+
+def _model_bytes(config: ExperimentConfig, checked: Checked) -> int:
+    """Return the bytes of a trial's model."""
+    return 4 * num_parameters(build(Problem.of(checked.datasets[data_key(config)], config)))
+
+
+def _samples_per_second(config: ExperimentConfig, scenario: Scenario) -> float:
+    experiment = Experiment(config, scenario=scenario)
+    job = experiment.job()
+    job = replace(job, local_iterations=min(job.local_iterations, MEASURED_ITERATIONS))
+    data = scenario.device_data()
+    if job.kernel == "batched":
+        devices = range(config.scheduling.num_scheduled)  # as many as train at a time
+    else:
+        devices = range(1)
+        offsets = np.array([0, min(len(scenario.parts[0]), MEASURED_SAMPLES)])
+        data = replace(data, offsets=offsets)
+    host = DeviceHost(job, data)
+    passes = job.local_iterations * int(data.offsets[len(devices)])
+    host.train_each(experiment.global_model, devices)  # the first call also loads libraries and is not timed
+    begin = time.perf_counter()
+    host.train_each(experiment.global_model, devices)
+    return passes / (time.perf_counter() - begin)

@@ -1,0 +1,261 @@
+"""A sweep's folder in the results: its file, whether it is finished, and the search for it by name.
+
+``sweep.json`` is written before the first trial starts and again when the last has ended, each time atomically.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from hflray.config import TrackingConfig, policies_in, references_in, refuse_unpinned, validate
+from hflray.errors import ConfigError, nearest
+from hflray.support import policies, references
+from hflray.support.checksum import stamped
+from hflray.support.files import write
+from hflray.support.references import SHOWN, Source
+from hflray.support.seal import is_mine, sealed, unsealed
+from hflray.support.terminal.app import spoken
+from hflray.support.text import one_line
+from hflray.sweep import SweepFile
+
+VERSION = 1
+FILE = "sweep.json"
+LOCK = ".lock"
+REFERENCES = "references"  # the folder with copies of the user's own files, for people and for `put the text back`
+
+
+@contextmanager
+def claimed(path: Path) -> Iterator[None]:
+    """Lock a sweep's folder for this process until the block or the process ends. Raises ConfigError: it is locked."""
+    path.mkdir(parents=True, exist_ok=True)
+    # A disk without locks is an error: filelock's soft locks are plain files, which would outlive a killed process.
+    lock = FileLock(path / LOCK, fallback_to_soft=False)
+    try:
+        guard = lock.acquire(blocking=False)
+    except Timeout as error:
+        owner = (path / LOCK).read_text(encoding="utf-8") or "?"
+        raise ConfigError(f"{path}: process {owner} is running this sweep; stop it first") from error
+    with guard:
+        (path / LOCK).write_text(str(os.getpid()), encoding="utf-8")
+        yield
+
+
+@dataclass
+class SweepFolder:
+    """The folder of a sweep.
+
+    Attributes:
+        path: the folder. Its name is the sweep's name and the time at which the sweep began.
+        file: the resolved sweep file.
+        uri: the MLflow store in which the sweep's runs are logged.
+        experiment: the MLflow experiment of these runs.
+        finished: whether every trial has ended.
+        storage: where Tune keeps trials and checkpoints, `s3://…` or a shared folder; None if that is `path`.
+        sinks: the names of the trackers that get the runs.
+        sources: the texts behind the sweep's references, which run only after `admit`.
+    """
+
+    path: Path
+    file: SweepFile
+    uri: str
+    experiment: str
+    finished: bool = False
+    storage: str | None = None
+    sinks: tuple[str, ...] = TrackingConfig().sinks
+    sources: tuple[Source, ...] = ()
+
+    @property
+    def resume_command(self) -> str:
+        """The command that continues the sweep."""
+        place = "" if self.path.parent == Path("hflray_results").resolve() else f" --results {self.path.parent}"
+        return f"{spoken('tune', 'hflray.tune')} --resume {self.path.name}{place}"
+
+    def save(self, seal: bool = True) -> None:
+        """Write ``sweep.json`` with a checksum and this user's seal.
+
+        Raises:
+            ConfigError: see `hflray.support.seal.user_key`.
+        """
+        content = {
+            "version": VERSION,
+            "file": self.file.model_dump(mode="json", exclude_unset=True),
+            "uri": self.uri,
+            "experiment": self.experiment,
+            "finished": self.finished,
+            "storage": self.storage,
+            "sinks": list(self.sinks),
+        }
+        if self.sources:
+            content["references"] = references.to_json(self.sources)
+            for path, source in self.copies():
+                write(path, source.text, durable=True)
+        content = sealed(content, self.purpose) if seal else stamped(content)
+        write(self.path / FILE, json.dumps(content, indent=1, ensure_ascii=False), durable=True)
+
+    @property
+    def purpose(self) -> str:
+        """What the seal of ``sweep.json`` is for, see `hflray.support.seal.sealed`."""
+        return f"sweep.json of {self.path.name}"
+
+    def is_mine(self) -> bool:
+        """Return whether ``sweep.json``, as it is on the disk, carries this user's seal.
+
+        Raises:
+            ConfigError: see `hflray.support.seal.user_key`.
+        """
+        try:
+            content = json.loads((self.path / FILE).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return False
+        return is_mine(content, self.purpose)
+
+    def adopt_mine(self) -> None:
+        """Let the texts run in this process if ``sweep.json`` carries this user's seal, for a report.
+
+        A report needs them where a part of the world is the user's own. It reports what has run, so that it does not
+        matter whether a file has another text now.
+        """
+        with suppress(ConfigError):  # there is no key that could be read, and so nothing is this user's
+            if self.sources and self.is_mine():
+                references.adopt(self.sources)
+
+    def copies(self) -> list[tuple[Path, Source]]:
+        """Return where the copy of each text lies in the folder."""
+        return [(self.path / REFERENCES / name, source) for name, source in references.as_files(self.sources)]
+
+    def admit(self, trust: bool = False) -> None:
+        """Let the sweep's references run in this process, which a stranger's folder must not achieve.
+
+        Args:
+            trust: whether the user says that they trust the folder.
+
+        Raises:
+            ConfigError: ``sweep.json`` carries no seal of this user, the file of a reference or of a policy has another
+                content now, or the copy that a user can read is not the text that would run.
+        """
+        tree = self.file.model_dump(mode="json", exclude_unset=True)
+        for setting, policy in policies_in(tree):
+            policies.locate(policy, setting)  # raises an error if the file is another one now
+        names = {name for each in references_in(tree, sweep=True).values() for name in each}
+        names |= {name for name in self.sinks if references.parse(name)}
+        if not names:
+            return
+        if not (trust or self.is_mine()):
+            things = ", ".join(sorted(map(references.spoken, names)))
+            raise ConfigError(
+                f"{self.path}: the sweep runs code of its own ({things}), and sweep.json "
+                f"carries no seal of this user, so that it may be a stranger's; read {self.path / REFERENCES}, and if "
+                f"you trust it, go on with --resume {self.path.name} --trust (docs/recovery.md)"
+            )
+        for path, source in self.copies():
+            if not path.exists() or path.read_bytes() != source.text.encode():
+                raise ConfigError(
+                    f"{path}: is not the text with sha256 {source.sha256[:SHOWN]}… that sweep.json keeps and that "
+                    "would run; put the file back, or begin anew with --fresh"
+                )
+            references.refuse_change(source)
+        references.adopt(self.sources)
+
+    @classmethod
+    def load(cls, path: Path) -> SweepFolder:
+        """Read ``sweep.json``. Raises ConfigError: the file is damaged or has another version."""
+        try:
+            content = unsealed(json.loads((path / FILE).read_text(encoding="utf-8")))
+            version = content["version"]
+            if version != VERSION:
+                raise ConfigError(
+                    f"{path}: written by another hflray (version {version}, this one reads {VERSION}); use that hflray"
+                )
+            refuse_unpinned(content["file"], path / FILE, sweep=True)
+            refuse_unpinned({"tracking": {"sinks": content.get("sinks")}}, path / FILE)
+            file = validate(SweepFile, content["file"])
+            storage = content.get("storage")  # older folders lack this key
+            sinks = tuple(content.get("sinks", TrackingConfig().sinks))  # older folders lack this key too
+            sources = references.from_json(content.get("references", ()))
+            return cls(path, file, content["uri"], content["experiment"], content["finished"], storage, sinks, sources)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{path / FILE}: cannot be read ({error}); begin anew with --fresh") from error
+
+
+def new_folder(results: Path, file: SweepFile, uri: str, experiment: str) -> SweepFolder:
+    """Return a folder that does not exist yet, for a sweep that begins now."""
+    stem = f"{file.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    path, number = results / stem, 1
+    while path.exists():
+        number += 1
+        path = results / f"{stem}-{number}"
+    by_key = references_in(file.model_dump(mode="json", exclude_unset=True), sweep=True)
+    sources = references.sources_of(name for names in by_key.values() for name in names)
+    return SweepFolder(path.resolve(), file, uri, experiment, sources=sources)
+
+
+def changed_texts(before: SweepFolder, after: SweepFolder) -> str:
+    """Return which texts of two sweeps with the same names differ, with both hashes; empty if none does."""
+    then = {source.name: source.sha256[:SHOWN] for source in before.sources}
+    pairs = [(source.name, then.get(source.name), source.sha256[:SHOWN]) for source in after.sources]
+    return ", ".join(f"{name} (sha256 {old}… then, {new}… now)" for name, old, new in pairs if old not in (None, new))
+
+
+def unfinished(results: Path, name: str) -> Path | None:
+    """Return the path of the latest unfinished sweep called `name`, or None."""
+    for path in _files_of(results, name):
+        try:
+            folder = SweepFolder.load(path.parent)
+        except ConfigError:
+            continue
+        if folder.file.name == name and not folder.finished:
+            return path.parent
+    return None
+
+
+def _files_of(results: Path, name: str) -> list[Path]:
+    """Return ``sweep.json`` of each sweep whose folder's name begins with `name` and a hyphen, the latest first."""
+    files = sorted(results.glob(f"*/{FILE}"), reverse=True)
+    return [file for file in files if file.parent.name.startswith(f"{name}-")]  # a glob would interpret the name
+
+
+def locate(results: Path, name: str) -> SweepFolder:
+    """Return the sweep whose folder or name is `name`, the latest of several, finished or not.
+
+    Raises:
+        ConfigError: there is no such sweep.
+    """
+    folders = sorted(path.parent for path in results.glob(f"*/{FILE}"))
+    for path in reversed(folders):
+        if path.name == name or path.name.rpartition("-")[0].rpartition("-")[0] == name:
+            return SweepFolder.load(path.resolve())
+    names = [path.name for path in folders]
+    raise ConfigError(
+        f"{one_line(name)}: no such sweep in {results}{nearest(name, names)}; available: {', '.join(names) or 'none'}"
+    )
+
+
+def find(results: Path, name: str) -> SweepFolder:
+    """Return the sweep for ``--resume NAME``, where `name` is a folder's name or that of an unfinished sweep.
+
+    Raises:
+        ConfigError: there is no such sweep, or it is finished.
+    """
+    exact = results / name
+    path = exact if os.path.exists(exact / FILE) else unfinished(results, name)
+    if path is None:
+        for file in _files_of(results, name):
+            if file.parent.name.rpartition("-")[0].rpartition("-")[0] == name:
+                SweepFolder.load(file.parent)  # a folder that cannot be read raises its own error
+        names = sorted(p.parent.name for p in results.glob(f"*/{FILE}"))
+        raise ConfigError(
+            f"--resume {one_line(name)}: no unfinished sweep of that name in {results}{nearest(name, names)}; "
+            f"available: {', '.join(names) or 'none'}"
+        )
+    folder = SweepFolder.load(path.resolve())
+    if folder.finished:
+        raise ConfigError(f"--resume {name}: that sweep is finished; run its file again to begin a new one")
+    return folder

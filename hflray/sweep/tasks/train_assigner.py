@@ -1,0 +1,166 @@
+"""Task ``train_assigner``: Algorithm 5, which learns to assign, with a result for each evaluation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hflray import metrics
+from hflray.config import ExperimentConfig
+from hflray.errors import DamagedError
+from hflray.rl.files import POLICY, PROGRESS, RLLIB
+from hflray.rl.files import STATE as RLLIB_STATE
+from hflray.support.checksum import checked
+from hflray.support.references import short
+from hflray.sweep.tasks.base import Job, Product, Progress, Result, Results, Shown, Task
+
+if TYPE_CHECKING:
+    from hflray.experiment.scenario import Scenario
+    from hflray.rl.resumable import ResumableTraining
+
+STATE = "training"  # the folder of the state in a checkpoint, beside the policy
+SMALL = {
+    "fleets": 10, "evaluation_fleets": 2, "hidden": 16, "minutes": None, "env_steps": 2000, "evaluate_every": 1000,
+    "num_scheduled": None, "learning_starts": 500,
+}  # fmt: skip
+
+
+class TrainAssignerTask(Task):
+    """Train the policy of the assigner ``d3qn`` in the trial's process. A step counts one assigned device."""
+
+    name = "train_assigner"
+    needs_data = False
+    trains_devices = False
+    saves = True
+    product = Product(POLICY, "policies", "policy")
+    learns = "learning"
+    shown = Shown(step_label="Environment steps", counted="environment steps", table="learning", figures=("learning",))
+
+    def check(self, config: ExperimentConfig, scenario: Scenario | None = None, measure: bool = False) -> None:
+        """Build the teacher and the network's specification."""
+        from hflray.assignment import build_assigner
+        from hflray.rl.fleets import FleetSpec, network_spec
+
+        spec = FleetSpec.of(config)
+        build_assigner(spec.teacher, **spec.options)
+        network_spec(config)
+
+    def run(self, job: Job) -> Results:
+        """Train up to the limits of the configuration. The final state is saved whatever ``checkpoint.every`` is."""
+        training, note = self.begin(job)
+        with training:
+            note = go_on(training, job, note)
+            every = job.config.checkpoint.every
+            while not training.finished:
+                point = training.advance()
+                yield Result(
+                    step=point.env_steps,
+                    metrics=point.metrics(),
+                    last=training.finished,
+                    note=note,
+                    save=lambda folder: save(training, folder),
+                    due=training.finished or (bool(every) and len(training.points) % every == 0),
+                )
+                note = None
+
+    def begin(self, job: Job) -> tuple[ResumableTraining, str | None]:
+        """Return a new training, and a note for the user about its preparation."""
+        from hflray.rl.session import AssignerTraining  # this imports RLlib, which takes seconds
+
+        training = AssignerTraining(job.config, workers=job.cpus)
+        return training, f"{len(training.pool)} fleets solved in {training.pool.solve_s:.0f} s, now or earlier"
+
+    def saved_step(self, folder: Path) -> int:
+        """Return the environment steps of a checkpoint."""
+        from hflray.support import checkpoint
+
+        checkpoint.load(folder / STATE / RLLIB / RLLIB_STATE)
+        try:
+            return int(checked(json.loads((folder / STATE / PROGRESS).read_text(encoding="utf-8")))["env_steps"])
+        except (ValueError, KeyError) as error:
+            raise DamagedError(f"checkpoint {folder}: not a whole checkpoint ({error}); remove it") from error
+
+    def saved_bytes(self, config: ExperimentConfig, model_bytes: int) -> tuple[int, int]:
+        """Return the bytes of the state and of the policy.
+
+        RLlib saves the policy's network, its target and Adam's two moments in five copies of the policy's size. The
+        replay buffer has, for each transition, a row of 4-byte features and 14 bytes beside it.
+        """
+        import torch
+
+        from hflray.assignment.network import build_network
+        from hflray.rl.fleets import network_spec
+
+        spec = network_spec(config)
+        with torch.random.fork_rng(devices=[]):  # the new network draws weights, and no other draw may depend on it
+            policy = 4 * sum(parameter.numel() for parameter in build_network(spec).parameters())
+        steps = self.steps(config) or config.learning.buffer_capacity
+        transitions = min(steps, config.learning.buffer_capacity)
+        return 6 * policy + transitions * (4 * spec.row + 14), policy
+
+    def steps(self, config: ExperimentConfig) -> int:
+        """Return the steps of the environment, or 0 if a time limit ends the training."""
+        return config.learning.env_steps or 0 if config.learning.minutes is None else 0
+
+    def total(self, config: ExperimentConfig) -> int:
+        """Return the seconds of the time limit, or the steps if there is none."""
+        minutes = config.learning.minutes
+        return self.steps(config) if minutes is None else int(60 * minutes)
+
+    def progress(self, config: ExperimentConfig, step: int, values: Mapping[str, float]) -> Progress:
+        """Return the seconds or steps so far, and the policy's quality on held-out fleets."""
+        text = (
+            f"return {values[metrics.ASSIGNER_RETURN]:.1f}, held-out {values[metrics.ASSIGNER_GREEDY_RETURN]:.1f}, "
+            f"objective {values[metrics.assigner_ratio('local_search')]:.3f} × local search"
+        )
+        if config.learning.minutes is None:
+            return Progress(step, self.total(config), "step", text)
+        return Progress(int(values[metrics.WALL_LEARN_S]), self.total(config), "second", text)
+
+    def label(self, config: ExperimentConfig) -> dict[str, str]:
+        """Return the parts of a trial's name: features and teacher in place of data, scheduler and assigner."""
+        base, teacher = super().label(config), config.learning.teacher
+        return {
+            "scheduling.num_scheduled": base["scheduling.num_scheduled"],
+            "cost.delay_weight": base["cost.delay_weight"],
+            "learning.features": config.learning.features,
+            "learning.teacher.name": f"{teacher.name}-{teacher.exchanges}"
+            if teacher.name == "hfel"
+            else short(teacher.name),
+            "learning.teacher.exchanges": "",
+            "scheduling.name": "",
+            "assignment.name": "",
+            "seed": base["seed"],
+        }
+
+    def shrink(self, config: ExperimentConfig) -> dict[str, Any]:
+        """Return the settings of a small trial, with few fleets and a small network."""
+        return super().shrink(config) | {f"learning.{key}": value for key, value in SMALL.items()}
+
+
+def go_on(training: ResumableTraining, job: Job, note: str | None) -> str | None:
+    """Load the newest checkpoint that is whole, if there is one; skip damaged ones.
+
+    Returns:
+        A note that names damaged checkpoints, or None if the training simply continues, or `note` if it begins.
+
+    Raises:
+        ConfigError: a checkpoint is whole, but of another version or configuration.
+    """
+    notes: list[str] = []
+    for saved in job.saved:
+        try:
+            with saved.open() as folder:
+                training.restore(Path(folder) / STATE)
+            return "; ".join([*notes, f"going on after step {training.env_steps}"]) if notes else None
+        except (DamagedError, OSError) as error:
+            notes.append(str(error))
+    return "; ".join([*notes, "starting from step 0"]) if notes else note
+
+
+def save(training: ResumableTraining, folder: Path) -> None:
+    """Write the training's state and the policy into a checkpoint's folder."""
+    training.save_policy(folder / POLICY)
+    training.save(folder / STATE)

@@ -1,0 +1,71 @@
+"""hflray.experiment.scenario: the configuration determines data, partition and fleet."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hflray.data import load_dataset
+from hflray.errors import DataError
+from hflray.experiment.scenario import Scenario
+from tests.conftest import small_config
+
+
+def test_the_fleets_samples_are_the_partitions_sizes() -> None:
+    scenario = Scenario.build(small_config())
+    sizes = [len(part) for part in scenario.parts]
+    np.testing.assert_array_equal(scenario.fleet.samples, sizes)
+    np.testing.assert_array_equal(scenario.class_counts.sum(axis=1), sizes)
+    assert len(np.unique(np.concatenate(scenario.parts))) == sum(sizes)
+    assert scenario.notes
+    assert "scaled" in scenario.notes[0]
+
+
+def test_a_scenario_is_a_function_of_the_configuration() -> None:
+    one, two, other = (Scenario.build(small_config(f"seed={seed}")) for seed in (3, 3, 4))
+    np.testing.assert_array_equal(one.fleet.gain, two.fleet.gain)
+    assert all(np.array_equal(a, b) for a, b in zip(one.parts, two.parts, strict=True))
+    assert not np.array_equal(one.fleet.gain, other.fleet.gain)
+    # The devices must not depend on H and λ, so that a sweep over these compares the same fleets.
+    swept = Scenario.build(small_config("seed=3", "scheduling.num_scheduled=2", "cost.delay_weight=9"))
+    np.testing.assert_array_equal(one.fleet.gain, swept.fleet.gain)
+
+
+@pytest.mark.parametrize("partition", ["majority", "dirichlet", "iid"])
+def test_every_partition_respects_explicit_sizes(partition: str) -> None:
+    scenario = Scenario.build(small_config(f"data.partition={partition}", "data.samples_per_device=[20, 30]"))
+    assert {len(part) for part in scenario.parts} <= set(range(20, 31))
+    assert scenario.notes == []
+
+
+@pytest.mark.parametrize("name, strata", [("friedman1", 10), ("pydoc_topics", 10), ("breast_cancer", 2)])
+def test_data_without_ten_classes_have_majorities_too(name: str, strata: int) -> None:
+    scenario = Scenario.build(small_config(f"data.name={name}", "data.samples_per_device=[20, 30]"))
+    assert scenario.class_counts.shape == (len(scenario.parts), strata)
+    shares = scenario.class_counts.max(axis=1) / scenario.class_counts.sum(axis=1)
+    assert shares.min() >= 0.75
+
+
+def test_an_impossible_partition_is_refused() -> None:
+    with pytest.raises(DataError, match=r"samples"):
+        Scenario.build(small_config("data.samples_per_device=1000"))
+
+
+def test_device_data_hold_the_partition_and_the_test_set() -> None:
+    dataset = load_dataset("digits")
+    scenario = Scenario.build(small_config(), dataset=dataset)
+    data = scenario.device_data()
+    for device, part in enumerate(scenario.parts):
+        np.testing.assert_array_equal(data.samples_of(device), part)
+    assert len(data.x_test) == len(dataset.x_test)
+    replaced = scenario.device_data(np.zeros((len(dataset.y_train), 1, 10, 10), np.float32))
+    assert replaced.x.shape[1:] == (1, 10, 10)
+    assert len(replaced.x_test) == 0
+
+
+def test_the_papers_ranges_need_no_scaling(real_data) -> None:
+    for name, low, high in (("fashion_mnist", 400, 700), ("cifar10", 300, 600)):
+        overrides = (f"data.name={name}", f"data.root={real_data}", "fleet.num_devices=100")
+        scenario = Scenario.build(small_config(*overrides))
+        assert scenario.notes == []
+        assert low <= scenario.fleet.samples.min() <= scenario.fleet.samples.max() <= high

@@ -1,0 +1,106 @@
+"""hflray.experiment.study: every assigner gets the same fleets, and the bill is that of a round."""
+
+from __future__ import annotations
+
+import pytest
+
+from hflray import metrics
+from hflray.assignment import bounds
+from hflray.config import ExperimentConfig, load_config, to_yaml
+from hflray.errors import ConfigError
+from hflray.experiment.study import run_study, sized_by_data
+
+
+def config(*overrides: str) -> ExperimentConfig:
+    small = ("max_rounds=4", "fleet.num_devices=15", "fleet.num_edges=3", "scheduling.num_scheduled=8")
+    return load_config(None, [*small, *overrides])
+
+
+def test_better_assigners_cost_less_on_the_same_fleets() -> None:
+    names = ("geographic", "hfel", "local_search")
+    means = {}
+    for name in names:
+        records = list(run_study(config(f"assignment.name={name}")))
+        assert [record.fleet for record in records] == [1, 2, 3, 4]
+        means[name] = sum(record.objective for record in records)
+        for record in records:
+            assert record.objective == pytest.approx(record.energy_j + record.delay_s)
+            assert 0 <= record.gap < 1
+    assert max(means["local_search"], means["hfel"]) < means["geographic"]
+
+
+def test_a_joint_deadline_costs_less_for_the_same_assignment() -> None:
+    per_edge = list(run_study(config("assignment.name=best_gain")))
+    joint = list(run_study(config("assignment.name=best_gain", "allocation.coupling=joint")))
+    for one, other in zip(per_edge, joint, strict=True):
+        assert other.objective <= one.objective * (1 + 1e-9)
+    assert sum(r.objective for r in joint) < sum(r.objective for r in per_edge)
+
+
+def test_a_study_repeats_and_depends_on_the_seed() -> None:
+    def objectives(*overrides: str) -> list[float]:
+        return [record.objective for record in run_study(config("assignment.name=hfel", "max_rounds=2", *overrides))]
+
+    assert objectives() == objectives()
+    assert objectives() != objectives("seed=1")
+
+
+def bills(*overrides: str) -> list[tuple[float, float]]:
+    records = run_study(config("assignment.name=geographic", "max_rounds=1", *overrides))
+    return [(record.delay_s, record.energy_j) for record in records]
+
+
+def test_the_data_set_decides_the_sizes_of_models_and_devices() -> None:
+    default = bills()
+    assert default == bills("data.name=digits") == bills("data.name=fashion_mnist")
+    assert default == bills("cost.model_kb=448", "fleet.samples=[400, 700]")
+    assert bills("data.name=cifar10") == bills("cost.model_kb=882", "fleet.samples=[300, 600]")
+    assert bills("data.name=cifar10") != default
+
+
+@pytest.mark.parametrize(
+    "overrides, model_kb, samples",
+    [
+        ([], None, (400, 700)),
+        (["data.name=fashion_mnist"], 448.0, (400, 700)),
+        (["data.name=cifar10"], 882.0, (300, 600)),
+        (["data.name=cifar10", "cost.model_kb=100"], 100.0, (300, 600)),
+        (["data.name=cifar10", "fleet.samples=[400, 700]"], 882.0, (400, 700)),
+        (["data.name=synthetic", "cost.model_kb=5", "fleet.samples=[1, 2]"], 5.0, (1, 2)),
+        (["data.name=mine.npz", "cost.model_kb=5", "fleet.samples=[1, 2]"], 5.0, (1, 2)),
+    ],
+)
+def test_explicit_sizes_stay_also_after_writing_and_reading(overrides, model_kb, samples, tmp_path) -> None:
+    sized = sized_by_data(config(*overrides))
+    assert (sized.cost.model_kb, sized.fleet.samples) == (model_kb, samples)
+    assert sized_by_data(sized) is sized
+    path = tmp_path / "whole.yaml"
+    path.write_text(to_yaml(sized), encoding="utf-8")
+    assert sized_by_data(load_config(path)) == sized
+
+
+@pytest.mark.parametrize("overrides", [[], ["cost.model_kb=5"], ["fleet.samples=[1, 2]"]])
+def test_another_data_set_is_refused_and_the_message_names_the_settings(overrides) -> None:
+    message = r"data\.name: got 'synthetic' .*accepted: fashion_mnist, cifar10.*set cost\.model_kb and fleet\.samples"
+    with pytest.raises(ConfigError, match=message):
+        next(run_study(config("data.name=synthetic", *overrides)))
+
+
+def test_a_study_on_one_deployment_redraws_devices_only(monkeypatch) -> None:
+    fleets = []
+    monkeypatch.setattr(bounds, "lower_bound", lambda fleet, *_: fleets.append(fleet) or 0.0)
+    list(run_study(config("assignment.name=random", "fleet.deployment_seed=4")))
+    assert len({fleet.edge_bandwidth_hz.tobytes() + fleet.cloud_gain.tobytes() for fleet in fleets}) == 1
+    assert len({fleet.position_m.tobytes() for fleet in fleets}) == len(fleets) == 4
+
+
+def test_the_metrics_are_the_glossarys() -> None:
+    record = next(run_study(config("assignment.name=random")))
+    assert set(record.metrics()) == {
+        metrics.ROUND_DELAY_S,
+        metrics.ROUND_ENERGY_J,
+        metrics.ROUND_OBJECTIVE,
+        metrics.ASSIGNMENT_GAP,
+        metrics.WALL_ASSIGN_S,
+    }
+    assert record.latency_s > 0

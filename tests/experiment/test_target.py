@@ -1,0 +1,291 @@
+"""hflray.experiment.target: when a run stops, and a metric of the user's own, by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hflray import metrics, registry
+from hflray.config import ExperimentConfig
+from hflray.data import Dataset
+from hflray.errors import ConfigError, DivergedError
+from hflray.experiment import Experiment
+from hflray.experiment.target import OwnMetric, Target
+from hflray.models import build
+from hflray.models.vector import load_vector
+from hflray.training.job import Evaluation
+from tests.conftest import small_config
+
+OWN = """import numpy as np
+
+
+def recall_of_class_1(outputs, targets):
+    hits = outputs.argmax(1) == targets
+    return hits[targets == 1].mean()
+
+
+def macro_f1(outputs, targets):
+    scores = []
+    for c in range(outputs.shape[1]):
+        answered, is_c = outputs.argmax(1) == c, targets == c
+        scores.append(2 * (answered & is_c).sum() / max(1, answered.sum() + is_c.sum()))
+    return np.mean(scores)
+
+
+def minus_mae(outputs, targets):
+    return -np.abs(outputs - targets).mean()
+
+
+def vector(outputs, targets):
+    return outputs[:, 0]
+
+
+def undefined(outputs, targets):
+    return float("nan")
+
+
+def nothing(outputs, targets):
+    pass
+
+
+def word(outputs, targets):
+    return "0.5"
+
+
+def one(outputs):
+    return 1.0
+
+
+def three(outputs, targets, weights):
+    return 1.0
+
+
+def failing(outputs, targets):
+    targets[:] = 0
+    return outputs.sum() / len(targets[7:7])[0]
+
+
+calls = []
+
+
+def late(outputs, targets):
+    calls.append(1)
+    return 0.5 if len(calls) == 1 else [1.0]
+
+
+def accuracy(outputs, targets):
+    return 1.0
+
+
+number = 3
+"""
+
+
+LINE = 2 + OWN.splitlines().index("    targets[:] = 0")  # the line of the file that fails
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch) -> Path:
+    """Work in a folder with the file ``own.py``."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(OWN, encoding="utf-8")
+    return tmp_path / "own.py"
+
+
+def classes(y_test: list[int]) -> Dataset:
+    x = np.arange(6.0)[:, None]
+    return Dataset.of(x, [0, 1, 2, 0, 1, 2], x[: len(y_test)], y_test, kind="classification")
+
+
+def numbers() -> Dataset:
+    x = np.arange(4.0)[:, None]
+    return Dataset.of(x, [10.0, 20.0, 30.0, 40.0], x[:2], [10.0, 30.0], kind="regression")
+
+
+def small(*overrides: str) -> ExperimentConfig:
+    return small_config("scheduling.name=fedavg", "assignment.name=geographic", *overrides)
+
+
+def test_the_target_is_that_of_the_kind() -> None:
+    for override in ("target_accuracy=0.7", "target.value=0.7"):
+        target = Target.of(small_config(override), classes([0, 1]))
+        assert (target.metric, target.value, target.own) == (metrics.ACCURACY, 0.7, None)
+    assert Target.of(small_config("target={metric: r2, value: 0.7}"), numbers()).reached(0.7, 9.0)
+    x = np.arange(6)[:, None]
+    tokens = Dataset.of(x, x[:, 0], x, x[:, 0], kind="next_token")
+    assert not Target.of(small_config("target.value=0.7"), tokens).reached(0.69, 0.0)
+    loss = Target.of(small_config("target={metric: test_loss, value: 0.7}"), numbers())
+    assert (loss.reached(0.0, 0.7), loss.reached(1.0, 0.71)) == (True, False)
+    assert not Target.of(small_config(), numbers()).reached(1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    "override, text",
+    [
+        ("target_accuracy=0.5", "target_accuracy: got 0.5, but data of the kind regression have no accuracy"),
+        ("target={metric: accuracy, value: 1}", "target.metric: got 'accuracy' for data of the kind regression; "
+         "accepted: r2, test_loss, or a function"),
+    ],
+)  # fmt: skip
+def test_a_target_that_the_data_do_not_have_is_refused(override: str, text: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        Target.of(small_config(override), numbers())
+    assert text in str(error.value)
+
+
+def test_a_metric_of_classes_by_hand(own) -> None:
+    dataset = classes([0, 1, 1, 2])
+    answers = np.eye(3, dtype=np.float32)[[0, 1, 2, 2]]
+    # Class 0 is always right: 1. Of two samples of class 1 one is found, and never wrongly: 2·1/(1 + 2). Class 2 is
+    # answered twice and right once: 2·1/(2 + 1).
+    metric = OwnMetric.of(small("target.metric=own.py:macro_f1"), dataset)
+    assert metric is not None
+    assert metric.value([answers[:1], answers[1:]]) == pytest.approx((1 + 2 / 3 + 2 / 3) / 3, rel=1e-15)
+    recall = OwnMetric.of(small("target.metric=own.py:recall_of_class_1"), dataset)
+    assert recall is not None
+    assert recall.value([answers]) == 0.5
+
+
+def test_a_metric_of_a_regression_is_in_the_users_unit(own) -> None:
+    metric = OwnMetric.of(small("target.metric=own.py:minus_mae"), numbers())
+    assert metric is not None
+    # The network answers in deviations from the mean: 25 and 25 + √125 are wrong by 15 and by 6.18.
+    value = metric.value([np.array([[0.0], [1.0]], dtype=np.float32)])
+    assert value == pytest.approx(-(15 + (np.sqrt(125) - 5)) / 2, rel=1e-6)
+
+
+def test_without_a_metric_of_ones_own_there_is_none() -> None:
+    assert OwnMetric.of(small("target.value=0.5"), classes([0, 1])) is None
+    assert OwnMetric.of(small("target={metric: test_loss, value: 0.5}"), classes([0, 1])) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("vector", "target.metric: own.py:vector returns an array of shape (4,); accepted: a function of the outputs"),
+        ("undefined", "target.metric: own.py:undefined returns nan; accepted: a function of the outputs (n, …) and the "
+         "targets (n,), as NumPy arrays, that returns a finite number; correct it"),
+        ("nothing", "target.metric: own.py:nothing returns a NoneType; accepted: a function"),
+        ("word", "target.metric: own.py:word returns a str; accepted: a function"),
+        ("one", "own.py:one cannot be called with (outputs, targets), as every metric is (too many positional"),
+        ("three", "target.metric: own.py:three fails (TypeError: three() missing 1 required positional argument: "
+         "'weights'); accepted"),
+        ("failing", f"target.metric: own.py:failing fails (own.py:{LINE}: TypeError: 'int' object is not "
+         "subscriptable); accepted"),
+        ("number", "own.py:number is a int; accepted as metric: a class or a function"),
+        ("vektor", "own.py has no 'vektor'; did you mean 'vector'?; it has: recall_of_class_1"),
+    ],
+)  # fmt: skip
+def test_a_function_that_is_no_metric_is_one_line(own, name: str, text: str) -> None:
+    dataset = classes([0, 1, 1, 2])
+    targets = dataset.y_test.copy()
+    with pytest.raises(ConfigError) as error:
+        OwnMetric.of(small(f"target.metric=own.py:{name}"), dataset)
+    assert str(error.value).startswith(text)
+    assert "\n" not in str(error.value)
+    np.testing.assert_array_equal(dataset.y_test, targets)  # whatever the function did with its arguments
+
+
+def test_tensors_and_numpys_numbers_are_numbers(monkeypatch) -> None:
+    for value in (torch.tensor(0.25), np.float32(0.25), np.array(0.25), 0.25):
+        monkeypatch.setitem(registry._ADDED, ("metric", "mine"), lambda outputs, targets, value=value: value)
+        metric = OwnMetric.of(small("target.metric=mine"), classes([0, 1]))
+        assert metric is not None
+        assert metric.value([np.zeros((2, 3), dtype=np.float32)]) == 0.25
+
+
+@pytest.mark.parametrize(
+    ("override", "text"),
+    [
+        ("own.py:accuracy", "target: metric: got 'own.py:accuracy', which would be logged as 'accuracy'; accepted: a "
+         "Python name that no other logged value has; call the function otherwise"),
+        ("accurcy", "target.metric: got 'accurcy'; unknown metric 'accurcy'; did you mean 'accuracy'?; known: "
+         "accuracy, r2, token_accuracy, test_loss; use one"),
+        ("gone.py:f", "target.metric: got 'gone.py:f'; "),
+    ],
+)  # fmt: skip
+def test_a_name_that_cannot_be_logged_is_refused(own, override: str, text: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        small(f"target.metric={override}")
+    assert str(error.value).startswith(text)
+    assert "\n" not in str(error.value)
+
+
+def outputs_of(experiment: Experiment) -> np.ndarray:
+    """Return the outputs of the global model for the test set, computed without hflray's training."""
+    data = experiment.scenario.device_data()
+    module = build(experiment.problem)
+    load_vector(module, experiment.global_model)
+    pixels = torch.from_numpy(data.x_test).float() / 255
+    mean, std = (torch.from_numpy(each).view(1, -1, 1, 1) for each in (data.channel_mean, data.channel_std))
+    with torch.no_grad():
+        return module.eval()((pixels - mean) / std).numpy()
+
+
+def test_a_run_stops_at_the_target_of_a_metric_of_ones_own(own) -> None:
+    config = small("target={metric: 'own.py:macro_f1', value: 0.3}", "max_rounds=20", "training.learning_rate=0.1")
+    scope: dict[str, object] = {}
+    exec(OWN, scope)
+    values = []
+    with Experiment(config) as experiment:
+        for record in experiment:
+            y = experiment.scenario.dataset.y_test
+            expected = scope["macro_f1"](outputs_of(experiment), y)  # type: ignore[operator]
+            values.append(record.metrics()["macro_f1"])
+            assert values[-1] == pytest.approx(expected, abs=0.02)  # another kernel may answer a few samples otherwise
+            assert record.metrics()[metrics.ACCURACY] == record.accuracy
+        assert experiment.summary()[metrics.ROUNDS_TO_TARGET] == len(values)
+    assert values[-1] >= 0.3 > max(values[:-1])
+    assert len(values) < 20
+
+
+def test_a_metric_without_a_value_is_logged_and_changes_nothing_else(own) -> None:
+    with (
+        Experiment(small("max_rounds=2")) as plain,
+        Experiment(small("max_rounds=2", "target.metric=own.py:macro_f1")) as one,
+    ):
+        for usual, record in zip(plain, one, strict=True):
+            logged = record.metrics()
+            assert 0 <= logged.pop("macro_f1") <= 1
+            assert record.model_hash == usual.model_hash
+            usually = usual.metrics()
+            assert {k: v for k, v in logged.items() if not k.startswith("wall/")} == {
+                k: v for k, v in usually.items() if not k.startswith("wall/")
+            }
+        assert one.summary() == plain.summary()
+
+
+def test_a_metric_that_fails_later_names_the_round(own) -> None:
+    experiment = Experiment(small("target.metric=own.py:late"))
+    with pytest.raises(ConfigError, match=r"^round 1: target.metric: own.py:late returns a list; accepted"):
+        experiment.run_round()
+
+
+def test_a_run_goes_on_with_the_same_function_only(own) -> None:
+    def config(*more: str) -> ExperimentConfig:
+        return small("target={metric: 'own.py:macro_f1', value: 0.9}", "max_rounds=3", *more)
+
+    whole = [record.metrics()["macro_f1"] for record in Experiment(config())]
+    first = Experiment(config())
+    first.run_round()
+    state = first.state_dict()
+    later = Experiment(config())
+    later.load_state_dict(state)
+    assert [record.metrics()["macro_f1"] for record in later] == whole[1:]
+    Experiment(small("max_rounds=3")).load_state_dict(state)  # a target may change, and so may another metric come
+    Experiment(small("max_rounds=3", "target.metric=own.py:recall_of_class_1")).load_state_dict(state)
+    own.write_text(OWN.replace("np.mean(scores)", "np.max(scores)"))
+    with pytest.raises(ConfigError, match=r"^target.metric: the saved state was made with 'own.py:macro_f1@sha256:"):
+        Experiment(config()).load_state_dict(state)
+
+
+def test_a_model_that_diverges_is_said_to_and_not_the_metric_that_it_breaks(own) -> None:
+    own.write_text("def f(outputs, targets):\n    assert abs(outputs).max() < 1e6\n    return 0.5\n")
+    experiment = Experiment(small("target.metric=own.py:f"))
+    diverged = Evaluation(0.1, float("nan"), [])
+    experiment.hierarchy.evaluate = lambda model, meanwhile, keeps_outputs: diverged  # type: ignore[method-assign]
+    with pytest.raises(DivergedError, match="round 1: the test loss is nan"):
+        experiment.run_round()

@@ -1,0 +1,104 @@
+"""hflray.reproduction.claims.framework: Figure 7's costs are those of the round that reached the target."""
+
+from __future__ import annotations
+
+from hflray import metrics
+from hflray.report.runs import Run
+from tests.report.fabricated import answers, judged, run
+
+TEN, FASHION, CIFAR, BYTES, EXPENSIVE, STEADY, HALF, THIRD = range(8)
+COSTS = {"fashion_mnist": {30: 100.0, 50: 150.0, 70: 200.0, 100: 300.0},
+         "cifar10": {30: 149.0, 50: 120.0, 70: 200.0, 100: 310.0}}  # fmt: skip
+TARGET = {"fashion_mnist": 0.875, "cifar10": 0.56}
+
+
+def whole(data: str, h: int, objective: float, seed: int = 0, rounds: int = 30, reach: bool = True) -> Run:
+    """Return a run that reaches its target in its fifth round from the end, or never; later rounds are expensive."""
+    scale = TARGET[data] / 0.875
+    spread = 0.01 * (seed - 2) / h
+    curve = [scale * 0.8 + spread] * (rounds - 5) + [scale * (0.9 if reach else 0.8) + spread] * 5
+    after = [objective * 1000] * 4
+    total = [objective / 2] * (rounds - 5) + [objective, *after]
+    sent = 1e9 * (5 if h == 30 and data == "cifar10" else 1)
+    values = {
+        metrics.ACCURACY: curve,
+        metrics.TOTAL_OBJECTIVE: total,
+        metrics.TOTAL_DELAY_S: [value * (1 if h != 30 else 0.5) for value in total],
+        metrics.TOTAL_ENERGY_J: total,
+        metrics.ROUND_MESSAGE_BITS: [8e6 * h] * rounds,
+        metrics.TOTAL_MESSAGE_BITS: [sent] * rounds,
+    }
+    return run(values, f"data.name={data}", f"scheduling.num_scheduled={h}", f"target_accuracy={TARGET[data]}",
+               f"seed={seed}")  # fmt: skip
+
+
+def runs(seeds: int = 5, costs=COSTS, ten: int = 150) -> list[Run]:
+    reaching = [whole(data, h, cost + seed / 10, seed) for data, by in costs.items() for h, cost in by.items()
+                for seed in range(seeds)]  # fmt: skip
+    return reaching + [whole(data, 10, 80.0, seed, ten, False) for data in costs for seed in range(seeds)]
+
+
+def test_the_papers_figure_agrees() -> None:
+    assert answers("fig7", runs()) == ["yes"] * 8
+
+
+def test_two_seeds_are_so_far_and_one_tests_no_cost() -> None:
+    assert answers("fig7", runs(2)) == ["so far yes"] * 8
+    verdicts = answers("fig7", runs(1))
+    assert verdicts[TEN] == "so far yes"
+    assert verdicts[STEADY].startswith("not tested: needs IKC at 2 values of H: one seed of IKC at H = 10")
+    assert all(answer.startswith("not tested: one seed") for answer in verdicts[1:STEADY] + verdicts[HALF:])
+
+
+def test_opposite_costs_do_not_agree() -> None:
+    against = {"fashion_mnist": {30: 300.0, 50: 250.0, 70: 200.0, 100: 100.0},
+               "cifar10": {30: 310.0, 50: 320.0, 70: 200.0, 100: 120.0}}  # fmt: skip
+    verdicts = answers("fig7", runs(costs=against))
+    assert [verdicts[number] for number in (FASHION, CIFAR, EXPENSIVE, HALF)] == ["no"] * 4
+    assert verdicts[TEN] == "yes"
+
+
+def test_ten_that_reaches_the_target_is_a_no() -> None:
+    higher_h = [run for run in runs() if run.config.scheduling.num_scheduled != 10]
+    reaching = [whole("fashion_mnist", 10, 80.0, seed) for seed in range(5)]
+    table = judged("fig7", higher_h + reaching)
+    assert table["agree"][TEN] == "no"
+    assert "5 of 5 runs reached 87.5%" in table["ours"][TEN]
+    assert "stop at 150 rounds" in table["if not, our guess why"][TEN]
+    assert answers("fig7", higher_h + reaching[:1])[TEN] == "so far no"
+
+
+def test_a_few_of_150_rounds_test_no_claim_on_the_target() -> None:
+    verdicts = answers("fig7", runs(ten=6))
+    assert verdicts[TEN].startswith("not tested: needs H = 10 for 150 rounds, or to its target; missing: Fashion-MNIST")
+    assert "(6 of 150 rounds, its target not reached)" in verdicts[TEN]
+    assert all(answer.startswith("not tested") for answer in answers("fig7", []))
+
+
+def test_costs_need_runs_at_the_target_with_the_claimed_h() -> None:
+    without = [run for run in runs() if run.config.scheduling.num_scheduled != 30]
+    verdicts = judged("fig7", without)
+    assert (
+        verdicts["agree"][FASHION] == "not tested: needs Fashion-MNIST at H = 30 and at another H, to its target 87.5%"
+    )
+    under_way = [*without, *(whole("fashion_mnist", 30, 1.0, seed, 40, False) for seed in range(5))]
+    verdicts = judged("fig7", under_way)
+    assert "Fashion-MNIST at H = 30 (40 of 150 rounds, its target not reached)" in verdicts["agree"][FASHION]
+    part = [run for run in runs() if run.config.scheduling.num_scheduled in (30, 50)]
+    verdicts = judged("fig7", part)
+    assert verdicts["agree"][FASHION] == "so far yes"
+    assert "Missing: Fashion-MNIST at H = 70, 100" in verdicts["evidence"][FASHION]
+
+
+def test_a_tie_is_not_the_lowest() -> None:
+    even = {data: by | {30: 100.0, 50: 100.0} for data, by in COSTS.items()}
+    table = judged("fig7", runs(costs=even))
+    assert [table["agree"][number] for number in (FASHION, CIFAR)] == ["no", "no"]
+    assert "(H = 30 and H = 50: a tie)" in table["ours"][FASHION]
+
+
+def test_a_run_whose_seed_others_lack_is_named() -> None:
+    extra = whole("fashion_mnist", 30, 1e9, seed=9)
+    table = judged("fig7", [*runs(), extra])
+    assert table["agree"][FASHION] == "yes"
+    assert f"{extra.name} (no run of " in table["evidence"][FASHION]

@@ -1,0 +1,112 @@
+"""hflray.reproduction.results_page: RESULTS.md agrees with the exports, and the committed file is up to date."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hflray import metrics
+from hflray.command.report import CONFIGS
+from hflray.report.exports import ABOUT, export, read_exhibit
+from hflray.report.runs import Run
+from hflray.report.tables import summary, to_markdown
+from hflray.reproduction import results_page
+from hflray.reproduction.exhibits import EXHIBITS
+from hflray.reproduction.table2_choices import Study
+from tests.report import conftest as finished
+from tests.report.fabricated import accuracy, run
+
+records, results, sweep = finished.records, finished.results, finished.sweep  # fixtures
+
+ROOT = Path(__file__).parents[2]
+EXPORTS = ROOT / "tests" / "data" / "results"
+
+
+def test_the_page_has_a_section_for_every_exhibit_run_or_not(sweep, tmp_path) -> None:
+    renamed = type(sweep)("fig3_fashion_scheduling", sweep.title, sweep.task, "", sweep.runs)
+    export(renamed, tmp_path / "fig3_fashion_scheduling")
+    text = results_page.render(results_page.read_all(tmp_path), CONFIGS, "here")
+    sections = text.split("\n## ")
+    assert [part.partition(":")[0] for part in sections[1:3]] == ["Figure 3", "Figure 4"]
+    assert "4 of 60 runs, 4 of them ended (2 rounds); seeds 0, 1" in sections[1]
+    assert "`data.name=digits`" in sections[1]  # the section names the difference from the shipped configuration
+    assert "not tested: needs runs of VKC" in sections[1]
+    assert "Not run yet." in sections[2]
+    assert len(sections) == 1 + len(EXHIBITS)
+
+
+def section_of(sweep, runs: list[Run], name: str = "fig3") -> str:
+    """Return the section of an exhibit with these runs."""
+    shown = EXHIBITS[name]
+    return results_page.section(name, shown, type(sweep)(shown.config, shown.config, task_of(name), "", runs), CONFIGS)
+
+
+def task_of(name: str) -> str:
+    return {"fig5_more": "train_assigner"}.get(name, "experiment")
+
+
+def test_the_section_counts_the_runs_under_way_and_their_rounds(sweep) -> None:
+    runs = [accuracy(30, "ikc", [0.1] * 60, 0), accuracy(30, "ikc", [0.1] * 7, 1, status="RUNNING"),
+            accuracy(30, "vkc", [0.1] * 12, 0, status="RUNNING")]  # fmt: skip
+    text = section_of(sweep, runs)
+    assert "* 3 of 60 runs, 1 of them ended (60 rounds), 2 not, 7 to 12 rounds so far; seeds 0, 1" in text
+
+
+def test_each_part_has_a_line_with_its_origin(sweep, tmp_path) -> None:
+    top = tmp_path / "fig3_fashion_scheduling"
+    for seed, part in enumerate(("h10", "h30")):
+        export(type(sweep)("x", "x", sweep.task, "", [run for run in sweep.runs if run.seed == seed]), top / part)
+    (top / "h30" / ABOUT).write_text("made on the moon")
+    text = results_page.render(results_page.read_all(tmp_path), CONFIGS, "here").split("\n## ")[1]
+    lines = [line for line in text.splitlines() if line.startswith("* `h")]
+    assert lines[0].startswith("* `h10`: 2 runs on ")
+    assert lines[1].endswith("; made on the moon")
+
+
+def test_the_runs_the_row_and_the_verdict_mention_a_modified_checkout(sweep) -> None:
+    runs = [accuracy(30, name, [0.9] * 60, seed, commit="abc-dirty") for name in ("ikc", "vkc", "fedavg")
+            for seed in (0, 1)]  # fmt: skip
+    text = section_of(sweep, runs)
+    assert "commit abc-dirty, a modified checkout with uncommitted changes" in text
+    assert "| IKC (modified checkout) |" in text
+    assert "From a modified checkout: all of it" in text
+    clean = section_of(sweep, [accuracy(30, name, [0.9] * 60) for name in ("ikc", "vkc", "fedavg")])
+    assert "modified" not in clean
+
+
+def test_differences_are_those_from_the_nearest_trial(sweep) -> None:
+    file = EXHIBITS["fig5_more"].config
+    settings = ["fleet.num_edges=5", "scheduling.num_scheduled=50", "cost.model_kb=448", "learning.fleets=5000",
+                "cost.delay_weight=1", "learning.minutes=null", "learning.env_steps=60000"]  # fmt: skip
+    curve = {metrics.ASSIGNER_RETURN: [1.0, 2.0]}
+    same = run(curve, *settings, "learning.features=paper")
+    other = run(curve, *settings, "learning.features=paper", "learning.gamma=0.5", "learning.cache=/somewhere")
+    assert "unlike" not in section_of(sweep, [same], "fig5_more"), file
+    text = section_of(sweep, [same, other], "fig5_more")
+    assert "* unlike the shipped configuration: `learning.gamma=0.5` (1 of 2 runs)\n" in text
+    # Each value occurs in a trial of the sweep file, but no trial has both values.
+    mixed = run(curve, *settings, "learning.features=paper", "learning.teacher.name=local_search")
+    assert "unlike" in section_of(sweep, [mixed], "fig5_more")
+
+
+@pytest.mark.skipif(not EXPORTS.is_dir(), reason="there are no exports")
+def test_the_documented_table_of_assigners_is_that_of_the_exports() -> None:
+    """``python -m hflray.report fig6_assignment --from tests/data/results`` writes the table to summary.md."""
+    table = to_markdown(summary(read_exhibit(EXPORTS / "fig6_assignment")))
+    page = (ROOT / "docs" / "results" / "measured.md").read_text(encoding="utf-8")
+    missing = [line for line in table.splitlines() if f"\n{line}\n" not in page]
+    assert missing == []
+
+
+@pytest.mark.skipif(not EXPORTS.is_dir(), reason="there are no exports")
+def test_the_committed_page_is_generated_from_the_committed_exports() -> None:
+    text = results_page.render(results_page.read_all(EXPORTS), CONFIGS, "tests/data/results", Study.read(EXPORTS))
+    committed = (ROOT / "tune_configs" / "RESULTS.md").read_text(encoding="utf-8")
+    assert committed == text, "write it again: python -m hflray.report results"
+
+
+def test_the_exports_are_small() -> None:
+    sizes = {path: path.stat().st_size for path in EXPORTS.rglob("*") if path.is_file()}
+    assert sum(sizes.values()) < 8_000_000
+    assert max(sizes.values(), default=0) < 1_000_000

@@ -1,0 +1,155 @@
+"""hflray.support.terminal.app: a mistake is one line on stderr and exit code 2, whatever the command is."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+import typer
+
+from hflray.errors import ConfigError
+from hflray.support import references
+from hflray.support.terminal.app import HELP, at_end, exit_code, group, single, spoken
+
+app = group()
+
+
+@app.callback()
+def overview() -> None:
+    """Say what these commands are for."""
+
+
+@app.command("first", context_settings=HELP)
+def first(count: Annotated[int, typer.Option(min=1, help="How many.")] = 1, name: str = "") -> None:
+    """Do the first thing, which has a summary that is so long that it takes more than one line of the help.
+
+    More about it.
+    """
+    print(f"{count} {name}".strip())
+    if name == "bad":
+        raise ConfigError("name: got 'bad'; accepted: good\nsecond: mistake")
+    if name == "full":
+        raise OSError(28, "No space left on device", "/full/disk")
+    if name == "three":
+        raise typer.Exit(3)
+    if name == "ask":
+        raise typer.Abort
+
+
+@app.command("second")
+def second(path: Path) -> None:
+    """Do the second thing."""
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = exit_code(app, words, "program")
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_a_command_that_ends_well_has_code_0(capsys) -> None:
+    assert run(capsys, "first", "--count", "2") == (0, "2\n", "")
+
+
+@pytest.mark.parametrize(
+    "words, line",
+    [
+        (("first", "--count", "0"), "error: Invalid value for '--count': "),
+        (("first", "--cuont", "2"), "error: No such option: --cuont"),
+        (("first", "--count"), "error: Option '--count' requires an argument; see program --help"),
+        (("first", "surplus"), "error: Got unexpected extra argument"),
+        (("frist",), "error: No such command 'frist'. Did you mean 'first'?; see program --help"),
+        (("second",), "error: Missing argument 'path'; see program second --help"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_wrong_usage_is_one_line_and_code_2(capsys, words, line: str) -> None:
+    code, out, err = run(capsys, *words)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert err.startswith(line)
+
+
+def test_an_error_has_a_line_for_each_mistake(capsys) -> None:
+    code, _, err = run(capsys, "first", "--name", "bad")
+    assert (code, err) == (2, "error: name: got 'bad'; accepted: good\nerror: second: mistake\n")
+
+
+def test_a_full_disk_is_one_line(capsys) -> None:
+    code, _, err = run(capsys, "first", "--name", "full")
+    assert code == 1
+    assert err.startswith("error: /full/disk: cannot be written (No space left on device")
+    assert "program first --name full" in err
+    assert err.count("\n") == 1
+
+
+def test_what_a_command_leaves_for_the_end_comes_after_its_error(capsys) -> None:
+    left = single()
+
+    @left.command()
+    def fail() -> None:
+        at_end(lambda: print("last", file=sys.stderr))
+        raise ConfigError("first")
+
+    for _ in range(2):
+        assert exit_code(left, [], "program") == 2
+        assert capsys.readouterr().err == "error: first\nlast\n"
+
+
+def test_the_exit_code_is_the_commands(capsys) -> None:
+    assert run(capsys, "first", "--name", "three")[0] == 3
+    assert run(capsys, "first", "--name", "ask")[0] == 1
+
+
+@pytest.mark.parametrize("words", [("--help",), ("-h",), ("first", "--help"), ("first", "-h")], ids=" ".join)
+def test_help_is_whole_at_any_width(capsys, monkeypatch, words) -> None:
+    monkeypatch.setenv("COLUMNS", "52")
+    code, out, err = run(capsys, *words)
+    assert (code, err) == (0, "")
+    assert "so long that it takes more than one line of the help." in " ".join(out.split())
+    assert "…" not in out
+    assert "..." not in out.replace("[ARGS]...", "")
+
+
+def test_a_group_without_a_command_prints_its_help(capsys) -> None:
+    code, _, err = run(capsys)
+    assert code == 2
+    assert "Do the second thing." in err
+
+
+def test_a_single_command_has_no_name_of_its_own(capsys) -> None:
+    alone = single()
+    alone.command(context_settings=HELP)(first)
+    assert exit_code(alone, ["--count", "3"], "program") == 0
+    assert capsys.readouterr().out == "3\n"
+
+
+@pytest.mark.parametrize(
+    "program, words",
+    [
+        ("/usr/bin/hflray", "hflray tune"),
+        ("/x/hflray/__main__.py", "python -m hflray tune"),
+        ("/x/hflray/tune/__main__.py", "python -m hflray.tune"),
+        ("/x/pytest", "python -m hflray.tune"),
+    ],
+)
+def test_a_hint_calls_a_command_as_the_user_does(monkeypatch, program: str, words: str) -> None:
+    monkeypatch.setattr(sys, "argv", [program])
+    assert spoken("tune", "hflray.tune") == words
+
+
+def test_an_error_in_a_users_file_is_the_line_of_that_file(capsys, tmp_path, monkeypatch) -> None:
+    (tmp_path / "mine.py").write_text("def broken():\n    return {}['a']\n")
+    monkeypatch.chdir(tmp_path)
+    command = single()
+
+    @command.command()
+    def call(name: str) -> None:
+        references.load(name)() if ":" in name else {}[name]
+
+    assert exit_code(command, ["mine.py:broken"], "program") == 2
+    assert capsys.readouterr().err == "error: mine.py:2: KeyError: 'a'; correct the file\n"
+    with pytest.raises(KeyError):  # an error of hflray's own keeps its traceback
+        exit_code(command, ["ours"], "program")

@@ -1,0 +1,112 @@
+"""hflray.support.checkpoint: a checkpoint is whole or absent, and never a pickle."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from hflray.errors import ConfigError
+from hflray.experiment import Experiment
+from hflray.support import checkpoint
+from tests.conftest import small_config
+
+STATE = {"global_model": np.float32([1.5, -2.0, 0.1]), "round": 3, "totals": {"delay_s": 0.1}, "clusters": None}
+
+
+def test_a_saved_state_is_loaded_unchanged(tmp_path) -> None:
+    checkpoint.save(tmp_path / "a" / "state", STATE)
+    loaded = checkpoint.load(tmp_path / "a" / "state")
+    np.testing.assert_array_equal(loaded.pop("global_model"), STATE["global_model"])
+    assert loaded == {name: value for name, value in STATE.items() if name != "global_model"}
+    assert sorted(os.listdir(tmp_path / "a" / "state")) == ["arrays.safetensors", "state.json"]
+    json.loads((tmp_path / "a" / "state" / "state.json").read_text())
+
+
+def test_saving_again_replaces_the_checkpoint_and_leaves_no_other_file(tmp_path) -> None:
+    checkpoint.save(tmp_path / "state", STATE)
+    checkpoint.save(tmp_path / "state", STATE | {"round": 4})
+    assert checkpoint.load(tmp_path / "state")["round"] == 4
+    assert os.listdir(tmp_path) == ["state"]
+
+
+def test_a_failed_save_keeps_the_old_checkpoint(tmp_path) -> None:
+    checkpoint.save(tmp_path / "state", STATE)
+    with pytest.raises(TypeError):
+        checkpoint.save(tmp_path / "state", STATE | {"round": object()})
+    assert checkpoint.load(tmp_path / "state")["round"] == 3
+    assert os.listdir(tmp_path) == ["state"]
+
+
+@pytest.mark.parametrize("damage", ["missing", "no arrays", "cut arrays", "cut json"])
+def test_a_damaged_checkpoint_is_refused_in_one_line(tmp_path, damage: str) -> None:
+    folder = tmp_path / "state"
+    if damage != "missing":
+        checkpoint.save(folder, STATE)
+    if damage == "no arrays":
+        (folder / "arrays.safetensors").unlink()
+    elif damage.startswith("cut"):
+        file = folder / ("arrays.safetensors" if damage == "cut arrays" else "state.json")
+        file.write_bytes(file.read_bytes()[:-5])
+    with pytest.raises(ConfigError, match="not a whole checkpoint") as error:
+        checkpoint.load(folder)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("file", ["state.json", "arrays.safetensors"])
+def test_a_flipped_byte_is_never_loaded(tmp_path, file: str) -> None:
+    checkpoint.save(tmp_path / "state", STATE)
+    path = tmp_path / "state" / file
+    whole, refused = path.read_bytes(), 0
+    for index in range(len(whole)):
+        path.write_bytes(whole[:index] + bytes([whole[index] ^ 1]) + whole[index + 1 :])
+        try:
+            loaded = checkpoint.load(tmp_path / "state")
+        except ConfigError as error:
+            assert "\n" not in str(error)
+            refused += 1
+        else:  # a space between values, or a letter in the name of a checksum
+            np.testing.assert_array_equal(loaded["global_model"], STATE["global_model"])
+            assert {name: loaded[name] for name in STATE if name != "global_model"} == {
+                name: value for name, value in STATE.items() if name != "global_model"
+            }
+    assert refused == len(whole) if file == "arrays.safetensors" else refused > 0.8 * len(whole)
+
+
+def test_a_checkpoint_of_an_older_version_has_no_checksums_and_is_loaded(tmp_path) -> None:
+    checkpoint.save(tmp_path / "state", STATE)
+    path = tmp_path / "state" / "state.json"
+    values = json.loads(path.read_text())
+    assert len(values.pop("sha256")) == len(values.pop("arrays_sha256")) == 64
+    path.write_text(json.dumps(values))
+    assert checkpoint.load(tmp_path / "state")["round"] == 3
+
+
+def test_an_experiment_resumes_from_disk(tmp_path) -> None:
+    config = small_config("max_rounds=2")
+    unbroken = [record.model_hash for record in Experiment(config)]
+    experiment = Experiment(config)
+    experiment.run_round()
+    checkpoint.save(tmp_path / "state", experiment.state_dict())
+    resumed = Experiment(config)
+    resumed.load_state_dict(checkpoint.load(tmp_path / "state"))
+    assert [record.model_hash for record in resumed] == unbroken[1:]
+
+
+def test_parents_are_made_and_every_file_reaches_the_disk_before_the_folder_gets_its_name(
+    tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, synced = tmp_path / "a" / "b" / "state", set()
+    fsync = os.fsync
+
+    def note(file: int) -> None:
+        synced.add(os.path.basename(os.readlink(f"/proc/self/fd/{file}")))
+        assert not target.exists()
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", note)
+    checkpoint.save(target, STATE)
+    assert {"arrays.safetensors", "state.json"} <= {name.rpartition("-")[2] for name in synced}
+    assert target.is_dir()

@@ -1,0 +1,314 @@
+"""A reference runs the text that was pinned, and no other; errors in it show the user's line."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import inspect
+import os
+import pickle
+import platform
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+
+import pytest
+
+from hflray.config import load_config
+from hflray.errors import ConfigError, HflrayError
+from hflray.support import references
+
+TEXT = '''"""A file of the user's."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+
+@dataclass
+class Thing:
+    count: ClassVar[int] = 3
+    values: list[int] = field(default_factory=list)
+
+    def fail(self):
+        return self.values[7]
+
+
+def make():
+    return Thing([1])
+'''
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch):
+    """Begin with a process that has read and run no text."""
+    for name in ("_sources", "_modules", "_ran"):
+        monkeypatch.setattr(references, name, {})
+    monkeypatch.setattr(references, "_by_value", [])
+    known = set(sys.modules)
+    yield
+    for name in set(sys.modules) - known:
+        if "__" in name and isinstance(getattr(sys.modules[name], "__loader__", None), references._Loader):
+            del sys.modules[name]
+
+
+def written(folder, text=TEXT, name="mine.py"):
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def refusal(function, *arguments):
+    with pytest.raises(ConfigError) as error:
+        function(*arguments)
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("mine.py:Thing", ("mine.py", "Thing", "")),
+        ("ideas/mine.py:Thing", ("ideas/mine.py", "Thing", "")),
+        ("/a b/Größe.py:Maß", ("/a b/Größe.py", "Maß", "")),
+        ("package.module:Thing", ("package.module", "Thing", "")),
+        (f"mine.py:Thing@sha256:{'a' * 64}", ("mine.py", "Thing", "a" * 64)),
+        *[(name, None) for name in ("ikc", "mine.py", "mine.py:", ":Thing", "a:b:c", "a.npz", ".py:x", "s3://a/b")],
+        ("mine.py:Thing@sha256:12", None),
+        ("mine.py:1st", None),
+    ],
+)
+def test_the_form_of_a_reference(name, parts):
+    reference = references.parse(name)
+    assert (None if reference is None else tuple(reference)) == parts
+
+
+def test_a_pinned_name_holds_the_hash_of_the_files_bytes(tmp_path):
+    path = written(tmp_path)
+    expected = hashlib.sha256(path.read_bytes()).hexdigest()
+    pinned = references.pin("mine.py:Thing", tmp_path)
+    assert pinned == f"mine.py:Thing@sha256:{expected}"
+    assert references.pin(str(path) + ":Thing") == pinned  # neither the folder nor the way to it is part of the name
+    assert references.pin(pinned) == pinned
+    assert (references.short(pinned), references.spoken(pinned)) == ("Thing", "mine.py:Thing")
+    assert (references.short("ikc"), references.short(3)) == ("ikc", "3")
+    assert references.short({"name": pinned, "options": {}}) == "{'name': 'Thing', 'options': {}}"
+    (source,) = references.sources_of([pinned, "ikc", pinned])
+    assert (source.name, source.text, source.sha256) == ("mine.py", TEXT, expected)
+
+
+def test_pinning_runs_nothing_and_the_text_that_was_pinned_runs_once(tmp_path):
+    path = written(
+        tmp_path, "import os\nos.environ['HFLRAY_RAN'] = os.environ.get('HFLRAY_RAN', '') + 'x'\nclass A: pass\n"
+    )
+    os.environ.pop("HFLRAY_RAN", None)
+    try:
+        pinned = references.pin("mine.py:A", tmp_path)
+        assert "HFLRAY_RAN" not in os.environ
+        path.write_text("class A:\n    other = True\n")  # an edit after the start of a sweep changes nothing in it
+        assert references.load(pinned) is references.load(pinned)
+        assert os.environ["HFLRAY_RAN"] == "x"
+        assert not hasattr(references.load(pinned), "other")
+        assert references.load(references.pin("mine.py:A", tmp_path)).other  # the new text is another module
+    finally:
+        os.environ.pop("HFLRAY_RAN", None)
+
+
+def test_dataclasses_copies_and_pickles_work_as_in_an_imported_module(tmp_path):
+    made = references.load(references.pin("mine.py:make", tmp_path) if written(tmp_path) else "")()
+    assert made == copy.deepcopy(made) == pickle.loads(pickle.dumps(made))
+    assert type(made).count == 3
+    assert "count: ClassVar[int] = 3" in inspect.getsource(type(made))
+
+
+def test_a_traceback_shows_the_users_line_although_the_file_is_gone(tmp_path):
+    path = written(tmp_path)
+    made = references.load(references.pin("mine.py:make", tmp_path))()
+    path.unlink()
+    with pytest.raises(IndexError) as error:
+        made.fail()
+    assert "return self.values[7]" in "".join(traceback.format_exception(error.value))
+    line = 1 + TEXT.splitlines().index("        return self.values[7]")
+    assert references.blame(error.value) == f"mine.py:{line}: IndexError: list index out of range"
+    assert references.blame(IndexError("elsewhere")) is None
+
+
+def test_of_two_texts_of_one_path_each_shows_its_own_lines(tmp_path):
+    made = []
+    for marker in ("first", "second"):
+        written(tmp_path, f"def fail():\n    raise KeyError  # {marker}\n")
+        made.append(references.load(references.pin("mine.py:fail", tmp_path)))
+    for function, marker in zip(made, ("first", "second"), strict=True):
+        with pytest.raises(KeyError) as error:
+            function()
+        assert f"# {marker}" in "".join(traceback.format_exception(error.value))
+        assert references.blame(error.value) == "mine.py:2: KeyError"
+
+
+def test_an_actors_error_is_blamed_on_the_users_line_as_well(tmp_path):
+    path = written(tmp_path)
+    references.load(references.pin("mine.py:make", tmp_path))
+
+    class RayTaskError(Exception):
+        cause = KeyError("a")
+
+    RayTaskError.__module__ = "ray.exceptions"
+    text = f'ray::Actor.call()\n  File "/x/ours.py", line 3, in f\n  File "{path}", line 14, in fail\nKeyError: "a"'
+    assert references.blame(RayTaskError(text)) == "mine.py:14: KeyError: 'a'"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("class Thing(:\n", "mine.py:1: SyntaxError: invalid syntax; correct the file"),
+        ("\nimport hflray_no_such\n", "mine.py:2: ModuleNotFoundError: No module named 'hflray_no_such'; correct the"),
+        ("x = 1\ny = x.foo\n", "mine.py:2: AttributeError: 'int' object has no attribute 'foo'; correct the file"),
+        ("raise SystemExit(3)\n", "mine.py:1: SystemExit: 3; correct the file"),
+        ("class Other: pass\nclass Thin: pass\n", "mine.py has no 'Thing'; did you mean 'Thin'?; it has: Other, Thin;"),
+        ("import numpy as Thin\n", "mine.py has no 'Thing'; it has: no class or function; correct the name"),
+        ("from .beside import x\n", "mine.py:1: it imports relatively from its own folder, and a reference takes one"),
+        ("def f():\n    import beside\n", "mine.py:2: it imports 'beside' from its own folder, and a reference takes"),
+        ("\0", "mine.py: SyntaxError: source code string cannot contain null bytes; correct the file"),
+    ],
+)
+def test_a_mistake_in_the_file_is_one_line(tmp_path, text, message):
+    written(tmp_path, text)
+    written(tmp_path, "x = 1\n", "beside.py")
+    assert refusal(lambda: references.load(references.pin("mine.py:Thing", tmp_path))).startswith(message)
+
+
+def test_a_neighbour_that_is_an_installed_package_is_no_neighbour(tmp_path):
+    (tmp_path / "numpy").mkdir()
+    (tmp_path / "numpy" / "__init__.py").write_text("")
+    written(tmp_path, "import numpy\nclass Thing: pass\n")
+    assert references.load(references.pin("mine.py:Thing", tmp_path)).__name__ == "Thing"
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path):
+    assert refusal(references.pin, "gone.py:Thing", tmp_path).startswith(f"{tmp_path}/gone.py: no such file; a path is")
+    (tmp_path / "folder.py").mkdir()
+    assert refusal(references.pin, "folder.py:Thing", tmp_path).startswith("folder.py: cannot be read (Is a directory)")
+    (tmp_path / "bytes.py").write_bytes(b"x = '\xff'\n")
+    assert "not UTF-8 text" in refusal(references.pin, "bytes.py:Thing", tmp_path)
+    (tmp_path / "long.py").write_bytes(b"#" * (references.LONGEST + 1))
+    assert "too long" in refusal(references.pin, "long.py:Thing", tmp_path)
+    assert refusal(references.pin, "ikc").startswith("not a reference")
+
+
+def test_a_pinned_name_with_another_text_is_refused_with_both_hashes(tmp_path):
+    path = written(tmp_path)
+    now, other = hashlib.sha256(path.read_bytes()).hexdigest(), "0" * 64
+    message = refusal(references.pin, f"mine.py:Thing@sha256:{other}", tmp_path)
+    assert now[:12] in message
+    assert other[:12] in message
+
+
+def test_a_text_that_nobody_trusted_does_not_run(tmp_path, monkeypatch):
+    written(tmp_path, "raise SystemError('ran')\n")
+    digits = hashlib.sha256((tmp_path / "mine.py").read_bytes()).hexdigest()
+    monkeypatch.chdir(tmp_path)
+    message = refusal(references.load, f"mine.py:Thing@sha256:{digits}")
+    assert message.startswith(f"mine.py:Thing: the text with sha256 {digits[:12]}… is not at hand")
+    digits = hashlib.sha256(Path(traceback.__file__).read_bytes()).hexdigest()
+    assert "not at hand" in refusal(references.load, f"traceback:print_exc@sha256:{digits}")
+
+
+def test_a_text_is_adopted_by_the_process_that_unpickles_it(tmp_path):
+    written(tmp_path)
+    pinned = references.pin("mine.py:make", tmp_path)
+    (source,) = references.sources_of([pinned])
+    code = (
+        "import pickle, sys; from hflray.support import references\n"
+        f"source = pickle.loads({pickle.dumps(source)!r})\n"
+        f"print(references.load({pinned!r})().values, source.sha256)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="/", check=True)
+    assert done.stdout.split() == ["[1]", source.sha256]
+
+
+def test_a_change_of_the_file_is_refused_with_both_hashes_and_its_absence_is_not(tmp_path):
+    path = written(tmp_path)
+    (source,) = references.sources_of([references.pin("mine.py:Thing", tmp_path)])
+    references.refuse_change(source)
+    path.write_text(TEXT + "\n# changed\n")
+    message = refusal(references.refuse_change, source)
+    assert message.startswith(
+        f"{path} has changed: its text has sha256 {hashlib.sha256(path.read_bytes()).hexdigest()[:12]}…"
+    )
+    assert source.sha256[:12] in message
+    path.unlink()
+    references.refuse_change(source)
+
+
+def test_every_module_of_a_file_is_told_to_the_pickler(tmp_path):
+    written(tmp_path)
+    written(tmp_path, "class Later: pass\n", "later.py")
+    told = []
+    references.load(references.pin("mine.py:Thing", tmp_path))
+    references.pickle_by_value(told.append)
+    references.pickle_by_value(told.append)
+    references.load(references.pin("later.py:Later", tmp_path))
+    references.load(references.pin("hflray.scheduling.fedavg:FedAvg"))  # an installed module travels by its name
+    assert [module.__name__.partition("__")[0] for module in told] == ["mine", "later"]
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """Install a package in a folder of its own."""
+    folder = tmp_path / "installed" / "hflray_own"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("")
+    written(folder, "from hflray_own.inside import x\nclass Thing: pass\nclass Bad:\n    def f(self): return 1 / 0\n")
+    written(folder, "x = 1\n", "inside.py")
+    monkeypatch.syspath_prepend(str(folder.parent))
+    yield folder
+    for name in [name for name in sys.modules if name.partition(".")[0] == "hflray_own"]:
+        del sys.modules[name]
+
+
+def test_a_module_of_an_installed_package_is_imported_and_its_text_hashed(package):
+    pinned = references.pin("hflray_own.mine:Thing")
+    assert pinned.endswith(hashlib.sha256((package / "mine.py").read_bytes()).hexdigest())
+    assert references.load(pinned) is sys.modules["hflray_own.mine"].Thing
+    with pytest.raises(ZeroDivisionError) as error:
+        references.load(references.pin("hflray_own.mine:Bad"))().f()
+    assert references.blame(error.value) == "mine.py:4: ZeroDivisionError: division by zero"
+
+
+def test_an_installed_module_with_another_text_is_refused(package):
+    pinned = references.pin("hflray_own.mine:Thing")
+    (package / "mine.py").write_text("class Thing: pass\n")
+    assert "has changed: its text has sha256" in refusal(references.load, pinned)
+
+
+@pytest.mark.parametrize("name", ["hflray_nothing:Thing", "hflray_nothing.parts:Thing"])
+@pytest.mark.parametrize("key", ["scheduling.name", "model.name", "data.name", "training.loss", "target.metric"])
+def test_a_module_whose_package_the_driver_lacks_is_one_line_with_the_setting(key, name):
+    message = refusal(load_config, None, [f"{key}={name}"])
+    assert message.startswith(f"{key}: got '{name}'; ")
+    assert "install" in message
+    assert "hflray_nothing" in message.partition("; ")[2]
+
+
+def test_a_module_whose_package_a_trials_machine_lacks_is_one_line_with_the_machine(package, monkeypatch):
+    """The text that came along does not run, because the module may need the rest of its package."""
+    pinned = references.pin("hflray_own.mine:Thing")
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(package.parent)])
+    for name in [name for name in sys.modules if name.partition(".")[0] == "hflray_own"]:
+        monkeypatch.delitem(sys.modules, name)  # finding the module has imported its package
+    message = refusal(references.load, pinned)
+    assert message.startswith(
+        f"on {platform.node()}, module 'hflray_own.mine' cannot be imported (ModuleNotFoundError: "
+    )
+    assert "install or mend its package (a reference takes a file along, and no installed package)" in message
+
+
+def test_modules_that_are_not_there_or_have_no_text(package):
+    assert refusal(references.pin, "hflray_nothing:Thing").startswith(
+        "there is no module 'hflray_nothing'; install its"
+    )
+    assert "cannot be imported" in refusal(references.pin, "hflray_nothing.at_all:Thing")
+    assert "has no Python text" in refusal(references.pin, "math:sqrt")
+    assert issubclass(ConfigError, HflrayError)

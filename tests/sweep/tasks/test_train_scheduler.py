@@ -1,0 +1,94 @@
+"""Task ``train_scheduler``, from the sweep file to the policy and the logged curve."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from hflray import metrics
+from hflray.config import load_config
+from hflray.errors import ConfigError
+from hflray.scheduling.learned import load_scores
+from hflray.sweep import expand, load_sweep
+from hflray.sweep.tasks import Job, Result, Saved
+from hflray.sweep.tasks.train_scheduler import SMALL, TrainSchedulerTask
+from hflray.tune import cli
+
+pytestmark = pytest.mark.usefixtures("ray_session")
+
+FILE = Path(__file__).parents[3] / "tune_configs" / "scheduling_agent.yaml"
+TASK = TrainSchedulerTask()
+TINY = ["fleet.num_devices=6", "fleet.num_edges=2", "scheduling.num_scheduled=2", "scheduling.num_clusters=2",
+        "max_rounds=5", "assignment.name=best_gain",
+        *(f"agent.{key}={value}" for key, value in SMALL.items())]  # fmt: skip
+
+
+def test_progress_counts_rounds_and_shows_the_comparison() -> None:
+    config = load_config(None, ["agent.env_steps=8000"])
+    values = {metrics.AGENT_RETURN: -12.04, metrics.agent_metric("return"): -3.5}
+    assert TASK.progress(config, 5000, values) == (5000, 8000, "round", "return -12.0, held-out -3.5")
+    values[metrics.agent_metric("ratio", "energy_aware")] = 0.4321
+    assert TASK.progress(config, 8100, values)[0] == 8000
+    assert TASK.progress(config, 5000, values).text.endswith("joules 0.432 × energy_aware")
+
+
+def test_the_shipped_sweep_learns_for_two_rewards() -> None:
+    assert [trial.name for trial in expand(load_sweep(FILE))] == [
+        "H30-λ1-energy-load_balanced-s0",
+        "H30-λ1-cost-load_balanced-s0",
+        "H30-λ1-energy-load_balanced-s1",
+        "H30-λ1-energy-load_balanced-s2",
+    ]
+
+
+def test_a_sweep_writes_policies_and_curves(tmp_path, monkeypatch, ray_session) -> None:
+    arguments = [str(FILE), "--smoke", "--results", str(tmp_path / "results")]
+    monkeypatch.setattr(sys, "argv", ["hflray.tune", *arguments])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert not end.value.code
+    [folder] = (path.parent for path in (tmp_path / "results").glob("*/sweep.json"))
+    [policy] = (folder / "policies").glob("*.safetensors")
+    network, card = load_scores(policy)
+    assert network.spec.width == SMALL["width"]
+    [journal] = (folder / "journal").glob("*.jsonl")
+    points = [entry for entry in map(json.loads, journal.read_text().splitlines()) if "round" in entry]
+    assert points[-1]["round"] == card["env_steps"] >= SMALL["env_steps"]
+    logged = set(points[-1]["metrics"])
+    assert {metrics.AGENT_RETURN, metrics.AGENT_LOSS, metrics.agent_metric("return", "energy_aware")} <= logged
+    assert logged <= {*metrics.OF_AGENTS, metrics.WALL_LEARN_S}
+
+
+def test_a_run_without_tune_continues_from_its_final_state(tmp_path) -> None:
+    results: list[Result] = []
+    for result in TASK.run(Job(load_config(None, TINY))):
+        assert result.save is not None
+        if result.due:
+            result.save(tmp_path)
+        results.append(result)
+    assert results[-1].last
+    assert TASK.saved_step(tmp_path) == results[-1].step
+    load_scores(tmp_path / "policy.safetensors")
+    longer = load_config(None, [*TINY, "agent.env_steps=300"])
+    saved = Saved("one", lambda: contextlib.nullcontext(tmp_path))
+    after = list(TASK.run(Job(longer, saved=[saved])))
+    assert after[0].note is None
+    assert [result.step > results[-1].step for result in after] == [True] * len(after)
+    other = load_config(None, [*TINY, "agent.env_steps=300", "agent.gamma=0.5"])
+    with pytest.raises(ConfigError, match=r"of another configuration \(gamma = 0\.99 in the checkpoint, 0\.5 in the"):
+        next(TASK.run(Job(other, saved=[saved])))
+
+
+def test_the_estimate_of_a_saved_state_is_near_the_truth(tmp_path) -> None:
+    config = load_config(None, TINY)
+    for result in TASK.run(Job(config)):
+        assert result.save is not None
+        result.save(tmp_path)
+    state, policy = TASK.saved_bytes(config, 0)
+    size = sum(path.stat().st_size for path in (tmp_path / "training").rglob("*") if path.is_file())
+    assert size / 2 <= state <= 2 * size
+    assert policy <= (tmp_path / "policy.safetensors").stat().st_size <= policy + 10_000

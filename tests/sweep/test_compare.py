@@ -1,0 +1,416 @@
+"""hflray.sweep.compare: the closing table and the addresses of MLflow's comparison pages."""
+
+from __future__ import annotations
+
+import http.server
+import io
+import json
+import threading
+import time
+import webbrowser
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+from types import SimpleNamespace
+from urllib.parse import parse_qs
+
+import pytest
+from mlflow import MlflowClient
+from rich.console import Console
+
+from hflray import metrics
+from hflray.errors import HflrayError
+from hflray.support.terminal.output import WIDE
+from hflray.support.text import as_html, one_line
+from hflray.sweep import compare, load_sweep
+from hflray.sweep.compare import (
+    Outcome,
+    charts_url,
+    closing_table,
+    comparison_lines,
+    comparison_url,
+    main,
+    open_charts,
+    short_names,
+)
+from hflray.sweep.results import SweepFolder
+from hflray.tracking import Tracker, default_uri
+from hflray.tracking.server import LocalServer
+from hflray.tracking.view import TAG, view_key
+from tests.browser import CHROMIUM, Page
+from tests.conftest import small_config
+from tests.hostile import BREAKING, IMAGE, NAMES, SCRIPT
+from tests.servers import mlflow_server
+from tests.support.terminal import rendering as wide
+from tests.support.terminal.rendering import WIDTHS, check_whole
+from tests.tune.test_cli import call
+
+COLUMNS = [row.name for row in metrics.rows("training") if row.short]
+
+
+def render(outcomes: list[Outcome], table: metrics.Table = "training") -> str:
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(closing_table("title", outcomes, table_of=table))
+    return console.export_text()
+
+
+@pytest.mark.parametrize("name", [*NAMES, *BREAKING])
+def test_a_name_is_shown_as_it_is(name: str) -> None:
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(closing_table(one_line(name), [Outcome(name, 1, {metrics.ACCURACY: 0.5}, ended=True)]))
+    text = console.export_text()
+    assert text.count(one_line(name)) == 2  # the title and the row
+
+
+def test_the_table_shows_totals_and_fits_eighty_columns() -> None:
+    values = {
+        metrics.ACCURACY: 0.9123,
+        metrics.TOTAL_OBJECTIVE: 1326.24,
+        metrics.TOTAL_DELAY_S: 1321.9,
+        metrics.TOTAL_ENERGY_J: 4.34,
+        metrics.TOTAL_MESSAGE_BITS: 64.2 * 8e6,
+    }
+    text = render([Outcome("digits-H10-λ1-fedavg-hfel-s0", 5, values, ended=True), Outcome("bad", 2, {}, error="x")])
+    row = next(line for line in text.splitlines() if line.strip().startswith("digits"))
+    assert row.split() == ["digits-H10-λ1-fedavg-hfel-s0", "5", "91.2%", "1,326.2", "1,321.9", "4.3", "64"]
+    assert next(line for line in text.splitlines() if line.strip().startswith("bad")).split() == [
+        "bad",
+        "2",
+        "✗",
+        *["–"] * 5,
+    ]
+    assert "to target" not in text
+
+
+def test_names_too_long_for_the_table_lose_their_common_parts() -> None:
+    names = [f"synthetic-H{h}-λ{w}-fedavg-geographic-s0" for h in (4, 8) for w in (0.1, 10)]
+    assert short_names(names, 36) == ["…-H4-λ0.1-…", "…-H4-λ10-…", "…-H8-λ0.1-…", "…-H8-λ10-…"]
+    assert short_names(names[:1], 9) == names[:1]
+    assert short_names(["a-b", "a-c"], 3) == ["a-b", "a-c"]
+    rates = [f"synthetic-H4-λ1-fedavg-geographic-s0-learning_rate={rate}" for rate in ("1e-05", "0.1")]
+    assert short_names(rates, 36) == ["…-learning_rate=1e-05", "…-learning_rate=0.1"]
+    uneven = ["digits-H10-λ1-fedavg-local_search-s0", "digits-H10-λ1-fedavg-local_search-s0-a=1-b=2"]
+    assert short_names(uneven, 36) == ["…", "…-a=1-b=2"]
+    values = dict.fromkeys([name for name in COLUMNS if name not in ("r2", "token_accuracy")], 1326.24) | {
+        metrics.ACCURACY: 0.5
+    }
+    text = render([Outcome(name, 3, values, ended=True) for name in names])
+    assert "accuracy to target objective delay s energy J MB" in " ".join(text.split())
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_different_trials_have_different_names_in_eighty_columns() -> None:
+    values = dict.fromkeys(COLUMNS, 12345.6) | {metrics.ACCURACY: 0.5}
+    names = [f"synthetic-H4-λ1-fedavg-geographic-s{seed}" for seed in (0, 1)]
+    for shown in (values, {metrics.ACCURACY: 0.5, metrics.TOTAL_OBJECTIVE: 4.5, metrics.TOTAL_DELAY_S: 4.1}):
+        text = render([Outcome(name, 2, shown, ended=True) for name in names])
+        rows = [line.split()[0] for line in text.splitlines() if "50.0%" in line]
+        assert len(set(rows)) == 2
+        assert [row[-1] for row in rows] == ["0", "1"]
+        assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_closing_table_is_whole_at_any_width(width) -> None:
+    values = dict.fromkeys(COLUMNS, 12345.6) | {metrics.ACCURACY: 0.5, metrics.TOTAL_MESSAGE_BITS: 64.2 * 8e6}
+    names = [f"fashion_mnist-H{h}-λ1-ikc-d3qn-s0-target_accuracy=0.875-learning_rate=0.001" for h in (10, 50, 100)]
+    outcomes = [Outcome(name, 120, values, ended=True) for name in names]
+    table = closing_table("fig7_framework (12 s)", outcomes, width)
+    cells = [cell for row in table.rows for cell in row]
+    check_whole(wide.render(table, width), width, [table.title, table.caption, *cells])
+    shown = [row[0] for row in table.rows]
+    assert len(set(shown)) == 3
+    if width == WIDE:
+        assert shown == names
+    else:
+        assert names[0] in table.caption  # which explains the … in the names
+
+
+def test_a_trial_stopped_early_is_marked_and_the_caption_explains_the_mark() -> None:
+    text = render([Outcome("a", 3, {metrics.ACCURACY: 0.5}, ended=True, stopped="asha after round 3")])
+    assert "3 ⊣" in text
+    assert "⊣ stopped early" in text
+
+
+def test_a_trial_that_has_not_ended_is_marked() -> None:
+    assert "3 …" in render([Outcome("a", 3, {metrics.ACCURACY: 0.5})])
+    assert "0 …" in render([Outcome("not yet begun")])
+
+
+def test_the_target_has_a_column_once_a_trial_reached_it() -> None:
+    text = render([Outcome("a", 3, {metrics.ACCURACY: 0.5, metrics.ROUNDS_TO_TARGET: 3.0}), Outcome("b", 9, {})])
+    assert "to target" in text
+
+
+def test_the_clustering_task_has_its_own_columns() -> None:
+    text = render([Outcome("a", 0, {metrics.CLUSTERING_ARI: 1.0, metrics.CLUSTERING_DELAY_S: 3.1})], "clustering")
+    assert "1.000" in text
+    assert "3.10" in text
+    assert "accuracy" not in text
+
+
+def test_the_task_that_trains_an_assigner_has_its_own_columns() -> None:
+    values = {metrics.ASSIGNER_RETURN: 18.64, metrics.ASSIGNER_AGREEMENT: 0.7231}
+    text = render([Outcome("a", 60000, values | {metrics.assigner_ratio("hfel-300"): 0.98765}, ended=True)], "learning")
+    heads, row = (next(line.split() for line in text.splitlines() if word in line) for word in ("steps", "60000"))
+    assert heads == ["trial", "steps", "return", "agree", "/HFEL-300"]
+    assert row == ["a", "60000", "18.6", "72.3%", "0.988"]
+
+
+def test_a_metric_whose_row_has_a_short_heading_is_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = metrics.Metric("round/heat", "Heat", "J", "round", scale=0.001, format="{:.2f}", short="heat kJ")
+    monkeypatch.setitem(metrics.METRICS, row.name, row)
+    text = render([Outcome("a", 1, {metrics.ACCURACY: 0.5, row.name: 1234.0}, ended=True)])
+    assert "heat kJ" in text
+    assert "1.23" in text
+
+
+def test_a_metric_of_the_users_own_is_the_first_column() -> None:
+    text = render([Outcome("a", 1, {metrics.ACCURACY: 0.5, "macro_f1": 0.73126}, ended=True)])
+    heads, row = (next(line.split() for line in text.splitlines() if word in line) for word in ("rounds", "50.0%"))
+    assert heads == ["trial", "rounds", "macro_f1", "accuracy"]
+    assert row == ["a", "1", "0.7313", "50.0%"]
+
+
+def test_the_url_names_runs_and_experiment() -> None:
+    url = comparison_url("7", ["aa", "bb"])
+    page, _, query = url.partition("?")
+    assert page == "http://127.0.0.1:5000/#/compare-runs"
+    assert {key: json.loads(value[0]) for key, value in parse_qs(query).items()} == {
+        "runs": ["aa", "bb"],
+        "experiments": ["7"],
+    }
+
+
+def folder_of(path: Path, uri: str) -> SweepFolder:
+    return SweepFolder(path / "mine-20260101-000000", load_sweep(None, ["name=mine"]), uri, "tests", True)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_charts_come_first_and_the_comparison_second(shared: bool, tmp_path, monkeypatch) -> None:
+    stored: list[tuple[object, ...]] = []
+    monkeypatch.setattr(compare, "share_view", lambda *words: not stored.append(words) and shared)
+    command, charts, old = comparison_lines(folder_of(tmp_path, "sqlite:///x.db"), "7", ["aa"])
+    assert command == "mlflow ui --backend-store-uri sqlite:///x.db"
+    assert charts.startswith("charts: http://127.0.0.1:5000/#/experiments/7/runs?")
+    assert ("viewStateShareKey=hflray-mine-20260101-000000" in charts, "searchFilter=" in charts) == (
+        shared,
+        not shared,
+    )
+    assert old == f"compare: {comparison_url('7', ['aa'])}"
+    assert stored == [("sqlite:///x.db", "7", "mine-20260101-000000", [], "training")]
+    server = comparison_lines(folder_of(tmp_path, "http://there:1/"), "7", ["aa"])
+    assert [line.split("#")[0] for line in server] == ["charts: http://there:1/", "compare: http://there:1/"]
+    assert comparison_lines(folder_of(tmp_path, "http://there:1/"), None, []) == []
+    assert len(stored) == 2
+
+
+def test_the_command_prints_the_runs_that_mlflow_has(tmp_path, capsys, monkeypatch) -> None:
+    uri = default_uri(tmp_path)
+    folder = folder_of(tmp_path, uri)
+    folder.save()
+    tracker = Tracker(uri, "tests", folder.path.name, folder.path)
+    for name in ("first", "second"):
+        tracker.start(name, name, small_config(), {})
+        tracker.round(name, 1, {metrics.ACCURACY: 0.5, metrics.ROUND_OBJECTIVE: 3.0, metrics.TOTAL_OBJECTIVE: 3.0})
+        tracker.finish(name, error="it broke" if name == "second" else None)
+    assert tracker.close()
+    assert main(["mine", "--results", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "first" in out
+    assert "1 ✗" in out
+    assert all(run_id in out for run_id in tracker.run_ids())
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name("tests")
+    assert [key for key in experiment.tags if "View" in key] == [f"{TAG}{view_key(folder.path.name)}"]
+    monkeypatch.setattr(compare, "open_charts", lambda folder, experiment_id, run_id, console: f"run {run_id}")
+    assert main(["mine", "--results", str(tmp_path), "--open"]) == 2
+    assert capsys.readouterr().err == f"error: --open: run {tracker.run_ids()[0]}\n"
+    monkeypatch.setattr(compare, "open_charts", lambda *_: None)
+    assert main(["mine", "--results", str(tmp_path), "--open"]) == 0
+    assert main(["yours", "--results", str(tmp_path)]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+class PasswordServer(http.server.BaseHTTPRequestHandler):
+    """A server that answers every request with status 401."""
+
+    def do_GET(self) -> None:
+        self.send_error(401)
+
+    def log_message(self, *_: object) -> None:
+        """Write no log."""
+
+
+def test_open_shows_the_charts_if_the_server_answers(tmp_path, monkeypatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", lambda page: not opened.append(page))
+    monkeypatch.setattr(compare, "share_view", lambda *_: True)
+    with http.server.HTTPServer(("127.0.0.1", 0), PasswordServer) as server:
+        base = f"http://127.0.0.1:{server.server_port}"
+        folder = folder_of(tmp_path, f"{base}/")
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        assert open_charts(folder, "7", "aa", Console()) is None
+        monkeypatch.setattr(webbrowser, "open", lambda page: False)
+        assert f"found no browser; open {opened[0]} in one" == open_charts(folder, "7", "aa", Console())
+        server.shutdown()
+    assert [page.partition("&view")[0] for page in opened] == [
+        f"{base}/#/experiments/7/runs?compareRunsMode=CHART&workflowType=machine_learning"
+    ]
+    assert open_charts(folder, "7", "aa", Console()) == f"no MLflow server answers at {base}; start it"
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_open_serves_a_database_until_ctrl_c_unless_a_server_already_does(started, tmp_path, monkeypatch) -> None:
+    events: list[str] = []
+
+    def wait() -> None:
+        events.append("waited")
+        raise KeyboardInterrupt
+
+    @contextmanager
+    def serve(uri: str, run_id: str, starting: Callable[[], None]) -> Iterator[LocalServer]:
+        if started:
+            starting()
+        yield LocalServer("http://127.0.0.1:7", SimpleNamespace(wait=wait) if started else None)  # type: ignore[arg-type]
+        events.append(f"left {uri} {run_id}")
+
+    monkeypatch.setattr(compare, "local_server", serve)
+    monkeypatch.setattr(compare, "share_view", lambda *_: True)
+    monkeypatch.setattr(webbrowser, "open", lambda page: not events.append(page.partition("#")[0]))
+    console = Console(record=True, file=io.StringIO(), width=80)
+    assert open_charts(folder_of(tmp_path, "sqlite:///x.db"), "7", "aa", console) is None
+    assert events == ["http://127.0.0.1:7/", *["waited"] * started, "left sqlite:///x.db aa"]
+    text = console.export_text()
+    assert ("starting an MLflow server" in text, "Ctrl-C ends it" in text) == (started, started)
+
+
+def test_a_server_that_does_not_start_is_one_line(tmp_path, capsys, monkeypatch) -> None:
+    def refuse(*_: object) -> None:
+        raise HflrayError("the MLflow server did not start")
+
+    monkeypatch.setattr(compare, "show", refuse)
+    assert main(["mine", "--results", str(tmp_path), "--open"]) == 2
+    assert capsys.readouterr().err == "error: the MLflow server did not start\n"
+
+
+SIX = """
+name: six
+experiment:
+  max_rounds: 3
+  data: {name: synthetic, samples_per_device: [20, 40]}
+  fleet: {num_devices: 12, num_edges: 2}
+  scheduling: {name: fedavg}
+  assignment: {name: geographic}
+  training: {local_iterations: 1, edge_iterations: 1, batch_size: 16, backend: serial}
+sweep:
+  scheduling.num_scheduled: {grid: [4, 8]}
+  cost.delay_weight: {grid: [0.1, 1, 10]}
+"""
+DRAWN = "[...document.querySelectorAll('.js-plotly-plot')].filter(plot => plot.data && plot.data.length)"
+
+
+# The charts that MLflow's page of runs shows: the title, and the name and the number of points of each line. The page
+# draws each run's line twice, and a shade around a group's.
+CARDS = """[...document.querySelectorAll('[data-testid=experiment-view-compare-runs-card]')].map(card => {
+  const plot = card.querySelector('.js-plotly-plot'), lines = plot && plot.data ? plot.data : [];
+  return [card.querySelector('h4').textContent, lines.map(line => [line.name, (line.x || []).length])];
+})"""
+AXES = "[...document.querySelectorAll('.dimension .label')].map(label => label.textContent)"
+SEEDS = ("sweep.scheduling.name={grid: [ikc, fedavg]}", "sweep.seed={grid: [0, 1]}")
+FOUR = ["accuracy", "total/objective", "total/delay_s", "total/energy_j"]
+
+
+def charts_of(page: Page, drawn: int) -> dict[str, list[tuple[str, int]]]:
+    """Wait until `drawn` charts have points; return the lines of each chart, once each, by its title."""
+    arrived = page.wait_for(f"{CARDS}.filter(card => card[1].some(line => line[1])).length >= {drawn}", 120)
+    assert arrived, page.evaluate(CARDS)
+    time.sleep(5)  # the page draws lines as their histories arrive
+    return {title: sorted({(name, points) for name, points in lines}) for title, lines in page.evaluate(CARDS)}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.skipif(not CHROMIUM, reason="no chromium (apt-get install chromium)")
+def test_the_pages_of_mlflow_show_every_run_of_a_sweep(tmp_path: Path) -> None:
+    """Open the printed addresses of a real sweep on a real MLflow server in a real browser."""
+    with mlflow_server(tmp_path) as server:
+        (tmp_path / "six.yaml").write_text(SIX)
+        done = call("six.yaml", "--tracking-uri", server.uri, cwd=tmp_path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        # Another sweep in the same experiment, with two seeds.
+        seeds = SweepFolder(tmp_path / "seeds-1", load_sweep(None, ["name=seeds", *SEEDS]), server.uri, "hflray", True)
+        tracker = Tracker(server.uri, "hflray", seeds.path.name, seeds.path)
+        for name, seed in product(("ikc", "fedavg"), (0, 1)):
+            key = f"{name}-{seed}"
+            tracker.start(key, key, small_config(f"scheduling.name={name}", f"seed={seed}"), {})
+            for number in (1, 2):
+                tracker.round(key, number, {metrics.ACCURACY: 0.5, metrics.TOTAL_OBJECTIVE: number + seed})
+            tracker.finish(key)
+        assert tracker.close()
+        address = dict(line.split(": ", 1) for line in map(str.strip, done.stdout.splitlines()) if "/#/" in line)
+        names = sorted(f"synthetic-H{h}-λ{w}-fedavg-geographic-s0" for h in (4, 8) for w in (0.1, 1, 10))
+        with Page() as page:
+            # The first address has the charts of this sweep, and none of the other sweep in the experiment.
+            assert list(address) == ["charts", "compare"]
+            page.open(address["charts"])
+            charts = charts_of(page, 5)
+            page.screenshot(tmp_path / "charts.png")
+            assert list(charts) == [*FOUR, "total/delay_s vs. total/energy_j", "Parallel Coordinates"]
+            assert all(charts[name] == [(run, 3) for run in names] for name in FOUR)
+            assert [points for _, points in charts["total/delay_s vs. total/energy_j"]] == [6]
+            assert page.evaluate(AXES) == ["schedu...eduled", "cost.d...weight", "accuracy", "total/objective"]
+
+            # Without the view, the page shows the runs all the same.
+            page.open(address["charts"].partition("&viewStateShareKey")[0])
+            assert (names[0], 3) in {line for lines in charts_of(page, 1).values() for line in lines}
+
+            # Runs that differ in the seed only are one line.
+            page.open(charts_url(seeds, tracker.experiment_id or "", server.uri))
+            charts = charts_of(page, 2)
+            page.screenshot(tmp_path / "groups.png")
+            assert list(charts) == [*FOUR[:2], "Parallel Coordinates"]
+            assert page.evaluate(AXES) == FOUR[:2]
+            text = page.evaluate("document.body.innerText")
+            assert all(f"{name} (accuracy)" in text for name in ("ikc", "fedavg"))
+
+            page.open(address["compare"])
+            assert page.wait_for(f"{DRAWN}.length")
+            page.screenshot(tmp_path / "compare.png")
+            # The parallel coordinates have a line for every run, through the swept settings and the accuracy.
+            axes = page.evaluate(f"{DRAWN}.flatMap(plot => plot.data[0].dimensions.map(d => [d.label, d.values]))")
+            values = dict(axes)
+            assert values["cost.delay_weight"] == [0.1, 1, 10, 0.1, 1, 10]
+            assert values["scheduling.num_scheduled"] == [4, 4, 4, 8, 8, 8]
+            assert all(0 < accuracy < 1 for accuracy in values[metrics.ACCURACY])
+            assert len(values[metrics.ACCURACY]) == 6
+            cells = page.evaluate("[...document.querySelectorAll('td, th')].map(cell => cell.innerText)")
+            assert set(names) <= set(cells)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(not CHROMIUM, reason="no chromium (apt-get install chromium)")
+def test_the_pages_of_mlflow_execute_no_name(tmp_path: Path) -> None:
+    """Names, tags, parameters and errors that are scripts are shown as text on a real server in a real browser."""
+    with mlflow_server(tmp_path) as server:
+        tracker = Tracker(server.uri, SCRIPT, "sweep", tmp_path / "sweep")
+        data = f"data.name='{IMAGE}.npz'"
+        for key, name in (("a", SCRIPT), ("b", IMAGE)):
+            tracker.start(key, name, small_config(data), {"hflray.task": SCRIPT, "mlflow.note.content": as_html(IMAGE)})
+            tracker.round(key, 1, {metrics.ACCURACY: 0.5})
+            tracker.finish(key, error=SCRIPT)
+        assert tracker.close()
+        ids, experiment = tracker.run_ids(), str(tracker.experiment_id)
+        pages = [
+            f"{server.uri}/#/experiments/{experiment}/runs",
+            f"{server.uri}/#/experiments/{experiment}/runs/{ids[0]}",
+            comparison_url(experiment, ids, server.uri),
+        ]
+        with Page() as browser:
+            browser.call("Page.addScriptToEvaluateOnNewDocument", source="window.alert = () => { alerted = true; };")
+            for address in pages:
+                browser.open(address)
+                assert browser.wait_for(f"document.body && document.body.innerText.includes({json.dumps(SCRIPT)})")
+                assert browser.evaluate("typeof alerted") == "undefined"

@@ -1,0 +1,93 @@
+"""hflray.training.actor_pool on one node, where no actor is asked for its node. tests/cluster/ tests several nodes."""
+
+from __future__ import annotations
+
+import pytest
+import ray
+
+from hflray.errors import HflrayError
+from hflray.models.problem import Problem
+from hflray.training import actor_pool as pool_module
+from hflray.training.actor_pool import ActorPool, processes_per_gpu
+from hflray.training.method import Spec
+from hflray.training.processes import Load
+from tests.training.test_local import make_data, make_job
+
+MEAN = Spec("aggregator", "mean")
+
+
+def test_actors_on_a_single_node_are_not_asked_for_it(ray_session) -> None:
+    pool = ActorPool(make_job(), ray.put(make_data()), num_actors=2, cpus_per_actor=0.5, num_edges=2)
+    try:
+        assert (len(pool.devices), len(pool.edges), pool.nodes) == (2, 2, [])
+        pool.refresh()
+        assert pool.gather(1, [(0, "a"), (1, "b")], MEAN) == ["a", "b"]
+        assert pool._adders == {}
+    finally:
+        pool.close()
+
+
+def test_sums_are_added_on_their_node_unless_the_edge_is_on_it(ray_session) -> None:
+    pool = ActorPool(make_job(), ray.put(make_data()), num_actors=1, cpus_per_actor=0.5, num_edges=1)
+    try:
+        pool.nodes, pool._homes = ["near", "far", "far", "alone"], ["near"]
+        parts = [(host, f"sum of {host}") for host in range(4)]
+
+        class Adder:
+            class total:
+                @staticmethod
+                def remote(aggregator: Spec, *refs: str) -> str:
+                    return " and ".join(refs)
+
+        pool._adders = {"far": Adder}
+        assert pool.gather(0, parts, MEAN) == ["sum of 0", "sum of 1 and sum of 2", "sum of 3"]
+        assert pool.gather(0, parts[3:], MEAN) == ["sum of 3"]
+    finally:
+        pool._adders = {}
+        pool.close()
+
+
+def test_a_pool_can_be_closed_twice(ray_session) -> None:
+    pool = ActorPool(make_job(), ray.put(make_data()), num_actors=1, cpus_per_actor=0.5, num_edges=1)
+    pool.close()
+    pool.close()
+    assert (pool.devices, pool.edges) == ([], [])
+
+
+LOAD = Load("batched", Problem((1, 16, 16), 3), 4, "float32", "cpu", devices=3)
+
+
+@pytest.fixture
+def fresh_answers() -> None:
+    processes_per_gpu.cache_clear()
+
+
+def test_the_pool_of_a_gpu_is_measured_in_a_task_that_holds_it(ray_session, fresh_answers, monkeypatch) -> None:
+    """The measurement runs once per load, in a task that holds the GPU. The GPU of this test does not exist."""
+
+    def measure(load: Load) -> int:
+        return 100 * len(ray.get_gpu_ids()) + load.devices
+
+    monkeypatch.setattr(pool_module, "useful_gpu_processes", measure)
+    assert processes_per_gpu(LOAD, 0.5) == 103
+    monkeypatch.setattr(pool_module, "useful_gpu_processes", None)
+    assert processes_per_gpu(LOAD, 0.5) == 103
+
+
+def test_an_error_of_the_measurement_keeps_its_type_and_message(ray_session, fresh_answers, monkeypatch) -> None:
+    def measure(load: Load) -> int:
+        raise HflrayError("training.num_actors: no memory")
+
+    monkeypatch.setattr(pool_module, "useful_gpu_processes", measure)
+    with pytest.raises(HflrayError, match=r"^training.num_actors: no memory$"):
+        processes_per_gpu(LOAD)
+
+
+def test_actors_reserve_their_part_of_a_gpu(ray_session) -> None:
+    pool = ActorPool(make_job(), ray.put(make_data()), 2, 0.5, num_edges=1, gpus_per_actor=0.5)
+    try:
+        ray.get([actor.about.remote() for actor in pool.devices])
+        assigned_gpus = lambda _: ray.get_runtime_context().get_assigned_resources()["GPU"]  # noqa: E731
+        assert ray.get([actor.__ray_call__.remote(assigned_gpus) for actor in pool.devices]) == [0.5, 0.5]
+    finally:
+        pool.close()
