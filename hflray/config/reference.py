@@ -39,6 +39,7 @@ UNITS = {
     "width": "1", "agent.env_steps": "rounds", "agent.evaluate_every": "rounds", "agent.train_batch": "rounds",
     "clip": "1", "entropy": "1", "epochs": "1", "gae_lambda": "1", "minibatch": "rounds",
     "factor": "1", "initial": "1", "momentum": "1", "rate_per_s": "1/s", "sigma": "1", "weight_decay": "1",
+    "key_bits": "bits", "noise_multiplier": "1", "delta": "1", "shares": "shares", "share": "1", "strength": "1",
 }  # fmt: skip
 
 
