@@ -165,7 +165,7 @@ class OfModels(Aggregator):
         end = len(before) - frame.statistics
         models, weights = total.models.astype(np.float64), total.weights.astype(np.float64)
         combined = self.of_models(models[:, :end], weights)
-        statistics = weights @ models[:, end:] / weights.sum()
+        statistics = (weights[:, None] * models[:, end:]).sum(axis=0) / weights.sum()
         return np.concatenate([combined, statistics]).astype(np.float32), state
 
     @abstractmethod

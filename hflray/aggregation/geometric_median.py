@@ -3,10 +3,12 @@ aggregation for federated learning", 2022)."""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from hflray.aggregation.base import OfModels
-from hflray.support.arrays import FloatArray
+from hflray.support.arrays import FloatArray, squared_norm
 
 TOLERANCE = 1e-6  # of a step, relative to the mean distance to the models
 MOST_STEPS = 1000
@@ -31,11 +33,11 @@ class GeometricMedian(OfModels):
                 break
             pull = (differences[apart] / distance[apart, None]).sum(axis=0)
             # Models at the point hold it with a force of 1 each; they also shorten the step.
-            left = np.linalg.norm(pull) - np.count_nonzero(~apart)
+            left = math.sqrt(squared_norm(pull)) - np.count_nonzero(~apart)
             if left <= 0:
                 break
-            step = pull * (left / np.linalg.norm(pull)) / (1 / distance[apart]).sum()
+            step = pull * (left / math.sqrt(squared_norm(pull))) / (1 / distance[apart]).sum()
             point = point + step
-            if np.linalg.norm(step) <= TOLERANCE * spread:
+            if math.sqrt(squared_norm(step)) <= TOLERANCE * spread:
                 break
         return np.asarray(point)

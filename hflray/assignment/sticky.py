@@ -2,8 +2,8 @@
 
 A device keeps the edge of the first round in which it counted. The assigner is asked for all scheduled devices of a
 round as long as one of them keeps no edge; its answer counts for those alone. A device whose edge is down cannot be
-scheduled until the edge works again. Nothing else is remembered than the devices' history, so resumed runs and rounds
-that are planned ahead agree.
+scheduled until the edge works again. Nothing else is remembered than the devices' history, so resumed runs
+agree.
 """
 
 from __future__ import annotations

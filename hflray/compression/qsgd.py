@@ -10,6 +10,7 @@ import numpy as np
 
 from hflray.compression.base import Compressor, FloatVector, tensors
 from hflray.config.options import whole
+from hflray.support.arrays import squared_norm
 
 NORM_BITS = 32
 
@@ -40,7 +41,7 @@ class QSGD(Compressor):
         arrived = np.zeros_like(update)
         draws = rng.random(len(update))
         for part in tensors(sizes):
-            norm = float(np.linalg.norm(update[part].astype(np.float64)))
+            norm = math.sqrt(squared_norm(update[part]))
             if norm > 0:
                 exact = self.levels * np.abs(update[part], dtype=np.float64) / norm
                 level = np.minimum(np.floor(exact + draws[part]), self.levels)

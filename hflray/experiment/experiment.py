@@ -27,8 +27,8 @@ from hflray.config import MUTABLE, ExperimentConfig, changed_settings
 from hflray.cost import RoundCost, Schedule, Workload
 from hflray.errors import ConfigError, DivergedError
 from hflray.experiment.grouping import group_devices
-from hflray.experiment.planning import PlannedRound, Planner
-from hflray.experiment.record import PhaseClock, RoundRecord
+from hflray.experiment.planning import Planner
+from hflray.experiment.record import PhaseClock, PlannedRound, RoundRecord
 from hflray.experiment.scenario import Scenario
 from hflray.experiment.target import Target
 from hflray.losses import METRIC_OF, check_loss
@@ -122,7 +122,6 @@ class Experiment:
         check_once(config, self._scheduler_class)
         self.history = DeviceHistory(config.fleet.num_devices, keeps_past(config))
         self.accountant = Accountant.of(config)
-        self._next: tuple[PlannedRound, tuple[object, ...]] | None = None  # with the inputs of the plan
         if self._scheduler_class.auxiliary is None:
             configured_scheduler(config, None)  # a wrong option is an error before anything starts
         elif config.scheduling.options:
@@ -179,7 +178,7 @@ class Experiment:
     def finished(self) -> bool:
         """True once the target or `max_rounds` is reached, or if the next round would exceed `target.epsilon`.
 
-        With the latter, the next round is planned here, and `run_round` takes this plan.
+        With the latter, the next round is planned here, with a copy of the scheduler.
         """
         return bool(self.reached) or self.round >= self.config.max_rounds or self._has_spent_epsilon()
 
@@ -187,12 +186,7 @@ class Experiment:
         """Return whether the next round would exceed `target.epsilon`. Round 1 never does (`Accountant.of`)."""
         if self.accountant is None or self.accountant.limit is None or not self.round:
             return False
-        inputs = self._inputs(self.world)
-        if self._next is None or self._next[0].round != self.round + 1 or not _identical(self._next[1], inputs):
-            scheduler = copy.deepcopy(self.scheduler)
-            plan = self._plan(self.round + 1, scheduler, self.world, self.history, self.record)
-            self._next = plan, self._inputs(self.world)
-        plan = self._next[0]
+        plan, _ = self._plan(copy.deepcopy(self.scheduler))
         return self.accountant.after(plan.schedule.devices, plan.timeline.arrived).exceeds
 
     def __iter__(self) -> Iterator[RoundRecord]:
@@ -209,12 +203,7 @@ class Experiment:
         """
         index = self.round + 1
         scheduler, hierarchy = self.scheduler, self.hierarchy  # the first use clusters and starts actors, off the clock
-        ahead, self._next = self._next, None
-        if ahead and ahead[0].round == index and _identical(ahead[1], self._inputs(self.world)):
-            plan = ahead[0]
-        else:
-            plan = self._plan(index, scheduler, self.world, self.history, self.record)
-        self._scheduler = plan.scheduler
+        plan, world = self._plan(scheduler)
         self._check_edges(index, plan.schedule.edges)
         clock = PhaseClock()
         if len(plan.schedule.devices):
@@ -225,24 +214,21 @@ class Experiment:
         model = trained.state.model
         clock.lap("train_s")
         after = self._after(plan, trained.losses, model)
-        meanwhile = partial(self._look_ahead, after, plan.world) if self._may_look_ahead(index) else None
-        score, loss, own = self._target.evaluate(hierarchy, index, model, meanwhile)
+        score, loss, own = self._target.evaluate(hierarchy, index, model)
         clock.lap("evaluate_s")
-        if self._next is not None:
-            clock.laps["evaluate_s"] -= sum(self._next[0].wall.values())
         if not math.isfinite(loss):
             raise DivergedError(f"round {index}: the test loss is {loss}; lower training.learning_rate")
 
         self.round, self.training, self.totals, self.history = index, trained.state, after.record.totals, after.history
         self.accountant = after.accountant
-        self.world = plan.world
+        self.world = world
         if self._target.reached(score, loss, own) and not self.reached:
             self.reached = {name: self.totals[name] for name in ("objective", "delay_s", "energy_j")}
             self.reached["rounds"] = float(index)
         conditions, wall = {**after.record.conditions, **trained.measures, **own}, plan.wall | clock.laps
         record = replace(after.record, score=score, test_loss=loss, conditions=conditions, wall=wall)
         observed = record if metrics.ACCURACY in scheduler.needs else after.record
-        plan.scheduler.observe(observed)
+        scheduler.observe(observed)
         self.record = observed if self.history.remembers else None
         return record
 
@@ -273,22 +259,15 @@ class Experiment:
             arrived = [np.bincount(edges[row]) for row in happens.participates]
             conditions[metrics.ROUND_TOO_FEW] = float(sum(((each > 0) & (each < least)).sum() for each in arrived))
         record = RoundRecord(
-            round=index,
+            plan=plan,
             score=math.nan,
             test_loss=math.nan,
-            devices=devices,
-            assignment=edges,
-            allocation=plan.allocation,
-            cost=cost,
             totals={name: total + float(getattr(cost, name)) for name, total in self.totals.items()},
             class_balance=metrics.class_balance(self.scenario.class_counts[devices].sum(axis=0)),
             samples_trained=self.backend.passes(self.scenario.fleet.samples[devices], happens.participates),
             model_hash=hashlib.sha256(model.tobytes()).hexdigest(),
             wall={},
             edge_iterations=self.work.edge_iterations,
-            poll=plan.poll,
-            polled=plan.polled,
-            timeline=happens,
             deviates=deviates,
             conditions=plan.conditions | conditions,
             metric=METRIC_OF[self.problem.kind],
@@ -301,40 +280,11 @@ class Experiment:
         """Return the mean loss of the global model on the samples of some devices, (n,)."""
         return self.hierarchy.losses(self.global_model, devices)[:, 0]
 
-    def _inputs(self, world: World) -> tuple[object, ...]:
-        """Return the inputs of a round's plan besides its number. A plan with other inputs is made again."""
-        return (
-            *(self._scheduler, self.assigner, self.allocate, self.edge_rule),
-            *(self.scenario, self.work, self.config.seed, world),
-        )
-
-    def _plan(
-        self, index: int, scheduler: Scheduler, world: World, history: DeviceHistory, record: RoundRecord | None
-    ) -> PlannedRound:
-        """Return the plan of a round, made with the parts that the experiment has now. This advances `scheduler`."""
+    def _plan(self, scheduler: Scheduler) -> tuple[PlannedRound, World]:
+        """Return the plan of the next round, and the world after it. This advances `scheduler`."""
         parts = (self.scenario, self.work, self.assigner, self.allocate, self.edge_rule)
-        return Planner(self.config, *parts, self._losses).plan(index, scheduler, world, history, record)
-
-    def _may_look_ahead(self, index: int) -> bool:
-        """Return whether a next round is likely, and whether the assigner may run while actors evaluate.
-
-        An assigner with a time budget in milliseconds would give worse answers when it shares the CPUs.
-        """
-        section = self.config.assignment
-        has_time_budget = section.budget_ms is not None or isinstance(section.polish_ms, float | int) or section.options
-        waits = self.scheduler.needs & {metrics.ACCURACY, "poll"}  # for the evaluation, or for the model and actors
-        return index < self.config.max_rounds and not has_time_budget and not waits
-
-    def _look_ahead(self, after: _TrainedRound, world: World) -> None:
-        """Plan the round after the one that is being evaluated, with a copy of the scheduler, in the next `world`."""
-        try:
-            scheduler, record = copy.deepcopy(self.scheduler), after.record
-            scheduler.observe(record)
-            last_record = record if after.history.remembers else None
-            plan = self._plan(self.round + 2, scheduler, world, after.history, last_record)
-            self._next = plan, self._inputs(world)
-        except Exception as error:  # the next round will plan again and raise the error itself
-            log.debug("round %d is not planned ahead: %s", self.round + 2, error)
+        planner = Planner(self.config, *parts, self._losses)
+        return planner.plan(self.round + 1, scheduler, self.world, self.history, self.record)
 
     def devices(self) -> dict[str, list[Any]]:
         """Return the devices' properties that follow from the data and Algorithm 2, as lists ready for JSON.
@@ -464,7 +414,7 @@ class Experiment:
             self.record = RoundRecord.of_state(state["record"], self._as_planned)
         if self.accountant is not None:
             self.accountant = replace(self.accountant, releases=np.array(state[RELEASES], dtype=np.int64))
-        self._scheduler = self._next = None
+        self._scheduler = None
         if state["scheduler"] is not None:
             self.scheduler.load_state_dict(state["scheduler"])
 
@@ -479,8 +429,3 @@ class Experiment:
         """Return the job that trains for `problem`, by default the experiment's; see `resolve`."""
         self.resolve()
         return self.backend.job(problem, stream_name)
-
-
-def _identical(first: tuple[object, ...], second: tuple[object, ...]) -> bool:
-    """Return whether both tuples hold the same objects."""
-    return all(a is b for a, b in zip(first, second, strict=True))

@@ -16,34 +16,13 @@ from hflray.allocation import Allocation
 from hflray.assignment import Assigner, assign_among
 from hflray.assignment.sticky import assign_the_rest, reachable
 from hflray.config import ExperimentConfig
-from hflray.cost import PollCost, RoundCost, Schedule, Workload, round_cost
-from hflray.experiment.record import PhaseClock, RoundRecord
+from hflray.cost import RoundCost, Schedule, Workload, round_cost
+from hflray.experiment.record import PhaseClock, PlannedRound, RoundRecord
 from hflray.experiment.scenario import Scenario
 from hflray.scheduling import DeviceHistory, Poll, RoundContext, Scheduler, choose_devices_and_edges
 from hflray.seeding import stream
-from hflray.timeline import EdgeRule, Timeline
+from hflray.timeline import EdgeRule
 from hflray.world import Outlook, World
-
-
-@dataclass(frozen=True, eq=False)
-class PlannedRound:
-    """The plan of a round before its training.
-
-    `scheduler` and `world` have the state after the round. A round that is planned ahead has a copy of the scheduler,
-    so that the experiment's state still has the scheduler's state after the previous round.
-    """
-
-    round: int
-    schedule: Schedule
-    allocation: Allocation
-    cost: RoundCost
-    poll: PollCost | None
-    polled: NDArray[np.intp] | None
-    timeline: Timeline
-    wall: dict[str, float]
-    scheduler: Scheduler
-    world: World
-    conditions: dict[str, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +49,7 @@ class Planner:
 
     def plan(
         self, index: int, scheduler: Scheduler, world: World, history: DeviceHistory, record: RoundRecord | None
-    ) -> PlannedRound:
+    ) -> tuple[PlannedRound, World]:
         """Schedule, assign and allocate a round, and say what happens to it. This advances `scheduler`.
 
         Args:
@@ -114,19 +93,9 @@ class Planner:
             cost = cost.with_poll(poll, self.work.delay_weight)
         later, conditions = world.after(cost.delay_s, happens), world.metrics(outlook, happens)
         clock.lap("allocate_s")
-        return PlannedRound(
-            round=index,
-            schedule=schedule,
-            allocation=allocation,
-            cost=cost,
-            poll=poll,
-            polled=None if context.poll is None or world.battery is None else context.poll.devices,
-            timeline=happens,
-            wall=clock.laps,
-            scheduler=scheduler,
-            world=later,
-            conditions=conditions,
-        )
+        polled = None if context.poll is None or world.battery is None else context.poll.devices
+        plan = PlannedRound(index, schedule, allocation, cost, happens, poll, polled, conditions, clock.laps)
+        return plan, later
 
     def _outlook(self, index: int, world: World, history: DeviceHistory) -> Outlook:
         """Return the world as decisions see it, in which a device cannot train while the edge that it keeps is down."""

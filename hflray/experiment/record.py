@@ -13,37 +13,58 @@ from numpy.typing import NDArray
 
 from hflray import metrics
 from hflray.allocation import Allocation
-from hflray.cost import PollCost, RoundCost
+from hflray.cost import PollCost, RoundCost, Schedule
 from hflray.errors import ConfigError
 from hflray.support.arrays import FloatArray, IntArray, packed, unpacked
 from hflray.timeline import Timeline
 
 # The parts of a record that are objects.
 PARTS: dict[str, type[Any]] = {"allocation": Allocation, "cost": RoundCost, "poll": PollCost, "timeline": Timeline}
+# The parts of a plan that a record's state holds by their names.
+PLANNED = ("round", "allocation", "cost", "poll", "polled", "timeline")
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedRound:
+    """The plan of a round before its training.
+
+    Attributes:
+        round: i, from 1.
+        schedule: the scheduled devices, sorted, and the edge of each, (H,).
+        allocation: bandwidth and CPU frequency of each scheduled device.
+        cost: the simulated delay and energy of this round.
+        timeline: what will happen to each device.
+        poll: the part of `cost` that polling the devices takes, for a scheduler that polls.
+        polled: the devices that are polled, if they have batteries, which a poll drains; see `hflray.scheduling.Poll`.
+        conditions: metrics of the world, by their names in the glossary.
+        wall: measured seconds by phase: schedule_s, assign_s and allocate_s.
+    """
+
+    round: int
+    schedule: Schedule
+    allocation: Allocation
+    cost: RoundCost
+    timeline: Timeline
+    poll: PollCost | None = None
+    polled: NDArray[np.intp] | None = None
+    conditions: dict[str, float] = field(default_factory=dict)
+    wall: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
 class RoundRecord:
-    """The record of one round.
+    """The record of one round. It has the parts of its plan under their own names, too.
 
     Attributes:
-        round: i, from 1.
+        plan: the round's plan.
         score, test_loss: the main metric and the mean loss of the global model on the test set, after the round.
-        devices, assignment: the scheduled devices, sorted, and the edge of each, (H,).
-        allocation: bandwidth and CPU frequency of each scheduled device.
-        cost: the simulated delay and energy of this round.
         totals: ``delay_s``, ``energy_j``, ``objective``, ``message_bits`` summed from round 1.
         class_balance: see `hflray.metrics.class_balance`.
         samples_trained: samples through local training, over all edge and local iterations.
         model_hash: SHA-256 of the global model's float32 bytes.
-        wall: measured seconds by phase: schedule_s, assign_s, allocate_s, train_s, evaluate_s. While actors evaluate,
-            the driver may schedule, assign and allocate the next round. That time counts for the next round only, and
-            evaluate_s excludes it, so that all phases of all rounds add up to the elapsed time.
+        wall: measured seconds by phase: those of the plan, train_s and evaluate_s.
         edge_iterations: Q.
-        poll: the part of `cost` that polling the devices took, for a scheduler that polls.
-        polled: the devices that were polled, if they have batteries, which a poll drains; see `hflray.scheduling.Poll`.
         metric: the name of the main metric: accuracy, R² or the share of predicted tokens.
-        timeline: what happened to each device.
         deviates: whether a setting of ``clock`` or ``world`` is on, so that a round may go otherwise than planned; only
             then the timeline and its metrics are logged.
         conditions: further metrics: of such a round, by their names in the glossary, and the user's own.
@@ -52,27 +73,50 @@ class RoundRecord:
             `hflray.experiment.Experiment.load_state_dict`.
     """
 
-    round: int
+    plan: PlannedRound
     score: float
     test_loss: float
-    devices: NDArray[np.intp]
-    assignment: NDArray[np.intp]
-    allocation: Allocation
-    cost: RoundCost
     totals: dict[str, float]
     class_balance: float
     samples_trained: int
     model_hash: str
     wall: dict[str, float]
-    timeline: Timeline
     deviates: bool = False
     edge_iterations: int = 1
-    poll: PollCost | None = None
-    polled: NDArray[np.intp] | None = None
     metric: str = metrics.ACCURACY
     conditions: dict[str, float] = field(default_factory=dict)
     sent_bits: tuple[float, float] | None = None
     changed: dict[str, list[Any]] = field(default_factory=dict)
+
+    @property
+    def round(self) -> int:
+        """The number of the round, i, from 1."""
+        return self.plan.round
+
+    @property
+    def devices(self) -> IntArray:
+        """The scheduled devices, sorted, (H,)."""
+        return self.plan.schedule.devices
+
+    @property
+    def assignment(self) -> IntArray:
+        """The edge of each scheduled device, (H,)."""
+        return self.plan.schedule.edges
+
+    @property
+    def allocation(self) -> Allocation:
+        """The bandwidth and CPU frequency of each scheduled device."""
+        return self.plan.allocation
+
+    @property
+    def cost(self) -> RoundCost:
+        """The simulated delay and energy of the round."""
+        return self.plan.cost
+
+    @property
+    def timeline(self) -> Timeline:
+        """What happened to each device."""
+        return self.plan.timeline
 
     @property
     def accuracy(self) -> float:
@@ -104,9 +148,9 @@ class RoundRecord:
             values[metrics.ROUND_DISCARDED] = self.timeline.discarded
             values[metrics.ROUND_WASTED_J] = self.timeline.wasted_j
             values[metrics.ROUND_EDGE_IDLE_S] = self.timeline.edge_idle_s
-        if self.poll is not None:
-            values[metrics.ROUND_POLL_DELAY_S] = self.poll.delay_s
-            values[metrics.ROUND_POLL_ENERGY_J] = self.poll.energy_j
+        if self.plan.poll is not None:
+            values[metrics.ROUND_POLL_DELAY_S] = self.plan.poll.delay_s
+            values[metrics.ROUND_POLL_ENERGY_J] = self.plan.poll.energy_j
         values |= self.conditions
         for edge in range(len(cost.edge_devices)):
             values[metrics.edge_metric(edge, "delay_s")] = float(cost.edge_delay_s[edge])
@@ -135,8 +179,8 @@ class RoundRecord:
         more: dict[str, Any] = {"model_bits": self.timeline.device_bits} if self.deviates else {}
         if self.sent_bits is not None:
             more["device_bits"], more["edge_bits"] = self.sent_bits
-        if self.polled is not None:
-            more["polled"] = self.polled.tolist()
+        if self.plan.polled is not None:
+            more["polled"] = self.plan.polled.tolist()
         return {
             "devices": self.devices.tolist(),
             "edges": self.assignment.tolist(),
@@ -147,7 +191,10 @@ class RoundRecord:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the record with every bit, ready for JSON."""
-        return {part.name: _saved(getattr(self, part.name)) for part in fields(self)}
+        values = {part.name: getattr(self, part.name) for part in fields(self) if part.name != "plan"}
+        values |= {name: getattr(self.plan, name) for name in PLANNED}
+        values |= {"devices": self.devices, "assignment": self.assignment}
+        return {name: _saved(value) for name, value in values.items()}
 
     @classmethod
     def of_state(
@@ -178,7 +225,10 @@ class RoundRecord:
             if saved is None and as_planned is not None:
                 parts["timeline"] = as_planned(values["devices"], values["assignment"], parts["cost"])
             values |= {name: math.nan for name in ("score", metrics.TEST_LOSS) if values.get(name) is None}
-            return cls(**(values | parts))
+            schedule = Schedule(values.pop("devices"), values.pop("assignment"))
+            values |= parts
+            planned = {name: values.pop(name) for name in PLANNED if name in values}
+            return cls(PlannedRound(schedule=schedule, **planned), **values)
         except (TypeError, KeyError) as error:
             raise ConfigError(
                 f"state: the record of its last round is of another hflray ({error}); resume with that version"

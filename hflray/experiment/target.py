@@ -128,16 +128,13 @@ class Target:
             return cls(main, config.target_accuracy, own)
         return cls(metric, section.value, own)
 
-    def evaluate(
-        self, hierarchy: Hierarchy, index: int, model: FloatVector, meanwhile: Callable[[], None] | None
-    ) -> tuple[float, float, dict[str, float]]:
+    def evaluate(self, hierarchy: Hierarchy, index: int, model: FloatVector) -> tuple[float, float, dict[str, float]]:
         """Evaluate the global model after a round.
 
         Args:
             hierarchy: the training backend.
             index: the number of the round, for messages.
             model: the global model, (P,).
-            meanwhile: see `Hierarchy.evaluate`.
 
         Returns:
             The main metric of the kind of data, the loss, and the metric of the user's own by its name, if there is
@@ -146,7 +143,7 @@ class Target:
         Raises:
             ConfigError: the metric of the user's own fails; see `OwnMetric.value`.
         """
-        score, loss, outputs = hierarchy.evaluate(model, meanwhile, keeps_outputs=self.own is not None)
+        score, loss, outputs = hierarchy.evaluate(model, keeps_outputs=self.own is not None)
         if self.own is None or not math.isfinite(loss):  # a model that has diverged is refused next
             return score, loss, {}
         try:

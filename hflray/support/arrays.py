@@ -22,6 +22,14 @@ BoolArray = NDArray[np.bool_]
 MOST_BYTES = 2**28  # of an inflated table; a damaged or hostile text must not fill the memory
 
 
+def squared_norm(vector: NDArray[np.floating[Any]]) -> float:
+    """Return the square of the L2 norm of a vector, (P,), in double precision.
+
+    A product of BLAS divides its sum among threads, so that the driver and an actor would get other last bits.
+    """
+    return float(np.square(vector, dtype=np.float64).sum())
+
+
 def packed(array: NDArray[Any]) -> dict[str, Any]:
     """Return an array in a form that JSON can hold, with every bit: type, shape and bytes in Base64."""
     text = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode("ascii")

@@ -17,7 +17,7 @@ import numpy as np
 
 from hflray import metrics
 from hflray.aggregation import Frame
-from hflray.support.arrays import FloatArray
+from hflray.support.arrays import FloatArray, squared_norm
 from hflray.training.amounts import Amounts
 from hflray.training.cloud import combine_edges
 from hflray.training.exchange import RESIDUAL, EdgeTask, Lifted, Ref, Trained, Version
@@ -119,7 +119,7 @@ class _Round:
         """Return the metrics of the round's updates; sums are exact, so that they do not depend on the hosts."""
         rows = [each for part in handed if isinstance(part, Lifted) for each in part.measured.values()]
         moved = (after.model.astype(np.float64) - self.before.model)[: sum(self.amounts.setting.sizes)]
-        values = {metrics.UPDATE_NORM: float(np.linalg.norm(moved))}
+        values = {metrics.UPDATE_NORM: math.sqrt(squared_norm(moved))}
         if rows:
             values[metrics.UPDATE_DRIFT] = math.sqrt(math.fsum(row.drift for row in rows) / len(rows))
         if self.parts.compresses and (whole := math.fsum(row.whole for row in rows)):

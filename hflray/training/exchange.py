@@ -10,6 +10,7 @@ import numpy as np
 from hflray.aggregation import Aggregator, FloatVector, Frame, SumVector
 from hflray.compression import Compressor, Whole
 from hflray.errors import DivergedError
+from hflray.support.arrays import squared_norm
 from hflray.training.privacy.mechanism import noised
 
 RESIDUAL = "residual"  # the name, among what a device keeps, of what its compressor has not sent yet
@@ -191,9 +192,9 @@ def measured(
     """
     start = received[:size].astype(np.float64)
     update = model[:size] - start
-    drift = float(update @ update)
+    drift = squared_norm(update)
     if arrived is None:
         return Measured(drift)
     whole = scale * update + (0.0 if residual is None else residual)
     lost = whole - (arrived[:size] - start)
-    return Measured(drift, float(whole @ whole), float(lost @ lost))
+    return Measured(drift, squared_norm(whole), squared_norm(lost))

@@ -53,14 +53,11 @@ class Hierarchy(Protocol):
     def train_each(self, job: LocalJob, data: DeviceData, vector: FloatVector) -> NDArray[np.float32]:
         """Train `vector` on every device separately (Algorithm 2); return the models, (N, P)."""
 
-    def evaluate(
-        self, model: FloatVector, meanwhile: Callable[[], None] | None = None, keeps_outputs: bool = False
-    ) -> Evaluation:
+    def evaluate(self, model: FloatVector, keeps_outputs: bool = False) -> Evaluation:
         """Evaluate a model on the test set.
 
         Args:
             model: the model, (P,).
-            meanwhile: is called once while other processes evaluate.
             keeps_outputs: whether the network's outputs are returned; otherwise they stay where they are computed.
         """
 
@@ -205,21 +202,16 @@ class RayHierarchy:
 
         return self._with_recovery("clustering", attempt)
 
-    def evaluate(
-        self, model: FloatVector, meanwhile: Callable[[], None] | None = None, keeps_outputs: bool = False
-    ) -> Evaluation:
+    def evaluate(self, model: FloatVector, keeps_outputs: bool = False) -> Evaluation:
         """See `Hierarchy.evaluate`."""
         import ray
 
-        once = [meanwhile] if meanwhile else []
         shards = range(math.ceil(self._test_count / EVALUATION_BATCH))
 
         def attempt() -> Evaluation:
             model_ref, count = ray.put(model), len(self.pool.devices)
             actors = enumerate(self.pool.devices)
             refs = [actor.evaluate.remote(model_ref, shards[h::count], keeps_outputs) for h, actor in actors]
-            if once:
-                once.pop()()
             results = ray.get(refs)
             sums = [results[shard % count].sums[shard // count] for shard in shards]
             outputs = [results[shard % count].outputs[shard // count] for shard in shards] if keeps_outputs else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -100,10 +100,8 @@ class SerialHierarchy:
         """See `Hierarchy.train_each`."""
         return DeviceHost(job, data).train_each(vector, range(len(data.offsets) - 1))
 
-    def evaluate(
-        self, model: FloatVector, meanwhile: Callable[[], None] | None = None, keeps_outputs: bool = False
-    ) -> Evaluation:
-        """See `Hierarchy.evaluate`. This process evaluates itself, so `meanwhile` is not called."""
+    def evaluate(self, model: FloatVector, keeps_outputs: bool = False) -> Evaluation:
+        """See `Hierarchy.evaluate`."""
         count = len(self._data.y_test)
         shards = self._executor.host.evaluate(model, range(math.ceil(count / EVALUATION_BATCH)), keeps_outputs)
         score, loss = summarise(shards.sums, count, self._kind)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from hflray.aggregation import FloatVector
-from hflray.support.arrays import BoolArray
+from hflray.support.arrays import BoolArray, squared_norm
 from hflray.world.draws import Draws
 
 
@@ -48,5 +49,5 @@ class Faulty:
         update = model[:size] - start
         if self.kind == "noise":
             direction = rng.standard_normal(len(update))
-            update = -direction * (np.linalg.norm(update) / np.linalg.norm(direction))
+            update = -direction * math.sqrt(squared_norm(update) / squared_norm(direction))
         return np.concatenate([start - self.strength * update, model[size:]]).astype(np.float32)

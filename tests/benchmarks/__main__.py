@@ -79,7 +79,6 @@ BENCHMARKS = (
     Benchmark("actors-noop", ("actors.py", "--only", "noop"), ("actors/no-op round",)),
     Benchmark("actors-memory", ("actors.py", "--only", "memory"), ("actors/memory",), parallel=False),
     Benchmark("actors-clustering", ("actors.py", "--only", "clustering"), ("actors/clustering",)),
-    Benchmark("actors-ahead", ("actors.py", "--only", "ahead"), ("actors/planned ahead",)),
     Benchmark("actors-gpu", ("actors.py", "--only", "gpu"), ("actors/gpu",), parallel=False),
     Benchmark("sweep-overhead", ("sweep.py", "--only", "overhead"), ("sweep/overhead",)),
     Benchmark("sweep-share", ("sweep.py", "--only", "share"), ("sweep/share",), 3600),

@@ -1,11 +1,10 @@
 """The overhead of the actors, and the gain of a GPU. ``make bench`` runs it.
 
-    python tests/benchmarks/actors.py [--only noop memory clustering ahead gpu] [--data FOLDER]
+    python tests/benchmarks/actors.py [--only noop memory clustering gpu] [--data FOLDER]
 
 noop        a round without training: 1,000 devices on 2 actors; 20 devices with an actor each
 memory      memory of each device actor at the paper's setting (Fashion-MNIST, N = 100, H = 50, M = 5)
 clustering  Algorithm 2 with the mini model on all 100 devices, on 2 actors
-ahead       a round without training, with and without planning the next round during its evaluation
 gpu         50 devices trained at once, compared with a sequential loop on the same GPU; skipped without a GPU
 
 Fashion-MNIST is read from FOLDER or $HFLRAY_DATA; without it, noise of its shape and size is used.
@@ -40,7 +39,7 @@ from tests.benchmarks._report import Table, arguments, publish
 from tests.training.test_local import make_data, make_job
 
 PASSES_OF_A_SAMPLE = 5.52e6  # floating-point operations of the forward pass and all gradients except the images'
-PARTS = ("noop", "memory", "clustering", "ahead", "gpu")
+PARTS = ("noop", "memory", "clustering", "gpu")
 
 
 def paper(folder: str | None, *overrides: str) -> ExperimentConfig:
@@ -101,30 +100,6 @@ def clustering(config: ExperimentConfig) -> tuple[float, float]:
         begin = time.perf_counter()
         experiment.cluster()
         return time.perf_counter() - begin, experiment.clustering["ari"]
-
-
-def ahead(config: ExperimentConfig, rounds: int) -> tuple[list[float], list[float], float]:
-    """Return the seconds of rounds with and without planning ahead, in turns, and the seconds of planning a round."""
-    both = []
-    for may in (True, False):
-        experiment = Experiment(config, cpus=1)  # each gets one of the two CPUs
-        job = dataclasses.replace(experiment.job(), local_iterations=0)
-        experiment.job = lambda *_, job=job: job  # type: ignore[method-assign, misc]
-        if not may:
-            experiment._may_look_ahead = lambda _: False  # type: ignore[method-assign]
-        experiment.run_round()
-        both.append(experiment)
-    times: tuple[list[float], list[float]] = ([], [])
-    planning = []
-    for _ in range(rounds):
-        for experiment, mine in zip(both, times, strict=True):
-            begin = time.perf_counter()
-            record = experiment.run_round()
-            mine.append(time.perf_counter() - begin)
-        planning.append(sum(record.wall[f"{phase}_s"] for phase in ("schedule", "assign", "allocate")))
-    for experiment in both:
-        experiment.close()
-    return *times, statistics.median(planning)
 
 
 def at_once(device: str, devices: int, samples: int, repeats: int, precision: str = "float32") -> tuple[float, float]:
@@ -225,30 +200,6 @@ def clustering_table(data: str | None, quick: bool) -> Table:
     return table
 
 
-def ahead_table(data: str | None, quick: bool) -> Table:
-    """Measure rounds with and without planning the next round during their evaluation."""
-    columns = [
-        ("row", "", ""),
-        ("planning_ms", "planning, ms", ".0f"),
-        ("with_ms", "a round planned ahead, ms", ".0f"),
-        ("without_ms", "and not, ms", ".0f"),
-    ]
-    table = Table("rounds without training, the next one planned meanwhile", columns, [], key="actors/planned ahead")
-    large = ("fleet.num_devices=1000", "scheduling.num_scheduled=500", "data.samples_per_device=[20, 40]")
-    settings = (
-        ("d3qn, H = 50", ("assignment.name=d3qn",)),
-        ("d3qn polished to an optimum, H = 50", ("assignment.name=d3qn", "assignment.polish_ms=optimum")),
-        ("local_search, H = 500 of 1,000", ("assignment.name=local_search", *large)),
-    )
-    for name, overrides in settings[: 1 if quick else None]:
-        config = paper(data, "max_rounds=100", "training.num_actors=2", *overrides)
-        with_it, without, planning = ahead(config, 2 if quick else 6)
-        one, other = statistics.median(with_it) * 1e3, statistics.median(without) * 1e3
-        table.rows.append({"row": name, "planning_ms": planning * 1e3, "with_ms": one, "without_ms": other})
-        table.ratios[name] = statistics.median(b / a for a, b in zip(with_it, without, strict=True))
-    return table
-
-
 def gpu_table(quick: bool) -> Table:
     """Measure many devices at once on a GPU and a sequential loop on the same GPU."""
     columns = [
@@ -299,8 +250,6 @@ def tables(only: Sequence[str], data: str | None, quick: bool) -> Iterator[Table
         yield memory_table(data, quick)
     if "clustering" in only:
         yield clustering_table(data, quick)
-    if "ahead" in only:
-        yield ahead_table(data, quick)
     if "gpu" in only:
         yield gpu_table(quick)
 

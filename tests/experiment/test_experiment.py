@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import time
@@ -11,14 +10,12 @@ import numpy as np
 import pytest
 
 from hflray import metrics
-from hflray.assignment import build_assigner
 from hflray.config import load_config
 from hflray.cost import round_cost
-from hflray.errors import ConfigError, DataError, DivergedError, HflrayError, InfeasibleError
+from hflray.errors import ConfigError, DataError, DivergedError, HflrayError
 from hflray.experiment import Experiment
 from hflray.experiment.record import RoundRecord
 from hflray.support import checkpoint
-from hflray.training.hierarchy import SerialHierarchy
 from hflray.training.privacy import epsilon_of
 from tests.conftest import small_config
 
@@ -255,7 +252,7 @@ def test_fedavg_needs_no_clustering() -> None:
     experiment = Experiment(small_config("scheduling.name=fedavg", "max_rounds=1"))
     (record,) = experiment
     assert experiment.clusters is None
-    assert dataclasses.asdict(record)["round"] == 1
+    assert record.round == 1
 
 
 def test_measured_settings_are_settled_before_a_state_is_saved(monkeypatch) -> None:
@@ -279,140 +276,8 @@ def test_measured_settings_are_settled_before_a_state_is_saved(monkeypatch) -> N
         Experiment(small_config("scheduling.name=fedavg", "training.kernel=eager")).load_state_dict(state)
 
 
-class OverlappingHierarchy(SerialHierarchy):
-    """Calls `meanwhile` during an evaluation, as the backend with actors does."""
-
-    def evaluate(self, model, meanwhile=None, keeps_outputs=False):
-        if meanwhile is not None:
-            meanwhile()
-        return super().evaluate(model, None, keeps_outputs)
-
-
-def overlapping_experiment(*overrides: str) -> Experiment:
-    experiment = Experiment(small_config(*overrides))
-    data = experiment.scenario.device_data()
-    experiment.backend._hierarchy = OverlappingHierarchy(
-        experiment.job(), data, experiment.config.training.edge_iterations
-    )
-    return experiment
-
-
-def record_plans(experiment: Experiment) -> list[tuple[int, int]]:
-    """Record each planned round with the number of the last finished round; return the list of records."""
-    planned, plan = [], experiment._plan
-
-    def recording(index, *past):
-        planned.append((index, experiment.round))
-        return plan(index, *past)
-
-    experiment._plan = recording
-    return planned
-
-
-@pytest.mark.parametrize("scheduler", ["ikc", "fedavg", "joint_cost"])
-def test_the_next_round_is_planned_while_actors_evaluate(scheduler: str) -> None:
-    """The results are the same, and so is the state after every round."""
-    overrides = (f"scheduling.name={scheduler}", "assignment.name=hfel", "scheduling.num_scheduled=5")
-    plain, ahead = Experiment(small_config(*overrides)), overlapping_experiment(*overrides)
-    usual, early = record_plans(plain), record_plans(ahead)
-    for record, expected_record in zip(ahead, plain, strict=True):
-        assert record.model_hash == expected_record.model_hash
-        np.testing.assert_array_equal(record.devices, expected_record.devices)
-        np.testing.assert_array_equal(record.assignment, expected_record.assignment)
-        assert record.totals == expected_record.totals
-        state, expected = ahead.state_dict(), plain.state_dict()
-        np.testing.assert_array_equal(state.pop("global_model"), expected.pop("global_model"))
-        assert state == expected
-        assert list(record.wall) == list(expected_record.wall)
-        assert min(record.wall.values()) >= 0
-    assert usual == [(1, 0), (2, 1), (3, 2)]
-    assert early == [(1, 0), (2, 0), (3, 1)]  # each in the previous round, and no fourth
-
-
-def test_a_loaded_state_discards_the_plan_of_another_state() -> None:
-    overrides = ("scheduling.name=ikc", "scheduling.num_scheduled=5", "max_rounds=4")
-    unbroken = [record.model_hash for record in Experiment(small_config(*overrides))]
-    first = overlapping_experiment(*overrides)
-    states = [first.state_dict()]
-    for _ in range(3):
-        first.run_round()
-        states.append(first.state_dict())
-    resumed = overlapping_experiment(*overrides)
-    resumed.run_round()
-    for at in (2, 3, 1):  # the existing plan belongs to another state
-        resumed.load_state_dict(states[at])
-        resumed.backend._hierarchy = overlapping_experiment(
-            *overrides
-        ).backend._hierarchy  # loading a state ends the actors
-        assert resumed.run_round().model_hash == unbroken[at]
-
-
-def test_an_error_in_a_plan_ahead_is_raised_in_its_own_round() -> None:
-    experiment = overlapping_experiment("scheduling.name=ikc")
-    assign = experiment.assigner.assign
-
-    class Failing:
-        def assign(self, fleet, work, devices, rng):
-            if np.array_equal(devices, second):
-                raise InfeasibleError("edge 0: no")
-            return assign(fleet, work, devices, rng)
-
-    plain = Experiment(small_config("scheduling.name=ikc"))
-    plain.run_round()
-    second = plain.run_round().devices
-    experiment.assigner = Failing()
-    assert experiment.run_round().round == 1
-    state = experiment.state_dict()["scheduler"]
-    with pytest.raises(InfeasibleError, match="edge 0"):
-        experiment.run_round()
-    assert experiment.round == 1
-    assert state == _after_one("scheduling.name=ikc").state_dict()["scheduler"]
-
-
-def _after_one(*overrides: str) -> Experiment:
-    experiment = Experiment(small_config(*overrides))
-    experiment.run_round()
-    return experiment
-
-
-def test_a_plan_of_another_assigner_is_replaced() -> None:
-    experiment = overlapping_experiment("scheduling.name=fedavg")
-    planned = record_plans(experiment)
-    experiment.run_round()
-    experiment.assigner = build_assigner("best_gain")
-    record = experiment.run_round()
-    assert planned == [(1, 0), (2, 0), (2, 1), (3, 1)]
-    fleet, work = experiment.scenario.fleet, experiment.work
-    best = build_assigner("best_gain").assign(fleet, work, record.devices, np.random.default_rng(0))
-    np.testing.assert_array_equal(record.assignment, best)
-
-
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ("assignment.name=local_search", "assignment.budget_ms=5"),
-        ("assignment.name=d3qn", "assignment.polish_ms=5"),
-        ("assignment.name=hfel", "assignment.options={exchanges: 5}"),  # an option may be a budget
-    ],
-)
-def test_an_assigner_with_a_time_budget_does_not_plan_ahead(overrides) -> None:
-    experiment = overlapping_experiment("scheduling.name=fedavg", "max_rounds=2", *overrides)
-    planned = record_plans(experiment)
-    list(experiment)
-    assert planned == [(1, 0), (2, 1)]
-
-
-def test_a_plan_ahead_does_not_change_the_state_after_the_target() -> None:
-    overrides = ("target_accuracy=0.05", "scheduling.name=ikc")
-    experiment, plain = overlapping_experiment(*overrides), Experiment(small_config(*overrides))
-    assert len(list(experiment)) == len(list(plain)) == 1
-    assert experiment.finished
-    assert experiment.state_dict()["scheduler"] == plain.state_dict()["scheduler"]
-
-
 def test_phases_add_up_to_the_elapsed_time() -> None:
-    """The time of planning a round during the previous evaluation counts for the planned round only."""
-    experiment = overlapping_experiment("scheduling.name=fedavg", "max_rounds=4")
+    experiment = Experiment(small_config("scheduling.name=fedavg", "max_rounds=4"))
     experiment.scheduler, experiment.hierarchy  # noqa: B018 (their start is off the clock)
     assign = experiment.assigner.assign
 

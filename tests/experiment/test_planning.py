@@ -11,7 +11,8 @@ from hflray.assignment import configured_assigner
 from hflray.config import ExperimentConfig
 from hflray.cost import Workload, poll_cost, round_cost
 from hflray.experiment import Experiment
-from hflray.experiment.planning import PlannedRound, Planner
+from hflray.experiment.planning import Planner
+from hflray.experiment.record import PlannedRound
 from hflray.experiment.scenario import Scenario
 from hflray.scheduling import DeviceHistory, build_scheduler
 from hflray.timeline import EdgeRule
@@ -36,7 +37,7 @@ def plan_of(planner: Planner, history: DeviceHistory | None = None, index: int =
     counts = {"num_devices": fleet.num_devices, "num_scheduled": section.num_scheduled}
     scheduler = build_scheduler(section.name, **counts, clusters=np.arange(fleet.num_devices) % 3, **section.options)
     world = World(planner.config, fleet)
-    return planner.plan(index, scheduler, world, history or DeviceHistory(fleet.num_devices), None)
+    return planner.plan(index, scheduler, world, history or DeviceHistory(fleet.num_devices), None)[0]
 
 
 def test_a_plan_is_the_round_that_an_experiment_trains() -> None:

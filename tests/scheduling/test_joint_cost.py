@@ -17,7 +17,7 @@ from hflray.assignment import build_assigner
 from hflray.cost import Workload, round_cost
 from hflray.errors import ConfigError
 from hflray.experiment import Experiment
-from hflray.experiment.planning import PlannedRound
+from hflray.experiment.record import PlannedRound
 from hflray.fleet import FleetConfig, sample_fleet
 from hflray.report.exports import read_exhibit, records_of
 from hflray.report.runs import Run
@@ -195,11 +195,11 @@ def replayed(run: Run, clusters: IntArray | None) -> Iterator[PlannedRound]:
     """Plan the rounds of a run again, without training; the clusters are trained if they are not given."""
     experiment = Experiment(run.config)
     experiment.clusters = experiment.cluster() if clusters is None else clusters
-    history, world = DeviceHistory(run.config.fleet.num_devices), experiment.world
+    experiment.history = DeviceHistory(run.config.fleet.num_devices)
     for index in run.rounds["round"]:
-        plan = experiment._plan(int(index), experiment.scheduler, world, history, None)
-        history = history.after(plan.round, *plan.schedule, plan.cost.iteration_delay_s, {})
-        world = plan.world
+        experiment.round = int(index) - 1
+        plan, experiment.world = experiment._plan(experiment.scheduler)
+        experiment.history = experiment.history.after(plan.round, *plan.schedule, plan.cost.iteration_delay_s, {})
         yield plan
 
 

@@ -8,9 +8,10 @@ import zlib
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 from hflray.support import arrays
-from hflray.support.arrays import deflated, inflated, packed, unpacked
+from hflray.support.arrays import deflated, inflated, packed, squared_norm, unpacked
 
 
 @pytest.mark.parametrize(
@@ -57,3 +58,21 @@ def test_a_table_that_would_fill_the_memory_is_refused(monkeypatch):
     monkeypatch.setattr(arrays, "MOST_BYTES", 20)
     with pytest.raises(ValueError, match="too large"):
         inflated(text)
+
+
+def test_the_square_of_a_norm_is_that_of_numpy_in_double_precision() -> None:
+    vector = np.random.default_rng(0).normal(size=20_011).astype(np.float32)
+    assert squared_norm(vector) == pytest.approx(float(np.linalg.norm(vector.astype(np.float64)) ** 2), rel=1e-13)
+    assert squared_norm(np.array([3.0, 4.0])) == 25.0
+
+
+def test_the_square_of_a_norm_has_the_same_bits_wherever_the_vector_lies_and_with_any_number_of_threads() -> None:
+    vector = np.random.default_rng(1).normal(size=20_011)
+    room = np.empty(len(vector) + 8)
+    found = set()
+    for start in range(8):
+        room[start : start + len(vector)] = vector
+        for threads in (1, 2):
+            with threadpool_limits(threads):
+                found.add(squared_norm(room[start : start + len(vector)]))
+    assert len(found) == 1

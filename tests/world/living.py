@@ -10,7 +10,6 @@ import pandas as pd
 from hflray.experiment import Experiment
 from hflray.scheduling import RoundContext, Scheduler
 from hflray.support.arrays import IntArray
-from hflray.training.hierarchy import SerialHierarchy
 from tests.conftest import small_config
 
 SCHEDULER = "scheduling.name=of_the_available"
@@ -25,24 +24,9 @@ class OfTheAvailable(Scheduler):
         return np.sort(context.rng.choice(available, min(self.num_scheduled, len(available)), replace=False))
 
 
-class OverlappingHierarchy(SerialHierarchy):
-    """Plans the next round during an evaluation, as the backend with actors does."""
-
-    def evaluate(self, model, meanwhile=None, keeps_outputs=False):
-        """Call `meanwhile`, and evaluate."""
-        if meanwhile is not None:
-            meanwhile()
-        return super().evaluate(model, None, keeps_outputs)
-
-
-def living(*overrides: str, ahead: bool = False) -> Experiment:
-    """Return a small experiment; `ahead` plans each round while the one before is evaluated."""
-    experiment = Experiment(small_config(SCHEDULER, *overrides), cpus=2)
-    if ahead:
-        experiment.backend._hierarchy = OverlappingHierarchy(
-            experiment.job(), experiment.scenario.device_data(), experiment.config.fleet.num_edges
-        )
-    return experiment
+def living(*overrides: str) -> Experiment:
+    """Return a small experiment."""
+    return Experiment(small_config(SCHEDULER, *overrides), cpus=2)
 
 
 def results(experiment: Experiment) -> list[tuple[object, ...]]:

@@ -6,6 +6,7 @@ same bits. It enters the exact sum in fixed point, before anybody divides it or 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ from hflray.aggregation import FloatVector, Frame, SumVector
 from hflray.aggregation.fixed_point import MAX_WEIGHT
 from hflray.errors import DivergedError
 from hflray.seeding import stream
+from hflray.support.arrays import squared_norm
 
 MARGIN = 1e-6  # relative; it is far above what rounding to fixed point adds to the length of an update
 
@@ -44,7 +46,7 @@ class Mechanism:
         """
         start = received.astype(np.float64)
         update = model - start
-        norm = float(np.linalg.norm(update))
+        norm = math.sqrt(squared_norm(update))
         most, margin = self.clip * (1 - MARGIN), 0.0
         if not np.isfinite(norm):  # the sum refuses it, with the name of its device
             return model
@@ -52,7 +54,7 @@ class Mechanism:
         while norm > most:  # rounding to float32 may lengthen an update again
             factor *= most / norm * (1 - margin)
             scaled = (start + factor * update).astype(np.float32)
-            norm = float(np.linalg.norm(scaled - start))
+            norm = math.sqrt(squared_norm(scaled - start))
             margin = max(MARGIN, 2 * margin)
         return scaled
 
