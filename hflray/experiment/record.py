@@ -119,6 +119,16 @@ class RoundRecord:
         return self.plan.timeline
 
     @property
+    def poll(self) -> PollCost | None:
+        """The part of the cost that polling the devices took, for a scheduler that polls."""
+        return self.plan.poll
+
+    @property
+    def polled(self) -> IntArray | None:
+        """The polled devices, if they have batteries."""
+        return self.plan.polled
+
+    @property
     def accuracy(self) -> float:
         """The accuracy of the global model on the test set, after the round; NaN if the data have no classes."""
         return self.score if self.metric == metrics.ACCURACY else math.nan
@@ -148,9 +158,9 @@ class RoundRecord:
             values[metrics.ROUND_DISCARDED] = self.timeline.discarded
             values[metrics.ROUND_WASTED_J] = self.timeline.wasted_j
             values[metrics.ROUND_EDGE_IDLE_S] = self.timeline.edge_idle_s
-        if self.plan.poll is not None:
-            values[metrics.ROUND_POLL_DELAY_S] = self.plan.poll.delay_s
-            values[metrics.ROUND_POLL_ENERGY_J] = self.plan.poll.energy_j
+        if self.poll is not None:
+            values[metrics.ROUND_POLL_DELAY_S] = self.poll.delay_s
+            values[metrics.ROUND_POLL_ENERGY_J] = self.poll.energy_j
         values |= self.conditions
         for edge in range(len(cost.edge_devices)):
             values[metrics.edge_metric(edge, "delay_s")] = float(cost.edge_delay_s[edge])
@@ -179,8 +189,8 @@ class RoundRecord:
         more: dict[str, Any] = {"model_bits": self.timeline.device_bits} if self.deviates else {}
         if self.sent_bits is not None:
             more["device_bits"], more["edge_bits"] = self.sent_bits
-        if self.plan.polled is not None:
-            more["polled"] = self.plan.polled.tolist()
+        if self.polled is not None:
+            more["polled"] = self.polled.tolist()
         return {
             "devices": self.devices.tolist(),
             "edges": self.assignment.tolist(),
