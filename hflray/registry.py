@@ -65,6 +65,7 @@ BUILTIN: dict[Kind, dict[str, str]] = {
         "random": "hflray.assignment.simple:Random",
         "best_gain": "hflray.assignment.simple:BestGain",
         "load_balanced": "hflray.assignment.load_balanced:LoadBalanced",
+        "even_gain": "hflray.assignment.simple:EvenGain",
         "hfel": "hflray.assignment.hfel:HFEL",
         "local_search": "hflray.assignment.local_search:LocalSearch",
         "d3qn": "hflray.assignment.d3qn:D3QN",

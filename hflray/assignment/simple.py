@@ -1,4 +1,4 @@
-"""Two simple baselines that are not in the paper: a random edge, and the edge with the strongest link.
+"""Three simple baselines that are not in the paper: a random edge, the strongest link, and the strongest with room.
 
 `BestGain` is also a start for HFEL (docs/design.md, D8).
 """
@@ -28,3 +28,26 @@ class BestGain:
         """Return the edge of each of `devices`, (H,) indices. Raises ConfigError for an index outside the fleet."""
         scheduled, _ = check_assignment(fleet, devices, np.zeros(np.shape(devices), dtype=np.intp))
         return fleet.strongest_edges(scheduled)[:, 0]
+
+
+class EvenGain:
+    """An assigner that gives all edges equally many devices, or one more, as robust aggregators need it.
+
+    Devices come in order of their strongest link, strongest first, and each goes to the edge of its strongest link that
+    still has room. Of equal links the lower index wins.
+    """
+
+    def assign(self, fleet: Fleet, work: Workload, devices: ArrayLike, rng: np.random.Generator) -> NDArray[np.intp]:
+        """Return the edge of each of `devices`, (H,) indices. Raises ConfigError for an index outside the fleet."""
+        scheduled, edges = check_assignment(fleet, devices, np.zeros(np.shape(devices), dtype=np.intp))
+        size, one_more = divmod(len(scheduled), fleet.num_edges)
+        order = fleet.strongest_edges(scheduled, fleet.num_edges)
+        strongest = fleet.gain[scheduled, order[:, 0]]
+        counts = np.zeros(fleet.num_edges, dtype=np.intp)
+        for position in np.argsort(-strongest, kind="stable"):
+            room = counts < size if one_more == 0 else counts <= size
+            edge = order[position][room[order[position]]][0]
+            one_more -= int(counts[edge] == size)
+            counts[edge] += 1
+            edges[position] = edge
+        return edges

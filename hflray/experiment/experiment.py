@@ -241,7 +241,7 @@ class Experiment:
             raise ConfigError(
                 f"aggregation.edge.name: {name} needs {least} devices at each edge that has any, and the plan of round "
                 f"{index} gives edge {short[0]} only {counts[short[0]]}; accepted: {least} or more; raise "
-                "scheduling.num_scheduled, lower fleet.num_edges or f, or take an assigner that spreads devices"
+                "scheduling.num_scheduled, lower fleet.num_edges or f, or take assignment.name: even_gain"
             )
 
     def _after(self, plan: PlannedRound, losses: Losses, model: FloatVector) -> _TrainedRound:

@@ -37,7 +37,7 @@ NAMES = {
     "round_robin": Label("round robin"), "best_channel": Label("best channel"), "ucb": Label("UCB"),
     "energy_aware": Label("energy-aware"), "power_of_choice": Label("power-of-choice"), "oort": Label("Oort"),
     "hfel": Label("HFEL"), "local_search": Label("local search"), "best_gain": Label("best gain"),
-    "load_balanced": Label("load balanced"),
+    "load_balanced": Label("load balanced"), "even_gain": Label("even gain"),
     "d3qn": Label("D3QN"), "paper": Label("the paper's features"), "db": Label("dB features"),
     "paper_db": Label("the paper's features, gains in dB"),
     "fashion_mnist": Label("Fashion-MNIST"), "cifar10": Label("CIFAR-10"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from hflray.assignment import build_assigner
@@ -28,3 +30,22 @@ def test_best_gain_assigns_the_strongest_link():
     # Because of shadowing, the strongest edge of many devices is not the nearest.
     all_edges = build_assigner("best_gain").assign(FLEET, WORK, np.arange(400), np.random.default_rng(0))
     assert 0.2 < np.mean(all_edges != FLEET.distance_m.argmin(axis=1)) < 0.8
+
+
+def test_even_gain_gives_each_edge_as_many_devices_or_one_more():
+    for count in (1, 3, 4, 10, 30, 399):
+        edges = build_assigner("even_gain").assign(FLEET, WORK, np.arange(count), np.random.default_rng(0))
+        sizes = np.bincount(edges, minlength=4)
+        assert sizes.max() - sizes.min() == (count % 4 > 0)
+
+
+def test_even_gain_lets_the_strongest_links_choose_first():
+    """Devices 0 and 2 are the strongest, and both want edge 1; the second of them and device 1 go where room is."""
+    gain = np.array([[1.0, 9.0], [2.0, 3.0], [4.0, 8.0], [1.0, 2.0]]) * 1e-12
+    fleet = dataclasses.replace(
+        sample_fleet(FleetConfig(num_devices=4, num_edges=2), np.random.default_rng(0)), gain=gain
+    )
+    assign = build_assigner("even_gain").assign
+    assert assign(fleet, WORK, np.arange(4), np.random.default_rng(0)).tolist() == [1, 0, 1, 0]
+    # Of three devices one edge takes two: the one that is asked first.
+    assert assign(fleet, WORK, np.array([1, 2, 3]), np.random.default_rng(0)).tolist() == [1, 1, 0]
