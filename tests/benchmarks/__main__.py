@@ -71,6 +71,12 @@ BENCHMARKS = (
     Benchmark("scale", ("scale.py",), ("scale/steps",)),
     Benchmark("training-one", ("training.py", "--one-core"), _training("training, one core"), parallel=False),
     Benchmark("training", ("training.py", "--installed-peers"), _training("training", "Ray's share"), 5400),
+    Benchmark(
+        "inside",
+        ("inside.py",),
+        ("inside/rules, native", "inside/rules, channels_last", "inside/aggregators"),
+        parallel=False,
+    ),
     Benchmark("losses", ("losses.py",), ("losses/kernels",), parallel=False),
     Benchmark("joint_cost", ("joint_cost.py",), ("joint_cost/round",), parallel=False),
     Benchmark(

@@ -1,0 +1,1 @@
+"""The rows of the glossary of metrics by subject. `hflray.metrics` is the door to them."""

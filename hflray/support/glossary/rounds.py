@@ -1,0 +1,239 @@
+"""The metrics of an experiment: of its rounds, its end and its clustering."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hflray.support.glossary.row import PERCENT, STUDY, metric
+
+_MB: dict[str, Any] = {"shown": "MB", "scale": 1 / 8e6, "format": "{:,.0f}"}
+
+ACCURACY = metric(
+    "accuracy", "Test accuracy", "1", "round",
+    meaning="share of the test set that the global model classifies correctly",
+    **PERCENT, short="accuracy", heading="accuracy", curve=True,
+)  # fmt: skip
+R2 = metric(
+    "r2", "R² on the test set", "1", "kind",
+    meaning="1 − Σ (y − ŷ)² / Σ (y − ȳ)² over the test set of a regression, in place of `accuracy`",
+    format="{:.3f}", short="R²", heading="R²", curve=True, printed="$R^2$ on the test set",
+)  # fmt: skip
+TOKEN_ACCURACY = metric(
+    "token_accuracy", "Tokens predicted", "1", "kind",
+    meaning="share of the test set's next tokens that the global model predicts, in place of `accuracy`",
+    **PERCENT, short="tokens", heading="tokens predicted", curve=True,
+)  # fmt: skip
+TEST_LOSS = metric(
+    "test_loss", "Test loss", "nats", "round",
+    meaning="mean loss of the global model on the test set: cross-entropy in nats; for a regression, squared errors in "
+    "units of the training targets' variance; a loss of your own in its own unit",
+    shown="nats", curve=True,
+)  # fmt: skip
+ROUNDS_TO_TARGET = metric(
+    "rounds_to_target", "Rounds to the target accuracy", "1", "end",
+    meaning="the first round that reached `target_accuracy` or `target`; absent if none did",
+    format="{:.0f}", mean="{:.1f}", short="to target", heading="rounds to target",
+)  # fmt: skip
+OBJECTIVE_TO_TARGET = metric(
+    "objective_to_target", "Objective to the target accuracy", "J", "end",
+    meaning="`total/objective` at that round; absent if the target was not reached",
+    shown="J",
+)  # fmt: skip
+DELAY_TO_TARGET_S = metric(
+    "delay_s_to_target", "Delay to the target accuracy", "s", "end",
+    meaning="`total/delay_s` at that round; absent if the target was not reached",
+    shown="s",
+)  # fmt: skip
+ENERGY_TO_TARGET_J = metric(
+    "energy_j_to_target", "Energy to the target accuracy", "J", "end",
+    meaning="`total/energy_j` at that round; absent if the target was not reached",
+    shown="J",
+)  # fmt: skip
+TOTAL_OBJECTIVE = metric(
+    "total/objective", "Objective E + λT", "J", "round",
+    meaning="sum of `round/objective` over the rounds so far; clustering is not part of it",
+    shown="J", short="objective", heading="objective", bar=1, printed="Objective $E + λT$",
+)  # fmt: skip
+TOTAL_DELAY_S = metric(
+    "total/delay_s", "Time delay T", "s", "round",
+    meaning="sum of `round/delay_s` over the rounds so far; clustering is not part of it",
+    shown="s", short="delay s", heading="delay T", bar=2, printed="Time delay $T$",
+)  # fmt: skip
+TOTAL_ENERGY_J = metric(
+    "total/energy_j", "Energy E", "J", "round",
+    meaning="sum of `round/energy_j` over the rounds so far; clustering is not part of it",
+    shown="J", short="energy J", heading="energy E", bar=3, printed="Energy consumption $E$",
+)  # fmt: skip
+TOTAL_MESSAGE_BITS = metric(
+    "total/message_bits", "Messages", "bit", "round",
+    meaning="sum of `round/message_bits` over the rounds so far",
+    **_MB, short="MB", heading="messages", bar=4, printed="Messages in total",
+)  # fmt: skip
+ROUND_DELAY_S = metric(
+    "round/delay_s", "Time delay of a round", "s", "round",
+    meaning="T_i, the largest T_m of an edge: Q · max over its devices of (compute + upload), plus its cloud hop",
+    shown="s", **STUDY, heading="T", bar=2, printed="Time delay $T_i$",
+)  # fmt: skip
+ROUND_ENERGY_J = metric(
+    "round/energy_j", "Energy of a round", "J", "round",
+    meaning="E_i, the sum over edges of Q · Σ over its devices of (compute + upload), plus its cloud hop",
+    shown="J", **STUDY, heading="E", bar=3, printed="Energy consumption $E_i$",
+)  # fmt: skip
+ROUND_OBJECTIVE = metric(
+    "round/objective", "Objective of a round", "J", "round",
+    meaning="E_i + λ T_i",
+    shown="J", **STUDY, heading="objective", bar=1, curve=True, printed="Objective $E_i + λT_i$",
+)  # fmt: skip
+ROUND_MESSAGE_BITS = metric(
+    "round/message_bits", "Messages a round", "bit", "round",
+    meaning="bits sent upwards: (H·Q + M) · z",
+    **_MB,
+)  # fmt: skip
+ROUND_DISCARDED = metric(
+    "round/discarded", "Discarded uploads", "1", "clock",
+    meaning="share of the uploads that were begun and not combined, because they came after a limit of `clock.edge` "
+    "or because the device or its edge vanished",
+    **PERCENT, curve=True,
+)  # fmt: skip
+ROUND_WASTED_J = metric(
+    "round/wasted_j", "Energy of discarded uploads", "J", "clock",
+    meaning="energy of computing and sending these uploads",
+    shown="J", curve=True,
+)  # fmt: skip
+ROUND_POLL_DELAY_S = metric(
+    "round/poll_delay_s", "Delay of the poll", "s", "poll",
+    meaning="part of `round/delay_s`: the slowest polled device's forward pass, before the round",
+    shown="s",
+)  # fmt: skip
+ROUND_POLL_ENERGY_J = metric(
+    "round/poll_energy_j", "Energy of the poll", "J", "poll",
+    meaning="part of `round/energy_j`: the forward passes of the polled devices",
+    shown="J",
+)  # fmt: skip
+ROUND_EDGE_IDLE_S = metric(
+    "round/edge_idle_s", "Idle time of edges", "s", "clock",
+    meaning="T_i − T_m, summed over the edges whose model reached the cloud",
+    shown="s",
+)  # fmt: skip
+ROUND_TOO_FEW = metric(
+    "round/too_few", "Edge iterations with too few models", "1", "few",
+    meaning="edge iterations in which an edge kept its model, because its aggregator needs more models than arrived",
+    format="{:,.0f}", mean="{:,.1f}",
+)  # fmt: skip
+PRIVACY_EPSILON = metric(
+    "privacy/epsilon", "Privacy ε", "1", "private",
+    meaning="the largest ε over devices for `privacy.delta`, of all of their uploads that have arrived so far; "
+    "clustering and loss queries are not part of it",
+    format="{:,.3g}", curve=True,
+)  # fmt: skip
+UPDATE_NORM = metric(
+    "update/norm", "Move of the global model", "1", "inside",
+    meaning="L2 norm of the change of the global model's weights in the round",
+    format="{:,.3g}", curve=True,
+)  # fmt: skip
+UPDATE_DRIFT = metric(
+    "update/drift", "Drift of devices", "1", "inside",
+    meaning="root of the mean square of the L2 distance between a device's trained weights and those of its edge from "
+    "which it started, over devices and edge iterations",
+    format="{:,.3g}", curve=True,
+)  # fmt: skip
+COMPRESSION_ERROR = metric(
+    "compression/error", "Error of compression", "1", "inside",
+    meaning="√(Σ ‖u − û‖² / Σ ‖u‖²) over the compressed uploads of devices: u is what a compressor was given, with "
+    "what was left of the last update, and û what arrived",
+    **PERCENT, curve=True,
+)  # fmt: skip
+FAIRNESS = metric(
+    "total/fairness", "Fairness of participation", "1", "clock",
+    meaning="Jain's index (Σ x)² / (N Σ x²) of the numbers x of rounds in which each device has counted so far: 1 if "
+    "all are equal, 1/N if one device has them all, 0 if no device has counted",
+    format="{:.3f}",
+)  # fmt: skip
+ROUND_AWAY = metric(
+    "round/away", "Devices away", "1", "world",
+    meaning="number of devices that did not answer when the round was planned",
+    format="{:,.0f}", mean="{:,.1f}",
+)  # fmt: skip
+ROUND_AVAILABLE = metric(
+    "round/available", "Devices available", "1", "world",
+    meaning="number of devices that a scheduler could choose when the round was planned: they answered, had their "
+    "reserve of charge, and under `assignment.once` their edge worked",
+    format="{:,.0f}", mean="{:,.1f}",
+)  # fmt: skip
+ROUND_VANISHED = metric(
+    "round/vanished", "Devices vanished", "1", "world",
+    meaning="number of scheduled devices that vanished during the round, or whose battery ran out",
+    format="{:,.0f}", mean="{:,.1f}",
+)  # fmt: skip
+ROUND_EDGES_DOWN = metric(
+    "round/edges_down", "Edges down", "1", "world",
+    meaning="number of edges that did not work when the round was planned",
+    format="{:,.0f}", mean="{:,.1f}",
+)  # fmt: skip
+ROUND_EDGES_FAILED = metric(
+    "round/edges_failed", "Edges failed", "1", "world",
+    meaning="number of edges that failed before their model reached the cloud",
+    format="{:,.0f}", mean="{:,.1f}",
+)  # fmt: skip
+ROUND_LOW_BATTERY = metric(
+    "round/low_battery", "Devices low on charge", "1", "battery",
+    meaning="number of devices below their reserve when the round was planned",
+    format="{:,.0f}", mean="{:,.1f}",
+)  # fmt: skip
+CHARGE_LEAST_J, CHARGE_LOW_J, CHARGE_MEDIAN_J, CHARGE_HIGH_J = (
+    metric(
+        f"battery/{name}_j", f"Charge of devices, {words}", "J", "battery",
+        meaning=f"{words} of the devices' charges when the round was planned",
+        shown="J", curve=name == "median",
+    )
+    for name, words in (
+        ("min", "least"), ("p10", "10th percentile"), ("median", "median"), ("p90", "90th percentile"),
+    )
+)  # fmt: skip
+WALL_SCHEDULE_S = metric(
+    "wall/schedule_s", "Scheduling, on this machine", "s", "round",
+    meaning="measured time of scheduling",
+    shown="s",
+)  # fmt: skip
+WALL_ASSIGN_S = metric(
+    "wall/assign_s", "Latency", "s", "round",
+    meaning="measured time of the assignment, which the paper calls latency",
+    shown="ms", scale=1e3, table="assignment", format="{:.2f}", heading="latency", bar=4, printed="Latency, median",
+)  # fmt: skip
+WALL_ALLOCATE_S = metric(
+    "wall/allocate_s", "Allocation, on this machine", "s", "round",
+    meaning="measured time of the allocation and the bill",
+    shown="s",
+)  # fmt: skip
+WALL_TRAIN_S = metric(
+    "wall/train_s", "Training, on this machine", "s", "round",
+    meaning="measured time of the round's training",
+    shown="s",
+)  # fmt: skip
+WALL_EVALUATE_S = metric(
+    "wall/evaluate_s", "Evaluation, on this machine", "s", "round",
+    meaning="measured time of the evaluation",
+    shown="s",
+)  # fmt: skip
+CLASS_BALANCE = metric(
+    "schedule/class_balance", "Class balance of the schedule", "1", "round",
+    meaning="entropy of the scheduled devices' class shares over its maximum; 1 is balanced",
+    format="{:.3f}", curve=True,
+)  # fmt: skip
+
+CLUSTERING_ARI = metric(
+    "clustering/ari", "Adjusted Rand index", "1", "end",
+    meaning="agreement of Algorithm 2's clusters with the true majority classes, equation (28); 1 is the same",
+    table="clustering", format="{:.3f}", short="ARI", heading="ARI", bar=3,
+)  # fmt: skip
+CLUSTERING_DELAY_S = metric(
+    "clustering/delay_s", "Delay of the clustering", "s", "end",
+    meaning="bill of Algorithm 2: all N devices, geographic assignment, no cloud hop, one edge iteration at the "
+    "allocated frequencies; `scheduling.clustering_bill` has other readings",
+    shown="s", table="clustering", format="{:,.2f}", short="delay s", heading="delay", bar=1,
+)  # fmt: skip
+CLUSTERING_ENERGY_J = metric(
+    "clustering/energy_j", "Energy of the clustering", "J", "end",
+    meaning="energy on the same bill",
+    shown="J", table="clustering", format="{:,.2f}", short="energy J", heading="energy", bar=2,
+)  # fmt: skip
