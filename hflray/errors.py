@@ -66,7 +66,7 @@ class InfeasibleError(HflrayError):
 
 
 class NoRoomError(HflrayError):
-    """A disk has less room than a sweep needs; the message names the folder, both sizes and the fix."""
+    """A disk has less room than a sweep's reserve; the message names the folder, both sizes and the fix."""
 
 
 class WriteError(HflrayError):

@@ -330,6 +330,6 @@ def test_too_little_room_at_the_start_is_an_error_before_anything_starts(tmp_pat
     done = call("long.yaml", "--results", str(small_disk), cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"error: disk: {small_disk}: 12 MiB are free, and this sweep needs about ")
+    assert line.startswith(f"error: disk: {small_disk}: 12 MiB are free; accepted: at least the reserve of ")
     assert "--results" in line
     assert os.listdir(small_disk) == ["ballast"]
