@@ -41,6 +41,11 @@ class Workload:
 
     Raises:
         ConfigError: a value is not a finite number above 0.
+
+    Examples:
+        >>> from hflray import Workload
+        >>> Workload(model_bits=1e6, local_iterations=5, edge_iterations=5, delay_weight=1.0).edge_bits
+        1000000.0
     """
 
     device_bits: float
@@ -141,6 +146,15 @@ class RoundCost:
         edge_devices: number of devices at each edge, (M,).
         compute_delay_s, compute_energy_j: computing of one edge iteration, (H,), s and J, equations (4) and (5).
         upload_delay_s, upload_energy_j: upload of one edge iteration, (H,), s and J, equations (7) and (8).
+
+    Examples:
+        >>> import numpy as np
+        >>> from hflray import FleetConfig, Workload, allocate_round, round_cost, sample_fleet
+        >>> fleet = sample_fleet(FleetConfig(num_devices=4, num_edges=1), np.random.default_rng(0))
+        >>> work = Workload(model_bits=1e6, edge_iterations=5)
+        >>> cost = round_cost(fleet, work, [0, 3], [0, 0], allocate_round(fleet, work, [0, 3], [0, 0]))
+        >>> cost.edge_devices.tolist(), cost.message_bits  # (H · Q + M) · z
+        ([2], 11000000.0)
     """
 
     energy_j: float
@@ -385,6 +399,15 @@ def round_cost(
 
     Raises:
         ConfigError: an index is out of range, lengths differ, or a bandwidth or frequency is not above 0.
+
+    Examples:
+        >>> import numpy as np
+        >>> from hflray import FleetConfig, Workload, allocate_round, round_cost, sample_fleet
+        >>> fleet = sample_fleet(FleetConfig(num_devices=4, num_edges=1), np.random.default_rng(0))
+        >>> work = Workload(model_bits=1e6, delay_weight=1.0)
+        >>> cost = round_cost(fleet, work, [0, 3], [0, 0], allocate_round(fleet, work, [0, 3], [0, 0]))
+        >>> round(cost.delay_s, 2), round(cost.energy_j, 2), round(cost.objective, 2)
+        (4.32, 0.18, 4.5)
     """
     chosen, edges = check_assignment(fleet, devices, assignment)
     bandwidth, cpu = np.asarray(allocation.bandwidth_hz), np.asarray(allocation.cpu_hz)

@@ -162,6 +162,13 @@ class Fleet:
         noise_w_per_hz: N_0, W/Hz.
         capacitance: the paper's α (the energy formula has the ½).
         links: data from which a large fleet computes its links; None if the fleet holds the matrices.
+
+    Examples:
+        >>> import numpy as np
+        >>> from hflray import FleetConfig, sample_fleet
+        >>> fleet = sample_fleet(FleetConfig(num_devices=4, num_edges=2), np.random.default_rng(0))
+        >>> fleet.num_devices, fleet.num_edges, fleet.gain.shape
+        (4, 2, (4, 2))
     """
 
     position_m: FloatArray | Indexed
@@ -390,6 +397,13 @@ def sample_fleet(config: FleetConfig, rng: np.random.Generator) -> Fleet:
             With a ``deployment_seed``, edge positions, the edges' cloud links and B_m are a function of that seed, M
             and their ranges, and `rng` draws the devices and their links only.
         rng: the only other source of randomness.
+
+    Examples:
+        >>> import numpy as np
+        >>> from hflray import FleetConfig, sample_fleet
+        >>> fleet = sample_fleet(FleetConfig(num_devices=3, num_edges=2, samples=500), np.random.default_rng(0))
+        >>> fleet.samples.tolist()
+        [500.0, 500.0, 500.0]
     """
     n, m = config.num_devices, config.num_edges
     edge_rng = rng if config.deployment_seed is None else stream(config.deployment_seed, "deployment")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,6 +50,11 @@ def _no_ambient_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 def small_config(*overrides: str) -> ExperimentConfig:
     """Return the configuration of a small experiment on digits in this process."""
     return load_config(None, [*SMALL, *overrides])
+
+
+def says(text: str, *facts: str) -> bool:
+    """Return whether a message has these facts, each after the one before; a test of a message names its facts only."""
+    return re.search(".*".join(map(re.escape, facts)), text, re.DOTALL) is not None
 
 
 @pytest.fixture(scope="session")

@@ -1,20 +1,39 @@
-"""`import hflray` offers every public name to `dir`, to type checkers and to a star import, and loads no package."""
+"""`import hflray` offers every public name to `dir`, to type checkers and to a star import, and loads no package.
+
+Each public name, and the base class of each kind, has an example in its docstring, which runs here.
+"""
 
 from __future__ import annotations
 
 import ast
+import doctest
 import importlib
 import inspect
 import subprocess
 import sys
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import hflray
+from hflray import registry
 
 ROOT = Path(__file__).parents[1]
+# The base class of each kind that `hflray` does not offer itself; the other kinds have a public one, or take functions.
+BASES = {
+    "partition": "hflray.data.partition:Partition",
+    "local_rule": "hflray.training.rules:LocalRule",
+    "aggregator": "hflray.aggregation:Aggregator",
+    "compressor": "hflray.compression:Compressor",
+    "availability": "hflray.world.availability:Availability",
+    "fading": "hflray.world.fading:Fading",
+    "mobility": "hflray.world.mobility:Mobility",
+}
+PUBLIC = {"scheduler": "Scheduler", "assigner": "Assigner", "dataset": "Dataset", "sink": "Sink"}
+FUNCTIONS = {"model", "loss", "metric"}  # a network extends torch's class, and the others are functions
 
 
 def names_for_type_checkers() -> set[tuple[str, str]]:
@@ -24,6 +43,31 @@ def names_for_type_checkers() -> set[tuple[str, str]]:
     imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
     assert all(alias.asname == alias.name for node in imports for alias in node.names)
     return {(str(node.module), alias.name) for node in imports for alias in node.names}
+
+
+def documented_names() -> dict[str, Any]:
+    """Return each public name and base class by what a user writes after ``import``."""
+    names = {name: getattr(hflray, name) for name in hflray.__all__ if name != "__version__"}
+    for reference in BASES.values():
+        module, _, name = reference.partition(":")
+        names[name] = getattr(importlib.import_module(module), name)
+    return names
+
+
+def mistakes(names: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with the examples in the docstrings of `names`: a missing one, or another output."""
+    found = []
+    for name, thing in names.items():
+        text = inspect.cleandoc(thing.__doc__ or "")
+        section = text.partition("\nExamples:\n")[2]
+        if ">>>" not in section:
+            found.append(f"{name}: its docstring has no section 'Examples:' with a line of '>>>'")
+            continue
+        output: list[str] = []
+        example = doctest.DocTestParser().get_doctest(text, {}, name, None, None)
+        doctest.DocTestRunner(verbose=False).run(example, out=output.append)
+        found += output
+    return found
 
 
 @pytest.mark.parametrize("name", hflray.__all__)
@@ -70,3 +114,34 @@ def test_mypy_reads_the_users_script() -> None:
     mypy = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["mypy"]
     assert mypy["files"] == ["hflray", "tests/users_script.py"]
     assert mypy["strict"]  # else mypy would not report a "type: ignore" that a misspelt name no longer needs
+
+
+def test_every_kind_has_a_base_class_or_takes_functions() -> None:
+    assert {*BASES, *PUBLIC, *FUNCTIONS} == set(registry.GROUPS)
+    assert set(PUBLIC.values()) <= set(hflray.__all__)
+
+
+@pytest.mark.parametrize("name", documented_names())
+def test_the_example_of_a_name_is_true(name: str, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert not mistakes({name: documented_names()[name]})
+
+
+def test_a_missing_example_and_a_wrong_one_are_found() -> None:
+    class Without:
+        """Say what it is."""
+
+    class Wrong:
+        """Say what it is.
+
+            >>> 1 + 1  # this one is outside the section
+            2
+
+        Examples:
+            >>> 1 + 1
+            3
+        """
+
+    without, wrong = mistakes({"Without": Without, "Wrong": Wrong})
+    assert without == "Without: its docstring has no section 'Examples:' with a line of '>>>'"
+    assert "Expected:\n    3\nGot:\n    2" in wrong

@@ -78,8 +78,9 @@ def _settings_table(rows: Iterable[Setting]) -> str:
 
 
 def _summary(model: type[Section]) -> str:
-    """Return the docstring of a section of the configuration as Markdown."""
-    return " ".join(part.strip() for part in (model.__doc__ or "").replace("``", "`").split("\n"))
+    """Return the docstring of a section of the configuration as Markdown, without its example."""
+    text = (model.__doc__ or "").partition("\n\n    Examples:")[0]
+    return " ".join(part.strip() for part in text.replace("``", "`").split("\n"))
 
 
 def experiment_settings() -> str:

@@ -72,24 +72,29 @@ class Frame:
 class Aggregator(ABC):
     """The base class of aggregators.
 
-    A file of one's own needs one class::
-
-        from hflray.aggregation import Mean
-
-        class Half(Mean):
-            linear = False  # the cloud needs the edges' models, and not their sums alone
-
-            def finish(self, total, before, state, frame):
-                mean, state = super().finish(total, before, state, frame)
-                return (before + mean) / 2, state
-
-    and is used by ``aggregation.cloud: {name: mine.py:Half}``.
-
     Attributes:
         linear: whether the parts of several edges may be combined as if all of their devices sent to the cloud
             (equation 16 of the paper).
         at_cloud: whether it may stand at the cloud.
         at_edge: whether it may stand at an edge. An edge's aggregator keeps no state.
+
+    Examples:
+        A file of one's own needs one class, and is used by ``aggregation.cloud: {name: mine.py:Half}``:
+
+        >>> import numpy as np
+        >>> from hflray.aggregation import Frame, Mean, Sent
+        >>> class Half(Mean):
+        ...     linear = False  # the cloud needs the edges' models, and not their sums alone
+        ...     def finish(self, total, before, state, frame):
+        ...         mean, state = super().finish(total, before, state, frame)
+        ...         return (before + mean) / 2, state
+        >>> frame = Frame("cloud", 0, round=1, iteration=0, size=2, weight=4, statistics=0, fraction_bits=20)
+        >>> before, half = np.zeros(1, np.float32), Half()
+        >>> first = Sent(np.float32([1]), before, weight=3, sender=0)
+        >>> second = Sent(np.float32([5]), before, weight=1, sender=1)
+        >>> total = half.combine([half.lift(sent, frame) for sent in (first, second)])
+        >>> half.finish(total, before, {}, frame)[0].tolist()  # half of the mean (3 · 1 + 1 · 5) / 4
+        [1.0]
     """
 
     linear: ClassVar[bool] = False

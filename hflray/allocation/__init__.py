@@ -44,6 +44,14 @@ def allocate_round(
     Raises:
         ConfigError: the method or coupling is unknown, or indices are wrong.
         InfeasibleError: no solver found a solution; the message names the edge.
+
+    Examples:
+        >>> import numpy as np
+        >>> from hflray import FleetConfig, Workload, allocate_round, sample_fleet
+        >>> fleet = sample_fleet(FleetConfig(num_devices=4, num_edges=1), np.random.default_rng(0))
+        >>> allocation = allocate_round(fleet, Workload(model_bits=1e6), devices=[0, 3], assignment=[0, 0])
+        >>> (allocation.bandwidth_hz / fleet.edge_bandwidth_hz[0]).round(2).tolist()
+        [0.92, 0.08]
     """
     if method == "newton" and coupling == "per_edge":
         from hflray.allocation.newton import allocate_small

@@ -37,6 +37,16 @@ class Allocation:
         edge_price: λ_m, (M,), J/s: the weight of each edge's delay; it is λ unless the edges share a deadline.
         kkt_residual: the largest relative violation of the optimality conditions.
         duality_gap: bound on the objective's distance from the optimum, relative to the objective.
+
+    Examples:
+        An allocation may also come from elsewhere, such as a measurement, and be billed:
+
+        >>> import numpy as np
+        >>> from hflray import Allocation, FleetConfig, Workload, round_cost, sample_fleet
+        >>> fleet = sample_fleet(FleetConfig(num_devices=4, num_edges=1), np.random.default_rng(0))
+        >>> allocation = Allocation(bandwidth_hz=np.full(2, 1e6), cpu_hz=np.full(2, 2e9))
+        >>> round(round_cost(fleet, Workload(model_bits=1e6), [0, 3], [0, 0], allocation).delay_s, 2)
+        4.99
     """
 
     bandwidth_hz: FloatArray

@@ -26,7 +26,19 @@ SETTINGS = {
 
 
 class Assigner(Protocol):
-    """An object that assigns an edge to each scheduled device."""
+    """An object that assigns an edge to each scheduled device.
+
+    Examples:
+        >>> import numpy as np
+        >>> from hflray import Assigner, FleetConfig, Workload, sample_fleet
+        >>> class FirstEdge:
+        ...     def assign(self, fleet, work, devices, rng):
+        ...         return np.zeros(len(devices), dtype=np.intp)
+        >>> assigner: Assigner = FirstEdge()
+        >>> rng = np.random.default_rng(0)
+        >>> assigner.assign(sample_fleet(FleetConfig(), rng), Workload(model_bits=1e6), [2, 5, 7], rng).tolist()
+        [0, 0, 0]
+    """
 
     def assign(self, fleet: Fleet, work: Workload, devices: ArrayLike, rng: np.random.Generator) -> NDArray[np.intp]:
         """Return the edge of each of `devices`, (H,) indices from 0 to M - 1.
@@ -87,6 +99,16 @@ def build_assigner(name: str, **options: Any) -> Assigner:
 
     Raises:
         ConfigError: the name or an option is unknown; the message lists the known ones.
+
+    Examples:
+        >>> import numpy as np
+        >>> from hflray import FleetConfig, Workload, build_assigner, sample_fleet
+        >>> rng = np.random.default_rng(0)
+        >>> fleet = sample_fleet(FleetConfig(num_devices=6, num_edges=3), rng)
+        >>> build_assigner("best_gain").assign(fleet, Workload(model_bits=1e6), [0, 2, 5], rng).tolist()
+        [1, 2, 0]
+        >>> fleet.gain[[0, 2, 5]].argmax(axis=1).tolist()
+        [1, 2, 0]
     """
     assigner: Assigner = registry.build("assigner", name, **options)
     return assigner

@@ -21,21 +21,22 @@ FloatVector = NDArray[np.float32]
 class Compressor(ABC):
     """The base class of compressors.
 
-    A file of one's own needs one class::
-
-        from hflray.compression import Compressor
-
-        class Half(Compressor):
-            def bits(self, sizes):
-                return 16.0 * sum(sizes)
-
-            def send(self, update, sizes, rng, residual):
-                return update.astype("float16").astype("float32"), residual
-
-    and is used by ``compression.device: {name: mine.py:Half}``.
-
     Attributes:
         remembers: whether `send` keeps a residual, which the sender adds to its next update (error feedback).
+
+    Examples:
+        A file of one's own needs one class, and is used by ``compression.device: {name: mine.py:Half}``:
+
+        >>> import numpy as np
+        >>> from hflray.compression import Compressor
+        >>> class Half(Compressor):
+        ...     def bits(self, sizes):
+        ...         return 16.0 * sum(sizes)
+        ...     def send(self, update, sizes, rng, residual):
+        ...         return update.astype("float16").astype("float32"), residual
+        >>> arrived, _ = Half().send(np.float32([1.0, 1e-9]), [2], np.random.default_rng(0), None)
+        >>> Half().bits([2]), arrived.tolist()
+        (32.0, [1.0, 0.0])
     """
 
     remembers: ClassVar[bool] = False

@@ -93,7 +93,14 @@ class TargetConfig(Section):
 
 
 class ExperimentConfig(Section):
-    """The configuration of a whole experiment (Algorithm 6)."""
+    """The configuration of a whole experiment (Algorithm 6).
+
+    Examples:
+        >>> from hflray import ExperimentConfig
+        >>> config = ExperimentConfig.model_validate({"seed": 1, "fleet": {"num_devices": 200}})
+        >>> config.fleet.num_devices, config.training.learning_rate
+        (200, 0.01)
+    """
 
     seed: int = Field(0, ge=0, description="root seed of every random stream")
     max_rounds: int = Field(50, ge=1, description="largest number of rounds I")

@@ -225,6 +225,11 @@ def load_config(path: str | Path | None = None, overrides: Iterable[str] = ()) -
 
     Raises:
         ConfigError: the message has one line per mistake.
+
+    Examples:
+        >>> from hflray import load_config
+        >>> load_config(None, ["fleet.num_devices=200", "data.name=digits"]).fleet.num_devices
+        200
     """
     tree = read_mapping(path) if path is not None else {}
     if not _SWEEP_ONLY.isdisjoint(tree):

@@ -25,7 +25,13 @@ def dbm_to_w(dbm: float) -> float:
 
 
 class FleetConfig(Section):
-    """The physical system, as in Table I and the first paragraph of the paper's section VI."""
+    """The physical system, as in Table I and the first paragraph of the paper's section VI.
+
+    Examples:
+        >>> from hflray import FleetConfig
+        >>> FleetConfig(num_devices=20, max_cpu_ghz=1.5).max_cpu_ghz  # a number stands for a range of one value
+        (1.5, 1.5)
+    """
 
     num_devices: int = Field(100, ge=1, le=10_000_000, description="N, the devices of the fleet")
     num_edges: int = Field(5, ge=1, le=1_000_000, description="M, the edge servers")

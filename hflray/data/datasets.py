@@ -50,6 +50,14 @@ class Dataset:
         groups: the group of each training sample, (n,) int64 from 0, such as its writer; None: there are none.
         target_mean, target_std: mean and standard deviation of a regression's training targets, in their own unit.
         notes: remarks for the user.
+
+    Examples:
+        >>> import numpy as np
+        >>> from hflray import Dataset
+        >>> x, y = np.eye(4), [0, 1, 0, 1]
+        >>> dataset = Dataset.of(x, y, x[:2], y[:2])
+        >>> dataset.kind, dataset.num_classes, dataset.x_train.shape, str(dataset.x_train.dtype)
+        ('classification', 2, (4, 4), 'float32')
     """
 
     name: str
@@ -191,6 +199,12 @@ def load_dataset(name: str, root: str | Path | None = None, seed: int = 0) -> Da
     Raises:
         ConfigError: an unknown name.
         DataError: the data are missing, malformed, or cannot be downloaded; the message says which file to put where.
+
+    Examples:
+        >>> from hflray import load_dataset
+        >>> digits = load_dataset("digits")
+        >>> digits.x_train.shape, digits.num_classes
+        ((1438, 1, 28, 28), 10)
     """
     folder = data_root(root)
     if name.endswith(".npz"):

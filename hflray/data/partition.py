@@ -28,7 +28,18 @@ FIX = "lower fleet.num_devices or data.samples_per_device"
 
 
 class Partition(Protocol):
-    """The type that `build_partition` returns and that entry points of the group ``hflray.partitions`` must build."""
+    """The type that `build_partition` returns and that entry points of the group ``hflray.partitions`` must build.
+
+    Examples:
+        >>> import numpy as np
+        >>> from hflray.data.partition import Partition
+        >>> class InOrder:
+        ...     def __call__(self, labels, num_devices, sizes, rng):
+        ...         return np.split(np.arange(sizes.sum()), np.cumsum(sizes)[:-1])
+        >>> partition: Partition = InOrder()
+        >>> [part.tolist() for part in partition(np.zeros(9), 2, np.array([2, 3]), np.random.default_rng(0))]
+        [[0, 1], [2, 3, 4]]
+    """
 
     def __call__(self, labels: Ints, num_devices: int, sizes: Ints, rng: np.random.Generator) -> list[Ints]:
         """Deal samples to devices. Raises DataError when the samples do not suffice."""
@@ -39,6 +50,14 @@ def build_partition(name: str, **options: Any) -> Partition:
 
     Raises:
         ConfigError: an unknown name or option, or an option out of range.
+
+    Examples:
+        >>> import numpy as np
+        >>> from hflray import build_partition
+        >>> labels, sizes = np.arange(100) % 2, np.array([10, 10])
+        >>> parts = build_partition("majority", majority_fraction=0.8)(labels, 2, sizes, np.random.default_rng(0))
+        >>> [np.bincount(labels[part]).tolist() for part in parts]  # samples of each class at each device
+        [[8, 2], [2, 8]]
     """
     partition: Partition = registry.build("partition", name, **options)
     return partition

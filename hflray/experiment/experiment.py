@@ -65,12 +65,6 @@ class _TrainedRound:
 class Experiment:
     """One experiment. Iterating over it runs it.
 
-    ::
-
-        with Experiment(load_config("my.yaml")) as experiment:
-            for record in experiment:
-                print(record.round, record.accuracy, record.cost.objective)
-
     Args:
         config: the validated configuration.
         scenario: the scenario of the configuration, if the caller has it already; None builds it.
@@ -79,6 +73,16 @@ class Experiment:
             torch's if there is no Ray.
         settled: settings of ``training`` that were measured elsewhere, such as in a sweep's driver.
         keep_actors: `close` leaves the actors to the next experiment of the same shape in this process.
+
+    Examples:
+        >>> from hflray import Experiment, load_config
+        >>> tiny = ["fleet.num_devices=4", "fleet.num_edges=2", "scheduling.name=fedavg", "scheduling.num_scheduled=2"]
+        >>> tiny += ["assignment.name=geographic", "training.backend=serial", "model.name=logistic", "max_rounds=2"]
+        >>> with Experiment(load_config(None, tiny)) as experiment:
+        ...     for record in experiment:
+        ...         print(record.round, record.devices.tolist(), record.accuracy > 0.1)
+        1 [2, 3] True
+        2 [2, 3] True
     """
 
     def __init__(

@@ -71,6 +71,17 @@ class RoundRecord:
         sent_bits: what a device and an edge send, bits, if one of them does not send a whole model.
         changed: settings that differ from the previous round, ``{dotted key: [before, now]}``; see
             `hflray.experiment.Experiment.load_state_dict`.
+
+    Examples:
+        >>> from hflray import Experiment, load_config
+        >>> tiny = ["fleet.num_devices=4", "fleet.num_edges=2", "scheduling.name=fedavg", "scheduling.num_scheduled=2"]
+        >>> tiny += ["assignment.name=geographic", "training.backend=serial", "model.name=logistic", "max_rounds=2"]
+        >>> with Experiment(load_config(None, tiny)) as experiment:
+        ...     first, second = experiment
+        >>> second.totals["energy_j"] == first.cost.energy_j + second.cost.energy_j
+        True
+        >>> "round/delay_s" in second.metrics()
+        True
     """
 
     plan: PlannedRound

@@ -42,6 +42,12 @@ class Scenario:
         notes: remarks for the user, such as a scaled-down range of D_n.
         share: makes the samples of `device_data` travel by reference to a data set that Ray holds already; None leaves
             them as they are.
+
+    Examples:
+        >>> from hflray import Scenario, load_config
+        >>> scenario = Scenario.build(load_config(None, ["fleet.num_devices=20", "scheduling.num_scheduled=10"]))
+        >>> scenario.dataset.name, scenario.class_counts.shape, scenario.fleet.num_devices
+        ('digits', (20, 10), 20)
     """
 
     dataset: Dataset

@@ -133,6 +133,12 @@ def build_scheduler(name: str, **options: Any) -> Scheduler:
 
     Raises:
         ConfigError: the name or an option is unknown, or a value is outside what it accepts.
+
+    Examples:
+        >>> from hflray import build_scheduler
+        >>> scheduler = build_scheduler("round_robin", num_devices=5, num_scheduled=2)
+        >>> type(scheduler).__name__, scheduler.num_scheduled
+        ('RoundRobin', 2)
     """
     made = registry.resolve("scheduler", name)
     if options.get("clusters") is None and "clusters" not in inspect.signature(made).parameters:

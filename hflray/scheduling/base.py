@@ -31,6 +31,15 @@ class Scheduler(ABC):
 
     Raises:
         ConfigError: a count or the clusters are not as described.
+
+    Examples:
+        >>> import numpy as np
+        >>> from hflray import Scheduler
+        >>> class Lowest(Scheduler):
+        ...     def schedule(self, rng):
+        ...         return np.arange(self.num_scheduled)
+        >>> Lowest(num_devices=5, num_scheduled=3).schedule(np.random.default_rng(0)).tolist()
+        [0, 1, 2]
     """
 
     auxiliary: ClassVar[Literal["mini", "global"] | None] = None

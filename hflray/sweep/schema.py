@@ -33,6 +33,8 @@ def sweep_schema() -> Schema:
     schema = SweepFile.model_json_schema(mode="validation")
     experiment = ExperimentConfig.model_json_schema(mode="validation")
     models: dict[str, Schema] = schema.pop("$defs") | experiment.pop("$defs") | {"ExperimentConfig": experiment}
+    for model in (schema, *models.values()):
+        model["description"] = model["description"].partition("\n\nExamples:")[0]
     owners = {key: section.__name__ for key, section in sections(ExperimentConfig)}
     for key, kind in named_settings().items():  # other names and references stay accepted, see above
         section, _, name = key.rpartition(".")

@@ -110,6 +110,22 @@ class Sink(Protocol):
             missed rounds.
         batch: the largest number of metrics (rounds × names) in a call of `rounds`, except that a call has at least one
             round.
+
+    Examples:
+        >>> from hflray.tracking.sink import Ending, Round, Run, Sink
+        >>> class Printed(Sink):
+        ...     title, where = "printed", "the terminal"
+        ...     def open(self, run):
+        ...         return -1
+        ...     def rounds(self, run, rounds):
+        ...         print(*(f"{run.name}: round {each.number}, {each.values}" for each in rounds))
+        ...     def end(self, run, ending):
+        ...         print(f"{run.name}: {ending.status}")
+        >>> sink, run = Printed(), Run(key="0", name="trial 0")
+        >>> sink.rounds(run, [Round(1, 0, {"accuracy": 0.5})])
+        trial 0: round 1, {'accuracy': 0.5}
+        >>> sink.end(run, Ending("FINISHED"))
+        trial 0: FINISHED
     """
 
     title: str

@@ -185,7 +185,6 @@ def command(
         precompile.announce(precompile.begin(trials), lambda text: None if quiet else say(console, text))
         start_soon()
     with waiting(console, "checking data and measuring this machine", quiet or dry_run):
-        from hflray.sweep.disk_space import demand
         from hflray.sweep.preflight import check_metrics, check_trials, estimate
 
         # The head of a cluster may lack the GPU of its workers, so nothing is measured on it for trials on a GPU.
@@ -201,8 +200,6 @@ def command(
             console.print(f"note: {note}", markup=False, highlight=False)
     if dry_run:
         console.print(estimate(folder.file, trials, checked, os.cpu_count() or 1), markup=False, highlight=False)
-        for line in demand(folder, trials, checked).lines():
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
         return
     if resume is None and not fresh:
         folder = _check_unfinished(folder, results)

@@ -26,7 +26,7 @@ from typing import NamedTuple, Self
 from ray.experimental import internal_kv
 
 from hflray.support.files import Failure, free_bytes, fullest, size_text
-from hflray.sweep.disk_space import Demand
+from hflray.sweep.disk_space import Reserve
 from hflray.sweep.progress import SweepProgress
 from hflray.training.start import ray_folder
 from hflray.tune.stopping import stop_requested
@@ -74,11 +74,11 @@ class Room:
     reserve: int
 
     @classmethod
-    def of(cls, sweep: str, needed: Demand) -> Self:
+    def of(cls, sweep: str, reserve: Reserve) -> Self:
         """Return the room of a sweep that this process drives."""
-        storage = needed.places.storage
+        storage = reserve.places.storage
         shared = None if storage is None else str(storage)
-        return cls(sweep, platform.node(), str(needed.places.results), shared, needed.reserve_bytes)
+        return cls(sweep, platform.node(), str(reserve.places.results), shared, reserve.size)
 
     def folders(self) -> list[str]:
         """Return the folders of this machine to which the sweep writes."""

@@ -19,7 +19,7 @@ from hflray.support.provenance import release
 from hflray.support.seal import refuse_links
 from hflray.sweep import SweepFile, Trial
 from hflray.sweep.compare import Outcome
-from hflray.sweep.disk_space import Demand, checkpoints_to_keep, demand
+from hflray.sweep.disk_space import Reserve, checkpoints_to_keep
 from hflray.sweep.preflight import Checked
 from hflray.sweep.progress import SweepProgress
 from hflray.sweep.results import SweepFolder, claimed
@@ -68,25 +68,25 @@ def run_sweep(
     Raises:
         ConfigError: there is no cluster, its nodes differ, it has fewer CPUs or GPUs than a trial needs, the storage
             cannot be written, or a required tracking store cannot be opened.
-        NoRoomError: a disk has less room than the sweep needs.
+        NoRoomError: a disk has less room than the reserve.
         WriteError: a file cannot be written, because its disk is full, read-only or failing. The sweep can be resumed.
     """
-    needed = demand(folder, trials, checked)
-    warnings = needed.check()
+    reserve = Reserve.of(folder, trials, checked)
+    reserve.check()
     try:
-        return _run(folder, trials, checked, console, needed, warnings, resume, require_tracking, quiet, trust)
+        return _run(folder, trials, checked, console, reserve, resume, require_tracking, quiet, trust)
     except HflrayError:
         raise
     except Exception as error:
         failure = disk_failure(error)
         if failure is None:
             raise
-        raise _write_error(folder, failure, needed) from error
+        raise _write_error(folder, failure, reserve) from error
 
 
-def _write_error(folder: SweepFolder, failure: Failure, needed: Demand) -> WriteError:
-    place = fullest(Room.of(folder.path.name, needed).folders())
-    return WriteError(failure.line(place, folder.resume_command, needed.reserve_bytes))
+def _write_error(folder: SweepFolder, failure: Failure, reserve: Reserve) -> WriteError:
+    place = fullest(Room.of(folder.path.name, reserve).folders())
+    return WriteError(failure.line(place, folder.resume_command, reserve.size))
 
 
 def _run(
@@ -94,21 +94,18 @@ def _run(
     trials: Sequence[Trial],
     checked: Checked,
     console: Console,
-    needed: Demand,
-    warnings: Sequence[str],
+    reserve: Reserve,
     resume: bool,
     require_tracking: bool,
     quiet: bool,
     trust: bool,
 ) -> tuple[list[Outcome], Tracker]:
-    """Do what `run_sweep` does, with what the sweep needs and the warnings of that check."""
+    """Do what `run_sweep` does, with the reserve of its disks."""
     file = folder.file
     count = file.tune.samples if file.tune.search else len(trials)
     if resume:
         refuse_links(folder.path)
     with claimed(folder.path), SweepProgress(console, count, quiet) as progress:
-        for warning in warnings:
-            progress.line(f"warning: {warning}")
         digests, whole = mend(folder, progress.line, trust) if resume else (TuneDigests(folder.path), False)
         journal = Journal(folder.path)
         gone = given_up(journal)
@@ -134,7 +131,7 @@ def _run(
             storage.send()
         saves = find_task(file.task).saves and any(trial.config.checkpoint.every for trial in trials)
         stop = CleanStop(folder.path.name, saves, progress.line)
-        watch = RoomWatch(Room.of(folder.path.name, needed), progress)
+        watch = RoomWatch(Room.of(folder.path.name, reserve), progress)
         callback = SweepCallback(file, checked, progress, tracker, stop, storage, folder.path, digests, watch)
         if resume:
             for name in completed(journal) if file.tune.search else [trial.name for trial in trials]:
@@ -148,7 +145,7 @@ def _run(
                 if callback.failure is None:  # otherwise this error is a consequence
                     raise
         if callback.failure is not None:
-            raise _write_error(folder, callback.failure, needed)
+            raise _write_error(folder, callback.failure, reserve)
         listed = [callback.outcomes.setdefault(t.name, Outcome(t.name)) for t in trials] if not file.tune.search else []
         outcomes = listed or list(callback.outcomes.values())
         if any(outcome.error for outcome in outcomes):

@@ -30,6 +30,15 @@ class Availability(Part, ABC):
     Args:
         num_devices: N.
         seed: the experiment's root seed, for `hflray.world.draws.Draws`.
+
+    Examples:
+        >>> import numpy as np
+        >>> from hflray.world.availability import Availability
+        >>> class InTurns(Availability):
+        ...     def available(self, round_index, clock_s):
+        ...         return np.arange(self.num_devices) % 2 == round_index % 2
+        >>> InTurns(num_devices=4, seed=0).available(1, clock_s=0.0).tolist()
+        [False, True, False, True]
     """
 
     def __init__(self, *, num_devices: int, seed: int) -> None:

@@ -22,6 +22,16 @@ class Fading(ABC):
 
     Args:
         seed: the experiment's root seed, for `hflray.world.draws.Draws`.
+
+    Examples:
+        >>> import numpy as np
+        >>> from hflray.world.fading import Fading
+        >>> class Uniform(Fading):
+        ...     def factor(self, *indices):
+        ...         return 0.5 + self.draws.uniform(*indices)
+        >>> factors = Uniform(seed=0).factor(1, np.arange(1000), 0)  # round 1, 1000 devices, edge 0
+        >>> bool(0.5 <= factors.min()), bool(factors.max() <= 1.5), round(float(factors.mean()), 1)
+        (True, True, 1.0)
     """
 
     def __init__(self, *, seed: int) -> None:

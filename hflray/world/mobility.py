@@ -39,6 +39,17 @@ class Mobility(Part, ABC):
 
     Attributes:
         position_m: positions of the devices, (N, 2), m.
+
+    Examples:
+        >>> import numpy as np
+        >>> from hflray.world.mobility import Mobility
+        >>> class East(Mobility):
+        ...     def move(self, first, last):
+        ...         self.position_m[:, 0] = (self.position_m[:, 0] + (last - first + 1) * self.slot_s) % self.area_m
+        >>> mobility = East(seed=0, position_m=np.zeros((1, 2)), area_m=100.0, slot_s=1.0)
+        >>> mobility.advance(7.5)
+        >>> mobility.at([0]).tolist()
+        [[7.0, 0.0]]
     """
 
     state_arrays: ClassVar[tuple[str, ...]] = ("position_m",)

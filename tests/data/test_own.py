@@ -11,6 +11,7 @@ from hflray import registry
 from hflray.data import Dataset, load_dataset
 from hflray.data.partition import DirichletPartition, IIDPartition, MajorityPartition, majority_classes
 from hflray.errors import DataError
+from tests.conftest import says
 
 
 def features(n: int = 40, width: int = 3) -> np.ndarray:
@@ -60,7 +61,8 @@ def test_constant_features_become_zero_and_are_noted():
     data = Dataset.of(**given(x_train=x, x_test=x[:20] + 7))
     assert np.all(data.x_train[:, 1:7] == 0)
     assert np.all(data.x_test[:, 1:7] == 0)
-    assert data.notes == ("6 of 8 features are constant in the training set and are set to 0: 1, 2, 3, 4, 5, …",)
+    (note,) = data.notes
+    assert says(note, "6 of 8 features", "constant", "1, 2, 3, 4, 5, …")
 
 
 def test_images_stay_bytes_with_their_channels_first():

@@ -12,6 +12,7 @@ from hflray import metrics
 from hflray.config import load_config
 from hflray.report.detail import Replay, allocation_texts
 from hflray.report.explain import explain, inside, ordinal
+from tests.conftest import says
 from tests.report import fabricated
 from tests.support.terminal.rendering import WIDTHS, check_whole, render
 
@@ -72,8 +73,7 @@ def test_the_parts_inside_the_round_are_named_with_their_bits_and_the_cost_of_pr
     parts = ["training.rule.name=fedprox", "aggregation.cloud.name=fedadam", "compression.device.name=sign"]
     private = ["privacy={clip: 0.5, delta: 1e-4}", "aggregation.weights=uniform"]
     row = pd.Series({"device_bits": 114_000.0, "edge_bits": 3_600_000.0, metrics.PRIVACY_EPSILON: 7.1234})
-    assert inside(load_config(None, [*parts, *private]), row) == [
-        "trained by fedprox, combined by mean at edges and by fedadam at the cloud",
-        "a device sends 114.0 kbit in an edge iteration (compressor sign), an edge 3,600.0 kbit (compressor none)",
-        "uploads have cost at most ε = 7.12 for δ = 0.0001; clustering and loss queries lie outside ε",
-    ]
+    trained, sent, spent = inside(load_config(None, [*parts, *private]), row)
+    assert says(trained, "fedprox", "mean", "edges", "fedadam", "cloud")
+    assert says(sent, "114.0 kbit", "sign", "3,600.0 kbit", "none")
+    assert says(spent, "ε = 7.12", "δ = 0.0001")

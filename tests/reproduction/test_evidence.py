@@ -23,6 +23,7 @@ from hflray.reproduction.evidence import (
     select_alike,
     split,
 )
+from tests.conftest import says
 from tests.report.fabricated import accuracy, run
 
 NEEDS = Needs(least_seeds=1, seeds=2, least_steps=2, steps=4, contestants=("ikc", "fedavg"))
@@ -161,10 +162,8 @@ def test_the_evidence_names_modified_missing_and_unused_runs() -> None:
     clean, dirty = run({"x": [1.0]}, "seed=1"), run({"x": [1.0]}, "seed=2", commit="abc-dirty")
     assert Finding("", [YES], "seeds 1", [clean]).evidence_text == "seeds 1"
     text = Finding("", [YES], "seeds 1, 2", [clean, dirty], ["H = 70"], ["another (3 rounds)"]).evidence_text
-    assert (
-        text
-        == f"seeds 1, 2. Missing: H = 70. Not used: another (3 rounds). From a modified checkout: {dirty.full_name}"
-    )
+    facts = ("seeds 1, 2", "Missing", "H = 70", "Not used", "another (3 rounds)", "modified", dirty.full_name)
+    assert says(text, *facts)
     assert Finding("", [YES], "seed 2", [dirty]).evidence_text == "seed 2. From a modified checkout: all of it"
     many = Finding("", [YES], "s", [clean], dropped=[f"r{number}" for number in range(9)]).evidence_text
     assert many == "s. Not used: r0; r1; r2; r3 and 5 more"

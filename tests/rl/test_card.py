@@ -14,6 +14,7 @@ from hflray.rl.finetune import greedy
 from hflray.rl.fleets import assignment_objective, reporting
 from hflray.support import provenance
 from hflray.support.provenance import git_commit
+from tests.conftest import says
 from tests.rl.small import TINY, tiny_network
 
 
@@ -65,9 +66,7 @@ def test_measuring_uses_the_reporting_fleets(tmp_path, monkeypatch):
     assert measured["reported"]["objective"] == round(float(np.mean(objectives)), 3)
     assert measured["reported"]["reporting_fleets"] == 4
     assert {key: value for key, value in measured.items() if key != "reported"} == card
-    assert (
-        "**As it is**, on 4 fleets that neither training nor any choice has seen" in path.with_suffix(".md").read_text()
-    )
+    assert says(path.with_suffix(".md").read_text(), "As it is", "4 fleets")
 
 
 def test_the_command_writes_the_card_beside_the_policy(tmp_path, capsys):

@@ -15,6 +15,7 @@ from hflray.scheduling.learned import SHIPPED as SCHEDULER
 from hflray.support import policies
 from hflray.sweep import expand, load_sweep
 from hflray.sweep.results import SweepFolder, new_folder
+from tests.conftest import says
 
 
 @pytest.fixture(autouse=True)
@@ -90,9 +91,8 @@ def test_a_resume_with_another_file_of_the_same_name_is_refused_with_both_hashes
     other(mine)
     with pytest.raises(ConfigError) as error:
         folder.admit()
-    assert str(error.value) == (
-        f"assignment.policy: {mine} is another policy now (sha256 {then[:12]}… then, {sha256(mine)[:12]}… now); put "
-        "the file back, or begin anew with --fresh"
+    assert says(
+        str(error.value), f"assignment.policy: {mine}", f"{then[:12]}… then", f"{sha256(mine)[:12]}… now", "--fresh"
     )
     with pytest.raises(ConfigError, match="is another policy now"):  # and so does a trial
         build_assigner("d3qn", policy=folder.file.experiment["assignment"]["policy"])

@@ -27,6 +27,7 @@ from hflray.tracking import journal
 from hflray.tune import disk_pause as module
 from hflray.tune import stopping
 from hflray.tune.disk_pause import Room, RoomWatch
+from tests.conftest import says
 from tests.disks import small_disk_at
 from tests.tune import test_cli, test_driver
 from tests.tune.test_cli import call
@@ -77,7 +78,7 @@ def test_a_trial_waits_at_the_end_of_its_round_until_there_is_room(disks, sweep_
     disks.free[folder] = 20 * MIB - 1
     short = sweep_room.shortage()
     assert short is not None
-    assert short.text == f"{folder} has 20 MiB free, 0.0 MiB less than the reserve of 20 MiB (tune.reserve_mb)"
+    assert says(short.text, folder, "20 MiB", "0.0 MiB", "20 MiB", "tune.reserve_mb")
     trial = threading.Thread(target=sweep_room.wait, args=("t1",))
     trial.start()
     trial.join(0.3)
@@ -111,11 +112,9 @@ def test_the_driver_says_each_thing_once(disks, sweep_room) -> None:
         for free in (10**9, 8 * MIB, 5 * MIB, 0, 10**9, 10**9):
             disks.free["/results"] = free
             assert step(watch) is None
-    assert output.getvalue().splitlines() == [
-        "paused: /results has 8.0 MiB free, 12 MiB less than the reserve of 20 MiB (tune.reserve_mb); trials pause at "
-        "the end of their round until there is room",
-        "there is room again; trials go on",
-    ]
+    paused, going_on = output.getvalue().splitlines()
+    assert says(paused, "paused: /results", "8.0 MiB", "12 MiB", "20 MiB", "tune.reserve_mb")
+    assert "go on" in going_on
 
 
 def test_the_driver_does_not_look_more_often_than_each_second(sweep_room, monkeypatch) -> None:
@@ -330,6 +329,6 @@ def test_too_little_room_at_the_start_is_an_error_before_anything_starts(tmp_pat
     done = call("long.yaml", "--results", str(small_disk), cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"error: disk: {small_disk}: 12 MiB are free, and this sweep needs about ")
+    assert line.startswith(f"error: disk: {small_disk}: 12 MiB are free; accepted: at least the reserve of ")
     assert "--results" in line
     assert os.listdir(small_disk) == ["ballast"]

@@ -253,14 +253,14 @@ class Task(ABC):
         """
         raise DamagedError(f"checkpoint {folder}: the task '{self.name}' saves none; remove it")
 
-    def saved_bytes(self, config: ExperimentConfig, model_bytes: int) -> tuple[int, int]:
-        """Return about how many bytes a saved state and the product take; 0 for what the task does not save.
+    def saved_bytes(self, config: ExperimentConfig, model_bytes: int) -> int:
+        """Return about how many bytes a saved state takes; 0 for a task that saves none.
 
         Args:
             config: the trial's configuration.
             model_bytes: the size of the global model, 4 bytes for each parameter; 0 for a task that needs no data.
         """
-        return 0, 0
+        return 0
 
     def steps(self, config: ExperimentConfig) -> int:
         """Return the last step that a trial can reach, or 0 if it is unknown."""

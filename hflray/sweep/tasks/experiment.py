@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 STATE = "state"  # the folder of the state in a checkpoint
 # Measured sizes in a state's JSON: all settings, and a device's cluster and place in the scheduler's lists.
-STATE_BYTES, DEVICE_BYTES = 4_600, 40
+STATE_BYTES, DEVICE_BYTES = 5_600, 40
 # What is remembered of the rounds before, if a setting needs it: six numbers of a device, and the last round's record,
 # with a part for each scheduled device, and another one for each of its edge iterations if edges stop waiting.
 PAST_BYTES, REMEMBERED_BYTES, RECORD_BYTES, TIMELINE_BYTES = 5_000, 80, 120, 80
@@ -71,8 +71,8 @@ class ExperimentTask(Task):
 
         return int(checkpoint.load(folder / STATE)["round"])
 
-    def saved_bytes(self, config: ExperimentConfig, model_bytes: int) -> tuple[int, int]:
-        """Return the bytes of the model, the configuration, the scheduler's and the world's; there is no product."""
+    def saved_bytes(self, config: ExperimentConfig, model_bytes: int) -> int:
+        """Return the bytes of the model, the configuration, the scheduler's and the world's."""
         from hflray.scheduling import keeps_past
 
         world = config.world
@@ -87,7 +87,7 @@ class ExperimentTask(Task):
             scheduled = RECORD_BYTES + TIMELINE_BYTES * config.training.edge_iterations
             state += PAST_BYTES + REMEMBERED_BYTES * config.fleet.num_devices
             state += scheduled * config.scheduling.num_scheduled
-        return state + kept_inside(config, model_bytes), 0
+        return state + kept_inside(config, model_bytes)
 
 
 def kept_inside(config: ExperimentConfig, model_bytes: int) -> int:

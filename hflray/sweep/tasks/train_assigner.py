@@ -82,8 +82,8 @@ class TrainAssignerTask(Task):
         except (ValueError, KeyError) as error:
             raise DamagedError(f"checkpoint {folder}: not a whole checkpoint ({error}); remove it") from error
 
-    def saved_bytes(self, config: ExperimentConfig, model_bytes: int) -> tuple[int, int]:
-        """Return the bytes of the state and of the policy.
+    def saved_bytes(self, config: ExperimentConfig, model_bytes: int) -> int:
+        """Return the bytes of the state.
 
         RLlib saves the policy's network, its target and Adam's two moments in five copies of the policy's size. The
         replay buffer has, for each transition, a row of 4-byte features and 14 bytes beside it.
@@ -98,7 +98,7 @@ class TrainAssignerTask(Task):
             policy = 4 * sum(parameter.numel() for parameter in build_network(spec).parameters())
         steps = self.steps(config) or config.learning.buffer_capacity
         transitions = min(steps, config.learning.buffer_capacity)
-        return 6 * policy + transitions * (4 * spec.row + 14), policy
+        return 6 * policy + transitions * (4 * spec.row + 14)
 
     def steps(self, config: ExperimentConfig) -> int:
         """Return the steps of the environment, or 0 if a time limit ends the training."""

@@ -73,19 +73,6 @@ class CloudReport:
 class LocalRule:
     """The base class of local rules; without a change it is plain SGD.
 
-    A file of one's own needs one class, such as FedProx::
-
-        from hflray.training.rules import LocalRule
-
-        class Prox(LocalRule):
-            def __init__(self, mu=0.01):
-                self.mu = mu
-
-            def correction(self, weights, received, vectors, memory):
-                return self.mu * (weights - received)
-
-    and is used by ``training.rule: {name: mine.py:Prox}``.
-
     Attributes:
         vectors: how many further vectors a device sends to its edge, and an edge to the cloud; they are billed.
         memory: the names of the vectors that a device keeps between edge iterations.
@@ -95,6 +82,19 @@ class LocalRule:
         needs_edges: whether `cloud` needs each edge's model.
         makes_model: whether `cloud` makes the global model; the cloud's aggregator must then be ``mean``.
         needs_uniform: whether all devices must have the same weight (``aggregation.weights: uniform``).
+
+    Examples:
+        A file of one's own needs one class, such as FedProx, and is used by ``training.rule: {name: mine.py:Prox}``:
+
+        >>> import numpy as np
+        >>> from hflray.training.rules import LocalRule
+        >>> class Prox(LocalRule):
+        ...     def __init__(self, mu=0.01):
+        ...         self.mu = mu
+        ...     def correction(self, weights, received, vectors, memory):
+        ...         return self.mu * (weights - received)
+        >>> Prox(mu=0.5).correction(np.array([2.0, 3.0]), np.array([1.0, 3.0]), {}, {}).tolist()
+        [0.5, 0.0]
     """
 
     vectors: ClassVar[tuple[int, int]] = (0, 0)
