@@ -189,7 +189,9 @@ def privacy(sweep: Sweep) -> str:
     lines = [f"| {' | '.join(heads)} |", f"|{'--:|' * len(heads)}"]
     for key, runs in groups.items():
         ends = [run.rounds.iloc[-1] for run in runs.values()]
-        epsilon = f"{np.mean([end[metrics.PRIVACY_EPSILON] for end in ends]):.2f}" if key[1] != "none" else "∞"
+        epsilon = (
+            f"{np.mean([run.last(metrics.PRIVACY_EPSILON) for run in runs.values()]):.2f}" if key[1] != "none" else "∞"
+        )
         seconds, joules = (
             f"{np.mean([end[name] for end in ends]):.0f} ± {np.std([end[name] for end in ends], ddof=1):.0f}"
             for name in (metrics.TOTAL_DELAY_S, metrics.TOTAL_ENERGY_J)
