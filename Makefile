@@ -18,9 +18,10 @@ format: ## Format every file and apply the fixes of ruff
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
-lint: ## Check the format and the rules of ruff without changing a file
+lint: ## Check the format, the rules of ruff and what imports what, without changing a file
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
+	$(VENV)/bin/lint-imports
 
 type: ## Check the types with mypy
 	$(VENV)/bin/mypy

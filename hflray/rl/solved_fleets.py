@@ -203,6 +203,7 @@ _SCALARS = ("iterations", "weight", "bits", "alpha")
 
 
 def write_shard(path: Path, fleets: list[SolvedFleet], solve_s: float) -> None:
+    """Write some solved fleets, and the seconds that solving them took, to a file of the cache."""
     problems = [fleet.problem for fleet in fleets]
     arrays: dict[str, Any] = {
         "h": np.array([len(p.cycles) for p in problems]),

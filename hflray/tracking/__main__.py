@@ -1,3 +1,5 @@
+"""``python -m hflray.tracking``."""
+
 import sys
 
 from hflray.tracking.cli import main

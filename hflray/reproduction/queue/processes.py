@@ -53,6 +53,7 @@ def marked(folder: Path) -> list[int]:
 
 
 def send(pids: Sequence[int], number: int) -> None:
+    """Send a signal to processes; one that has ended is left out."""
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)

@@ -110,6 +110,7 @@ def publish(source: Path, target: Path) -> None:
 
 
 def replace(source: Path, target: Path) -> None:
+    """Write a file's content to another place, whole or not at all."""
     write(target, source.read_bytes())
 
 
