@@ -24,13 +24,6 @@ from hflray.support.glossary.row import Metric as Metric
 from hflray.support.glossary.row import Table as Table
 from hflray.support.glossary.studies import *
 
-# Every edge m logs these metrics, see `edge_metric`. They are rows of the glossary only, because M is a setting.
-PER_EDGE = (
-    Metric("edge/<m>/delay_s", "Delay of edge m", "s", "round", "T_m of edge m, from 0 to M − 1, with its cloud hop"),
-    Metric("edge/<m>/energy_j", "Energy of edge m", "J", "round", "E_m of edge m, with its cloud hop"),
-    Metric("edge/<m>/devices", "Devices of edge m", "1", "round", "number of scheduled devices at edge m"),
-)
-
 SENT = ("device_bits", "edge_bits")  # what is sent on each hop, where this is not a whole model
 # The other columns of a run's table of rounds (`hflray.tracking.Tables`).
 COLUMNS = frozenset({"round", "devices", "edges", "bandwidth_hz", "cpu_hz", "model_bits", "polled"} | {*SENT})
@@ -92,11 +85,6 @@ LEARNING = _names("learning")
 OF_AGENTS = _names("agent")
 AT_THE_END = _names("end")
 CHARGE_QUANTILES = {CHARGE_LEAST_J: "0", CHARGE_LOW_J: "0.1", CHARGE_MEDIAN_J: "0.5", CHARGE_HIGH_J: "0.9"}
-
-
-def edge_metric(edge: int, quantity: str) -> str:
-    """Return the name of an edge's metric; `quantity` is ``delay_s``, ``energy_j`` or ``devices``."""
-    return f"edge/{edge}/{quantity}"
 
 
 def class_balance(class_counts: NDArray[np.integer]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hflray.support.glossary.row import PERCENT, STUDY, metric
+from hflray.support.glossary.row import PERCENT, STUDY, Metric, metric
 
 _MB: dict[str, Any] = {"shown": "MB", "scale": 1 / 8e6, "format": "{:,.0f}"}
 
@@ -237,3 +237,15 @@ CLUSTERING_ENERGY_J = metric(
     meaning="energy on the same bill",
     shown="J", table="clustering", format="{:,.2f}", short="energy J", heading="energy", bar=2,
 )  # fmt: skip
+
+# Every edge m logs these metrics, see `edge_metric`. They are rows of the glossary only, because M is a setting.
+PER_EDGE = (
+    Metric("edge/<m>/delay_s", "Delay of edge m", "s", "round", "T_m of edge m, from 0 to M − 1, with its cloud hop"),
+    Metric("edge/<m>/energy_j", "Energy of edge m", "J", "round", "E_m of edge m, with its cloud hop"),
+    Metric("edge/<m>/devices", "Devices of edge m", "1", "round", "number of scheduled devices at edge m"),
+)
+
+
+def edge_metric(edge: int, quantity: str) -> str:
+    """Return the name of an edge's metric; `quantity` is ``delay_s``, ``energy_j`` or ``devices``."""
+    return f"edge/{edge}/{quantity}"
