@@ -3,7 +3,8 @@
     python -m tests.training.answers [--folder tests/data/results]
 
 ± precedes the standard deviation over seeds. A p-value is of an exact two-sided signed-rank test over seeds against
-the reference that `QUESTIONS` names, by Holm's method over all tests of a table (`hflray.support.pairs`). A run that
+the reference that `QUESTIONS` names, by Holm's method over the tests of a column of compressors, or of a first cell
+of the other tables (`hflray.support.pairs`). A run that
 diverged has no accuracy and ranks last. A run that missed the target is censored.
 """
 
@@ -60,13 +61,16 @@ def percent(runs: dict[int, Run]) -> str:
 def crossed(groups: Groups, columns: list[str], reference: str, heads: tuple[str, ...]) -> str:
     """Return a table whose last part of a key is a column, compared with one of the columns in the same row."""
     rows = sorted({key[:-1] for key in groups}, key=lambda row: [_number(cell) for cell in row])
-    tests = {
-        "/".join((*row, name)): signed_rank_p(steps(groups[*row, name], groups[*row, reference]))
-        for row in rows
-        for name in columns
-        if name != reference and (*row, name) in groups
-    }
-    adjusted = holm(tests)
+    adjusted: dict[str, float] = {}
+    for first in {row[0] for row in rows}:
+        adjusted |= holm(
+            {
+                "/".join((*row, name)): signed_rank_p(steps(groups[*row, name], groups[*row, reference]))
+                for row in rows
+                for name in columns
+                if row[0] == first and name != reference and (*row, name) in groups
+            }
+        )
     lines = [f"| {' | '.join((*heads, *columns))} |", f"|{'---|' * len(heads)}{'--:|' * len(columns)}"]
     for row in rows:
         cells = []
@@ -139,9 +143,10 @@ def compression(sweep: Sweep) -> str:
         if row[1] != "none"
     }
     against = {row[1]: [needs(groups["newton", row[1]], groups["equal", row[1]], m) for m in wanted] for row in groups}
-    tests = {name: pairs.p for name, pairs in compared.items()}
-    tests |= {f"{name}/{i}": pairs.p for name, both in against.items() for i, pairs in enumerate(both)}
-    adjusted = holm(tests)
+    adjusted: dict[str, float] = {}
+    for i, metric in enumerate(wanted):
+        adjusted |= holm({name: pairs.p for name, pairs in compared.items() if name.endswith(metric)})
+        adjusted |= holm({f"{name}/{i}": both[i].p for name, both in against.items()})
     heads = ("allocation", "compressor", "reached", "rounds to 90 %", "seconds to it", "× whole models",
              "joules to it", "× whole models", "seconds × equal shares", "joules × equal shares")  # fmt: skip
     lines = [f"| {' | '.join(heads)} |", f"|---|---|{'--:|' * (len(heads) - 2)}"]

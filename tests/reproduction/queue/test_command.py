@@ -169,7 +169,7 @@ def test_a_mistake_gives_one_line(repository, folder, tmp_path) -> None:
 
 def test_make_bench_runs_its_command_through_the_queue() -> None:
     output = subprocess.run(["make", "-n", "bench"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert re.search(r"-m hflray\.tune\.queue paused -- \S+ -m tests\.benchmarks", output)
+    assert re.search(r"-m hflray\.reproduction\.queue paused -- \S+ -m tests\.benchmarks", output)
 
 
 # The next test runs a real sweep.
