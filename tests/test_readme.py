@@ -110,7 +110,7 @@ def test_ci_and_make_run_the_same_checks() -> None:
     steps = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     listed = re.search(r"^for check in (.*); do$", steps, flags=re.M)
     assert listed is not None
-    assert made == shlex.split(listed[1]) == ["ruff format --check .", "ruff check .", "mypy"]
+    assert made == shlex.split(listed[1]) == ["ruff format --check .", "ruff check .", "lint-imports", "mypy"]
     assert re.search(r"^check: lint type test ##", makefile, flags=re.M)
     assert re.search(r"^make docs$", steps, flags=re.M)  # with the environment of the dev extra
     assert steps.index("done\nmake docs\n") < steps.rindex("rm -rf .venv")
