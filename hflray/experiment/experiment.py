@@ -105,7 +105,7 @@ class Experiment:
             try_network(self.problem, config.training, config.seed, self.scenario.device_data())
         network = build(self.problem, config.seed)
         sizes = tuple(tensor.numel() for tensor in trained_tensors(network))
-        model = initial_vector(self.problem, config.seed)
+        model = initial_vector(self.problem, config.seed, network=network)
         self.training = TrainingState.first(self.backend.method, model, sum(sizes), config.fleet.num_edges)
         self.work = self._workload(sizes)
         self.allocate = partial(allocate_round, method=config.allocation.method, coupling=config.allocation.coupling)

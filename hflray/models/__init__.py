@@ -91,7 +91,7 @@ def build(problem: Problem, seed: int = 0) -> nn.Module:
             raise ConfigError(f"model.options.{option}: the data set decides it; accepted: no such option; remove it")
     # Modules draw weights when they are built, and torch's global generator must not advance for that.
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(torch_seed(seed, "network"))
+        torch.default_generator.manual_seed(torch_seed(seed, "network"))  # a GPU's generator draws no weights
         arguments = {"input_shape": problem.input_shape, "num_outputs": problem.num_outputs}
         module: nn.Module = registry.build("model", spec.name, arguments, **_tuples(options))
     if problem.buffers == "local":
@@ -111,15 +111,16 @@ def is_papers(problem: Problem) -> bool:
     return problem.model.name in ("paper_cnn", "mini")
 
 
-def initial_vector(problem: Problem, seed: int, name: str = "model") -> Vector:
+def initial_vector(problem: Problem, seed: int, name: str = "model", network: nn.Module | None = None) -> Vector:
     """Draw what travels at first: He's weights for the paper's networks, and for others those of their constructor.
 
     Args:
         problem: what is learned.
         seed: the experiment's seed.
         name: the random stream of He's weights.
+        network: what `build` returned for this problem and seed, if the caller has it already.
     """
-    module = build(problem, seed)
+    module = build(problem, seed) if network is None else network
     return init_vector(module, stream(seed, name)) if is_papers(problem) else to_vector(module)
 
 

@@ -47,11 +47,13 @@ class Checked:
         datasets: the data sets, each loaded once.
         resolved: configurations by trial name in which the settings measured on this machine are filled in. The runs
             are logged with them.
+        samples: the mean number of a device's samples by trial name.
     """
 
     notes: list[str] = field(default_factory=list)
     datasets: dict[DataKey, Dataset] = field(default_factory=dict)
     resolved: dict[str, ExperimentConfig] = field(default_factory=dict)
+    samples: dict[str, float] = field(default_factory=dict)
     _digests: dict[DataKey, str] = field(default_factory=dict)
 
     def described(self, config: ExperimentConfig) -> dict[str, str] | None:
@@ -107,6 +109,7 @@ def check_trials(trials: Sequence[Trial], task: str, measure: bool = True) -> Ch
             }  # only one is kept in memory
             checked.datasets[data_key(config)] = scenarios[key].dataset
             checked.notes += [note for note in scenarios[key].notes if note not in checked.notes]
+        checked.samples[trial.name] = float(np.mean(scenarios[key].fleet.samples))
         resolved = kind.check(config, scenarios[key], measure)
         if resolved is not None:
             checked.resolved[trial.name] = resolved
@@ -146,10 +149,9 @@ def estimate(file: SweepFile, trials: Sequence[Trial], checked: Checked, cpus: i
     for trial in trials:
         config, training = trial.config, trial.config.training
         key = data_key(config)
-        scenario = Scenario.build(config, dataset=checked.datasets[key])
         if key not in rates:
-            rates[key] = _samples_per_second(config, scenario)
-        passes = training.local_iterations * training.edge_iterations * float(np.mean(scenario.fleet.samples))
+            rates[key] = _samples_per_second(config, Scenario.build(config, dataset=checked.datasets[key]))
+        passes = training.local_iterations * training.edge_iterations * checked.samples[trial.name]
         work_s += config.max_rounds * config.scheduling.num_scheduled * passes / rates[key]
     pools = [pool_size(t.config.training, t.config.scheduling.num_scheduled, file.tune.cpus_per_trial) for t in trials]
     limits = [len(trials), cpus // file.tune.cpus_per_trial, file.tune.max_concurrent or len(trials)]
@@ -158,8 +160,10 @@ def estimate(file: SweepFile, trials: Sequence[Trial], checked: Checked, cpus: i
     start_s = 12.0 * math.ceil(len(trials) / concurrent)
     actors = max(pool.actors for pool in pools)
     edges = max(edge_actors(t.config.fleet.num_edges, pool.actors) for t, pool in zip(trials, pools, strict=True))
+    problems = [Problem.of(checked.datasets[data_key(trial.config)], trial.config) for trial in trials]
     memory_mb = DRIVER_MB + RAY_MB + concurrent * (TRIAL_MB + actors * DEVICE_ACTOR_MB + edges * EDGE_ACTOR_MB)
-    memories = [kept_inside(t.config, _model_bytes(t.config, checked)) for t in trials]
+    model_bytes = {problem: 4 * num_parameters(build(problem)) for problem in set(problems)}
+    memories = [kept_inside(t.config, model_bytes[problem]) for t, problem in zip(trials, problems, strict=True)]
     memory_mb += concurrent * max(memories) // 2**20
     most = concurrent * max(memories)
     keeps = f" ({size_text(most)} of it for what devices, edges and the cloud keep between rounds)" if most else ""
@@ -169,11 +173,6 @@ def estimate(file: SweepFile, trials: Sequence[Trial], checked: Checked, cpus: i
         f"about {duration(seconds)} and {memory_mb / 1024:.1f} GiB{keeps}: at most {len(trials)} trials to their last "
         f"round, {concurrent} at a time on {cpus} CPUs, at {speed} samples/s each as measured just now"
     )
-
-
-def _model_bytes(config: ExperimentConfig, checked: Checked) -> int:
-    """Return the bytes of a trial's model."""
-    return 4 * num_parameters(build(Problem.of(checked.datasets[data_key(config)], config)))
 
 
 def _samples_per_second(config: ExperimentConfig, scenario: Scenario) -> float:

@@ -171,20 +171,22 @@ def command(
             fetch(storage, results, resume)
         folder = find(results, resume)
         folder.admit(trust)
+        trials = expand(folder.file)
     else:
         file = load_sweep(config or QUICKSTART, overrides or ())
         file = smoke(file) if smoke_run else file
         file = with_data_root(file, data_root) if data_root is not None else file
         file = with_absolute_paths(file)
-        first = expand(file)[0].config.tracking
+        trials = expand(file)
+        first = trials[0].config.tracking
         uri = tracking_uri or first.uri or default_uri(results)
         folder = new_folder(results, file, uri, first.experiment)
         folder.storage, folder.sinks = storage, first.sinks
-    trials = expand(folder.file)
     if not dry_run:
         precompile.announce(precompile.begin(trials), lambda text: None if quiet else say(console, text))
         start_soon()
-    with waiting(console, "checking data and measuring this machine", quiet or dry_run):
+    silent = quiet or (dry_run and not console.is_terminal)  # a file gets the list of trials alone
+    with waiting(console, "checking data and measuring this machine", silent):
         from hflray.sweep.preflight import check_metrics, check_trials, estimate
 
         # The head of a cluster may lack the GPU of its workers, so nothing is measured on it for trials on a GPU.

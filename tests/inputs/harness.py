@@ -2,7 +2,7 @@
 
 A case is *valid* if the command lists its trials. It is *refused* if the exit code is 2 and every line on stderr is an
 error that names a setting and a fix. Everything else is a *defect*: a traceback, another exit code, an incomplete line,
-or more than `WITHIN_S` seconds of CPU time, because the wall's time depends on what else the machine does.
+or more than `WITHIN_S` seconds of CPU time of this thread; the wall's time depends on what else the machine does.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Ended:
         outcome: ``valid``, ``refused`` or ``defect``.
         code: the exit code; None after a traceback.
         errors: the lines on stderr.
-        seconds: the CPU seconds that it took; 0 for a process of its own.
+        seconds: the CPU seconds of the thread that called it; other threads spin. 0 for a process of its own.
         reason: why it is a defect.
     """
 
@@ -161,7 +161,7 @@ class Place:
         out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
         err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace")
         code: int | None = 0
-        begin = time.process_time()
+        begin = time.thread_time()
         with (
             mock.patch.dict(os.environ, self.environment),
             mock.patch.object(sys, "argv", ["hflray.tune", *case.arguments]),
@@ -180,7 +180,7 @@ class Place:
                 traceback.print_exc()
             finally:
                 os.chdir(before)
-        return classify(code, _text(out), _text(err), time.process_time() - begin)
+        return classify(code, _text(out), _text(err), time.thread_time() - begin)
 
     def run(self, case: Case) -> Ended:
         """Run the command as a process."""
