@@ -1,4 +1,4 @@
-"""The timeline of a synchronous round: who computes and sends what, when, at what joules, and whether it counts.
+"""The timeline of a round: who computes and sends what, when, at what joules, and whether it counts.
 
 The timeline is arithmetic. It follows from the plan of a round and from what happens to its devices and edges, and it
 is complete before anything is trained. Where all devices live and every edge waits for all of its devices, its totals
@@ -13,66 +13,30 @@ A *row* is one device in one edge iteration. Times are seconds since the start o
   computing first, and for its sending afterwards. The device begins the next iteration with the others.
 * A device vanishes at a given moment, or when it has spent its charge. An arrival at that very moment is in time.
 * An edge that fails before its upload to the cloud has ended loses all of its rows, and its devices stop.
+* With a semi-synchronous cloud (`Period`) the number of edge iterations is each edge's own, in place of Q.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
+from hflray.clock.edge_rule import EdgeRule, nth_arrival_s
+from hflray.clock.semi_synchronous import Period
 from hflray.cost import RoundCost, Schedule, Workload, hops
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 from hflray.support.arrays import BoolArray, FloatArray, IntArray
 
+__all__ = ["Durations", "EdgeRule", "Ends", "Hops", "Period", "Runs", "Timeline", "timeline"]
+
 ON_TIME = 1e-6  # relative; an allocation lets devices finish together, and rounding must not discard one of them
-
-
-@dataclass(frozen=True)
-class EdgeRule:
-    """When an edge iteration ends; limits combine, and without any the edge waits for all of its devices.
-
-    Attributes:
-        deadline_s: seconds after its start.
-        deadline: multiple of the edge's planned iteration.
-        first: number of arrivals, or, as a float up to 1, their share of the edge's devices, rounded up.
-    """
-
-    deadline_s: float | None = None
-    deadline: float | None = None
-    first: int | float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("deadline_s", "deadline"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise ConfigError(f"{name}: got {value}; a finite number above 0 is needed")
-        if self.first is None:
-            return
-        if isinstance(self.first, int):
-            if self.first < 1:
-                raise ConfigError(f"first: got {self.first}; a number of arrivals of at least 1 is needed")
-        elif not 0 < self.first <= 1:
-            raise ConfigError(f"first: got {self.first}; a share of the devices above 0 and up to 1 is needed")
-
-    @property
-    def waits_for_all(self) -> bool:
-        """Whether there is no limit."""
-        return self.deadline_s is None and self.deadline is None and self.first is None
-
-    def arrivals(self, devices: IntArray) -> IntArray:
-        """Return how many arrivals end an iteration, (M,), for edges with so many assigned devices."""
-        if self.first is None:
-            return devices
-        if isinstance(self.first, int):
-            return np.minimum(self.first, devices)
-        # Rounding must not turn a share of 0.1 of 30 devices into 4 of them.
-        return np.asarray(np.ceil(self.first * devices - 1e-9), dtype=np.intp)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +48,7 @@ class Durations:
         upload_s, upload_j: seconds and joules of the whole of its upload.
         upload_at: returns both, (H,) each, of an edge iteration whose rows start at (H,) seconds since the start of the
             round; None: they do not depend on it.
+        compute_at: returns seconds and joules of computing, (H,) each, in an edge iteration; None: they are above.
     """
 
     compute_s: FloatArray
@@ -91,6 +56,7 @@ class Durations:
     upload_s: FloatArray
     upload_j: FloatArray
     upload_at: Callable[[int, FloatArray], tuple[FloatArray, FloatArray]] | None = None
+    compute_at: Callable[[int], tuple[FloatArray, FloatArray]] | None = None
 
     @classmethod
     def of(cls, cost: RoundCost) -> Durations:
@@ -101,7 +67,8 @@ class Durations:
         """Return seconds and joules of computing, then of the upload, (H,) each, in an iteration that starts then."""
         fields = (self.compute_s, self.compute_j, self.upload_s, self.upload_j)
         a, b, c, d = (np.asarray(field)[index] if np.ndim(field) == 2 else np.asarray(field) for field in fields)
-        return (a, b, c, d) if self.upload_at is None else (a, b, *self.upload_at(index, begin_s))
+        computing = (a, b) if self.compute_at is None else self.compute_at(index)
+        return *computing, *((c, d) if self.upload_at is None else self.upload_at(index, begin_s))
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,6 +119,29 @@ class Ends:
 
 
 @dataclass(frozen=True, eq=False)
+class Runs:
+    """What an asynchronous round has beside the columns of its timeline, which are those of devices in turns of edges.
+
+    A device in two turns has two columns. Only rows that end in the round are in the timeline, as a whole, and rows
+    that began before the round start before 0. What a device spends is divided among rounds by the time.
+
+    Attributes:
+        turn: the number of the edge's turn since the first round, from 0, (H,).
+        version: the version of the global model from which the turn began, (H,).
+        spent_j: joules that the device spends in this round on this turn, (H,), J.
+        busy_s: seconds for which it computes and sends for this turn in this round, (H,), s.
+        updates: what the cloud received, a row for each edge's model: its edge, turn and version, when the edge began
+            and ended to send (s since the start of the round), its staleness and its share, (U, 7).
+    """
+
+    turn: IntArray
+    version: IntArray
+    spent_j: FloatArray
+    busy_s: FloatArray
+    updates: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
 class Timeline:
     """What happens in a round. Arrays (Q, H) hold a row for each edge iteration and scheduled device.
 
@@ -177,6 +167,7 @@ class Timeline:
         total_j: E, J.
         message_bits: all bits sent to edges and to the cloud.
         device_bits: what a whole upload of a device has, bits.
+        runs: what an asynchronous round has beside; None in any other round.
     """
 
     devices: IntArray
@@ -199,15 +190,18 @@ class Timeline:
     total_j: float
     message_bits: float
     device_bits: float
+    runs: Runs | None = None
 
     @property
     def spent_j(self) -> FloatArray:
         """What each device spends in the round, (H,), J."""
-        return np.asarray(self.energy_j.sum(axis=0))
+        return np.asarray(self.energy_j.sum(axis=0)) if self.runs is None else self.runs.spent_j
 
     @property
     def busy_s(self) -> FloatArray:
         """How long each device computes and sends in the round, (H,), s."""
+        if self.runs is not None:
+            return self.runs.busy_s
         return np.asarray(np.nansum(self.end_s - self.start_s, axis=0))
 
     @property
@@ -262,15 +256,29 @@ class Timeline:
         iteration, row = iteration[order], row[order]
         columns: dict[str, list[Any]] = {
             "edge": self.edges[row].tolist(),
-            "turn": np.zeros(len(row), dtype=int).tolist(),  # an edge takes several turns only where it runs ahead
+            "turn": (np.zeros(len(row), dtype=int) if self.runs is None else self.runs.turn[row]).tolist(),
             "edge_iteration": iteration.tolist(),
             "device": self.devices[row].tolist(),
         }
         for name in ("start_s", "computed_s", "end_s", "energy_j", "bits", "counts"):
             values = (self.participates if name == "counts" else getattr(self, name))[iteration, row].tolist()
             columns[name] = [None if isinstance(value, float) and math.isnan(value) else value for value in values]
-        columns["version"] = np.zeros(len(row), dtype=int).tolist()  # all begin with the round's global model
-        return columns
+        # In a synchronous round all begin with the round's global model.
+        columns["version"] = (np.zeros(len(row), dtype=int) if self.runs is None else self.runs.version[row]).tolist()
+        return columns if self.runs is None else _with_updates(columns, self.runs)
+
+
+def _with_updates(columns: dict[str, list[Any]], runs: Runs) -> dict[str, list[Any]]:
+    """Return a table in which each upload of an edge is a row, too, without a device."""
+    columns["staleness"] = columns["share"] = [None] * len(columns["edge"])
+    updates = runs.updates
+    edge, turn, version, begin_s, end_s, staleness, share = updates.T
+    added: dict[str, list[Any]] = {
+        "edge": edge.astype(int).tolist(), "turn": turn.astype(int).tolist(), "version": version.astype(int).tolist(),
+        "computed_s": begin_s.tolist(), "start_s": begin_s.tolist(), "end_s": end_s.tolist(),
+        "staleness": staleness.astype(int).tolist(), "share": share.tolist(), "counts": [True] * len(updates),
+    }  # fmt: skip
+    return {name: column + added.get(name, [None] * len(updates)) for name, column in columns.items()}
 
 
 def timeline(
@@ -283,6 +291,7 @@ def timeline(
     rule: EdgeRule | None = None,
     planned_s: ArrayLike | None = None,
     ends: Ends | None = None,
+    period: Period | None = None,
 ) -> Timeline:
     """Return the timeline of a round.
 
@@ -296,6 +305,7 @@ def timeline(
         planned_s: planned duration of each edge's iteration, (M,), s, for a rule with `deadline`; None: that of
             `durations`, where these are equal in all iterations.
         ends: when devices vanish and edges fail; None: never.
+        period: when edges begin further iterations; None: there are Q. An edge without living devices begins none.
 
     Raises:
         ConfigError: the rule needs `planned_s`, and it cannot be derived.
@@ -303,23 +313,27 @@ def timeline(
     chosen, at = schedule
     weight = np.asarray(samples, dtype=np.float64)
     rule = rule or EdgeRule()
-    count, num_edges, iterations = len(chosen), len(hops.delay_s), work.edge_iterations
+    count, num_edges = len(chosen), len(hops.delay_s)
     ends = ends or Ends.never(count, num_edges)
     limit_s = _limits(rule, at, num_edges, durations, planned_s)
     assigned = np.bincount(at, minlength=num_edges)
     needed = rule.arrivals(assigned)
 
-    start_s, computed_s, end_s = (np.full((iterations, count), np.nan) for _ in range(3))
-    energy_j, bits, row_s = (np.zeros((iterations, count)) for _ in range(3))
-    arrived, is_observed = (np.zeros((iterations, count), dtype=bool) for _ in range(2))
-    iteration_end_s = np.zeros((iterations, num_edges))
-    now_s = np.zeros(num_edges)
+    rows = _Rows()
+    now_s, hop_s = np.zeros(num_edges), np.where(hops.made, hops.delay_s, 0.0)
     left_j = np.array(ends.charge_j, dtype=np.float64)
     gone_s = np.where(left_j > 0, ends.vanish_s, 0.0)
-    for q in range(iterations):
+    for q in itertools.count() if period is not None else range(work.edge_iterations):
         begin_s = now_s[at]
-        compute_s, compute_j, upload_s, upload_j = durations.iteration(q, begin_s)
         lives = (begin_s < ends.vanish_s) & (left_j > 0) & (begin_s < ends.fail_s[at])
+        goes_on = np.ones(num_edges, dtype=bool) if period is None else period.goes_on(q, now_s, hop_s)
+        begins = goes_on[at]
+        if period is not None and q:
+            begins = begins & (np.bincount(at, lives, num_edges) > 0)[at]
+            if not begins.any():
+                break
+        lives = lives & begins
+        compute_s, compute_j, upload_s, upload_j = durations.iteration(q, begin_s)
         ready_s = begin_s + compute_s
         arrival_s = ready_s + upload_s
         death_s = _death_s(begin_s, left_j, compute_s, compute_j, upload_s, upload_j)
@@ -328,62 +342,79 @@ def timeline(
 
         # The edge waits until each device has arrived or is known to be gone, unless a limit or its failure is before.
         missed_s = np.where(lives, vanish_s, gone_s) + ends.noticed_after_s
-        awaited = lives | (begin_s < missed_s)
+        awaited = lives | (begins & (begin_s < missed_s))
         stop_s = now_s.copy()
         np.maximum.at(stop_s, at[awaited], np.where(comes, arrival_s, missed_s)[awaited])
         stop_s = np.minimum(stop_s, now_s + limit_s)
         if rule.first is not None:
-            stop_s = np.minimum(stop_s, _nth_arrival_s(at[comes], arrival_s[comes], needed))
+            stop_s = np.minimum(stop_s, nth_arrival_s(at[comes], arrival_s[comes], needed))
         stop_s = np.minimum(stop_s, np.maximum(ends.fail_s, now_s))
 
         slack_s = ON_TIME * (stop_s - now_s)
-        arrived[q] = comes & (arrival_s <= (stop_s + slack_s)[at]) & (arrival_s <= ends.fail_s[at])
-        until_s = np.where(arrived[q], arrival_s, np.minimum(stop_s[at], vanish_s))
+        arrived = comes & (arrival_s <= (stop_s + slack_s)[at]) & (arrival_s <= ends.fail_s[at])
+        until_s = np.where(arrived, arrival_s, np.minimum(stop_s[at], vanish_s))
         # An arrived row is billed as a whole, so that a round without losses has the bits of equation (10).
         computing = np.clip((until_s - begin_s) / compute_s, 0.0, 1.0)
         sending = np.clip((until_s - ready_s) / upload_s, 0.0, 1.0)
-        computing, sending = np.where(arrived[q], 1.0, computing), np.where(arrived[q], 1.0, sending)
-        energy_j[q] = np.where(lives, computing * compute_j + sending * upload_j, 0.0)
-        bits[q] = np.where(lives, sending * work.device_bits, 0.0)
-        start_s[q] = np.where(lives, begin_s, np.nan)
-        computed_s[q] = np.where(lives & (until_s >= ready_s), ready_s, np.nan)
-        end_s[q] = np.where(lives, np.minimum(until_s, stop_s[at]), np.nan)
-        row_s[q] = np.where(arrived[q], compute_s + upload_s, until_s - begin_s)
-        is_observed[q] = arrived[q] | (lives & (vanish_s > stop_s[at]))
-        left_j = np.where(lives & ~arrived[q] & (death_s <= until_s), 0.0, left_j - energy_j[q])
+        computing, sending = np.where(arrived, 1.0, computing), np.where(arrived, 1.0, sending)
+        energy_j = np.where(lives, computing * compute_j + sending * upload_j, 0.0)
+        rows.add(
+            start_s=np.where(lives, begin_s, np.nan),
+            computed_s=np.where(lives & (until_s >= ready_s), ready_s, np.nan),
+            end_s=np.where(lives, np.minimum(until_s, stop_s[at]), np.nan),
+            energy_j=energy_j,
+            bits=np.where(lives, sending * work.device_bits, 0.0),
+            arrived=arrived,
+            iteration_end_s=stop_s,
+            row_s=np.where(arrived, compute_s + upload_s, until_s - begin_s),
+            is_observed=arrived | (lives & (vanish_s > stop_s[at])),
+        )
+        left_j = np.where(lives & ~arrived & (death_s <= until_s), 0.0, left_j - energy_j)
         gone_s = np.where(lives & (left_j <= 0), np.minimum(gone_s, until_s), gone_s)
-        iteration_end_s[q] = now_s = stop_s
+        now_s = stop_s
 
     # The hop follows the last iteration. A failure before its end loses the edge's rows.
-    edge_delay_s = now_s + np.where(hops.made, hops.delay_s, 0.0)
+    edge_delay_s = now_s + hop_s
     reached = (ends.fail_s > 0) & (ends.fail_s >= edge_delay_s)
     with np.errstate(invalid="ignore", divide="ignore"):
         share = np.clip((ends.fail_s - now_s) / hops.delay_s, 0.0, 1.0)
     hop = np.where(hops.made, np.where(reached, 1.0, share), 0.0)
     edge_delay_s = np.where(reached, edge_delay_s, ends.fail_s)
-    edge_energy_j = np.bincount(at, energy_j.sum(axis=0), num_edges) + hop * hops.energy_j
+    all_rows = rows.stacked()
+    row_s, is_observed = all_rows.pop("row_s"), all_rows.pop("is_observed")
+    edge_energy_j = np.bincount(at, all_rows["energy_j"].sum(axis=0), num_edges) + hop * hops.energy_j
+    slowest_s = float(edge_delay_s.max())
     return Timeline(
         devices=chosen,
         edges=at,
         samples=weight,
-        start_s=start_s,
-        computed_s=computed_s,
-        end_s=end_s,
-        energy_j=energy_j,
-        bits=bits,
-        arrived=arrived,
-        participates=arrived & reached[at],
-        iteration_end_s=iteration_end_s,
+        **all_rows,
+        participates=all_rows["arrived"] & reached[at],
         edge_delay_s=edge_delay_s,
         edge_energy_j=edge_energy_j,
         reached=reached,
         vanished=(left_j <= 0) | (ends.vanish_s <= now_s[at]),
         device_delay_s=_mean_of(row_s, is_observed & reached[at]),
-        delay_s=float(edge_delay_s.max()),
+        delay_s=slowest_s if period is None else max(period.period_s, slowest_s),
         total_j=float(edge_energy_j.sum()),
-        message_bits=float(bits.sum() + hop.sum() * work.edge_bits),
+        message_bits=float(all_rows["bits"].sum() + hop.sum() * work.edge_bits),
         device_bits=work.device_bits,
     )
+
+
+class _Rows:
+    """Collects the rows of the edge iterations."""
+
+    def __init__(self) -> None:
+        self._iterations: list[dict[str, NDArray[Any]]] = []
+
+    def add(self, **columns: NDArray[Any]) -> None:
+        """Add an edge iteration."""
+        self._iterations.append(columns)
+
+    def stacked(self) -> dict[str, Any]:
+        """Return each column of all edge iterations, (Q, …)."""
+        return {name: np.stack([each[name] for each in self._iterations]) for name in self._iterations[0]}
 
 
 def _mean_of(rows: FloatArray, chosen: BoolArray) -> FloatArray:
@@ -408,17 +439,6 @@ def _limits(
     else:
         planned = np.asarray(planned_s, dtype=np.float64)
     return np.asarray(np.minimum(limit_s, rule.deadline * planned))
-
-
-def _nth_arrival_s(edges: IntArray, arrival_s: FloatArray, needed: IntArray) -> FloatArray:
-    """Return when the arrival number `needed` (M,) of each edge happens, (M,), s; infinity where fewer arrive."""
-    order = np.lexsort((arrival_s, edges))
-    ordered = edges[order]
-    rank = np.arange(len(order)) - np.searchsorted(ordered, ordered)
-    nth = rank == needed[ordered] - 1
-    nth_s = np.full(len(needed), np.inf)
-    nth_s[ordered[nth]] = arrival_s[order[nth]]
-    return nth_s
 
 
 def _death_s(

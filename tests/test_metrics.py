@@ -29,6 +29,7 @@ def test_the_names_of_the_metrics_stay():
     assert set(metrics.WITH_A_CLOCK) == {
         "round/discarded", "round/wasted_j", "round/edge_idle_s", "total/fairness",
     }  # fmt: skip
+    assert metrics.WITH_A_CLOUD == ("clock_s", "round/updates", "round/staleness")
     assert set(metrics.WITH_A_WORLD) == {
         "round/away", "round/available", "round/vanished", "round/edges_down", "round/edges_failed",
     }  # fmt: skip
@@ -60,8 +61,8 @@ def test_the_names_of_the_metrics_stay():
     constants = {value for name, value in vars(metrics).items() if name.isupper() and isinstance(value, str)}
     assert metrics.MAIN == ("accuracy", "r2", "token_accuracy")
     every = (
-        *(metrics.PER_ROUND, metrics.MAIN, metrics.WITH_A_CLOCK, metrics.WITH_A_WORLD, metrics.WITH_BATTERIES),
-        *(metrics.WITH_A_POLL, metrics.WITH_A_LEAST, metrics.WITH_PRIVACY, metrics.WITH_PARTS),
+        *(metrics.PER_ROUND, metrics.MAIN, metrics.WITH_A_CLOCK, metrics.WITH_A_CLOUD, metrics.WITH_A_WORLD),
+        *(metrics.WITH_BATTERIES, metrics.WITH_A_POLL, metrics.WITH_A_LEAST, metrics.WITH_PRIVACY, metrics.WITH_PARTS),
         *(metrics.AT_THE_END, metrics.LEARNING),
     )
     agents = {metrics.AGENT_RETURN, metrics.AGENT_LOSS}
@@ -173,7 +174,14 @@ def test_a_report_shows_these_bars_and_curves_in_this_order():
     assert metrics.bars("learning") == []
     assert set(names(metrics.curves())) == {
         *("accuracy", "r2", "token_accuracy", "test_loss", "round/objective", "schedule/class_balance"),
-        *("round/discarded", "round/wasted_j", "battery/median_j", "privacy/epsilon", *metrics.WITH_PARTS),
+        *(
+            "round/discarded",
+            "round/wasted_j",
+            "battery/median_j",
+            "privacy/epsilon",
+            "round/staleness",
+            *metrics.WITH_PARTS,
+        ),
         *("assigner/return", "assigner/greedy_return", "assigner/loss", "agent/return"),
     }
 

@@ -22,7 +22,9 @@ ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "tests" / "benchmarks" / "results"
 LOGGED = {
     "round": "Logged with each round",
-    "clock": "Logged with each round if a limit of `clock.edge` or a part of `world` is set",
+    "clock": "Logged with each round if the section `clock` or a part of `world` is set",
+    "cloud": "Logged with each round if the cloud is not synchronous (`clock.cloud`)",
+    "asynchronous": "Logged with each round of an asynchronous cloud; the staleness only if an update came",
     "world": "Logged with each round if a part of `world` is set",
     "poll": "Logged with each round of a scheduler that polls devices, such as `power_of_choice`",
     "few": "Logged with each round if the edges' aggregator needs several models, as `krum` does",

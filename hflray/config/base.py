@@ -66,7 +66,7 @@ def registered(kind: registry.Kind, name: str, keywords: tuple[str, ...] = ()) -
 
 MOST_SAMPLES = 10**9  # of a device, so that sums over devices fit into 64 bits
 OF_SEVERAL_LINES = ("description",)
-LISTS = ("edge_bandwidths_mhz", "model_kb", "epsilon", "sinks")  # tuples that are lists of values, not ranges
+LISTS = ("edge_bandwidths_mhz", "model_kb", "epsilon", "sinks", "hinge")  # tuples that are lists of values, not ranges
 
 
 class Section(BaseModel):

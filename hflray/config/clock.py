@@ -1,10 +1,17 @@
-"""The section of the clock: when an edge iteration ends."""
+"""The section of the clock: when an edge iteration ends, and when the cloud combines the edges."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from hflray.config.base import Section
 
@@ -21,16 +28,133 @@ class EdgeClockConfig(Section):
     )
 
 
+class SemiSynchronousConfig(Section):
+    """A cloud that combines the edges once in a period, in which fast edges train more often."""
+
+    period_s: float = Field(
+        gt=0,
+        le=1e9,
+        description="P, s: an edge begins another edge iteration if it can send before this moment as planned; the "
+        "cloud combines the edges then, or when the slowest edge has sent",
+    )
+    max_iterations: int | None = Field(None, ge=1, description="most edge iterations of a round; null: no limit")
+
+
+class StalenessConfig(Section):
+    """How an update that is τ versions old is damped: by (1 + τ)^−e, or by a hinge."""
+
+    exponent: float = Field(0.5, ge=0, le=100, description="e")
+    hinge: tuple[Annotated[float, Field(gt=0)], Annotated[float, Field(ge=0)]] | None = Field(
+        None, description="[a, b]: 1 up to τ = b, and 1 / (a (τ − b) + 1) above it; null: the exponent counts"
+    )
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, handler: SerializerFunctionWrapHandler) -> Any:
+        return self.exponent if self.hinge is None else {"hinge": handler(self)["hinge"]}
+
+
+def _of_number(value: Any) -> Any:
+    return {"exponent": value} if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+class AsynchronousConfig(Section):
+    """A cloud that takes each edge's model when it arrives."""
+
+    updates: int | None = Field(
+        None,
+        ge=1,
+        description="U, the updates of a round, after which the model is tested and devices are scheduled; null: M",
+    )
+    rule: Literal["mixing", "fedat"] = Field(
+        "mixing",
+        description="mixing: the global model moves towards the edge's (FedAsync, or FedBuff with a buffer); fedat: it "
+        "is a mean of the newest models of all edges, in which edges that send seldom weigh more",
+    )
+    mixing: float | None = Field(
+        None,
+        gt=0,
+        le=100,
+        description="a, the share of an edge's model that is not stale, or with a buffer the length of a step; null: "
+        "0.6, or 1 with a buffer",
+    )
+    staleness: Annotated[
+        StalenessConfig, BeforeValidator(_of_number, json_schema_input_type=float | StalenessConfig)
+    ] = Field(
+        StalenessConfig(),
+        description="e of the damping (1 + τ)^−e of an update that is τ versions old, or {hinge: [a, b]}",
+    )
+    weight: Literal["samples", "none"] = Field(
+        "samples", description="samples: an edge's share grows with the samples that it has counted; none: it does not"
+    )
+    buffer: int = Field(1, ge=1, description="updates that the cloud collects before each step (FedBuff); 1: none")
+
+    @model_validator(mode="after")
+    def _each_setting_counts(self) -> AsynchronousConfig:
+        """Refuse settings that would change nothing."""
+        idle: tuple[str, ...]
+        if self.rule == "fedat":
+            idle, cause = ("mixing", "staleness", "weight", "buffer"), "rule: fedat, which has weights of its own"
+        else:
+            idle, cause = ("weight",) if self.buffer > 1 else (), f"buffer: {self.buffer}, whose steps are even"
+        for name in idle:
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} changes nothing with {cause}; accepted with it: the default; remove it")
+        return self
+
+
+class CloudClockConfig(Section):
+    """When the cloud combines the edges: when all have sent, unless one of these is given."""
+
+    semi_synchronous: SemiSynchronousConfig | None = Field(None, description="once in a period")
+    asynchronous: AsynchronousConfig | None = Field(None, description="each edge's model when it arrives")
+
+    @property
+    def kind(self) -> str:
+        """The word for the clock."""
+        if self.asynchronous is not None:
+            return "asynchronous"
+        return "synchronous" if self.semi_synchronous is None else "semi_synchronous"
+
+    @model_validator(mode="after")
+    def _not_both(self) -> CloudClockConfig:
+        if self.semi_synchronous is not None and self.asynchronous is not None:
+            raise ValueError("got semi_synchronous and asynchronous; accepted: one of them; remove the other")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, handler: SerializerFunctionWrapHandler) -> Any:
+        return {name: value for name, value in handler(self).items() if value is not None} or "synchronous"
+
+
+def _of_word(cloud: Any) -> Any:
+    """Return the section that a word, or a level that is left empty, stands for."""
+    if isinstance(cloud, str):
+        if cloud not in ("synchronous", "asynchronous"):
+            raise ValueError(
+                "accepted: synchronous, asynchronous, {semi_synchronous: {period_s: SECONDS}} or {asynchronous: {…}}; "
+                "give one of them"
+            )
+        return {"asynchronous": {}} if cloud == "asynchronous" else {}
+    return {"asynchronous": {}} if cloud == {"asynchronous": None} else cloud
+
+
 class ClockConfig(Section):
     """When what has arrived is combined."""
 
     edge: EdgeClockConfig = EdgeClockConfig()
-    cloud: Literal["synchronous"] = Field("synchronous", description="synchronous: the cloud waits for every edge")
+    cloud: Annotated[
+        CloudClockConfig,
+        BeforeValidator(_of_word, json_schema_input_type=Literal["synchronous", "asynchronous"] | CloudClockConfig),
+    ] = Field(
+        CloudClockConfig(),
+        description="synchronous: the cloud waits for every edge; {semi_synchronous: {period_s: …}}: it combines them "
+        "once in a period; asynchronous, or {asynchronous: {…}}: it takes each edge's model when it arrives",
+    )
 
     @property
     def is_on(self) -> bool:
-        """Whether there is any limit."""
-        return self.edge != EdgeClockConfig()
+        """Whether a round may go otherwise than with a synchronous cloud and edges that wait for all."""
+        return self != ClockConfig()
 
     @field_validator("edge", mode="before")
     @classmethod

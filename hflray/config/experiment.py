@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from hflray import metrics
 from hflray.config.agent import AgentConfig
 from hflray.config.base import Named, Section
-from hflray.config.clock import ClockConfig
+from hflray.config.clock import ClockConfig, CloudClockConfig
 from hflray.config.combining import AggregationConfig, CompressionConfig, PrivacyConfig
 from hflray.config.decisions import AllocationConfig, AssignmentConfig, SchedulingConfig
 from hflray.config.learning import LearningConfig
@@ -132,6 +132,16 @@ class ExperimentConfig(Section):
             raise ValueError(
                 f"target_accuracy: got {self.target_accuracy} beside target.value = {self.target.value}; accepted: one "
                 "of the two; remove target_accuracy, which stands for target: {metric: accuracy, value: …}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _clock_fits_the_allocation(self) -> Self:
+        cloud = self.clock.cloud
+        if self.allocation.coupling == "joint" and cloud != CloudClockConfig():
+            raise ValueError(
+                f"allocation.coupling: got joint with clock.cloud = {cloud.kind}, and one deadline for all edges "
+                "belongs to a cloud that waits for them; accepted with it: per_edge; remove one of them"
             )
         return self
 

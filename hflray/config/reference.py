@@ -39,6 +39,7 @@ UNITS = {
     "width": "1", "agent.env_steps": "rounds", "agent.evaluate_every": "rounds", "agent.train_batch": "rounds",
     "clip": "1", "entropy": "1", "epochs": "1", "gae_lambda": "1", "minibatch": "rounds",
     "factor": "1", "initial": "1", "momentum": "1", "rate_per_s": "1/s", "sigma": "1", "weight_decay": "1",
+    "updates": "updates", "mixing": "1", "exponent": "1", "hinge": "1", "buffer": "updates", "max_iterations": "1",
     "key_bits": "bits", "noise_multiplier": "1", "delta": "1", "shares": "shares", "share": "1", "strength": "1",
 }  # fmt: skip
 
@@ -63,10 +64,17 @@ class Setting:
 
 
 def settings(model: type[BaseModel], prefix: str = "") -> Iterator[Setting]:
-    """Yield the settings of a model without those of its sections, in order; `prefix` precedes each key."""
+    """Yield the settings of a model without those of its sections, in order; `prefix` precedes each key.
+
+    A section that may be written as one value, such as ``clock.cloud: synchronous``, is a setting, too.
+    """
     for name, field in model.model_fields.items():
+        key = prefix + name
+        if isinstance(field.default, BaseModel):
+            written = field.default.model_dump(mode="json")
+            if not isinstance(written, dict):
+                yield Setting(key, "a value, or a section", yaml_of(written), "", field.description or "")
         if section_of(field.annotation) is None:
-            key = prefix + name
             words = accepted(field)
             yield Setting(key, words, yaml_of(field.default), unit_of(key, words), field.description or "")
 

@@ -23,7 +23,10 @@ from hflray.aggregation import FloatVector
 from hflray.allocation import allocate_round
 from hflray.assignment import check_any_edges, configured_assigner
 from hflray.assignment.sticky import check_once
+from hflray.clock.asynchronous import Asynchrony
+from hflray.clock.edge_rule import EdgeRule
 from hflray.config import MUTABLE, ExperimentConfig, changed_settings
+from hflray.config.clock import CloudClockConfig
 from hflray.cost import RoundCost, Schedule, Workload
 from hflray.errors import ConfigError, DivergedError
 from hflray.experiment.grouping import group_devices
@@ -31,22 +34,27 @@ from hflray.experiment.planning import Planner
 from hflray.experiment.record import PhaseClock, PlannedRound, RoundRecord
 from hflray.experiment.scenario import Scenario
 from hflray.experiment.target import Target
+from hflray.experiment.turns import loaded, saved, task_of
 from hflray.losses import METRIC_OF, check_loss
 from hflray.models import BITS_PER_PARAMETER, build, initial_vector, is_papers
 from hflray.models import trained as trained_tensors
 from hflray.models.problem import Problem
 from hflray.scheduling import DeviceHistory, Scheduler, configured_scheduler, keeps_past, scheduler_class
 from hflray.support import references
-from hflray.timeline import Durations, EdgeRule, Hops, Timeline, timeline
+from hflray.support.arrays import FloatArray, IntArray
+from hflray.timeline import Durations, Hops, Timeline, timeline
+from hflray.training.asynchronous import TurnsTask
 from hflray.training.backend import Backend
 from hflray.training.hierarchy import Hierarchy
 from hflray.training.job import LocalJob
 from hflray.training.machine import memory_bytes
 from hflray.training.privacy import Accountant
 from hflray.training.privacy.accountant import NAME as RELEASES
+from hflray.training.refusals import check_clock
 from hflray.training.state import Losses, RoundResult, RoundTask, TrainingState
 from hflray.training.tryout import try_network
 from hflray.world import World
+from hflray.world.turns import UnderWay
 
 log = logging.getLogger(__name__)
 
@@ -114,6 +122,11 @@ class Experiment:
         self.world = World(config, self.scenario.fleet)
         if self.world.edges is not None:
             check_any_edges(self.assigner)
+        section, num_edges = config.clock.cloud.asynchronous, config.fleet.num_edges
+        self._asynchrony = None if section is None else Asynchrony.of(section, num_edges)
+        self.under_way = UnderWay.first(num_edges)
+        if self._asynchrony is not None:
+            check_clock(self.backend.method, self.backend.method.parts().rule)
         self.round = 0
         self.totals = dict.fromkeys(("delay_s", "energy_j", "objective", "message_bits"), 0.0)
         self.record: RoundRecord | None = None  # of the round before, if the scheduler looks back
@@ -191,7 +204,7 @@ class Experiment:
         if self.accountant is None or self.accountant.limit is None or not self.round:
             return False
         plan, _ = self._plan(copy.deepcopy(self.scheduler))
-        return self.accountant.after(plan.schedule.devices, plan.timeline.arrived).exceeds
+        return self.accountant.after(plan.timeline.devices, plan.timeline.arrived).exceeds
 
     def __iter__(self) -> Iterator[RoundRecord]:
         while not self.finished:
@@ -210,11 +223,8 @@ class Experiment:
         plan, world = self._plan(scheduler)
         self._check_edges(index, plan.schedule.edges)
         clock = PhaseClock()
-        if len(plan.schedule.devices):
-            task = RoundTask(index, plan.schedule, plan.timeline.participates, "loss" in scheduler.needs)
-            trained = hierarchy.train_round(task, self.training)
-        else:  # nobody is available
-            trained = RoundResult(self.training, {})
+        task = self._task(plan, "loss" in scheduler.needs)
+        trained = RoundResult(self.training, {}) if task is None else hierarchy.train_round(task, self.training)
         model = trained.state.model
         clock.lap("train_s")
         after = self._after(plan, trained.losses, model)
@@ -226,6 +236,8 @@ class Experiment:
         self.round, self.training, self.totals, self.history = index, trained.state, after.record.totals, after.history
         self.accountant = after.accountant
         self.world = world
+        if plan.played is not None:
+            self.under_way = plan.played.after
         if self._target.reached(score, loss, own) and not self.reached:
             self.reached = {name: self.totals[name] for name in ("objective", "delay_s", "energy_j")}
             self.reached["rounds"] = float(index)
@@ -235,6 +247,14 @@ class Experiment:
         scheduler.observe(observed)
         self.record = observed if self.history.remembers else None
         return record
+
+    def _task(self, plan: PlannedRound, wants_losses: bool) -> RoundTask | TurnsTask | None:
+        """Return what a round trains; None: nothing, because nobody is available."""
+        if plan.played is not None and self._asynchrony is not None:
+            return task_of(plan.played, plan.round, self._asynchrony.buffer > 1, wants_losses)
+        if not len(plan.schedule.devices):
+            return None
+        return RoundTask(plan.round, plan.schedule, plan.timeline.participates, wants_losses)
 
     def _check_edges(self, index: int, edges: NDArray[np.intp]) -> None:
         """Raise ConfigError if a plan gives an edge fewer devices than its aggregator needs."""
@@ -250,25 +270,35 @@ class Experiment:
 
     def _after(self, plan: PlannedRound, losses: Losses, model: FloatVector) -> _TrainedRound:
         """Return what is known after a round's training, before its evaluation."""
-        index, (devices, edges), cost, happens = plan.round, plan.schedule, plan.cost, plan.timeline
-        counted, delay_s = happens.participates.any(axis=0), happens.device_delay_s
-        history = self.history.after(index, devices[counted], edges[counted], delay_s[counted], losses)
-        deviates = self.world.is_on or not self.edge_rule.waits_for_all
+        index, cost, happens = plan.round, plan.cost, plan.timeline
+        history = self.history.after(index, *_counted(happens), losses)
+        deviates = self.world.is_on or self.config.clock.is_on
         conditions = {metrics.FAIRNESS: metrics.jain_index(history.participation)} if deviates else {}
-        accountant = None if self.accountant is None else self.accountant.after(devices, happens.arrived)
+        accountant = None if self.accountant is None else self.accountant.after(happens.devices, happens.arrived)
         if accountant is not None:
             conditions[metrics.PRIVACY_EPSILON] = accountant.epsilon
         least = self.backend.method.parts().edge.least
         if least > 1:
-            arrived = [np.bincount(edges[row]) for row in happens.participates]
-            conditions[metrics.ROUND_TOO_FEW] = float(sum(((each > 0) & (each < least)).sum() for each in arrived))
+            conditions[metrics.ROUND_TOO_FEW] = float(_too_few(happens, least))
+        totals = {name: total + float(getattr(cost, name)) for name, total in self.totals.items()}
+        if self.config.clock.cloud != CloudClockConfig():
+            conditions[metrics.CLOCK_S] = totals["delay_s"]
+        if plan.played is None:
+            passed = [(self.scenario.fleet.samples[happens.devices], happens.participates)]
+        else:
+            updates = plan.played.updates
+            conditions[metrics.ROUND_UPDATES] = float(len(updates))
+            if updates:
+                conditions[metrics.ROUND_STALENESS] = float(np.mean([update.staleness for update in updates]))
+            rows = [update.turn.happens for update in updates]
+            passed = [(self.scenario.fleet.samples[each.devices], each.participates) for each in rows]
         record = RoundRecord(
             plan=plan,
             score=math.nan,
             test_loss=math.nan,
-            totals={name: total + float(getattr(cost, name)) for name, total in self.totals.items()},
-            class_balance=metrics.class_balance(self.scenario.class_counts[devices].sum(axis=0)),
-            samples_trained=self.backend.passes(self.scenario.fleet.samples[devices], happens.participates),
+            totals=totals,
+            class_balance=metrics.class_balance(self.scenario.class_counts[plan.schedule.devices].sum(axis=0)),
+            samples_trained=sum(self.backend.passes(*each) for each in passed),
             model_hash=hashlib.sha256(model.tobytes()).hexdigest(),
             wall={},
             edge_iterations=self.work.edge_iterations,
@@ -287,8 +317,8 @@ class Experiment:
     def _plan(self, scheduler: Scheduler) -> tuple[PlannedRound, World]:
         """Return the plan of the next round, and the world after it. This advances `scheduler`."""
         parts = (self.scenario, self.work, self.assigner, self.allocate, self.edge_rule)
-        planner = Planner(self.config, *parts, self._losses)
-        return planner.plan(self.round + 1, scheduler, self.world, self.history, self.record)
+        planner = Planner(self.config, *parts, self._losses, self._asynchrony)
+        return planner.plan(self.round + 1, scheduler, self.world, self.history, self.record, self.under_way)
 
     def devices(self) -> dict[str, list[Any]]:
         """Return the devices' properties that follow from the data and Algorithm 2, as lists ready for JSON.
@@ -380,6 +410,7 @@ class Experiment:
             "changes": [dict(change) for change in self.changes],
             "scheduler": None if self._scheduler is None else self._scheduler.state_dict(),
             **self.world.state_dict(),
+            **({} if self._asynchrony is None else {"under_way": saved(self.under_way)}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], may_change: Collection[str] = ()) -> None:
@@ -418,6 +449,8 @@ class Experiment:
             self.record = RoundRecord.of_state(state["record"], self._as_planned)
         if self.accountant is not None:
             self.accountant = replace(self.accountant, releases=np.array(state[RELEASES], dtype=np.int64))
+        if self._asynchrony is not None:
+            self.under_way = loaded(state["under_way"])
         self._scheduler = None
         if state["scheduler"] is not None:
             self.scheduler.load_state_dict(state["scheduler"])
@@ -433,3 +466,26 @@ class Experiment:
         """Return the job that trains for `problem`, by default the experiment's; see `resolve`."""
         self.resolve()
         return self.backend.job(problem, stream_name)
+
+
+def _counted(happens: Timeline) -> tuple[IntArray, IntArray, FloatArray]:
+    """Return the devices that counted in a round, the edge of each, and its seconds, (n,).
+
+    A device of two turns is there once, with its later turn.
+    """
+    counted = np.flatnonzero(happens.participates.any(axis=0))
+    devices, edges, delay_s = happens.devices[counted], happens.edges[counted], happens.device_delay_s[counted]
+    if happens.runs is None:
+        return devices, edges, delay_s
+    last = {device: row for row, device in enumerate(devices.tolist())}
+    rows = np.array(sorted(last.values()), dtype=np.intp)
+    return devices[rows], edges[rows], delay_s[rows]
+
+
+def _too_few(happens: Timeline, least: int) -> int:
+    """Return in how many edge iterations an edge with devices got fewer models than its aggregator needs."""
+    groups = happens.edges
+    if happens.runs is not None:
+        _, groups = np.unique(np.stack([happens.edges, happens.runs.turn]), axis=1, return_inverse=True)
+    arrived = [np.bincount(groups[row]) for row in happens.participates]
+    return int(sum(((each > 0) & (each < least)).sum() for each in arrived))

@@ -15,14 +15,17 @@ from numpy.typing import NDArray
 from hflray.allocation import Allocation
 from hflray.assignment import Assigner, assign_among
 from hflray.assignment.sticky import assign_the_rest, reachable
+from hflray.clock.asynchronous import Asynchrony
+from hflray.clock.edge_rule import EdgeRule
 from hflray.config import ExperimentConfig
 from hflray.cost import RoundCost, Schedule, Workload, round_cost
 from hflray.experiment.record import PhaseClock, PlannedRound, RoundRecord
 from hflray.experiment.scenario import Scenario
+from hflray.experiment.turns import PlannedTurns
 from hflray.scheduling import DeviceHistory, Poll, RoundContext, Scheduler, choose_devices_and_edges
 from hflray.seeding import stream
-from hflray.timeline import EdgeRule
 from hflray.world import Outlook, World
+from hflray.world.turns import UnderWay, timeline_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +40,7 @@ class Planner:
         allocate: allocates a round's bandwidth and CPU frequencies (`hflray.allocation.allocate_round`).
         edge_rule: says how long an edge waits.
         losses: returns the mean loss of the current global model on the samples of some devices, (n,), for polls.
+        asynchrony: how an asynchronous cloud takes updates; None: it is another one.
     """
 
     config: ExperimentConfig
@@ -46,9 +50,16 @@ class Planner:
     allocate: Callable[..., Allocation]
     edge_rule: EdgeRule
     losses: Callable[[NDArray[np.intp]], NDArray[np.float64]]
+    asynchrony: Asynchrony | None = None
 
     def plan(
-        self, index: int, scheduler: Scheduler, world: World, history: DeviceHistory, record: RoundRecord | None
+        self,
+        index: int,
+        scheduler: Scheduler,
+        world: World,
+        history: DeviceHistory,
+        record: RoundRecord | None,
+        under_way: UnderWay,
     ) -> tuple[PlannedRound, World]:
         """Schedule, assign and allocate a round, and say what happens to it. This advances `scheduler`.
 
@@ -58,12 +69,13 @@ class Planner:
             world: the world after the round before.
             history: what is remembered of the devices.
             record: the record of the round before, if it is remembered.
+            under_way: the clock of an asynchronous cloud after the round before.
 
         Raises:
             ConfigError: the scheduler or the assigner returned something wrong.
             InfeasibleError: an edge's allocation failed.
         """
-        outlook = self._outlook(index, world, history)
+        outlook = self._outlook(index, world, history, under_way)
         context = self._context(scheduler, outlook, record, history)
         fleet, seed = outlook.fleet, self.config.seed
         clock = PhaseClock()
@@ -86,20 +98,39 @@ class Planner:
             schedule = Schedule(devices, assignment)
             allocation = self.allocate(fleet, self.work, *schedule)
             cost = round_cost(fleet, self.work, schedule.devices, schedule.edges, allocation)
-        happens = world.happens(outlook, self.work, schedule, allocation, cost, self.edge_rule)
-        cost = happens.bill(cost, self.work.delay_weight)
         poll = None if context.poll is None else context.poll.cost
-        if poll is not None:
-            cost = cost.with_poll(poll, self.work.delay_weight)
+        played = None
+        if self.asynchrony is None:
+            semi = self.config.clock.cloud.semi_synchronous
+            happens = world.happens(outlook, self.work, schedule, allocation, cost, self.edge_rule, semi)
+            billed = poll
+        else:
+            plan = PlannedTurns(
+                self.asynchrony, self.work, self.edge_rule, self.config.aggregation.weights == "uniform"
+            )
+            ready_s = 0.0 if poll is None else poll.delay_s
+            played = plan.play(world, outlook, schedule, allocation, cost, under_way, ready_s)
+            happens = timeline_of(played, fleet.num_edges, self.work.device_bits)
+            billed = None if poll is None else replace(poll, delay_s=0.0)  # only edges that wait for the plan wait
+        cost = happens.bill(cost, self.work.delay_weight)
+        if billed is not None:
+            cost = cost.with_poll(billed, self.work.delay_weight)
         later, conditions = world.after(cost.delay_s, happens), world.metrics(outlook, happens)
         clock.lap("allocate_s")
         polled = None if context.poll is None or world.battery is None else context.poll.devices
-        plan = PlannedRound(index, schedule, allocation, cost, happens, poll, polled, conditions, clock.laps)
-        return plan, later
+        planned = PlannedRound(index, schedule, allocation, cost, happens, poll, polled, conditions, clock.laps, played)
+        return planned, later
 
-    def _outlook(self, index: int, world: World, history: DeviceHistory) -> Outlook:
-        """Return the world as decisions see it, in which a device cannot train while the edge that it keeps is down."""
+    def _outlook(self, index: int, world: World, history: DeviceHistory, under_way: UnderWay) -> Outlook:
+        """Return the world as decisions see it.
+
+        A device cannot train while the edge that it keeps is down, or while it is under way.
+        """
         outlook = world.outlook(index, self.scenario.fleet)
+        if len(busy := under_way.busy):
+            available = outlook.available.copy()
+            available[busy] = False
+            outlook = replace(outlook, available=available)
         if not self.config.assignment.once:
             return outlook
         return replace(outlook, available=outlook.available & reachable(history.edge_of, outlook.edges_up))

@@ -16,7 +16,8 @@ from hflray.allocation import Allocation
 from hflray.cost import PollCost, RoundCost, Schedule
 from hflray.errors import ConfigError
 from hflray.support.arrays import FloatArray, IntArray, packed, unpacked
-from hflray.timeline import Timeline
+from hflray.timeline import Runs, Timeline
+from hflray.world.turns import AsynchronousRound
 
 # The parts of a record that are objects.
 PARTS: dict[str, type[Any]] = {"allocation": Allocation, "cost": RoundCost, "poll": PollCost, "timeline": Timeline}
@@ -38,6 +39,7 @@ class PlannedRound:
         polled: the devices that are polled, if they have batteries, which a poll drains; see `hflray.scheduling.Poll`.
         conditions: metrics of the world, by their names in the glossary.
         wall: measured seconds by phase: schedule_s, assign_s and allocate_s.
+        played: the turns and updates of the round; None unless the cloud is asynchronous.
     """
 
     round: int
@@ -49,6 +51,7 @@ class PlannedRound:
     polled: NDArray[np.intp] | None = None
     conditions: dict[str, float] = field(default_factory=dict)
     wall: dict[str, float] = field(default_factory=dict)
+    played: AsynchronousRound | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,7 +238,9 @@ class RoundRecord:
         """
         values = {name: _restored(value) for name, value in state.items()}
         saved = values.get("timeline")
-        if saved is not None:  # hflray 0.1 had other names, and at first no delays
+        if saved is not None:
+            saved["runs"] = Runs(**saved["runs"]) if saved.get("runs") else None
+            # hflray 0.1 had other names, and at first no delays
             saved.setdefault("device_delay_s", np.full(len(saved["devices"]), np.nan))
             for name, before in (("participates", "counts"), ("device_bits", "model_bits")):
                 if before in saved:

@@ -15,16 +15,20 @@ import pandas as pd
 
 from hflray import metrics
 from hflray.allocation import Allocation
+from hflray.clock.asynchronous import Asynchrony
+from hflray.clock.edge_rule import EdgeRule
 from hflray.config import AllocationConfig
 from hflray.cost import PollCost, RoundCost, Schedule, Workload, hops, round_cost
 from hflray.errors import ConfigError
+from hflray.experiment.turns import PlannedTurns
 from hflray.fleet import Fleet, sample_fleet
 from hflray.report.runs import Run
 from hflray.scheduling.poll import poll_spent_j
 from hflray.seeding import stream
 from hflray.support.arrays import FloatArray, IntArray
-from hflray.timeline import EdgeRule, Timeline
+from hflray.timeline import Timeline
 from hflray.world import Outlook, World, fates
+from hflray.world.turns import UnderWay, timeline_of, turn_fates
 
 SIMULTANEOUS = 1e-3  # devices whose times differ by at most this share finish together
 BILL_TOLERANCE = 1e-6  # relative difference up to which the recomputed bill equals the logged one
@@ -104,6 +108,7 @@ class _Happened:
     timeline: Timeline
     deviates: bool
     fates: list[str]
+    after: UnderWay | None = None
 
 
 @dataclass(frozen=True)
@@ -236,11 +241,7 @@ class Replay:
         worlds = self._worlds
         if not worlds[0].is_on:
             return worlds[0]
-        if self.numbers[: position + 1] != list(range(1, position + 2)):
-            raise ConfigError(
-                f"{self.run.name}: the world of round {self.numbers[position]} follows from all rounds before it, and "
-                "some were not logged; run it again to see its rounds in detail"
-            )
+        self._check_whole(position, "the world of")
         while len(worlds) <= position:
             before = self._happened(len(worlds) - 1)
             worlds.append(before.world.after(before.cost.delay_s, before.timeline))
@@ -261,14 +262,57 @@ class Replay:
         else:
             wait_s, weight = self.run.config.world.wait_s, self.work.delay_weight
             cost = RoundCost.of_nobody(outlook.fleet.num_edges, wait_s, weight)
-        rule = EdgeRule(**self.run.config.clock.edge.model_dump())
-        timeline = world.happens(outlook, self.work, schedule, allocation, cost, rule)
-        cost = timeline.bill(cost, self.work.delay_weight)
+        clock = self.run.config.clock
+        rule, deviates = EdgeRule(**clock.edge.model_dump()), world.is_on or clock.is_on
+        poll = PollCost(0.0, 0.0)
         if polls:
             poll = PollCost(float(row[metrics.ROUND_POLL_DELAY_S]), float(row[metrics.ROUND_POLL_ENERGY_J]))
+        if clock.cloud.asynchronous is not None:
+            turns = PlannedTurns(
+                Asynchrony.of(clock.cloud.asynchronous, self.fleet.num_edges), self.work, rule,
+                self.run.config.aggregation.weights == "uniform",
+            )  # fmt: skip
+            before = self._under_way(position)
+            played = turns.play(world, outlook, schedule, allocation, cost, before, poll.delay_s)
+            timeline = timeline_of(played, self.fleet.num_edges, self.work.device_bits)
+            texts, poll, after = (
+                turn_fates(played, schedule, self.numbers[position]),
+                replace(poll, delay_s=0.0),
+                played.after,
+            )
+        else:
+            timeline = world.happens(outlook, self.work, schedule, allocation, cost, rule, clock.cloud.semi_synchronous)
+            texts, after = fates(timeline, world.ends(outlook, schedule.devices)), None
+        cost = timeline.bill(cost, self.work.delay_weight)
+        if polls:
             cost = cost.with_poll(poll, self.work.delay_weight)
-        texts, deviates = fates(timeline, world.ends(outlook, schedule.devices)), world.is_on or not rule.waits_for_all
-        return _Happened(world, schedule, allocation, outlook, cost, timeline, deviates, texts)
+        return _Happened(world, schedule, allocation, outlook, cost, timeline, deviates, texts, after)
+
+    def _under_way(self, position: int) -> UnderWay:
+        """Return the clock of an asynchronous cloud before the logged round at `position`.
+
+        Raises:
+            ConfigError: it follows from rounds that were not logged.
+        """
+        self._check_whole(position, "the turns under way in")
+        while len(self._clocks) <= position:
+            after = self._happened(len(self._clocks) - 1).after
+            assert after is not None
+            self._clocks.append(after)
+        return self._clocks[position]
+
+    @cached_property
+    def _clocks(self) -> list[UnderWay]:
+        """The clocks before the first logged rounds, as far as they have been needed."""
+        return [UnderWay.first(self.fleet.num_edges)]
+
+    def _check_whole(self, position: int, subject: str) -> None:
+        """Raise ConfigError unless all rounds up to the one at `position` were logged."""
+        if self.numbers[: position + 1] != list(range(1, position + 2)):
+            raise ConfigError(
+                f"{self.run.name}: {subject} round {self.numbers[position]} follows from all rounds before it, and "
+                "some were not logged; run it again to see its rounds in detail"
+            )
 
     def _polled(self, position: int) -> IntArray:
         """Return the devices that were polled in the logged round at `position`, see `hflray.scheduling.Poll`.

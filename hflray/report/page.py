@@ -54,11 +54,19 @@ def _living(detail: Round, fleet: Fleet) -> dict[str, Any]:
         "low": np.flatnonzero(outlook.answers & ~outlook.available).tolist(),
         "down": np.flatnonzero(~happens.reached).tolist(),
         "wasted": happens.wasted_j,
-        "until": [charts.rounded(row) for row in happens.iteration_end_s],
-        "computed": [charts.rounded(row) for row in happens.computed_s],
-        "end": [charts.rounded(row) for row in happens.end_s],
-        "counts": happens.participates.astype(int).tolist(),
     }
+    # The turns of an asynchronous cloud have columns of their own, and the page shows the plan.
+    rows = (
+        {}
+        if happens.runs is not None
+        else {
+            "until": [charts.rounded(row) for row in happens.iteration_end_s],
+            "computed": [charts.rounded(row) for row in happens.computed_s],
+            "end": [charts.rounded(row) for row in happens.end_s],
+            "counts": happens.participates.astype(int).tolist(),
+        }
+    )
+    data |= rows
     if not np.array_equal(outlook.fleet.position_m, fleet.position_m):
         data |= {"x": _rounded(outlook.fleet.position_m[:, 0]), "y": _rounded(outlook.fleet.position_m[:, 1])}
     if np.isfinite(outlook.battery_j).all():

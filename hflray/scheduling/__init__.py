@@ -17,7 +17,6 @@ from hflray.scheduling.context import DeviceHistory, RoundContext
 from hflray.scheduling.poll import Poll
 from hflray.support.arrays import IntArray
 from hflray.support.references import short, spoken
-from hflray.timeline import EdgeRule
 
 __all__ = [
     "ClusterScheduler",
@@ -102,7 +101,7 @@ def keeps_past(config: ExperimentConfig) -> bool:
 
     It also does where devices may fail to count, because the fairness of participation is a metric there.
     """
-    may_fail = config.world.is_on or not EdgeRule(**config.clock.edge.model_dump()).waits_for_all
+    may_fail = config.world.is_on or config.clock.is_on
     return looks_back(scheduler_class(config.scheduling.name)) or may_fail or config.assignment.once
 
 

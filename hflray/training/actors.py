@@ -20,6 +20,7 @@ from ray.util.metrics import Counter, Gauge
 from hflray.errors import HflrayError
 from hflray.support.live_metrics import SAMPLES, LiveMetric
 from hflray.training.exchange import Lifted, Version, add_up, beside, close, finish
+from hflray.training.merging import Cloud, Merge, merged
 
 if TYPE_CHECKING:
     from hflray.aggregation import FloatVector, Frame
@@ -128,7 +129,10 @@ class DeviceWorker:
 
 
 class EdgeWorker:
-    """Combines what the devices of an edge send: the paper's edge aggregation (equation 2)."""
+    """Combines what the devices of an edge send: the paper's edge aggregation (equation 2).
+
+    The first one also is the place of an asynchronous cloud.
+    """
 
     def finish(self, aggregator: Spec, frame: Frame, before: Version, *lifted: Lifted) -> Version:
         """Return the edge's model of the next edge iteration; see `hflray.training.exchange.finish`."""
@@ -146,6 +150,12 @@ class EdgeWorker:
         The cloud takes this in place of the edge's model, if it may add up edges.
         """
         return close(aggregator.build(), lifted, frame)
+
+    def merge(
+        self, merge: Merge, cloud: Cloud, trained: Version, fetched: Version, *beside: Lifted
+    ) -> tuple[Version, Cloud]:
+        """Return what an edge fetches after its update, and the cloud; see `hflray.training.merging.merged`."""
+        return merged(merge, cloud, trained, fetched, beside)
 
     def total(self, aggregator: Spec, *lifted: Lifted) -> Lifted:
         """Return what several hosts of one node hand up together."""

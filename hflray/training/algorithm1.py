@@ -16,11 +16,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from hflray import metrics
-from hflray.aggregation import Frame
+from hflray.aggregation import FloatVector, Frame
 from hflray.support.arrays import FloatArray, squared_norm
 from hflray.training.amounts import Amounts
 from hflray.training.cloud import combine_edges
-from hflray.training.exchange import RESIDUAL, EdgeTask, Lifted, Ref, Trained, Version
+from hflray.training.exchange import EdgeTask, Lifted, Ref, Trained, Version
+from hflray.training.merging import Merge
 from hflray.training.rules.base import Memory
 from hflray.training.state import Losses, RoundResult, RoundTask, Setting, TrainingState
 
@@ -46,6 +47,9 @@ class Executor(Protocol):
 
     def finish(self, edge: int, frame: Frame, parts: Sequence[tuple[int, Ref]], before: Ref) -> tuple[Ref, Ref | None]:
         """Return the next `Version` of an edge (see `finish`), and what hosts handed up beside models, if anything."""
+
+    def merge(self, merge: Merge, cloud: Ref, trained: Ref, fetched: Ref, beside: Sequence[Ref]) -> tuple[Ref, Ref]:
+        """Return what an edge fetches after its update, and the cloud (`hflray.training.merging.merged`)."""
 
     def get(self, refs: Sequence[Ref]) -> list[Any]:
         """Return the values of references."""
@@ -97,12 +101,14 @@ class _Round:
         models, rest = dict(zip(versions, results, strict=False)), results[len(versions) :]
         memory, rest = rest[: len(lasting)], rest[len(lasting) :]
         beside, rows = rest[: len(flat)], rest[len(flat) :]
-        remembered = {device: self._lasting(each) for part in memory for device, each in part.items()}
+        remembered = {device: parts.lasting(each) for part in memory for device, each in part.items()}
         before = replace(self.before, memories={**self.before.memories, **remembered})
         state = combine_edges(amounts, before, models, [each.extra for each in beside])
-        losses = _losses((devices for ending, _ in measured for devices in ending), rows)
-        measures = self._measures(state, [*models.values(), *beside]) if amounts.setting.method.measures else {}
-        return RoundResult(state, losses, measures)
+        losses = losses_of((devices for ending, _ in measured for devices in ending), rows)
+        if not amounts.setting.method.measures:
+            return RoundResult(state, losses)
+        handed = [each for each in (*models.values(), *beside) if isinstance(each, Lifted)]
+        return RoundResult(state, losses, measures_of(amounts.setting, before.model, state.model, handed))
 
     def _memories(self) -> dict[int, Ref]:
         """Return what the devices of each host keep; nothing where no rule or compressor keeps anything."""
@@ -115,26 +121,9 @@ class _Round:
                     members.setdefault(host, {})[device] = self.before.memories.get(device, {})
         return {host: self.executor.put(each) for host, each in members.items()}
 
-    def _measures(self, after: TrainingState, handed: Sequence[Version | Lifted]) -> dict[str, float]:
-        """Return the metrics of the round's updates; sums are exact, so that they do not depend on the hosts."""
-        rows = [each for part in handed if isinstance(part, Lifted) for each in part.measured.values()]
-        moved = (after.model.astype(np.float64) - self.before.model)[: sum(self.amounts.setting.sizes)]
-        values = {metrics.UPDATE_NORM: math.sqrt(squared_norm(moved))}
-        if rows:
-            values[metrics.UPDATE_DRIFT] = math.sqrt(math.fsum(row.drift for row in rows) / len(rows))
-        if self.parts.compresses and (whole := math.fsum(row.whole for row in rows)):
-            values[metrics.COMPRESSION_ERROR] = math.sqrt(math.fsum(row.lost for row in rows) / whole)
-        return values
-
-    def _lasting(self, memory: Memory) -> Memory:
-        """Return what of a device's memory lasts beyond the round."""
-        if not self.parts.rule.forgets:
-            return memory
-        return {name: value for name, value in memory.items() if name == RESIDUAL}
-
 
 def train_round(executor: Executor, setting: Setting, task: RoundTask, before: TrainingState) -> RoundResult:
-    """Train one round.
+    """Train one round of a cloud that waits for the edges.
 
     Args:
         executor: where it is trained.
@@ -148,7 +137,27 @@ def train_round(executor: Executor, setting: Setting, task: RoundTask, before: T
     return _Round(executor, before, Amounts(setting, task, executor.hosts)).run(task.wants_losses)
 
 
-def _losses(groups: Iterable[Sequence[int]], rows: Iterable[FloatArray]) -> Losses:
+def measures_of(
+    setting: Setting, before: FloatVector, after: FloatVector, handed: Iterable[Lifted]
+) -> dict[str, float]:
+    """Return the metrics of the round's updates; sums are exact, so that they do not depend on the hosts.
+
+    Args:
+        setting: what is the same in all rounds.
+        before, after: the global model before and after the round, (P,).
+        handed: what hosts handed up.
+    """
+    rows = [each for part in handed for each in part.measured.values()]
+    moved = (after.astype(np.float64) - before)[: sum(setting.sizes)]
+    values = {metrics.UPDATE_NORM: math.sqrt(squared_norm(moved))}
+    if rows:
+        values[metrics.UPDATE_DRIFT] = math.sqrt(math.fsum(row.drift for row in rows) / len(rows))
+    if setting.method.parts().compresses and (whole := math.fsum(row.whole for row in rows)):
+        values[metrics.COMPRESSION_ERROR] = math.sqrt(math.fsum(row.lost for row in rows) / whole)
+    return values
+
+
+def losses_of(groups: Iterable[Sequence[int]], rows: Iterable[FloatArray]) -> Losses:
     """Return the rows of `DeviceHost.losses` by device."""
     flat = [device for group in groups for device in group]
     each = [row for part in rows for row in part]

@@ -19,12 +19,14 @@ from hflray.training.state import RoundTask, Setting
 
 
 class Amounts:
-    """The numbers of one round.
+    """The numbers of one round, or of one turn of an edge.
 
     Args:
         setting: what is the same in all rounds.
         task: what the round trains.
         hosts: the number of hosts that train devices.
+        first: the number of the first edge iteration among those that the edges begin in the round.
+        host: the host of each scheduled device, (H,); None: they are dealt here.
 
     Attributes:
         plan: which host trains what.
@@ -33,13 +35,15 @@ class Amounts:
         extra_bits: the binary places of the sums of a rule's vectors.
     """
 
-    def __init__(self, setting: Setting, task: RoundTask, hosts: int) -> None:
+    def __init__(
+        self, setting: Setting, task: RoundTask, hosts: int, first: int = 0, host: IntArray | None = None
+    ) -> None:
         (devices, edges), participates = task.schedule, task.participates
         self.setting, self.index, self.iterations = setting, task.round_index, len(participates)
-        self._parts = setting.method.parts()
+        self._parts, self._first = setting.method.parts(), first
         self._deviation = 0.0 if setting.method.privacy is None else setting.method.privacy.deviation
         weights = setting.weights if setting.method.uniform else None
-        self.plan: RoundPlan = plan_round(setting.samples, devices, edges, hosts, participates, weights)
+        self.plan: RoundPlan = plan_round(setting.samples, devices, edges, hosts, participates, weights, host)
         self.turns: list[Turn] = turns(edges, participates)
         self.extra_bits = fraction_bits(self.iterations * len(setting.samples))  # each row has the weight 1
 
@@ -51,14 +55,14 @@ class Amounts:
             scales = tuple(by_device[0][device] for device in devices) if by_device is not None else ()
             rate = self._mean_rate(q - 1, edge) if self._parts.remembers and q else 0.0
             shares.append(Share(self.edge_frame(q, edge), devices, scales, rate))
-        return EdgeTask(self.index, q, tuple(shares), self.extra_bits)
+        return EdgeTask(self.index, self._first + q, tuple(shares), self.extra_bits)
 
     def edge_frame(self, q: int, edge: int) -> Frame:
         """Return where and when an edge combines its devices."""
         iteration, setting = self.plan.iterations[q], self.setting
         size = sum(len(share.get(edge, ())) for share in iteration.shares)
         return Frame(
-            "edge", edge, self.index, q, size, iteration.edge_weights[edge], setting.statistics,
+            "edge", edge, self.index, self._first + q, size, iteration.edge_weights[edge], setting.statistics,
             self.plan.fraction_bits, setting.seed, self._deviation,
         )  # fmt: skip
 
@@ -119,7 +123,7 @@ class Amounts:
             return 0.0
         devices, setting = self._members(q, edge), self.setting
         weights, decay = setting.weights[devices].astype(np.float64), setting.method.decay
-        position = self.index, q
+        position = self.index, self._first + q
         sums = np.array(
             [decay.rates(setting.rate, position, self.iterations, int(k)).sum() for k in setting.steps[devices]]
         )

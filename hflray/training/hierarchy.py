@@ -21,12 +21,13 @@ from hflray.aggregation import FloatVector, Frame
 from hflray.errors import WorkerLostError
 from hflray.losses import summarise
 from hflray.training.actor_pool import ActorPool, pool_of
-from hflray.training.algorithm1 import train_round
+from hflray.training.asynchronous import TurnsTask
 from hflray.training.exchange import EdgeTask, Trained
 from hflray.training.job import EVALUATION_BATCH, DeviceData, Evaluation, LocalJob
+from hflray.training.merging import Merge
 from hflray.training.method import Method
 from hflray.training.plan import balance
-from hflray.training.serial import SerialHierarchy, setting_of
+from hflray.training.serial import SerialHierarchy, setting_of, trained_by
 from hflray.training.start import last_line, start_ray
 from hflray.training.state import RoundResult, RoundTask, Setting, TrainingState
 
@@ -44,7 +45,7 @@ class Hierarchy(Protocol):
 
     setting: Setting
 
-    def train_round(self, task: RoundTask, before: TrainingState) -> RoundResult:
+    def train_round(self, task: RoundTask | TurnsTask, before: TrainingState) -> RoundResult:
         """Train a round; see `hflray.training.algorithm1.train_round`."""
 
     def losses(self, model: FloatVector, devices: NDArray[np.intp]) -> NDArray[np.float64]:
@@ -108,6 +109,12 @@ class RayExecutor:
         version, rest = actor.finish_and_tell.options(num_returns=2).remote(self._edge, frame, before, *refs)
         return version, rest
 
+    def merge(self, merge: Merge, cloud: Any, trained: Any, fetched: Any, beside: Sequence[Any]) -> tuple[Any, Any]:
+        """See `Executor.merge`. Updates follow each other, so that one actor makes all of them."""
+        call = self._pool.edges[0].merge.options(num_returns=2)
+        version, after = call.remote(merge, cloud, trained, fetched, *beside)
+        return version, after
+
     def get(self, refs: Sequence[Any]) -> list[Any]:
         """See `Executor.get`."""
         import ray
@@ -152,12 +159,12 @@ class RayHierarchy:
         edges = edge_actors(num_edges, num_actors)
         self.pool = make(job, ray.put(data), num_actors, cpus_per_actor, edges, gpus_per_actor)
 
-    def train_round(self, task: RoundTask, before: TrainingState) -> RoundResult:
+    def train_round(self, task: RoundTask | TurnsTask, before: TrainingState) -> RoundResult:
         """See `Hierarchy.train_round`."""
 
         def attempt() -> RoundResult:
             executor = RayExecutor(self.pool, self.setting.method)
-            return train_round(executor, self.setting, task, before)
+            return trained_by(executor, self.setting, task, before)
 
         return self._with_recovery(f"round {task.round_index}", attempt)
 

@@ -21,10 +21,11 @@ from hflray.config import ExperimentConfig
 from hflray.errors import ConfigError
 from hflray.support import references
 from hflray.support.arrays import FloatArray
+from hflray.training.exchange import RESIDUAL
 from hflray.training.privacy.mechanism import Mechanism
 from hflray.training.refusals import check_rule, check_secrecy, check_statistics
 from hflray.training.rules import LocalRule
-from hflray.training.rules.base import corrects
+from hflray.training.rules.base import Memory, corrects
 from hflray.training.rules.own import OwnTraining
 from hflray.world.faulty import Faulty
 
@@ -239,6 +240,10 @@ class Parts:
     remembers: bool
     lasts: bool
     adds_totals: bool
+
+    def lasting(self, memory: Memory) -> Memory:
+        """Return what of a device's memory lasts beyond the round."""
+        return {name: value for name, value in memory.items() if name == RESIDUAL} if self.rule.forgets else memory
 
 
 @functools.lru_cache(maxsize=64)

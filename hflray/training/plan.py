@@ -67,6 +67,7 @@ def plan_round(
     hosts: int,
     participates: NDArray[np.bool_],
     weights: NDArray[np.int64] | None = None,
+    host: NDArray[np.intp] | None = None,
 ) -> RoundPlan:
     """Split a round's devices over hosts.
 
@@ -77,10 +78,11 @@ def plan_round(
         hosts: number of hosts.
         participates: whether a device takes part in an edge iteration, (Q, H); see `hflray.timeline`.
         weights: the weight of each device's model, (N,); None: its samples.
+        host: the host of each scheduled device, (H,); None: they are dealt here.
     """
     load = samples[devices]
     weight = load if weights is None else weights[devices]
-    host = balance(load, hosts)
+    host = balance(load, hosts) if host is None else host
     iterations: list[IterationPlan] = []
     for q, present in enumerate(participates):
         if q and (present == participates[q - 1]).all():

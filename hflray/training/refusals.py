@@ -87,3 +87,19 @@ def check_rule(method: Method, rule: LocalRule, changed: Sequence[str]) -> None:
             f"training.learning_rate_decay.every: got {method.decay.every} with the rule {name}, which counts steps of "
             "one rate in a round; accepted with it: round; set it, or factor to 1"
         )
+
+
+def check_clock(method: Method, rule: LocalRule) -> None:
+    """Raise ConfigError if a rule or an aggregator needs a cloud that waits for the edges."""
+    name = references.spoken(method.rule.name)
+    if rule.needs_edges or rule.makes_model or type(rule).scales is not LocalRule.scales:
+        raise ConfigError(
+            f"training.rule.name: got {name} with an asynchronous clock.cloud, and it needs the models of all edges at "
+            "one moment; accepted with it: sgd, fedprox, scaffold, or your own that needs no other edge; take one of "
+            "them, or another cloud"
+        )
+    if method.cloud != type(method)().cloud:
+        raise ConfigError(
+            f"aggregation.cloud.name: got {references.spoken(method.cloud.name)} with an asynchronous clock.cloud, "
+            "which never combines several edges; accepted with it: mean; remove one of them"
+        )

@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from hflray.aggregation import FloatVector, Frame
 from hflray.losses import summarise
 from hflray.models import build, num_statistics, trained
-from hflray.training.algorithm1 import train_round
+from hflray.training.algorithm1 import Executor, train_round
+from hflray.training.asynchronous import TurnsTask, train_turns
 from hflray.training.exchange import EdgeTask, Lifted, Trained, Version, beside, close, finish
 from hflray.training.job import EVALUATION_BATCH, DeviceData, Evaluation, LocalJob
 from hflray.training.local import DeviceHost
+from hflray.training.merging import Cloud, Merge, merged
 from hflray.training.rules.base import Memory
 from hflray.training.state import RoundResult, RoundTask, Setting, TrainingState
 from hflray.training.steps import steps_of
@@ -34,6 +36,13 @@ def setting_of(job: LocalJob, data: DeviceData, num_edges: int) -> Setting:
         sizes=tuple(tensor.numel() for tensor in trained(module)),
         statistics=num_statistics(module),
     )
+
+
+def trained_by(executor: Executor, setting: Setting, task: RoundTask | TurnsTask, before: TrainingState) -> RoundResult:
+    """Train one round of any cloud."""
+    if isinstance(task, TurnsTask):
+        return train_turns(executor, setting, task, before)
+    return train_round(executor, setting, task, before)
 
 
 class SerialExecutor:
@@ -70,6 +79,12 @@ class SerialExecutor:
         lifted = [part for _, part in parts]
         return finish(self._aggregator, lifted, before, frame), beside(lifted)
 
+    def merge(
+        self, merge: Merge, cloud: Cloud, trained: Version, fetched: Version, beside: Sequence[Lifted]
+    ) -> tuple[Version, Cloud]:
+        """See `Executor.merge`."""
+        return merged(merge, cloud, trained, fetched, beside)
+
     def get(self, refs: Sequence[Any]) -> list[Any]:
         """See `Executor.get`."""
         return list(refs)
@@ -88,9 +103,9 @@ class SerialHierarchy:
         self._data, self._kind = data, job.problem.kind
         self._executor, self.setting = SerialExecutor(job, data), setting_of(job, data, num_edges)
 
-    def train_round(self, task: RoundTask, before: TrainingState) -> RoundResult:
+    def train_round(self, task: RoundTask | TurnsTask, before: TrainingState) -> RoundResult:
         """See `Hierarchy.train_round`."""
-        return train_round(self._executor, self.setting, task, before)
+        return trained_by(self._executor, self.setting, task, before)
 
     def losses(self, model: FloatVector, devices: NDArray[np.intp]) -> NDArray[np.float64]:
         """See `Hierarchy.losses`."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from hflray.aggregation import FloatVector, State
 from hflray.cost import Schedule
 from hflray.support.arrays import BoolArray
+from hflray.training.exchange import Version
 from hflray.training.method import Method
 from hflray.training.rules.base import Memory
 
@@ -28,7 +29,9 @@ class TrainingState:
         memories: what each device keeps, by device.
         residuals: what each edge keeps of its compressed updates, by edge.
         rule: what the cloud keeps for the local rule, by name.
-        cloud: what the cloud's aggregator keeps, by name.
+        cloud: what the cloud's aggregator keeps, by name. Under an asynchronous cloud these are the sum in its buffer,
+            and FedAT's newest models of the edges.
+        fetched: what the edges under way have fetched, by edge; empty with any other cloud.
     """
 
     model: FloatVector
@@ -36,6 +39,7 @@ class TrainingState:
     residuals: Mapping[int, FloatVector] = field(default_factory=dict)
     rule: State = field(default_factory=dict)
     cloud: State = field(default_factory=dict)
+    fetched: Mapping[int, Version] = field(default_factory=dict)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return all but the model as arrays by name, for a checkpoint; there are none where nothing is kept."""
@@ -44,6 +48,9 @@ class TrainingState:
             named |= {f"{PREFIX}memory.{device}.{name}": np.asarray(value) for name, value in memory.items()}
         named |= {f"{PREFIX}residual.{edge}": residual for edge, residual in self.residuals.items()}
         named |= {f"{PREFIX}rule.{name}": np.asarray(value) for name, value in self.rule.items()}
+        for edge, version in self.fetched.items():
+            named[f"{PREFIX}fetched.{edge}.model"] = version.model
+            named |= {f"{PREFIX}fetched.{edge}.vectors.{name}": each for name, each in version.vectors.items()}
         return named | {f"{PREFIX}cloud.{name}": np.asarray(value) for name, value in self.cloud.items()}
 
     @classmethod
@@ -56,6 +63,7 @@ class TrainingState:
     def of_arrays(cls, model: FloatVector, named: Mapping[str, Any]) -> TrainingState:
         """Return the state of `arrays`; other names are ignored."""
         memories: dict[int, dict[str, Any]] = {}
+        fetched: dict[int, dict[str, Any]] = {}
         state: dict[str, dict[Any, Any]] = {"residual": {}, "rule": {}, "cloud": {}}
         for key, value in named.items():
             if not key.startswith(PREFIX):
@@ -64,9 +72,13 @@ class TrainingState:
             if part == "memory":
                 device, _, name = name.partition(".")
                 memories.setdefault(int(device), {})[name] = value if value.ndim else value[()]
+            elif part == "fetched":
+                edge, _, name = name.partition(".")
+                fetched.setdefault(int(edge), {})[name.removeprefix("vectors.")] = value
             else:
                 state[part][int(name) if part == "residual" else name] = value
-        return cls(model, memories, state["residual"], state["rule"], state["cloud"])
+        versions = {edge: Version(each.pop("model"), each) for edge, each in fetched.items()}
+        return cls(model, memories, state["residual"], state["rule"], state["cloud"], versions)
 
 
 class RoundTask(NamedTuple):

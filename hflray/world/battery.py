@@ -67,10 +67,10 @@ class Battery(Part):
 
         Args:
             duration_s: T, s.
-            devices: the scheduled devices, (H,).
+            devices: the scheduled devices, (H,); a device may be there twice.
             spent_j: joules of computing and sending of each, (H,), J.
             busy_s: seconds of computing and sending of each, (H,), s.
         """
         change_j = (self.harvest_w - self.idle_w) * duration_s
-        change_j[devices] += self.idle_w * busy_s - spent_j
+        np.add.at(change_j, devices, self.idle_w * busy_s - spent_j)
         self.charge_j = np.clip(self.charge_j + change_j, 0.0, self.capacity_j)

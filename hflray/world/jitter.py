@@ -21,7 +21,7 @@ class Jitter:
     def __init__(self, seed: int, sigma: float) -> None:
         self.sigma, self._draws = sigma, Draws(seed, "compute_jitter")
 
-    def factor(self, round_index: int, iterations: int, devices: IntArray) -> FloatArray:
-        """Return the factors of the scheduled devices (H,) in each edge iteration of a round, (Q, H)."""
-        normal = self._draws.normal(round_index, np.arange(iterations)[:, None], devices)
+    def factor(self, round_index: int, iterations: range, devices: IntArray) -> FloatArray:
+        """Return the factors of the scheduled devices (H,) in some edge iterations of a round, (n, H)."""
+        normal = self._draws.normal(round_index, np.array(iterations)[:, None], devices)
         return np.asarray(np.exp(self.sigma * normal - self.sigma**2 / 2))

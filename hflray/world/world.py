@@ -16,11 +16,14 @@ from typing import Any, Self
 import numpy as np
 
 from hflray import metrics, registry
+from hflray.clock.edge_rule import EdgeRule
+from hflray.clock.semi_synchronous import Period
 from hflray.config import ExperimentConfig
+from hflray.config.clock import SemiSynchronousConfig
 from hflray.cost import AllocationLike, RoundCost, Schedule, Workload, rate_bps, upload_delay_s
 from hflray.fleet import Fleet
 from hflray.support.arrays import FloatArray, IntArray
-from hflray.timeline import Durations, EdgeRule, Ends, Hops, Timeline, timeline
+from hflray.timeline import Durations, Ends, Hops, Timeline, timeline
 from hflray.world.availability import Availability
 from hflray.world.battery import Battery
 from hflray.world.dropout import Dropout
@@ -83,6 +86,14 @@ class World:
         return self.config.fading.name != "none"
 
     @property
+    def repeats(self) -> bool:
+        """Whether an edge that trains twice with the same plan takes as long, because nothing changes meanwhile."""
+        moves = self.mobility is not None and self.config.mobility.links == "iteration"
+        changes = moves or (self._fades and not self.config.fading.known)
+        parts = (self.jitter, self.dropout, self.edges, self.battery)
+        return not changes and all(part is None for part in parts)
+
+    @property
     def _parts(self) -> dict[str, Part]:
         """The parts that change, by name."""
         parts: dict[str, Part | None] = {
@@ -126,6 +137,7 @@ class World:
         allocation: AllocationLike,
         planned: RoundCost,
         rule: EdgeRule,
+        cloud: SemiSynchronousConfig | None = None,
     ) -> Timeline:
         """Return what happens to a planned round; all goes as planned where the world and the rule are off.
 
@@ -136,17 +148,74 @@ class World:
             allocation: bandwidth and CPU frequency of each.
             planned: the bill of the round as planned.
             rule: when an edge iteration ends.
+            cloud: the settings of a semi-synchronous cloud; None: it is synchronous.
         """
         fleet, (devices, edges) = outlook.fleet, schedule
         hops, ends = Hops.of(fleet, work), self.ends(outlook, devices)
         hops = replace(hops, made=hops.made & outlook.edges_up & bool(len(devices)))
         planned_s = np.zeros(fleet.num_edges)
         np.maximum.at(planned_s, edges, planned.iteration_delay_s)
-        durations = self._durations(outlook, work, schedule, allocation, planned)
-        happens = timeline(
-            schedule, fleet.samples[devices], work, durations, hops, rule=rule, planned_s=planned_s, ends=ends
+        period = None
+        if cloud is not None:
+            iteration_s = rule.planned_s(edges, planned.iteration_delay_s, fleet.num_edges)
+            period = Period(cloud.period_s, iteration_s, cloud.max_iterations)
+            period.check(outlook.round)
+        durations = self._durations(
+            outlook, work, schedule, allocation, Durations.of(planned), None if period else range(work.edge_iterations)
         )
+        happens = timeline(
+            schedule, fleet.samples[devices], work, durations, hops, rule=rule, planned_s=planned_s, ends=ends,
+            period=period,
+        )  # fmt: skip
         return happens if len(devices) else replace(happens, delay_s=self.config.wait_s)
+
+    def turn(
+        self,
+        outlook: Outlook,
+        work: Workload,
+        schedule: Schedule,
+        allocation: AllocationLike,
+        planned: Durations,
+        rule: EdgeRule,
+        *,
+        begin_s: float = 0.0,
+        first: int = 0,
+        spent_j: FloatArray | float = 0.0,
+    ) -> Timeline | None:
+        """Return what happens in a turn of an edge, in seconds since its beginning; None if the edge or nobody lives.
+
+        The edge is the only one of the timeline, and its number is 0.
+
+        Args:
+            outlook: what the plan of the turn's round was made from.
+            work: the work of a turn.
+            schedule: the devices of the edge, (n,).
+            allocation: bandwidth and CPU frequency of each.
+            planned: what an edge iteration of each takes as planned.
+            rule: when an edge iteration ends.
+            begin_s: when the turn begins, s since the plan was made.
+            first: the number of its first edge iteration among those of the edge in this round.
+            spent_j: what each device has spent since the plan was made, (n,), J.
+        """
+        fleet, (devices, edges) = outlook.fleet, schedule
+        edge, hops, ends = int(edges[0]), Hops.of(fleet, work), self.ends(outlook, devices)
+        one = slice(edge, edge + 1)
+        ends = replace(
+            ends, vanish_s=ends.vanish_s - begin_s, charge_j=ends.charge_j - spent_j, fail_s=ends.fail_s[one] - begin_s
+        )
+        if ends.fail_s[0] <= 0 or not ((ends.vanish_s > 0) & (ends.charge_j > 0)).any():
+            return None
+        hops = Hops(hops.delay_s[one], hops.energy_j[one], hops.made[one] & outlook.edges_up[one])
+        iterations = range(first, first + work.edge_iterations)
+        durations = self._durations(outlook, work, schedule, allocation, planned, iterations, begin_s)
+        alone = Schedule(devices, np.zeros_like(edges))
+        samples, planned_s = fleet.samples[devices], [float((planned.compute_s + planned.upload_s).max())]
+        happens = timeline(alone, samples, work, durations, hops, rule=rule, planned_s=planned_s, ends=ends)
+        if happens.participates.any() or not happens.reached[0]:
+            return happens
+        # Nothing counts, so nothing is sent.
+        none = Hops.none(1)
+        return timeline(alone, samples, work, durations, none, rule=rule, planned_s=planned_s, ends=ends)
 
     def _durations(
         self,
@@ -154,36 +223,61 @@ class World:
         work: Workload,
         schedule: Schedule,
         allocation: AllocationLike,
-        planned: RoundCost,
+        planned: Durations,
+        iterations: range | None,
+        begin_s: float = 0.0,
     ) -> Durations:
-        """Return what an edge iteration of each scheduled device takes as it happens."""
-        durations, (devices, edges) = Durations.of(planned), schedule
+        """Return what an edge iteration of each scheduled device takes as it happens.
+
+        Args:
+            iterations: the numbers of the edge iterations in the round; None: their number is not known, and they are
+                drawn one by one.
+            begin_s: when the first of them begins, s since the plan was made.
+        """
+        durations, (devices, edges) = planned, schedule
+        first = 0 if iterations is None else iterations.start
+
+        def alone(iteration: int) -> range:
+            return range(first + iteration, first + iteration + 1)
+
         if self.jitter is not None:
-            factor = self.jitter.factor(outlook.round, work.edge_iterations, devices)
-            durations = replace(
-                durations, compute_s=factor * durations.compute_s, compute_j=factor * durations.compute_j
-            )
+            jitter, round_index = self.jitter, outlook.round
+
+            def computing(numbers: range) -> tuple[FloatArray, FloatArray]:
+                factor = jitter.factor(round_index, numbers, devices)
+                return factor * planned.compute_s, factor * planned.compute_j
+
+            def compute_at(iteration: int) -> tuple[FloatArray, FloatArray]:
+                compute_s, compute_j = computing(alone(iteration))
+                return compute_s[0], compute_j[0]
+
+            if iterations is None:
+                durations = replace(durations, compute_at=compute_at)
+            else:
+                compute_s, compute_j = computing(iterations)
+                durations = replace(durations, compute_s=compute_s, compute_j=compute_j)
         fades, power_w = self._fades and not self.config.fading.known, outlook.fleet.power_w[devices]
 
-        def upload_s(iterations: range, fleet: Fleet) -> FloatArray:
+        def upload_s(numbers: range, fleet: Fleet) -> FloatArray:
             if fades:
                 return faded_upload_s(
-                    self.fading, self.config.fading.coherence_s, outlook.round, iterations, work.device_bits, fleet,
+                    self.fading, self.config.fading.coherence_s, outlook.round, numbers, work.device_bits, fleet,
                     schedule, allocation.bandwidth_hz,
                 )  # fmt: skip
             gain = fleet.gain_of(devices, edges)
             rate = rate_bps(allocation.bandwidth_hz, gain, power_w, fleet.noise_w_per_hz)
-            return np.broadcast_to(upload_delay_s(work.device_bits, rate), (len(iterations), len(devices)))
+            return np.broadcast_to(upload_delay_s(work.device_bits, rate), (len(numbers), len(devices)))
 
-        def upload_at(iteration: int, begin_s: FloatArray) -> tuple[FloatArray, FloatArray]:
-            fleet = self._on_the_way(outlook, devices, begin_s)
-            taken_s = upload_s(range(iteration, iteration + 1), fleet)[0]
+        def upload_at(iteration: int, starts_s: FloatArray) -> tuple[FloatArray, FloatArray]:
+            fleet = self._on_the_way(outlook, devices, begin_s + starts_s) if moves else outlook.fleet
+            taken_s = upload_s(alone(iteration), fleet)[0]
             return taken_s, power_w * taken_s
 
-        if self.mobility is not None and self.config.mobility.links == "iteration":
+        moves = self.mobility is not None and self.config.mobility.links == "iteration"
+        if moves or (fades and iterations is None):
             return replace(durations, upload_at=upload_at)
-        if fades:
-            faded_s = upload_s(range(work.edge_iterations), outlook.fleet)
+        if fades and iterations is not None:
+            faded_s = upload_s(iterations, outlook.fleet)
             durations = replace(durations, upload_s=faded_s, upload_j=power_w * faded_s)
         return durations
 

@@ -112,8 +112,25 @@ ROUND_POLL_ENERGY_J = metric(
 )  # fmt: skip
 ROUND_EDGE_IDLE_S = metric(
     "round/edge_idle_s", "Idle time of edges", "s", "clock",
-    meaning="T_i − T_m, summed over the edges whose model reached the cloud",
+    meaning="T_i − T_m, summed over the edges whose model reached the cloud; with an asynchronous cloud T_m is how "
+    "long the edge is under way in the round",
     shown="s",
+)  # fmt: skip
+CLOCK_S = metric(
+    "clock_s", "Simulated time", "s", "cloud",
+    meaning="simulated seconds from the start of the first round to the end of this one, where the cloud is not "
+    "synchronous",
+    shown="s", format="{:,.0f}",
+)  # fmt: skip
+ROUND_UPDATES = metric(
+    "round/updates", "Updates a round", "1", "asynchronous",
+    meaning="models of edges that an asynchronous cloud received",
+    format="{:,.0f}", mean="{:,.1f}",
+)  # fmt: skip
+ROUND_STALENESS = metric(
+    "round/staleness", "Staleness", "1", "asynchronous",
+    meaning="mean over these updates of the versions that the cloud had made since the edge fetched its model",
+    format="{:,.2f}", curve=True,
 )  # fmt: skip
 ROUND_TOO_FEW = metric(
     "round/too_few", "Edge iterations with too few models", "1", "few",

@@ -108,7 +108,10 @@ class Accountant:
         return self.limit is not None and self.epsilon > self.limit
 
     def after(self, devices: IntArray, arrived: BoolArray) -> Self:
-        """Return the accountant after a round of some devices (H,), whose rows have arrived or not, (Q, H)."""
+        """Return the accountant after a round of some devices (H,), whose rows have arrived or not, (Q, H).
+
+        A device may be there twice.
+        """
         releases = self.releases.copy()
-        releases[devices] += arrived.sum(axis=0)
+        np.add.at(releases, devices, arrived.sum(axis=0))
         return replace(self, releases=releases)

@@ -1,0 +1,119 @@
+"""How the asynchronous cloud takes the model of an edge (`hflray.clock.asynchronous`). No Ray, no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from hflray.aggregation import FloatVector, State
+from hflray.aggregation.fixed_point import mean
+from hflray.errors import DivergedError
+from hflray.seeding import stream
+from hflray.support.arrays import FloatArray
+from hflray.training.exchange import Lifted, Version, add_extra, delivered
+from hflray.training.method import Method
+from hflray.training.rules.base import CloudReport, EdgeReport
+
+BUFFER, NEWEST = "buffer", "newest."  # names among what the cloud keeps
+
+
+class Cloud(NamedTuple):
+    """What the cloud has between two updates.
+
+    Attributes:
+        model: the global model, (P,).
+        rule: what it keeps for the local rule, by name.
+        stored: what it keeps for its clock, by name: the sum in the buffer, (P,) float64, or the newest models.
+        residuals: what the edges keep of their compressed updates, by edge. Updates of an edge follow each other, so
+            that these are up to date.
+    """
+
+    model: FloatVector
+    rule: State
+    stored: State
+    residuals: Mapping[int, FloatVector]
+
+
+@dataclass(frozen=True)
+class Merge:
+    """An update of the global model.
+
+    Attributes:
+        method: what happens inside a round.
+        seed: the experiment's seed.
+        sizes: how many numbers each trained tensor of the network has.
+        num_devices: N.
+        position: the round in which the edge's turn began, and the number of its last edge iteration in that round.
+        edge: the edge.
+        rate: Σ Kβ of the turn.
+        extra_bits: the binary places of the sums of a rule's vectors.
+        share: `hflray.clock.asynchronous.Asynchrony.share`.
+        shares: the share of each edge's newest model with FedAT, by edge; empty otherwise.
+        buffers: whether the cloud has a buffer.
+        steps: whether the global model changes.
+    """
+
+    method: Method
+    seed: int
+    sizes: tuple[int, ...]
+    num_devices: int
+    position: tuple[int, int]
+    edge: int
+    rate: float
+    extra_bits: int
+    share: float
+    shares: tuple[tuple[int, float], ...] = ()
+    buffers: bool = False
+    steps: bool = True
+
+
+def merged(
+    merge: Merge, cloud: Cloud, trained: Version, fetched: Version, beside: Sequence[Lifted]
+) -> tuple[Version, Cloud]:
+    """Return what the edge fetches next, and the cloud after an update.
+
+    Args:
+        merge: the update.
+        cloud: the cloud before it.
+        trained: the edge's model.
+        fetched: what the edge began with.
+        beside: what the edge's devices handed up beside their models, of each edge iteration.
+
+    Raises:
+        DivergedError: the global model is not finite.
+    """
+    parts, edge, end = merge.method.parts(), merge.edge, sum(merge.sizes)
+    residuals = dict(cloud.residuals)
+    rng = stream(merge.seed, "compression of edges", *merge.position, edge)
+    model, residual = delivered(
+        trained.model, fetched.model, 1.0, parts.edge_compressor, merge.sizes, rng, residuals.get(edge)
+    )
+    if residual is not None:
+        residuals[edge] = residual
+    stored = dict(cloud.stored)
+    after: FloatArray
+    if merge.shares:
+        stored[f"{NEWEST}{edge}"] = model
+        newest = [share * stored[f"{NEWEST}{m}"].astype(np.float64) for m, share in merge.shares]
+        after = np.sum(newest, axis=0)
+    elif merge.buffers:
+        moved = merge.share * (model.astype(np.float64) - fetched.model)
+        stored[BUFFER] = stored[BUFFER] + moved if BUFFER in stored else moved
+        after = cloud.model.astype(np.float64) + (stored.pop(BUFFER) if merge.steps else 0.0)
+    else:
+        after = (1.0 - merge.share) * cloud.model.astype(np.float64) + merge.share * model
+    new = after.astype(np.float32)
+    if not np.isfinite(new).all():
+        raise DivergedError(
+            f"round {merge.position[0]}: the global model is not finite; lower training.learning_rate or "
+            "clock.cloud.asynchronous.mixing"
+        )
+    extra = {name: mean(total, 1, merge.extra_bits) for name, total in add_extra(b.extra for b in beside).items()}
+    report = CloudReport(
+        cloud.model[:end], new[:end], {edge: EdgeReport(model[:end], merge.rate)}, extra, merge.num_devices
+    )
+    _, rule = parts.rule.cloud(report, cloud.rule)
+    return Version(new, parts.rule.sends(rule, edge)), Cloud(new, rule, stored, residuals)
