@@ -88,7 +88,8 @@ def curves(sweep: Sweep) -> dict[str, Any] | None:
     """Return the curves over the rounds: means over the seeds, with the standard deviation of several seeds.
 
     Returns:
-        ``axes``, the titles of the horizontal axes that all groups have; ``x``, by group and axis the values; and
+        ``axes``, the titles of the horizontal axes that all groups have; ``first``, the number of the one that is shown
+        first, simulated time where a cloud is not synchronous; ``x``, by group and axis the values; and
         ``charts``, each with a ``title`` and, by group, the ``mean`` and the ``std`` at these x, or None. The result is
         None if no run has one of the metrics.
     """
@@ -114,7 +115,11 @@ def curves(sweep: Sweep) -> dict[str, Any] | None:
         {"title": row.axis, "lines": [_line(tables.get(place), rounds.get(place)) for place in range(len(members))]}
         for row, tables in drawn
     ]
-    return {"axes": axes, "x": [x.get(place) for place in range(len(members))], "charts": charts}
+    # Rounds of clouds that do not wait are no measure of time.
+    waits = all(run.config.clock.cloud.kind == "synchronous" for runs in members for run in runs)
+    time = metrics.describe(metrics.TOTAL_DELAY_S).axis_of("Simulated time")
+    first = axes.index(time) if not waits and time in axes else 0
+    return {"axes": axes, "first": first, "x": [x.get(place) for place in range(len(members))], "charts": charts}
 
 
 def _rounds(tables: Sequence[pd.DataFrame], lines: int) -> np.ndarray[Any, Any]:

@@ -69,10 +69,19 @@ def test_a_curve_has_the_mean_and_the_deviation_of_the_seeds() -> None:
     assert line["mean"] == [150.0, 250.0, 350.0]
     assert line["std"] == pytest.approx([np.std([0, 100], ddof=1)] * 3, rel=1e-4)
     assert drawn["axes"] == ["Round", "Simulated time (s)", "Simulated energy (J)"]
+    assert drawn["first"] == 0
     assert drawn["x"][1] == [[1, 2, 3], [10, 20, 30], [1, 2, 3]]
     alone = charts.curves(of(seeds=(0,)))
     assert alone is not None
     assert [line["std"] for line in alone["charts"][0]["lines"]] == [None] * 4
+
+
+def test_time_comes_first_where_a_cloud_does_not_wait() -> None:
+    sweep = of()
+    values = {name: sweep.runs[0].series(name).tolist() for name in (metrics.ACCURACY, metrics.TOTAL_DELAY_S)}
+    drawn = charts.curves(fabricated.sweep("mine", [*sweep.runs, fabricated.run(values, "clock.cloud=asynchronous")]))
+    assert drawn is not None
+    assert drawn["axes"][drawn["first"]] == "Simulated time (s)"
 
 
 def test_a_group_without_the_metric_has_no_curve_and_an_axis_that_a_group_lacks_is_left_out() -> None:
