@@ -3,6 +3,7 @@
     python -m tests.chaos --kills 100 --seed 1 [--log FILE.jsonl] [--until HH:MM]
     python -m tests.chaos --kills 20 --world   # in a sweep whose trials have a living world with every part on
     python -m tests.chaos --kills 6 --inside   # in a sweep with rules, compressors, aggregators and privacy
+    python -m tests.chaos --kills 6 --asynchronous   # in a living world under an asynchronous cloud
     python -m tests.chaos --only 17            # one fault again, in a folder that is kept
 
 Each outcome is a line of JSON in the log. The report, as Markdown and JSON, stands beside it.
@@ -20,7 +21,7 @@ from tests.chaos.campaign import CHAIN, Campaign, Outcome, clean_log, read_log, 
 from tests.chaos.fault import draw
 from tests.chaos.report import write
 from tests.chaos.shim import has_compiler
-from tests.chaos.sweep import INSIDE, LIVING, TEXT
+from tests.chaos.sweep import ASYNCHRONOUS, INSIDE, LIVING, TEXT
 
 
 def main() -> int:
@@ -31,6 +32,9 @@ def main() -> int:
     kinds = parser.add_mutually_exclusive_group()
     kinds.add_argument("--world", action="store_true", help="break the sweep in a living world")
     kinds.add_argument("--inside", action="store_true", help="break the sweep with all that varies inside a round")
+    kinds.add_argument(
+        "--asynchronous", action="store_true", help="break the sweep in a living world under an asynchronous cloud"
+    )
     parser.add_argument("--log", type=Path, help="the log; default hflray_results/chaos/seed-SEED[-KIND].jsonl")
     parser.add_argument("--until", metavar="HH:MM", help="begin no fault after this time of the day")
     parser.add_argument("--only", type=int, metavar="NUMBER", help="run this fault alone and write nothing")
@@ -39,10 +43,12 @@ def main() -> int:
     if not has_compiler():
         print("a C compiler is needed (cc, or $CC)", file=sys.stderr)
         return 2
-    name = f"seed-{options.seed}{'-world' * options.world}{'-inside' * options.inside}.jsonl"
+    texts = {"world": LIVING, "inside": INSIDE, "asynchronous": ASYNCHRONOUS}
+    chosen = [kind for kind in texts if getattr(options, kind)]
+    name = "-".join([f"seed-{options.seed}", *chosen]) + ".jsonl"
     log = (options.log or Path("hflray_results/chaos") / name).resolve()
     log.parent.mkdir(parents=True, exist_ok=True)
-    text = LIVING if options.world else INSIDE if options.inside else TEXT
+    text = texts[chosen[0]] if chosen else TEXT
     campaign = Campaign(log.parent / f"{log.stem}.work", text=text)
     try:
         if options.only is not None:
