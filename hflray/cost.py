@@ -296,12 +296,13 @@ def cloud_hop(fleet: Fleet, edge_bits: float) -> tuple[FloatArray, FloatArray]:
 def mask_bits(key_bits: float, shares: int) -> float:
     """Return what secure aggregation adds to an upload of a device in an edge iteration, bits.
 
-    The device sends 2 public keys, 2 encrypted shares to each of `shares` other devices, one of each of its 2 secrets,
-    and at the end one share for each of them and for itself: 2 + 2s + (s + 1) messages of a key's size (Bonawitz et
-    al., "Practical secure aggregation for privacy-preserving machine learning", 2017, section 7.1, uplink only). There
-    each device shares with all others of a sum, s = n − 1; Bell et al., "Secure single-server aggregation with
-    (poly)logarithmic overhead", 2020, show that a fixed number of neighbours suffices. The bits are therefore known
-    before anybody is assigned. The masked numbers keep the size of the update.
+    It counts what a device sends in the four steps of Bonawitz et al., "Practical secure aggregation for
+    privacy-preserving machine learning", 2017: 2 public keys; 2 encrypted shares, one of each of its 2 secrets, to each
+    of `shares` other devices; the masked numbers, which keep the size of the update here; and at the end one share for
+    each of them and for itself. These are 2 + 2s + (s + 1) messages of a key's size. There each device shares with all
+    others of a sum, s = n − 1. In Bell et al., "Secure single-server aggregation with (poly)logarithmic overhead",
+    2020, it shares with its neighbours in a regular graph, whose degree need only grow with log n, so that s can be
+    given before anybody is assigned. Signatures, identifiers and what encryption adds to a share are not counted.
 
     Args:
         key_bits: the size of a public key and of a share, bits.

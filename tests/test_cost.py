@@ -440,10 +440,8 @@ def test_a_schedule_unpacks_into_its_arrays() -> None:
 
 
 def test_the_bits_of_masks_by_hand():
-    """Bonawitz et al. count 2n·a_K + (5n − 4)·a_S both ways; 2(n − 1)·a_K + 2(n − 1)·a_S of them come down."""
-    n, bits = 10, 256
-    both_ways, down = 2 * n * bits + (5 * n - 4) * bits, 2 * (n - 1) * bits + 2 * (n - 1) * bits
-    assert mask_bits(bits, n - 1) == both_ways - down == 7680
+    """Ten devices of one sum: 2 public keys, 2 shares for each of 9 others, and at the end a share for each of 10."""
+    assert mask_bits(256, 9) == 256 * (2 + 18 + 10) == 7680
 
 
 def test_masks_are_off_by_default_and_lengthen_the_uploads_of_devices_alone():

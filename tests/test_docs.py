@@ -7,6 +7,7 @@ import importlib.util
 import inspect
 import json
 import re
+import runpy
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -198,6 +199,17 @@ def test_the_run_of_the_picture_of_the_world_has_everything_on() -> None:
         "faulty",  # which the picture would not show
     ]
     assert trial.config.clock.is_on
+
+
+def test_the_pictures_can_be_drawn_from_the_committed_exports() -> None:
+    make = runpy.run_path(str(DOCS / "images" / "make.py"))
+    rows, panels = make["draw"]().axes, make["draw_inside"]().axes
+    assert [len(axes.patches) for axes in rows] == [len(make["ROWS"])] * 2
+    shown = [text.get_text() for axes in panels for text in axes.get_legend().get_texts()]
+    assert shown == [
+        *("whole models", "qsgd 7", "sign", "top_k 0.01", "top_k 0.1", "H = 100", "H = 200"),
+        *("mean", "median", "trimmed mean", "krum", "multi krum", "geometric median"),
+    ]
 
 
 def test_what_a_scheduler_sees_is_listed() -> None:

@@ -1,10 +1,15 @@
-"""Draw the picture of the README from the exported runs: ``python docs/images/make.py``."""
+"""Draw the pictures of the README and of the page *Inside the round* from the exported runs.
+
+The command is ``python docs/images/make.py``.
+"""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
@@ -14,15 +19,22 @@ sys.path.insert(0, str(ROOT))
 
 from hflray import metrics  # noqa: E402
 from hflray.report.exports import read_exhibit  # noqa: E402
-from hflray.report.figures import STYLE  # noqa: E402
+from hflray.report.figures import MARKERS, STYLE  # noqa: E402
+from hflray.report.labels import COLOURS  # noqa: E402
 from hflray.report.runs import Run, Sweep  # noqa: E402
+from tests.training.answers import accuracy, grouped  # noqa: E402
 
-EXPORT = ROOT / "tests" / "data" / "results" / "fig6_assignment"
+RESULTS = ROOT / "tests" / "data" / "results"
+EXPORT = RESULTS / "fig6_assignment"
 # The rows of the picture: the name, the assigner, and the settings that tell it from others.
 ROWS = (
     ("geographic (nearest edge)", "geographic", {}),
     ("best gain", "best_gain", {}),
-    ("HFEL-300 (the paper's search)", "hfel", {"assignment.exchanges": 300, "allocation.coupling": "per_edge"}),
+    (
+        "HFEL-300 (the paper's search)",
+        "hfel",
+        {"assignment.exchanges": 300, "assignment.start": None, "allocation.coupling": "per_edge"},
+    ),
     ("D3QN, shipped, one pass", "d3qn", {"assignment.policy": None, "assignment.polish_ms": None}),
     ("local search", "local_search", {"allocation.coupling": "per_edge"}),
     ("local search, one deadline", "local_search", {"allocation.coupling": "joint"}),
@@ -60,7 +72,108 @@ def draw() -> Figure:
     return figure
 
 
+def spread(axes: Any, x: float, values: list[float], **style: Any) -> None:
+    """Draw a mean with its standard deviation over seeds."""
+    axes.errorbar([x], [np.mean(values)], yerr=[np.std(values, ddof=1)], capsize=2, elinewidth=0.9, **style)
+
+
+def draw_compressors(axes: Any) -> None:
+    """Draw joules against seconds to the target of each compressor with the optimal allocation."""
+    sweep = read_exhibit(RESULTS / "compression")
+
+    def key(run: Run) -> tuple[str, ...]:
+        section = run.config.compression.device
+        return run.config.allocation.method, " ".join([section.name, *(f"{v:g}" for v in section.options.values())])
+
+    groups = {name: runs for (method, name), runs in grouped(sweep, key).items() if method == "newton"}
+    for number, (name, runs) in enumerate(groups.items()):
+        ends = [
+            [run.rounds[metric].iloc[-1] for run in runs.values()]
+            for metric in (metrics.TOTAL_DELAY_S, metrics.TOTAL_ENERGY_J)
+        ]
+        axes.plot(*ends, MARKERS[number], color=COLOURS[number], alpha=0.35, ms=4, mew=0)
+        label = "whole models" if name == "none" else name
+        axes.plot(*map(np.mean, ends), MARKERS[number], color=COLOURS[number], ms=7, label=label)
+    axes.set_xscale("log")
+    axes.set_xticks([1, 2, 5, 10, 20], ["1", "2", "5", "10", "20"])
+    axes.minorticks_off()
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("Seconds to 90 % accuracy")
+    axes.set_ylabel("Joules to 90 % accuracy")
+    axes.legend(fontsize=7.5, loc="upper left")
+
+
+def draw_privacy(axes: Any) -> None:
+    """Draw the accuracy after the last round against ε, and without privacy."""
+    sweep = read_exhibit(RESULTS / "privacy")
+    groups = grouped(sweep, lambda run: (f"{run.config.scheduling.num_scheduled}", f"{_noise(run):g}"))
+    for number, scheduled in enumerate(sorted({key[0] for key in groups})):
+        style = {"fmt": MARKERS[number], "ms": 5, "color": COLOURS[number]}
+        curve = {}
+        for runs in (runs for (own, noise), runs in groups.items() if own == scheduled and noise != "0"):
+            curve[np.mean([run.last(metrics.PRIVACY_EPSILON) for run in runs.values()])] = list(
+                map(accuracy, runs.values())
+            )
+        axes.plot(sorted(curve), [np.mean(curve[epsilon]) for epsilon in sorted(curve)], color=COLOURS[number], lw=1.2)
+        for epsilon, values in curve.items():
+            spread(axes, epsilon, values, **style)
+        without = list(map(accuracy, groups[scheduled, "0"].values()))
+        spread(axes, (40, 46)[number], without, **style, label=f"H = {scheduled}")
+    axes.set_xscale("log")
+    axes.set_xticks([0.5, 1, 2, 5, 10, 20, 43], ["0.5", "1", "2", "5", "10", "20", "none"])
+    axes.minorticks_off()
+    axes.axvline(28, color="0.4", lw=0.8, ls=":")
+    axes.set_xlabel("ε of the device that uploaded most")
+    axes.set_ylabel("Accuracy after 40 rounds (%)")
+    axes.legend(fontsize=8, loc="upper left")
+
+
+def _noise(run: Run) -> float:
+    return 0.0 if run.config.privacy.clip is None else run.config.privacy.noise_multiplier
+
+
+def draw_aggregators(axes: Any) -> None:
+    """Draw the accuracy after the last round of each aggregator with each kind of faulty devices."""
+    sweep = read_exhibit(RESULTS / "faulty")
+    kinds = {"nobody": "nobody", "noise": "noise", "zero": "nothing new", "sign_flip": "backwards"}
+    names = ("mean", "median", "trimmed_mean", "krum", "multi_krum", "geometric_median")
+    groups = grouped(
+        sweep,
+        lambda run: (
+            run.config.world.faulty.kind if run.config.world.faulty.share else "nobody",
+            run.config.aggregation.edge.name,
+        ),
+    )
+    for number, name in enumerate(names):
+        for place, kind in enumerate(kinds):
+            values = list(map(accuracy, groups[kind, name].values()))
+            x = place + 0.13 * (number - 2.5)
+            if np.isfinite(values).all():
+                label = name.replace("_", " ") if not place else None
+                spread(axes, x, values, fmt=MARKERS[number], ms=4.5, color=COLOURS[number], label=label)
+            elif np.isfinite(values).any():
+                raise SystemExit(f"{kind}, {name}: some runs diverged; the picture has no place for them")
+            else:
+                axes.annotate("diverges", (x, 3), color=COLOURS[number], rotation=90, ha="center", fontsize=7.5)
+    axes.set_xticks(range(len(kinds)), list(kinds.values()))
+    axes.set_ylim(0, 100)
+    axes.set_xlabel("What a fifth of the devices sends")
+    axes.set_ylabel("Accuracy after 30 rounds (%)")
+    axes.legend(fontsize=7, loc="lower left", ncols=2, columnspacing=0.8, handletextpad=0.2)
+
+
+def draw_inside() -> Figure:
+    """Draw what compressors save, what privacy costs, and which aggregator stands faulty devices."""
+    figure = Figure(figsize=(11, 3.3), layout="constrained")
+    for draw_panel, axes in zip(
+        (draw_compressors, draw_privacy, draw_aggregators), figure.subplots(1, 3, width_ratios=(1, 1, 1.3)), strict=True
+    ):
+        draw_panel(axes)
+    return figure
+
+
 if __name__ == "__main__":
     with rc_context(STYLE | {"svg.fonttype": "path"}):
-        draw().savefig(HERE / "assigners.svg", metadata={"Date": None})
-    print(HERE / "assigners.svg")
+        for name, made in {"assigners": draw, "inside": draw_inside}.items():
+            made().savefig(HERE / f"{name}.svg", metadata={"Date": None})
+            print(HERE / f"{name}.svg")

@@ -55,16 +55,21 @@ for still, living in (
     assert still in LIVING
     LIVING = LIVING.replace(still, living)
 
-# The same sweep with something else inside each round: all that is kept and sent beside models, or privacy.
+# The same sweep with something else inside each round: all that is kept and sent beside models. One trial has a rule and
+# compressors with memory, a robust edge and a cloud with moments, on actors; one has privacy; and one a rule whose
+# state is the cloud's as well.
 INSIDE = TEXT.replace(
     "sweep:\n",
     """sweep:
-  training.rule.name: {zip: [scaffold, mtgc, scaffold]}
-  compression.device.name: {zip: [top_k, qsgd, top_k]}
-  compression.edge.name: {zip: [sign, none, sign]}
-  aggregation.cloud.name: {zip: [fedadam, mean, fedadam]}
-  aggregation.weights: {zip: [samples, uniform, samples]}
+  training.rule.name: {zip: [scaffold, mtgc, feddyn]}
+  training.momentum: {zip: [0, 0, 0.5]}
+  compression.device.name: {zip: [top_k, qsgd, none]}
+  compression.edge.name: {zip: [sign, none, top_k]}
+  aggregation.edge.name: {zip: [median, mean, mean]}
+  aggregation.cloud.name: {zip: [fedadam, fedyogi, mean]}
+  aggregation.weights: {zip: [samples, uniform, uniform]}
   privacy.clip: {zip: [null, 0.5, null]}
+  world.faulty.share: {zip: [0.2, 0, 0]}
 """,
 )
 assert INSIDE != TEXT

@@ -9,8 +9,9 @@ import platform
 import sys
 from pathlib import Path
 
+from tests.mutants.modules import MODULES
 from tests.mutants.report import page
-from tests.mutants.sample import MODULES, read_sources
+from tests.mutants.sample import read_sources
 from tests.mutants.session import Session, run_mutants
 from tests.mutants.worker import ROOT, Worker
 
@@ -21,7 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; return its exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="seed of the sample (default: 0)")
-    parser.add_argument("--count", type=int, default=300, help="number of mutants (default: 300)")
+    parser.add_argument("--count", type=int, default=700, help="number of mutants (default: 700)")
     parser.add_argument("--module", action="append", choices=MODULES, help="run the mutants of this module only")
     parser.add_argument("--again", action="store_true", help="run the survivors again, after the tests have changed")
     parser.add_argument("--limit", type=int, default=1_000_000, help="run at most this many mutants now")

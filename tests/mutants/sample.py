@@ -1,4 +1,4 @@
-"""The modules whose mutants are tested, their tests, and a seeded sample of the mutants.
+"""A seeded sample of the mutants of the modules in `tests.mutants.modules`.
 
 A place is an operator, a number, a condition, a decorator or a loop in a module's source. cosmic-ray has eleven mutants
 of a plus sign and two of a number. The sample therefore draws places, and then one mutant of each place, so that
@@ -22,15 +22,9 @@ from cosmic_ray.ast import ast_nodes, get_ast
 from cosmic_ray.mutating import mutate_code
 from cosmic_ray.plugins import get_operator, operator_names
 
-LEAST = 5  # mutants of each module, if it has as many places
+from tests.mutants.modules import MODULES, source_of
 
-MODULES = (
-    "cost", "fleet", "metrics", "seeding", "checkpoint", "training/plan", "training/aggregate", "scheduling/base",
-    "scheduling/clustering", "scheduling/fedavg", "scheduling/ikc", "scheduling/vkc", "data/partition",
-    "assignment/features", "assignment/hfel", "rl/replay", "rl/env", "report/paper", "report/evidence",
-)  # fmt: skip
-# The base of the schedulers is tested through two of them as well.
-MORE_TESTS = {"scheduling/base": ("scheduling/test_fedavg", "scheduling/test_vkc")}
+LEAST = 5  # mutants of each module, if it has as many places
 
 ARITHMETIC = {"Add", "Sub", "Mul", "Div", "FloorDiv", "Mod", "Pow"}
 IDENTITY = {"Is", "IsNot"}
@@ -50,18 +44,6 @@ class Mutant(NamedTuple):
         """A name that is unique in a session, such as ``cost:120:14:NumberReplacer:3``."""
         row, column = self.start
         return f"{self.module}:{row}:{column}:{self.operator.rpartition('/')[2]}:{self.occurrence}"
-
-
-def source_of(module: str) -> str:
-    """Return the path of a module's source, relative to the repository."""
-    return f"hflray/{module}.py"
-
-
-def tests_of(module: str) -> list[str]:
-    """Return the paths of a module's tests, relative to the repository: its mirror first."""
-    folder, _, name = module.rpartition("/")
-    mirror = f"{folder}/test_{name}" if folder else f"test_{name}"
-    return [f"tests/{test}.py" for test in (mirror, *MORE_TESTS.get(module, ()))]
 
 
 def is_telling(operator: str) -> bool:
@@ -141,7 +123,7 @@ def draw(sources: dict[str, str], count: int, seed: int) -> list[Mutant]:
     chosen = {module: list(islice(streams[module], quota)) for module, quota in quotas(sizes, count).items()}
     for module in sorted(streams, key=lambda module: (-sizes[module], module)):
         # Some places have no mutant that tells anything. The modules with most places make up for them.
-        chosen[module] += islice(streams[module], count - sum(map(len, chosen.values())))
+        chosen[module] += islice(streams[module], max(0, count - sum(map(len, chosen.values()))))
     return [mutant for mutants in chosen.values() for mutant in mutants]
 
 

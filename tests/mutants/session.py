@@ -12,7 +12,8 @@ from typing import Any
 from cosmic_ray.work_db import WorkDB
 from cosmic_ray.work_item import MutationSpec, TestOutcome, WorkerOutcome, WorkItem, WorkResult
 
-from tests.mutants.sample import Mutant, all_mutants, changed_lines, draw, mutated, source_of, tests_of
+from tests.mutants.modules import source_of, tests_of
+from tests.mutants.sample import Mutant, all_mutants, changed_lines, draw, mutated
 from tests.mutants.worker import Outcome, Worker
 
 # An unchanged run of a module takes this share of the CPU time after which a mutant's run counts as endless.

@@ -146,15 +146,6 @@ def test_each_module_gets_its_share_and_at_least_five() -> None:
     assert sum(quotas({"a": 333, "b": 333, "c": 334}, 100).values()) == 100
 
 
-def test_every_module_of_the_sample_has_its_tests() -> None:
-    from tests.mutants.sample import MODULES, source_of, tests_of
-    from tests.mutants.worker import ROOT
-
-    for module in MODULES:
-        assert (ROOT / source_of(module)).is_file()
-        assert all((ROOT / test).is_file() for test in tests_of(module)), tests_of(module)
-
-
 def test_the_lines_of_a_kernel_are_known() -> None:
     from tests.mutants.worker import in_kernel
 
