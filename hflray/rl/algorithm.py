@@ -8,7 +8,7 @@ from typing import Any
 
 import ray
 from ray.rllib.algorithms.dqn.dqn import DQN, DQNConfig
-from ray.rllib.core import COMPONENT_ENV_RUNNER, DEFAULT_MODULE_ID
+from ray.rllib.core import COMPONENT_ENV_RUNNER
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from hflray.assignment.network import QNetwork
@@ -24,6 +24,7 @@ from hflray.rl.runner import ConfiguredEnv, WholeEpisodeRunner
 from hflray.rl.solved_fleets import FleetPool
 from hflray.seeding import stream
 from hflray.support import checkpoint
+from hflray.support.ray_private import learner_module
 
 ITERATION = 2000  # most environment steps of one call of `train()`
 TD_LOSSES = {"huber": "huber", "squared": "mse"}  # our names → RLlib's names
@@ -50,7 +51,7 @@ class D3QN(DQN):  # type: ignore[misc]
 
     def network(self) -> QNetwork:
         """Return the network that is being trained."""
-        network: QNetwork = self.learner_group._learner.module[DEFAULT_MODULE_ID].network
+        network: QNetwork = learner_module(self).network
         return network
 
     def save_to_path(self, path: Any = None, **kwargs: Any) -> str:

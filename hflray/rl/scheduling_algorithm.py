@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import ray
 from ray.rllib.algorithms.ppo.ppo import PPO, PPOConfig
-from ray.rllib.core import COMPONENT_ENV_RUNNER, DEFAULT_MODULE_ID
+from ray.rllib.core import COMPONENT_ENV_RUNNER
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from hflray.config import BITS_PER_KB, ExperimentConfig
@@ -20,6 +20,7 @@ from hflray.rl.portable import flatten, restore
 from hflray.rl.scheduling_module import ConfiguredSchedulingEnv, ScoreModule, ScoreRunner
 from hflray.scheduling.network import ScoreNetwork, ScoreSpec
 from hflray.support import checkpoint
+from hflray.support.ray_private import learner_module
 
 TARGET = 0.85  # the accuracy at which an episode ends if ``target_accuracy`` is not set
 
@@ -33,7 +34,7 @@ class ScorePPO(PPO):  # type: ignore[misc]
 
     def network(self) -> ScoreNetwork:
         """Return the network that is being trained."""
-        network: ScoreNetwork = self.learner_group._learner.module[DEFAULT_MODULE_ID].network
+        network: ScoreNetwork = learner_module(self).network
         return network
 
     def save_to_path(self, path: Any = None, **kwargs: Any) -> str:

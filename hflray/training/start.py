@@ -5,22 +5,19 @@ A Ray that hflray starts listens on the loopback interface only, so that no othe
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 import platform
 import socket
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hflray.errors import ConfigError, HflrayError
-from hflray.support import references
+from hflray.support import ray_private, references
 from hflray.support.files import MIB, free_bytes
 from hflray.training import session
 
@@ -60,7 +57,7 @@ def start_soon() -> None:
 
         def begin() -> None:
             try:
-                outcome.set_result(_start(None, {"_system_config": {"prestart_worker_first_driver": False}}))
+                outcome.set_result(_start(None, ray_private.system_config({}, {"prestart_worker_first_driver": False})))
             except BaseException as error:
                 outcome.set_exception(error)
             threading.Event().wait()  # Ray's processes end with the thread that started them
@@ -176,8 +173,8 @@ def start_local_ray(**options: Any) -> Any:
     """
     import ray
 
-    options["_system_config"] = CONFIG | options.get("_system_config", {})
-    with _keep_loopback() as address:
+    options = ray_private.system_config(options, CONFIG)
+    with ray_private.keep_loopback(LOOPBACK) as address:
         # Without "local", Ray would join any cluster that runs on this machine.
         context = _init({"address": "local", "include_dashboard": False, **QUIET, **address, **options})
     if ray.util.get_node_ip_address() != LOOPBACK:
@@ -186,26 +183,3 @@ def start_local_ray(**options: Any) -> Any:
             ray.__version__,
         )
     return context
-
-
-@contextmanager
-def _keep_loopback() -> Iterator[dict[str, str]]:
-    """Yield the arguments of ``ray.init`` that make a new Ray listen on the loopback only.
-
-    Ray 2.60 replaces a loopback address by one that other machines can reach. Its head, raylet, agents and workers then
-    listen on all interfaces, and no setting changes that. Within the block, the function that replaces the address
-    returns it as it is. It is exchanged only for a Ray that this process starts, and put back at the end. If this Ray
-    has no such function, nothing is exchanged and no arguments are yielded.
-    """
-    from ray._private import services
-
-    name = "resolve_ip_for_localhost"
-    original = getattr(services, name, None)
-    if original is None or list(inspect.signature(original).parameters) != ["host"]:
-        yield {}
-        return
-    setattr(services, name, lambda host: host)
-    try:
-        yield {"_node_ip_address": LOOPBACK}
-    finally:
-        setattr(services, name, original)

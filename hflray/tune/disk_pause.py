@@ -23,9 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from ray.experimental import internal_kv
-
 from hflray.support.files import Failure, free_bytes, fullest, size_text
+from hflray.support.ray_private import has_note, note_keys, put_note, read_note, remove_note
 from hflray.sweep.disk_space import Reserve
 from hflray.sweep.progress import SweepProgress
 from hflray.training.start import ray_folder
@@ -105,15 +104,15 @@ class Room:
                 break
             if short is not None:
                 count += 1
-                internal_kv._internal_kv_put(key, json.dumps([count, short]).encode())
+                put_note(key, json.dumps([count, short]).encode())
             time.sleep(CHECK_S)
         if count:
-            internal_kv._internal_kv_del(key)
+            remove_note(key)
 
     def fail(self, failure: Failure) -> None:
         """Tell the driver, from a trial, that a write failed, and wait for the end that the driver brings."""
         note = [failure.number, str(failure.path or fullest(self.folders()))]
-        internal_kv._internal_kv_put(_failed(self.sweep), json.dumps(note).encode())
+        put_note(_failed(self.sweep), json.dumps(note).encode())
         deadline = time.monotonic() + END_WITHIN_S
         while time.monotonic() < deadline:
             time.sleep(CHECK_S)
@@ -122,7 +121,7 @@ class Room:
         """Return whether the driver's machine is short of room; a trial on that machine looks itself."""
         if platform.node() == self.host:
             return False
-        return bool(internal_kv._internal_kv_exists(_key(self.sweep, DRIVER)))
+        return has_note(_key(self.sweep, DRIVER))
 
 
 class RoomWatch:
@@ -155,9 +154,9 @@ class RoomWatch:
         own = self.room.shortage()
         key = _key(self.room.sweep, DRIVER)
         if own is not None and not self._own:
-            internal_kv._internal_kv_put(key, b"")
+            put_note(key, b"")
         elif own is None and self._own:
-            internal_kv._internal_kv_del(key)
+            remove_note(key)
         self._own = own is not None
         short = own or self._elsewhere(now)
         if short is not None and not self._short:
@@ -165,7 +164,7 @@ class RoomWatch:
         elif short is None and self._short:
             self._progress.going_on("there is room again; trials go on")
         self._short = short is not None
-        note = internal_kv._internal_kv_get(_failed(self.room.sweep))
+        note = read_note(_failed(self.room.sweep))
         if note is None:
             return None
         number, path = json.loads(note)
@@ -173,8 +172,8 @@ class RoomWatch:
 
     def _elsewhere(self, now: float) -> Shortage | None:
         """Return the shortage of a machine on which a trial waits, or None."""
-        for key in internal_kv._internal_kv_list(_key(self.room.sweep, "")):
-            note = internal_kv._internal_kv_get(key)
+        for key in note_keys(_key(self.room.sweep, "")):
+            note = read_note(key)
             if note and self._notes.get(key, (b"", 0.0))[0] != note:
                 self._notes[key] = note, now
             if note and now - self._notes[key][1] < FORGET_S:
@@ -183,8 +182,8 @@ class RoomWatch:
 
     def _forget(self) -> None:
         """Remove the notes of an earlier start."""
-        for key in [*internal_kv._internal_kv_list(_key(self.room.sweep, "")), _failed(self.room.sweep)]:
-            internal_kv._internal_kv_del(key)
+        for key in [*note_keys(_key(self.room.sweep, "")), _failed(self.room.sweep)]:
+            remove_note(key)
 
 
 def _key(sweep: str, name: str) -> bytes:

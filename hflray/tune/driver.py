@@ -16,6 +16,7 @@ from rich.console import Console
 from hflray.errors import ConfigError, HflrayError, WriteError
 from hflray.support.files import Failure, disk_failure, fullest
 from hflray.support.provenance import release
+from hflray.support.ray_private import count_no_callbacks, keep_no_rounds
 from hflray.support.seal import refuse_links
 from hflray.sweep import SweepFile, Trial
 from hflray.sweep.compare import Outcome
@@ -33,7 +34,6 @@ from hflray.tune.disk_pause import Room, RoomWatch
 from hflray.tune.live import discoverable
 from hflray.tune.lost_head import head_watched
 from hflray.tune.lost_state import completed, given_up, points, renamed
-from hflray.tune.memory import keep_no_rounds
 from hflray.tune.mending import mend, place_of, put_back, salvage
 from hflray.tune.nodes import check_nodes, check_resources
 from hflray.tune.placement import Placement
@@ -181,10 +181,8 @@ def _fit(
     os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
     import ray
     from ray import tune
-    from ray.air._internal import usage
 
-    # Ray imports MLflow and other libraries to count the kinds of callbacks, which takes two seconds.
-    usage.tag_callbacks = lambda callbacks: False
+    count_no_callbacks()
     for name in ("ray.tune", "ray.train", "ray.air", "ray"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     keep_no_rounds()

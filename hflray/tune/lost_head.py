@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from hflray.support import ray_private
 from hflray.training import session
 
 HEAD = ("raylet", "gcs_server")  # the processes without which no trial can go on
@@ -43,7 +44,7 @@ def head_watched(go_on: str, end: Callable[[str], None] = end_at_once) -> Iterat
 
     def watch() -> None:
         while not left.wait(EVERY_S):
-            for name, code in ended(_node()):
+            for name, code in ended(ray_private.head_node()):
                 if not left.is_set():  # else the sweep has ended meanwhile, and Ray with it
                     session.keep()
                     end(
@@ -58,12 +59,6 @@ def head_watched(go_on: str, end: Callable[[str], None] = end_at_once) -> Iterat
         yield
     finally:
         left.set()
-
-
-def _node() -> Any:
-    import ray
-
-    return ray._private.worker._global_node
 
 
 def ended(node: Any) -> list[tuple[str, int]]:

@@ -23,6 +23,7 @@ from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem, copy
 
 from hflray.errors import ConfigError, HflrayError
 from hflray.support.checksum import digest
+from hflray.support.ray_private import last_result
 from hflray.sweep.results import SweepFolder
 from hflray.tracking.journal import Journal, rounds_of
 from hflray.tune.digests import STATE, TUNER, TuneDigests
@@ -204,8 +205,6 @@ def unlogged(place: str, name: str, logged: Mapping[str, int], ended: Collection
 
 def _saved_trials(place: str, name: str) -> Iterator[tuple[dict[str, Any], str | None, int]]:
     """Yield each trial of Tune's newest state: its state, the path of its last checkpoint, and that one's step."""
-    from ray.tune.experiment.trial import _TrainingRunMetadata
-
     system, root = _open_place(place)
     paths = [info.path for info in system.get_file_info(FileSelector(f"{root}/{name}"))]
     states = sorted(path for path in paths if path.rpartition("/")[2].startswith("experiment_state-"))
@@ -214,7 +213,7 @@ def _saved_trials(place: str, name: str) -> Iterator[tuple[dict[str, Any], str |
     with system.open_input_stream(states[-1]) as file:
         state = json.loads(file.read())
     for trial, metadata in state["trial_data"]:
-        saved = _TrainingRunMetadata.from_json_state(metadata).checkpoint_manager.latest_checkpoint_result
+        saved = last_result(metadata)
         path, values = (None, {}) if saved is None else (str(saved.checkpoint.path), saved.metrics)
         yield json.loads(trial), path, int(values.get("round", 0))
 

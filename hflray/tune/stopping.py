@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from ray.experimental import internal_kv
+from hflray.support.ray_private import has_note, put_note, remove_note
 
 MESSAGE = "stopping: each running trial finishes and saves its round; Ctrl-C again stops at once"
 
@@ -33,12 +33,12 @@ class CleanStop:
 
     def __enter__(self) -> CleanStop:
         self._handler_before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-        internal_kv._internal_kv_del(self._key)
+        remove_note(self._key)
         return self
 
     def __exit__(self, *_: object) -> None:
         signal.signal(signal.SIGTERM, self._handler_before)
-        internal_kv._internal_kv_del(self._key)
+        remove_note(self._key)
 
     def step(self, trials: list[Any]) -> None:
         """React to a signal. Tune's loop calls this in every step with its trials."""
@@ -54,7 +54,7 @@ class CleanStop:
             self._waiting = running if self._saves else set()
             if self._waiting:
                 self._say(MESSAGE)
-                internal_kv._internal_kv_put(self._key, b"1")
+                put_note(self._key, b"1")
         if not self._waiting:
             self._stop_tune()
 
@@ -84,4 +84,4 @@ def _key(sweep: str) -> bytes:
 
 def stop_requested(sweep: str) -> bool:
     """Return, in a trial, whether its sweep is being stopped, so that the last round must be saved."""
-    return bool(internal_kv._internal_kv_exists(_key(sweep)))
+    return has_note(_key(sweep))

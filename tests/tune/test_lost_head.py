@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from hflray.support import ray_private
 from hflray.training import session
 from hflray.tune import lost_head
 from hflray.tune.lost_head import ended, head_watched
@@ -24,7 +25,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Make a Ray that this process has started, with processes that can be declared dead."""
     dead: list[tuple[str, SimpleNamespace]] = []
     made = SimpleNamespace(dead=dead, dead_processes=lambda: dead)
-    monkeypatch.setattr(lost_head, "_node", lambda: made)
+    monkeypatch.setattr(ray_private, "head_node", lambda: made)
     monkeypatch.setattr(lost_head, "EVERY_S", 0.01)
     monkeypatch.setattr(session, "current", lambda: Path("/tmp/ray/session_1"))
     return made

@@ -1,0 +1,188 @@
+"""Every use of something private of Ray, with its reason. All of it was read and tested with Ray 2.60.
+
+Ray may change what is private in any release, so the version of Ray is pinned in pyproject.toml. No other file imports
+a private module of Ray or reads an underscored attribute of one of Ray's objects. What a subclass of a Ray class
+inherits or overrides is used in the subclass and listed in `INHERITED`. ``tests/support/test_ray_private.py`` checks
+both, and that the installed Ray has each of these names.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+VERSION = "2.60"  # the release of Ray of which all of this is true
+
+# By the dotted name of a Ray class: the private names that our subclass of it uses or overrides. The reasons:
+INHERITED: dict[str, frozenset[str]] = {
+    # hflray/tune/population.py: an exchange takes place only between trials at the same round, and an ended trial does
+    # not keep the others waiting. The public hooks of the scheduler know neither.
+    "ray.tune.schedulers.PopulationBasedTraining": frozenset(
+        {"_exploit", "_trial_state", "_next_perturbation_sync", "_perturbation_interval"}
+    ),
+    # hflray/tune/callback.py: a trial that continues must not begin with a copy of its results that is seconds old.
+    "ray.tune.logger.JsonLoggerCallback": frozenset({"_trial_files", "_restore_from_remote"}),
+    # hflray/rl/algorithm.py: Tune turns the name of a buffer's class into the class, which RLlib then refuses.
+    "ray.rllib.algorithms.dqn.DQN": frozenset({"_create_local_replay_buffer_if_necessary"}),
+    # hflray/rl/replay.py: the buffer and its state are complete only with RLlib's own counts.
+    "ray.rllib.utils.replay_buffers.episode_replay_buffer.EpisodeReplayBuffer": frozenset(
+        {"_num_timesteps", "_num_timesteps_added", "_num_episodes_evicted"}
+    ),
+    # hflray/rl/runner.py, hflray/rl/scheduling_module.py: whole episodes are played in one call of the network, and
+    # RLlib's counts of them stay true.
+    "ray.rllib.env.single_agent_env_runner.SingleAgentEnvRunner": frozenset(
+        {
+            "_sample",
+            "_done_episodes_for_metrics",
+            "_log_env_steps",
+            "_metrics_num_env_steps_sampled",
+            "_increase_sampled_metrics",
+        }
+    ),
+    # hflray/rl/module.py, hflray/rl/scheduling_module.py: RLlib asks an author of a module to override these.
+    "ray.rllib.core.rl_module.torch.TorchRLModule": frozenset(
+        {"_forward", "_forward_inference", "_forward_exploration", "_forward_train"}
+    ),
+}
+
+
+@contextmanager
+def keep_loopback(address: str) -> Iterator[dict[str, str]]:
+    """Yield the arguments of ``ray.init`` that make a new Ray listen on the loopback `address` only.
+
+    Ray 2.60 replaces a loopback address by one that other machines can reach. Its head, raylet, agents and workers then
+    listen on all interfaces, and no setting changes that. Within the block, the function that replaces the address
+    returns it as it is. It is exchanged only for a Ray that this process starts, and put back at the end. If this Ray
+    has no such function, nothing is exchanged and no arguments are yielded.
+    """
+    from ray._private import services
+
+    name = "resolve_ip_for_localhost"
+    original = getattr(services, name, None)
+    if original is None or list(inspect.signature(original).parameters) != ["host"]:
+        yield {}
+        return
+    setattr(services, name, lambda host: host)
+    try:
+        yield {"_node_ip_address": address}
+    finally:
+        setattr(services, name, original)
+
+
+def system_config(options: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of ``ray.init`` with these `values` for Ray's own processes, unless `options` has others.
+
+    Ray has no public option for them.
+    """
+    name = "_system_config"
+    return {**options, name: {**values, **options.get(name, {})}}
+
+
+def head_node() -> Any:
+    """Return the node whose processes this driver has started, or None; nothing public says that one has ended."""
+    import ray
+
+    return ray._private.worker._global_node
+
+
+def count_no_callbacks() -> None:
+    """Let Tune not count the kinds of callbacks, for which it imports MLflow and other libraries for two seconds."""
+    from ray.air._internal import usage
+
+    usage.tag_callbacks = lambda callbacks: False
+
+
+def last_result(metadata: str) -> Any:
+    """Return the result with the last checkpoint of a trial, from the text in Tune's saved state, or None.
+
+    Only Tune reads its own saved state, and it would restore the whole sweep to do so.
+    """
+    from ray.tune.experiment.trial import _TrainingRunMetadata
+
+    return _TrainingRunMetadata.from_json_state(metadata).checkpoint_manager.latest_checkpoint_result
+
+
+def learner_module(algorithm: Any) -> Any:
+    """Return the module that an RLlib algorithm trains in this process, which is read after every training step."""
+    from ray.rllib.core import DEFAULT_MODULE_ID
+
+    return algorithm.learner_group._learner.module[DEFAULT_MODULE_ID]
+
+
+def keep_no_rounds() -> None:
+    """Let Tune drop the results of calls that have been read, and remember no log lines. Further calls change nothing.
+
+    Ray 2.60 keeps two things for as long as a trial's process lives, so that a driver grew by 11 kB with each round:
+
+    * the text of every object that it writes as a pickle into its state, to report it only once in a log that hflray
+      has switched off;
+    * a reference to the result of every call of a trial, and with it the result.
+
+    A Ray without the method that is extended here keeps its results as before. `hflray.tune.callback` drops what Tune
+    keeps of a trial that has ended.
+    """
+    from ray.air.execution._internal.actor_manager import RayActorManager
+    from ray.util.debug import disable_log_once_globally
+
+    disable_log_once_globally()
+    whole = getattr(RayActorManager, "next", None)
+    if whole is None or hasattr(whole, "__wrapped__"):
+        return
+
+    @wraps(whole)
+    def step(self: Any, *arguments: Any, **options: Any) -> Any:
+        result = whole(self, *arguments, **options)
+        drop_read(self)
+        return result
+
+    RayActorManager.next = step
+
+
+def drop_read(manager: Any) -> None:
+    """Drop the references to the calls of a `RayActorManager` whose results have been read."""
+    waiting = getattr(getattr(manager, "_actor_task_events", None), "_tracked_futures", None)
+    if waiting is not None:
+        for futures in getattr(manager, "_tracked_actors_to_task_futures", {}).values():
+            futures.intersection_update(waiting)
+
+
+# Trials and driver exchange notes through Ray's key-value store, which is in memory and works while every disk is full.
+
+
+def put_note(key: bytes, note: bytes) -> None:
+    """Write a note for every process of the cluster, in place of an earlier one."""
+    from ray.experimental import internal_kv
+
+    internal_kv._internal_kv_put(key, note)
+
+
+def read_note(key: bytes) -> bytes | None:
+    """Return a note, or None if there is none."""
+    from ray.experimental import internal_kv
+
+    note: bytes | None = internal_kv._internal_kv_get(key)
+    return note
+
+
+def has_note(key: bytes) -> bool:
+    """Return whether there is such a note."""
+    from ray.experimental import internal_kv
+
+    return bool(internal_kv._internal_kv_exists(key))
+
+
+def remove_note(key: bytes) -> None:
+    """Remove a note, if there is one."""
+    from ray.experimental import internal_kv
+
+    internal_kv._internal_kv_del(key)
+
+
+def note_keys(prefix: bytes) -> list[bytes]:
+    """Return the keys of the notes that begin with `prefix`."""
+    from ray.experimental import internal_kv
+
+    return list(internal_kv._internal_kv_list(prefix))

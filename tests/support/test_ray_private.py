@@ -1,0 +1,213 @@
+"""`hflray.support.ray_private`: what it uses exists in the installed Ray, and no other file uses what is private."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pkgutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import ray
+from ray.tune import Checkpoint, CheckpointConfig
+from ray.util.debug import log_once
+
+from hflray import rl, tune
+from hflray.support import ray_private
+from hflray.support.ray_private import INHERITED, drop_read, keep_no_rounds
+
+PACKAGE = Path(ray_private.__file__).parents[1]
+SOURCES = {
+    path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+    for path in PACKAGE.rglob("*.py")
+    if path != Path(ray_private.__file__)
+}
+USERS = ("training/", "rl/", "tune/")  # what may import Ray, see docs/design.md
+NAMED_TUPLE = {"_replace", "_fields", "_asdict", "_make"}
+
+
+def private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def own_names() -> set[str]:
+    """Return the private names that a file of the package defines or sets."""
+    names = set()
+    for tree in SOURCES.values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                names.add(node.name)
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                names.add(node.target.id)
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                names.add(node.attr)
+    return {name for name in names if private(name)}
+
+
+def uses(tree: ast.Module, ours: set[str]) -> list[str]:
+    """Return the private modules of Ray, and the private attributes of objects not ours, that a file names."""
+    names = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Attribute) and private(node.attr) and node.attr not in ours | NAMED_TUPLE:
+            owner = getattr(node.value, "id", "")
+            if owner not in ("self", "cls", "os", "torch"):
+                names.append(f"ray.{node.attr}")
+    return [name for name in names if name.startswith("ray.") and any(private(part) for part in name.split("."))]
+
+
+def test_no_other_file_uses_what_is_private_in_ray() -> None:
+    ours = own_names()
+    found = {path: uses(tree, ours) for path, tree in SOURCES.items() if path.startswith(USERS)}
+    assert len(found) > 50
+    assert {path: names for path, names in found.items() if names} == {}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from ray._private import services",
+        "def f():\n    import ray.air._internal.usage",
+        "from ray.tune.experiment.trial import _TrainingRunMetadata",
+        "ray._private.worker",
+        "x = internal_kv._internal_kv_get(key)",
+        "x = algorithm.learner_group._learner",
+    ],
+)
+def test_a_private_use_is_reported(source: str) -> None:
+    assert uses(ast.parse(source), {"_mine"})
+    assert not uses(ast.parse("import ray\nself._mine = other._mine\nx._replace(a=1)"), {"_mine"})
+
+
+def base_of(dotted: str) -> type:
+    module, _, name = dotted.rpartition(".")
+    found: type = getattr(importlib.import_module(module), name)
+    return found
+
+
+@pytest.mark.parametrize("dotted", INHERITED)
+def test_the_installed_ray_has_what_is_inherited(dotted: str) -> None:
+    text = "".join(inspect.getsource(base) for base in base_of(dotted).__mro__ if base.__module__.startswith("ray."))
+    assert [name for name in sorted(INHERITED[dotted]) if f"{name}(" not in text and f"self.{name}" not in text] == []
+
+
+def test_each_inherited_private_name_is_listed() -> None:
+    """A subclass of a Ray class uses and overrides only what is listed, and nothing is listed that none uses."""
+    bases = {base_of(dotted): names for dotted, names in INHERITED.items()}
+    used: dict[type, set[str]] = {base: set() for base in bases}
+    classes = 0
+    for package in (rl, tune):
+        for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+            if module.name.endswith("__main__"):
+                continue
+            for kind in vars(importlib.import_module(module.name)).values():
+                rays = [base for base in getattr(kind, "__mro__", ()) if base.__module__.startswith("ray.")]
+                if not isinstance(kind, type) or kind.__module__ != module.name or not rays:
+                    continue
+                classes += 1
+                tree = ast.parse(inspect.getsource(kind))
+                attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+                names = {name for name in attributes | set(vars(kind)) if private(name)}
+                text = "".join(inspect.getsource(base) for base in rays)
+                of_ray = {name for name in names if f"def {name}(" in text or f"self.{name}" in text}
+                listed = [base for base in bases if issubclass(kind, base)]
+                assert of_ray <= {name for base in listed for name in bases[base]}, kind
+                for base in listed:
+                    used[base] |= of_ray & bases[base]
+    assert classes > 10
+    assert {base: set(names) for base, names in bases.items()} == used
+
+
+def test_the_version_is_the_installed_one() -> None:
+    assert ray.__version__.startswith(ray_private.VERSION + ".")
+
+
+def test_callbacks_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray.air._internal import usage
+
+    assert list(inspect.signature(usage.tag_callbacks).parameters) == ["callbacks"]
+    monkeypatch.setattr(usage, "tag_callbacks", usage.tag_callbacks)
+    ray_private.count_no_callbacks()
+    assert usage.tag_callbacks([object()]) is False
+
+
+def test_the_own_processes_of_ray_get_their_values() -> None:
+    made = ray_private.system_config({"num_cpus": 1, "_system_config": {"a": 1}}, {"a": 2, "b": 3})
+    assert made == {"num_cpus": 1, "_system_config": {"a": 1, "b": 3}}
+
+
+def test_the_head_is_known_and_notes_are_exchanged(ray_session) -> None:
+    assert ray_private.head_node().dead_processes() == []
+    key = b"hflray/test/note"
+    assert not ray_private.has_note(key)
+    assert ray_private.read_note(key) is None
+    ray_private.put_note(key, b"1")
+    ray_private.put_note(key, b"2")
+    assert ray_private.has_note(key)
+    assert ray_private.read_note(key) == b"2"
+    assert ray_private.note_keys(b"hflray/test/") == [key]
+    ray_private.remove_note(key)
+    assert ray_private.note_keys(b"hflray/test/") == []
+
+
+def test_the_last_result_of_a_trial_is_read_from_its_saved_state(tmp_path: Path) -> None:
+    from ray.train._internal.checkpoint_manager import _CheckpointManager
+    from ray.train._internal.session import _TrainingResult
+    from ray.tune.trainable.metadata import _TrainingRunMetadata
+
+    manager = _CheckpointManager(CheckpointConfig(num_to_keep=2))
+    new, data = _TrainingRunMetadata(), _TrainingRunMetadata()
+    new.checkpoint_manager = data.checkpoint_manager = manager
+    assert ray_private.last_result(new.get_json_state()) is None
+    manager.register_checkpoint(_TrainingResult(Checkpoint(str(tmp_path)), {"round": 3}))
+    saved = ray_private.last_result(data.get_json_state())
+    assert (saved.checkpoint.path, saved.metrics) == (str(tmp_path), {"round": 3})
+
+
+def test_the_module_of_an_algorithm_is_that_of_its_learner() -> None:
+    from ray.rllib.core import DEFAULT_MODULE_ID
+
+    learner = SimpleNamespace(module={DEFAULT_MODULE_ID: "module"})
+    assert ray_private.learner_module(SimpleNamespace(learner_group=SimpleNamespace(_learner=learner))) == "module"
+
+
+class Counter:
+    def one(self) -> int:
+        return 1
+
+
+def test_the_results_of_a_trials_calls_are_dropped_when_they_have_been_read(ray_session) -> None:
+    from ray.air.execution import FixedResourceManager, ResourceRequest
+    from ray.air.execution._internal.actor_manager import RayActorManager
+
+    keep_no_rounds()
+    step = RayActorManager.next
+    keep_no_rounds()
+    assert RayActorManager.next is step  # it is extended once
+    manager = RayActorManager(resource_manager=FixedResourceManager({"CPU": 1}))
+    seen: list[int] = []
+    actor = manager.add_actor(Counter, kwargs={}, resource_request=ResourceRequest([{"CPU": 1}]))
+    while not manager.is_actor_started(actor):
+        manager.next(timeout=10)
+    for number in range(1, 4):
+        manager.schedule_actor_task(actor, "one", on_result=lambda tracked, value: seen.append(value))
+        assert len(manager._tracked_actors_to_task_futures[actor]) == 1  # the call whose result is awaited
+        while len(seen) < number:
+            manager.next(timeout=10)
+        assert not manager._tracked_actors_to_task_futures[actor]
+    manager.remove_actor(actor, kill=True)
+    manager.next(timeout=10)
+
+
+def test_log_lines_are_not_remembered() -> None:
+    keep_no_rounds()
+    assert not log_once("a line that was never logged")
+
+
+def test_a_manager_of_another_ray_is_left_as_it_is() -> None:
+    drop_read(object())
