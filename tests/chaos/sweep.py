@@ -55,8 +55,8 @@ for still, living in (
     assert still in LIVING
     LIVING = LIVING.replace(still, living)
 
-# The same sweep with something else inside each round: all that is kept and sent beside models. One trial has a rule and
-# compressors with memory, a robust edge and a cloud with moments, on actors; one has privacy; and one a rule whose
+# The same sweep with something else inside each round: all that is kept and sent beside models. One trial has a rule
+# and compressors with memory, a robust edge and a cloud with moments, on actors; one has privacy; and one a rule whose
 # state is the cloud's as well.
 INSIDE = TEXT.replace(
     "sweep:\n",
