@@ -183,15 +183,26 @@ class RoundRecord:
         return values
 
     def spent_j(self) -> FloatArray:
-        """Return what each scheduled device has spent on computing and sending in the round, (H,), J."""
-        return self.timeline.spent_j
+        """Return what each scheduled device has spent on computing and sending in the round, (H,), J.
+
+        Under an asynchronous cloud others have spent joules, too: `Timeline.devices` and `Timeline.spent_j` have all.
+        """
+        happened = self.timeline
+        if happened.runs is None:
+            return happened.spent_j
+        return np.array([happened.spent_j[happened.devices == device].sum() for device in self.devices])
 
     def device_delay_s(self) -> FloatArray:
         """Return computing plus upload of each scheduled device in an edge iteration as it happened, (H,), s.
 
-        See `Timeline.device_delay_s`; it is NaN for a device of which nothing is known.
+        See `Timeline.device_delay_s`; it is NaN for a device of which nothing is known, and the mean of several turns.
         """
-        return self.timeline.device_delay_s
+        happened = self.timeline
+        if happened.runs is None:
+            return happened.device_delay_s
+        known = np.isfinite(happened.device_delay_s)
+        each = [happened.device_delay_s[known & (happened.devices == device)] for device in self.devices]
+        return np.array([delay_s.mean() if len(delay_s) else np.nan for delay_s in each])
 
     def schedule(self) -> dict[str, Any]:
         """Return the scheduled devices, their edges and their allocation, as (H,) lists ready for JSON.

@@ -202,3 +202,14 @@ def test_what_an_edge_fetched_is_kept_until_its_update() -> None:
         assert under_way
         assert set(experiment.training.fetched) == under_way
         assert all(isinstance(version, Version) for version in experiment.training.fetched.values())
+
+
+@pytest.mark.parametrize("scheduler", ["energy_aware", "ucb", "oort", "ikc", "power_of_choice", "joint_cost"])
+def test_schedulers_that_look_back_see_each_turn(scheduler: str) -> None:
+    """What a record says of its devices has a number for each, although turns have columns of their own."""
+    records = run(*CLOUDS["fedasync"], f"scheduling.name={scheduler}", "max_rounds=4")
+    assert len({record.model_hash for record in records}) == 4
+    for record in records:
+        assert record.spent_j().shape == record.device_delay_s().shape == record.devices.shape
+        assert record.spent_j().sum() <= record.timeline.spent_j.sum() + 1e-12
+    assert any(np.isfinite(record.device_delay_s()).any() for record in records)
