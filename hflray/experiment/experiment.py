@@ -243,7 +243,7 @@ class Experiment:
             self.reached["rounds"] = float(index)
         conditions, wall = {**after.record.conditions, **trained.measures, **own}, plan.wall | clock.laps
         record = replace(after.record, score=score, test_loss=loss, conditions=conditions, wall=wall)
-        observed = record if metrics.ACCURACY in scheduler.needs else after.record
+        observed = (record if metrics.ACCURACY in scheduler.needs else after.record).observed()
         scheduler.observe(observed)
         self.record = observed if self.history.remembers else None
         return record

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -147,6 +147,20 @@ class RoundRecord:
         """The accuracy of the global model on the test set, after the round; NaN if the data have no classes."""
         return self.score if self.metric == metrics.ACCURACY else math.nan
 
+    def observed(self) -> RoundRecord:
+        """Return the record as schedulers observe it.
+
+        Under an asynchronous cloud its devices are those of all turns of which something happened in the round, each
+        with its last edge. Allocation and planned cost are still those of the plan.
+        """
+        happened = self.timeline
+        if happened.runs is None:
+            return self
+        edge_of = dict(zip(happened.devices.tolist(), happened.edges.tolist(), strict=True))
+        devices = np.array(sorted(edge_of), dtype=np.intp)
+        schedule = Schedule(devices, np.array([edge_of[device] for device in devices.tolist()], dtype=np.intp))
+        return replace(self, plan=replace(self.plan, schedule=schedule))
+
     def metrics(self) -> dict[str, float]:
         """Return the round's metrics by their names in the glossary."""
         cost = self.cost
@@ -183,10 +197,7 @@ class RoundRecord:
         return values
 
     def spent_j(self) -> FloatArray:
-        """Return what each scheduled device has spent on computing and sending in the round, (H,), J.
-
-        Under an asynchronous cloud others have spent joules, too: `Timeline.devices` and `Timeline.spent_j` have all.
-        """
+        """Return what each scheduled device has spent on computing and sending in the round, (H,), J."""
         happened = self.timeline
         if happened.runs is None:
             return happened.spent_j

@@ -69,7 +69,7 @@ class EnergyAware(Scheduler):
     def observe(self, record: Any) -> None:
         """Add what each device has spent to its queue, and subtract the budget of every device."""
         assert self.budget_j is not None
-        np.add.at(self.queue_j, record.timeline.devices, record.timeline.spent_j)
+        self.queue_j[record.devices] += record.spent_j()
         self.queue_j = np.maximum(self.queue_j - self.budget_j, 0.0)
 
     def state_dict(self) -> dict[str, Any]:

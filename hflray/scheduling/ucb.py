@@ -88,11 +88,11 @@ class UCB(Scheduler):
 
     def observe(self, record: Any) -> None:
         """Add the delays of the round as they happened; a device of which none is known is not credited."""
-        happened = record.timeline  # under an asynchronous cloud a device may be there twice
-        has_delay = np.isfinite(happened.device_delay_s)
-        devices, delay_s = happened.devices[has_delay], happened.device_delay_s[has_delay]
-        np.add.at(self.times, devices, 1)
-        np.add.at(self.total_delay_s, devices, delay_s)
+        delay_s = record.device_delay_s()
+        has_delay = np.isfinite(delay_s)
+        devices, delay_s = record.devices[has_delay], delay_s[has_delay]
+        self.times[devices] += 1
+        self.total_delay_s[devices] += delay_s
         self.slowest_s = max(self.slowest_s, float(delay_s.max(initial=0.0)))
         if self.has_queues:
             took_part = np.bincount(devices, minlength=self.num_devices)

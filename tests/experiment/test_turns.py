@@ -211,5 +211,8 @@ def test_schedulers_that_look_back_see_each_turn(scheduler: str) -> None:
     assert len({record.model_hash for record in records}) == 4
     for record in records:
         assert record.spent_j().shape == record.device_delay_s().shape == record.devices.shape
-        assert record.spent_j().sum() <= record.timeline.spent_j.sum() + 1e-12
+        seen = record.observed()
+        assert seen.spent_j().shape == seen.device_delay_s().shape == seen.devices.shape
+        assert seen.spent_j().sum() == pytest.approx(record.timeline.spent_j.sum())
+        assert set(record.timeline.devices) == set(seen.devices)
     assert any(np.isfinite(record.device_delay_s()).any() for record in records)
