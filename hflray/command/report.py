@@ -87,11 +87,11 @@ def _bar(text: str, console: Console) -> Any:
 
 
 def _read_from_exports(name: str | None, source: Path) -> Sweep:
-    from hflray.report.exports import FILE, exports, read_exhibit
+    from hflray.report.exports import exports, read_exhibit
 
     folders = {folder.name: folder for folder in exports(source)}
     if not folders:
-        raise ConfigError(f"--from {source}: holds no {FILE}; write an export with --export {source}")
+        raise ConfigError(f"--from {source}: holds no export; write one with --export {source}")
     if name is None and len(folders) == 1:
         return read_exhibit(next(iter(folders.values())))
     if name not in folders:
@@ -133,7 +133,8 @@ def show(
         typer.Option(metavar="NAME", help="Draw only this figure of the paper (see list); repeatable."),
     ] = None,
     export_to: Annotated[
-        Path | None, typer.Option("--export", metavar="DIR", help="Also write the runs as small parquet files.")
+        Path | None,
+        typer.Option("--export", metavar="DIR", help="Also write the runs as one small file, DIR/NAME.zip."),
     ] = None,
     source: From = None,
     out: Annotated[
@@ -174,7 +175,8 @@ def show(
             index, not_shown = page.write(runs, folder, claims)
             missing += [note for note in not_shown if note not in missing]
             paths.insert(0, index)
-        paths += export(runs, export_to / as_file_stem(runs.name)) if export_to is not None else []
+        if export_to is not None:
+            paths.append(export(runs, export_to / as_file_stem(runs.name)))
     console.print(_table(tables.summary(runs), runs.title))
     for shown in exhibits.values():
         if shown.claims:
@@ -324,11 +326,11 @@ def choices_page(
         _print_paths(study.export(export_to), console)
 
 
-@app.command("convert", context_settings=HELP, help="Write exports of an older version again in the form of this one.")
+@app.command("convert", context_settings=HELP, help="Write exports of an older form again as one file each.")
 def convert_exports(
     folder: Annotated[Path, typer.Argument(help="Folder of exports; all below it are converted.")],
 ) -> None:
-    """Write exports of an older version again in the form of this one."""
+    """Write exports of an older form again as one file each."""
     from hflray.report.exports import convert
     from hflray.support.terminal.output import new_console
 

@@ -1,28 +1,34 @@
-"""Exports: a sweep's runs as small files with everything that a report shows; an exhibit may consist of several.
+"""Exports: a sweep's runs as one small file with everything that a report shows; an exhibit may consist of several.
 
-An export is one folder per sweep. It has ``runs.json`` (names, configurations, environment, last metrics), and the
+An export is one zip file per sweep. It has ``runs.json`` (names, configurations, environment, last metrics), and the
 tables of all runs (`hflray.tracking.Tables`) in ``rounds.parquet`` and ``devices.parquet``, whose column ``run`` is the
 run's name. Settings that all runs share stand once in ``runs.json``. An optional ``about.txt`` says in a sentence what
 the environment does not, such as who ran the sweep on which machine. An export of more than `MOST_DETAILED` runs has no
-table of devices, and of each round only the main metrics and the totals, so that it stays small.
+table of devices, and of each round only the main metrics and the totals, so that it stays small. The same runs give the
+same bytes, with the same versions of PyArrow and zlib.
 
-Exports of version 1, with ``NAME.rounds.parquet`` and ``NAME.devices.parquet`` for each run and whole configurations,
-are read as well; `convert` (``hflray report convert DIR``) writes them again as one export of this version.
+Older exports are read as well. They are folders with the same files; those of version 1 have
+``NAME.rounds.parquet`` and ``NAME.devices.parquet`` for each run and whole configurations. `convert`
+(``hflray report convert DIR``) writes them again as one file each.
 
-All exports below the folder of an exhibit are its parts and are read as one sweep:
-``fig3_fashion_scheduling/h10/runs.json`` and ``fig3_fashion_scheduling/h30/runs.json`` form one Figure 3. The parts may
-come from sweeps with different names and descriptions. Where two parts have the same trial, the run that began last is
-used.
+An export is named by its place, a path without ``.zip``. The export at the place of an exhibit and all exports below it
+are its parts and are read as one sweep: ``fig3_fashion_scheduling/h10.zip`` and ``fig3_fashion_scheduling/h30.zip``
+form one Figure 3. The parts may come from sweeps with different names and descriptions. Where two parts have the same
+trial, the run that began last is used.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile, ZipInfo
 
 import pandas as pd
 import pyarrow
@@ -33,7 +39,7 @@ from pyarrow import parquet
 from hflray import metrics
 from hflray.errors import ConfigError
 from hflray.report.runs import LEFT_OUT, Run, Sweep, assemble
-from hflray.support.files import replacing, write
+from hflray.support.files import write
 from hflray.support.text import as_file_stem
 from hflray.tracking import History, Tables
 
@@ -44,6 +50,8 @@ MOST_DETAILED = 15  # runs; an export of more leaves out who was scheduled and w
 COMPACT = re.compile(r"round|test_loss|total/.*")  # the columns that such an export has besides the main metrics
 FILE = "runs.json"
 ABOUT = "about.txt"
+NAMES = re.compile(r"runs\.json|about\.txt|(.*\.)?(rounds|devices)\.parquet")  # the files of an export, of any version
+SUFFIX = ".zip"
 
 
 def _stem(name: str) -> str:
@@ -51,8 +59,8 @@ def _stem(name: str) -> str:
     return as_file_stem(name.replace("λ", "l"))
 
 
-def export(sweep: Sweep, folder: Path) -> list[Path]:
-    """Write a sweep's runs into `folder`, which is created if it does not exist; return the paths of the files.
+def export(sweep: Sweep, place: Path) -> Path:
+    """Write a sweep's runs into the file ``place.zip``, as `pack` does; return its path.
 
     Raises:
         ConfigError: two runs have the same name, because their parts differ in a setting that no name shows.
@@ -61,7 +69,6 @@ def export(sweep: Sweep, folder: Path) -> list[Path]:
     if duplicates := sorted({run.name for run in sweep.runs if stems.count(_stem(run.name)) > 1}):
         names = ", ".join(duplicates)
         raise ConfigError(f"--export: two runs are called {names}; export {sweep.title}'s parts one by one")
-    folder.mkdir(parents=True, exist_ok=True)
     tables = [_shown_tables(run, compact=len(sweep.runs) > MOST_DETAILED) for run in sweep.runs]
     records: list[dict[str, Any]] = []
     configs: list[dict[str, Any]] = []
@@ -89,21 +96,71 @@ def export(sweep: Sweep, folder: Path) -> list[Path]:
         "description": sweep.description, "notes": [note for note in sweep.notes if LEFT_OUT in note],
         "config": shared, "runs": records,
     }  # fmt: skip
-    return _write(folder, content, {run.name: table for run, table in zip(sweep.runs, tables, strict=True)})
+    return pack(place, _files(content, {run.name: table for run, table in zip(sweep.runs, tables, strict=True)}))
 
 
-def _write(folder: Path, content: Mapping[str, Any], tables: Mapping[str, Tables]) -> list[Path]:
-    """Write an export's files and return their paths; the list of the runs is written last."""
-    paths = []
+def _files(content: Mapping[str, Any], tables: Mapping[str, Tables]) -> dict[str, bytes]:
+    """Return the files of an export by name."""
+    files = {FILE: f"{json.dumps(content, indent=1, ensure_ascii=False)}\n".encode()}
     for kind in TABLES:
         frames = {name: table for name, each in tables.items() if (table := getattr(each, kind)) is not None}
         if frames:
-            paths.append(folder / f"{kind}.parquet")
-            with replacing(paths[-1]) as scratch:
-                parquet.write_table(_joined(frames), scratch, compression="zstd", compression_level=19)
-    text = json.dumps(content, indent=1, ensure_ascii=False)
-    write(folder / FILE, f"{text}\n")
-    return [folder / FILE, *paths]
+            stream = BytesIO()
+            parquet.write_table(_joined(frames), stream, compression="zstd", compression_level=19)
+            files[f"{kind}.parquet"] = stream.getvalue()
+    return files
+
+
+def zip_of(place: Path) -> Path:
+    """Return the path of the export at a place; a place may also be this path itself."""
+    return place if place.suffix == SUFFIX else place.with_name(f"{place.name}{SUFFIX}")
+
+
+def pack(place: Path, files: Mapping[str, bytes]) -> Path:
+    """Write an export with these files, whole or not at all, in place of an earlier one; return its path.
+
+    An earlier export's ``about.txt`` stays, unless `files` has one. A folder of the older form is deleted.
+    """
+    try:
+        earlier = files_of(place)
+    except (OSError, ValueError):
+        earlier = {}
+    kept = {ABOUT: earlier[ABOUT]} if ABOUT in earlier else {}
+    stream = BytesIO()
+    with ZipFile(stream, "w") as archive:
+        for name, content in sorted((kept | dict(files)).items()):
+            entry = ZipInfo(name)  # its time is 1980, so that the same runs give the same file
+            entry.create_system, entry.external_attr = 3, 0o644 << 16  # the rights of a file on Unix, on any system
+            archive.writestr(entry, content, ZIP_DEFLATED, compresslevel=9)
+    path = write(zip_of(place), stream.getvalue())
+    if (place / FILE).exists():
+        for old in _folder_files(place):
+            old.unlink()
+        if not any(place.iterdir()):
+            place.rmdir()
+    return path
+
+
+def files_of(place: Path) -> dict[str, bytes]:
+    """Return the files of an export by name, from the zip file or from a folder of the older form.
+
+    Raises:
+        OSError: there is no export, or it cannot be read.
+        ValueError: the zip file is damaged.
+    """
+    path = zip_of(place)
+    if not path.exists() and place.is_dir():
+        return {file.name: file.read_bytes() for file in _folder_files(place)}
+    try:
+        with ZipFile(path) as archive:
+            return {name: archive.read(name) for name in archive.namelist()}
+    except (BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise ValueError(f"{path.name}: {error}") from error
+
+
+def _folder_files(folder: Path) -> list[Path]:
+    """Return the files of an export of the older form."""
+    return sorted(path for path in folder.iterdir() if NAMES.fullmatch(path.name))
 
 
 def _shown_tables(run: Run, compact: bool) -> Tables:
@@ -127,11 +184,11 @@ def _joined(frames: Mapping[str, pd.DataFrame]) -> pyarrow.Table:
     return pyarrow.concat_tables(tables, promote_options="permissive").unify_dictionaries()
 
 
-def _separate(path: Path) -> dict[str, pd.DataFrame]:
+def _separate(content: bytes | None) -> dict[str, pd.DataFrame]:
     """Return the tables of a file that `_joined` made, by the run's name; none if there is no such file."""
-    if not path.exists():
+    if content is None:
         return {}
-    table = parquet.read_table(path)
+    table = parquet.read_table(BytesIO(content))
     frames = {}
     for name in pyarrow.compute.unique(table[RUN]).to_pylist():
         own = table.filter(pyarrow.compute.equal(table[RUN], name)).drop_columns([RUN])
@@ -174,11 +231,10 @@ def _merged(shared: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]
     return both
 
 
-def read_export(folder: Path) -> Sweep:
+def read_export(place: Path) -> Sweep:
     """Read what `export` wrote. Raises ConfigError: the export is missing, damaged or of another version."""
-    try:
-        content = json.loads((folder / FILE).read_text(encoding="utf-8"))
-        tables = _read_tables(folder, content)
+    with _named(place):
+        files, content, tables = _opened(place)
         histories = []
         for record in records_of(content):
             fields = {key: record[key] for key in ("name", "status", "error", "environment", "values")}
@@ -186,16 +242,35 @@ def read_export(folder: Path) -> Sweep:
             histories.append(
                 History(config=yaml.safe_dump(record["config"]), tables=tables[record["name"]], **fields, **times)
             )
-        path = folder / ABOUT
-        about = path.read_text(encoding="utf-8").strip() if path.exists() else ""
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"{folder}: holds no export that can be read ({str(error).splitlines()[0]}); "
-            "write one with python -m hflray.report SWEEP --export FOLDER"
-        ) from error
+        about = files.get(ABOUT, b"").decode().strip()
     notes = list(content["notes"])
     sweep = assemble(content["name"], content["title"], content["task"], content["description"], histories, notes)
     return replace(sweep, parts={"": about})
+
+
+@contextmanager
+def _named(place: Path) -> Iterator[None]:
+    """Turn an error of the block into a ConfigError that names the export."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{place}: holds no export that can be read ({str(error).splitlines()[0]}); "
+            "write one with python -m hflray.report SWEEP --export FOLDER"
+        ) from error
+
+
+def _opened(place: Path) -> tuple[dict[str, bytes], dict[str, Any], dict[str, Tables]]:
+    """Return an export's files, the content of its ``runs.json`` and the tables of its runs."""
+    files = files_of(place)
+    content = content_of(files)
+    return files, content, _read_tables(files, content)
+
+
+def content_of(files: Mapping[str, bytes]) -> dict[str, Any]:
+    """Return the content of ``runs.json``. Raises KeyError or ValueError: it is missing or damaged."""
+    content: dict[str, Any] = json.loads(files[FILE])
+    return content
 
 
 def records_of(content: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -204,24 +279,24 @@ def records_of(content: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [record | {"config": _merged(shared, record["config"])} for record in content["runs"]]
 
 
-def _read_tables(folder: Path, content: Mapping[str, Any]) -> dict[str, Tables]:
-    """Return the tables of an export of version 1 or 2 by the run's name. Raises ConfigError: it is of another."""
+def _read_tables(files: Mapping[str, bytes], content: Mapping[str, Any]) -> dict[str, Tables]:
+    """Return the tables of an export of version 1 or 2 by the run's name. Raises ValueError: it is of another."""
     names = [record["name"] for record in content["runs"]]
     if content["version"] == VERSION:
-        rounds, devices = (_separate(folder / f"{kind}.parquet") for kind in TABLES)
+        rounds, devices = (_separate(files.get(f"{kind}.parquet")) for kind in TABLES)
         return {name: Tables(rounds[name], devices.get(name)) for name in names}
     if content["version"] != 1:
-        raise ConfigError(f"{folder}: an export of version {content['version']}; this hflray reads 1 and {VERSION}")
+        raise ValueError(f"it is of version {content['version']}; this hflray reads 1 and {VERSION}")
     tables = {}
     for name in names:
-        frames = {kind: folder / f"{_stem(name)}.{kind}.parquet" for kind in TABLES}
-        own = pd.read_parquet(frames["devices"]) if frames["devices"].exists() else None
-        tables[name] = Tables(pd.read_parquet(frames["rounds"]), own)
+        own = files.get(f"{_stem(name)}.devices.parquet")
+        rounds = pd.read_parquet(BytesIO(files[f"{_stem(name)}.rounds.parquet"]))
+        tables[name] = Tables(rounds, None if own is None else pd.read_parquet(BytesIO(own)))
     return tables
 
 
 def convert(folder: Path) -> list[Path]:
-    """Write every export of version 1 in and below a folder again as one of this version; return their folders.
+    """Write every export of an older form in and below a folder again as one file; return the paths of the files.
 
     Nothing but the form changes, and the files of the old form are deleted.
 
@@ -229,55 +304,74 @@ def convert(folder: Path) -> list[Path]:
         ConfigError: an export is damaged.
     """
     converted = []
-    for path in sorted(folder.rglob(FILE)):
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if content.get("version") != 1:
-            continue
-        tables = _read_tables(path.parent, content)
-        shared = _shared([record["config"] for record in content["runs"]])
-        for record in content["runs"]:
-            record["config"] = _without(record["config"], shared)
-        runs = content.pop("runs")
-        _write(path.parent, content | {"version": VERSION, "config": shared, "runs": runs}, tables)
-        for name in tables:
-            for kind in TABLES:
-                (path.parent / f"{_stem(name)}.{kind}.parquet").unlink(missing_ok=True)
-        converted.append(path.parent)
+    for place in sorted(path.parent for path in folder.rglob(FILE)):
+        with _named(place):
+            files, content, tables = _opened(place)
+        if content["version"] == 1:
+            shared = _shared([record["config"] for record in content["runs"]])
+            for record in content["runs"]:
+                record["config"] = _without(record["config"], shared)
+            runs = content.pop("runs")
+            files = _files(content | {"version": VERSION, "config": shared, "runs": runs}, tables)
+        converted.append(pack(place, files))
     return converted
 
 
+def _is_export(path: Path) -> bool:
+    """Return whether a zip file is an export; a damaged one is taken for one, so that its reader says so."""
+    try:
+        with ZipFile(path) as archive:
+            return FILE in archive.namelist()
+    except BadZipFile:
+        return True
+    except OSError:
+        return False
+
+
+def _place(path: Path) -> Path:
+    """Return the place of an export from its path, or from its place."""
+    return path.with_suffix("") if path.suffix == SUFFIX else path
+
+
+def _places(top: Path) -> list[Path]:
+    """Return the places of the exports at and below a place."""
+    folders = {path.parent for path in top.rglob(FILE)}
+    return sorted(folders | {_place(path) for path in [zip_of(top), *top.rglob(f"*{SUFFIX}")] if _is_export(path)})
+
+
 def exports(folder: Path) -> list[Path]:
-    """Return the folders of exhibits: `folder` itself if it is an export, else its subfolders that contain one."""
-    if (folder / FILE).exists():
-        return [folder]
-    return sorted(top for top in folder.glob("*") if top.is_dir() and any(top.rglob(FILE)))
+    """Return the places of exhibits: `folder` itself if it is an export, else all in it that are or contain one."""
+    if _is_export(zip_of(folder)) or (folder / FILE).exists():
+        return [_place(folder)]
+    return sorted(top for top in {_place(path) for path in folder.glob("*")} if _places(top))
 
 
 def read_exhibit(top: Path) -> Sweep:
-    """Read all exports in and below an exhibit's folder as one sweep.
+    """Read all exports at and below an exhibit's place as one sweep.
 
-    The sweep has the name of the exhibit's folder, and `Run.part` is the folder of the run's part below it. An export
-    in `top` itself keeps its own name if it is the only one. A part that cannot be read or has no round yet becomes a
+    The sweep has the name of the exhibit's place, and `Run.part` is the place of the run's part below it. An export at
+    `top` itself keeps its own name if it is the only one. A part that cannot be read or has no round yet becomes a
     note, and so does a run that a newer run of the same trial replaces.
 
     Raises:
         ConfigError: no part can be read, or the parts are of different tasks.
     """
-    folders = sorted(path.parent for path in top.rglob(FILE)) or [top]
-    if folders == [top]:
+    top = _place(top)
+    places = _places(top) or [top]
+    if places == [top]:
         return read_export(top)
     parts: dict[str, Sweep] = {}
     notes: list[str] = []
-    for folder in folders:
-        part = folder.relative_to(top).as_posix() if folder != top else ""
+    for place in places:
+        part = place.relative_to(top).as_posix() if place != top else ""
         try:
-            parts[part] = read_export(folder)
+            parts[part] = read_export(place)
         except ConfigError as error:
-            if len(folders) == 1:
+            if len(places) == 1:
                 raise
             notes.append(f"{part or top.name}{LEFT_OUT}{error}")
     if not parts:
-        raise ConfigError(f"{top}: none of its {len(folders)} exports can be read; {notes[0]}")
+        raise ConfigError(f"{top}: none of its {len(places)} exports can be read; {notes[0]}")
     tasks = {sweep.task: part for part, sweep in parts.items()}
     if len(tasks) > 1:
         listing = ", ".join(f"{part or top.name} is of task {task}" for task, part in tasks.items())

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
+from zipfile import ZipFile
 
 import pandas as pd
 import pytest
@@ -16,12 +16,16 @@ from hflray.report.exports import (
     FILE,
     MOST_DETAILED,
     TABLES,
+    content_of,
     convert,
     export,
     exports,
+    files_of,
+    pack,
     read_exhibit,
     read_export,
     records_of,
+    zip_of,
 )
 from hflray.report.runs import Sweep
 from tests.report import fabricated
@@ -29,13 +33,44 @@ from tests.report.test_runs import assert_same_sweep
 
 
 def test_an_export_holds_the_whole_sweep_and_no_local_paths(sweep, tmp_path) -> None:
-    paths = export(sweep, tmp_path / "tiny")
+    path = export(sweep, tmp_path / "tiny")
+    assert list(tmp_path.iterdir()) == [path] == [tmp_path / "tiny.zip"]
     assert_same_sweep(read_export(tmp_path / "tiny"), sweep)
-    assert exports(tmp_path) == [tmp_path / "tiny"]
-    assert exports(tmp_path / "tiny") == [tmp_path / "tiny"]
-    assert sum(path.stat().st_size for path in paths) < 300_000
-    assert all(path.name.isascii() for path in paths)
-    assert "mlflow.db" not in (tmp_path / "tiny" / "runs.json").read_text()
+    assert_same_sweep(read_exhibit(path), sweep)
+    for source in (tmp_path, tmp_path / "tiny", path):
+        assert exports(source) == [tmp_path / "tiny"]
+    assert path.stat().st_size < 60_000
+    files = files_of(path)
+    assert sorted(files) == ["devices.parquet", "rounds.parquet", "runs.json"]
+    assert b"mlflow.db" not in files["runs.json"]
+
+
+def test_common_tools_open_an_export(sweep, tmp_path) -> None:
+    with ZipFile(export(sweep, tmp_path / "tiny")) as archive:
+        assert archive.testzip() is None
+        assert {entry.date_time[0] for entry in archive.infolist()} == {1980}
+        table = pd.read_parquet(archive.open("rounds.parquet"))
+        assert set(table["run"]) == {run["name"] for run in json.load(archive.open("runs.json"))["runs"]}
+
+
+def test_the_same_runs_give_the_same_bytes_and_the_origin_stays(sweep, tmp_path) -> None:
+    path = export(sweep, tmp_path / "tiny")
+    first = path.read_bytes()
+    pack(path, files_of(path) | {ABOUT: b"made elsewhere"})
+    assert path.read_bytes() != first
+    assert read_export(path).parts == {"": "made elsewhere"}
+    export(sweep, tmp_path / "tiny")
+    assert read_export(path).parts == {"": "made elsewhere"}
+    path.unlink()
+    assert export(sweep, tmp_path / "tiny").read_bytes() == first
+
+
+def test_a_zip_that_is_no_export_is_left_alone(sweep, tmp_path) -> None:
+    export(sweep, tmp_path / "folder" / "tiny")
+    for path in (tmp_path / "folder.zip", tmp_path / "folder" / "other.zip"):
+        with ZipFile(path, "w") as archive:
+            archive.writestr("folder/tiny.zip", b"")
+    assert exports(tmp_path / "folder") == [tmp_path / "folder" / "tiny"]
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "r2", "macro_f1"])
@@ -48,7 +83,19 @@ def test_an_export_of_many_runs_keeps_the_main_metric(metric, tmp_path) -> None:
         assert run.series(metric).tolist() == [0.5, 0.6]
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"version": 99}'])
+@pytest.mark.parametrize("damage", [lambda b: b[:-40], lambda b: b[:100] + b"?" * 60 + b[160:], lambda b: b""])
+def test_a_damaged_file_is_an_error_of_one_line(damage, sweep, tmp_path) -> None:
+    path = export(sweep, tmp_path / "tiny")
+    path.write_bytes(damage(path.read_bytes()))
+    for read in (read_export, read_exhibit):
+        with pytest.raises(ConfigError, match="holds no export that can be read") as caught:
+            read(tmp_path / "tiny")
+        assert len(str(caught.value).splitlines()) == 1
+    assert exports(tmp_path) == [tmp_path / "tiny"]
+    assert_same_sweep(read_export(export(sweep, tmp_path / "tiny")), sweep)
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"version": 99, "runs": []}'])
 def test_a_damaged_export_is_an_error_of_one_line(text, tmp_path) -> None:
     (tmp_path / "runs.json").write_text(text)
     with pytest.raises(ConfigError) as caught:
@@ -56,8 +103,16 @@ def test_a_damaged_export_is_an_error_of_one_line(text, tmp_path) -> None:
     assert len(str(caught.value).splitlines()) == 1
 
 
+def as_folder(place: Path) -> None:
+    """Write an export as hflray did before: its files in a folder."""
+    place.mkdir()
+    for name, content in files_of(place).items():
+        (place / name).write_bytes(content)
+    zip_of(place).unlink()
+
+
 def as_version_1(folder: Path) -> None:
-    """Write an export as hflray did before: two tables for each run, and each run's whole configuration."""
+    """Write an export in a folder as hflray did at first: two tables and the whole configuration for each run."""
     content = json.loads((folder / FILE).read_text(encoding="utf-8"))
     for run in read_export(folder).runs:
         stem = run.name.replace("λ", "l")
@@ -71,22 +126,37 @@ def as_version_1(folder: Path) -> None:
         (folder / f"{kind}.parquet").unlink(missing_ok=True)
 
 
-def content_of(folder: Path) -> dict[str, object]:
-    """Return the tables of an export as bytes and the list of its runs as values, by the file's name."""
-    tables: dict[str, object] = {path.name: path.read_bytes() for path in folder.glob("*.parquet")}
-    return tables | {FILE: json.loads((folder / FILE).read_text(encoding="utf-8"))}
-
-
-def test_an_export_of_version_1_is_read_and_converted_without_a_change(sweep, tmp_path) -> None:
-    paths = export(sweep, tmp_path / "tiny")
-    assert [path.name for path in paths] == ["runs.json", "rounds.parquet", "devices.parquet"]
-    new = content_of(tmp_path / "tiny")
-    as_version_1(tmp_path / "tiny")
-    assert len(list((tmp_path / "tiny").glob("*.parquet"))) == 2 * len(sweep.runs)
-    assert_same_sweep(read_export(tmp_path / "tiny"), sweep)
-    assert convert(tmp_path) == [tmp_path / "tiny"]
-    assert content_of(tmp_path / "tiny") == new
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_export_of_an_older_form_is_read_and_converted_without_a_change(version, sweep, tmp_path) -> None:
+    place = tmp_path / "tiny"
+    path = export(sweep, place)
+    pack(path, files_of(path) | {ABOUT: b"made elsewhere"})
+    new = files_of(path)
+    as_folder(place)
+    if version == 1:
+        as_version_1(place)
+        assert len(list(place.glob("*.parquet"))) == 2 * len(sweep.runs)
+    assert not path.exists()
+    assert exports(tmp_path) == exports(place) == [place]
+    read = read_exhibit(place)
+    assert_same_sweep(replace(read, parts={}), replace(sweep, parts={}))
+    assert read.parts == {"": "made elsewhere"}
+    assert convert(tmp_path) == [path]
+    assert not place.exists()
+    converted = files_of(path)
+    assert content_of(converted) == content_of(new)
+    assert {**converted, FILE: b""} == {**new, FILE: b""}
     assert convert(tmp_path) == []
+
+
+def test_an_export_replaces_one_of_the_older_form(sweep, tmp_path) -> None:
+    path = export(sweep, tmp_path / "tiny")
+    pack(path, files_of(path) | {ABOUT: b"made elsewhere"})
+    as_folder(tmp_path / "tiny")
+    (tmp_path / "tiny" / "notes.md").write_text("mine")
+    export(sweep, tmp_path / "tiny")
+    assert [file.name for file in (tmp_path / "tiny").iterdir()] == ["notes.md"]
+    assert read_export(path).parts == {"": "made elsewhere"}
 
 
 def test_what_a_run_does_not_have_is_no_column_and_a_nan_stays_one(tmp_path) -> None:
@@ -120,7 +190,7 @@ def test_several_exports_form_one_exhibit(sweep, tmp_path) -> None:
     top = tmp_path / "fig3_fashion_scheduling"
     export_part(sweep, top / "h10", 0, "fig3_fashion_scheduling")
     export_part(sweep, top / "more" / "h30", 1, "another name")
-    (top / "h10" / ABOUT).write_text("made elsewhere\n")
+    pack(top / "h10", files_of(top / "h10") | {ABOUT: b"made elsewhere\n"})
     assert exports(tmp_path) == [top]
     read = read_exhibit(top)
     assert (read.name, read.task) == ("fig3_fashion_scheduling", sweep.task)
@@ -170,7 +240,7 @@ def test_a_part_that_cannot_be_read_is_noted_and_the_others_are_used(sweep, tmp_
     assert {run.part for run in read.runs} == {"a"}
     assert len(read.notes) == 1
     assert read.notes[0].startswith("b: left out: ")
-    shutil.rmtree(top / "a")
+    zip_of(top / "a").unlink()
     with pytest.raises(ConfigError, match="holds no export that can be read"):
         read_exhibit(top)
 
@@ -179,8 +249,8 @@ def test_parts_of_two_tasks_are_refused(sweep, tmp_path) -> None:
     top = tmp_path / "fig3"
     export_part(sweep, top / "a", 0, "x")
     export_part(sweep, top / "b", 1, "x")
-    content = json.loads((top / "b" / FILE).read_text())
-    (top / "b" / FILE).write_text(json.dumps(content | {"task": "clustering"}))
+    files = files_of(top / "b")
+    pack(top / "b", files | {FILE: json.dumps(content_of(files) | {"task": "clustering"}).encode()})
     with pytest.raises(ConfigError, match="must be of one task; a is of task experiment, b is of task clustering"):
         read_exhibit(top)
 
@@ -197,8 +267,7 @@ def test_the_committed_runs_of_figure_3_are_complete() -> None:
 
 def test_an_export_of_many_runs_has_the_accuracy_and_the_totals_only(sweep, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("hflray.report.exports.MOST_DETAILED", len(sweep.runs) - 1)
-    paths = export(sweep, tmp_path / "many")
-    assert not [path for path in paths if "devices" in path.name]
+    assert "devices.parquet" not in files_of(export(sweep, tmp_path / "many"))
     many = read_export(tmp_path / "many")
     for compact, whole in zip(many.runs, sweep.runs, strict=True):
         assert compact.series("accuracy").equals(whole.series("accuracy"))

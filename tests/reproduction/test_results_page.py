@@ -8,7 +8,7 @@ import pytest
 
 from hflray import metrics
 from hflray.command.report import CONFIGS
-from hflray.report.exports import ABOUT, export, read_exhibit
+from hflray.report.exports import ABOUT, export, files_of, pack, read_exhibit
 from hflray.report.runs import Run
 from hflray.report.tables import summary, to_markdown
 from hflray.reproduction import results_page
@@ -58,7 +58,7 @@ def test_each_part_has_a_line_with_its_origin(sweep, tmp_path) -> None:
     top = tmp_path / "fig3_fashion_scheduling"
     for seed, part in enumerate(("h10", "h30")):
         export(type(sweep)("x", "x", sweep.task, "", [run for run in sweep.runs if run.seed == seed]), top / part)
-    (top / "h30" / ABOUT).write_text("made on the moon")
+    pack(top / "h30", files_of(top / "h30") | {ABOUT: b"made on the moon"})
     text = results_page.render(results_page.read_all(tmp_path), CONFIGS, "here").split("\n## ")[1]
     lines = [line for line in text.splitlines() if line.startswith("* `h")]
     assert lines[0].startswith("* `h10`: 2 runs on ")

@@ -19,7 +19,7 @@ from hflray.errors import ConfigError
 from hflray.experiment import Experiment
 from hflray.experiment.record import PlannedRound
 from hflray.fleet import FleetConfig, sample_fleet
-from hflray.report.exports import read_exhibit, records_of
+from hflray.report.exports import content_of, files_of, read_exhibit, records_of
 from hflray.report.runs import Run
 from hflray.scheduling import DeviceHistory, build_scheduler, choose_devices_and_edges, configured_scheduler
 from hflray.scheduling.joint_cost import JointCost
@@ -221,7 +221,7 @@ def test_a_run_of_the_benchmark_chose_what_its_options_say(wait: int | None) -> 
 
 
 def test_every_exported_run_names_its_wait() -> None:
-    contents = [json.loads(path.read_text(encoding="utf-8")) for path in RESULTS.rglob("runs.json")]
+    contents = [content_of(files_of(path)) for path in RESULTS.rglob("*.zip")]
     runs = [run for content in contents for run in records_of(content)]
     sections = [run["config"]["scheduling"] for run in runs]
     options = [section["options"] for section in sections if section["name"] == "joint_cost"]

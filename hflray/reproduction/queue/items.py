@@ -191,10 +191,12 @@ def _entries(results: Path, trial: str) -> Iterable[dict[str, Any]]:
             continue
 
 
-def is_exported(folder: Path, trials: Iterable[str]) -> bool:
-    """Return whether the export in `folder` has every one of `trials` with its end."""
+def is_exported(place: Path, trials: Iterable[str]) -> bool:
+    """Return whether the export at `place` has every one of `trials` with its end."""
+    from hflray.report.exports import content_of, files_of
+
     try:
-        runs = json.loads((folder / "runs.json").read_text(encoding="utf-8"))["runs"]
+        runs = content_of(files_of(place))["runs"]
         ended = {run["name"] for run in runs if run["status"] == "FINISHED"}
     except (OSError, ValueError, KeyError, TypeError):
         return False

@@ -42,6 +42,8 @@ class Publisher:
 
     def renew(self, item: Item, state: State) -> None:
         """Export an item's runs and write RESULTS.md again. A failure is printed, not raised."""
+        from hflray.report.exports import exports, files_of, pack
+
         place = self._folder / item.name
         tree, scratch = place / "tree", place / "export"
         before, state.exported = state.exported, time.time()
@@ -59,8 +61,8 @@ class Publisher:
                 return
             self._say(f"{item.name}: not exported, see {place / 'export.txt'}")
             return
-        (listing,) = (scratch / "runs").glob("*/runs.json")
-        publish(listing.parent, exports_of(self._repository, item))
+        (source,) = exports(scratch / "runs")
+        pack(export_of(self._repository, item), files_of(source))
         shutil.rmtree(scratch, ignore_errors=True)
         page, text = self._repository / RESULTS_PAGE, self._folder / RESULTS_PAGE.name
         command = [sys.executable, "-m", "hflray.report", "results", "--from", str(EXPORTS), "--out", str(text)]
@@ -75,8 +77,8 @@ class Publisher:
         return self._children.call(command, place, tree, log, self._stopping)
 
 
-def exports_of(repository: Path, item: Item) -> Path:
-    """Return the folder of an item's export."""
+def export_of(repository: Path, item: Item) -> Path:
+    """Return the place of an item's export, see `hflray.report.exports`."""
     return repository / EXPORTS / item.exhibit / item.part
 
 
@@ -87,26 +89,9 @@ def has_file(repository: Path, commit: str, path: str) -> bool:
 
 def is_done(repository: Path, queue: QueueFile, item: Item) -> bool:
     """Return whether the repository has the item's whole export and its sweep file, on whatever machine it was made."""
-    folder = exports_of(repository, item)
-    if not (folder / "runs.json").exists() or not (repository / item.path).exists():
+    if not (repository / item.path).exists():
         return False
-    return is_exported(folder, trials_of(sweep_of(repository, item, queue.experiments)[0]))
-
-
-def publish(source: Path, target: Path) -> None:
-    """Replace the export in `target` by that in `source`, so that a reader sees a whole export at any time.
-
-    Each file is replaced atomically. ``runs.json``, which names the runs in the other files, is replaced after them.
-    Tables that the new export does not have are deleted last.
-    """
-    target.mkdir(parents=True, exist_ok=True)
-    files = sorted(path for path in source.iterdir() if path.name != "runs.json")
-    for path in [*files, source / "runs.json"]:
-        replace(path, target / path.name)
-    current = {path.name for path in source.iterdir()}
-    for path in target.glob("*.parquet"):
-        if path.name not in current:
-            path.unlink()
+    return is_exported(export_of(repository, item), trials_of(sweep_of(repository, item, queue.experiments)[0]))
 
 
 def replace(source: Path, target: Path) -> None:
@@ -117,9 +102,5 @@ def replace(source: Path, target: Path) -> None:
 def to_commit(repository: Path) -> str:
     """Return one line that names the exports and pages that are not committed."""
     arguments = ("status", "--porcelain", "--untracked-files=all", "--", str(EXPORTS), str(RESULTS_PAGE))
-    files = [Path(line.split(maxsplit=1)[1].strip('"')) for line in git(repository, *arguments).splitlines()]
-    if not files:
-        return "all exports are committed"
-    places = sorted({str(path.parent) for path in files if path != RESULTS_PAGE})
-    places += [str(RESULTS_PAGE)] if RESULTS_PAGE in files else []
-    return f"to be committed: {', '.join(places)}"
+    files = [line.split(maxsplit=1)[1].strip('"') for line in git(repository, *arguments).splitlines()]
+    return f"to be committed: {', '.join(files)}" if files else "all exports are committed"

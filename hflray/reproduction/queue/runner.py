@@ -20,7 +20,7 @@ from hflray.reproduction.queue.frozen import (
 )
 from hflray.reproduction.queue.items import Item, QueueFile, State, is_exported, progress, sweep_of, trials_of
 from hflray.reproduction.queue.processes import NICENESS, Children, end_leftovers, marked, wait_a_step
-from hflray.reproduction.queue.publishing import Publisher, exports_of, has_file, is_done
+from hflray.reproduction.queue.publishing import Publisher, export_of, has_file, is_done
 
 STOP_WITHIN_S = 600.0  # running rounds may take this long: one at H = 100 takes minutes on a busy machine
 RETRIES_AFTER_S = (
@@ -125,7 +125,7 @@ class Runner:
         if state.stage != "ended" and not self._sweep(item, state):
             return
         self._publisher.renew(item, state)
-        whole = is_exported(exports_of(self._repository, item), state.trials)
+        whole = is_exported(export_of(self._repository, item), state.trials)
         if self._stopping and not whole:
             return
         if not whole:

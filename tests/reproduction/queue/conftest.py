@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from hflray.report.exports import content_of, files_of
 from hflray.reproduction.queue import command, processes, publishing
 from hflray.reproduction.queue import runner as runner_module
 from hflray.reproduction.queue.frozen import git
@@ -78,21 +79,22 @@ helper.kill()
 REPORT = """
 import json, sys
 from pathlib import Path
+from zipfile import ZipFile
 words = sys.argv[1:]
 if words[0] == "results":
-    paths = sorted(Path(words[words.index("--from") + 1]).glob("*/*/runs.json"))
-    text = "".join(f"{p.parent}: {json.loads(p.read_text())['rounds']} rounds\\n" for p in paths)
+    paths = sorted(Path(words[words.index("--from") + 1]).glob("*/*.zip"))
+    text = "".join(f"{p}: {json.loads(ZipFile(p).read('runs.json'))['rounds']} rounds\\n" for p in paths)
     Path(words[words.index("--out") + 1]).write_text(text)
 else:
     (path,) = (Path(words[words.index("--results") + 1]) / words[0] / "journal").glob("*.jsonl")
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     status = "FINISHED" if any("end" in line for line in lines) else "RUNNING"
-    out = Path(words[words.index("--export") + 1]) / "name"
+    out = Path(words[words.index("--export") + 1])
     out.mkdir(parents=True)
     count = sum("round" in line for line in lines)
-    (out / "a.rounds.parquet").write_text(str(count))
     about = {"name": path.stem, "status": status}
-    (out / "runs.json").write_text(json.dumps({"runs": [about], "rounds": count}))
+    with ZipFile(out / "name.zip", "w") as file:
+        file.writestr("runs.json", json.dumps({"runs": [about], "rounds": count}))
 """
 
 
@@ -164,7 +166,7 @@ def rounds(folder: Path, item: str) -> list[int]:
 
 
 def exported(repository: Path, part: str) -> Any:
-    return json.loads((repository / publishing.EXPORTS / "fig" / part / "runs.json").read_text())["rounds"]
+    return content_of(files_of(repository / publishing.EXPORTS / "fig" / part))["rounds"]
 
 
 def wait(condition: Any, seconds: float = 60) -> None:

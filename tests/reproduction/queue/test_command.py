@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import fcntl
 import io
-import json
 import os
 import re
 import shutil
@@ -20,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from hflray.report.exports import content_of, files_of
 from hflray.reproduction.queue import command, lock, publishing, status
 from hflray.reproduction.queue.frozen import git
 from hflray.reproduction.queue.items import State
@@ -194,7 +194,7 @@ def test_a_real_sweep_that_was_killed_continues_and_is_exported(tmp_path, folder
     wait(lambda: holder(folder) is None)
     assert rounds(folder, "tiny-digits") == list(range(1, 16))
     assert (folder / status.LOG).read_text().count("goes on as process") == 1
-    about = json.loads((repository / publishing.EXPORTS / "tiny" / "digits" / "runs.json").read_text())
+    about = content_of(files_of(repository / publishing.EXPORTS / "tiny" / "digits"))
     (run,) = about["runs"]
     assert run["status"] == "FINISHED"
     assert run["environment"]["git_commit"] == git(ROOT, "rev-parse", "HEAD")  # without -dirty

@@ -5,16 +5,19 @@ between.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hflray import report
+from hflray.report.exports import pack
 from hflray.reproduction.queue import command, publishing
 from hflray.reproduction.queue.frozen import git
 from hflray.reproduction.queue.items import State, load_items
 from hflray.reproduction.queue.processes import marked
-from hflray.reproduction.queue.publishing import publish, to_commit
+from hflray.reproduction.queue.publishing import to_commit
 from hflray.reproduction.queue.status import status_lines
 from tests.reproduction.queue.conftest import entries, exported, rounds, runner
 from tests.reproduction.queue.test_frozen import commit
@@ -30,14 +33,16 @@ def test_every_item_runs_to_its_end_and_is_exported(repository, folder) -> None:
     assert exported(repository, "second") == 3
     page = (repository / publishing.RESULTS_PAGE).read_text()
     exports = f"{publishing.EXPORTS}/fig"
-    assert page.splitlines() == [f"{exports}/first: 5 rounds", f"{exports}/second: 3 rounds"]
+    assert page.splitlines() == [f"{exports}/first.zip: 5 rounds", f"{exports}/second.zip: 3 rounds"]
     assert [State.load(folder / name).stage for name in ("fig-first", "fig-second")] == ["finished", "finished"]
     assert not marked(folder)
     begun = entries(folder, "fig-second")[0]
     assert begun["words"][1:5] == ["--set", "seed=1", "--set", "tune.max_concurrent=2"]
     assert not (folder / "fig-first" / "tree").exists()  # a finished item's tree is removed
     assert len(git(repository, "worktree", "list").splitlines()) == 1
-    assert to_commit(repository) == f"to be committed: {exports}/first, {exports}/second, tune_configs/RESULTS.md"
+    assert (
+        to_commit(repository) == f"to be committed: {exports}/first.zip, {exports}/second.zip, tune_configs/RESULTS.md"
+    )
     commit(repository, "the evidence")
     assert to_commit(repository) == "all exports are committed"
 
@@ -46,7 +51,7 @@ def test_an_export_in_the_repository_is_not_made_again(repository, folder, tmp_p
     runner(folder, repository).run()
     elsewhere = tmp_path / "another machine"
     elsewhere.mkdir()
-    (repository / publishing.EXPORTS / "fig" / "second" / "runs.json").unlink()
+    (repository / publishing.EXPORTS / "fig" / "second.zip").unlink()
     runner(elsewhere, repository).run()
     assert not (elsewhere / "fig-first").exists()
     assert rounds(elsewhere, "fig-second") == [1, 2, 3]
@@ -78,17 +83,17 @@ def test_an_item_continues_with_the_code_with_which_it_began(repository, folder,
 def test_partial_exports_are_made_while_the_sweep_runs(long, folder, monkeypatch) -> None:
     first, counts = runner(folder, long, every_s=0.01), list[int]()
 
-    def record(source: Path, target: Path) -> None:
-        publish(source, target)
+    def record(place: Path, files: Mapping[str, bytes]) -> None:
+        pack(place, files)
         counts.append(exported(long, "first"))
         if len(counts) == 3:
             first._on_signal()
 
-    monkeypatch.setattr(publishing, "publish", record)
+    monkeypatch.setattr(report.exports, "pack", record)
     first.run()
     assert State.load(folder / "fig-first").stage == "stopped"
     assert counts == sorted(set(counts))  # each export has more rounds than the one before
-    assert (long / publishing.RESULTS_PAGE).read_text() == f"{publishing.EXPORTS}/fig/first: {counts[1]} rounds\n"
+    assert (long / publishing.RESULTS_PAGE).read_text() == f"{publishing.EXPORTS}/fig/first.zip: {counts[1]} rounds\n"
 
 
 def test_an_export_that_a_stop_interrupts_is_made_later(long, folder, monkeypatch) -> None:
