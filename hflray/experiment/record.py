@@ -211,8 +211,8 @@ class RoundRecord:
         happened = self.timeline
         if happened.runs is None:
             return happened.device_delay_s
-        known = np.isfinite(happened.device_delay_s)
-        each = [happened.device_delay_s[known & (happened.devices == device)] for device in self.devices]
+        is_known = np.isfinite(happened.device_delay_s)
+        each = [happened.device_delay_s[is_known & (happened.devices == device)] for device in self.devices]
         return np.array([delay_s.mean() if len(delay_s) else np.nan for delay_s in each])
 
     def schedule(self) -> dict[str, Any]:
