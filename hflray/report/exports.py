@@ -125,10 +125,10 @@ def pack(place: Path, files: Mapping[str, bytes]) -> Path:
         earlier = files_of(place)
     except (OSError, ValueError):
         earlier = {}
-    kept = {ABOUT: earlier[ABOUT]} if ABOUT in earlier else {}
+    origin = {ABOUT: earlier[ABOUT]} if ABOUT in earlier else {}
     stream = BytesIO()
     with ZipFile(stream, "w") as archive:
-        for name, content in sorted((kept | dict(files)).items()):
+        for name, content in sorted((origin | dict(files)).items()):
             entry = ZipInfo(name)  # its time is 1980, so that the same runs give the same file
             entry.create_system, entry.external_attr = 3, 0o644 << 16  # the rights of a file on Unix, on any system
             archive.writestr(entry, content, ZIP_DEFLATED, compresslevel=9)
