@@ -125,10 +125,10 @@ def pack(place: Path, files: Mapping[str, bytes]) -> Path:
         earlier = files_of(place)
     except (OSError, ValueError):
         earlier = {}
-    about = {ABOUT: earlier[ABOUT]} if ABOUT in earlier else {}
+    origin = {ABOUT: earlier[ABOUT]} if ABOUT in earlier else {}
     stream = BytesIO()
     with ZipFile(stream, "w") as archive:
-        for name, content in sorted((about | dict(files)).items()):
+        for name, content in sorted((origin | dict(files)).items()):
             entry = ZipInfo(name)  # its time is 1980, so that the same runs give the same file
             entry.create_system, entry.external_attr = 3, 0o644 << 16  # the rights of a file on Unix, on any system
             archive.writestr(entry, content, ZIP_DEFLATED, compresslevel=9)
@@ -290,8 +290,8 @@ def _read_tables(files: Mapping[str, bytes], content: Mapping[str, Any]) -> dict
     tables = {}
     for name in names:
         own = files.get(f"{_stem(name)}.devices.parquet")
-        rounds = pd.read_parquet(BytesIO(files[f"{_stem(name)}.rounds.parquet"]))
-        tables[name] = Tables(rounds, None if own is None else pd.read_parquet(BytesIO(own)))
+        own_rounds = pd.read_parquet(BytesIO(files[f"{_stem(name)}.rounds.parquet"]))
+        tables[name] = Tables(own_rounds, None if own is None else pd.read_parquet(BytesIO(own)))
     return tables
 
 
