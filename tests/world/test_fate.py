@@ -36,6 +36,13 @@ def test_a_charge_may_end_in_the_first_and_in_the_last_of_three_iterations() -> 
     ]
 
 
+def test_a_device_without_charge_never_begins() -> None:
+    durations = Durations(arr(1, 1), arr(2, 2), arr(1, 1), arr(1, 1))
+    ends = Ends(arr(INF, INF), arr(0, INF), arr(INF))
+    happens = timeline(Schedule([0, 1], [0, 0]), [1, 1], Workload(1e6), durations, Hops.none(1), ends=ends)
+    assert fates(happens, ends) == ["ran out of charge at 0.0 s while waiting", ""]
+
+
 def test_a_device_may_leave_as_it_sends_or_waits() -> None:
     durations = Durations(arr(2, 1, 3), arr(1, 1, 1), arr(2, 1, 3), arr(1, 1, 1))
     ends = Ends(arr(3.2, 4, INF), arr(INF, INF, INF), arr(INF))
