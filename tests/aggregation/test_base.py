@@ -25,6 +25,11 @@ def test_the_grouping_of_the_senders_changes_no_bit(name: str) -> None:
     assert whole.dtype == np.float32
 
 
+@pytest.mark.parametrize("name", ["mean", "median", "trimmed_mean", "geometric_median", *AT_CLOUD])
+def test_one_sender_is_enough_except_for_krum_but_nobody_is_not(name: str) -> None:
+    assert registry.build("aggregator", name).least == 1
+
+
 @pytest.mark.parametrize("name", AT_EDGE)
 def test_weights_count_for_statistics_alone(name: str) -> None:
     aggregator = registry.build("aggregator", name, **AT_EDGE[name])

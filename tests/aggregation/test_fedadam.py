@@ -27,7 +27,9 @@ def test_it_is_the_published_algorithm() -> None:
     check(FedAdam(learning_rate=0.3, beta_1=0.8, beta_2=0.95, tau=1e-2), published)
 
 
-@pytest.mark.parametrize("option, value", [("learning_rate", 0), ("beta_1", 1.1), ("beta_2", -1), ("tau", 0)])
+@pytest.mark.parametrize(
+    "option, value", [("learning_rate", 0), ("beta_1", 1.1), ("beta_1", -0.1), ("beta_2", -1), ("tau", 0)]
+)
 def test_another_number_is_refused(option: str, value: float) -> None:
     with pytest.raises(ConfigError, match=rf"aggregation\.cloud\.options\.{option}: got {value}; accepted: a number"):
         FedAdam(**{option: value})

@@ -48,6 +48,14 @@ def test_any_grouping_gives_the_same_bits_and_the_weighted_mean(models, random) 
     np.testing.assert_allclose(mean(in_order, samples, bits), direct, rtol=1e-6, atol=1e-9)
 
 
+def test_statistics_may_be_as_large_as_2_to_the_24() -> None:
+    """A device of one sample leaves 51 places for weights, and 14 fewer for statistics: 2^24 · 2^37 = 2^61."""
+    bits = fraction_bits(1)
+    assert weighted(np.float32([1.0, 2.0**24]), 1, bits, statistics=1).tolist() == [2**51, 2**61]
+    with pytest.raises(DivergedError, match="statistics are as large as"):
+        weighted(np.float32([1.0, 2.0**24 + 2]), 1, bits, statistics=1)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 2 * MAX_WEIGHT])
 def test_weights_that_cannot_be_summed_are_refused(bad: float) -> None:
     with pytest.raises(DivergedError, match="learning_rate"):

@@ -29,7 +29,7 @@ from tests.servers import MlflowServer
 
 CHAIN = 4
 ATTEMPTS = 4  # a sweep whose commands fail so often beyond the number of its faults has not recovered
-PATIENCE_S = 300.0  # a command that makes no progress for so long has hung
+PATIENCE_S = 300.0  # a command that makes no progress for so long, or twice as long as a start has taken, has hung
 STRAGGLERS_S = 20.0  # processes may live this long after their driver
 POLL_S = 0.15
 TEMPLATE = "empty.db"
@@ -200,6 +200,11 @@ class Campaign:
         return self._server
 
 
+def patience_s(start_s: float) -> float:
+    """Return after how many seconds without a new round a command has hung, given how long a start took until one."""
+    return max(PATIENCE_S, 2 * start_s)
+
+
 def made(sweep: Sweep) -> int:
     """Return how many rounds the trials of a sweep have made together."""
     return sum(last for last, _ in sweep.progress().values())
@@ -285,7 +290,7 @@ class Run:
             self._made, self._progress_s = count, now
         if self._struck_s is not None and steps(self._before, self._state):
             self._outcome.recovery_s, self._struck_s = round(now - self._struck_s, 2), None
-        if code is None and now - self._progress_s > PATIENCE_S:
+        if code is None and now - self._progress_s > patience_s(self.start_s):
             self.problems.append("a command hung and was ended")
             for process in family(self._process.pid):
                 with suppress(psutil.Error):

@@ -13,13 +13,22 @@ import pytest
 
 from hflray import metrics
 from tests.chaos import fault as kinds
-from tests.chaos.campaign import CHAIN, Campaign, Outcome, clean_log, read_log, signal_name
+from tests.chaos.campaign import (
+    CHAIN,
+    PATIENCE_S,
+    Campaign,
+    Outcome,
+    clean_log,
+    patience_s,
+    read_log,
+    signal_name,
+)
 from tests.chaos.comparison import Reference, differences
 from tests.chaos.fault import BLOCK, draw
 from tests.chaos.place import family, kin, processes
 from tests.chaos.report import markdown, rows, write
 from tests.chaos.shim import Shim, build, has_compiler
-from tests.chaos.sweep import LIVING, TEXT, WORLD, Sweep, steps
+from tests.chaos.sweep import INSIDE, LIVING, TEXT, WORLD, Sweep, steps
 
 pytestmark = [
     pytest.mark.timeout(1200),  # the limit for a busy machine
@@ -55,6 +64,19 @@ def test_everything_happens_in_every_trial_of_the_living_sweep(tmp_path) -> None
     reference = Reference.of_file(Sweep(tmp_path, text=LIVING).folder / "chaos.yaml")
     assert len(reference.rounds) == 3
     assert not any(missing(reference).values()), missing(reference)
+
+
+@pytest.mark.slow
+def test_every_part_inside_the_round_works_in_its_trial(tmp_path) -> None:
+    reference = Reference.of_file(Sweep(tmp_path, text=INSIDE).folder / "chaos.yaml")
+    found = {
+        name: [sum(row["metrics"].get(name, 0) > 0 for row in rounds.values()) for rounds in reference.rounds.values()]
+        for name in (metrics.COMPRESSION_ERROR, metrics.PRIVACY_EPSILON, metrics.UPDATE_NORM, metrics.ROUND_DISCARDED)
+    }
+    assert [min(1, count) for count in found[metrics.COMPRESSION_ERROR]] == [1, 1, 0]
+    assert found[metrics.PRIVACY_EPSILON] == [0, 16, 0]
+    assert found[metrics.UPDATE_NORM] == [16] * 3
+    assert found[metrics.ROUND_DISCARDED][2] > 0
 
 
 def wait_for(condition: Callable[[], object], process: Popen[bytes], sweep: Sweep) -> None:
@@ -143,6 +165,11 @@ def test_recovery_means_a_step_of_every_trial_that_ran() -> None:
     assert steps(before, before | {"a": (4, False), "c": (2, True)})
     assert not steps({}, {})
     assert steps({}, {"a": (1, False)})
+
+
+def test_a_machine_on_which_starts_are_slow_has_more_patience() -> None:
+    assert patience_s(40.0) == PATIENCE_S == 300.0
+    assert patience_s(744.0) == 1488.0
 
 
 def test_exit_codes_are_named() -> None:

@@ -23,6 +23,10 @@ def test_by_hand() -> None:
     np.testing.assert_array_equal(kept, 0)
 
 
+def test_what_is_kept_counts_as_memory() -> None:
+    assert Sign.remembers
+
+
 def test_what_is_sent_and_kept_adds_up_to_all_updates() -> None:
     updates, sent, kept = RNG.normal(size=(50, 30)).astype(np.float32), np.zeros(30), None
     for update in updates:

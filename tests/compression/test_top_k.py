@@ -34,6 +34,11 @@ def test_the_lower_position_wins_ties() -> None:
     np.testing.assert_array_equal(given, [1, -1, 0, 0])
 
 
+def test_a_hundredth_is_sent_by_default_and_what_is_kept_counts_as_memory() -> None:
+    assert TopK().bits([1000]) == 10 * (32 + 10)
+    assert TopK.remembers
+
+
 def test_what_is_sent_and_kept_adds_up_to_all_updates() -> None:
     updates, sent, kept = RNG.normal(size=(50, 30)).astype(np.float32), np.zeros(30), None
     for update in updates:

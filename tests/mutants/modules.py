@@ -38,6 +38,7 @@ MORE_TESTS = {
     "aggregation/mean": ("aggregation/test_base", "aggregation/test_fixed_point", *_ALGORITHM),
     "compression/base": ("compression/test_qsgd", "compression/test_sign", "compression/test_top_k", *_ALGORITHM),
     "compression/none": _ALGORITHM,
+    **{f"world/{name}": ("world/test_trace",) for name in ("availability", "edge_failure", "mobility")},
 }
 
 

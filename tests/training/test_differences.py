@@ -79,6 +79,12 @@ def test_decay_and_clipping_by_hand() -> None:
     np.testing.assert_allclose(path(Method(clip=1.0), 1, 0.0), [[0.0]])  # no gradient has no direction
 
 
+def test_a_correction_of_one_device_by_hand() -> None:
+    # FedProx with μ = 0.5: at 0.1 the gradient is −0.9 + 0.5 · 0.1.
+    method = Method(rule=Spec("local_rule", "fedprox", '{"mu": 0.5}'))
+    np.testing.assert_allclose(path(method, 2, 1.0), [[0.1], [0.185]], rtol=1e-6)
+
+
 def test_clipping_takes_the_norm_over_all_tensors() -> None:
     class Two(Quadratics):
         def weights(self) -> list[torch.Tensor]:

@@ -62,6 +62,7 @@ def test_diurnal_follows_the_day() -> None:
         ("bernoulli", {}, "availability 'bernoulli': option 'probability' is missing"),
         ("markov", {"mean_on_s": -5, "mean_off_s": 1}, "world.availability.options.mean_on_s: got -5; .* above 0"),
         ("diurnal", {"amplitude": 2}, "options.amplitude: got 2; accepted: a number from 0 to 1"),
+        ("diurnal", {"mean": 1.1}, "options.mean: got 1.1; .* because otherwise nobody is ever available"),
         ("diurnal", {"phase": 2}, "unknown option 'phase'"),
     ],
 )

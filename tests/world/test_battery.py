@@ -50,4 +50,5 @@ def test_batteries_that_are_never_full_enough_are_refused(settings: dict[str, fl
     with pytest.raises(ConfigError, match=r"world\.battery\.reserve_j: .* nobody is ever available; accepted") as error:
         Battery(BatteryConfig(**{"capacity_j": 10} | settings), 5, 0)
     assert "\n" not in str(error.value)
-    Battery(BatteryConfig(capacity_j=10, initial=0, harvest_w=1), 5, 0)  # they fill
+    for capacity_j in (10, 0.5):
+        Battery(BatteryConfig(capacity_j=capacity_j, initial=0, harvest_w=1), 5, 0)  # they fill

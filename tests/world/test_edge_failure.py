@@ -6,11 +6,19 @@ import numpy as np
 import pytest
 
 from hflray.config import EdgeFailureConfig
+from hflray.errors import ConfigError
 from hflray.world.edge_failure import edge_failure
 
 
 def test_edges_always_work_by_default() -> None:
     assert edge_failure(EdgeFailureConfig(), 5, 0) is None
+
+
+def test_a_trace_says_only_whether_an_edge_works(tmp_path) -> None:
+    trace = tmp_path / "edges.csv"
+    trace.write_text("time_s,edge,up\n1,0,0.5\n")
+    with pytest.raises(ConfigError, match=r"world\.edge_failure\.trace: .*line 2: .*0\.5"):
+        edge_failure(EdgeFailureConfig(trace=str(trace)), 2, 0)
 
 
 def test_the_share_of_working_edges_and_the_time_to_the_next_failure() -> None:

@@ -24,6 +24,25 @@ def test_example_4_of_the_design() -> None:
     assert fates(happens, ends) == ["", "left at 5.0 s while computing", "ran out of charge at 4.5 s while computing"]
 
 
+def test_a_charge_may_end_in_the_first_and_in_the_last_of_three_iterations() -> None:
+    """An iteration has 1 s of computing at 2 W and 1 s of sending at 1 W. The charges are 1 J and 2 · 3 + 2.5 J."""
+    durations = Durations(arr(1, 1), arr(2, 2), arr(1, 1), arr(1, 1))
+    ends = Ends(arr(INF, INF), arr(1, 8.5), arr(INF))
+    work = Workload(1e6, edge_iterations=3)
+    happens = timeline(Schedule([0, 1], [0, 0]), [1, 1], work, durations, Hops.none(1), ends=ends)
+    assert fates(happens, ends) == [
+        "ran out of charge at 0.5 s while computing",
+        "ran out of charge at 5.5 s while sending",
+    ]
+
+
+def test_a_device_without_charge_never_begins() -> None:
+    durations = Durations(arr(1, 1), arr(2, 2), arr(1, 1), arr(1, 1))
+    ends = Ends(arr(INF, INF), arr(0, INF), arr(INF))
+    happens = timeline(Schedule([0, 1], [0, 0]), [1, 1], Workload(1e6), durations, Hops.none(1), ends=ends)
+    assert fates(happens, ends) == ["ran out of charge at 0.0 s while waiting", ""]
+
+
 def test_a_device_may_leave_as_it_sends_or_waits() -> None:
     durations = Durations(arr(2, 1, 3), arr(1, 1, 1), arr(2, 1, 3), arr(1, 1, 1))
     ends = Ends(arr(3.2, 4, INF), arr(INF, INF, INF), arr(INF))

@@ -15,10 +15,20 @@ from hflray.world import World
 from hflray.world.spells import Spells
 
 
+def test_a_state_of_the_same_size_is_taken_over() -> None:
+    first, second = Spells(1, "test", 5, 30.0, 10.0), Spells(2, "test", 5, 30.0, 10.0)
+    first.advance(100.0)
+    second.load_state_dict(first.state_dict())
+    for name in first.state_arrays:
+        np.testing.assert_array_equal(getattr(second, name), getattr(first, name))
+
+
 def test_a_state_of_another_size_is_refused() -> None:
     state = Spells(1, "test", 5, 30.0, 10.0).state_dict()
     with pytest.raises(ConfigError, match=r"state: up of Spells has shape \(5,\), this one has \(6,\); .* checkpoint"):
         Spells(1, "test", 6, 30.0, 10.0).load_state_dict(state)
+    with pytest.raises(ConfigError, match=r"state: up of Spells has shape \(5,\), this one has \(4,\)"):
+        Spells(1, "test", 4, 30.0, 10.0).load_state_dict(state)
     del state["up"]
     with pytest.raises(ConfigError, match="up of Spells has shape"):
         Spells(1, "test", 5, 30.0, 10.0).load_state_dict(state)

@@ -194,7 +194,7 @@ def test_other_mistakes_are_named(tmp_path: Path) -> None:
         availability(str(tmp_path / "none.csv"))
     with pytest.raises(ConfigError, match=r"options\.path: got 3; accepted: the path of a CSV file"):
         availability(3)  # type: ignore[arg-type]
-    path = written(tmp_path, "time_s,device,available", "0,0,1", "6,0,0")
+    path = written(tmp_path, "time_s,device,available", "0,0,1", "2,1,0", "6,0,0")
     with pytest.raises(ConfigError, match=r"options\.repeat_s: got 6; accepted: more than 6, the last time"):
         availability(path, repeat_s=6)
     outside = written(tmp_path, "time_s,device,x_m,y_m", "0,0,1,101")

@@ -5,10 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hflray.training.method import Method, Spec
 from hflray.training.rules.scaffold import Scaffold
 from tests.training.rules.quadratics import RATE, Devices, drive, hierarchy
 
 BOTH = np.array([0, 1])
+
+
+def test_a_vector_is_sent_beside_the_model_on_each_hop() -> None:
+    method = Method(rule=Spec("local_rule", "scaffold"))
+    assert (method.device_bits((3, 2), 1), method.edge_bits((3, 2), 1)) == (11 * 32.0, 11 * 32.0)
 
 
 def test_example_4_of_the_design(monkeypatch) -> None:
