@@ -74,6 +74,15 @@ INSIDE = TEXT.replace(
 )
 assert INSIDE != TEXT
 
+# The same sweep in the living world under an asynchronous cloud, whose turns are under way at every kill.
+ASYNCHRONOUS = LIVING.replace(
+    "sweep:\n",
+    """sweep:
+  clock.cloud: {zip: [asynchronous, {asynchronous: {buffer: 2, updates: 3}}, {asynchronous: {rule: fedat}}]}
+""",
+)
+assert ASYNCHRONOUS != LIVING
+
 
 @dataclass
 class Sweep:
