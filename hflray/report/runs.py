@@ -24,6 +24,7 @@ from hflray.sweep.tasks import Shown, find_task
 from hflray.tracking import History, read_histories, read_journal
 
 LEFT_OUT = ": left out: "  # separates a run's name from the reason why the sweep does not contain it
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml reads the same values five times as fast
 # Settings that say where and how long a run executes, not what it computes. They do not identify a trial.
 EXECUTION_KEYS = (
     "tracking", "checkpoint", "data.root", "max_rounds", "target_accuracy", "target", "training.backend",
@@ -311,7 +312,7 @@ def assemble(
     runs = []
     for history in histories:
         try:
-            tree = yaml.safe_load(history.config) or {}
+            tree = yaml.load(history.config, Loader=LOADER) or {}
             refuse_unpinned(tree, "config.yaml")
             config = validate(ExperimentConfig, tree)
         except (HflrayError, yaml.YAMLError) as error:

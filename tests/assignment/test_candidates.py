@@ -44,7 +44,9 @@ def edges_of(problem, place):
     return problem.links.edge[np.arange(len(place.slot)), place.slot]
 
 
-@pytest.mark.parametrize("weight", [1e-2, 1.0, 1e2])
+@pytest.mark.parametrize(
+    "weight", [pytest.param(1e-2, marks=pytest.mark.slow), 1.0, pytest.param(1e2, marks=pytest.mark.slow)]
+)
 def test_estimates_are_right_to_first_order(weight):
     work = dataclasses.replace(WORK, delay_weight=weight, cloud_hop=False, edge_iterations=1)
     fleet, devices = random_round(0, num_devices=800, scheduled=800)

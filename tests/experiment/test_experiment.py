@@ -531,7 +531,10 @@ def test_an_upload_counts_also_where_its_edge_failed_later() -> None:
     np.testing.assert_array_equal(experiment.accountant.releases, releases)
 
 
-@pytest.mark.parametrize("scheduler", ["fedavg", "power_of_choice", "ikc"])
+@pytest.mark.parametrize(
+    "scheduler",
+    [pytest.param("fedavg", marks=pytest.mark.slow), "power_of_choice", pytest.param("ikc", marks=pytest.mark.slow)],
+)
 def test_a_run_ends_before_the_round_that_would_exceed_its_epsilon(scheduler: str) -> None:
     settings = (*PRIVATE, f"scheduling.name={scheduler}", "max_rounds=20")
     spent = {record.round: record.metrics()[metrics.PRIVACY_EPSILON] for record in Experiment(small_config(*settings))}

@@ -61,7 +61,12 @@ def by_hand(algorithm: D3QN, episodes, gamma: float, double_q: bool) -> tuple[to
 
 
 @pytest.mark.parametrize(
-    "double_q, td, ce, reward", [(True, 1.0, 0.0, "teacher"), (False, 0.5, 2.0, "cost"), (True, 0.0, 1.0, "teacher")]
+    "double_q, td, ce, reward",
+    [
+        pytest.param(True, 1.0, 0.0, "teacher", marks=pytest.mark.slow),
+        (False, 0.5, 2.0, "cost"),
+        pytest.param(True, 0.0, 1.0, "teacher", marks=pytest.mark.slow),
+    ],
 )
 def test_the_loss_is_that_of_the_papers_equations(tmp_path, double_q, td, ce, reward) -> None:
     config = small(
@@ -89,7 +94,7 @@ def test_the_loss_is_that_of_the_papers_equations(tmp_path, double_q, td, ce, re
     algorithm.stop()
 
 
-@pytest.mark.parametrize("double_q, td, ce", [(False, 1.0, 0.0), (True, 0.5, 2.0)])
+@pytest.mark.parametrize("double_q, td, ce", [pytest.param(False, 1.0, 0.0, marks=pytest.mark.slow), (True, 0.5, 2.0)])
 def test_the_loss_of_single_transitions_is_equation_21(tmp_path, double_q, td, ce) -> None:
     algorithm = build(
         small(

@@ -42,8 +42,17 @@ def optimum_by_cvxpy(fleet, work, devices, edges):
     return problem.value + hop_energy.sum()
 
 
-@pytest.mark.parametrize("hop", [True, False])
-@pytest.mark.parametrize("weight", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize(
+    "weight, hop",
+    [
+        (0.1, True),
+        (10.0, False),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in ((0.1, False), (1.0, True), (1.0, False), (10.0, True))
+        ),
+    ],
+)
 def test_the_joint_allocation_is_the_optimum_of_the_whole_problem(weight, hop):
     work = Workload(model_bits=448 * 8192, delay_weight=weight, cloud_hop=hop)
     for seed in range(2):
