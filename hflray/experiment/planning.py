@@ -59,7 +59,7 @@ class Planner:
         world: World,
         history: DeviceHistory,
         record: RoundRecord | None,
-        under_way: UnderWay,
+        under_way: UnderWay | None = None,
     ) -> tuple[PlannedRound, World]:
         """Schedule, assign and allocate a round, and say what happens to it. This advances `scheduler`.
 
@@ -69,12 +69,13 @@ class Planner:
             world: the world after the round before.
             history: what is remembered of the devices.
             record: the record of the round before, if it is remembered.
-            under_way: the clock of an asynchronous cloud after the round before.
+            under_way: the clock of an asynchronous cloud after the round before; None: nothing is under way.
 
         Raises:
             ConfigError: the scheduler or the assigner returned something wrong.
             InfeasibleError: an edge's allocation failed.
         """
+        under_way = under_way or UnderWay.first(self.config.fleet.num_edges)
         outlook = self._outlook(index, world, history, under_way)
         context = self._context(scheduler, outlook, record, history)
         fleet, seed = outlook.fleet, self.config.seed
