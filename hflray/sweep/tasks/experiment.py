@@ -91,7 +91,11 @@ class ExperimentTask(Task):
 
 
 def kept_inside(config: ExperimentConfig, model_bytes: int) -> int:
-    """Return the most bytes of what rule, aggregators, compressors and privacy keep between rounds beside the model."""
+    """Return the most bytes of what is kept between rounds beside the model.
+
+    Rule, aggregators, compressors and privacy keep it, and under an asynchronous cloud the versions that edges have
+    fetched with the rule's vectors, and the cloud's buffer or the newest models.
+    """
     from hflray.training.method import Method
 
     method, numbers = Method.of(config), model_bytes // 4
@@ -100,7 +104,11 @@ def kept_inside(config: ExperimentConfig, model_bytes: int) -> int:
     started = (*parts.rule.start(numbers, num_edges).values(), *parts.cloud.start(numbers).values())
     states = sum(np.asarray(each).nbytes for each in started)
     releases = 8 * num_devices if method.privacy is not None else 0
-    return method.kept_bytes(numbers, num_devices, num_edges) + states + releases
+    clock, fetched = config.clock.cloud.asynchronous, 0
+    if clock is not None:
+        fetched = num_edges * (1 + parts.rule.vectors[0]) * model_bytes
+        fetched += num_edges * model_bytes if clock.rule == "fedat" else 2 * model_bytes * (clock.buffer > 1)
+    return method.kept_bytes(numbers, num_devices, num_edges) + states + releases + fetched
 
 
 def save(experiment: Experiment, folder: Path) -> None:

@@ -225,3 +225,17 @@ def test_the_estimate_counts_what_is_kept_inside_the_round(tmp_path, settings: t
     kept = module.kept_inside(config, model_bytes)
     assert kept > 2 * model_bytes
     assert estimate - 12_000 < written <= estimate + 2_000  # the names of arrays take some bytes each
+
+
+@pytest.mark.parametrize("cloud", ["{rule: fedat, updates: 1}", "{buffer: 3, updates: 1}"])
+def test_the_estimate_counts_what_an_asynchronous_cloud_keeps(tmp_path, cloud: str) -> None:
+    """It is an upper bound, because an edge that waits for a plan has fetched nothing."""
+    sizes = ("fleet.num_devices=12", "fleet.num_edges=4", "scheduling.num_scheduled=12", "model.name=logistic")
+    config = small_config("scheduling.name=fedavg", "max_rounds=1", f"clock.cloud={{asynchronous: {cloud}}}", *sizes)
+    run_and_save(Job(config), tmp_path)
+    written = sum(path.stat().st_size for path in (tmp_path / "1").rglob("*") if path.is_file())
+    with Experiment(config) as experiment:
+        model_bytes = experiment.global_model.nbytes
+    estimate = TASK.saved_bytes(config, model_bytes)
+    assert module.kept_inside(config, model_bytes) >= 4 * model_bytes
+    assert 2 * model_bytes < written <= estimate + 2_000
