@@ -102,5 +102,5 @@ def replace(source: Path, target: Path) -> None:
 def to_commit(repository: Path) -> str:
     """Return one line that names the exports and pages that are not committed."""
     arguments = ("status", "--porcelain", "--untracked-files=all", "--", str(EXPORTS), str(RESULTS_PAGE))
-    files = [line.split(maxsplit=1)[1].strip('"') for line in git(repository, *arguments).splitlines()]
+    files = sorted(line.split(maxsplit=1)[1].strip('"') for line in git(repository, *arguments).splitlines())
     return f"to be committed: {', '.join(files)}" if files else "all exports are committed"
