@@ -420,7 +420,7 @@ def sample_fleet(config: FleetConfig, rng: np.random.Generator) -> Fleet:
         key = int(rng.integers(2**64, dtype=np.uint64))
         link_fields = _on_demand(Links(config, key, np.arange(n), np.arange(m), position_m, edge_position_m))
     cloud_distance_m = np.linalg.norm(edge_position_m - config.area_m / 2, axis=-1)
-    return Fleet(
+    fleet = Fleet(
         position_m=position_m,
         edge_position_m=edge_position_m,
         **link_fields,
@@ -435,3 +435,9 @@ def sample_fleet(config: FleetConfig, rng: np.random.Generator) -> Fleet:
         noise_w_per_hz=config.noise_w_per_hz,
         capacitance=config.capacitance,
     )
+    # These are drawn last, so that the rest of the fleet does not change, and a larger share has all of a smaller one's.
+    if not config.slow_share:
+        return fleet
+    max_cpu_hz = fleet.max_cpu_hz.copy()
+    max_cpu_hz[rng.permutation(n)[: round(config.slow_share * n)]] /= config.slow_factor
+    return replace(fleet, max_cpu_hz=max_cpu_hz)

@@ -286,6 +286,22 @@ def test_without_a_deployment_seed_everything_is_drawn_as_before():
     assert sums == pytest.approx([2.931541310568896e-11, 4873175.088372171], rel=1e-12)
 
 
+@pytest.mark.parametrize("dense", [True, False])
+def test_slow_devices_change_nothing_else_and_a_larger_share_has_all_of_a_smaller_ones(dense):
+    config = FleetConfig(num_devices=10, num_edges=2, dense=dense)
+    plain = sample_fleet(config, np.random.default_rng(3))
+    fifth, half = (
+        sample_fleet(config.model_copy(update={"slow_share": share, "slow_factor": 4.0}), np.random.default_rng(3))
+        for share in (0.2, 0.5)
+    )
+    slow = fifth.max_cpu_hz < 1e9
+    assert fifth.max_cpu_hz.tolist() == np.where(slow, 5e8, 2e9).tolist() and slow.sum() == 2
+    assert (half.max_cpu_hz < 1e9).sum() == 5 and (half.max_cpu_hz < 1e9)[slow].all()
+    for name in ("position_m", "power_w", "cycles_per_sample", "samples", "edge_bandwidth_hz", "cloud_gain"):
+        assert np.array_equal(getattr(fifth, name), getattr(plain, name))
+    assert np.array_equal(fifth.gain, plain.gain)
+
+
 def test_the_first_of_several_bad_devices_is_named_with_the_accepted_range():
     with pytest.raises(ConfigError, match=r"devices\[1\]: device 9 does not exist; accepted: 0 to 5"):
         draw(num_devices=6, num_edges=2).take([0, 9, 8])

@@ -71,6 +71,10 @@ class FleetConfig(Section):
         10.0, gt=0, le=1e9, description="B, bandwidth of each edge server's link to the cloud"
     )
     max_cpu_ghz: Range = Field((2.0, 2.0), description="f_n^max, highest CPU frequency")
+    slow_share: float = Field(
+        0.0, ge=0, le=1, description="share of the devices whose f_n^max is divided by slow_factor, drawn last; 0: none"
+    )
+    slow_factor: float = Field(10.0, ge=1, le=1e6, description="how many times slower those devices are")
     capacitance: float = Field(2e-28, gt=0, le=1, description="α of the paper; the energy formula has the factor ½")
     dense: bool | None = Field(
         None,

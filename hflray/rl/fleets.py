@@ -39,7 +39,7 @@ TEACHER_OPTIONS = {"hfel": ("exchanges", "start"), "local_search": ("start",)}
 MOST_EDGES = 127  # because labels are int8
 # Settings of `fleet` that are newer than FORMAT 1. The specification leaves such a setting out at its default, so that
 # hashes, caches and the specifications recorded in policies do not change.
-LATER = ("deployment_seed", "power_law")
+LATER = ("deployment_seed", "power_law", "slow_share", "slow_factor")
 
 
 @dataclass(frozen=True)
