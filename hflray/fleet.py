@@ -435,7 +435,7 @@ def sample_fleet(config: FleetConfig, rng: np.random.Generator) -> Fleet:
         noise_w_per_hz=config.noise_w_per_hz,
         capacitance=config.capacitance,
     )
-    # These are drawn last, so that the rest of the fleet does not change, and a larger share has all of a smaller one's.
+    # They are drawn last, so that nothing else changes, and a larger share has all of a smaller one's.
     if not config.slow_share:
         return fleet
     max_cpu_hz = fleet.max_cpu_hz.copy()

@@ -40,7 +40,8 @@ UNITS = {
     "clip": "1", "entropy": "1", "epochs": "1", "gae_lambda": "1", "minibatch": "rounds",
     "factor": "1", "initial": "1", "momentum": "1", "rate_per_s": "1/s", "sigma": "1", "weight_decay": "1",
     "updates": "updates", "mixing": "1", "exponent": "1", "hinge": "1", "buffer": "updates", "max_iterations": "1",
-    "key_bits": "bits", "noise_multiplier": "1", "delta": "1", "shares": "shares", "share": "1", "slow_share": "1", "slow_factor": "1", "strength": "1",
+    "key_bits": "bits", "noise_multiplier": "1", "delta": "1", "shares": "shares", "share": "1", "strength": "1",
+    "slow_share": "1", "slow_factor": "1",
 }  # fmt: skip
 
 
