@@ -115,6 +115,19 @@ class CloudClockConfig(Section):
             return "asynchronous"
         return "synchronous" if self.semi_synchronous is None else "semi_synchronous"
 
+    @property
+    def label(self) -> str:
+        """The clock in words, with every setting that is not at its default, so that two clocks differ in it."""
+        if self.semi_synchronous is not None:
+            most = self.semi_synchronous.max_iterations
+            period = f"semi-synchronous, P = {self.semi_synchronous.period_s:.12g} s"
+            return period if most is None else f"{period}, at most {most} iterations"
+        if self.asynchronous is None:
+            return "synchronous"
+        changed = self.asynchronous.model_dump(exclude_defaults=True, exclude={"rule"})
+        name = "FedAT" if self.asynchronous.rule == "fedat" else "FedBuff" if "buffer" in changed else "FedAsync"
+        return ", ".join([name, *(f"{key} {value}" for key, value in changed.items())])
+
     @model_validator(mode="after")
     def _not_both(self) -> CloudClockConfig:
         if self.semi_synchronous is not None and self.asynchronous is not None:

@@ -109,8 +109,10 @@ class Run:
 
     @staticmethod
     def settings_of(config: ExperimentConfig) -> dict[str, Any]:
-        """Return a configuration as a mapping from dotted keys to values."""
-        return flatten(config.model_dump(mode="json"))
+        """Return a configuration as a mapping from dotted keys to values; the cloud's clock is one value, in words."""
+        tree = config.model_dump(mode="json")
+        tree["clock"]["cloud"] = config.clock.cloud.label
+        return flatten(tree)
 
     def series(self, metric: str) -> pd.Series[float]:
         """Return a metric over the rounds, indexed by round; empty if it was not logged.

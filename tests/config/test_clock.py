@@ -6,6 +6,7 @@ import pytest
 
 from hflray.config import EdgeClockConfig, load_config
 from hflray.errors import ConfigError
+from hflray.report.runs import Run
 
 
 def test_edges_wait_for_all_by_default() -> None:
@@ -38,3 +39,21 @@ def test_a_mistake_is_one_line_that_names_the_setting(override: str, named: str)
     lines = str(error.value).splitlines()
     assert all(named in line for line in lines), lines
     assert len(lines) <= 2, lines
+
+
+@pytest.mark.parametrize(
+    ("cloud", "label"),
+    [
+        ("synchronous", "synchronous"),
+        ("asynchronous", "FedAsync"),
+        ("{asynchronous: {buffer: 3, updates: 7}}", "FedBuff, updates 7, buffer 3"),
+        ("{asynchronous: {rule: fedat}}", "FedAT"),
+        ("{asynchronous: {staleness: {hinge: [10, 4]}}}", "FedAsync, staleness {'hinge': (10.0, 4.0)}"),
+        ("{semi_synchronous: {period_s: 2.5}}", "semi-synchronous, P = 2.5 s"),
+        ("{semi_synchronous: {period_s: 3, max_iterations: 9}}", "semi-synchronous, P = 3 s, at most 9 iterations"),
+    ],
+)
+def test_a_clouds_label_has_each_setting_that_is_not_a_default(cloud: str, label: str) -> None:
+    config = load_config(None, [f"clock.cloud={cloud}"])
+    assert config.clock.cloud.label == label
+    assert Run.settings_of(config)["clock.cloud"] == label

@@ -1,0 +1,113 @@
+"""The answers of docs/results/clock.md as Markdown tables, from the committed exports of the sweeps of clocks.
+
+    python -m tests.clock.answers [--folder tests/data/results]
+
+± precedes the standard deviation over the seeds that reached the target. × has the median ratio over seeds, in which a
+run that missed the target is censored. A p-value is of an exact two-sided signed-rank test over seeds against the
+synchronous cloud, by Holm's method over the other clouds of the same data and world (`hflray.support.pairs`).
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from hflray import metrics
+from hflray.config import ExperimentConfig
+from hflray.report.exports import exports, read_exhibit
+from hflray.report.ranking import holm
+from hflray.report.runs import Run, Sweep
+from hflray.support.pairs import Pairs
+from tests.training.answers import Groups, grouped, ratio, reached
+
+RESULTS = Path(__file__).parents[1] / "data" / "results"
+SPENT = (metrics.TOTAL_DELAY_S, metrics.TOTAL_ENERGY_J)
+SYNCHRONOUS = "0 synchronous"
+
+
+def cloud_of(config: ExperimentConfig) -> str:
+    """Return a name of the clock, whose first character orders the table."""
+    cloud = config.clock.cloud
+    if cloud.semi_synchronous is not None:
+        period_s = cloud.semi_synchronous.period_s
+        return f"{1 + (period_s > 1) + (period_s > 3)} semi-synchronous, P = {period_s:g} s"
+    if cloud.asynchronous is None:
+        return SYNCHRONOUS
+    if cloud.asynchronous.rule == "fedat":
+        return "6 FedAT"
+    return "4 FedAsync" if cloud.asynchronous.buffer == 1 else f"5 FedBuff, K = {cloud.asynchronous.buffer}"
+
+
+def data_of(config: ExperimentConfig) -> str:
+    """Return the partition and the target, in an order that goes from even to uneven."""
+    name = "IID" if config.data.partition == "iid" else f"majority {config.data.majority_fraction:g}"
+    return f"{name}, to {100 * float(config.target_accuracy or 0):g} %"
+
+
+def compared(runs: dict[int, Run], others: dict[int, Run], metric: str) -> Pairs:
+    """Return what `runs` spend against `others`, for each seed that both have."""
+    seeds = sorted(set(runs) & set(others))
+    ends = [[each[seed].rounds[metric].iloc[-1] for seed in seeds] for each in (runs, others)]
+    arrived = [[reached(each[seed]) for seed in seeds] for each in (runs, others)]
+    return Pairs.censored(ends[0], arrived[0], ends[1], arrived[1])
+
+
+def table(groups: Groups) -> str:
+    """Return a table of clocks in one world with one partition; the keys have the clock's name alone."""
+    pairs = {
+        (clock, metric): compared(runs, groups[(SYNCHRONOUS,)], metric)
+        for (clock,), runs in groups.items()
+        for metric in SPENT
+        if clock != SYNCHRONOUS
+    }
+    adjusted: dict[str, float] = {}
+    for metric in SPENT:
+        adjusted |= holm({f"{clock}/{m}": each.p for (clock, m), each in pairs.items() if m == metric})
+    heads = ("cloud", "reached", "rounds", "seconds", "× synchronous", "joules", "× synchronous")
+    lines = [f"| {' | '.join(heads)} |", f"|---|{'--:|' * (len(heads) - 1)}"]
+    for (clock,), runs in groups.items():
+        arrived = [run for run in runs.values() if reached(run)]
+        cells = [clock[2:], f"{len(arrived)} of {len(runs)}", spread(arrived, "round")]
+        for metric in SPENT:
+            cells.append(spread(arrived, metric))
+            known = (clock, metric) in pairs
+            cells.append(ratio(pairs[clock, metric], adjusted[f"{clock}/{metric}"]) if known else "1")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def spread(runs: list[Run], metric: str) -> str:
+    """Return mean and standard deviation of a metric after the last round."""
+    values = [float(run.rounds[metric].iloc[-1]) for run in runs]
+    return f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ", ".join(map(str, values))
+
+
+def clouds(sweep: Sweep) -> str:
+    """Return a table for each world and partition."""
+    parts = []
+    for slow in (False, True):
+        own = replace(sweep, runs=[run for run in sweep.runs if bool(run.config.fleet.slow_share) == slow])
+        groups = grouped(own, lambda run: (data_of(run.config), cloud_of(run.config)))
+        for data in dict.fromkeys(first for first, _ in groups):
+            parts.append(f"**{'Living' if slow else 'Still'} world, {data}**")
+            parts.append(table({(clock,): runs for (first, clock), runs in groups.items() if first == data}))
+    return "\n\n".join(parts)
+
+
+QUESTIONS = {"clouds": clouds}
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--folder", type=Path, default=RESULTS, help="the exports")
+    for folder in exports(parser.parse_args().folder):
+        if folder.name in QUESTIONS:
+            print(f"## {folder.name}\n\n{QUESTIONS[folder.name](read_exhibit(folder))}\n")
+
+
+if __name__ == "__main__":
+    main()
