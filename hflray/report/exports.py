@@ -33,7 +33,6 @@ from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile, ZipInfo
 import pandas as pd
 import pyarrow
 import pyarrow.compute
-import yaml
 from pyarrow import parquet
 
 from hflray import metrics
@@ -44,7 +43,6 @@ from hflray.support.text import as_file_stem
 from hflray.tracking import History, Tables
 
 VERSION = 2
-DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # libyaml writes the same text four times as fast
 TABLES = ("rounds", "devices")
 RUN = "run"  # the column of the tables that holds the run's name
 MOST_DETAILED = 15  # runs; an export of more leaves out who was scheduled and what only a run's own page shows
@@ -241,9 +239,7 @@ def read_export(place: Path) -> Sweep:
             fields = {key: record[key] for key in ("name", "status", "error", "environment", "values")}
             times = {key: record[key] for key in ("started_ms", "ended_ms")}
             histories.append(
-                History(
-                    config=yaml.dump(record["config"], Dumper=DUMPER), tables=tables[record["name"]], **fields, **times
-                )
+                History(config=json.dumps(record["config"]), tables=tables[record["name"]], **fields, **times)
             )
         about = files.get(ABOUT, b"").decode().strip()
     notes = list(content["notes"])

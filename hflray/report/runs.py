@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -303,6 +304,12 @@ def _longer_history(logged: History, journal: History | None) -> History:
     return journal if (len(journal.tables.rounds), journal.tables.devices is not None) >= size else logged
 
 
+def _tree_of(text: str) -> dict[str, Any]:
+    """Return a configuration's mapping from YAML, or from the JSON of an export, which is read much faster."""
+    tree = json.loads(text) if text.startswith("{") else yaml.load(text, Loader=LOADER)
+    return tree or {}
+
+
 def assemble(
     name: str, title: str, task: str, description: str, histories: Sequence[History], notes: list[str]
 ) -> Sweep:
@@ -314,10 +321,10 @@ def assemble(
     runs = []
     for history in histories:
         try:
-            tree = yaml.load(history.config, Loader=LOADER) or {}
+            tree = _tree_of(history.config)
             refuse_unpinned(tree, "config.yaml")
             config = validate(ExperimentConfig, tree)
-        except (HflrayError, yaml.YAMLError) as error:
+        except (HflrayError, yaml.YAMLError, json.JSONDecodeError) as error:
             reason = str(error).splitlines()[0]
             notes.append(f"{history.name}{LEFT_OUT}its configuration cannot be read ({reason})")
             continue

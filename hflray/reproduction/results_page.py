@@ -83,10 +83,12 @@ def _differences(runs: Sequence[Run], shown: Exhibit, configs: Path) -> list[str
     """Return the settings in which runs differ from the nearest trial of the shipped sweep file, with their number."""
     trials = expand(load_sweep(configs / f"{shown.config}.yaml"))
     shipped = [_result_settings(Run.settings_of(trial.config)) for trial in trials]
+    # A setting that all trials have alike is as far from each of them, so that only the others decide which is nearest.
+    swept = [key for key in dict.fromkeys(key for each in shipped for key in each) if _varies(key, shipped)]
     counts: dict[str, int] = {}
     for run in runs:
         settings = _result_settings(run.settings)
-        for key, value in min((_differing(settings, trial) for trial in shipped), key=len):
+        for key, value in _differing(settings, _nearest(settings, shipped, swept)):
             counts[f"{key}={value}"] = counts.get(f"{key}={value}", 0) + 1
     return [
         f"`{text}`{f' ({count} of {len(runs)} runs)' if count < len(runs) else ''}" for text, count in counts.items()
@@ -96,6 +98,18 @@ def _differences(runs: Sequence[Run], shown: Exhibit, configs: Path) -> list[str
 def _result_settings(settings: Mapping[str, Any]) -> dict[str, str]:
     """Return the settings that can change a result, as text."""
     return {key: str(value) for key, value in settings.items() if not key.startswith(NEUTRAL_KEYS)}
+
+
+def _varies(key: str, trials: Sequence[Mapping[str, str]]) -> bool:
+    return len({trial.get(key) for trial in trials}) > 1
+
+
+def _nearest(
+    settings: Mapping[str, str], trials: Sequence[Mapping[str, str]], keys: Sequence[str]
+) -> Mapping[str, str]:
+    """Return the first of the trials that differ from `settings` in the fewest of `keys`."""
+    own = {key: settings[key] for key in keys if key in settings}
+    return min(trials, key=lambda trial: len(_differing(own, trial)))
 
 
 def _differing(settings: Mapping[str, str], trial: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -76,7 +76,7 @@ class History:
     Attributes:
         name, status: MLflow's; the status is ``RUNNING`` also for a run that was killed.
         error: why the run failed, or None.
-        config: the resolved configuration as YAML.
+        config: the resolved configuration as YAML, or as JSON.
         environment: see `hflray.support.provenance.environment`.
         values: the last value of each metric, including metrics of the run's end.
         tables: the tables of rounds and devices.
