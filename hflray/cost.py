@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from typing import Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,6 +20,7 @@ from hflray.fleet import Fleet
 from hflray.support.arrays import FloatArray, IntArray
 
 FORWARD_SHARE = 1 / 3  # of a local iteration's cycles
+Minimised = Literal["round", "mean_edge"]
 
 
 @dataclass(frozen=True, init=False)
@@ -38,9 +39,11 @@ class Workload:
         delay_weight: λ, J/s; above 0.
         cloud_hop: whether the edges upload their models to the cloud; the bill of clustering (Algorithm 2) omits this.
         edge_bits: what an edge sends to the cloud in a round, bits.
+        minimise: what assignments minimise besides Σ E_m: λ times the largest T_m (``round``), or λ times the mean T_m
+            over the edges with devices (``mean_edge``). It changes no bill.
 
     Raises:
-        ConfigError: a value is not a finite number above 0.
+        ConfigError: a value is not a finite number above 0, or `minimise` is another word.
 
     Examples:
         >>> from hflray import Workload
@@ -54,6 +57,7 @@ class Workload:
     delay_weight: float
     cloud_hop: bool
     edge_bits: float
+    minimise: Minimised
 
     def __init__(
         self,
@@ -65,7 +69,11 @@ class Workload:
         *,
         device_bits: float | None = None,
         edge_bits: float | None = None,
+        minimise: Minimised = "round",
     ) -> None:
+        if minimise not in ("round", "mean_edge"):
+            raise ConfigError(f"minimise: got {minimise!r}; accepted: round, mean_edge")
+        object.__setattr__(self, "minimise", minimise)
         values = {
             "device_bits": model_bits if device_bits is None else device_bits, "local_iterations": local_iterations,
             "edge_iterations": edge_iterations, "delay_weight": delay_weight, "cloud_hop": cloud_hop,
@@ -105,6 +113,7 @@ class Workload:
             local_iterations=config.training.local_iterations,
             edge_iterations=config.training.edge_iterations,
             delay_weight=config.cost.delay_weight,
+            minimise=config.minimised,
         )
 
     def with_masks(self, config: ExperimentConfig) -> Workload:

@@ -30,7 +30,7 @@ from scipy.optimize import minimize
 from hflray.allocation import Coupling, allocate_round
 from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.terms import LN2, invert_slope
-from hflray.assignment.objective import RoundProblem, assigned_edge_cost, round_problem
+from hflray.assignment.objective import RoundProblem, assigned_edge_cost, round_problem, weighed_delay
 from hflray.cost import Workload, check_assignment, round_cost
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
@@ -173,7 +173,7 @@ def _search_all(problem: RoundProblem) -> tuple[IntArray, float]:
         for m in range(m_count):
             energy[m, subset], delay[m, subset] = assigned_edge_cost(problem, np.where(member == 1, m, -1), m)
     assignment, answer, best = np.zeros(h_count, dtype=np.intp), np.zeros(h_count, dtype=np.intp), math.inf
-    sets = np.empty(m_count, dtype=np.intp)
+    sets, each = np.empty(m_count, dtype=np.intp), np.empty(m_count)
     for number in range(m_count**h_count):
         rest = number
         sets[:] = 0
@@ -181,11 +181,12 @@ def _search_all(problem: RoundProblem) -> tuple[IntArray, float]:
             assignment[n] = rest % m_count
             rest //= m_count
             sets[assignment[n]] |= 1 << n
-        total, slowest = 0.0, 0.0
+        total = 0.0
         for m in range(m_count):
             total += energy[m, sets[m]]
-            slowest = max(slowest, delay[m, sets[m]])
-        if total + problem.weight * slowest < best:
-            best = total + problem.weight * slowest
+            each[m] = delay[m, sets[m]]
+        value = total + problem.weight * weighed_delay(problem.mean, each, sets)  # an edge without devices has set 0
+        if value < best:
+            best = value
             answer[:] = assignment
     return answer, best

@@ -36,6 +36,7 @@ class Candidates(NamedTuple):
     weight: float
     bits: float
     alpha: float
+    mean: bool = False
 
 
 class Lists(NamedTuple):

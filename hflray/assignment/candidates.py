@@ -29,7 +29,7 @@ from hflray.allocation.kernels.lanes import scratch_with_list
 from hflray.allocation.kernels.terms import LN2
 from hflray.allocation.link import received_snr_of_links_hz
 from hflray.assignment.candidate_arrays import Candidates, Links, Place, blank_place
-from hflray.assignment.objective import Start, all_but_links, slowest_three, starting_assignment
+from hflray.assignment.objective import Start, all_but_links, starting_assignment, totals_of
 from hflray.assignment.transfers import (
     Guest,
     added_cost,
@@ -134,7 +134,7 @@ def improve(problem: Candidates, place: Place, order: IntArray) -> int:
     moves = 0
     room = place.lists.size.max() + 64
     first, second = scratch_with_list(room), scratch_with_list(room)
-    slowest = slowest_three(place.delay)
+    totals = totals_of(place.energy, place.delay, place.lists.size)
     for h in order:
         m = problem.links.edge[h, place.slot[h]]
         newest = place.visits.stamp[m]
@@ -166,9 +166,9 @@ def improve(problem: Candidates, place: Place, order: IntArray) -> int:
             room = 2 * place.lists.size[k] + 64
             first, second = scratch_with_list(room), scratch_with_list(room)
         least = WIN * (place.energy[m] + place.energy[k])
-        if try_transfer(problem, place, Guest(h, target, x, y), slowest, least, first, second) > 0.0:
+        if try_transfer(problem, place, Guest(h, target, x, y), totals, least, first, second) > 0.0:
             moves += 1
-            slowest = slowest_three(place.delay)
+            totals = totals_of(place.energy, place.delay, place.lists.size)
     return moves
 
 
@@ -181,7 +181,7 @@ def relieve(problem: Candidates, place: Place) -> float:
     m = place.delay.argmax()
     room = place.lists.size.max() + 64
     first, second = scratch_with_list(room), scratch_with_list(room)
-    slowest = slowest_three(place.delay)
+    totals = totals_of(place.energy, place.delay, place.lists.size)
     count, k_count = place.lists.size[m], problem.links.edge.shape[1]
     members, guess = np.empty(count, dtype=np.intp), np.full(count * k_count, math.inf)
     h = place.lists.head[m]
@@ -205,7 +205,7 @@ def relieve(problem: Candidates, place: Place) -> float:
             if place.lists.size[problem.links.edge[h, j]] > 0
             else (0.0, 0.0, 0.0)
         )
-        gain = try_transfer(problem, place, Guest(h, j, x, y), slowest, least, first, second)
+        gain = try_transfer(problem, place, Guest(h, j, x, y), totals, least, first, second)
         if gain > 0.0:
             return gain
     return 0.0

@@ -20,7 +20,7 @@ from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.lanes import scratch_with_list
 from hflray.assignment.local_search import PerEdgeSearch
 from hflray.assignment.neighbours import GAIN, TOL
-from hflray.assignment.objective import Hop, RoundProblem, others_delay, slowest_three
+from hflray.assignment.objective import Changed, Hop, RoundProblem, delay_after, totals_of
 from hflray.assignment.state import DELAY, ENERGY, State, changed_edge_cost, new_state, settle, state_objective
 from hflray.support.arrays import BoolArray, IntArray
 
@@ -96,7 +96,8 @@ def best_move(
     For a transfer the two devices are the same.
     """
     scratch = scratch_with_list(state.solved.size.max() + 2)
-    slowest, base, tables = slowest_three(state.delay), state.energy.sum(), state.tables
+    totals, tables = totals_of(state.energy, state.delay, state.solved.size), state.tables
+    base = totals.energy
     best, leaver, joiner, edge = math.inf, -1, -1, -1
     for a in range(len(state.assignment)):
         m = state.assignment[a]
@@ -118,7 +119,7 @@ def best_move(
                         tables.swap_cost[a, b, ENERGY], tables.swap_cost[a, b, DELAY] = cost.energy, cost.delay
                         tables.swap_stamp[a, b] = tables.stamp[m]
                     energy = base - state.energy[m] + tables.swap_cost[a, b, ENERGY]
-                    delay = max(tables.swap_cost[a, b, DELAY], others_delay(slowest, m, m))
+                    changed = Changed(m, m, tables.swap_cost[a, b, DELAY], tables.swap_cost[a, b, DELAY], 0)
                 else:
                     if tables.in_stamp[b, k] != tables.stamp[k]:
                         cost = changed_edge_cost(problem, state.solved, k, -1, b, True, TOL, scratch)
@@ -126,7 +127,8 @@ def best_move(
                         tables.in_stamp[b, k] = tables.stamp[k]
                     energy = base - state.energy[m] - state.energy[k]
                     energy += tables.out_cost[a, ENERGY] + tables.in_cost[b, k, ENERGY]
-                    delay = max(tables.out_cost[a, DELAY], tables.in_cost[b, k, DELAY], others_delay(slowest, m, k))
+                    changed = Changed(m, k, tables.out_cost[a, DELAY], tables.in_cost[b, k, DELAY], 1)
+                delay = delay_after(problem.mean, totals, state.delay, state.solved.size, changed)
                 if energy + problem.weight * delay < best:
                     best, leaver, joiner, edge = energy + problem.weight * delay, a, b, k
     return best, leaver, joiner, edge

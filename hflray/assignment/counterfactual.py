@@ -9,7 +9,7 @@ import numpy as np
 
 from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.lanes import scratch_with_list
-from hflray.assignment.objective import RoundProblem, others_delay, slowest_three
+from hflray.assignment.objective import Changed, RoundProblem, delay_after, totals_of, weighed_delay
 from hflray.assignment.state import State, changed_edge_cost, new_state
 from hflray.support.arrays import FloatArray, IntArray
 
@@ -31,9 +31,9 @@ def transfer_objectives(problem: RoundProblem, assignment: IntArray) -> tuple[fl
 def _fill(problem: RoundProblem, state: State, table: FloatArray) -> float:
     """Fill `table` for a solved state, and return its objective, J."""
     scratch = scratch_with_list(state.solved.size.max() + 2)
-    slowest = slowest_three(state.delay)
-    base = state.energy.sum()
-    objective = base + problem.weight * state.delay.max()
+    totals = totals_of(state.energy, state.delay, state.solved.size)
+    base = totals.energy
+    objective = base + problem.weight * weighed_delay(problem.mean, state.delay, state.solved.size)
     for h in range(len(state.assignment)):
         m = state.assignment[h]
         without = changed_edge_cost(problem, state.solved, m, h, -1, True, TOL, scratch)
@@ -43,6 +43,7 @@ def _fill(problem: RoundProblem, state: State, table: FloatArray) -> float:
                 continue
             extra = changed_edge_cost(problem, state.solved, k, -1, h, True, TOL, scratch)
             energy = base - state.energy[m] - state.energy[k] + without.energy + extra.energy
-            delay = max(without.delay, extra.delay, others_delay(slowest, m, k))
+            changed = Changed(m, k, without.delay, extra.delay, 1)
+            delay = delay_after(problem.mean, totals, state.delay, state.solved.size, changed)
             table[h, k] = energy + problem.weight * delay
     return float(objective)

@@ -27,6 +27,7 @@ from hflray.assignment.objective import (
     Start,
     all_costs,
     assigned_edge_cost,
+    assigned_objective,
     check_coupling,
     check_start,
     round_problem,
@@ -91,10 +92,16 @@ class HFEL:
         if self.method == "newton":
             search(problem, assignment, self.transfers, draws, self.redraw, energy, delay)
             return assignment
-        return self._with_cvxpy(fleet, work, scheduled, assignment, draws)
+        return self._with_cvxpy(fleet, work, scheduled, problem, assignment, draws)
 
     def _with_cvxpy(
-        self, fleet: Fleet, work: Workload, devices: IntArray, assignment: IntArray, draws: FloatArray
+        self,
+        fleet: Fleet,
+        work: Workload,
+        devices: IntArray,
+        problem: RoundProblem,
+        assignment: IntArray,
+        draws: FloatArray,
     ) -> IntArray:
         """Run the same search as `search`, with the CVXPY reference as allocator."""
         from hflray.allocation.cvxpy import edge_round_cost
@@ -107,7 +114,7 @@ class HFEL:
 
         edges = range(fleet.num_edges)
         energy, delay = np.array([cost(assignment, edge) for edge in edges]).T
-        best = energy.sum() + work.delay_weight * delay.max()
+        best = assigned_objective(problem, assignment, energy, delay)
         for trial, (u, v) in enumerate(draws):
             changed = propose(assignment, fleet.num_edges, trial < self.transfers, u, v, self.redraw)
             if changed is None:
@@ -116,7 +123,7 @@ class HFEL:
             new_energy, new_delay = energy.copy(), delay.copy()
             for edge in (first, second):
                 new_energy[edge], new_delay[edge] = cost(candidate, edge)
-            value = new_energy.sum() + work.delay_weight * new_delay.max()
+            value = assigned_objective(problem, candidate, new_energy, new_delay)
             if value < best:
                 assignment, energy, delay, best = candidate, new_energy, new_delay, value
         return assignment
@@ -172,7 +179,7 @@ def search(
         old = energy[first], delay[first], energy[second], delay[second]
         energy[first], delay[first] = assigned_edge_cost(problem, candidate, first)
         energy[second], delay[second] = assigned_edge_cost(problem, candidate, second)
-        value = energy.sum() + problem.weight * delay.max()
+        value = assigned_objective(problem, candidate, energy, delay)
         if value < best:
             best = value
             assignment[:] = candidate

@@ -12,7 +12,7 @@ import numpy as np
 
 from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.lanes import scratch_with_list
-from hflray.assignment.objective import RoundProblem, Slowest, others_delay, slowest_three
+from hflray.assignment.objective import Changed, RoundProblem, Totals, delay_after, totals_of
 from hflray.assignment.state import DELAY, ENERGY, State, changed_edge_cost
 from hflray.support.arrays import BoolArray, FloatArray
 
@@ -35,8 +35,8 @@ def best_transfer(problem: RoundProblem, state: State, allowed: BoolArray) -> tu
     Only transfers of a device h to an edge k with ``allowed[h, k]``, (H, M), are considered.
     """
     scratch = scratch_with_list(state.solved.size.max() + 2)
-    slowest = slowest_three(state.delay)
-    base = state.energy.sum()
+    totals = totals_of(state.energy, state.delay, state.solved.size)
+    base = totals.energy
     best, device, edge, tables = math.inf, -1, -1, state.tables
     for h in range(len(state.assignment)):
         m = state.assignment[h]
@@ -54,7 +54,8 @@ def best_transfer(problem: RoundProblem, state: State, allowed: BoolArray) -> tu
             energy = (
                 base - state.energy[m] - state.energy[k] + tables.out_cost[h, ENERGY] + tables.in_cost[h, k, ENERGY]
             )
-            delay = max(tables.out_cost[h, DELAY], tables.in_cost[h, k, DELAY], others_delay(slowest, m, k))
+            changed = Changed(m, k, tables.out_cost[h, DELAY], tables.in_cost[h, k, DELAY], 1)
+            delay = delay_after(problem.mean, totals, state.delay, state.solved.size, changed)
             if energy + problem.weight * delay < best:
                 best, device, edge = energy + problem.weight * delay, h, k
     return best, device, edge
@@ -66,8 +67,7 @@ def swap_value(
     state: State,
     a: int,
     b: int,
-    base: float,
-    slowest: Slowest,
+    totals: Totals,
     scratch: FloatArray,
 ) -> float:
     """Return the objective after exchanging devices a and b."""
@@ -80,8 +80,10 @@ def swap_value(
         cost = changed_edge_cost(problem, state.solved, k, b, a, True, TOL, scratch)
         tables.swap_cost[b, a, ENERGY], tables.swap_cost[b, a, DELAY] = cost.energy, cost.delay
         tables.swap_stamp[b, a] = tables.stamp[k]
-    energy = base - state.energy[m] - state.energy[k] + tables.swap_cost[a, b, ENERGY] + tables.swap_cost[b, a, ENERGY]
-    delay = max(tables.swap_cost[a, b, DELAY], tables.swap_cost[b, a, DELAY], others_delay(slowest, m, k))
+    energy = totals.energy - state.energy[m] - state.energy[k]
+    energy = energy + tables.swap_cost[a, b, ENERGY] + tables.swap_cost[b, a, ENERGY]
+    changed = Changed(m, k, tables.swap_cost[a, b, DELAY], tables.swap_cost[b, a, DELAY], 0)
+    delay = delay_after(problem.mean, totals, state.delay, state.solved.size, changed)
     return float(energy + problem.weight * delay)
 
 
@@ -97,8 +99,8 @@ def best_exchange(
     """
     count = len(state.assignment)
     scratch = scratch_with_list(state.solved.size.max() + 2)
-    slowest = slowest_three(state.delay)
-    base = state.energy.sum()
+    totals = totals_of(state.energy, state.delay, state.solved.size)
+    base = totals.energy
     energy, delay, tables = state.energy, state.delay, state.tables
     guess = np.full((count, count), math.inf)
     for a in range(count):
@@ -114,11 +116,9 @@ def best_exchange(
                     + a_at_k[ENERGY]
                     - 2.0 * (energy[m] + energy[k])
                 )
-                t = max(
-                    tables.out_cost[a, DELAY] + b_at_m[DELAY] - delay[m],
-                    tables.out_cost[b, DELAY] + a_at_k[DELAY] - delay[k],
-                    others_delay(slowest, m, k),
-                )
+                left = tables.out_cost[a, DELAY] + b_at_m[DELAY] - delay[m]
+                joined = tables.out_cost[b, DELAY] + a_at_k[DELAY] - delay[k]
+                t = delay_after(problem.mean, totals, delay, state.solved.size, Changed(m, k, left, joined, 0))
                 guess[a, b] = base + e + problem.weight * t
     flat = guess.ravel()
     best, first, second = math.inf, -1, -1
@@ -136,7 +136,7 @@ def best_exchange(
                         budget -= 1
                         if budget < 0:
                             return best, first, second, False
-                    value = swap_value(problem, state, a, b, base, slowest, scratch)
+                    value = swap_value(problem, state, a, b, totals, scratch)
                     if value < best:
                         best, first, second = value, a, b
         if best < enough:

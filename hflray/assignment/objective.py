@@ -1,6 +1,8 @@
-"""The objective of the searching assigners: one round's ``Σ E_m + λ max T_m`` with the per-edge allocation.
+"""The objective of the searching assigners: one round's ``Σ E_m + λ T`` with the per-edge allocation.
 
-It follows equations (9) to (14) and (17) of the paper. An edge without devices keeps its cloud hop.
+It follows equations (9) to (14) and (17) of the paper, in which T is the largest T_m. Under an asynchronous cloud
+nobody waits for the slowest edge, and T is the mean of T_m over the edges with devices
+(`hflray.cost.Workload.minimise`). An edge without devices keeps its cloud hop in E_m, and in the largest T_m.
 """
 
 from __future__ import annotations
@@ -52,6 +54,7 @@ class RoundProblem(NamedTuple):
     | ``weight`` | λ | J/s | number |
     | ``bits`` | z | bits | number |
     | ``alpha`` | α | J·s²/cycles³ | number |
+    | ``mean`` | whether T is the mean of T_m over edges with devices, or the largest | | bool |
     """
 
     snr: FloatArray
@@ -64,6 +67,7 @@ class RoundProblem(NamedTuple):
     weight: float
     bits: float
     alpha: float
+    mean: bool = False
 
 
 class EdgeCost(NamedTuple):
@@ -95,6 +99,40 @@ class Slowest(NamedTuple):
     third: float
 
 
+class Changed(NamedTuple):
+    """The two edges that a move changes.
+
+    | field | meaning |
+    |---|---|
+    | ``left``, ``joined`` | the edges that a device leaves and joins; the same twice if a device is replaced |
+    | ``left_delay``, ``joined_delay`` | their T_m after the move, s |
+    | ``moved`` | by how many devices the left edge becomes smaller, 0 or 1 |
+    """
+
+    left: int
+    joined: int
+    left_delay: float
+    joined_delay: float
+    moved: int
+
+
+class Totals(NamedTuple):
+    """What all edges together cost before a move.
+
+    | field | meaning |
+    |---|---|
+    | ``energy`` | Σ E_m, J |
+    | ``slowest`` | see `Slowest` |
+    | ``delay`` | Σ T_m of the edges with devices, s |
+    | ``used`` | number of these edges |
+    """
+
+    energy: float
+    slowest: Slowest
+    delay: float
+    used: int
+
+
 def round_problem(fleet: Fleet, work: Workload, devices: ArrayLike) -> tuple[RoundProblem, IntArray]:
     """Return the problem of the scheduled `devices`, and their checked indices, (H,).
 
@@ -122,6 +160,7 @@ def all_but_links(fleet: Fleet, work: Workload, devices: IntArray) -> dict[str, 
         "weight": float(work.delay_weight),
         "bits": float(work.device_bits),
         "alpha": float(fleet.capacitance),
+        "mean": work.minimise == "mean_edge",
     }
 
 
@@ -171,7 +210,57 @@ def all_costs(problem: RoundProblem, assignment: IntArray, energy: FloatArray, d
     """Fill E_m, (M,), J, and T_m, (M,), s, of every edge, and return the objective, J."""
     for edge in range(len(problem.bandwidth)):
         energy[edge], delay[edge] = assigned_edge_cost(problem, assignment, edge)
-    return float(energy.sum() + problem.weight * delay.max())
+    return assigned_objective(problem, assignment, energy, delay)
+
+
+@kernel
+def assigned_objective(problem: RoundProblem, assignment: IntArray, energy: FloatArray, delay: FloatArray) -> float:
+    """Return Σ E_m + λT, J, of edges with E_m, (M,), J, and T_m, (M,), s, under `assignment`, (H,)."""
+    size = np.zeros(len(energy), dtype=np.intp)
+    if problem.mean:
+        for edge in assignment:
+            size[edge] += 1
+    return float(energy.sum() + problem.weight * weighed_delay(problem.mean, delay, size))
+
+
+@kernel
+def weighed_delay(mean: bool, delay: FloatArray, size: IntArray) -> float:
+    """Return T, s: the mean of T_m, (M,), over the edges with ``size > 0``, or the largest T_m."""
+    if not mean:
+        return float(delay.max())
+    total, used = 0.0, 0
+    for m in range(len(delay)):
+        if size[m] > 0:
+            total, used = total + delay[m], used + 1
+    return total / max(used, 1)
+
+
+@kernel
+def totals_of(energy: FloatArray, delay: FloatArray, size: IntArray) -> Totals:
+    """Return the totals of edges with E_m, J, T_m, s, and numbers of devices, each (M,)."""
+    total, used = 0.0, 0
+    for m in range(len(delay)):
+        if size[m] > 0:
+            total, used = total + delay[m], used + 1
+    return Totals(energy.sum(), slowest_three(delay), total, used)
+
+
+@kernel
+def delay_after(mean: bool, totals: Totals, delay: FloatArray, size: IntArray, changed: Changed) -> float:
+    """Return T, s, after a move that changes two edges, or one."""
+    m, k = changed.left, changed.joined
+    if not mean:
+        return max(changed.left_delay, changed.joined_delay, others_delay(totals.slowest, m, k))
+    total, used = totals.delay, totals.used
+    if size[m] > 0:
+        total, used = total - delay[m], used - 1
+    if size[m] > changed.moved:
+        total, used = total + changed.left_delay, used + 1
+    if k != m:
+        if size[k] > 0:
+            total, used = total - delay[k], used - 1
+        total, used = total + changed.joined_delay, used + 1
+    return total / max(used, 1)
 
 
 @kernel

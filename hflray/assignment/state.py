@@ -18,7 +18,7 @@ from hflray.allocation.kernels.bundles import Devices, Guess, Setting
 from hflray.allocation.kernels.edge import solve_edge
 from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.lanes import ROWS, listed, scratch_with_list
-from hflray.assignment.objective import EdgeCost, RoundProblem
+from hflray.assignment.objective import EdgeCost, RoundProblem, weighed_delay
 from hflray.support.arrays import FloatArray, IntArray
 
 PRICE, DEADLINE, WEIGHT, SLOPE = range(4)  # rows of `SolvedEdges.edge`
@@ -226,5 +226,6 @@ def changed_edge_cost(
 
 @kernel
 def state_objective(problem: RoundProblem, state: State) -> float:
-    """Return Σ E_m + λ max T_m, J."""
-    return float(state.energy.sum() + problem.weight * state.delay.max())
+    """Return Σ E_m + λT, J."""
+    delay = weighed_delay(problem.mean, state.delay, state.solved.size)
+    return float(state.energy.sum() + problem.weight * delay)

@@ -16,7 +16,7 @@ from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.lanes import first_devices, listed, scratch_with_list
 from hflray.allocation.kernels.terms import LN2, delay_at, log_1p
 from hflray.assignment.candidate_arrays import Candidates, Place
-from hflray.assignment.objective import EdgeCost, Slowest, others_delay
+from hflray.assignment.objective import Changed, EdgeCost, Totals, delay_after, weighed_delay
 from hflray.support.arrays import FloatArray
 
 TOL = 1e-7  # largest KKT residual of an edge's solution
@@ -135,8 +135,9 @@ def settle_all(problem: Candidates, place: Place) -> None:
 
 @kernel
 def place_objective(problem: Candidates, place: Place) -> float:
-    """Return Σ E_m + λ max T_m, J."""
-    return float(place.energy.sum() + problem.weight * place.delay.max())
+    """Return Σ E_m + λT, J."""
+    delay = weighed_delay(problem.mean, place.delay, place.lists.size)
+    return float(place.energy.sum() + problem.weight * delay)
 
 
 @kernel
@@ -182,7 +183,7 @@ def try_transfer(
     problem: Candidates,
     place: Place,
     guest: Guest,
-    slowest: Slowest,
+    totals: Totals,
     least: float,
     first: FloatArray,
     second: FloatArray,
@@ -198,8 +199,10 @@ def try_transfer(
     m, k = problem.links.edge[h, place.slot[h]], problem.links.edge[h, j]
     joined = solve_with(problem, place, k, -1, guest, place.lists.size[k] > 0, second)
     left_edge = solve_with(problem, place, m, h, Guest(-1, -1, 0.0, 0.0), True, first)
-    old = place.energy[m] + place.energy[k] + problem.weight * slowest.first
-    delay = max(left_edge.delay, joined.delay, others_delay(slowest, m, k))
+    before = totals.delay / max(totals.used, 1) if problem.mean else totals.slowest.first
+    old = place.energy[m] + place.energy[k] + problem.weight * before
+    changed = Changed(m, k, left_edge.delay, joined.delay, 1)
+    delay = delay_after(problem.mean, totals, place.delay, place.lists.size, changed)
     gain = old - left_edge.energy - joined.energy - problem.weight * delay
     if not gain > least:
         return 0.0

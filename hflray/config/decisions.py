@@ -67,6 +67,12 @@ class AssignmentConfig(Section):
         description="a device keeps the edge of its first round that counted, and cannot be scheduled while that edge "
         "is down; false: it is assigned anew in every round",
     )
+    minimise: Literal["round", "mean_edge"] | None = Field(
+        None,
+        description="what hfel, local_search, d3qn's polish and joint_cost minimise besides the joules: λ times the "
+        "delay of the slowest edge (round), or the mean over edges with devices (mean_edge); null: mean_edge under an "
+        "asynchronous cloud, where nobody waits for the slowest, else round",
+    )
     options: dict[str, Any] = Field({}, description="further arguments of the assigner")
 
 

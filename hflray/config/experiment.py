@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -142,6 +142,21 @@ class ExperimentConfig(Section):
             raise ValueError(
                 f"allocation.coupling: got joint with clock.cloud = {cloud.kind}, and one deadline for all edges "
                 "belongs to a cloud that waits for them; accepted with it: per_edge; remove one of them"
+            )
+        return self
+
+    @property
+    def minimised(self) -> Literal["round", "mean_edge"]:
+        """Which delay assignments weigh: ``assignment.minimise``, or what the cloud's clock suggests."""
+        by_clock: Literal["round", "mean_edge"] = "round" if self.clock.cloud.asynchronous is None else "mean_edge"
+        return self.assignment.minimise or by_clock
+
+    @model_validator(mode="after")
+    def _minimised_fits_the_allocation(self) -> Self:
+        if self.allocation.coupling == "joint" and self.minimised == "mean_edge":
+            raise ValueError(
+                "assignment.minimise: got mean_edge with allocation.coupling = joint, whose one deadline is the delay "
+                "of the round; accepted with it: round; remove one of them"
             )
         return self
 

@@ -82,7 +82,9 @@ def table(groups: Groups) -> str:
 def spread(runs: list[Run], metric: str) -> str:
     """Return mean and standard deviation of a metric after the last round."""
     values = [float(run.rounds[metric].iloc[-1]) for run in runs]
-    return f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ", ".join(map(str, values))
+    if len(values) < 2:
+        return f"{values[0]:.1f}" if values else "–"
+    return f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}"
 
 
 def clouds(sweep: Sweep) -> str:

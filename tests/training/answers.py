@@ -89,6 +89,8 @@ def _number(cell: str) -> tuple[float, str]:
 
 
 def _p(value: float) -> str:
+    if np.isnan(value):
+        return "too few seeds for p < 0.05"
     return f"p = {value:.3f}" if value >= 0.001 else "p < 0.001"
 
 
