@@ -52,7 +52,7 @@ SETTINGS = {
     LAMBDA: "λ = {:g}",
     "fleet.num_devices": "N = {}",
     "fleet.num_edges": "M = {}",
-    "fleet.slow_share": "{} of the devices slow",
+    "fleet.slow_share": "{:.0%} slow devices",
     "data.majority_fraction": "majority {:.0%}",
     "learning.buffer_capacity": "buffer of {:,}",
     "data.dirichlet_alpha": "α = {:g}",
