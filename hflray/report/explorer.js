@@ -165,7 +165,7 @@ function explore() {
     slider.value = Math.min(slider.value, slider.max);
     const round = run.rounds[slider.value];
     byId("number").textContent = `${round.n} of ${run.rounds[run.rounds.length - 1].n}`;
-    drawMap(run, round); drawGantt(run, round); drawOver(run, round); drawLabels(run, round); drawTables(run, round);
+    drawMap(run, round); drawGantt(run, round); drawOver(run, round); drawTurns(run, round); drawLabels(run, round); drawTables(run, round);
   };
   // The menu offers the runs of the groups that the reader's words and settings leave; it keeps the run that is open.
   const offer = () => {

@@ -1,8 +1,8 @@
 """A sweep as one HTML page that opens without a server: summary, curves, costs, and the details of every round.
 
 `page.html` is the template. `page.js` draws the charts (`hflray.report.charts`) of the groups that the reader selects,
-`explorer.js` draws the details of a round, and `living.js` draws what a living world adds to them. All use Plotly,
-whose basic bundle (`vendor/`) the page contains.
+`explorer.js` draws the details of a round, `living.js` what a living world adds to them, and `turns.js` the turns of
+edges under an asynchronous cloud. All use Plotly, whose basic bundle (`vendor/`) the page contains.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from hflray.report.labels import COLOURS, pretty
 from hflray.report.ranking import ranking
 from hflray.report.runs import Run, Sweep
 from hflray.report.tables import compare_with_reference, summary
+from hflray.report.turns import turns_of
 from hflray.support.files import write as write_file
 
 MAX_ROUNDS = 100  # rounds of a run whose details the page has
@@ -79,6 +80,7 @@ OVER = {
     "wasted": metrics.ROUND_WASTED_J, "discarded": metrics.ROUND_DISCARDED, "away": metrics.ROUND_AWAY,
     "low": metrics.ROUND_LOW_BATTERY, "vanished": metrics.ROUND_VANISHED, "least": metrics.CHARGE_LEAST_J,
     "p10": metrics.CHARGE_LOW_J, "median": metrics.CHARGE_MEDIAN_J, "p90": metrics.CHARGE_HIGH_J,
+    "idle": metrics.ROUND_EDGE_IDLE_S,
 }  # fmt: skip
 
 
@@ -148,6 +150,7 @@ def _run_data(run: Run, label: str, most: int) -> dict[str, Any]:
         "counts": counts.T.tolist(),
         "rounds": rounds,
         "over": _over(run),
+        "turns": turns_of((each.timeline, each.cost.delay_s) for each in map(replay.round, replay.numbers[:most])),
         "reserve": config.world.battery.reserve_j,
     }
 
@@ -225,7 +228,10 @@ def render(sweep: Sweep, claims: pd.DataFrame | None = None) -> tuple[str, list[
             explored=runs,
             data=drawn | {"runs": runs, "colours": COLOURS},
             style=(package / "page.css").read_text(encoding="utf-8"),
-            scripts=[(package / name).read_text(encoding="utf-8") for name in ("page.js", "living.js", "explorer.js")],
+            scripts=[
+                (package / name).read_text(encoding="utf-8")
+                for name in ("page.js", "living.js", "turns.js", "explorer.js")
+            ],
             plotly=(package / "vendor" / "plotly-basic.min.js").read_text(encoding="utf-8"),
         )
     )
