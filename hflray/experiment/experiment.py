@@ -118,7 +118,7 @@ class Experiment:
         self.work = self._workload(sizes)
         self.allocate = partial(allocate_round, method=config.allocation.method, coupling=config.allocation.coupling)
         self.assigner = configured_assigner(config)
-        self.edge_rule = EdgeRule(**config.clock.edge.model_dump())
+        self.edge_rule = EdgeRule.of(config.clock.edge)
         self.world = World(config, self.scenario.fleet)
         if self.world.edges is not None:
             check_any_edges(self.assigner)

@@ -263,7 +263,7 @@ class Replay:
             wait_s, weight = self.run.config.world.wait_s, self.work.delay_weight
             cost = RoundCost.of_nobody(outlook.fleet.num_edges, wait_s, weight)
         clock = self.run.config.clock
-        rule, deviates = EdgeRule(**clock.edge.model_dump()), world.is_on or clock.is_on
+        rule, deviates = EdgeRule.of(clock.edge), world.is_on or clock.is_on
         poll = PollCost(0.0, 0.0)
         if polls:
             poll = PollCost(float(row[metrics.ROUND_POLL_DELAY_S]), float(row[metrics.ROUND_POLL_ENERGY_J]))

@@ -38,3 +38,28 @@ def test_a_mistake_is_one_line_that_names_the_setting(override: str, named: str)
     lines = str(error.value).splitlines()
     assert all(named in line for line in lines), lines
     assert len(lines) <= 2, lines
+
+
+def test_an_asynchronous_edge_may_be_a_word() -> None:
+    made = load_config(None, ["clock.edge=asynchronous"]).clock
+    assert made.edge.asynchronous is not None
+    assert made == load_config(None, ["clock.edge={asynchronous: {}}"]).clock
+    assert type(made).model_validate(made.model_dump(mode="json")) == made
+    assert "asynchronous" not in EdgeClockConfig().model_dump()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (["clock.edge={asynchronous: {}, first: 2}"], "first: got 2 with clock.edge.asynchronous"),
+        (
+            ["clock.edge=asynchronous", "clock.cloud={semi_synchronous: {period_s: 3}}"],
+            "period_s: got 3 with clock.edge",
+        ),
+        (["clock.edge.asynchronous.mixing=0"], "clock.edge.asynchronous.mixing"),
+    ],
+)
+def test_what_does_not_go_with_an_asynchronous_edge_is_refused(overrides: list[str], line: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_config(None, overrides)
+    assert line in str(error.value)
