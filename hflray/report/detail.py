@@ -15,7 +15,6 @@ import pandas as pd
 
 from hflray import metrics
 from hflray.allocation import Allocation
-from hflray.clock.asynchronous import Asynchrony
 from hflray.clock.edge_rule import EdgeRule
 from hflray.config import AllocationConfig
 from hflray.cost import PollCost, RoundCost, Schedule, Workload, hops, round_cost
@@ -267,11 +266,8 @@ class Replay:
         poll = PollCost(0.0, 0.0)
         if polls:
             poll = PollCost(float(row[metrics.ROUND_POLL_DELAY_S]), float(row[metrics.ROUND_POLL_ENERGY_J]))
-        if clock.cloud.asynchronous is not None:
-            turns = PlannedTurns(
-                Asynchrony.of(clock.cloud.asynchronous, self.fleet.num_edges), self.work, rule,
-                self.run.config.aggregation.weights == "uniform",
-            )  # fmt: skip
+        turns = PlannedTurns.of(self.run.config, self.work)
+        if turns is not None:
             before = self._under_way(position)
             played = turns.play(world, outlook, schedule, allocation, cost, before, poll.delay_s)
             timeline = timeline_of(played, self.fleet.num_edges, self.work.device_bits)

@@ -74,11 +74,13 @@ INSIDE = TEXT.replace(
 )
 assert INSIDE != TEXT
 
-# The same sweep in the living world under an asynchronous cloud, whose turns are under way at every kill.
+# The same sweep in the living world under an asynchronous cloud, whose turns are under way at every kill; two of the
+# edges' clocks are asynchronous, too, so that passes of devices are.
 ASYNCHRONOUS = LIVING.replace(
     "sweep:\n",
     """sweep:
   clock.cloud: {zip: [asynchronous, {asynchronous: {buffer: 2, updates: 3}}, {asynchronous: {rule: fedat}}]}
+  clock.edge: {zip: [all, asynchronous, asynchronous]}
 """,
 )
 assert ASYNCHRONOUS != LIVING
