@@ -273,10 +273,10 @@ class Timeline:
             return columns
         columns["staleness"] = columns["share"] = [None] * len(row)
         if self.runs.staleness is not None and self.runs.share is not None:
-            known = np.isfinite(self.runs.staleness[iteration, row]).tolist()
+            is_mixed = np.isfinite(self.runs.staleness[iteration, row]).tolist()
             for name, values in (("staleness", self.runs.staleness), ("share", self.runs.share)):
                 each = values[iteration, row].tolist()
-                columns[name] = [value if is_known else None for value, is_known in zip(each, known, strict=True)]
+                columns[name] = [value if is_in else None for value, is_in in zip(each, is_mixed, strict=True)]
             columns["staleness"] = [None if value is None else int(value) for value in columns["staleness"]]
         return _with_updates(columns, self.runs)
 

@@ -170,10 +170,10 @@ class Mixing:
             mixes=np.array(numbers, dtype=np.float64).reshape(-1, len(Pass._fields) + 3),
         )
 
-    def _scale(self, edge: int, rows: IntArray, begin_s: float, others: list[Pass]) -> float:
+    def _scale(self, edge: int, rows: IntArray, begin_s: float, older_passes: list[Pass]) -> float:
         """Return the part of the planned bandwidth that devices of an older plan leave."""
         planned_hz = float(self._plan.allocation.bandwidth_hz[rows].sum())
-        held_hz = sum(one.bandwidth_hz for one in others if begin_s < one.end_s)
+        held_hz = sum(one.bandwidth_hz for one in older_passes if begin_s < one.end_s)
         rest_hz = float(self._plan.world.bandwidth_hz[edge]) - held_hz
         return 1.0 if rest_hz >= planned_hz * (1 - 1e-9) else max(rest_hz / planned_hz, 1e-6)
 
@@ -226,9 +226,9 @@ class Mixing:
             table("arrived", False, 0) > 0,
         )
         taken_s = table("device_delay_s", False, np.nan)
-        known = np.isfinite(taken_s)
+        has_taken = np.isfinite(taken_s)
         with np.errstate(invalid="ignore", divide="ignore"):
-            mean_s = np.where(known, taken_s, 0.0).sum(axis=0) / known.sum(axis=0)
+            mean_s = np.where(has_taken, taken_s, 0.0).sum(axis=0) / has_taken.sum(axis=0)
         total_j = float(energy_j.sum() + part * hop_j)
         until_s = min(end_s, fails_s) - begin_s
         return Timeline(

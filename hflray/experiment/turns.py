@@ -1,4 +1,4 @@
-"""The turns of a planned round under an asynchronous cloud, and what of them is trained."""
+"""The turns of a planned round under an asynchronous cloud, or of asynchronous edges, and what of them is trained."""
 
 from __future__ import annotations
 
@@ -121,7 +121,9 @@ class PlannedTurns:
                 )
             )
         under_way = {turn.edge: _source(turn, index) for turn in played.after.turns}
-        return MixesTask(index, tuple(turns), under_way, _kept(played), self.rule is None, buffers, wants_losses)
+        return MixesTask(
+            index, tuple(turns), under_way, _versions_to_keep(played), self.rule is None, buffers, wants_losses
+        )
 
 
 class _Waiting:
@@ -195,7 +197,7 @@ def task_of(played: AsynchronousRound, index: int, buffers: bool, wants_losses: 
     return TurnsTask(index, tuple(turns), under_way, buffers, wants_losses)
 
 
-def _kept(played: AsynchronousRound) -> tuple[tuple[int, int], ...]:
+def _versions_to_keep(played: AsynchronousRound) -> tuple[tuple[int, int], ...]:
     """Return edge and version of the models that later rounds need, and that exist after this one.
 
     The versions that a turn under way makes do not exist before its update arrives.

@@ -42,7 +42,7 @@ class Round:
         devices: one row per scheduled device, see below.
         edges: one row per edge, see below.
         cost: the bill.
-        edge_iterations: Q.
+        edge_iterations: Q; 1 with asynchronous edges, whose devices do passes.
         outlook: the world when the round was planned.
         timeline: what happened to each device.
         deviates: whether the clock or the world is on, so that it may have gone otherwise than planned.
@@ -223,7 +223,8 @@ class Replay:
                 "slowest": np.arange(fleet.num_edges) == cost.edge_delay_s.argmax(),
             }
         )
-        iterations, outlook = self.work.edge_iterations, happened.outlook
+        has_passes, outlook = self.run.config.clock.edge.asynchronous is not None, happened.outlook
+        iterations = 1 if has_passes else self.work.edge_iterations
         return Round(number, devices, table, cost, iterations, outlook, happened.timeline, happened.deviates)
 
     @cached_property

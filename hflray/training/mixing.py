@@ -229,11 +229,11 @@ class _Round:
         task, before, method = self.task, self.before, self.setting.method
         edges = {turn.edge: self.versions[turn.edge, turn.version + len(turn.mixes)] for turn in task.turns}
         under_way = {edge: self._fetched(edge, source) for edge, source in task.under_way.items()}
-        kept = {key: self._version(*key) for key in task.keeps}
+        in_use = {key: self._version(*key) for key in task.keeps}
         lasting = list(self.memories.values()) if self.parts.lasts else []
         groups = [
-            [self.cloud], list(edges.values()) if task.together else [], list(under_way.values()), list(kept.values()),
-            lasting, self.beside if method.measures else [], [ref for _, ref in self.measured],
+            [self.cloud], list(edges.values()) if task.together else [], list(under_way.values()),
+            list(in_use.values()), lasting, self.beside if method.measures else [], [ref for _, ref in self.measured],
         ]  # fmt: skip
         flat = iter(self.executor.get([ref for group in groups for ref in group]))
         (after,), models, fetched, versions, memory, handed, rows = ([next(flat) for _ in group] for group in groups)
@@ -242,7 +242,7 @@ class _Round:
             before,
             memories={**before.memories, **remembered},
             fetched=dict(zip(under_way, fetched, strict=True)),
-            versions={key: version.model for key, version in zip(kept, versions, strict=True)},
+            versions={key: version.model for key, version in zip(in_use, versions, strict=True)},
         )
         if not task.together:
             state = replace(

@@ -9,10 +9,14 @@ import pytest
 
 from hflray import metrics
 from hflray.aggregation.fixed_point import fraction_bits, mean
+from hflray.cost import round_cost
 from hflray.errors import ConfigError
 from hflray.experiment import Experiment
 from hflray.experiment.record import RoundRecord
+from hflray.experiment.turns import PlannedTurns
 from hflray.training.local import DeviceHost
+from hflray.world import World
+from hflray.world.turns import UnderWay, timeline_of
 from tests.experiment.test_turns import CLOUDS, LIVING, config, facts, run
 from tests.training.rounds import exact_sums, task_of
 
@@ -206,3 +210,21 @@ def test_the_table_tells_of_each_arrival() -> None:
              if device is not None]  # fmt: skip
     assert {staleness for _, staleness in known if staleness is not None} >= {0, 1}
     assert len(known) == 8
+
+
+@WORLDS
+@pytest.mark.parametrize("cloud", ["synchronous", "fedasync"])
+def test_rounds_follow_again_from_what_is_logged(cloud: str, world: tuple[str, ...]) -> None:
+    """A report bills rounds again from their schedules, without the models."""
+    with Experiment(config(*WHERE[cloud], *EDGES, *world), cpus=1) as experiment:
+        living, before = World(experiment.config, experiment.scenario.fleet), UnderWay.first(3)
+        turns = PlannedTurns.of(experiment.config, experiment.work)
+        assert turns is not None
+        for record in experiment:
+            outlook, logged = living.outlook(record.round, experiment.scenario.fleet), record.plan
+            cost = round_cost(outlook.fleet, experiment.work, *logged.schedule, logged.allocation)
+            played = turns.play(living, outlook, logged.schedule, logged.allocation, cost, before)
+            happens = timeline_of(played, 3, experiment.work.device_bits)
+            assert happens.table() == record.timeline.table()
+            assert happens.total_j == record.cost.energy_j
+            living, before = living.after(happens.delay_s, happens), played.after
