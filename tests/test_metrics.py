@@ -29,7 +29,9 @@ def test_the_names_of_the_metrics_stay():
     assert set(metrics.WITH_A_CLOCK) == {
         "round/discarded", "round/wasted_j", "round/edge_idle_s", "total/fairness",
     }  # fmt: skip
-    assert metrics.WITH_A_CLOUD == ("clock_s", "round/updates", "round/staleness")
+    assert metrics.WITH_A_CLOUD == (
+        "clock_s", "round/updates", "round/staleness", "round/arrivals", "round/device_staleness",
+    )  # fmt: skip
     assert set(metrics.WITH_A_WORLD) == {
         "round/away", "round/available", "round/vanished", "round/edges_down", "round/edges_failed",
     }  # fmt: skip
