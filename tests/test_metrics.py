@@ -182,6 +182,7 @@ def test_a_report_shows_these_bars_and_curves_in_this_order():
             "battery/median_j",
             "privacy/epsilon",
             "round/staleness",
+            "round/device_staleness",
             *metrics.WITH_PARTS,
         ),
         *("assigner/return", "assigner/greedy_return", "assigner/loss", "agent/return"),
