@@ -74,7 +74,7 @@ def _names(when: Logged) -> tuple[str, ...]:
 
 PER_ROUND = _names("round")
 WITH_A_CLOCK = _names("clock")
-WITH_A_CLOUD = (*_names("cloud"), *_names("asynchronous"))
+WITH_A_CLOUD = (*_names("cloud"), *_names("asynchronous"), *_names("arrivals"))
 WITH_A_WORLD = _names("world")
 WITH_A_POLL = _names("poll")
 WITH_A_LEAST = _names("few")

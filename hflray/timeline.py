@@ -132,6 +132,8 @@ class Runs:
         busy_s: seconds for which it computes and sends for this turn in this round, (H,), s.
         updates: what the cloud received, a row for each edge's model: its edge, turn and version, when the edge began
             and ended to send (s since the start of the round), its staleness and its share, (U, 7).
+        staleness, share: those of the rows that an asynchronous edge has mixed in by the end of the round, (Q, H) each;
+            NaN elsewhere; None: edges wait.
     """
 
     turn: IntArray
@@ -139,6 +141,8 @@ class Runs:
     spent_j: FloatArray
     busy_s: FloatArray
     updates: FloatArray
+    staleness: FloatArray | None = None
+    share: FloatArray | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,12 +269,20 @@ class Timeline:
             columns[name] = [None if isinstance(value, float) and math.isnan(value) else value for value in values]
         # In a synchronous round all begin with the round's global model.
         columns["version"] = (np.zeros(len(row), dtype=int) if self.runs is None else self.runs.version[row]).tolist()
-        return columns if self.runs is None else _with_updates(columns, self.runs)
+        if self.runs is None:
+            return columns
+        columns["staleness"] = columns["share"] = [None] * len(row)
+        if self.runs.staleness is not None and self.runs.share is not None:
+            is_mixed = np.isfinite(self.runs.staleness[iteration, row]).tolist()
+            for name, values in (("staleness", self.runs.staleness), ("share", self.runs.share)):
+                each = values[iteration, row].tolist()
+                columns[name] = [value if is_in else None for value, is_in in zip(each, is_mixed, strict=True)]
+            columns["staleness"] = [None if value is None else int(value) for value in columns["staleness"]]
+        return _with_updates(columns, self.runs)
 
 
 def _with_updates(columns: dict[str, list[Any]], runs: Runs) -> dict[str, list[Any]]:
     """Return a table in which each upload of an edge is a row, too, without a device."""
-    columns["staleness"] = columns["share"] = [None] * len(columns["edge"])
     updates = runs.updates
     edge, turn, version, begin_s, end_s, staleness, share = updates.T
     added: dict[str, list[Any]] = {

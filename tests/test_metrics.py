@@ -29,7 +29,9 @@ def test_the_names_of_the_metrics_stay():
     assert set(metrics.WITH_A_CLOCK) == {
         "round/discarded", "round/wasted_j", "round/edge_idle_s", "total/fairness",
     }  # fmt: skip
-    assert metrics.WITH_A_CLOUD == ("clock_s", "round/updates", "round/staleness")
+    assert metrics.WITH_A_CLOUD == (
+        "clock_s", "round/updates", "round/staleness", "round/arrivals", "round/device_staleness",
+    )  # fmt: skip
     assert set(metrics.WITH_A_WORLD) == {
         "round/away", "round/available", "round/vanished", "round/edges_down", "round/edges_failed",
     }  # fmt: skip
@@ -180,6 +182,7 @@ def test_a_report_shows_these_bars_and_curves_in_this_order():
             "battery/median_j",
             "privacy/epsilon",
             "round/staleness",
+            "round/device_staleness",
             *metrics.WITH_PARTS,
         ),
         *("assigner/return", "assigner/greedy_return", "assigner/loss", "agent/return"),

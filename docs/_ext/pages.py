@@ -25,6 +25,7 @@ LOGGED = {
     "clock": "Logged with each round if the section `clock` or a part of `world` is set",
     "cloud": "Logged with each round if the cloud is not synchronous (`clock.cloud`)",
     "asynchronous": "Logged with each round of an asynchronous cloud; the staleness only if an update came",
+    "arrivals": "Logged with each round of asynchronous edges (`clock.edge`); the staleness only if a model arrived",
     "world": "Logged with each round if a part of `world` is set",
     "poll": "Logged with each round of a scheduler that polls devices, such as `power_of_choice`",
     "few": "Logged with each round if the edges' aggregator needs several models, as `krum` does",

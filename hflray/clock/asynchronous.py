@@ -20,14 +20,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from hflray.config.clock import AsynchronousConfig
+from hflray.config.clock import AsynchronousConfig, AsynchronousEdgeConfig
 
 MIXING, STEP = 0.6, 1.0  # a without and with a buffer
 
 
 @dataclass(frozen=True)
 class Asynchrony:
-    """How the cloud takes updates.
+    """How the cloud takes updates of edges, or an edge those of devices.
 
     Attributes:
         updates: U, the updates of a round.
@@ -59,6 +59,16 @@ class Asynchrony:
             weighs=config.weight == "samples",
             buffer=config.buffer,
             fedat=config.rule == "fedat",
+        )
+
+    @classmethod
+    def of_edge(cls, config: AsynchronousEdgeConfig, num_devices: int) -> Self:
+        """Return what a section says for an edge to which the plan gives so many devices."""
+        return cls(
+            updates=config.updates or num_devices,
+            mixing=config.mixing,
+            exponent=config.staleness.exponent,
+            hinge=config.staleness.hinge,
         )
 
     def damping(self, staleness: int) -> float:

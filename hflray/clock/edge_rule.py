@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
+from hflray.config.clock import EdgeClockConfig
 from hflray.errors import ConfigError
 from hflray.support.arrays import FloatArray, IntArray
 
@@ -24,6 +26,11 @@ class EdgeRule:
     deadline_s: float | None = None
     deadline: float | None = None
     first: int | float | None = None
+
+    @classmethod
+    def of(cls, config: EdgeClockConfig) -> Self:
+        """Return the limits of a section."""
+        return cls(config.deadline_s, config.deadline, config.first)
 
     def __post_init__(self) -> None:
         for name in ("deadline_s", "deadline"):

@@ -16,18 +16,6 @@ from pydantic import (
 from hflray.config.base import Section
 
 
-class EdgeClockConfig(Section):
-    """When an edge stops waiting for its devices; limits combine, and without any it waits for all."""
-
-    deadline_s: float | None = Field(None, gt=0, description="seconds after an edge iteration begins; null: no limit")
-    deadline: float | None = Field(None, gt=0, description="multiple of the edge's planned iteration; null: no limit")
-    first: Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, le=1)] | None = Field(
-        None,
-        description="number of arrivals, as an integer, or their share of the edge's devices, as a decimal fraction up "
-        "to 1.0; null: all",
-    )
-
-
 class SemiSynchronousConfig(Section):
     """A cloud that combines the edges once in a period, in which fast edges train more often."""
 
@@ -55,6 +43,60 @@ class StalenessConfig(Section):
 
 def _of_number(value: Any) -> Any:
     return {"exponent": value} if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+class AsynchronousEdgeConfig(Section):
+    """An edge that takes each device's model when it arrives (Async-HFL)."""
+
+    updates: int | None = Field(
+        None,
+        ge=1,
+        description="U, the arrivals that end an edge's turn, after which it sends to the cloud; null: as many as the "
+        "plan gives it devices",
+    )
+    mixing: float = Field(0.6, gt=0, le=100, description="a, the share of a device's model that is not stale")
+    staleness: Annotated[
+        StalenessConfig, BeforeValidator(_of_number, json_schema_input_type=float | StalenessConfig)
+    ] = Field(
+        StalenessConfig(),
+        description="e of the damping (1 + τ)^−e of a model that is τ versions of the edge old, or {hinge: [a, b]}",
+    )
+
+    @property
+    def label(self) -> str:
+        """The clock of an edge in words, with every setting that is not at its default."""
+        changed = self.model_dump(exclude_defaults=True)
+        return ", ".join(["asynchronous edges", *(f"{key} {value}" for key, value in changed.items())])
+
+
+class EdgeClockConfig(Section):
+    """When an edge stops waiting for its devices; limits combine, and without any it waits for all."""
+
+    deadline_s: float | None = Field(None, gt=0, description="seconds after an edge iteration begins; null: no limit")
+    deadline: float | None = Field(None, gt=0, description="multiple of the edge's planned iteration; null: no limit")
+    first: Annotated[int, Field(ge=1)] | Annotated[float, Field(gt=0, le=1)] | None = Field(
+        None,
+        description="number of arrivals, as an integer, or their share of the edge's devices, as a decimal fraction up "
+        "to 1.0; null: all",
+    )
+    asynchronous: AsynchronousEdgeConfig | None = Field(
+        None, description="the edge takes each device's model when it arrives, and has no edge iterations; null: off"
+    )
+
+    @model_validator(mode="after")
+    def _one_way(self) -> EdgeClockConfig:
+        for name in ("deadline_s", "deadline", "first"):
+            if self.asynchronous is not None and (value := getattr(self, name)) is not None:
+                raise ValueError(
+                    f"{name}: got {value:g} with clock.edge.asynchronous, whose edges wait for nobody; accepted with "
+                    "it: null; remove one of them"
+                )
+        return self
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, handler: SerializerFunctionWrapHandler) -> Any:
+        written = handler(self)
+        return {name: value for name, value in written.items() if name != "asynchronous" or value is not None}
 
 
 class AsynchronousConfig(Section):
@@ -171,5 +213,17 @@ class ClockConfig(Section):
 
     @field_validator("edge", mode="before")
     @classmethod
-    def _all_is_no_limit(cls, edge: Any) -> Any:
+    def _of_word_of_edges(cls, edge: Any) -> Any:
+        if edge in ("asynchronous", {"asynchronous": None}):
+            return {"asynchronous": {}}
         return {} if edge == "all" else edge
+
+    @model_validator(mode="after")
+    def _edges_fit_the_cloud(self) -> ClockConfig:
+        if self.edge.asynchronous is not None and self.cloud.semi_synchronous is not None:
+            raise ValueError(
+                f"cloud.semi_synchronous.period_s: got {self.cloud.semi_synchronous.period_s:g} with "
+                "clock.edge.asynchronous, whose edges have no iterations to fit into a period; accepted with it: "
+                "synchronous or asynchronous; take one of them, or remove clock.edge.asynchronous"
+            )
+        return self

@@ -23,7 +23,6 @@ from hflray.aggregation import FloatVector
 from hflray.allocation import allocate_round
 from hflray.assignment import check_any_edges, configured_assigner
 from hflray.assignment.sticky import check_once
-from hflray.clock.asynchronous import Asynchrony
 from hflray.clock.edge_rule import EdgeRule
 from hflray.config import MUTABLE, ExperimentConfig, changed_settings
 from hflray.config.clock import CloudClockConfig
@@ -34,7 +33,7 @@ from hflray.experiment.planning import Planner
 from hflray.experiment.record import PhaseClock, PlannedRound, RoundRecord
 from hflray.experiment.scenario import Scenario
 from hflray.experiment.target import Target
-from hflray.experiment.turns import loaded, saved, task_of
+from hflray.experiment.turns import PlannedTurns, loaded, saved
 from hflray.losses import METRIC_OF, check_loss
 from hflray.models import BITS_PER_PARAMETER, build, initial_vector, is_papers
 from hflray.models import trained as trained_tensors
@@ -43,14 +42,14 @@ from hflray.scheduling import DeviceHistory, Scheduler, configured_scheduler, ke
 from hflray.support import references
 from hflray.support.arrays import FloatArray, IntArray
 from hflray.timeline import Durations, Hops, Timeline, timeline
-from hflray.training.asynchronous import TurnsTask
 from hflray.training.backend import Backend
 from hflray.training.hierarchy import Hierarchy
 from hflray.training.job import LocalJob
 from hflray.training.machine import memory_bytes
 from hflray.training.privacy import Accountant
 from hflray.training.privacy.accountant import NAME as RELEASES
-from hflray.training.refusals import check_clock
+from hflray.training.refusals import check_clock, check_edges
+from hflray.training.serial import AnyTask
 from hflray.training.state import Losses, RoundResult, RoundTask, TrainingState
 from hflray.training.tryout import try_network
 from hflray.world import World
@@ -118,15 +117,16 @@ class Experiment:
         self.work = self._workload(sizes)
         self.allocate = partial(allocate_round, method=config.allocation.method, coupling=config.allocation.coupling)
         self.assigner = configured_assigner(config)
-        self.edge_rule = EdgeRule(**config.clock.edge.model_dump())
+        self.edge_rule = EdgeRule.of(config.clock.edge)
         self.world = World(config, self.scenario.fleet)
         if self.world.edges is not None:
             check_any_edges(self.assigner)
-        section, num_edges = config.clock.cloud.asynchronous, config.fleet.num_edges
-        self._asynchrony = None if section is None else Asynchrony.of(section, num_edges)
-        self.under_way = UnderWay.first(num_edges)
-        if self._asynchrony is not None:
+        self._turns = PlannedTurns.of(config, self.work)
+        self.under_way = UnderWay.first(config.fleet.num_edges)
+        if config.clock.cloud.asynchronous is not None:
             check_clock(self.backend.method, self.backend.method.parts().rule)
+        if config.clock.edge.asynchronous is not None:
+            check_edges(self.backend.method, self.backend.method.parts())
         self.round = 0
         self.totals = dict.fromkeys(("delay_s", "energy_j", "objective", "message_bits"), 0.0)
         self.record: RoundRecord | None = None  # of the round before, if the scheduler looks back
@@ -248,10 +248,10 @@ class Experiment:
         self.record = observed if self.history.remembers else None
         return record
 
-    def _task(self, plan: PlannedRound, wants_losses: bool) -> RoundTask | TurnsTask | None:
+    def _task(self, plan: PlannedRound, wants_losses: bool) -> AnyTask | None:
         """Return what a round trains; None: nothing, because nobody is available."""
-        if plan.played is not None and self._asynchrony is not None:
-            return task_of(plan.played, plan.round, self._asynchrony.buffer > 1, wants_losses)
+        if plan.played is not None and self._turns is not None:
+            return self._turns.task(plan.played, plan.round, wants_losses)
         if not len(plan.schedule.devices):
             return None
         return RoundTask(plan.round, plan.schedule, plan.timeline.participates, wants_losses)
@@ -287,11 +287,17 @@ class Experiment:
             passed = [(self.scenario.fleet.samples[happens.devices], happens.participates)]
         else:
             updates = plan.played.updates
-            conditions[metrics.ROUND_UPDATES] = float(len(updates))
-            if updates:
+            if self.config.clock.cloud.asynchronous is not None:
+                conditions[metrics.ROUND_UPDATES] = float(len(updates))
+            if updates and self.config.clock.cloud.asynchronous is not None:
                 conditions[metrics.ROUND_STALENESS] = float(np.mean([update.staleness for update in updates]))
-            rows = [update.turn.happens for update in updates]
-            passed = [(self.scenario.fleet.samples[each.devices], each.participates) for each in rows]
+            if self.config.clock.edge.asynchronous is not None:
+                mixes = [mix for update in updates for mix in update.turn.mixed]
+                conditions[metrics.ROUND_ARRIVALS] = float(len(mixes))
+                if mixes:
+                    conditions[metrics.ROUND_DEVICE_STALENESS] = float(np.mean([mix.staleness for mix in mixes]))
+            trained = [update.turn.trained for update in updates]
+            passed = [(self.scenario.fleet.samples[devices], participates) for devices, participates in trained]
         record = RoundRecord(
             plan=plan,
             score=math.nan,
@@ -317,7 +323,7 @@ class Experiment:
     def _plan(self, scheduler: Scheduler) -> tuple[PlannedRound, World]:
         """Return the plan of the next round, and the world after it. This advances `scheduler`."""
         parts = (self.scenario, self.work, self.assigner, self.allocate, self.edge_rule)
-        planner = Planner(self.config, *parts, self._losses, self._asynchrony)
+        planner = Planner(self.config, *parts, self._losses, self._turns)
         return planner.plan(self.round + 1, scheduler, self.world, self.history, self.record, self.under_way)
 
     def devices(self) -> dict[str, list[Any]]:
@@ -410,7 +416,7 @@ class Experiment:
             "changes": [dict(change) for change in self.changes],
             "scheduler": None if self._scheduler is None else self._scheduler.state_dict(),
             **self.world.state_dict(),
-            **({} if self._asynchrony is None else {"under_way": saved(self.under_way)}),
+            **({} if self._turns is None else {"under_way": saved(self.under_way)}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], may_change: Collection[str] = ()) -> None:
@@ -449,7 +455,7 @@ class Experiment:
             self.record = RoundRecord.of_state(state["record"], self._as_planned)
         if self.accountant is not None:
             self.accountant = replace(self.accountant, releases=np.array(state[RELEASES], dtype=np.int64))
-        if self._asynchrony is not None:
+        if self._turns is not None:
             self.under_way = loaded(state["under_way"])
         self._scheduler = None
         if state["scheduler"] is not None:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from hflray.allocation import Allocation
 from hflray.assignment import Assigner, assign_among
 from hflray.assignment.sticky import assign_the_rest, reachable
-from hflray.clock.asynchronous import Asynchrony
 from hflray.clock.edge_rule import EdgeRule
 from hflray.config import ExperimentConfig
 from hflray.cost import RoundCost, Schedule, Workload, round_cost
@@ -40,7 +39,7 @@ class Planner:
         allocate: allocates a round's bandwidth and CPU frequencies (`hflray.allocation.allocate_round`).
         edge_rule: says how long an edge waits.
         losses: returns the mean loss of the current global model on the samples of some devices, (n,), for polls.
-        asynchrony: how an asynchronous cloud takes updates; None: it is another one.
+        turns: says what happens if cloud or edges do not wait; None: they do, or the cloud is semi-synchronous.
     """
 
     config: ExperimentConfig
@@ -50,7 +49,7 @@ class Planner:
     allocate: Callable[..., Allocation]
     edge_rule: EdgeRule
     losses: Callable[[NDArray[np.intp]], NDArray[np.float64]]
-    asynchrony: Asynchrony | None = None
+    turns: PlannedTurns | None = None
 
     def plan(
         self,
@@ -101,16 +100,13 @@ class Planner:
             cost = round_cost(fleet, self.work, schedule.devices, schedule.edges, allocation)
         poll = None if context.poll is None else context.poll.cost
         played = None
-        if self.asynchrony is None:
+        if self.turns is None:
             semi = self.config.clock.cloud.semi_synchronous
             happens = world.happens(outlook, self.work, schedule, allocation, cost, self.edge_rule, semi)
             billed = poll
         else:
-            plan = PlannedTurns(
-                self.asynchrony, self.work, self.edge_rule, self.config.aggregation.weights == "uniform"
-            )
             ready_s = 0.0 if poll is None else poll.delay_s
-            played = plan.play(world, outlook, schedule, allocation, cost, under_way, ready_s)
+            played = self.turns.play(world, outlook, schedule, allocation, cost, under_way, ready_s)
             happens = timeline_of(played, fleet.num_edges, self.work.device_bits)
             billed = None if poll is None else replace(poll, delay_s=0.0)  # only edges that wait for the plan wait
         cost = happens.bill(cost, self.work.delay_weight)
@@ -125,13 +121,18 @@ class Planner:
     def _outlook(self, index: int, world: World, history: DeviceHistory, under_way: UnderWay) -> Outlook:
         """Return the world as decisions see it.
 
-        A device cannot train while the edge that it keeps is down, or while it is under way.
+        A device cannot train while the edge that it keeps is down, or while it is under way, and keeps its bandwidth.
         """
         outlook = world.outlook(index, self.scenario.fleet)
         if len(busy := under_way.busy):
             available = outlook.available.copy()
             available[busy] = False
             outlook = replace(outlook, available=available)
+        if len(under_way.waiting):
+            fleet = outlook.fleet
+            rest_hz = fleet.edge_bandwidth_hz - under_way.held_hz(fleet.num_edges)
+            rest_hz = np.maximum(rest_hz, 1e-6 * fleet.edge_bandwidth_hz)
+            outlook = replace(outlook, fleet=replace(fleet, edge_bandwidth_hz=rest_hz))
         if not self.config.assignment.once:
             return outlook
         return replace(outlook, available=outlook.available & reachable(history.edge_of, outlook.edges_up))

@@ -39,7 +39,7 @@ class PlannedRound:
         polled: the devices that are polled, if they have batteries, which a poll drains; see `hflray.scheduling.Poll`.
         conditions: metrics of the world, by their names in the glossary.
         wall: measured seconds by phase: schedule_s, assign_s and allocate_s.
-        played: the turns and updates of the round; None unless the cloud is asynchronous.
+        played: the turns and updates of the round; None unless cloud or edges are asynchronous.
     """
 
     round: int

@@ -1,39 +1,56 @@
-"""The turns of a planned round under an asynchronous cloud, and what of them is trained."""
+"""The turns of a planned round under an asynchronous cloud, or of asynchronous edges, and what of them is trained."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from hflray.allocation import Allocation
 from hflray.clock.asynchronous import Asynchrony
 from hflray.clock.edge_rule import EdgeRule
+from hflray.config import ExperimentConfig
+from hflray.config.clock import AsynchronousEdgeConfig
 from hflray.cost import RoundCost, Schedule, Workload
+from hflray.experiment.passes import Mixing, Plan
 from hflray.support.arrays import packed, unpacked
-from hflray.timeline import Durations, Timeline
+from hflray.timeline import Timeline
 from hflray.training.asynchronous import TurnsTask, TurnTask
+from hflray.training.mixing import MixesTask, MixTask
 from hflray.world import Outlook, World
-from hflray.world.turns import AsynchronousRound, Turn, UnderWay, play
+from hflray.world.turns import AsynchronousRound, Turn, UnderWay, play, play_together
+
+TURNS = ("turns", "trailing")  # the parts of a clock that are turns
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PlannedTurns:
-    """Says what happens to a planned round under an asynchronous cloud.
+    """Says what happens to a planned round under a cloud or edges that do not wait.
 
     Attributes:
-        rule: how the cloud takes updates.
+        rule: how an asynchronous cloud takes updates; None: the cloud waits for its edges.
         work: the work of a turn.
         edge_rule: when an edge iteration ends.
         uniform: whether all devices have the weight 1 in place of their samples.
+        edges: the settings of asynchronous edges; None: edges wait.
     """
 
-    rule: Asynchrony
+    rule: Asynchrony | None
     work: Workload
     edge_rule: EdgeRule
     uniform: bool = False
+    edges: AsynchronousEdgeConfig | None = None
+
+    @classmethod
+    def of(cls, config: ExperimentConfig, work: Workload) -> Self | None:
+        """Return what a configuration says; None: both cloud and edges wait."""
+        cloud, edges = config.clock.cloud.asynchronous, config.clock.edge.asynchronous
+        if cloud is None and edges is None:
+            return None
+        rule = None if cloud is None else Asynchrony.of(cloud, config.fleet.num_edges)
+        return cls(rule, work, EdgeRule.of(config.clock.edge), config.aggregation.weights == "uniform", edges)
 
     def play(
         self,
@@ -58,47 +75,94 @@ class PlannedTurns:
         weights = np.ones(len(devices)) if self.uniform else fleet.samples[devices]
         planned_edges = np.unique(edges).tolist()
         mean_weight = float(weights.sum() / max(1, len(planned_edges)))
-        rows_of = {edge: np.flatnonzero(edges == edge) for edge in planned_edges}
-        spent_j = {edge: np.zeros(len(rows)) for edge, rows in rows_of.items()}
-        same: dict[int, Timeline | None] = {}  # what every turn of the plan is, where nothing changes
+        plan = Plan(world, outlook, before.clock_s, schedule, allocation, planned, weights)
+        begin: Callable[[int, float, int], Turn | None]
+        if self.edges is None:
+            begin = _Waiting(plan, self.work, self.edge_rule, mean_weight)
+            mixing = None
+        else:
+            begin = mixing = Mixing(plan, self.work, self.edges, mean_weight, before)
+        wait_s = world.config.wait_s
+        if self.rule is None:
+            played = play_together(before, planned_edges, begin, ready_s=ready_s, wait_s=wait_s)
+        else:
+            played = play(self.rule, before, planned_edges, begin, ready_s=ready_s, wait_s=wait_s)
+        if mixing is None:
+            return played
+        return replace(played, after=mixing.after(played.after))
 
-        def happens(edge: int, begin_s: float, first: int) -> Timeline | None:
-            if world.repeats and edge in same:
-                return same[edge]
-            rows = rows_of[edge]
-            durations = Durations(
-                planned.compute_delay_s[rows], planned.compute_energy_j[rows], planned.upload_delay_s[rows],
-                planned.upload_energy_j[rows],
-            )  # fmt: skip
-            same[edge] = world.turn(
-                outlook, self.work, Schedule(devices[rows], edges[rows]),
-                Allocation(allocation.bandwidth_hz[rows], allocation.cpu_hz[rows]),
-                durations, self.edge_rule,
-                begin_s=begin_s - before.clock_s, first=first, spent_j=spent_j[edge],
-            )  # fmt: skip
-            return same[edge]
+    def task(self, played: AsynchronousRound, index: int, wants_losses: bool) -> TurnsTask | MixesTask:
+        """Return what a round trains: the turns whose updates arrive in it.
 
-        def begin(edge: int, begin_s: float, first: int) -> Turn | None:
-            timeline = happens(edge, begin_s, first)
-            if timeline is None:
-                return None
-            spent_j[edge] += timeline.spent_j
-            weighted = replace(timeline, samples=weights[rows_of[edge]])
-            return Turn(
-                edge=edge,
-                number=0,
-                round=outlook.round,
-                first=first,
-                begin_s=begin_s,
-                version=0,
-                position=0,
-                mean_weight=mean_weight,
-                weight=float(weighted.edge_weight()[0]),
-                power_w=fleet.power_w[devices[rows_of[edge]]],
-                happens=timeline,
+        Args:
+            played: what happens in the round.
+            index: i, from 1.
+            wants_losses: whether the losses of the devices are computed.
+        """
+        buffers = self.rule is not None and self.rule.buffer > 1
+        if self.edges is None:
+            return task_of(played, index, buffers, wants_losses)
+        turns = []
+        for update in played.updates:
+            turn = update.turn
+            turns.append(
+                MixTask(
+                    edge=turn.edge,
+                    round_index=turn.round,
+                    first=turn.first,
+                    version=turn.fetched,
+                    begin_s=turn.begin_s,
+                    arrives_s=turn.end_s,
+                    mixes=turn.mixed,
+                    source=_source(turn, index),
+                    share=update.share,
+                    shares=update.shares,
+                    steps=update.steps,
+                )
             )
+        under_way = {turn.edge: _source(turn, index) for turn in played.after.turns}
+        return MixesTask(
+            index, tuple(turns), under_way, _versions_to_keep(played), self.rule is None, buffers, wants_losses
+        )
 
-        return play(self.rule, before, planned_edges, begin, ready_s=ready_s, wait_s=world.config.wait_s)
+
+class _Waiting:
+    """Begins the turns of edges that wait for their devices."""
+
+    def __init__(self, plan: Plan, work: Workload, rule: EdgeRule, mean_weight: float) -> None:
+        self._plan, self._work, self._rule, self._mean_weight = plan, work, rule, mean_weight
+        self._spent_j = {edge: np.zeros(len(plan.rows(edge))) for edge in plan.edges}
+        self._same: dict[int, Timeline | None] = {}  # what every turn of the plan is, where nothing changes
+
+    def _happens(self, edge: int, begin_s: float, first: int) -> Timeline | None:
+        plan = self._plan
+        if not (plan.world.repeats and edge in self._same):
+            self._same[edge] = plan.turn(
+                plan.rows(edge), self._work, self._rule, begin_s=begin_s, first=first, spent_j=self._spent_j[edge]
+            )
+        return self._same[edge]
+
+    def __call__(self, edge: int, begin_s: float, first: int) -> Turn | None:
+        """Return the turn that an edge begins; see `hflray.world.turns.play`."""
+        timeline, plan = self._happens(edge, begin_s, first), self._plan
+        if timeline is None:
+            return None
+        rows = plan.rows(edge)
+        self._spent_j[edge] += timeline.spent_j
+        weighted = replace(timeline, samples=plan.weights[rows])
+        return Turn(
+            edge=edge,
+            number=0,
+            round=plan.outlook.round,
+            first=first,
+            begin_s=begin_s,
+            version=0,
+            position=0,
+            mean_weight=self._mean_weight,
+            weight=float(weighted.edge_weight()[0]),
+            power_w=plan.outlook.fleet.power_w[plan.schedule.devices[rows]],
+            happens=timeline,
+        )
 
 
 def task_of(played: AsynchronousRound, index: int, buffers: bool, wants_losses: bool) -> TurnsTask:
@@ -133,6 +197,18 @@ def task_of(played: AsynchronousRound, index: int, buffers: bool, wants_losses: 
     return TurnsTask(index, tuple(turns), under_way, buffers, wants_losses)
 
 
+def _versions_to_keep(played: AsynchronousRound) -> tuple[tuple[int, int], ...]:
+    """Return edge and version of the models that later rounds need, and that exist after this one.
+
+    The versions that a turn under way makes do not exist before its update arrives.
+    """
+    after = played.after
+    first = {turn.edge: turn.fetched for turn in after.turns}
+    needed = [(turn.edge, mix.arrival.version) for turn in after.turns for mix in turn.mixed]
+    needed += [(edge, one.version) for edge, passes in after.passes().items() for one in passes]
+    return tuple(sorted({(edge, number) for edge, number in needed if edge not in first or number < first[edge]}))
+
+
 def _source(turn: Turn, index: int) -> int | None:
     """Return how many updates the round had before an edge fetched; None: it fetched in an earlier round."""
     return turn.position if turn.round == index else None
@@ -140,23 +216,26 @@ def _source(turn: Turn, index: int) -> int | None:
 
 def saved(under_way: UnderWay) -> dict[str, Any]:
     """Return the clock with every bit, ready for JSON."""
-    turns = [
-        {part.name: _plain(getattr(turn, part.name)) for part in fields(turn) if part.name != "happens"}
-        | {"happens": {part.name: _plain(getattr(turn.happens, part.name)) for part in fields(turn.happens)}}
-        for turn in under_way.turns
-    ]
-    own = {part.name: _plain(getattr(under_way, part.name)) for part in fields(under_way) if part.name != "turns"}
-    return own | {"turns": turns}
+    each = {part.name: getattr(under_way, part.name) for part in fields(under_way)}
+    return {name: [_saved(turn) for turn in value] if name in TURNS else _plain(value) for name, value in each.items()}
 
 
 def loaded(state: Mapping[str, Any]) -> UnderWay:
     """Return the clock of `saved`."""
-    turns = tuple(
-        Turn(**{name: _array(value) for name, value in turn.items() if name != "happens"},
-             happens=Timeline(**{name: _array(value) for name, value in turn["happens"].items()}))
-        for turn in state["turns"]
-    )  # fmt: skip
-    return UnderWay(**{name: _array(value) for name, value in state.items() if name != "turns"}, turns=turns)
+    values: dict[str, Any] = {
+        name: tuple(map(_loaded, value)) if name in TURNS else _array(value) for name, value in state.items()
+    }
+    return UnderWay(**values)
+
+
+def _saved(turn: Turn) -> dict[str, Any]:
+    own = {part.name: _plain(getattr(turn, part.name)) for part in fields(turn) if part.name != "happens"}
+    return own | {"happens": {part.name: _plain(getattr(turn.happens, part.name)) for part in fields(turn.happens)}}
+
+
+def _loaded(saved: Mapping[str, Any]) -> Turn:
+    happens = Timeline(**{name: _array(value) for name, value in saved["happens"].items()})
+    return Turn(**{name: _array(value) for name, value in saved.items() if name != "happens"}, happens=happens)
 
 
 def _plain(value: Any) -> Any:

@@ -15,7 +15,6 @@ import pandas as pd
 
 from hflray import metrics
 from hflray.allocation import Allocation
-from hflray.clock.asynchronous import Asynchrony
 from hflray.clock.edge_rule import EdgeRule
 from hflray.config import AllocationConfig
 from hflray.cost import PollCost, RoundCost, Schedule, Workload, hops, round_cost
@@ -43,7 +42,7 @@ class Round:
         devices: one row per scheduled device, see below.
         edges: one row per edge, see below.
         cost: the bill.
-        edge_iterations: Q.
+        edge_iterations: Q; 1 with asynchronous edges, whose devices do passes.
         outlook: the world when the round was planned.
         timeline: what happened to each device.
         deviates: whether the clock or the world is on, so that it may have gone otherwise than planned.
@@ -224,7 +223,8 @@ class Replay:
                 "slowest": np.arange(fleet.num_edges) == cost.edge_delay_s.argmax(),
             }
         )
-        iterations, outlook = self.work.edge_iterations, happened.outlook
+        has_passes, outlook = self.run.config.clock.edge.asynchronous is not None, happened.outlook
+        iterations = 1 if has_passes else self.work.edge_iterations
         return Round(number, devices, table, cost, iterations, outlook, happened.timeline, happened.deviates)
 
     @cached_property
@@ -263,15 +263,12 @@ class Replay:
             wait_s, weight = self.run.config.world.wait_s, self.work.delay_weight
             cost = RoundCost.of_nobody(outlook.fleet.num_edges, wait_s, weight)
         clock = self.run.config.clock
-        rule, deviates = EdgeRule(**clock.edge.model_dump()), world.is_on or clock.is_on
+        rule, deviates = EdgeRule.of(clock.edge), world.is_on or clock.is_on
         poll = PollCost(0.0, 0.0)
         if polls:
             poll = PollCost(float(row[metrics.ROUND_POLL_DELAY_S]), float(row[metrics.ROUND_POLL_ENERGY_J]))
-        if clock.cloud.asynchronous is not None:
-            turns = PlannedTurns(
-                Asynchrony.of(clock.cloud.asynchronous, self.fleet.num_edges), self.work, rule,
-                self.run.config.aggregation.weights == "uniform",
-            )  # fmt: skip
+        turns = PlannedTurns.of(self.run.config, self.work)
+        if turns is not None:
             before = self._under_way(position)
             played = turns.play(world, outlook, schedule, allocation, cost, before, poll.delay_s)
             timeline = timeline_of(played, self.fleet.num_edges, self.work.device_bits)

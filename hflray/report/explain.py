@@ -103,7 +103,10 @@ def explain(run: Run, number: int) -> Group:
         edges.add_row(f"{row.edge}{' (slowest)' if row.slowest else ''}", f"{row.devices}", f"{row.delay_s:,.2f}",
                       f"{row.energy_j:,.3f}", f"{row.cloud_s:,.3f}", straggler)  # fmt: skip
     heads = ["device", "edge", "nearest", "cluster", "class", "times", "D", "MHz", "GHz", "compute s", "upload s", "J"]
-    devices = Table(f"devices (seconds in one of {detail.edge_iterations} edge iterations, joules in all)", heads)
+    numbers = f"seconds in one of {detail.edge_iterations} edge iterations, joules in all"
+    if run.config.clock.edge.asynchronous is not None:
+        numbers = "seconds and joules of a pass as planned"
+    devices = Table(f"devices ({numbers})", heads)
     rows = detail.devices.sort_values(["edge", "device"])
     for row in rows.itertuples():
         devices.add_row(

@@ -123,6 +123,9 @@ def describe(run: Run, keys: Sequence[str]) -> str:
             if value:
                 parts.append(f"polished to an {value}" if isinstance(value, str) else f"+ {value:g} ms")
             continue
+        if key == "clock.edge.asynchronous":
+            parts += [value] if value else []
+            continue
         if key == "assignment.start":  # HFEL's default, geographic, is not named
             parts += [f"{pretty(value)} start"] if value else []
             continue

@@ -20,7 +20,7 @@ from ray.util.metrics import Counter, Gauge
 from hflray.errors import HflrayError
 from hflray.support.live_metrics import SAMPLES, LiveMetric
 from hflray.training.exchange import Lifted, Version, add_up, beside, close, finish
-from hflray.training.merging import Cloud, Merge, merged
+from hflray.training.merging import Cloud, Merge, merged, mixed
 
 if TYPE_CHECKING:
     from hflray.aggregation import FloatVector, Frame
@@ -150,6 +150,16 @@ class EdgeWorker:
         The cloud takes this in place of the edge's model, if it may add up edges.
         """
         return close(aggregator.build(), lifted, frame)
+
+    def mix(self, aggregator: Spec, frame: Frame, share: float, before: Version, arrival: Lifted) -> Version:
+        """Return the next version of an asynchronous edge; see `hflray.training.merging.mixed`."""
+        return mixed(aggregator.build(), frame, share, before, arrival)
+
+    def mix_and_tell(
+        self, aggregator: Spec, frame: Frame, share: float, before: Version, arrival: Lifted
+    ) -> tuple[Version, Lifted]:
+        """Return also what the host hands up beside models."""
+        return self.mix(aggregator, frame, share, before, arrival), beside([arrival])
 
     def merge(
         self, merge: Merge, cloud: Cloud, trained: Version, fetched: Version, *beside: Lifted

@@ -48,6 +48,14 @@ class Executor(Protocol):
     def finish(self, edge: int, frame: Frame, parts: Sequence[tuple[int, Ref]], before: Ref) -> tuple[Ref, Ref | None]:
         """Return the next `Version` of an edge (see `finish`), and what hosts handed up beside models, if anything."""
 
+    def mix(
+        self, edge: int, frame: Frame, share: float, before: Ref, arrival: tuple[int, Ref]
+    ) -> tuple[Ref, Ref | None]:
+        """Return the next `Version` of an asynchronous edge (`hflray.training.merging.mixed`), and what is beside it.
+
+        The arrival is the number of a host, and what it handed up for the device.
+        """
+
     def merge(self, merge: Merge, cloud: Ref, trained: Ref, fetched: Ref, beside: Sequence[Ref]) -> tuple[Ref, Ref]:
         """Return what an edge fetches after its update, and the cloud (`hflray.training.merging.merged`)."""
 

@@ -13,7 +13,7 @@ from hflray.aggregation.fixed_point import mean
 from hflray.errors import DivergedError
 from hflray.seeding import stream
 from hflray.training.amounts import Amounts
-from hflray.training.exchange import Version, add_extra, delivered
+from hflray.training.exchange import Lifted, Version, add_extra, delivered
 from hflray.training.rules.base import CloudReport, EdgeReport
 from hflray.training.state import TrainingState
 
@@ -40,7 +40,7 @@ def combine_edges(
     residuals = dict(before.residuals)
     reports: dict[int, EdgeReport] = {}
     arrived: list[Sent] = []
-    if parts.adds_totals:
+    if all(isinstance(each, Lifted) for each in models.values()):
         ordered = [models[edge] for edge in sorted(models)]
         lifted, sums = [each.part for each in ordered], [*(each.extra for each in ordered), *sums]
     else:

@@ -21,15 +21,14 @@ from hflray.aggregation import FloatVector, Frame
 from hflray.errors import WorkerLostError
 from hflray.losses import summarise
 from hflray.training.actor_pool import ActorPool, pool_of
-from hflray.training.asynchronous import TurnsTask
 from hflray.training.exchange import EdgeTask, Trained
 from hflray.training.job import EVALUATION_BATCH, DeviceData, Evaluation, LocalJob
 from hflray.training.merging import Merge
 from hflray.training.method import Method
 from hflray.training.plan import balance
-from hflray.training.serial import SerialHierarchy, setting_of, trained_by
+from hflray.training.serial import AnyTask, SerialHierarchy, setting_of, trained_by
 from hflray.training.start import last_line, start_ray
-from hflray.training.state import RoundResult, RoundTask, Setting, TrainingState
+from hflray.training.state import RoundResult, Setting, TrainingState
 
 __all__ = ["Hierarchy", "RayHierarchy", "SerialHierarchy", "start_ray"]
 
@@ -45,7 +44,7 @@ class Hierarchy(Protocol):
 
     setting: Setting
 
-    def train_round(self, task: RoundTask | TurnsTask, before: TrainingState) -> RoundResult:
+    def train_round(self, task: AnyTask, before: TrainingState) -> RoundResult:
         """Train a round; see `hflray.training.algorithm1.train_round`."""
 
     def losses(self, model: FloatVector, devices: NDArray[np.intp]) -> NDArray[np.float64]:
@@ -109,6 +108,16 @@ class RayExecutor:
         version, rest = actor.finish_and_tell.options(num_returns=2).remote(self._edge, frame, before, *refs)
         return version, rest
 
+    def mix(
+        self, edge: int, frame: Frame, share: float, before: Any, arrival: tuple[int, Any]
+    ) -> tuple[Any, Any | None]:
+        """See `Executor.mix`. All arrivals at an edge go to one actor, because they follow each other."""
+        actor = self._pool.edges[edge % len(self._pool.edges)]
+        if not self._tells:
+            return actor.mix.remote(self._edge, frame, share, before, arrival[1]), None
+        version, rest = actor.mix_and_tell.options(num_returns=2).remote(self._edge, frame, share, before, arrival[1])
+        return version, rest
+
     def merge(self, merge: Merge, cloud: Any, trained: Any, fetched: Any, beside: Sequence[Any]) -> tuple[Any, Any]:
         """See `Executor.merge`. Updates follow each other, so that one actor makes all of them."""
         call = self._pool.edges[0].merge.options(num_returns=2)
@@ -159,7 +168,7 @@ class RayHierarchy:
         edges = edge_actors(num_edges, num_actors)
         self.pool = make(job, ray.put(data), num_actors, cpus_per_actor, edges, gpus_per_actor)
 
-    def train_round(self, task: RoundTask | TurnsTask, before: TrainingState) -> RoundResult:
+    def train_round(self, task: AnyTask, before: TrainingState) -> RoundResult:
         """See `Hierarchy.train_round`."""
 
         def attempt() -> RoundResult:

@@ -1,4 +1,7 @@
-"""How the asynchronous cloud takes the model of an edge (`hflray.clock.asynchronous`). No Ray, no torch."""
+"""How a cloud takes the model of an edge, and an edge that of a device, when it arrives (`hflray.clock.asynchronous`).
+
+No Ray, no torch.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hflray.aggregation import FloatVector, State
+from hflray.aggregation import Aggregator, FloatVector, Frame, State
 from hflray.aggregation.fixed_point import mean
 from hflray.errors import DivergedError
 from hflray.seeding import stream
 from hflray.support.arrays import FloatArray
-from hflray.training.exchange import Lifted, Version, add_extra, delivered
+from hflray.training.exchange import Lifted, Version, add_extra, delivered, finish
 from hflray.training.method import Method
 from hflray.training.rules.base import CloudReport, EdgeReport
 
@@ -70,6 +73,34 @@ class Merge:
     steps: bool = True
 
 
+def towards(model: FloatVector, arriving: FloatVector, share: float) -> FloatArray:
+    """Return (1 − α) w + α w', (P,) float64, for the share α."""
+    return np.asarray((1.0 - share) * model.astype(np.float64) + share * arriving)
+
+
+def mixed(aggregator: Aggregator, frame: Frame, share: float, before: Version, arrival: Lifted) -> Version:
+    """Return the next version of an asynchronous edge.
+
+    Args:
+        aggregator: the edge's aggregator, a mean.
+        frame: where and when the device trained.
+        share: α.
+        before: the edge's version before it.
+        arrival: what the device hands up.
+
+    Raises:
+        DivergedError: the edge's model is not finite.
+    """
+    trained = finish(aggregator, [arrival], before, frame)
+    new = towards(before.model, trained.model, share).astype(np.float32)
+    if not np.isfinite(new).all():
+        raise DivergedError(
+            f"round {frame.round}: the model of edge {frame.index} is not finite; lower training.learning_rate or "
+            "clock.edge.asynchronous.mixing"
+        )
+    return Version(new, before.vectors)
+
+
 def merged(
     merge: Merge, cloud: Cloud, trained: Version, fetched: Version, beside: Sequence[Lifted]
 ) -> tuple[Version, Cloud]:
@@ -104,7 +135,7 @@ def merged(
         stored[BUFFER] = stored[BUFFER] + moved if BUFFER in stored else moved
         after = cloud.model.astype(np.float64) + (stored.pop(BUFFER) if merge.steps else 0.0)
     else:
-        after = (1.0 - merge.share) * cloud.model.astype(np.float64) + merge.share * model
+        after = towards(cloud.model, model, merge.share)
     new = after.astype(np.float32)
     if not np.isfinite(new).all():
         raise DivergedError(

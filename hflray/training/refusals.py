@@ -12,7 +12,7 @@ from hflray.training.rules import LocalRule
 from hflray.training.rules.own import OwnTraining
 
 if TYPE_CHECKING:
-    from hflray.training.method import Method
+    from hflray.training.method import Method, Parts
 
 
 def check_secrecy(method: Method, edge: Aggregator, rule: LocalRule) -> None:
@@ -102,4 +102,29 @@ def check_clock(method: Method, rule: LocalRule) -> None:
         raise ConfigError(
             f"aggregation.cloud.name: got {references.spoken(method.cloud.name)} with an asynchronous clock.cloud, "
             "which never combines several edges; accepted with it: mean; remove one of them"
+        )
+
+
+def check_edges(method: Method, parts: Parts) -> None:
+    """Raise ConfigError if something needs the models of an edge's devices at one moment."""
+    beside = "with clock.edge.asynchronous, whose edges take one device's model at a time"
+    rule = parts.rule
+    if type(parts.edge) is not Mean:
+        raise ConfigError(
+            f"aggregation.edge.name: got {references.spoken(method.edge.name)} {beside}; accepted with it: mean; "
+            "remove one of them"
+        )
+    if rule.extra or any(rule.vectors) or rule.needs_edges or rule.makes_model or parts.scales:
+        raise ConfigError(
+            f"training.rule.name: got {references.spoken(method.rule.name)} {beside}; accepted with it: sgd, fedprox, "
+            "or your own without vectors; take one of them"
+        )
+    if method.privacy is not None:
+        raise ConfigError(
+            f"privacy.clip: got {method.privacy.clip:g} {beside}, and its noise belongs to a sum of several; accepted "
+            "with it: null; remove one of them"
+        )
+    if method.hides:
+        raise ConfigError(
+            f"cost.secure_aggregation.shares: got a number {beside}; accepted with it: null; remove one of them"
         )

@@ -17,10 +17,13 @@ from hflray.training.asynchronous import TurnsTask, train_turns
 from hflray.training.exchange import EdgeTask, Lifted, Trained, Version, beside, close, finish
 from hflray.training.job import EVALUATION_BATCH, DeviceData, Evaluation, LocalJob
 from hflray.training.local import DeviceHost
-from hflray.training.merging import Cloud, Merge, merged
+from hflray.training.merging import Cloud, Merge, merged, mixed
+from hflray.training.mixing import MixesTask, train_mixes
 from hflray.training.rules.base import Memory
 from hflray.training.state import RoundResult, RoundTask, Setting, TrainingState
 from hflray.training.steps import steps_of
+
+AnyTask = RoundTask | TurnsTask | MixesTask
 
 
 def setting_of(job: LocalJob, data: DeviceData, num_edges: int) -> Setting:
@@ -38,10 +41,12 @@ def setting_of(job: LocalJob, data: DeviceData, num_edges: int) -> Setting:
     )
 
 
-def trained_by(executor: Executor, setting: Setting, task: RoundTask | TurnsTask, before: TrainingState) -> RoundResult:
+def trained_by(executor: Executor, setting: Setting, task: AnyTask, before: TrainingState) -> RoundResult:
     """Train one round of any cloud."""
     if isinstance(task, TurnsTask):
         return train_turns(executor, setting, task, before)
+    if isinstance(task, MixesTask):
+        return train_mixes(executor, setting, task, before)
     return train_round(executor, setting, task, before)
 
 
@@ -79,6 +84,12 @@ class SerialExecutor:
         lifted = [part for _, part in parts]
         return finish(self._aggregator, lifted, before, frame), beside(lifted)
 
+    def mix(
+        self, edge: int, frame: Frame, share: float, before: Version, arrival: tuple[int, Lifted]
+    ) -> tuple[Version, Lifted]:
+        """See `Executor.mix`."""
+        return mixed(self._aggregator, frame, share, before, arrival[1]), beside([arrival[1]])
+
     def merge(
         self, merge: Merge, cloud: Cloud, trained: Version, fetched: Version, beside: Sequence[Lifted]
     ) -> tuple[Version, Cloud]:
@@ -103,7 +114,7 @@ class SerialHierarchy:
         self._data, self._kind = data, job.problem.kind
         self._executor, self.setting = SerialExecutor(job, data), setting_of(job, data, num_edges)
 
-    def train_round(self, task: RoundTask | TurnsTask, before: TrainingState) -> RoundResult:
+    def train_round(self, task: AnyTask, before: TrainingState) -> RoundResult:
         """See `Hierarchy.train_round`."""
         return trained_by(self._executor, self.setting, task, before)
 

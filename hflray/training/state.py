@@ -32,6 +32,7 @@ class TrainingState:
         cloud: what the cloud's aggregator keeps, by name. Under an asynchronous cloud these are the sum in its buffer,
             and FedAT's newest models of the edges.
         fetched: what the edges under way have fetched, by edge; empty with any other cloud.
+        versions: the models of asynchronous edges that devices under way have fetched, by edge and version.
     """
 
     model: FloatVector
@@ -40,6 +41,7 @@ class TrainingState:
     rule: State = field(default_factory=dict)
     cloud: State = field(default_factory=dict)
     fetched: Mapping[int, Version] = field(default_factory=dict)
+    versions: Mapping[tuple[int, int], FloatVector] = field(default_factory=dict)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return all but the model as arrays by name, for a checkpoint; there are none where nothing is kept."""
@@ -51,6 +53,7 @@ class TrainingState:
         for edge, version in self.fetched.items():
             named[f"{PREFIX}fetched.{edge}.model"] = version.model
             named |= {f"{PREFIX}fetched.{edge}.vectors.{name}": each for name, each in version.vectors.items()}
+        named |= {f"{PREFIX}version.{edge}.{number}": model for (edge, number), model in self.versions.items()}
         return named | {f"{PREFIX}cloud.{name}": np.asarray(value) for name, value in self.cloud.items()}
 
     @classmethod
@@ -64,6 +67,7 @@ class TrainingState:
         """Return the state of `arrays`; other names are ignored."""
         memories: dict[int, dict[str, Any]] = {}
         fetched: dict[int, dict[str, Any]] = {}
+        models: dict[tuple[int, int], FloatVector] = {}
         state: dict[str, dict[Any, Any]] = {"residual": {}, "rule": {}, "cloud": {}}
         for key, value in named.items():
             if not key.startswith(PREFIX):
@@ -75,10 +79,13 @@ class TrainingState:
             elif part == "fetched":
                 edge, _, name = name.partition(".")
                 fetched.setdefault(int(edge), {})[name.removeprefix("vectors.")] = value
+            elif part == "version":
+                edge, _, number = name.partition(".")
+                models[int(edge), int(number)] = value
             else:
                 state[part][int(name) if part == "residual" else name] = value
         versions = {edge: Version(each.pop("model"), each) for edge, each in fetched.items()}
-        return cls(model, memories, state["residual"], state["rule"], state["cloud"], versions)
+        return cls(model, memories, state["residual"], state["rule"], state["cloud"], versions, models)
 
 
 class RoundTask(NamedTuple):

@@ -8,19 +8,23 @@ are seconds since the start of the first round.
 * A turn of which no row counts sends nothing, and neither does one whose edge fails. The edge waits for the next plan.
 * A round also ends when nothing is under way. It then lasts at least as long as one in which nobody is available.
 * Joules and bits are billed when they are spent, so that those of a turn may belong to several rounds.
+
+An asynchronous edge (`hflray.clock.mixing`) does turns of passes of its devices, under any cloud that has turns. Passes
+that are under way when a turn ends belong to the bill of that turn, and are mixed in by a later one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from hflray.clock.asynchronous import Asynchrony, fedat_shares
+from hflray.clock.mixing import Mix, Pass
 from hflray.cost import Schedule
-from hflray.support.arrays import FloatArray, IntArray
+from hflray.support.arrays import BoolArray, FloatArray, IntArray
 from hflray.timeline import Runs, Timeline
 
 
@@ -40,6 +44,8 @@ class Turn:
         weight: D_m; 0 if no row counts.
         power_w: transmit power of its devices, (n,), W.
         happens: what happens, in seconds since its beginning; the edge is the only one and has the number 0.
+        fetched: the version of the edge when the turn begins, for an asynchronous edge.
+        mixes: the numbers of each arrival that an asynchronous edge mixes in, (A, 14); None: the edge waits.
     """
 
     edge: int
@@ -53,6 +59,28 @@ class Turn:
     weight: float
     power_w: FloatArray
     happens: Timeline
+    fetched: int = 0
+    mixes: FloatArray | None = None
+
+    @property
+    def mixed(self) -> tuple[Mix, ...]:
+        """The arrivals that an asynchronous edge mixes in."""
+        rows = () if self.mixes is None else self.mixes
+        last = len(Pass._fields)
+        return tuple(Mix(pass_of(row[:last]), float(row[last]), int(row[-2]), float(row[-1])) for row in rows)
+
+    @property
+    def trained(self) -> tuple[IntArray, BoolArray]:
+        """The devices that train for its update, (n,), and in which edge iterations or passes, (Q, n)."""
+        if self.mixes is None:
+            return self.happens.devices, self.happens.participates
+        return self.mixes[:, 0].astype(np.intp), np.ones((1, len(self.mixes)), dtype=bool)
+
+    def rows_of(self, device: int) -> BoolArray:
+        """Return whether each row of a device counts, (Q, 1), or each pass that it began, (q,), or nothing, (Q, 0)."""
+        column = self.happens.devices == device
+        rows = self.happens.participates[:, column]
+        return rows if self.mixes is None else rows[np.isfinite(self.happens.start_s[:, column])]
 
     @property
     def sends(self) -> bool:
@@ -75,12 +103,17 @@ class Turn:
         last = np.nanmax(np.vstack([self.happens.end_s, np.zeros((1, len(self.power_w)))]), axis=0)
         return np.asarray(self.begin_s + last)
 
+    @property
+    def settled_s(self) -> float:
+        """When nothing more is spent on it."""
+        return max(self.end_s, float(self.busy_until_s.max(initial=self.end_s)))
+
     def spent(self, moment_s: float) -> Spent:
         """Return what it has spent until a moment."""
         rows, now_s = self.happens, moment_s - self.begin_s
         all_bits, hop_j = float(rows.bits.sum()), float(rows.edge_energy_j[0] - rows.energy_j.sum())
         hop_bits = rows.message_bits - all_bits
-        if moment_s >= self.end_s:
+        if moment_s >= self.settled_s:
             return Spent(rows.spent_j, rows.busy_s, all_bits + hop_bits, hop_j)
         if now_s <= 0:
             return Spent(np.zeros_like(self.power_w), np.zeros_like(self.power_w), 0.0, 0.0)
@@ -95,6 +128,18 @@ class Turn:
         hop = float(_share(rows.iteration_end_s[-1], rows.edge_delay_s, now_s)[0])
         bits = float(np.nansum(rows.bits * np.nan_to_num(sent)))
         return Spent(spent_j, busy_s, bits + hop * hop_bits, hop * hop_j)
+
+
+def pass_of(row: FloatArray) -> Pass:
+    """Return the pass with these numbers, (11,)."""
+    one = Pass(*row.tolist())
+    return one._replace(
+        device=int(one.device),
+        round=int(one.round),
+        number=int(one.number),
+        arrives=bool(one.arrives),
+        version=int(one.version),
+    )
 
 
 class Spent(NamedTuple):
@@ -150,6 +195,10 @@ class UnderWay:
         updates: the updates of each edge so far, (M,).
         begun: the turns that each edge has begun so far, (M,).
         turns: the turns under way, by edge.
+        trailing: the turns that have ended, and of which a pass is under way.
+        waiting: the passes that asynchronous edges will not have mixed in when their turns end, a row for each with its
+            edge and the numbers of the pass, (W, 12).
+        edge_versions: the version of each asynchronous edge then, (M,); -1 before its first turn.
     """
 
     clock_s: float
@@ -158,16 +207,37 @@ class UnderWay:
     updates: IntArray
     begun: IntArray
     turns: tuple[Turn, ...] = ()
+    trailing: tuple[Turn, ...] = ()
+    waiting: FloatArray = field(default_factory=lambda: np.zeros((0, 1 + len(Pass._fields))))
+    edge_versions: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.intp))
 
     @classmethod
     def first(cls, num_edges: int) -> Self:
         """Return the clock before round 1, with M edges."""
-        return cls(0.0, 0, 0, np.zeros(num_edges, dtype=np.intp), np.zeros(num_edges, dtype=np.intp))
+        none = np.zeros(num_edges, dtype=np.intp)
+        return cls(0.0, 0, 0, none, none.copy(), edge_versions=none - 1)
+
+    def passes(self) -> dict[int, tuple[Pass, ...]]:
+        """Return the passes of `waiting` by edge."""
+        by_edge: dict[int, tuple[Pass, ...]] = {}
+        for row in self.waiting:
+            by_edge[int(row[0])] = (*by_edge.get(int(row[0]), ()), pass_of(row[1:]))
+        return by_edge
+
+    def held_hz(self, num_edges: int) -> FloatArray:
+        """Return the bandwidth that devices hold at edges between two turns, (M,), Hz."""
+        held_hz = np.zeros(num_edges)
+        between = set(range(num_edges)) - {turn.edge for turn in self.turns}
+        for edge, passes in self.passes().items():
+            if edge in between:
+                held_hz[edge] = sum(one.bandwidth_hz for one in passes if self.clock_s < one.end_s)
+        return held_hz
 
     @property
     def busy(self) -> IntArray:
         """The devices of which a row has not ended."""
-        each = [turn.happens.devices[turn.busy_until_s > self.clock_s] for turn in self.turns]
+        turns = (*self.trailing, *self.turns)
+        each = [turn.happens.devices[turn.busy_until_s > self.clock_s] for turn in turns]
         return np.concatenate([np.zeros(0, dtype=np.intp), *each])
 
 
@@ -210,7 +280,7 @@ def play(
         wait_s: duration of a round without updates, at least, s.
     """
     ways = {turn.edge: turn for turn in before.turns}
-    touched = list(before.turns)
+    touched = [*before.trailing, *before.turns]
     iterations = dict.fromkeys(planned, 0)
     updates: list[Update] = []
     version, buffered, counts, begun = before.version, before.buffered, before.updates.copy(), before.begun.copy()
@@ -246,7 +316,44 @@ def play(
             start(edge, turn.end_s)
     end_s = now_s if updates else max(now_s, begin_s + wait_s)
     after = UnderWay(end_s, version, buffered, counts, begun, tuple(ways[edge] for edge in sorted(ways)))
-    return AsynchronousRound(begin_s, end_s, tuple(updates), tuple(touched), after)
+    return AsynchronousRound(begin_s, end_s, tuple(updates), tuple(touched), _trailed(after, touched))
+
+
+def play_together(
+    before: UnderWay,
+    planned: Sequence[int],
+    begin: Callable[[int, float, int], Turn | None],
+    *,
+    ready_s: float = 0.0,
+    wait_s: float = 0.0,
+) -> AsynchronousRound:
+    """Return what happens in a round of a synchronous cloud, in which each edge with devices does one turn.
+
+    The cloud combines the edges when the slowest has sent. See `play` for the arguments.
+    """
+    begin_s, begun = before.clock_s, before.begun.copy()
+    turns = []
+    for edge in planned:
+        turn = begin(edge, begin_s + ready_s, 0)
+        if turn is not None:
+            turns.append(replace(turn, version=before.version, number=int(begun[edge])))
+            begun[edge] += 1
+    sent = sorted((turn for turn in turns if turn.sends), key=lambda turn: (turn.end_s, turn.edge))
+    total = sum(turn.weight for turn in sent)
+    updates = [Update(turn, 0, turn.weight / total, {}, turn is sent[-1]) for turn in sent]
+    end_s = max((turn.end_s for turn in turns), default=begin_s)
+    end_s = end_s if sent else max(end_s, begin_s + wait_s)
+    counts = before.updates + np.bincount([turn.edge for turn in sent], minlength=len(begun)).astype(np.intp)
+    after = UnderWay(end_s, before.version + bool(sent), 0, counts, begun)
+    touched = [*before.trailing, *turns]
+    return AsynchronousRound(begin_s, end_s, tuple(updates), tuple(touched), _trailed(after, touched))
+
+
+def _trailed(after: UnderWay, touched: Sequence[Turn]) -> UnderWay:
+    """Return a clock with the turns that have ended, and of which a pass is under way."""
+    going = {(turn.edge, turn.number) for turn in after.turns}
+    over = (turn for turn in touched if (turn.edge, turn.number) not in going)
+    return replace(after, trailing=tuple(turn for turn in over if turn.settled_s > after.clock_s))
 
 
 def timeline_of(played: AsynchronousRound, num_edges: int, device_bits: float) -> Timeline:
@@ -277,7 +384,7 @@ def timeline_of(played: AsynchronousRound, num_edges: int, device_bits: float) -
     edge_energy_j, edge_s, reached = np.zeros(num_edges), np.zeros(num_edges), np.ones(num_edges, dtype=bool)
     for turn, part in zip(turns, spent, strict=True):
         edge_energy_j[turn.edge] += part.devices_j.sum() + part.hop_j
-        edge_s[turn.edge] += min(turn.end_s, end_s) - max(turn.begin_s, begin_s)
+        edge_s[turn.edge] += max(0.0, min(turn.end_s, end_s) - max(turn.begin_s, begin_s))
         reached[turn.edge] &= turn.happens.reached[0] or turn.end_s > end_s
     over = [turn.end_s <= end_s for turn in turns]
     rows = [
@@ -291,6 +398,7 @@ def timeline_of(played: AsynchronousRound, num_edges: int, device_bits: float) -
         spent_j=joined([part.devices_j for part in spent], np.float64),
         busy_s=joined([part.busy_s for part in spent], np.float64),
         updates=np.array(rows, dtype=np.float64).reshape(-1, 7),
+        **_staleness(played, most, sizes),
     )
     return Timeline(
         devices=joined([turn.happens.devices for turn in turns], np.intp),
@@ -318,6 +426,25 @@ def timeline_of(played: AsynchronousRound, num_edges: int, device_bits: float) -
         device_bits=device_bits,
         runs=runs,
     )
+
+
+def _staleness(played: AsynchronousRound, most: int, sizes: Sequence[int]) -> dict[str, Any]:
+    """Return τ and α of the rows that asynchronous edges have mixed in by the end of a round, (Q, H) each, else NaN."""
+    if all(turn.mixes is None for turn in played.turns):
+        return {}
+    staleness, share = np.full((most, sum(sizes)), np.nan), np.full((most, sum(sizes)), np.nan)
+    mixes = [(turn.edge, mix) for turn in played.turns for mix in turn.mixed if mix.moment_s <= played.end_s]
+    starts = np.cumsum([0, *sizes])
+    for start, turn in zip(starts, played.turns, strict=False):
+        rows, ended = turn.happens, _ended(turn, played.begin_s, played.end_s)
+        for edge, mix in mixes:
+            if edge != turn.edge:
+                continue
+            is_row = ended & (rows.devices == mix.arrival.device)
+            is_row &= np.isclose(turn.begin_s + np.nan_to_num(rows.start_s), mix.arrival.begin_s, rtol=1e-12, atol=1e-9)
+            for q, column in np.argwhere(is_row):
+                staleness[q, start + column], share[q, start + column] = mix.staleness, mix.share
+    return {"staleness": staleness, "share": share}
 
 
 def _ended(turn: Turn, begin_s: float, end_s: float) -> Any:
@@ -352,9 +479,10 @@ def turn_fates(played: AsynchronousRound, schedule: Schedule, index: int) -> lis
     }
     texts = []
     for device, edge in zip(*schedule, strict=True):
-        rows = [turn.happens.participates[:, turn.happens.devices == device] for turn in begun[edge]]
+        rows = [turn.rows_of(device) for turn in begun[edge]]
         lost = int(sum((~each).sum() for each in rows))
         whole = sum(each.size for each in rows)
-        missed = f"did not count in {lost} of {whole} edge iterations" if lost else ""
+        kind = "passes" if any(turn.mixes is not None for turn in begun[edge]) else "edge iterations"
+        missed = f"did not count in {lost} of {whole} {kind}" if lost else ""
         texts.append(missed if rows else "trained nothing, because its edge had an older plan or failed")
     return texts

@@ -49,10 +49,11 @@ class World:
 
     Attributes:
         is_on: whether any part is on.
+        bandwidth_hz: the bandwidth of each edge, (M,), Hz.
     """
 
     def __init__(self, config: ExperimentConfig, fleet: Fleet) -> None:
-        self.config, self.clock_s = config.world, 0.0
+        self.config, self.clock_s, self.bandwidth_hz = config.world, 0.0, fleet.edge_bandwidth_hz
         self.is_on = self.config.is_on
         own = {"num_devices": fleet.num_devices, "seed": config.seed}
         section = self.config.availability

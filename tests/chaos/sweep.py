@@ -74,13 +74,15 @@ INSIDE = TEXT.replace(
 )
 assert INSIDE != TEXT
 
-# The same sweep in the living world under an asynchronous cloud, whose turns are under way at every kill.
+# The same sweep in the living world under an asynchronous cloud, whose turns are under way at every kill. The edges
+# of one trial in three are asynchronous, too.
 ASYNCHRONOUS = LIVING.replace(
     "sweep:\n",
     """sweep:
   clock.cloud: {zip: [asynchronous, {asynchronous: {buffer: 2, updates: 3}}, {asynchronous: {rule: fedat}}]}
+  clock.edge.asynchronous: {zip: [null, {}, null]}
 """,
-)
+).replace("null, 1.5, 0.9", "null, null, 0.9")
 assert ASYNCHRONOUS != LIVING
 
 

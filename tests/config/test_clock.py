@@ -57,3 +57,34 @@ def test_a_clouds_label_has_each_setting_that_is_not_a_default(cloud: str, label
     config = load_config(None, [f"clock.cloud={cloud}"])
     assert config.clock.cloud.label == label
     assert Run.settings_of(config)["clock.cloud"] == label
+
+
+def test_an_edges_label_has_each_setting_that_is_not_a_default() -> None:
+    config = load_config(None, ["clock.edge={asynchronous: {updates: 4, mixing: 0.3}}"])
+    assert Run.settings_of(config)["clock.edge.asynchronous"] == "asynchronous edges, updates 4, mixing 0.3"
+    assert "clock.edge.asynchronous" not in Run.settings_of(load_config(None, []))
+
+
+def test_an_asynchronous_edge_may_be_a_word() -> None:
+    made = load_config(None, ["clock.edge=asynchronous"]).clock
+    assert made.edge.asynchronous is not None
+    assert made == load_config(None, ["clock.edge={asynchronous: {}}"]).clock
+    assert type(made).model_validate(made.model_dump(mode="json")) == made
+    assert "asynchronous" not in EdgeClockConfig().model_dump()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (["clock.edge={asynchronous: {}, first: 2}"], "first: got 2 with clock.edge.asynchronous"),
+        (
+            ["clock.edge=asynchronous", "clock.cloud={semi_synchronous: {period_s: 3}}"],
+            "period_s: got 3 with clock.edge",
+        ),
+        (["clock.edge.asynchronous.mixing=0"], "clock.edge.asynchronous.mixing"),
+    ],
+)
+def test_what_does_not_go_with_an_asynchronous_edge_is_refused(overrides: list[str], line: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        load_config(None, overrides)
+    assert line in str(error.value)

@@ -132,6 +132,16 @@ ROUND_STALENESS = metric(
     meaning="mean over these updates of the versions that the cloud had made since the edge fetched its model",
     format="{:,.2f}", curve=True,
 )  # fmt: skip
+ROUND_ARRIVALS = metric(
+    "round/arrivals", "Arrivals a round", "1", "arrivals",
+    meaning="models of devices that asynchronous edges mixed in, in the turns whose updates the cloud received",
+    format="{:,.0f}", mean="{:,.1f}",
+)  # fmt: skip
+ROUND_DEVICE_STALENESS = metric(
+    "round/device_staleness", "Staleness at edges", "1", "arrivals",
+    meaning="mean over these arrivals of the versions that the edge had made since the device fetched its model",
+    format="{:,.2f}", curve=True,
+)  # fmt: skip
 ROUND_TOO_FEW = metric(
     "round/too_few", "Edge iterations with too few models", "1", "few",
     meaning="edge iterations in which an edge kept its model, because its aggregator needs more models than arrived",

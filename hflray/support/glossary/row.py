@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Logged = Literal[
-    "round", "clock", "cloud", "asynchronous", "world", "battery", "poll", "few", "private", "inside", "kind", "end",
-    "fleet", "learning", "reference", "agent",
+    "round", "clock", "cloud", "asynchronous", "arrivals", "world", "battery", "poll", "few", "private", "inside",
+    "kind", "end", "fleet", "learning", "reference", "agent",
 ]  # fmt: skip
 Table = Literal["training", "clustering", "assignment", "learning"]
 

@@ -94,7 +94,8 @@ def kept_inside(config: ExperimentConfig, model_bytes: int) -> int:
     """Return the most bytes of what is kept between rounds beside the model.
 
     Rule, aggregators, compressors and privacy keep it, and under an asynchronous cloud the versions that edges have
-    fetched with the rule's vectors, and the cloud's buffer or the newest models.
+    fetched with the rule's vectors, and the cloud's buffer or the newest models; with asynchronous edges the versions
+    that devices have fetched.
     """
     from hflray.training.method import Method
 
@@ -108,6 +109,8 @@ def kept_inside(config: ExperimentConfig, model_bytes: int) -> int:
     if clock is not None:
         fetched = num_edges * (1 + parts.rule.vectors[0]) * model_bytes
         fetched += num_edges * model_bytes if clock.rule == "fedat" else 2 * model_bytes * (clock.buffer > 1)
+    if config.clock.edge.asynchronous is not None:
+        fetched += num_devices * model_bytes  # at most a version for each device under way
     return method.kept_bytes(numbers, num_devices, num_edges) + states + releases + fetched
 
 

@@ -1,0 +1,141 @@
+"""The asynchronous edge: it takes each device's model when it arrives (Async-HFL, arXiv 2301.06646).
+
+A device fetches the edge's model, trains, sends, is mixed in on arrival, and fetches again. A *pass* is what a device
+does between fetching and arriving. A turn of an edge ends with its U-th arrival. Passes that are under way then go on
+into the edge's next turn, with the version that they fetched; so does what arrives while the edge has no turn.
+
+The mixing is the cloud's: w ← (1 − α) w + α w_n with α = min(1, a · D_n / D̄ · s(τ)), see `hflray.clock.asynchronous`.
+The staleness τ counts the versions of the edge, of which each arrival makes one, and each fetch from the cloud.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from hflray.clock.asynchronous import Asynchrony
+
+
+class Pass(NamedTuple):
+    """What a device does between fetching the edge's model and arriving there. Moments are s since the first round.
+
+    Attributes:
+        device: the device.
+        round: the round in which the turn began that began the pass; with `number` it selects the draws.
+        number: how many passes the device had begun before in turns of that round.
+        begin_s: when it fetches.
+        end_s: when it arrives, or is lost.
+        arrives: whether it arrives.
+        known_s: when the edge knows of it.
+        weight: D_n, or 1.
+        bandwidth_hz: what it holds until its end.
+        fails_s: when its edge fails next.
+        version: the version of the edge that it fetches.
+    """
+
+    device: int
+    round: int
+    number: int
+    begin_s: float
+    end_s: float
+    arrives: bool = True
+    known_s: float = 0.0
+    weight: float = 1.0
+    bandwidth_hz: float = 0.0
+    fails_s: float = math.inf
+    version: int = 0
+
+
+class Mix(NamedTuple):
+    """An arrival that the edge mixes in.
+
+    Attributes:
+        arrival: the pass.
+        moment_s: when it is mixed in; an arrival between two turns waits for the later one.
+        staleness: τ.
+        share: α.
+    """
+
+    arrival: Pass
+    moment_s: float
+    staleness: int
+    share: float
+
+
+class Mixing(NamedTuple):
+    """What an edge mixes in a turn.
+
+    Attributes:
+        mixes: the arrivals, in their order.
+        begun: the passes that begin in the turn.
+        under_way: the passes that are not mixed in at its end, and were not lost.
+        version: the version of the edge after it.
+        end_s: when it ends.
+    """
+
+    mixes: tuple[Mix, ...]
+    begun: tuple[Pass, ...]
+    under_way: tuple[Pass, ...]
+    version: int
+    end_s: float
+
+
+def mix_turn(
+    rule: Asynchrony,
+    waiting: Sequence[Pass],
+    devices: Sequence[int],
+    begin: Callable[[int, float], Pass | None],
+    *,
+    begin_s: float,
+    version: int,
+    mean_weight: float,
+) -> Mixing:
+    """Return what an edge mixes in a turn.
+
+    Devices that are free fetch when the turn begins. Then arrivals are mixed in by their time, and the lower device
+    wins ties. A device of the plan fetches again after each arrival but the one that ends the turn. The turn also ends
+    when nothing more can arrive and the edge knows it.
+
+    Args:
+        rule: U, a and the damping.
+        waiting: the passes of earlier turns that have not been mixed in.
+        devices: the devices of the plan, in ascending order.
+        begin: returns the pass that a device begins at a moment, of which this fills in the version; None: it cannot.
+        begin_s: when the turn begins, s.
+        version: the version of the edge then.
+        mean_weight: D̄.
+    """
+    members, busy = set(devices), {one.device for one in waiting}
+    ways = [(one.end_s, one.device, one) for one in waiting if one.arrives]
+    heapq.heapify(ways)
+    mixes: list[Mix] = []
+    begun: list[Pass] = []
+    last_s = begin_s
+
+    def start(device: int, moment_s: float) -> float:
+        """Begin a pass; return when the edge knows that it is lost, or when it began."""
+        made = begin(device, moment_s)
+        if made is None:
+            return moment_s
+        made = made._replace(version=version)
+        begun.append(made)
+        if made.arrives:
+            heapq.heappush(ways, (made.end_s, device, made))
+        return moment_s if made.arrives else made.known_s
+
+    for device in devices:
+        if device not in busy:
+            last_s = max(last_s, start(device, begin_s))
+    moment_s = begin_s
+    while ways and len(mixes) < rule.updates:
+        _, device, arrival = heapq.heappop(ways)
+        moment_s, staleness = max(begin_s, arrival.end_s), version - arrival.version
+        mixes.append(Mix(arrival, moment_s, staleness, rule.share(arrival.weight, mean_weight, staleness)))
+        version += 1
+        if len(mixes) < rule.updates and device in members:
+            last_s = max(last_s, start(device, moment_s))
+    end_s = moment_s if len(mixes) == rule.updates else max(moment_s, last_s)
+    under_way = tuple(one for *_, one in sorted(ways, key=lambda way: way[:2]))
+    return Mixing(tuple(mixes), tuple(begun), under_way, version, end_s)
