@@ -31,6 +31,7 @@ def turns_of(rounds: Iterable[tuple[Timeline, float]]) -> dict[str, list[Any]] |
         name: [] for name in ("edge", "start", "sent", "end", "version", "stale", "share", "rounds")
     }
     begin_s, some = 0.0, False
+    last_s: dict[int, float] = {}  # when an edge's last model arrived
     first_s: dict[tuple[int, int], float] = {}  # when a turn of an edge began; its rows may end in several rounds
     for timeline, delay_s in rounds:
         runs = timeline.runs
@@ -42,7 +43,10 @@ def turns_of(rounds: Iterable[tuple[Timeline, float]]) -> dict[str, list[Any]] |
                 key = int(edge), int(turn)
                 first_s[key] = min(first_s.get(key, np.inf), float(start_s) + begin_s)
         for edge, turn, version, sent_s, end_s, stale, share in runs.updates:
-            times_s = {"start": first_s.pop((int(edge), int(turn))), "sent": sent_s + begin_s, "end": end_s + begin_s}
+            # At an asynchronous edge a turn may have no pass of its own; then it begins when the last model arrived.
+            start_s = first_s.pop((int(edge), int(turn)), last_s.get(int(edge), 0.0))
+            last_s[int(edge)] = end_s + begin_s
+            times_s = {"start": start_s, "sent": sent_s + begin_s, "end": end_s + begin_s}
             for name, value in times_s.items():
                 columns[name].append(round(float(value), DIGITS))
             for name, value in (("edge", edge), ("version", version), ("stale", stale)):

@@ -47,3 +47,15 @@ def test_an_edge_begins_a_turn_when_its_model_has_arrived(cloud: str) -> None:
     assert turns["stale"][0] == 0
     assert max(turns["stale"]) > 0
     assert all(version >= 0 for version in turns["version"])
+
+
+@pytest.mark.parametrize("cloud", ["synchronous", "asynchronous"])
+def test_asynchronous_edges_have_turns_too(cloud: str) -> None:
+    settings = [*SETTINGS, f"clock.cloud={cloud}", "clock.edge=asynchronous"]
+    with Experiment(load_config(None, settings), cpus=1) as experiment:
+        turns = turns_of((record.timeline, record.cost.delay_s) for record in experiment)
+    assert turns is not None
+    assert len(turns["edge"]) > 9
+    assert all(
+        start <= sent <= end for start, sent, end in zip(turns["start"], turns["sent"], turns["end"], strict=True)
+    )
