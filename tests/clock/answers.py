@@ -21,7 +21,7 @@ from hflray.report.exports import exports, read_exhibit
 from hflray.report.ranking import holm
 from hflray.report.runs import Run, Sweep
 from hflray.support.pairs import Pairs
-from tests.training.answers import Groups, grouped, ratio, reached
+from tests.training.answers import Groups, at_target, grouped, ratio
 
 RESULTS = Path(__file__).parents[1] / "data" / "results"
 SPENT = (metrics.TOTAL_DELAY_S, metrics.TOTAL_ENERGY_J)
@@ -51,7 +51,7 @@ def compared(runs: dict[int, Run], others: dict[int, Run], metric: str) -> Pairs
     """Return what `runs` spend against `others`, for each seed that both have."""
     seeds = sorted(set(runs) & set(others))
     ends = [[each[seed].rounds[metric].iloc[-1] for seed in seeds] for each in (runs, others)]
-    arrived = [[reached(each[seed]) for seed in seeds] for each in (runs, others)]
+    arrived = [[at_target(each[seed]) for seed in seeds] for each in (runs, others)]
     return Pairs.censored(ends[0], arrived[0], ends[1], arrived[1])
 
 
@@ -69,7 +69,7 @@ def table(groups: Groups) -> str:
     heads = ("cloud", "reached", "rounds", "seconds", "× synchronous", "joules", "× synchronous")
     lines = [f"| {' | '.join(heads)} |", f"|---|{'--:|' * (len(heads) - 1)}"]
     for (clock,), runs in groups.items():
-        arrived = [run for run in runs.values() if reached(run)]
+        arrived = [run for run in runs.values() if at_target(run)]
         cells = [clock[2:], f"{len(arrived)} of {len(runs)}", spread(arrived, "round")]
         for metric in SPENT:
             cells.append(spread(arrived, metric))

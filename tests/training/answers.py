@@ -133,7 +133,7 @@ def compression(sweep: Sweep) -> str:
     def needs(runs: dict[int, Run], others: dict[int, Run], metric: str) -> Pairs:
         seeds = sorted(set(runs) & set(others))
         ends = [[each[seed].rounds[metric].iloc[-1] for seed in seeds] for each in (runs, others)]
-        reached = [[reached(each[seed]) for seed in seeds] for each in (runs, others)]
+        reached = [[at_target(each[seed]) for seed in seeds] for each in (runs, others)]
         return Pairs.censored(ends[0], reached[0], ends[1], reached[1])
 
     groups = grouped(sweep, key)
@@ -154,7 +154,9 @@ def compression(sweep: Sweep) -> str:
     lines = [f"| {' | '.join(heads)} |", f"|---|---|{'--:|' * (len(heads) - 2)}"]
 
     for row, runs in groups.items():
-        ends = [[run.rounds[metric].iloc[-1] for run in runs.values() if reached(run)] for metric in ("round", *wanted)]
+        ends = [
+            [run.rounds[metric].iloc[-1] for run in runs.values() if at_target(run)] for metric in ("round", *wanted)
+        ]
         spreads = [f"{np.mean(values):.1f} ± {np.std(values, ddof=1):.1f}" for values in ends]
         names = [f"{'/'.join(row)}/{metric}" for metric in wanted]
         beside = [ratio(compared[name], adjusted[name]) if name in compared else "1" for name in names]
@@ -172,7 +174,7 @@ def ratio(pairs: Pairs, p: float) -> str:
     return (f"{low:.2f}" if low == high else f"{low:.2f} to {high:.2f}") + f" ({_p(p)})"
 
 
-def reached(run: Run) -> bool:
+def at_target(run: Run) -> bool:
     """Return whether the run ended at its target."""
     return bool(run.rounds[metrics.ACCURACY].iloc[-1] >= run.config.target_accuracy)
 
