@@ -30,14 +30,14 @@ def turns_of(rounds: Iterable[tuple[Timeline, float]]) -> dict[str, list[Any]] |
     columns: dict[str, list[Any]] = {
         name: [] for name in ("edge", "start", "sent", "end", "version", "stale", "share", "rounds")
     }
-    begin_s, some = 0.0, False
+    begin_s, has_turns = 0.0, False
     last_s: dict[int, float] = {}  # when an edge's last model arrived
     first_s: dict[tuple[int, int], float] = {}  # when a turn of an edge began; its rows may end in several rounds
     for timeline, delay_s in rounds:
         runs = timeline.runs
         if runs is None:
             break
-        some = True
+        has_turns = True
         for edge, turn, start_s in zip(timeline.edges, runs.turn, np.fmin.reduce(timeline.start_s), strict=True):
             if np.isfinite(start_s):
                 key = int(edge), int(turn)
@@ -56,4 +56,4 @@ def turns_of(rounds: Iterable[tuple[Timeline, float]]) -> dict[str, list[Any]] |
         columns["rounds"].append(round(begin_s, DIGITS))
         if len(columns["edge"]) > MOST:
             break
-    return columns if some else None
+    return columns if has_turns else None
