@@ -77,6 +77,8 @@ BENCHMARKS = (
         ("inside/rules, native", "inside/rules, channels_last", "inside/aggregators"),
         parallel=False,
     ),
+    Benchmark("clock-rows", ("clock.py", "--only", "rows"), ("clock/rows",), parallel=False),
+    Benchmark("clock-actors", ("clock.py", "--only", "actors"), ("clock/actors",)),
     Benchmark("losses", ("losses.py",), ("losses/kernels",), parallel=False),
     Benchmark("joint_cost", ("joint_cost.py",), ("joint_cost/round",), parallel=False),
     Benchmark(

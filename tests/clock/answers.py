@@ -99,7 +99,37 @@ def clouds(sweep: Sweep) -> str:
     return "\n\n".join(parts)
 
 
-QUESTIONS = {"clouds": clouds}
+def minimised(sweep: Sweep) -> str:
+    """Return what FedAsync needs with assignments that weigh the mean edge, against those that weigh the round."""
+    groups = grouped(
+        sweep,
+        lambda run: (
+            "living" if run.config.fleet.slow_share else "still",
+            data_of(run.config),
+            run.config.minimised,
+        ),
+    )
+    pairs = {
+        (*case, metric): compared(groups[*case, "mean_edge"], groups[*case, "round"], metric)
+        for case in dict.fromkeys(key[:2] for key in groups)
+        for metric in SPENT
+    }
+    adjusted: dict[str, float] = {}
+    for metric in SPENT:
+        adjusted |= holm({"/".join(key): each.p for key, each in pairs.items() if key[-1] == metric})
+    heads = ("world", "data", "minimised", "reached", "rounds", "seconds", "× round", "joules", "× round")
+    lines = [f"| {' | '.join(heads)} |", f"|---|---|---|{'--:|' * (len(heads) - 3)}"]
+    for (*case, name), runs in groups.items():
+        arrived = [run for run in runs.values() if at_target(run)]
+        cells = [*case, name, f"{len(arrived)} of {len(runs)}", spread(arrived, "round")]
+        for metric in SPENT:
+            key = (*case, metric)
+            cells += [spread(arrived, metric), "1" if name == "round" else ratio(pairs[key], adjusted["/".join(key)])]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+QUESTIONS = {"clouds": clouds, "clouds_minimise": minimised}
 
 
 def main() -> None:
