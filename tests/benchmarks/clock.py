@@ -4,7 +4,7 @@
 
 actors  rounds of an asynchronous experiment (FedAsync, H = 20 of 40 devices, M = 5, L = 5, Q = 1, the paper's network
         on Fashion-MNIST) with one actor and with two, each round directly after the other, and a bare PyTorch loop in
-        one and in two processes between them. A gain is the time of one over the time of two, the medians of the rounds.
+        one and in two processes between them. A gain is the time of one over the time of two, by medians of the rounds.
         Serial training, one actor and two must end with the same bits.
 rows    rows of devices a CPU-second that the world times in asynchronous rounds (Q = 5), still and living
 """
