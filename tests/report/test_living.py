@@ -229,8 +229,9 @@ def test_a_living_page_fits_every_window(scheme: str, browser: Page, address: st
             assert browser.evaluate(OUTSIDE) == 0
         # No chart lies under what follows it.
         overlapping = """[...document.querySelectorAll('#explorer .chart')].filter(c => {
-          const drawn = c.querySelector('.main-svg').getBoundingClientRect();
-          return drawn.bottom > c.getBoundingClientRect().bottom + 1;
+          const drawn = c.querySelector('.main-svg');
+          if (!drawn) return c.offsetParent !== null;  // a chart that is not drawn must be hidden
+          return drawn.getBoundingClientRect().bottom > c.getBoundingClientRect().bottom + 1;
         }).map(c => c.id)"""
         assert browser.evaluate(overlapping) == []
         assert browser.evaluate("window.errors") == []
