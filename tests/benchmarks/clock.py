@@ -21,6 +21,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
+import ray
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
 
@@ -61,6 +62,8 @@ def actors(rounds: int, quick: bool) -> Table:
     table = Table(f"two of each over one, medians of {rounds} rounds", columns, [], key="clock/actors")
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112  # with Ray's niceness of 15, bare loops would get more of a busy CPU
     cpus = tuple(sorted(available_cpus()))[:2]
+    # Three actors live at the same time, of which at most two train.
+    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     settings = [*SETTINGS, f"max_rounds={rounds + 1}"]
     if quick:
         settings += ["training.local_iterations=1", "fleet.num_devices=10", "scheduling.num_scheduled=5"]
