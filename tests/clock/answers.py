@@ -129,7 +129,29 @@ def minimised(sweep: Sweep) -> str:
     return "\n".join(lines)
 
 
-QUESTIONS = {"clouds": clouds, "clouds_minimise": minimised}
+def edges(sweep: Sweep) -> str:
+    """Return what asynchronous edges need under two clouds, against a synchronous cloud whose edges wait for all."""
+    reference = [run for run in read_exhibit(RESULTS / "clouds").runs if cloud_of(run.config) == SYNCHRONOUS]
+    parts = []
+    own = grouped(sweep, lambda run: (_case(run), _with_edges(run)))
+    others = grouped(replace(sweep, runs=reference), lambda run: (_case(run),))
+    for case in dict.fromkeys(first for first, _ in own):
+        both = {(SYNCHRONOUS,): others[(case,)]} | {
+            (name,): runs for (first, name), runs in own.items() if first == case
+        }
+        parts += [f"**{case}**", table(both)]
+    return "\n\n".join(parts)
+
+
+def _case(run: Run) -> str:
+    return f"{'Living' if run.config.fleet.slow_share else 'Still'} world, {data_of(run.config)}"
+
+
+def _with_edges(run: Run) -> str:
+    return "1 asynchronous edges" if cloud_of(run.config) == SYNCHRONOUS else "2 asynchronous edges, FedAsync"
+
+
+QUESTIONS = {"clouds": clouds, "clouds_edge": edges, "clouds_minimise": minimised}
 
 
 def main() -> None:
