@@ -1,4 +1,6 @@
-"""Partitions of the samples over devices (majority-class as in the paper, Dirichlet and IID), and the draw of D_n.
+"""Partitions of the samples over devices (majority-class as in the paper, Dirichlet, IID), and the draw of D_n.
+
+Partitions by whole classes and by edges are in ``class_partition.py``.
 
 The paper gives each device D_n samples, uniform in 400..700 (CIFAR-10: 300..600; Table I). It says that "most of the
 data belong to a majority class" (section IV-A), but not how many. The share of 80 %, and the choice of the majority
@@ -46,7 +48,7 @@ class Partition(Protocol):
 
 
 def build_partition(name: str, **options: Any) -> Partition:
-    """Build the partition registered as `name`: majority(majority_fraction=0.8), dirichlet(alpha=0.5), iid().
+    """Build the partition registered as `name`, such as majority(majority_fraction=0.8), dirichlet(alpha=0.5) or iid().
 
     Raises:
         ConfigError: an unknown name or option, or an option out of range.
@@ -80,7 +82,7 @@ class MajorityPartition:
 
     def __call__(self, labels: Ints, num_devices: int, sizes: Ints, rng: np.random.Generator) -> list[Ints]:
         """Deal samples to devices; raise a DataError that names the class whose quotas exceed its supply."""
-        sizes = _checked_sizes(labels, num_devices, sizes)
+        sizes = checked_sizes(labels, num_devices, sizes)
         classes, supply = np.unique(labels, return_counts=True)
         own = rng.permutation(np.resize(rng.permutation(len(classes)), num_devices))  # even counts, in random order
         quota = majority_quota(sizes, self.majority_fraction)
@@ -93,7 +95,7 @@ class MajorityPartition:
             )
         counts = _draw_other_classes(own, sizes - quota, supply - majority_demand, rng)
         counts[np.arange(num_devices), own] += quota
-        return _indices_of(labels, classes, counts, rng)
+        return indices_of(labels, classes, counts, rng)
 
 
 def majority_quota(sizes: NDArray[np.integer], majority_fraction: float) -> Ints:
@@ -151,7 +153,7 @@ class DirichletPartition:
 
     def __call__(self, labels: Ints, num_devices: int, sizes: Ints, rng: np.random.Generator) -> list[Ints]:
         """Deal samples to devices; raise DataError if the total exceeds the supply."""
-        sizes = _checked_sizes(labels, num_devices, sizes)
+        sizes = checked_sizes(labels, num_devices, sizes)
         classes, supply = np.unique(labels, return_counts=True)
         counts = np.zeros((num_devices, len(classes)), np.int64)
         for n, share in enumerate(rng.dirichlet(np.full(len(classes), self.alpha), num_devices)):
@@ -163,7 +165,7 @@ class DirichletPartition:
                 drawn = np.minimum(rng.multinomial(missing, weights / weights.sum()), supply)
                 counts[n] += drawn
                 supply -= drawn
-        return _indices_of(labels, classes, counts, rng)
+        return indices_of(labels, classes, counts, rng)
 
 
 @dataclass(frozen=True)
@@ -172,12 +174,13 @@ class IIDPartition:
 
     def __call__(self, labels: Ints, num_devices: int, sizes: Ints, rng: np.random.Generator) -> list[Ints]:
         """Deal samples to devices; raise DataError if the total exceeds the supply."""
-        sizes = _checked_sizes(labels, num_devices, sizes)
+        sizes = checked_sizes(labels, num_devices, sizes)
         order = rng.permutation(len(labels))[: sizes.sum()]
         return [np.sort(part) for part in np.split(order, np.cumsum(sizes)[:-1])]
 
 
-def _checked_sizes(labels: Ints, num_devices: int, sizes: Ints) -> Ints:
+def checked_sizes(labels: Ints, num_devices: int, sizes: Ints) -> Ints:
+    """Return `sizes` as int64, (N,). Raises DataError: wrong shape, a size below 1, or too many samples in total."""
     sizes = np.asarray(sizes, np.int64)
     if num_devices < 1 or sizes.shape != (num_devices,):
         raise DataError(
@@ -193,7 +196,7 @@ def _checked_sizes(labels: Ints, num_devices: int, sizes: Ints) -> Ints:
     return sizes
 
 
-def _indices_of(labels: Ints, classes: Ints, counts: Ints, rng: np.random.Generator) -> list[Ints]:
+def indices_of(labels: Ints, classes: Ints, counts: Ints, rng: np.random.Generator) -> list[Ints]:
     """Turn counts (N, C) into sample indices: each class is shuffled once and dealt in device order."""
     ends = np.cumsum(counts, axis=0)
     shuffled = [rng.permutation(np.flatnonzero(labels == value)) for value in classes]

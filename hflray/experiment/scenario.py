@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from hflray.config import ExperimentConfig
 from hflray.data import Dataset, build_partition, load_dataset
 from hflray.data.partition import device_sizes, label_counts
+from hflray.errors import ConfigError
 from hflray.fleet import Fleet, sample_fleet
 from hflray.seeding import stream
 from hflray.training.job import DeviceData
@@ -19,7 +20,7 @@ from hflray.training.job import DeviceData
 PARTITION_OPTIONS: dict[str, Callable[[ExperimentConfig], dict[str, Any]]] = {
     "majority": lambda config: {"majority_fraction": config.data.majority_fraction},
     "dirichlet": lambda config: {"alpha": config.data.dirichlet_alpha},
-}
+} | dict.fromkeys(("edge_dirichlet", "edge_iid", "edge_noniid"), lambda config: {"num_edges": config.fleet.num_edges})
 
 DataKey = tuple[str, str | None]
 
@@ -76,6 +77,11 @@ class Scenario:
             name=dataset.name,
         )
         options = PARTITION_OPTIONS[data.partition](config) if data.partition in PARTITION_OPTIONS else {}
+        if "num_edges" in options and "num_edges" in data.partition_options:
+            raise ConfigError(
+                f"data.partition_options.num_edges: got {data.partition_options['num_edges']!r}; accepted: no such "
+                "option, because fleet.num_edges says it; remove it"
+            )
         options |= data.partition_options
         parts = build_partition(data.partition, **options)(
             dataset.strata, count, sizes, stream(config.seed, "partition")
