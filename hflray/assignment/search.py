@@ -85,10 +85,10 @@ def alternate(
     everywhere = np.ones(len(problem.bandwidth), dtype=np.bool_)
     while True:
         scheduled = np.flatnonzero(present != NOWHERE)
-        found = search(part_of(problem, scheduled, everywhere), True)
-        if not found.run(present[scheduled]) < value * (1.0 - GAIN):
+        best = search(part_of(problem, scheduled, everywhere), True)
+        if not best.run(present[scheduled]) < value * (1.0 - GAIN):
             return present, value
-        present[scheduled] = found.assignment
+        present[scheduled] = best.assignment
         present, value = replace(present)
 
 
