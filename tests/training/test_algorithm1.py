@@ -128,7 +128,8 @@ def few(name: str) -> Any:
     return name if name in ("everything", "private totals", "faulty") else pytest.param(name, marks=pytest.mark.slow)
 
 
-@pytest.mark.parametrize("pools", [(2,), pytest.param((1, 3), marks=pytest.mark.slow)])  # 2: of a shared and an own edge
+# Of three edges, two actors train two that share an actor and one that does not.
+@pytest.mark.parametrize("pools", [(2,), pytest.param((1, 3), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", [few(name) for name in METHODS])
 def test_every_pool_gives_the_bits_of_the_serial_backend(ray_session, start, name: str, pools: tuple[int, ...]) -> None:
     data, job = make_data(SIZES), job_of(METHODS[name])
