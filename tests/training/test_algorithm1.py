@@ -128,7 +128,7 @@ def few(name: str) -> Any:
     return name if name in ("everything", "private totals", "faulty") else pytest.param(name, marks=pytest.mark.slow)
 
 
-# Of three edges, two actors train two that share an actor and one that does not.
+# Two actors for three edges are the case between one for all and one for each.
 @pytest.mark.parametrize("pools", [(2,), pytest.param((1, 3), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", [few(name) for name in METHODS])
 def test_every_pool_gives_the_bits_of_the_serial_backend(ray_session, start, name: str, pools: tuple[int, ...]) -> None:
