@@ -15,26 +15,27 @@ import numpy as np
 from hflray.assignment import configured_assigner
 from hflray.config import ExperimentConfig, load_config
 from hflray.experiment.study import Instance
-from hflray.report.labels import pretty
+from hflray.report.labels import hfel, pretty
 from hflray.support.arrays import FloatArray
 
 SETTINGS = ("fleet.num_devices=100", "fleet.num_edges=5", "scheduling.num_scheduled=50", "cost.delay_weight=1",
             "cost.model_kb=448")  # fmt: skip
 DEPLOYMENTS = range(5)
 JOINT = "allocation.coupling=joint"
-HFEL, BEST_GAIN = ("assignment.name=hfel", "assignment.exchanges=300"), "best gain"
+BEST_GAIN, HFEL, SEARCH, D3QN = pretty("best_gain"), hfel(300), pretty("local_search"), pretty("d3qn")
+EXCHANGES = ("assignment.name=hfel", "assignment.exchanges=300")
+POLISHED = ("assignment.name=d3qn", "assignment.polish_ms=optimum")
 SHIPPED: dict[str, tuple[str, ...]] = {
-    BEST_GAIN: ("assignment.name=best_gain",),
-    "geographic": ("assignment.name=geographic",),
-    "even gain": ("assignment.name=even_gain",),
-    "load balanced": ("assignment.name=load_balanced",),
-    "HFEL-300": HFEL,
-    "HFEL-300, best gain start": (*HFEL, "assignment.start=best_gain"),
-    "local search": ("assignment.name=local_search",),
-    "local search, one deadline": ("assignment.name=local_search", JOINT),
-    "D3QN": ("assignment.name=d3qn",),
-    "D3QN, polished": ("assignment.name=d3qn", "assignment.polish_ms=optimum"),
-    "D3QN, polished, one deadline": ("assignment.name=d3qn", "assignment.polish_ms=optimum", JOINT),
+    **{
+        pretty(name): (f"assignment.name={name}",) for name in ("best_gain", "geographic", "even_gain", "load_balanced")
+    },
+    HFEL: EXCHANGES,
+    f"{HFEL}, {BEST_GAIN} start": (*EXCHANGES, "assignment.start=best_gain"),
+    SEARCH: ("assignment.name=local_search",),
+    f"{SEARCH}, one deadline": ("assignment.name=local_search", JOINT),
+    D3QN: ("assignment.name=d3qn",),
+    f"{D3QN}, polished": POLISHED,
+    f"{D3QN}, polished, one deadline": (*POLISHED, JOINT),
 }
 
 
