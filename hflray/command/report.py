@@ -148,6 +148,7 @@ def show(
     from hflray.report import figures, page, tables
     from hflray.report.exports import export
     from hflray.reproduction.exhibits import exhibit, exhibit_of, verdicts
+    from hflray.reproduction.printing import print_verdicts
     from hflray.support.terminal.output import new_console, waiting
     from hflray.support.text import as_file_stem
 
@@ -180,24 +181,12 @@ def show(
     console.print(_table(tables.summary(runs), runs.title))
     for shown in exhibits.values():
         if shown.claims:
-            _print_verdicts(verdicts(shown, runs), console)
+            print_verdicts(verdicts(shown, runs), console)
     _print_paths(paths, console)
     for note in missing:
         console.print(f"missing: {note}", style="yellow", **PLAIN)
     if not paths:
         raise typer.Exit(1)
-
-
-def _print_verdicts(claims: pd.DataFrame, console: Console) -> None:
-    """Print each claim of the paper with the answer, our numbers, the evidence, and our guess why they differ."""
-    from rich.padding import Padding
-    from rich.text import Text
-
-    for text, ours, answer, evidence, guess in claims.itertuples(index=False):
-        console.print(f"the paper: {text}", style="bold", markup=False, highlight=False)
-        for heading, line in (("", answer), ("ours: ", ours), ("on: ", evidence), ("our guess why: ", guess)):
-            if line:
-                console.print(Padding(Text(f"{heading}{line}"), (0, 0, 0, 2), expand=False))
 
 
 def _print_paths(paths: Sequence[Path], console: Console) -> None:

@@ -40,6 +40,11 @@ def whole(setting: str, value: object, least: int, most: int | None = None) -> i
     return _refuse(setting, value, words)
 
 
+def one_of(setting: str, value: object, words: tuple[str, ...]) -> str:
+    """Return an option that is one of some words, as `positive` does."""
+    return value if isinstance(value, str) and value in words else _refuse(setting, value, ", ".join(words))
+
+
 def _finite(value: object) -> float:
     """Return a finite number, or NaN, which no comparison accepts."""
     number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan

@@ -2,7 +2,7 @@
 
 To add an exhibit, add an `Exhibit` to `EXHIBITS` below. It names the sweep file in ``tune_configs/`` that makes its
 runs, its drawings (functions ``Sweep -> Figure``, such as those of `hflray.report.figures`) by the stem of their file,
-and the paper's claims about it, if there are any. Claims live in a file of `hflray.reproduction.claims`. Each claim
+and the paper's claims about it, if there are any. Claims live in a file of `hflray.reproduction.zhang`. Each claim
 states its `Needs` and has a test, a function ``(sweep, needs) -> Finding`` that raises `NotTested` without the least
 evidence (`hflray.reproduction.evidence`). The command, the page, RESULTS.md and ``list`` follow from the entry. The
 exhibit's runs are exported to a folder with the name of the sweep file, or in parts to folders below it.
@@ -19,8 +19,8 @@ from hflray.report import figures
 from hflray.report.figures import Draw
 from hflray.report.ranking import REFERENCE
 from hflray.report.runs import Sweep
-from hflray.reproduction.claims import assignment, clustering, framework, learning, scheduling
 from hflray.reproduction.evidence import Claim, NotTested
+from hflray.reproduction.zhang import assignment, clustering, framework, learning, scheduling
 
 
 @dataclass(frozen=True)

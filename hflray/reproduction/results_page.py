@@ -22,7 +22,7 @@ HEAD = """# Results beside the paper's
 `{command}` writes this page; do not edit it. Every number comes from
 the exports in `{source}`. All exports below one folder form one section.
 
-This is how a claim of the paper is judged (`hflray/reproduction/evidence.py`; `hflray/reproduction/claims/` states the
+This is how a claim of the paper is judged (`hflray/reproduction/evidence.py`; `hflray/reproduction/zhang/` states the
 least and the whole evidence of each claim):
 
 * "yes" and "no" rest on the whole evidence that the claim needs: mostly five seeds, every H, and runs to their last
@@ -177,8 +177,20 @@ def section(name: str, shown: Exhibit, sweep: Sweep | None, configs: Path) -> st
     if (excess := compare_with_reference(sweep)) is not None:
         lines += ["", to_markdown(excess).rstrip()]
     if shown.claims:
-        lines += ["", to_markdown(verdicts(shown, sweep)).rstrip().replace("--:", "---")]
+        lines += ["", _answers(shown, sweep)]
     return "\n".join(lines) + "\n"
+
+
+def answers(shown: Exhibit, sweep: Sweep | None) -> str:
+    """Return the answers to an exhibit's claims as a table of markdown, below its heading."""
+    lines = [f"### {shown.label}: {shown.shows}", ""]
+    if sweep is None:
+        return "\n".join([*lines, f"Not run: {len(shown.claims)} claims are not tested.", ""])
+    return "\n".join([*lines, _answers(shown, sweep), ""])
+
+
+def _answers(shown: Exhibit, sweep: Sweep) -> str:
+    return to_markdown(verdicts(shown, sweep)).rstrip().replace("--:", "---")
 
 
 def render(sweeps: Mapping[str, Sweep], configs: Path, source: str, study: Study | None = None) -> str:

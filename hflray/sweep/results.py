@@ -206,14 +206,18 @@ def changed_texts(before: SweepFolder, after: SweepFolder) -> str:
 
 def unfinished(results: Path, name: str) -> Path | None:
     """Return the path of the latest unfinished sweep called `name`, or None."""
+    return next((folder.path for folder in folders_of(results, name) if not folder.finished), None)
+
+
+def folders_of(results: Path, name: str) -> Iterator[SweepFolder]:
+    """Yield the sweeps called `name`, the latest first, without those whose folder cannot be read."""
     for path in _files_of(results, name):
         try:
             folder = SweepFolder.load(path.parent)
         except ConfigError:
             continue
-        if folder.file.name == name and not folder.finished:
-            return path.parent
-    return None
+        if folder.file.name == name:
+            yield folder
 
 
 def _files_of(results: Path, name: str) -> list[Path]:

@@ -12,22 +12,33 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from hflray.config.options import one_of
 from hflray.training.rules.base import CloudReport, LocalRule, Memory, Received, State, Vector
 
 
 class MTGC(LocalRule):
-    """Adds zₙ + y_m to each gradient. It needs no options.
+    """Adds zₙ + y_m to each gradient.
 
     zₙ begins each round at 0. At its next reception within the round, a device that has trained adds (wₙ − w̄_m)/(Kβ),
     where w̄_m is the model that it now receives, and K the edge's weighted mean of steps. At the end of a round, y_m of
     each edge that has reached the cloud grows by (w̄_m − w̄)/(β ΣK), with ΣK over the edge's iterations and w̄ before any
     step of the cloud's aggregator. If all take part, the weighted sum of zₙ over an edge is 0, and so is that of y_m
     over edges with the same ΣK.
+
+    Args:
+        corrections: ``both``; or one half of the method, as its authors compare it: zₙ alone (``devices``), or y_m
+            alone (``edges``).
+
+    Raises:
+        ConfigError: `corrections` is something else.
     """
 
     memory: ClassVar[tuple[str, ...]] = ("z", "trained")
     forgets: ClassVar[bool] = True
     needs_edges: ClassVar[bool] = True
+
+    def __init__(self, corrections: str = "both") -> None:
+        self.corrections = one_of("training.rule.options.corrections", corrections, ("both", "devices", "edges"))
 
     def start(self, size: int, num_edges: int) -> State:
         """Return y_m = 0 of each edge, (M, P)."""
@@ -45,8 +56,8 @@ class MTGC(LocalRule):
         return {"z": z, "trained": received.model}
 
     def correction(self, weights: Any, received: Any, vectors: Mapping[str, Any], memory: Mapping[str, Any]) -> Any:
-        """Return zₙ + y_m."""
-        return memory["z"] + vectors["y"]
+        """Return zₙ + y_m, or the half of it that is wanted; y_m stays 0 where it is not."""
+        return vectors["y"] if self.corrections == "edges" else memory["z"] + vectors["y"]
 
     def finish(
         self, received: Received, trained: Vector, rate: float, memory: Memory
@@ -56,6 +67,8 @@ class MTGC(LocalRule):
 
     def cloud(self, report: CloudReport, state: State) -> tuple[Vector | None, State]:
         """Return y_m of each edge after the round."""
+        if self.corrections == "devices":
+            return None, state
         change = np.zeros_like(state["y"], dtype=report.mean.dtype)
         for edge, each in report.edges.items():
             change[edge] = (each.model - report.mean) / each.rate

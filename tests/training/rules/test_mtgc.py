@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hflray.errors import ConfigError
 from hflray.training.rules.mtgc import MTGC
 from tests.training.rules.quadratics import RATE, Devices, drive, hierarchy
 
@@ -96,3 +97,42 @@ def test_without_edge_iterations_and_with_edges_of_one_device_it_is_the_flat_alg
         x = np.average(ends, axis=0, weights=devices.weights)
         y += [(end - x) / (RATE * devices.steps[i]) for i, end in enumerate(ends)]
         np.testing.assert_allclose(given, x, rtol=1e-12, atol=1e-12)
+
+
+def test_a_half_is_the_whole_where_the_other_half_is_0() -> None:
+    """z is 0 with one edge iteration, and y with one edge. Elsewhere the two halves and the whole differ."""
+
+    def models(corrections: str, edges: dict[int, list[int]], iterations: int) -> np.ndarray:
+        return np.array(drive(MTGC(corrections), Devices(5), [edges] * 4, iterations=iterations).models)
+
+    one_edge = {0: [0, 1, 2, 3, 4]}
+    np.testing.assert_array_equal(models("edges", EDGES, 1), models("both", EDGES, 1))
+    np.testing.assert_allclose(models("devices", one_edge, 3), models("both", one_edge, 3), rtol=1e-12)
+    ends = [models(corrections, EDGES, 3)[-1] for corrections in ("both", "devices", "edges")]
+    assert min(np.abs(ends[i] - ends[j]).max() for i, j in ((0, 1), (0, 2), (1, 2))) > 1e-4
+
+
+def test_the_half_of_the_edges_alone_is_a_variate_of_each_edge() -> None:
+    """Algorithm 1 without z."""
+    devices = Devices(5)
+    driven = drive(MTGC("edges"), devices, [EDGES] * 3, iterations=2)
+    x, y = devices.start.copy(), np.zeros((2, 3))
+    shares = {m: devices.weights[members] / devices.weights[members].sum() for m, members in EDGES.items()}
+    of_edges = np.array([devices.weights[members].sum() for members in EDGES.values()]) / devices.weights.sum()
+    for given in driven.models:
+        at_edge = {m: x.copy() for m in EDGES}
+        for _ in range(2):
+            for m, members in EDGES.items():
+                ends = [devices.trained(i, at_edge[m], lambda weights, own=y[m]: own) for i in members]
+                at_edge[m] = shares[m] @ np.array(ends)
+        x = of_edges @ np.array(list(at_edge.values()))
+        for m, members in EDGES.items():
+            y[m] += (at_edge[m] - x) / (2 * RATE * (shares[m] @ devices.steps[members]))
+        np.testing.assert_allclose(given, x, rtol=1e-11, atol=1e-12)
+
+
+def test_an_unknown_half_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"training\.rule\.options\.corrections: got 'z'; accepted: both, devices, edges"
+    ):
+        MTGC("z")

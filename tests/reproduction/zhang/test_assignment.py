@@ -1,4 +1,4 @@
-"""hflray.reproduction.claims.assignment: Figure 6 is judged for each start of HFEL, on one D3QN and the same fleets."""
+"""hflray.reproduction.zhang.assignment: Figure 6 is judged for each start of HFEL, on one D3QN and the same fleets."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ The paper does not say where HFEL's search starts, so that every claim is judged
 policy learned by one reading of Algorithm 5 on one deployment of the edges (`POLICY`, deployment 0), which the evidence
 names. It is compared with the other assigners on that deployment and on the same fleets. The table also shows other
 policies and deployments, but no claim is judged on them. What the other readings' policies cost beside HFEL-300 is
-judged in Figure 5 (`hflray.reproduction.claims.learning`).
+judged in Figure 5 (`hflray.reproduction.zhang.learning`).
 """
 
 from __future__ import annotations

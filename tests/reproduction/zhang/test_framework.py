@@ -1,4 +1,4 @@
-"""hflray.reproduction.claims.framework: Figure 7's costs are those of the round that reached the target."""
+"""hflray.reproduction.zhang.framework: Figure 7's costs are those of the round that reached the target."""
 
 from __future__ import annotations
 

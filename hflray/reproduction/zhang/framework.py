@@ -16,7 +16,6 @@ from hflray import metrics
 from hflray.report.labels import DATA, H, pretty
 from hflray.report.runs import Run, Sweep
 from hflray.report.series import last_step
-from hflray.reproduction.claims.scheduling import TARGETS, describe_absent, spread_falls
 from hflray.reproduction.evidence import (
     Claim,
     Comparison,
@@ -30,6 +29,7 @@ from hflray.reproduction.evidence import (
     select_alike,
     split,
 )
+from hflray.reproduction.zhang.scheduling import TARGETS, describe_absent, spread_falls
 
 FORMS = {
     metrics.TOTAL_OBJECTIVE: (1.0, "objective {:,.0f} J"),

@@ -1,4 +1,4 @@
-"""hflray.reproduction.claims.learning: Figure 5 is judged for each reading of Algorithm 5, and on nothing else."""
+"""hflray.reproduction.zhang.learning: Figure 5 is judged for each reading of Algorithm 5, and on nothing else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hflray import metrics
 from hflray.report.labels import DEPLOYMENT
 from hflray.report.readings import READINGS, Reading, gain, improves, is_ceiling, last_tenth
 from hflray.report.runs import Run, differing
-from hflray.reproduction.claims.learning import CLAIMS_BY_READING, PRINTED, unlike_the_paper
+from hflray.reproduction.zhang.learning import CLAIMS_BY_READING, PRINTED, unlike_the_paper
 from hflray.sweep import expand, load_sweep
 from hflray.tracking import History, Tables
 from tests.conftest import says

@@ -1,4 +1,4 @@
-"""hflray.reproduction.claims.clustering: Table II's ratios and ARI."""
+"""hflray.reproduction.zhang.clustering: Table II's ratios and ARI."""
 
 from __future__ import annotations
 

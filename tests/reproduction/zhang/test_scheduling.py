@@ -1,4 +1,4 @@
-"""hflray.reproduction.claims.scheduling: the claims on Figures 3 and 4 get the answers that made-up curves call for."""
+"""hflray.reproduction.zhang.scheduling: the claims on Figures 3 and 4 get the answers that made-up curves call for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hflray.reproduction.claims.scheduling import deciding_text
+from hflray.reproduction.zhang.scheduling import deciding_text
 from tests.conftest import says
 from tests.report.fabricated import accuracy, answers, judged
 
