@@ -84,6 +84,7 @@ BUILTIN: dict[Kind, dict[str, str]] = {
         "majority": "hflray.data.partition:MajorityPartition",
         "dirichlet": "hflray.data.partition:DirichletPartition",
         "iid": "hflray.data.partition:IIDPartition",
+        "resampled": "hflray.data.resampled:ResampledPartition",
         "flwr:": "hflray.data.flower:FlowerPartition",
     },
     "availability": {
