@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -101,6 +102,24 @@ def test_any_number_of_actors_trains_on_the_same_drawn_samples(ray_session) -> N
         with Experiment(config.model_copy(update={"training": training}), cpus=2) as experiment:
             hashes.append([record.model_hash for record in experiment])
     assert hashes[0] == hashes[1] == hashes[2]
+
+
+def test_a_round_of_few_devices_holds_no_samples_of_a_large_fleet() -> None:
+    """Their indices alone would take 200,000 × 137 × 8 bytes, which are 219 MB, in the fleet and in the host."""
+    config = small_config(
+        "data.partition=resampled", "fleet.num_devices=200000", "scheduling.num_scheduled=20", "max_rounds=1",
+        "scheduling.name=fedavg", "assignment.name=geographic", "training.backend=serial",
+        "world.availability={name: markov, options: {mean_on_s: 600, mean_off_s: 300}}",
+        "world.dropout.rate_per_s=0.001", "training.local_iterations=1", "training.edge_iterations=1",
+    )  # fmt: skip
+    tracemalloc.start()
+    with Experiment(config) as experiment:
+        (record,) = experiment
+        largest = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(record.devices) == 20
+    assert record.samples_trained > 0
+    assert largest < 120e6
 
 
 def test_an_impossible_partition_is_refused() -> None:
