@@ -4,7 +4,8 @@
 
 Both fleets draw their samples of Fashion-MNIST on demand (``data.partition: resampled``) in a living world: every kind
 of part of `tests/benchmarks/world.py` is on, with devices that answer 99 % of the time, so that a fleet of a thousand
-has them too. H = 1,000 devices, L = Q = 1, on two of Ray's actors. Few samples a device make rounds short, so that what
+has them too. H = 1,000 devices, L = Q = 1, on an actor of Ray each, because two experiments share
+two CPUs. Few samples a device make rounds short, so that what
 grows with N shows most. The two experiments are alive at once and take turns; a row holds the median over its rounds
 but the first. Each side asserts that a scheduled device trained on the samples that its own draw gives, and that
 the loss falls. The memory is the proportional set size of a process tree with one experiment alone, in its own process.
@@ -54,7 +55,7 @@ class Setting:
             f"fleet.num_devices={num_devices}", f"scheduling.num_scheduled={self.scheduled}",
             f"data.samples_per_device={list(self.samples)}", "training.local_iterations=1",
             "training.edge_iterations=1", f"max_rounds={self.rounds}", "target_accuracy=null",
-            f"training.backend={self.backend}", "training.num_actors=2",
+            f"training.backend={self.backend}", "training.num_actors=1",
         )  # fmt: skip
         return Experiment(config)
 
