@@ -89,5 +89,9 @@ chaos: ## Break small sweeps at random moments until 100 kills, and compare them
 long: ## Measure what grows over 2,000 rounds of a trial and over 300 trials of a sweep (LONG='--rounds 500')
 	$(PYTHON) -m tests.chaos.long $(LONG)
 
+release: ## Build the sdist and the wheel, check them, and use each in a new environment (RELEASE=--quick: no installation)
+	$(PYTHON) -m pip install -q -e '.[release]'
+	@$(PYTHON) -m tests.release $(RELEASE)
+
 quickstart: ## Run the README's first command after the install
 	$(PYTHON) -m hflray.tune

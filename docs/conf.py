@@ -18,7 +18,7 @@ copyright = "the authors of hflray, Apache-2.0"
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "generated", "mathml"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
-exclude_patterns = ["_build", "_ext", "_static", "images"]
+exclude_patterns = ["_build", "_ext", "_static", "images", "paper"]
 
 default_role = "literal"  # docstrings write `name` for code
 autodoc_typehints = "none"  # the signature shows them

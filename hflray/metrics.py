@@ -22,6 +22,7 @@ from hflray.support.glossary.row import METRICS as METRICS
 from hflray.support.glossary.row import Logged as Logged
 from hflray.support.glossary.row import Metric as Metric
 from hflray.support.glossary.row import Table as Table
+from hflray.support.glossary.row import enough_digits as enough_digits
 from hflray.support.glossary.studies import *
 
 SENT = ("device_bits", "edge_bits")  # what is sent on each hop, where this is not a whole model

@@ -327,6 +327,25 @@ def test_every_make_target_and_shipped_file_that_is_named_exists() -> None:
     assert [file for file in sorted(files) if not (ROOT / file).exists()] == []
 
 
+def test_the_paper_is_short_and_cites_what_it_lists() -> None:
+    text = (DOCS / "paper" / "paper.md").read_text(encoding="utf-8").split("---", 2)[2]
+    assert 700 < len(text.split()) <= 1000
+    listed = set(re.findall(r"^@\w+\{(\w+),", (DOCS / "paper" / "paper.bib").read_text(encoding="utf-8"), flags=re.M))
+    assert set(re.findall(r"@(\w+)", text)) == listed
+
+
+def test_each_number_of_the_paper_has_a_command_and_a_page_that_holds_it() -> None:
+    text = " ".join((DOCS / "paper" / "paper.md").read_text(encoding="utf-8").split())
+    table = (DOCS / "paper" / "README.md").read_text(encoding="utf-8").splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table if line.startswith("| ")][1:]
+    assert len(rows) >= 8
+    for phrase, _, place in rows:
+        assert all(each in text for each in phrase.split(", ")), phrase
+        held = (ROOT / place).read_text(encoding="utf-8")
+        for number in re.findall(r"[0-9.]*[0-9]", phrase) if place.endswith(".md") else ():
+            assert number in held, (number, place)
+
+
 def test_the_equations_of_the_cost_model_have_the_papers_numbers() -> None:
     numbers = re.findall(r"\\tag\{(\d+)\}", text_of("explanation/cost-model.md"))
     assert numbers == [*map(str, (4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14)), "27"]

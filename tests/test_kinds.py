@@ -76,16 +76,16 @@ def test_clusters_of_a_regression_are_the_deciles_of_its_target() -> None:
     assert experiment.clustering["ari"] > 0.3  # about 0 for clusters that have nothing to do with the deciles
 
 
+@pytest.mark.parametrize("actors", [pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize("name", ["friedman1", "pydoc_topics"])
-def test_every_backend_has_the_same_bits(name: str, ray_session: None) -> None:
+def test_every_backend_has_the_same_bits(name: str, actors: int, ray_session: None) -> None:
     def rounds(*overrides: str) -> list[tuple[str, float, float]]:
         config = small_config(*of_kind(name, "training.kernel=eager", "training.threads=1", *overrides))
         with Experiment(config) as experiment:
             return [(record.model_hash, record.score, record.test_loss) for record in experiment]
 
     alone = rounds("training.backend=serial")
-    assert rounds("training.backend=ray", "training.num_actors=1") == alone
-    assert rounds("training.backend=ray", "training.num_actors=2") == alone
+    assert rounds("training.backend=ray", f"training.num_actors={actors}") == alone
 
 
 def test_a_loss_of_ones_own_trains(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -195,7 +195,7 @@ def test_a_report_shows_these_bars_and_curves_in_this_order():
         ("accuracy", 0.5, "50.0%"),
         ("r2", 0.51234, "0.512"),
         ("token_accuracy", 0.5, "50.0%"),
-        ("test_loss", 0.25, "0.2"),
+        ("test_loss", 0.25, "0.25"),
         ("total/delay_s", 12345.678, "12,345.7"),
         ("total/message_bits", 3 * 8e6, "3"),
         ("round/message_bits", 3 * 8e6, "3"),
@@ -208,6 +208,30 @@ def test_a_report_shows_these_bars_and_curves_in_this_order():
 )
 def test_a_logged_number_is_shown_in_its_unit(name, logged, shown):
     assert metrics.describe(name).text(logged) == shown
+
+
+@pytest.mark.parametrize(
+    "form, values, expected",
+    [
+        ("{:,.1f}", [1326.24, 4.3], "{:,.1f}"),
+        ("{:,.1f}", [0.123, 0.0456, 12.0], "{:,.3f}"),  # 0.046 has two digits
+        ("{:,.1f}", [1326.24, 0.1], "{:,.1f}"),  # 0.1 is below a thousandth of the other
+        ("{:,.1f}", [0.0, float("nan"), -0.5], "{:,.2f}"),
+        ("{:,.1f}", [0.0], "{:,.1f}"),
+        ("{:.3f}", [0.5], "{:.3f}"),
+        ("{:,.0f}", [0.5], "{:,.0f}"),
+        ("{:,.3g}", [0.0005], "{:,.3g}"),
+    ],
+)
+def test_the_least_number_of_a_column_has_two_digits(form, values, expected):
+    assert metrics.enough_digits(form, values) == expected
+
+
+def test_a_small_objective_is_told_from_another():
+    row = metrics.describe(metrics.TOTAL_OBJECTIVE)
+    assert row.text(0.0912) == "0.091"
+    assert [row.text(value, [0.0912, 0.11]) for value in (0.0912, 0.11)] == ["0.091", "0.110"]
+    assert metrics.describe(metrics.ACCURACY).text(0.0912, [0.0001]) == "9.1%"
 
 
 def test_a_new_row_shows_its_number_as_it_is_and_nowhere_else():

@@ -240,7 +240,14 @@ def test_a_file_without_a_name_is_named_after_itself(tmp_path) -> None:
         (["sweep.cost.delay_weight={uniform: [-1e308, 1e308]}"], r"uniform: got .*closer than"),
         (["sweep.seed={randint: [0, 9999999999999999999]}"], r"randint: got .*within ±2"),
         (["tune.search={}", "sweep.seed={randint: [0, 9]}", "tune.seed=4294967296"], r"tune.seed: got 4294967296"),
-        (["tune.stop={acuracy: 1}"], r"unknown metric 'acuracy'"),
+        (
+            ["tune.stop={acuracy: 1}"],
+            r"tune.stop: unknown metric 'acuracy'; did you mean 'accuracy'.*your own in target",
+        ),
+        (
+            ["tune.search={metric: recall}", "sweep.seed={randint: [0, 9]}"],
+            r"tune.search.metric: unknown metric 'recall'",
+        ),
         (["sweep=7"], r"^sweep: got 7"),
         (["sweep=[1]", "sweep.seed={grid: [1]}"], r"^sweep: got \[1\]; accepted: a mapping"),
         (["experiment=[1]", "seed=1"], r"^experiment"),
@@ -261,3 +268,36 @@ def test_the_smoke_test_keeps_the_kind_of_the_data(tmp_path: Path) -> None:
     text = "experiment: {data: {name: friedman1}, model: {name: mlp}, target: {metric: r2, value: 0.5}}"
     (trial,) = expand(smoke(load_sweep(write(tmp_path, text))))
     assert (trial.config.data.name, trial.config.max_rounds) == ("friedman1", 2)
+
+
+@pytest.fixture
+def own_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own.py").write_text("def recall(outputs, targets):\n    return 0.5\n")
+    monkeypatch.chdir(tmp_path)
+
+
+BY_SWEEP = "sweep.target.metric={grid: ['own.py:recall', null]}"
+
+
+@pytest.mark.usefixtures("own_metric")
+@pytest.mark.parametrize("given", ["target.metric=own.py:recall", BY_SWEEP])
+@pytest.mark.parametrize("key", ["tune.stop={recall: 0.5}", "tune.early_stopping={metric: recall}"])
+def test_a_metric_of_the_users_own_may_stop_trials(given: str, key: str) -> None:
+    assert "recall" in str(load_sweep(CONFIGS / "quickstart.yaml", [given, key]).tune)
+
+
+@pytest.mark.usefixtures("own_metric")
+def test_another_name_than_that_of_the_users_own_metric_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"tune.stop: unknown metric 'recal'; did you mean 'recall'"):
+        load_sweep(CONFIGS / "quickstart.yaml", ["target.metric=own.py:recall", "tune.stop={recal: 0.5}"])
+
+
+@pytest.mark.usefixtures("own_metric")
+@pytest.mark.parametrize("key", ["tune.search={metric: recall, mode: max}", "tune.population={metric: recall}"])
+def test_a_metric_of_the_users_own_may_choose_values(key: str, tmp_path: Path) -> None:
+    path = tmp_path / "drawn.yaml"
+    path.write_text(
+        "experiment: {target: {metric: 'own.py:recall'}}\nsweep: {training.learning_rate: {uniform: [0.01, 0.1]}}\n"
+        "tune: {samples: 4}\n"
+    )
+    assert "recall" in str(load_sweep(path, [key]).tune)

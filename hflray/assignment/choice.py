@@ -20,11 +20,19 @@ from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.lanes import scratch_with_list
 from hflray.assignment.local_search import PerEdgeSearch
 from hflray.assignment.neighbours import GAIN, TOL
-from hflray.assignment.objective import Changed, Hop, RoundProblem, delay_after, totals_of
-from hflray.assignment.state import DELAY, ENERGY, State, changed_edge_cost, new_state, settle, state_objective
+from hflray.assignment.objective import Changed, RoundProblem, delay_after, totals_of
+from hflray.assignment.search import NOWHERE, alternate, among, named, part_of
+from hflray.assignment.state import (
+    DELAY,
+    ENERGY,
+    State,
+    blank_state,
+    changed_edge_cost,
+    restart,
+    settle,
+    state_objective,
+)
 from hflray.support.arrays import BoolArray, IntArray
-
-NOWHERE = -1
 
 
 def search_choice(
@@ -39,43 +47,24 @@ def search_choice(
         assignment: edge of each candidate at the start, (C,); `NOWHERE` for those that are not scheduled.
         usable: whether devices may be assigned to an edge, (M,).
     """
-    hop = Hop(np.where(usable, problem.hop.delay, 0.0), np.where(usable, problem.hop.energy, 0.0))
-    problem = problem._replace(hop=hop)
-    state = new_state(problem, assignment, exchanges=True)
-    value = state_objective(problem, state)
-    while True:
-        value = descend(problem, state, group, stays, usable, value)
-        scheduled = np.flatnonzero(state.assignment != NOWHERE)
-        search = PerEdgeSearch(part_of(problem, scheduled, usable), exchanges=True)
-        edges = np.flatnonzero(usable)
-        before = state.assignment.copy()
-        if not search.run(np.searchsorted(edges, before[scheduled])) < value * (1.0 - GAIN):
-            return before, value
-        state.assignment[scheduled] = edges[search.assignment]
-        for m in np.union1d(state.assignment[state.assignment != before], before[state.assignment != before]):
-            settle(problem, state, m)
-        value = state_objective(problem, state)
+    edges = np.flatnonzero(usable)
+    present, problem = among(edges, assignment), part_of(problem, np.arange(len(assignment)), usable)
+    state = blank_state(problem, present, True, 2)
 
+    def replace(assignment: IntArray) -> tuple[IntArray, float]:
+        restart(problem, state, assignment)
+        value = descend(problem, state, group, stays, state_objective(problem, state))
+        return state.assignment.copy(), value
 
-def part_of(problem: RoundProblem, devices: IntArray, usable: BoolArray) -> RoundProblem:
-    """Return the problem of some of the devices and of the usable edges only."""
-    return problem._replace(
-        snr=np.ascontiguousarray(problem.snr[usable][:, devices]),
-        cycles=problem.cycles[devices],
-        power=problem.power[devices],
-        cap=problem.cap[devices],
-        bandwidth=problem.bandwidth[usable],
-        hop=Hop(problem.hop.delay[usable], problem.hop.energy[usable]),
-    )
+    present, value = alternate(problem, *replace(present), PerEdgeSearch, replace)
+    return named(edges, present), value
 
 
 @kernel
-def descend(
-    problem: RoundProblem, state: State, group: IntArray, stays: BoolArray, usable: BoolArray, value: float
-) -> float:
+def descend(problem: RoundProblem, state: State, group: IntArray, stays: BoolArray, value: float) -> float:
     """Make the best move until none lowers the objective `value`, J, and return the last objective."""
     while True:
-        objective, leaver, joiner, edge = best_move(problem, state, group, stays, usable)
+        objective, leaver, joiner, edge = best_move(problem, state, group, stays)
         if not objective < value * (1.0 - GAIN):
             return value
         left = state.assignment[leaver]
@@ -88,9 +77,7 @@ def descend(
 
 
 @kernel
-def best_move(
-    problem: RoundProblem, state: State, group: IntArray, stays: BoolArray, usable: BoolArray
-) -> tuple[float, int, int, int]:
+def best_move(problem: RoundProblem, state: State, group: IntArray, stays: BoolArray) -> tuple[float, int, int, int]:
     """Return the objective after the best move, the device that leaves its edge, the one that joins, and its edge.
 
     For a transfer the two devices are the same.
@@ -110,8 +97,8 @@ def best_move(
         for b in range(len(state.assignment)):
             if b != a and (state.assignment[b] != NOWHERE or stays[a] or group[b] != group[a]):
                 continue
-            for k in range(len(usable)):
-                if not usable[k] or (b == a and k == m):
+            for k in range(len(state.solved.size)):
+                if b == a and k == m:
                     continue
                 if k == m:
                     if tables.swap_stamp[a, b] != tables.stamp[m]:

@@ -15,12 +15,13 @@ import numpy as np
 
 from hflray.allocation.kernels.jit import kernel
 from hflray.allocation.kernels.lanes import scratch_with_list
-from hflray.assignment.choice import NOWHERE, part_of, search_choice
+from hflray.assignment.choice import search_choice
 from hflray.assignment.joint_moves import Optimum, fill_entry, optimum_of, value_of_move
 from hflray.assignment.joint_round import begin_joint, copy_state, join_edge, keep_if_better, price_alone
 from hflray.assignment.joint_search import JointSearch
 from hflray.assignment.neighbours import GAIN
 from hflray.assignment.objective import RoundProblem
+from hflray.assignment.search import NOWHERE, alternate, among, named, part_of
 from hflray.assignment.state import DELAY, ENERGY, WEIGHT, State, blank_state
 from hflray.support.arrays import BoolArray, IntArray
 
@@ -31,18 +32,15 @@ def search_joint_choice(
     """Return the best assignment found and its joint objective, J; see `hflray.assignment.choice.search_choice`."""
     edges = np.flatnonzero(usable)
     start, _ = search_choice(problem, group, stays, assignment, usable)
-    present = np.where(start == NOWHERE, NOWHERE, np.searchsorted(edges, start))
-    problem, everywhere = part_of(problem, np.arange(len(present)), usable), np.ones(len(edges), dtype=np.bool_)
+    present, problem = among(edges, start), part_of(problem, np.arange(len(start)), usable)
     state, trial = (blank_state(problem, present, False, 0) for _ in range(2))
-    value = np.inf
-    while True:
-        scheduled = np.flatnonzero(present != NOWHERE)
-        search = JointSearch(part_of(problem, scheduled, everywhere), exchanges=True)
-        if not search.run(present[scheduled]) < value * (1.0 - GAIN):
-            return np.where(present == NOWHERE, NOWHERE, edges[present]), value
-        present[scheduled] = search.assignment
-        value = descend(problem, state, trial, group, stays, present)
-        present = state.assignment.copy()
+
+    def replace(assignment: IntArray) -> tuple[IntArray, float]:
+        value = descend(problem, state, trial, group, stays, assignment)
+        return state.assignment.copy(), value
+
+    present, value = alternate(problem, present, np.inf, JointSearch, replace)
+    return named(edges, present), value
 
 
 @kernel

@@ -23,8 +23,9 @@ from hflray.assignment.joint_moves import (
     solve_exchanges,
 )
 from hflray.assignment.joint_round import begin_joint, try_move
-from hflray.assignment.neighbours import AT_ONCE, GAIN, SHORTLIST, near_links
+from hflray.assignment.neighbours import GAIN, SHORTLIST, near_links
 from hflray.assignment.objective import RoundProblem
+from hflray.assignment.search import Search
 from hflray.assignment.state import State, blank_state
 from hflray.support.arrays import IntArray
 
@@ -32,17 +33,12 @@ PROMISING = 8  # number of moves with the best estimates that are tried
 TRIED_AT_ONCE = 16  # moves tried between two checks of the clock
 
 
-class JointSearch:
-    """A local search on the joint objective.
-
-    Args:
-        problem: H devices and M edges.
-        exchanges: whether exchanges are tried as well as transfers.
-    """
+class JointSearch(Search):
+    """A local search on the joint objective; see `Search`."""
 
     def __init__(self, problem: RoundProblem, exchanges: bool) -> None:
+        super().__init__(problem, exchanges)
         blank = np.zeros(len(problem.cycles), dtype=np.intp)
-        self.problem, self.exchanges = problem, exchanges
         self.state, self.trial = blank_state(problem, blank, exchanges, 4), blank_state(problem, blank, False, 0)
         self.near, self.all_links = near_links(problem), np.ones(problem.snr.T.shape, dtype=np.bool_)
         self.pairs = np.column_stack(np.triu_indices(len(blank) if exchanges else 0, 1))
@@ -52,22 +48,15 @@ class JointSearch:
         """The present assignment, (H,)."""
         return self.state.assignment
 
-    def run(self, assignment: IntArray, stop: float = np.inf, at_once: int = AT_ONCE) -> float:
-        """Search from `assignment`, (H,), to a local optimum, or until `time.perf_counter` passes `stop`.
+    def begin(self, assignment: IntArray) -> float:
+        """Take an assignment, (H,), and return its joint objective, J."""
+        return begin_joint(self.problem, self.state, assignment)
 
-        At most `at_once` exchanges are solved between two checks of the clock. Returns the joint objective, J.
-        """
-        value = begin_joint(self.problem, self.state, assignment)
-        while time.perf_counter() < stop:
-            enough = value * (1.0 - GAIN)
-            optimum = optimum_of(self.problem, self.state, value)
-            objective = self._move_by_estimate(optimum, enough)
-            if not objective < enough:
-                objective = self._move_by_bound(optimum, enough, stop, at_once)
-            if not objective < enough:
-                break
-            value = objective
-        return value
+    def improve(self, value: float, stop: float, at_once: int) -> float:
+        """Make a confirmed move; see `Search.improve`."""
+        enough, optimum = value * (1.0 - GAIN), optimum_of(self.problem, self.state, value)
+        objective = self._move_by_estimate(optimum, enough)
+        return objective if objective < enough else self._move_by_bound(optimum, enough, stop, at_once)
 
     def _move_by_estimate(self, optimum: Optimum, enough: float) -> float:
         """Make the confirmed move with the best estimate and return the objective; inf if there is none."""

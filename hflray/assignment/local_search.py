@@ -18,6 +18,7 @@ The tables of all moves grow with H × M and H × H. From `LARGE` links on, or w
 
 from __future__ import annotations
 
+import math
 import time
 
 import numpy as np
@@ -26,7 +27,7 @@ from numpy.typing import ArrayLike
 from hflray.allocation import Coupling
 from hflray.assignment.candidates import search_candidates
 from hflray.assignment.joint_search import JointSearch
-from hflray.assignment.neighbours import AT_ONCE, GAIN, SHORTLIST, best_exchange, best_transfer, near_links
+from hflray.assignment.neighbours import GAIN, SHORTLIST, best_exchange, best_transfer, near_links
 from hflray.assignment.objective import (
     RoundProblem,
     Start,
@@ -35,7 +36,8 @@ from hflray.assignment.objective import (
     round_problem,
     starting_assignment,
 )
-from hflray.assignment.state import State, new_state, restart, settle, state_objective
+from hflray.assignment.search import Search
+from hflray.assignment.state import blank_state, restart, settle, state_objective
 from hflray.cost import Workload, check_assignment
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
@@ -121,66 +123,52 @@ class LocalSearch:
         return best_assignment
 
 
-class PerEdgeSearch:
-    """A local search on the per-edge objective.
-
-    Args:
-        problem: H devices and M edges.
-        exchanges: whether exchanges are tried as well as transfers.
-    """
+class PerEdgeSearch(Search):
+    """A local search on the per-edge objective; see `Search`."""
 
     def __init__(self, problem: RoundProblem, exchanges: bool) -> None:
-        self.problem, self.exchanges = problem, exchanges
-        self.state: State | None = None
-        self.assignment = np.zeros(0, dtype=np.intp)
+        super().__init__(problem, exchanges)
+        self._state = blank_state(problem, np.zeros(len(problem.cycles), dtype=np.intp), exchanges, 2)
+        # Transfers to weaker links are tried only if no transfer to a strong link helps.
+        self._links = (near_links(problem), np.ones(problem.snr.T.shape, dtype=np.bool_))
 
-    def run(self, assignment: IntArray, stop: float = np.inf, at_once: int = AT_ONCE) -> float:
-        """Search from `assignment`, (H,), store the result in `self.assignment`, and return its objective, J.
+    @property
+    def assignment(self) -> IntArray:
+        """The present assignment, (H,)."""
+        return self._state.assignment
 
-        `stop` and `at_once` are as in `descend`. Solutions of an earlier search are used again.
-        """
-        if self.state is None:
-            self.state = new_state(self.problem, assignment, self.exchanges)
-        else:
-            restart(self.problem, self.state, assignment)
-        self.assignment = self.state.assignment
-        return descend(self.problem, self.state, self.exchanges, stop, at_once)
+    def begin(self, assignment: IntArray) -> float:
+        """Take an assignment, (H,), and return its objective, J; unchanged edges keep their solutions."""
+        restart(self.problem, self._state, assignment)
+        return state_objective(self.problem, self._state)
 
+    def improve(self, value: float, stop: float, at_once: int) -> float:
+        """Make the best transfer, or else the best exchange; see `Search.improve`."""
+        problem, state, enough = self.problem, self._state, value * (1.0 - GAIN)
+        for links in self._links:
+            objective, device, edge = best_transfer(problem, state, links)
+            if objective < enough:
+                return self._move(np.array([device]), np.array([edge]))
+        complete = not self.exchanges
+        while not complete:
+            # The tables keep the exchanges that are solved.
+            objective, a, b, complete = best_exchange(problem, state, SHORTLIST, enough, at_once)
+            if objective < enough:
+                pair = np.array([a, b])
+                return self._move(pair, state.assignment[pair[::-1]])
+            complete |= time.perf_counter() >= stop
+        return math.inf
 
-def search_for(problem: RoundProblem, exchanges: bool, coupling: Coupling) -> PerEdgeSearch | JointSearch:
-    """Return the local search on the objective of `coupling`; ``run`` searches and ``assignment`` is the result."""
-    return (JointSearch if coupling == "joint" else PerEdgeSearch)(problem, exchanges)
-
-
-def descend(
-    problem: RoundProblem, state: State, exchanges: bool, stop: float = np.inf, at_once: int = AT_ONCE
-) -> float:
-    """Move `state` to a local optimum, or until `time.perf_counter` passes `stop`; return the objective, J.
-
-    At most `at_once` exchanges are solved between two checks of the clock.
-    """
-    # Transfers to weaker links are tried only if no transfer to a strong link helps.
-    all_links, near = np.ones(problem.snr.T.shape, dtype=np.bool_), near_links(problem)
-    value = state_objective(problem, state)
-    while time.perf_counter() < stop:
-        enough = value * (1.0 - GAIN)
-        candidate, device, edge = best_transfer(problem, state, near)
-        if not candidate < enough:
-            candidate, device, edge = best_transfer(problem, state, all_links)
-        if candidate < enough:
-            changed = (int(state.assignment[device]), edge)
-            state.assignment[device] = edge
-        elif exchanges:
-            candidate, a, b, complete = best_exchange(problem, state, SHORTLIST, enough, at_once)
-            if not candidate < enough:
-                if complete:
-                    break
-                continue  # check the clock; the tables keep the exchanges solved so far
-            changed = (int(state.assignment[a]), int(state.assignment[b]))
-            state.assignment[a], state.assignment[b] = changed[1], changed[0]
-        else:
-            break
+    def _move(self, devices: IntArray, edges: IntArray) -> float:
+        """Give devices their new edges, solve the changed edges, and return the objective, J."""
+        state = self._state
+        changed = dict.fromkeys((*state.assignment[devices], *edges))
+        state.assignment[devices] = edges
         for m in changed:
-            settle(problem, state, m)
-        value = state_objective(problem, state)
-    return value
+            settle(self.problem, state, m)
+        return state_objective(self.problem, state)
+
+
+def search_for(problem: RoundProblem, exchanges: bool, coupling: Coupling) -> Search:
+    """Return the local search on the objective of `coupling`."""
+    return (JointSearch if coupling == "joint" else PerEdgeSearch)(problem, exchanges)

@@ -216,11 +216,12 @@ def all_costs(problem: RoundProblem, assignment: IntArray, energy: FloatArray, d
 @kernel
 def assigned_objective(problem: RoundProblem, assignment: IntArray, energy: FloatArray, delay: FloatArray) -> float:
     """Return Σ E_m + λT, J, of edges with E_m, (M,), J, and T_m, (M,), s, under `assignment`, (H,)."""
+    if not problem.mean:
+        return float(energy.sum() + problem.weight * delay.max())
     size = np.zeros(len(energy), dtype=np.intp)
-    if problem.mean:
-        for edge in assignment:
-            size[edge] += 1
-    return float(energy.sum() + problem.weight * weighed_delay(problem.mean, delay, size))
+    for edge in assignment:
+        size[edge] += 1
+    return float(energy.sum() + problem.weight * weighed_delay(True, delay, size))
 
 
 @kernel
@@ -228,20 +229,24 @@ def weighed_delay(mean: bool, delay: FloatArray, size: IntArray) -> float:
     """Return T, s: the mean of T_m, (M,), over the edges with ``size > 0``, or the largest T_m."""
     if not mean:
         return float(delay.max())
+    total, used = used_delay(delay, size)
+    return total / max(used, 1)
+
+
+@kernel
+def used_delay(delay: FloatArray, size: IntArray) -> tuple[float, int]:
+    """Return Σ T_m, s, over the edges with devices, and the number of these edges."""
     total, used = 0.0, 0
     for m in range(len(delay)):
         if size[m] > 0:
             total, used = total + delay[m], used + 1
-    return total / max(used, 1)
+    return total, used
 
 
 @kernel
 def totals_of(energy: FloatArray, delay: FloatArray, size: IntArray) -> Totals:
     """Return the totals of edges with E_m, J, T_m, s, and numbers of devices, each (M,)."""
-    total, used = 0.0, 0
-    for m in range(len(delay)):
-        if size[m] > 0:
-            total, used = total + delay[m], used + 1
+    total, used = used_delay(delay, size)
     return Totals(energy.sum(), slowest_three(delay), total, used)
 
 

@@ -33,6 +33,10 @@ COMMANDS = {
     "compare": Subcommand(
         "hflray.sweep.compare:app", "Print a sweep's closing table, and where MLflow shows its runs."
     ),
+    "leaderboard": Subcommand(
+        "hflray.reproduction.leaderboard.command:app",
+        "Score the shipped assigners or schedulers, and your own, on fixed instances.",
+    ),
     "explain": Subcommand(
         "hflray.command.report:app:explain", "Explain a round: who took part and why, and at what cost."
     ),

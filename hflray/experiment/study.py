@@ -9,18 +9,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
 from hflray import metrics
 from hflray.allocation import allocate_round
-from hflray.assignment import configured_assigner
-from hflray.config import BITS_PER_KB, DataConfig, ExperimentConfig
-from hflray.cost import Workload, round_cost
+from hflray.assignment import Assigner, configured_assigner
+from hflray.config import BITS_PER_KB, AllocationConfig, DataConfig, ExperimentConfig
+from hflray.cost import RoundCost, Workload, round_cost
 from hflray.data.datasets import CIFAR_RANGE, FASHION_RANGE
 from hflray.errors import ConfigError
-from hflray.fleet import sample_fleet
+from hflray.fleet import Fleet, sample_fleet
 from hflray.seeding import stream
+from hflray.support.arrays import IntArray
 
 MODEL_KB = 448.0  # z if the configuration has none: Table I, Fashion-MNIST
 # z in KB and the range of D_n by data set, from Table I.
@@ -86,6 +88,54 @@ class FleetRecord:
         }
 
 
+@dataclass(frozen=True, eq=False)
+class Instance:
+    """A fleet of a study with its scheduled devices.
+
+    Attributes:
+        index: the fleet's number; 0 warms up.
+        fleet, work: the round.
+        devices: the scheduled devices, (H,) sorted indices.
+    """
+
+    index: int
+    fleet: Fleet
+    work: Workload
+    devices: IntArray
+
+    @classmethod
+    def of(cls, config: ExperimentConfig, index: int) -> Self:
+        """Draw an instance, which depends on the seed, the deployment and its number only.
+
+        Raises:
+            ConfigError: see `sized_by_data`.
+        """
+        config = sized_by_data(config)
+        rng = stream(config.seed, "study", index)
+        fleet = sample_fleet(config.fleet, rng)
+        devices = np.sort(rng.choice(fleet.num_devices, config.scheduling.num_scheduled, replace=False))
+        return cls(index, fleet, Workload.of(config, MODEL_KB * BITS_PER_KB), devices)
+
+    def assigned(self, assigner: Assigner, seed: int) -> tuple[IntArray, float]:
+        """Return an assigner's answer, (H,), and the measured seconds that it took."""
+        rng, begin = stream(seed, "assign", self.index), time.perf_counter()
+        assignment = assigner.assign(self.fleet, self.work, self.devices, rng)
+        return assignment, time.perf_counter() - begin
+
+    def bound(self) -> float:
+        """Return the objective, J, that no assignment is below."""
+        from hflray.assignment.bounds import lower_bound  # with SciPy and Numba, which another task may not need
+
+        return lower_bound(self.fleet, self.work, self.devices)
+
+    def bill(self, assignment: IntArray, config: AllocationConfig) -> RoundCost:
+        """Return the bill of an assignment. Raises InfeasibleError: an edge's allocation failed."""
+        allocation = allocate_round(
+            self.fleet, self.work, self.devices, assignment, method=config.method, coupling=config.coupling
+        )
+        return round_cost(self.fleet, self.work, self.devices, assignment, allocation)
+
+
 def run_study(config: ExperimentConfig) -> Iterator[FleetRecord]:
     """Yield a record for each of ``max_rounds`` fleets, with z and D_n of `sized_by_data`.
 
@@ -93,23 +143,12 @@ def run_study(config: ExperimentConfig) -> Iterator[FleetRecord]:
         ConfigError: see `sized_by_data`.
         InfeasibleError: an edge's allocation failed.
     """
-    from hflray.assignment.bounds import lower_bound  # with SciPy and Numba, which a sweep of another task may not need
-
-    config = sized_by_data(config)
-    work = Workload.of(config, MODEL_KB * BITS_PER_KB)
-    assigner = configured_assigner(config)
+    assigner = configured_assigner(sized_by_data(config))
     for index in range(config.max_rounds + 1):  # fleet 0 is a warm-up, because compiling and loading are not latency
-        rng = stream(config.seed, "study", index)
-        fleet = sample_fleet(config.fleet, rng)
-        devices = np.sort(rng.choice(fleet.num_devices, config.scheduling.num_scheduled, replace=False))
-        begin = time.perf_counter()
-        assignment = assigner.assign(fleet, work, devices, stream(config.seed, "assign", index))
-        latency_s = time.perf_counter() - begin
+        instance = Instance.of(config, index)
+        assignment, latency_s = instance.assigned(assigner, config.seed)
         if index == 0:
             continue
-        allocation = allocate_round(
-            fleet, work, devices, assignment, method=config.allocation.method, coupling=config.allocation.coupling
-        )
-        cost = round_cost(fleet, work, devices, assignment, allocation)
-        bound = lower_bound(fleet, work, devices)
-        yield FleetRecord(index, cost.delay_s, cost.energy_j, cost.objective, 1.0 - bound / cost.objective, latency_s)
+        cost = instance.bill(assignment, config.allocation)
+        gap = 1.0 - instance.bound() / cost.objective
+        yield FleetRecord(index, cost.delay_s, cost.energy_j, cost.objective, gap, latency_s)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +32,9 @@ def _rows(sweep: Sweep, table: metrics.Table, length: str) -> pd.DataFrame:
     candidates = [row for row in metrics.rows(table, sweep.logged) if row.heading]
     columns = [row for row in candidates if any(np.isfinite(run.last(row.name)) for run in sweep.runs)]
     rows = []
-    for label, runs in sweep.groups().items():
+    groups = sweep.groups()
+    forms = {column: _form(column, groups.values()) for column in columns}
+    for label, runs in groups.items():
         row = {"": mark_modified(label or sweep.name, runs), "seeds": str(len(runs))}
         if length:
             ends = sorted({int(run.rounds["round"].iloc[-1]) for run in runs})
@@ -40,9 +42,17 @@ def _rows(sweep: Sweep, table: metrics.Table, length: str) -> pd.DataFrame:
             row[length] += "" if all(run.ended for run in runs) else " …"
         for column in columns:
             values = [run.last(column.name) * column.scale for run in runs]
-            row[column.column] = spread(values, column.mean or column.format)
+            row[column.column] = spread(values, forms[column])
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def _form(column: metrics.Metric, groups: Iterable[Sequence[Run]]) -> str:
+    """Return the format of a column's means, with the digits that the least of them needs."""
+    finite = [[value for run in runs if np.isfinite(value := run.last(column.name))] for runs in groups]
+    means = [float(np.mean(values)) * column.scale for values in finite if values]
+    form = column.mean or column.format
+    return form if column.shown == "%" else metrics.enough_digits(form, means)
 
 
 # The columns of an assignment study: the metric, its statistic over the fleets, and the heading.

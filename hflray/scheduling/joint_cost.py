@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hflray.allocation import Coupling
-from hflray.assignment.choice import NOWHERE, search_choice
+from hflray.assignment.choice import search_choice
 from hflray.assignment.joint_choice import search_joint_choice
 from hflray.assignment.objective import round_problem
+from hflray.assignment.search import NOWHERE
 from hflray.errors import ConfigError
 from hflray.scheduling.base import QuotaScheduler, check_option
 from hflray.scheduling.context import RoundContext

@@ -60,13 +60,9 @@ def closing_table(
     columns = [row for row in metrics.rows(table_of, logged) if row.short and row.name in logged]
     marks = [_mark(outcome) for outcome in outcomes]
     legend = [text for mark, text in MARKS.items() if f" {mark}" in marks]
-    rows = [
-        [
-            f"{outcome.round or 0}{mark}",
-            *(column.text(outcome.values[column.name]) if column.name in outcome.values else "–" for column in columns),
-        ]
-        for outcome, mark in zip(outcomes, marks, strict=True)
-    ]
+    cells = [_cells(column, outcomes) for column in columns]
+    rounds = [f"{outcome.round or 0}{mark}" for outcome, mark in zip(outcomes, marks, strict=True)]
+    rows = [list(row) for row in zip(rounds, *cells, strict=True)]
     headings = ["steps" if table_of == "learning" else "rounds", *(column.short for column in columns)]
     other_width = sum(1 + max(map(len, cells)) for cells in zip(headings, *rows, strict=True))
     whole = [one_line(outcome.name) for outcome in outcomes]
@@ -75,6 +71,13 @@ def closing_table(
         legend.append(f"a name's … stands for what all names share, as in {whole[0]}")
     return Table(title, ["trial", *headings], [[name, *row] for name, row in zip(names, rows, strict=True)],
                  caption="; ".join(legend))  # fmt: skip
+
+
+def _cells(column: metrics.Metric, outcomes: Sequence[Outcome]) -> list[str]:
+    """Return the cells of a column, with the digits that its least number needs."""
+    values = [outcome.values.get(column.name) for outcome in outcomes]
+    logged = [value for value in values if value is not None]
+    return ["–" if value is None else column.text(value, logged) for value in values]
 
 
 MARKS = {"✗": "✗ failed", "⊣": "⊣ stopped early", "…": "… not ended"}

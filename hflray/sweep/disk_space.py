@@ -19,6 +19,7 @@ from hflray.sweep import SweepFile, Trial
 from hflray.sweep.preflight import Checked
 from hflray.sweep.results import SweepFolder
 from hflray.sweep.tasks import find_task
+from hflray.training.machine import available_cpus
 from hflray.training.start import ray_folder
 
 MIN_RESERVE_BYTES = 16 * MIB
@@ -76,7 +77,7 @@ class Reserve:
         count = tune.samples if tune.search is not None else len(trials)
         limits = [count, tune.max_concurrent or count]
         limits += (
-            [] if places.ray is None else [(os.cpu_count() or 1) // tune.cpus_per_trial]
+            [] if places.ray is None else [len(available_cpus()) // tune.cpus_per_trial]
         )  # a cluster's size varies
         states = (_saved_bytes(folder.file.task, trial.config, checked) for trial in trials)
         return cls(places, MIN_RESERVE_BYTES + 2 * max(1, min(limits)) * max(states))

@@ -171,7 +171,7 @@ def estimate(file: SweepFile, trials: Sequence[Trial], checked: Checked, cpus: i
     speed = ", ".join(f"{rate:,.0f}" for rate in rates.values())
     return (
         f"about {duration(seconds)} and {memory_mb / 1024:.1f} GiB{keeps}: at most {len(trials)} trials to their last "
-        f"round, {concurrent} at a time on {cpus} CPUs, at {speed} samples/s each as measured just now"
+        f"round, {concurrent} at a time on {cpus} CPU{'s' * (cpus > 1)}, at {speed} samples/s each as measured just now"
     )
 
 

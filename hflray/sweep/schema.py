@@ -24,6 +24,8 @@ from hflray.sweep.sections import EACH_ROUND, SweepFile
 DRAFT = "http://json-schema.org/draft-07/schema#"
 # Keys of options may be swept one by one.
 FREE = r"^((scheduling|assignment|learning\.teacher|model|world\.[a-z]+)\.options|data\.partition_options)\.."
+# The name of a metric of the user's own.
+OWN: dict[str, Any] = {"pattern": r"^[A-Za-z_][A-Za-z0-9_]*$", "not": {"enum": sorted(metrics.AT_THE_END)}}
 
 Schema = dict[str, Any]
 
@@ -43,9 +45,9 @@ def sweep_schema() -> Schema:
             setting["anyOf"] = [{"enum": sorted(registry.BUILTIN[kind])}, {"type": "string"}]
             del setting["type"]
     for section in ("EarlyStoppingConfig", "PopulationConfig"):
-        models[section]["properties"]["metric"]["enum"] = sorted(EACH_ROUND)
-    models["SearchConfig"]["properties"]["metric"]["enum"] = sorted(EACH_ROUND + metrics.AT_THE_END)
-    models["TuneConfig"]["properties"]["stop"]["propertyNames"] = {"enum": sorted(EACH_ROUND)}
+        models[section]["properties"]["metric"]["anyOf"] = [{"enum": sorted(EACH_ROUND)}, OWN]
+    models["SearchConfig"]["properties"]["metric"]["anyOf"] = [{"enum": sorted(EACH_ROUND + metrics.AT_THE_END)}, OWN]
+    models["TuneConfig"]["properties"]["stop"]["propertyNames"] = {"anyOf": [{"enum": sorted(EACH_ROUND)}, OWN]}
     models["ClockConfig"]["properties"]["edge"] = {
         "anyOf": [{"$ref": "#/$defs/EdgeClockConfig"}, {"enum": ["all", None]}]
     }

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from hflray import metrics
 from hflray.config import MUTABLE, Section, TrackingConfig
 from hflray.errors import nearest
+from hflray.support.references import short
 from hflray.support.text import one_line, shorten
 from hflray.sweep.tasks import DEFAULT, TASKS, tasks_where
 
@@ -21,7 +22,7 @@ else:
     ]  # the error for an unknown name then lists the accepted ones, as for any other setting
 
 
-METRICS = "accepted: the names of the glossary (docs/reference/metrics.md)"
+ACCEPTED_METRICS = "accepted: the names of the glossary (docs/reference/metrics.md), and your own in target.metric"
 # The metrics that a trial of any data may log with each round; those of other data than its own never arrive.
 EACH_ROUND = tuple(dict.fromkeys((*metrics.PER_ROUND, *metrics.MAIN)))
 LONGEST_NAME = 100  # characters of a sweep's name, to which a folder's name appends the time
@@ -88,7 +89,8 @@ class SearchConfig(Section):
 
     name: Literal["optuna"] = Field("optuna", description="the search; Optuna's default sampler is TPE")
     metric: str = Field(
-        metrics.OBJECTIVE_TO_TARGET, description="a metric of the glossary; its value at the end of a trial counts"
+        metrics.OBJECTIVE_TO_TARGET,
+        description="a metric of the glossary or target.metric; its value at the end of a trial counts",
     )
     mode: Literal["min", "max"] = Field("min", description="whether a small or a large value is better")
 
@@ -97,7 +99,9 @@ class EarlyStoppingConfig(Section):
     """Asynchronous successive halving, which stops trials that are behind at their rungs."""
 
     name: Literal["asha"] = Field("asha", description="the rule that stops trials")
-    metric: str = Field(metrics.ACCURACY, description="a metric of the glossary, compared at equal rounds")
+    metric: str = Field(
+        metrics.ACCURACY, description="a metric of the glossary or target.metric, compared at equal rounds"
+    )
     mode: Literal["min", "max"] = Field("max", description="whether a small or a large value is better")
     grace_rounds: int = Field(3, ge=1, description="rounds that every trial runs at least")
     reduction: int = Field(3, ge=2, description="n: one in n trials continues from a rung to the next")
@@ -112,7 +116,9 @@ class PopulationConfig(Section):
     """
 
     name: Literal["pbt"] = Field("pbt", description="the method")
-    metric: str = Field(metrics.ACCURACY, description="a metric of the glossary, compared at equal rounds")
+    metric: str = Field(
+        metrics.ACCURACY, description="a metric of the glossary or target.metric, compared at equal rounds"
+    )
     mode: Literal["min", "max"] = Field("max", description="whether a small or a large value is better")
     every: int = Field(5, ge=1, description="rounds between exchanges; at an exchange all trials wait for each other")
     replaced: float = Field(0.25, gt=0, le=0.5, description="share of the trials that adopt another trial's state")
@@ -147,7 +153,8 @@ class TuneConfig(Section):
     )
     seed: int = Field(0, ge=0, description="seed of the draws and of the search")
     stop: dict[str, float] = Field(
-        {}, description="a trial ends once a metric reaches its bound here, by the metric's name"
+        {},
+        description="a trial ends once a metric (of the glossary or target.metric) reaches its bound here, by its name",
     )
     search: SearchConfig | None = Field(None, description="a search that chooses values; null: none")
     early_stopping: EarlyStoppingConfig | None = Field(
@@ -161,27 +168,6 @@ class TuneConfig(Section):
         if value is not None and value > 1 and value != int(value):
             raise ValueError("accepted: a part of one GPU, such as 0.5, or a whole number; round it")
         return value
-
-    @field_validator("stop")
-    @classmethod
-    def _known_metric(cls, stop: dict[str, float]) -> dict[str, float]:
-        for name in stop:
-            if name not in EACH_ROUND:
-                raise ValueError(f"unknown metric '{one_line(name)}'{nearest(name, EACH_ROUND)}; {METRICS}")
-        return stop
-
-    @model_validator(mode="after")
-    def _metrics_exist(self) -> Self:
-        final = EACH_ROUND + metrics.AT_THE_END
-        for key, section, names in (
-            ("search", self.search, final),
-            ("early_stopping", self.early_stopping, EACH_ROUND),
-            ("population", self.population, EACH_ROUND),
-        ):
-            if section is not None and section.metric not in names:
-                hint = nearest(section.metric, names)
-                raise ValueError(f"tune.{key}.metric: unknown metric '{section.metric}'{hint}; {METRICS}")
-        return self
 
     @model_validator(mode="after")
     def _the_search_accepts_the_seed(self) -> Self:
@@ -231,6 +217,29 @@ class SweepFile(Section):
                         f"in {{grid: {shorten(values)}}}"
                     )
         return sweep
+
+    @model_validator(mode="after")
+    def _metrics_exist(self) -> Self:
+        own = self._own_metrics()
+        each_round, final = (*own, *EACH_ROUND), (*own, *EACH_ROUND, *metrics.AT_THE_END)
+        entries = [("stop", name, each_round) for name in self.tune.stop]
+        for key in ("search", "early_stopping", "population"):
+            section = getattr(self.tune, key)
+            if section is not None:
+                entries.append((f"{key}.metric", section.metric, final if key == "search" else each_round))
+        for key, name, accepted in entries:
+            if name not in accepted:
+                text = one_line(name)
+                raise ValueError(f"tune.{key}: unknown metric '{text}'{nearest(name, accepted)}; {ACCEPTED_METRICS}")
+        return self
+
+    def _own_metrics(self) -> list[str]:
+        """Return the names under which the trials log metrics of the user's own (`target.metric`)."""
+        section, axis = self.experiment.get("target"), self.sweep.get("target.metric")
+        values = [section.get("metric")] if isinstance(section, dict) else []
+        values += getattr(axis, axis.kind) if axis is not None else []
+        names = [short(value) for value in values if isinstance(value, str)]
+        return [name for name in dict.fromkeys(names) if metrics.may_be_own(name)]
 
     @model_validator(mode="after")
     def _a_search_draws(self) -> Self:

@@ -20,6 +20,7 @@ from hflray.errors import ConfigError, HflrayError
 from hflray.support import ray_private, references
 from hflray.support.files import MIB, free_bytes
 from hflray.training import session
+from hflray.training.machine import available_cpus
 
 log = logging.getLogger(__name__)
 
@@ -145,6 +146,9 @@ def _start(num_cpus: int | None, more: dict[str, Any]) -> int:
                 # This is for the processes that Ray starts. One process serves several trials, each in a new thread. By
                 # default glibc gives nearly every thread its own heap, and each heap keeps its peak size.
                 os.environ.setdefault("MALLOC_ARENA_MAX", "2")
+                cpus = len(available_cpus())
+                if num_cpus is None and cpus < (os.cpu_count() or 1):
+                    num_cpus = cpus  # Ray counts the machine's CPUs, also those that this process must not use
                 context = start_local_ray(num_cpus=num_cpus, object_store_memory=OBJECT_STORE_BYTES, **more)
                 session.own(Path(context.address_info["session_dir"]), partial(ray.shutdown, wait_for_processes=True))
         except (AuthenticationError, OSError, ValueError, OverflowError, RuntimeError) as error:

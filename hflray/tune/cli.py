@@ -123,6 +123,9 @@ def command(
     address: Annotated[
         str | None, typer.Option(help="Address of the Ray cluster; auto: the cluster of this machine.")
     ] = None,
+    cpus: Annotated[
+        int | None, typer.Option(metavar="N", help="Use N CPUs of this machine, the idlest; by default all.")
+    ] = None,
     tracking_uri: Annotated[str | None, typer.Option(help="MLflow server, such as http://127.0.0.1:5000.")] = None,
     require_tracking: Annotated[
         bool, typer.Option("--require-tracking", help="Fail if MLflow cannot be reached at the start.")
@@ -147,6 +150,7 @@ def command(
     from hflray.sweep.results import find, new_folder
     from hflray.sweep.tasks import find_task
     from hflray.tracking import default_uri
+    from hflray.training.machine import available_cpus, keep_to
     from hflray.training.start import cancel_start, start_soon
     from hflray.tune import precompile
 
@@ -160,6 +164,12 @@ def command(
         return
     if address is not None:
         os.environ["RAY_ADDRESS"] = address
+    if cpus is not None:
+        if cluster := os.environ.get("RAY_ADDRESS"):
+            raise ConfigError(
+                f"--cpus: got {cpus} with the cluster at {cluster}, whose nodes have their own; leave it out"
+            )
+        keep_to(cpus)
     if resume is not None:
         if config or overrides or smoke_run or data_root or tracking_uri:
             raise ConfigError(
@@ -201,7 +211,7 @@ def command(
         for note in checked.notes:
             console.print(f"note: {note}", markup=False, highlight=False)
     if dry_run:
-        console.print(estimate(folder.file, trials, checked, os.cpu_count() or 1), markup=False, highlight=False)
+        console.print(estimate(folder.file, trials, checked, len(available_cpus())), markup=False, highlight=False)
         return
     if resume is None and not fresh:
         folder = _check_unfinished(folder, results)

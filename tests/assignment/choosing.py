@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from hflray.allocation import allocate_round
-from hflray.assignment.choice import NOWHERE
 from hflray.assignment.objective import round_problem
+from hflray.assignment.search import NOWHERE
 from hflray.cost import Workload, round_cost
 from hflray.fleet import Fleet, FleetConfig, sample_fleet
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hflray.assignment.choice import NOWHERE, search_choice
+from hflray.assignment.choice import search_choice
+from hflray.assignment.search import NOWHERE
 from tests.assignment.choosing import Choosing, fleet_of
 
 CHOOSING = Choosing(search_choice, "per_edge")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from hflray.assignment.choice import NOWHERE, search_choice
+from hflray.assignment.choice import search_choice
 from hflray.assignment.joint_choice import search_joint_choice
 from hflray.assignment.objective import round_problem
+from hflray.assignment.search import NOWHERE
 from tests.assignment.choosing import WORK, Choosing, fleet_of
 
 CHOOSING = Choosing(search_joint_choice, "joint")

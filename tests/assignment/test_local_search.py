@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from hflray.allocation import allocate_round
-from hflray.assignment import build_assigner, local_search
+from hflray.assignment import build_assigner, local_search, neighbours
+from hflray.assignment import search as searches
 from hflray.assignment.bounds import brute_force
-from hflray.assignment.local_search import descend
+from hflray.assignment.local_search import PerEdgeSearch
 from hflray.assignment.neighbours import best_exchange, best_transfer
 from hflray.assignment.objective import round_problem
 from hflray.assignment.state import new_state, state_objective
@@ -136,7 +137,8 @@ class MoveClock:
 
     def __init__(self, monkeypatch) -> None:
         self.moves, self.answers = 0, []
-        monkeypatch.setattr(local_search, "time", self)
+        for module in (local_search, searches):
+            monkeypatch.setattr(module, "time", self)
         monkeypatch.setattr(local_search, "best_transfer", self.transfer)
         monkeypatch.setattr(local_search, "best_exchange", self.exchange)
 
@@ -164,7 +166,7 @@ def test_the_search_keeps_its_budget_and_never_worsens_the_start(monkeypatch, bu
     clock = MoveClock(monkeypatch)
     result = build_assigner("local_search", budget_ms=budget_ms).assign(fleet, WORK, devices, np.random.default_rng(0))
     # The last step may exceed the budget by twice all transfers, the shortlist, and the exchanges between two checks.
-    largest = 2 * h * m + local_search.SHORTLIST + local_search.AT_ONCE
+    largest = 2 * h * m + neighbours.SHORTLIST + neighbours.AT_ONCE
     assert budget_ms * 1000 <= clock.moves < budget_ms * 1000 + largest
     gain = fleet.gain[devices].argmax(axis=1)
     assert objective(fleet, WORK, devices, result) <= objective(fleet, WORK, devices, gain) * (1 + 1e-9)
@@ -197,11 +199,11 @@ def test_one_edge_or_one_device_is_assigned(num_edges, scheduled):
 def test_a_second_descent_changes_nothing():
     fleet, devices = random_round(6)
     problem, _ = round_problem(fleet, WORK, devices)
-    state = new_state(problem, fleet.gain[devices].argmax(axis=1), exchanges=True)
-    value = descend(problem, state, True)
-    final = state.assignment.copy()
-    assert descend(problem, state, True) == value
-    np.testing.assert_array_equal(state.assignment, final)
+    search = PerEdgeSearch(problem, exchanges=True)
+    value = search.run(fleet.gain[devices].argmax(axis=1))
+    final = search.assignment.copy()
+    assert search.run(final) == value
+    np.testing.assert_array_equal(search.assignment, final)
 
 
 @pytest.mark.parametrize(

@@ -9,21 +9,18 @@ synchronous cloud, by Holm's method over the other clouds of the same data and w
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
 from hflray import metrics
 from hflray.config import ExperimentConfig
-from hflray.report.exports import exports, read_exhibit
+from hflray.report.exports import read_exhibit
 from hflray.report.ranking import holm
 from hflray.report.runs import Run, Sweep
 from hflray.support.pairs import Pairs
-from tests.training.answers import Groups, at_target, grouped, ratio
+from tests.training.answers import RESULTS, Groups, at_target, grouped, print_tables, ratio
 
-RESULTS = Path(__file__).parents[1] / "data" / "results"
 SPENT = (metrics.TOTAL_DELAY_S, metrics.TOTAL_ENERGY_J)
 SYNCHRONOUS = "0 synchronous"
 
@@ -154,14 +151,5 @@ def _with_edges(run: Run) -> str:
 QUESTIONS = {"clouds": clouds, "clouds_edge": edges, "clouds_minimise": minimised}
 
 
-def main() -> None:
-    """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--folder", type=Path, default=RESULTS, help="the exports")
-    for folder in exports(parser.parse_args().folder):
-        if folder.name in QUESTIONS:
-            print(f"## {folder.name}\n\n{QUESTIONS[folder.name](read_exhibit(folder))}\n")
-
-
 if __name__ == "__main__":
-    main()
+    print_tables(QUESTIONS, __doc__)

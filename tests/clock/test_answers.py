@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from hflray.report.exports import exports, read_exhibit
-from tests.clock.answers import QUESTIONS, RESULTS
+from tests.clock.answers import QUESTIONS
+from tests.training.answers import RESULTS
 
 
 @pytest.mark.parametrize("name", sorted(QUESTIONS.keys() & {place.name for place in exports(RESULTS)}))

@@ -83,6 +83,19 @@ def test_a_resume_goes_on_or_says_what_to_do(interrupted, call, kind: str, damag
     record(kind, damage, outcome(answer, interrupted, kind), answer)
 
 
+def test_an_unfinished_sweep_is_not_begun_again_and_a_finished_one_is_not_resumed(interrupted, call) -> None:
+    code, _, err = call("mended.yaml")
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "a sweep 'mended' is unfinished" in err
+    assert "--fresh" in err
+    code, out, err = call("--resume", "mended")
+    assert code == 0, out + err
+    interrupted.check()
+    code, _, err = call("--resume", "mended")
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "no unfinished sweep" in err
+
+
 @pytest.mark.skipif(WITHOUT_PRIVILEGE not in os.environ, reason="run by test_unreadable_files in a process of its own")
 @pytest.mark.parametrize("kind", SWEEP_FILES)
 def test_an_unreadable_file(interrupted, call, kind: str) -> None:

@@ -27,7 +27,7 @@ WHERE = {"synchronous": (), **{name: each for name, each in CLOUDS.items() if na
 WORLDS = pytest.mark.parametrize("world", [(), LIVES], ids=["still", "living"])
 
 
-@pytest.mark.parametrize("actors", [1, 2])
+@pytest.mark.parametrize("actors", [pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize("cloud", ["synchronous", "fedasync"])
 def test_any_number_of_actors_gives_the_same_bits(cloud: str, actors: int, ray_session) -> None:
     settings = (*WHERE[cloud], *EDGES, *INSIDE, *LIVES, "max_rounds=3")

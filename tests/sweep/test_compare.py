@@ -55,6 +55,11 @@ def render(outcomes: list[Outcome], table: metrics.Table = "training") -> str:
     return console.export_text()
 
 
+def test_small_totals_have_enough_digits_to_differ() -> None:
+    text = render([Outcome(f"s{i}", 5, {metrics.TOTAL_OBJECTIVE: 0.09 + 0.002 * i}, ended=True) for i in range(2)])
+    assert [line.split()[2] for line in text.splitlines() if line.strip().startswith("s")] == ["0.090", "0.092"]
+
+
 @pytest.mark.parametrize("name", [*NAMES, *BREAKING])
 def test_a_name_is_shown_as_it_is(name: str) -> None:
     console = Console(width=80, record=True, file=io.StringIO())

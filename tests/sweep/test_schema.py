@@ -91,7 +91,7 @@ MISTAKES = [
     "sweep: {scheduling.num_scheduled: {}}",
     "sweep: {cost.delay_weight: {uniform: [1]}}",
     "tune: {cpus: 2}",
-    "tune: {stop: {accurcy: 0.9}}",
+    "tune: {stop: {round/objectiv: 0.9}}",
     "tune: {early_stopping: {metric: objective_to_target}}",
 ]
 

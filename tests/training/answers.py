@@ -219,14 +219,14 @@ def privacy(sweep: Sweep) -> str:
 QUESTIONS = {"rules": rules, "rules_all": rules, "compression": compression, "privacy": privacy, "faulty": faulty}
 
 
-def main() -> None:
-    """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def print_tables(questions: dict[str, Callable[[Sweep], str]], about: str) -> None:
+    """Print the tables of the exports that a question is asked of; `about` describes the command."""
+    parser = argparse.ArgumentParser(description=about.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=RESULTS, help="the exports")
     for folder in exports(parser.parse_args().folder):
-        if folder.name in QUESTIONS:
-            print(f"## {folder.name}\n\n{QUESTIONS[folder.name](read_exhibit(folder))}\n")
+        if folder.name in questions:
+            print(f"## {folder.name}\n\n{questions[folder.name](read_exhibit(folder))}\n")
 
 
 if __name__ == "__main__":
-    main()
+    print_tables(QUESTIONS, __doc__)

@@ -128,13 +128,15 @@ def few(name: str) -> Any:
     return name if name in ("everything", "private totals", "faulty") else pytest.param(name, marks=pytest.mark.slow)
 
 
+# Two actors for three edges are the case between one for all and one for each.
+@pytest.mark.parametrize("pools", [(2,), pytest.param((1, 3), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", [few(name) for name in METHODS])
-def test_every_pool_gives_the_bits_of_the_serial_backend(ray_session, start, name: str) -> None:
+def test_every_pool_gives_the_bits_of_the_serial_backend(ray_session, start, name: str, pools: tuple[int, ...]) -> None:
     data, job = make_data(SIZES), job_of(METHODS[name])
     serial = serial_rounds(job, data, 3)
     expected = two_rounds(serial, start)
     third = serial.result(3, expected, DEVICES, EDGES)
-    for actors in (1, 2, 3):
+    for actors in pools:
         pool = actor_rounds(job, data, 3, num_edges=3, num_actors=actors, cpus_per_actor=0.5)
         try:
             assert_same_bits(two_rounds(pool, start), expected)

@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
+from hflray.errors import ConfigError
 from hflray.training import machine
-from hflray.training.machine import available_cpus, cache_folder, cpu_model, quiet_heap
+from hflray.training.machine import available_cpus, cache_folder, cpu_model, keep_to, quiet_heap
 
 
 def test_the_cache_folder_follows_the_environment(monkeypatch, tmp_path) -> None:
@@ -95,3 +96,35 @@ def test_a_container_may_have_less_memory_than_its_machine(tmp_path, monkeypatch
     limit.write_text(str(2**30))
     used.write_text(str(2**29))
     assert machine.memory_bytes() == (2**30, min(2**29, machine.memory_bytes()[1]))
+
+
+KEEPS = """
+import os, subprocess, sys
+from hflray.training.machine import available_cpus, keep_to
+kept = keep_to(1)
+child = subprocess.run([sys.executable, "-c", "import os; print(*os.sched_getaffinity(0))"], capture_output=True)
+print(kept == available_cpus(), len(kept), child.stdout.decode().split() == [str(cpu) for cpu in kept])
+"""
+
+
+def test_a_process_and_its_children_keep_to_one_cpu() -> None:
+    done = subprocess.run([sys.executable, "-c", KEEPS], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "1", "True"]
+
+
+def test_the_idlest_cpus_are_kept(monkeypatch) -> None:
+    samples = iter([{0: 100, 1: 100, 2: 100, 3: 100}, {0: 101, 1: 120, 2: 119, 3: 100}])
+    kept = []
+    monkeypatch.setattr(machine, "available_cpus", lambda: (0, 1, 2, 3))
+    monkeypatch.setattr(machine, "_idle_ticks", lambda: next(samples))
+    monkeypatch.setattr(os, "sched_setaffinity", lambda process, cpus: kept.append(tuple(cpus)))
+    assert keep_to(2) == (1, 2)
+    assert kept == [(1, 2)]
+
+
+@pytest.mark.parametrize("count", [0, -1, 100_000])
+def test_more_cpus_than_there_are_are_refused(count: int) -> None:
+    before = available_cpus()
+    with pytest.raises(ConfigError, match=f"--cpus: got {count}; accepted: 1 to {len(before)}"):
+        keep_to(count)
+    assert available_cpus() == before

@@ -201,3 +201,21 @@ def test_nothing_listens_beyond_the_loopback_while_a_sweep_runs(tmp_path: Path) 
     assert {"gcs_server", "raylet"} <= programs
     assert any(name.startswith("ray::") for name in programs)  # the trial and its actors
     assert {address for _, address in heard} == {"127.0.0.1"}, sorted(heard)
+
+
+@pytest.mark.parametrize("cpus, expected", [((0,), 1), (tuple(range(os.cpu_count() or 1)), None)])
+def test_ray_has_the_cpus_that_this_process_may_use(monkeypatch, cpus, expected) -> None:
+    given: list[int | None] = []
+
+    def started(num_cpus: int | None, **options: object) -> None:
+        given.append(num_cpus)
+        raise ValueError("enough")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(start, "available_cpus", lambda: cpus)
+    monkeypatch.setattr(start, "start_local_ray", started)
+    with pytest.raises(ValueError, match="enough"):
+        start.start_ray()
+    with pytest.raises(ValueError, match="enough"):
+        start.start_ray(3)
+    assert given == [expected if (os.cpu_count() or 1) > 1 else None, 3]

@@ -23,7 +23,9 @@ from hflray.models import to_vector
 from hflray.sweep import expand, load_sweep, preflight
 from hflray.sweep.preflight import Checked
 from hflray.tracking import default_uri
+from hflray.training.machine import available_cpus
 from hflray.tune import cli
+from tests.conftest import says
 from tests.hostile import NAMES
 from tests.support.terminal.rendering import WIDTHS, check_whole, render
 
@@ -48,6 +50,17 @@ def call(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     env = os.environ | {"PYTHONPATH": root, "COLUMNS": "100"}
     command = [sys.executable, "-m", "hflray.tune", *arguments]
     return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=800, check=False)
+
+
+def test_a_shared_machine_lends_one_cpu(tmp_path) -> None:
+    (tmp_path / "tiny.yaml").write_text(SWEEP)
+    one, all_cpus = (call("tiny.yaml", "--dry-run", *more, cwd=tmp_path) for more in (("--cpus", "1"), ()))
+    assert one.returncode == all_cpus.returncode == 0, one.stderr
+    assert says(one.stdout, "1 CPU,")
+    assert says(all_cpus.stdout, f"{len(available_cpus())} CPUs,") or len(available_cpus()) == 1
+    refused = call("tiny.yaml", "--cpus", "1", "--address", "10.0.0.1:6379", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert says(refused.stderr, "--cpus", "10.0.0.1:6379", "leave it out")
 
 
 def test_a_sweep_end_to_end_with_one_trial_that_diverges(tmp_path) -> None:

@@ -192,7 +192,7 @@ def check_journals(results: Path, text: str) -> None:
             assert entry["schedule"] == record.schedule()
 
 
-@pytest.mark.parametrize("fails_at", [1, 7])
+@pytest.mark.parametrize("fails_at", [pytest.param(1, marks=pytest.mark.slow), 7])
 def test_a_journal_that_cannot_be_written_ends_the_sweep_in_one_line(
     ray_session, run_in_process, tmp_path, monkeypatch, fails_at: int
 ) -> None:

@@ -155,6 +155,7 @@ def trial_processes(driver: int) -> Iterator[psutil.Process]:
             yield process
 
 
+@pytest.mark.slow  # tests/chaos/test_campaign.py kills a driver, and tests/damage/test_matrix.py reads the refusals
 def test_a_killed_driver_continues_after_its_last_round(sweep, run_in_process) -> None:
     # The rounds are shorter, but not too short for the kill. The second trial's world is on, so it has a timeline.
     text = SWEEP.replace("batch_size: 4", "batch_size: 8")
@@ -607,6 +608,7 @@ class Lazy(First):
 '''
 
 
+@pytest.mark.slow  # tests/sweep/test_results.py holds what a resume does with texts that were changed or are gone
 def test_a_sweep_with_files_of_the_users_own_is_killed_and_goes_on_with_their_texts(tmp_path, run_in_process) -> None:
     """The trials train with actors in processes of their own; the file is changed, and then gone, before the resume."""
     (tmp_path / "ideas").mkdir()

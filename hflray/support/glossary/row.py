@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -74,9 +77,29 @@ class Metric:
         """The heading of the column in a report's table, with the shown unit."""
         return f"{self.heading}, {self.shown}" if self.shown else self.heading
 
-    def text(self, value: float) -> str:
-        """Return a logged number as it is shown, such as ``91.2%``; only headings show other units than %."""
-        return self.format.format(value * self.scale) + ("%" if self.shown == "%" else "")
+    def text(self, value: float, beside: Iterable[float] = ()) -> str:
+        """Return a logged number as it is shown, such as ``91.2%``; only headings show other units than %.
+
+        Args:
+            value: the number.
+            beside: the logged numbers of its column, see `enough_digits`.
+        """
+        if self.shown == "%":
+            return self.format.format(value * self.scale) + "%"
+        return enough_digits(self.format, [each * self.scale for each in (value, *beside)]).format(value * self.scale)
+
+
+def enough_digits(form: str, values: Iterable[float]) -> str:
+    """Return a format such as ``{:,.1f}`` with so many decimals that the least of the numbers has two digits.
+
+    Numbers below a thousandth of the largest do not count. A format without decimals stays.
+    """
+    fixed = re.fullmatch(r"(\{:,?\.)([1-9])f\}", form)
+    sizes = [abs(value) for value in values if math.isfinite(value)]
+    least = min((size for size in sizes if size > max(sizes) / 1000), default=0.0)
+    if fixed is None or least == 0.0:
+        return form
+    return f"{fixed[1]}{max(int(fixed[2]), 1 - math.floor(math.log10(least)))}f}}"
 
 
 METRICS: dict[str, Metric] = {}  # in the order in which tables show them

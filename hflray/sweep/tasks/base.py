@@ -51,6 +51,10 @@ class Saved(NamedTuple):
     open: Callable[[], AbstractContextManager[str | Path]]
 
 
+def _objective_text(values: Mapping[str, float]) -> str:
+    return metrics.describe(metrics.TOTAL_OBJECTIVE).text(values[metrics.ROUND_OBJECTIVE])
+
+
 def _make_experiment(config: ExperimentConfig) -> Experiment:
     from hflray.experiment import Experiment
 
@@ -273,7 +277,7 @@ class Task(ABC):
     def progress(self, config: ExperimentConfig, step: int, values: Mapping[str, float]) -> Progress:
         """Return the progress of a trial after a result with the metrics `values`."""
         main = [f"{row.short} {row.text(values[row.name])}, " for row in metrics.main_of(values)]
-        text = f"{''.join(main)}objective {values[metrics.ROUND_OBJECTIVE]:,.1f}"
+        text = f"{''.join(main)}objective {_objective_text(values)}"
         return Progress(step, self.total(config), "round", text)
 
     def label(self, config: ExperimentConfig) -> dict[str, str]:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 STATE = "state"  # the folder of the state in a checkpoint
 # Measured sizes in a state's JSON: all settings, and a device's cluster and place in the scheduler's lists.
-STATE_BYTES, DEVICE_BYTES = 5_600, 40
+STATE_BYTES, DEVICE_BYTES = 5_700, 40
 # What is remembered of the rounds before, if a setting needs it: six numbers of a device, and the last round's record,
 # with a part for each scheduled device, and another one for each of its edge iterations if edges stop waiting.
 PAST_BYTES, REMEMBERED_BYTES, RECORD_BYTES, TIMELINE_BYTES = 5_000, 80, 120, 80

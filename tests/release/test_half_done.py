@@ -1,0 +1,104 @@
+"""The results of each released version open, and a sweep that it left half done goes on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hflray import metrics
+from hflray.report.runs import read_sweep
+from hflray.sweep import load_sweep
+from hflray.sweep.results import SweepFolder
+from hflray.sweep.tasks import find_task
+from hflray.sweep.tasks.base import Job, Saved
+from hflray.sweep.trials import expand
+from tests.release.half_done import ROUNDS, SWEEP, archives, pack, rounds_of, unpack
+
+VERSIONS = [pytest.param(path, id=path.stem) for path in archives()]
+
+
+def journals_of(folder: Path) -> dict[str, list[dict[str, float]]]:
+    lines = {
+        path.stem: path.read_text(encoding="utf-8").splitlines() for path in sorted((folder / "journal").iterdir())
+    }
+    parsed = {name: [json.loads(line) for line in each] for name, each in lines.items()}
+    return {name: [line["metrics"] for line in each if "round" in line] for name, each in parsed.items()}
+
+
+def simulated(values: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in values.items() if not name.startswith("wall/")}
+
+
+@pytest.mark.parametrize("archive", VERSIONS)
+def test_its_runs_are_read(archive: Path, tmp_path: Path) -> None:
+    folder = unpack(archive, tmp_path)
+    sweep = read_sweep(tmp_path, folder.name)
+    logged = journals_of(folder)
+    assert [len(run.rounds) for run in sweep.runs] == [ROUNDS, len(list(logged.values())[1])]
+    for run, rounds in zip(sweep.runs, logged.values(), strict=True):
+        assert run.last(metrics.ACCURACY) == rounds[-1][metrics.ACCURACY]
+        assert run.config.training.local_iterations == 300
+
+
+@pytest.mark.parametrize("archive", VERSIONS)
+def test_its_checkpoint_goes_on(archive: Path, tmp_path: Path) -> None:
+    folder = unpack(archive, tmp_path)
+    file = SweepFolder.load(folder).file
+    trial = expand(file)[1]
+    (checkpoint,) = sorted((folder / trial.name).glob("checkpoint_*"))
+    saved = Saved(trial.name, lambda: nullcontext(checkpoint))
+    results = list(find_task(file.task).run(Job(trial.config, saved=[saved])))
+    assert [result.step for result in results] == [2, 3, 4]
+    assert results[0].note is None  # a damaged or foreign checkpoint would be named
+    before = journals_of(folder)[trial.name][-1]
+    for total in (metrics.TOTAL_DELAY_S, metrics.TOTAL_ENERGY_J, metrics.TOTAL_MESSAGE_BITS):
+        assert results[-1].metrics[total] > before[total]
+
+
+@pytest.mark.parametrize("archive", VERSIONS)
+def test_its_sweep_file_is_what_it_was(archive: Path, tmp_path: Path) -> None:
+    path = tmp_path / "released.yaml"
+    path.write_text(SWEEP, encoding="utf-8")
+    (tmp_path / "results").mkdir()
+    then = expand(SweepFolder.load(unpack(archive, tmp_path / "results")).file)
+    assert [(one.name, one.config) for one in then] == [(one.name, one.config) for one in expand(load_sweep(path))]
+    assert yaml.safe_load(SWEEP)["name"] == "released"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("archive", VERSIONS)
+def test_its_sweep_goes_on_by_the_command(archive: Path, tmp_path: Path) -> None:
+    results = tmp_path / "hflray_results"
+    results.mkdir()
+    folder = unpack(archive, results)
+    earlier = journals_of(folder)
+    # The address of MLflow is a file of the machine that ran the sweep.
+    replace(SweepFolder.load(folder), uri=f"sqlite:///{tmp_path}/mlflow.db").save()
+    command = [sys.executable, "-m", "hflray.tune", "--resume", folder.name, "--results", str(results)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    later = journals_of(folder)
+    for name, rounds in earlier.items():
+        assert len(later[name]) == ROUNDS
+        assert list(map(simulated, later[name][: len(rounds)])) == list(map(simulated, rounds))
+
+
+def test_an_archive_is_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "released-1"
+    (folder / "journal").mkdir(parents=True)
+    (folder / "journal" / "a.jsonl").write_text('{"round": 1}\n{"round": 2}\n{"rou', encoding="utf-8")
+    (folder / ".lock").write_text("1")
+    pack(folder, tmp_path / "x" / "hflray-9.zip")
+    shutil.rmtree(folder)
+    again = unpack(tmp_path / "x" / "hflray-9.zip", tmp_path / "results")
+    assert again.name == "released-1"
+    assert rounds_of(again / "journal" / "a.jsonl") == 2
+    assert not (again / ".lock").exists()
