@@ -33,7 +33,7 @@ def test_an_option_replaces_the_coupling():
     assert configured_assigner(config).coupling == "per_edge"
 
 
-@pytest.mark.parametrize("name", ["geographic", "best_gain", "random", "load_balanced", "even_gain"])
+@pytest.mark.parametrize("name", ["geographic", "best_gain", "random", "load_balanced", "even_gain", "home"])
 def test_the_simple_assigners_have_no_coupling(name):
     assigner = configured_assigner(load_config(None, [f"assignment.name={name}", "allocation.coupling=joint"]))
     assert not hasattr(assigner, "coupling")

@@ -78,8 +78,13 @@ def assign_among(
 def check_any_edges(assigner: Assigner) -> None:
     """Raise ConfigError if an assigner can only assign to all edges, and edges may fail.
 
-    Such an assigner has an attribute ``fixed_edges`` that is not None.
+    Such an assigner has an attribute ``fixed_edges`` that is not None, or ``keeps_edges`` that is true.
     """
+    if getattr(assigner, "keeps_edges", False):
+        raise ConfigError(
+            "assignment.name: 'home' keeps each device at one edge, and world.edge_failure takes failed edges out; "
+            "take another assigner, such as geographic, or turn world.edge_failure off"
+        )
     fixed = getattr(assigner, "fixed_edges", None)
     if fixed is not None:
         raise ConfigError(

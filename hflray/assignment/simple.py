@@ -1,4 +1,4 @@
-"""Three simple baselines that are not in the paper: a random edge, the strongest link, and the strongest with room.
+"""Simple assigners that are not in the paper: a random edge, the strongest link, the strongest with room, and the home.
 
 `BestGain` is also a start for HFEL (docs/design.md, D8).
 """
@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hflray.cost import Workload, check_assignment
+from hflray.data.class_partition import home_edges
 from hflray.fleet import Fleet
 
 
@@ -51,3 +52,17 @@ class EvenGain:
             counts[edge] += 1
             edges[position] = edge
         return edges
+
+
+class Home:
+    """An assigner that keeps each device at its home edge, the one for which a partition by edges has dealt its data.
+
+    The home of device n is the edge ⌊n·M/N⌋ (`hflray.data.class_partition.home_edges`), wherever the device stands.
+    """
+
+    keeps_edges = True
+
+    def assign(self, fleet: Fleet, work: Workload, devices: ArrayLike, rng: np.random.Generator) -> NDArray[np.intp]:
+        """Return the edge of each of `devices`, (H,) indices. Raises ConfigError for an index outside the fleet."""
+        scheduled, _ = check_assignment(fleet, devices, np.zeros(np.shape(devices), dtype=np.intp))
+        return home_edges(fleet.num_devices, fleet.num_edges)[scheduled]

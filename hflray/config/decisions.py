@@ -43,7 +43,8 @@ class AssignmentConfig(Section):
     """Which edge server each scheduled device uploads to."""
 
     name: Annotated[str, Named("assigner")] = Field(
-        "d3qn", description="d3qn | local_search | hfel | load_balanced | even_gain | best_gain | geographic | random"
+        "d3qn",
+        description="d3qn | local_search | hfel | load_balanced | even_gain | best_gain | geographic | random | home",
     )
     transfers: int = Field(100, ge=0, description="hfel: random transfers tried (the paper: 100)")
     exchanges: int = Field(300, ge=0, description="hfel: random exchanges tried (the paper: 100 or 300)")

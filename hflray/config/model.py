@@ -13,6 +13,8 @@ class ModelConfig(Section):
     """The network, by name or reference, and the options of its constructor."""
 
     name: Annotated[str, Named("model")] = Field(
-        "paper_cnn", description="paper_cnn | mlp | logistic | resnet8 | gru | torchvision:NAME, such as resnet18"
+        "paper_cnn",
+        description="paper_cnn | mlp | mlp_200_200 | logistic | cnn_6_16 | cnn_20_50 | lenet | resnet8 | gru | "
+        "torchvision:NAME, such as resnet18",
     )
     options: dict[str, Any] = Field({}, description="further arguments of the network")

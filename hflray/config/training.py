@@ -21,7 +21,9 @@ class DataConfig(Section):
     )
     root: str | None = Field(None, description="folder of the data sets; null: $HFLRAY_DATA, else ~/.cache/hflray")
     partition: Annotated[str, Named("partition")] = Field(
-        "majority", description="majority | dirichlet | iid | resampled | flwr:NAME, such as ShardPartitioner"
+        "majority",
+        description="majority | dirichlet | iid | shards | edge_dirichlet | edge_iid | edge_noniid | resampled | "
+        "flwr:NAME, such as ShardPartitioner",
     )
     partition_options: dict[str, Any] = Field(
         {},

@@ -1,4 +1,6 @@
-"""Partitions of the samples over devices (majority-class as in the paper, Dirichlet and IID), and the draw of D_n.
+"""Partitions of the samples over devices (majority-class as in the paper, Dirichlet, IID), and the draw of D_n.
+
+Partitions by whole classes and by edges are in ``class_partition.py``.
 
 The paper gives each device D_n samples, uniform in 400..700 (CIFAR-10: 300..600; Table I). It says that "most of the
 data belong to a majority class" (section IV-A), but not how many. The share of 80 %, and the choice of the majority
@@ -47,8 +49,7 @@ class Partition(Protocol):
 
 
 def build_partition(name: str, **options: Any) -> Partition:
-    """Build the partition registered as `name`: majority(majority_fraction=0.8), dirichlet(alpha=0.5), iid(),
-    resampled(mix="majority", majority_fraction=0.8, alpha=0.5).
+    """Build the partition registered as `name`, such as majority(majority_fraction=0.8), dirichlet(alpha=0.5) or iid().
 
     Raises:
         ConfigError: an unknown name or option, or an option out of range.
@@ -95,7 +96,7 @@ class MajorityPartition:
             )
         counts = _draw_other_classes(own, sizes - quota, supply - majority_demand, rng)
         counts[np.arange(num_devices), own] += quota
-        return _indices_of(labels, classes, counts, rng)
+        return indices_of(labels, classes, counts, rng)
 
 
 def majority_quota(sizes: NDArray[np.integer], majority_fraction: float) -> Ints:
@@ -158,7 +159,7 @@ class DirichletPartition:
         counts = np.zeros((num_devices, len(classes)), np.int64)
         for n, share in enumerate(rng.dirichlet(np.full(len(classes), self.alpha), num_devices)):
             counts[n] = drawn_by_share(int(sizes[n]), share, supply, rng)
-        return _indices_of(labels, classes, counts, rng)
+        return indices_of(labels, classes, counts, rng)
 
 
 def drawn_by_share(size: int, share: NDArray[np.float64], supply: Ints, rng: np.random.Generator) -> Ints:
@@ -212,7 +213,7 @@ def checked_sizes(labels: Ints, num_devices: int, sizes: Ints, *, shared: bool =
     return sizes
 
 
-def _indices_of(labels: Ints, classes: Ints, counts: Ints, rng: np.random.Generator) -> list[Ints]:
+def indices_of(labels: Ints, classes: Ints, counts: Ints, rng: np.random.Generator) -> list[Ints]:
     """Turn counts (N, C) into sample indices: each class is shuffled once and dealt in device order."""
     ends = np.cumsum(counts, axis=0)
     shuffled = [rng.permutation(np.flatnonzero(labels == value)) for value in classes]

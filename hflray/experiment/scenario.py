@@ -13,6 +13,7 @@ from hflray.config import ExperimentConfig
 from hflray.data import Dataset, build_partition, load_dataset
 from hflray.data.partition import device_sizes, label_counts
 from hflray.data.resampled import LabelCounts, ResampledParts
+from hflray.errors import ConfigError
 from hflray.fleet import Fleet, sample_fleet
 from hflray.seeding import stream
 from hflray.training.job import DeviceData
@@ -25,7 +26,7 @@ PARTITION_OPTIONS: dict[str, Callable[[ExperimentConfig], dict[str, Any]]] = {
         "majority_fraction": config.data.majority_fraction,
         "alpha": config.data.dirichlet_alpha,
     },
-}
+} | dict.fromkeys(("edge_dirichlet", "edge_iid", "edge_noniid"), lambda config: {"num_edges": config.fleet.num_edges})
 
 DataKey = tuple[str, str | None]
 
@@ -74,6 +75,11 @@ class Scenario:
         data, count = config.data, config.fleet.num_devices
         dataset = dataset or load_dataset(data.name, root=data.root)
         options = PARTITION_OPTIONS[data.partition](config) if data.partition in PARTITION_OPTIONS else {}
+        if "num_edges" in options and "num_edges" in data.partition_options:
+            raise ConfigError(
+                f"data.partition_options.num_edges: got {data.partition_options['num_edges']!r}; accepted: no such "
+                "option, because fleet.num_edges says it; remove it"
+            )
         options |= data.partition_options
         shared = data.partition == "resampled"
         has_majority = options["mix"] == "majority" if shared else data.partition == "majority"

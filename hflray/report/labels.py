@@ -42,6 +42,8 @@ NAMES = {
     "paper_db": Label("the paper's features, gains in dB"),
     "fashion_mnist": Label("Fashion-MNIST"), "cifar10": Label("CIFAR-10"),
     "iid": Label("IID"), "dirichlet": Label("Dirichlet"), "majority": Label("majority class"),
+    "shards": Label("whole classes"), "edge_dirichlet": Label("Dirichlet over edges and devices"),
+    "edge_iid": Label("edge-IID"), "edge_noniid": Label("edge-NIID"), "home": Label("home edge"),
 }  # fmt: skip
 POLICIES = {
     None: "shipped (any deployment)", "any_deployment": "shipped (any deployment)",

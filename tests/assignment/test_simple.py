@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import pytest
 
-from hflray.assignment import build_assigner
-from hflray.cost import Workload
+from hflray.allocation import allocate_round
+from hflray.assignment import build_assigner, check_any_edges
+from hflray.cost import Workload, round_cost
+from hflray.errors import ConfigError
 from hflray.fleet import FleetConfig, sample_fleet
 
 WORK = Workload(model_bits=1e6)
@@ -49,3 +52,22 @@ def test_even_gain_lets_the_strongest_links_choose_first():
     assert assign(fleet, WORK, np.arange(4), np.random.default_rng(0)).tolist() == [1, 0, 1, 0]
     # Of three devices one edge takes two: the one that is asked first.
     assert assign(fleet, WORK, np.array([1, 2, 3]), np.random.default_rng(0)).tolist() == [1, 1, 0]
+
+
+def test_home_keeps_each_device_at_its_edge():
+    assign = build_assigner("home").assign
+    assert assign(FLEET, WORK, np.array([0, 99, 100, 250, 399]), np.random.default_rng(0)).tolist() == [0, 0, 1, 2, 3]
+    assert np.bincount(assign(FLEET, WORK, np.arange(400), np.random.default_rng(0))).tolist() == [100] * 4
+    with pytest.raises(ConfigError, match="400"):
+        assign(FLEET, WORK, np.array([400]), np.random.default_rng(0))
+    with pytest.raises(ConfigError, match="'home' keeps each device at one edge"):
+        check_any_edges(build_assigner("home"))
+
+
+def test_home_is_billed_as_every_assignment_is():
+    devices = np.array([3, 120, 130, 310])
+    edges = build_assigner("home").assign(FLEET, WORK, devices, np.random.default_rng(0))
+    cost = round_cost(FLEET, WORK, devices, edges, allocate_round(FLEET, WORK, devices, edges))
+    given = np.array([0, 1, 1, 3])
+    same = round_cost(FLEET, WORK, devices, given, allocate_round(FLEET, WORK, devices, given))
+    assert (cost.energy_j, cost.delay_s) == (same.energy_j, same.delay_s)

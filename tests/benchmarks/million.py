@@ -2,12 +2,13 @@
 
     python tests/benchmarks/million.py [--data FOLDER] [--rounds 5] [--samples 20 40] [--scheduled 1000] [--backend ray]
 
-Both fleets draw their samples of Fashion-MNIST on demand (``data.partition: resampled``) in a living world: every kind
-of part of `tests/benchmarks/world.py` is on, with devices that answer 99 % of the time, so that a fleet of a thousand
-has them too. H = 1,000 devices, L = Q = 1, on an actor of Ray each, because two experiments share two CPUs. Few samples a
-device make rounds short, so that what grows with N shows most. The two experiments are alive at once and take turns; a
-row holds the median over its rounds but the first. Each side asserts that a scheduled device trained on the samples that its own draw gives, and that
-the loss falls. The memory is the proportional set size of a process tree with one experiment alone, in its own process.
+Both fleets draw their samples of Fashion-MNIST on demand (``data.partition: resampled``) in a living world: every
+kind of part of `tests/benchmarks/world.py` is on, with devices that answer 99 % of the time, so that a fleet of a
+thousand has them too. H = 1,000 devices, L = Q = 1, on an actor of Ray each, because two experiments share two CPUs.
+Few samples a device make rounds short, so that what grows with N shows most. The two experiments are alive at once
+and take turns; a row holds the median over its rounds but the first. Each side asserts that a scheduled device
+trained on the samples that its own draw gives, and that the loss falls. The memory is the proportional set size of a
+process tree with one experiment alone, in its own process.
 """
 
 from __future__ import annotations

@@ -43,7 +43,14 @@ MISTAKES = [
         "data.name=mnist",
         ["data.name", "'mnist'", "did you mean 'fashion_mnist'?", "breast_cancer, cifar10, ", "synthetic"],
     ),
-    ("data.partition=skewed", ["data.partition", "'skewed'", "known: dirichlet, flwr:NAME, iid, majority, resampled"]),
+    (
+        "data.partition=skewed",
+        [
+            "data.partition",
+            "'skewed'",
+            "known: dirichlet, edge_dirichlet, edge_iid, edge_noniid, flwr:NAME, iid, majority, resampled, shards",
+        ],
+    ),
     ("data.samples_per_device=0", ["data.samples_per_device", "got 0", "1 sample or more", "raise"]),
     ("data.majority_fraction=1.5", ["data.majority_fraction", "got 1.5", "above 0 and at most 1", "default 0.8"]),
     ("target_accuracy=1.2", ["target_accuracy", "got 1.2", "above 0 and at most 1, or null", "default null"]),

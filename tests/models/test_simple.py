@@ -28,6 +28,14 @@ def test_logistic_is_one_layer() -> None:
     assert module(torch.zeros(5, 30)).shape == (5, 2)
 
 
+def test_mtgcs_perceptron_has_its_parameters() -> None:
+    # 784·200 + 200, 200·200 + 200 and 200·10 + 10
+    for shape, count in (((1, 28, 28), 157_000 + 40_200 + 2_010), ((3, 32, 32), 614_600 + 40_200 + 2_010)):
+        module = build(Problem(shape, 10, model=ModelSpec("mlp_200_200")))
+        assert sum(parameter.numel() for parameter in module.parameters()) == count
+        assert module(torch.zeros(2, *shape)).shape == (2, 10)
+
+
 @pytest.mark.parametrize(
     "options, message",
     [

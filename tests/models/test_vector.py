@@ -59,7 +59,7 @@ def test_local_statistics_are_those_of_the_batch_in_evaluation_too() -> None:
     torch.testing.assert_close(normalised.mean((0, 2, 3)), torch.zeros(16), atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("name", ["paper_cnn", "mlp", "logistic", "resnet8"])
+@pytest.mark.parametrize("name", ["paper_cnn", "mlp", "logistic", "resnet8", "cnn_6_16", "lenet"])
 def test_first_weights_follow_the_seed_and_leave_torchs_generator_alone(name: str) -> None:
     problem = Problem((1, 16, 16), 3, model=ModelSpec(name))
     before = torch.get_rng_state()
