@@ -89,6 +89,7 @@ BUILTIN: dict[Kind, dict[str, str]] = {
         "edge_dirichlet": "hflray.data.class_partition:EdgeDirichletPartition",
         "edge_iid": "hflray.data.class_partition:EdgeIIDPartition",
         "edge_noniid": "hflray.data.class_partition:EdgeNonIIDPartition",
+        "resampled": "hflray.data.resampled:ResampledPartition",
         "flwr:": "hflray.data.flower:FlowerPartition",
     },
     "availability": {

@@ -22,11 +22,13 @@ class DataConfig(Section):
     root: str | None = Field(None, description="folder of the data sets; null: $HFLRAY_DATA, else ~/.cache/hflray")
     partition: Annotated[str, Named("partition")] = Field(
         "majority",
-        description="majority | dirichlet | iid | shards | edge_dirichlet | edge_iid | edge_noniid | flwr:NAME, such "
-        "as ShardPartitioner",
+        description="majority | dirichlet | iid | shards | edge_dirichlet | edge_iid | edge_noniid | resampled | "
+        "flwr:NAME, such as ShardPartitioner",
     )
     partition_options: dict[str, Any] = Field(
-        {}, description="further arguments of a partition that is not majority, dirichlet or iid"
+        {},
+        description="further arguments of a partition that is not majority, dirichlet or iid; of resampled: mix, which "
+        "is majority, dirichlet or iid",
     )
     majority_fraction: float = Field(0.8, gt=0, le=1, description="share of a device's samples in its majority class")
     dirichlet_alpha: float = Field(0.5, ge=1e-6, le=1e9, description="concentration of the Dirichlet partition")

@@ -10,7 +10,8 @@ A partition is a callable ``(labels, num_devices, sizes, rng) -> parts`` without
 
 * `labels`: class of each sample, (n,), integers;
 * `sizes`: number of samples of each device, (N,);
-* `parts`: a list of N disjoint, sorted int64 index arrays into `labels`, of exactly these sizes.
+* `parts`: N disjoint, sorted int64 index arrays into `labels`, of exactly these sizes. Those of ``resampled``
+  (`hflray.data.resampled`) are not disjoint.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Partition(Protocol):
         [[0, 1], [2, 3, 4]]
     """
 
-    def __call__(self, labels: Ints, num_devices: int, sizes: Ints, rng: np.random.Generator) -> list[Ints]:
+    def __call__(self, labels: Ints, num_devices: int, sizes: Ints, rng: np.random.Generator) -> Sequence[Ints]:
         """Deal samples to devices. Raises DataError when the samples do not suffice."""
 
 
@@ -157,15 +158,26 @@ class DirichletPartition:
         classes, supply = np.unique(labels, return_counts=True)
         counts = np.zeros((num_devices, len(classes)), np.int64)
         for n, share in enumerate(rng.dirichlet(np.full(len(classes), self.alpha), num_devices)):
-            # Every pass fills the device or exhausts a class, so the loop ends.
-            while (missing := int(sizes[n] - counts[n].sum())) > 0:
-                weights = np.where(supply > 0, share, 0.0)
-                if weights.sum() == 0:
-                    weights = supply.astype(np.float64)
-                drawn = np.minimum(rng.multinomial(missing, weights / weights.sum()), supply)
-                counts[n] += drawn
-                supply -= drawn
+            counts[n] = drawn_by_share(int(sizes[n]), share, supply, rng)
         return indices_of(labels, classes, counts, rng)
+
+
+def drawn_by_share(size: int, share: NDArray[np.float64], supply: Ints, rng: np.random.Generator) -> Ints:
+    """Draw `size` samples of one device by the `share` of each class, (C,), and take them from `supply`, (C,).
+
+    Returns:
+        The number of samples of each class, (C,).
+    """
+    counts = np.zeros_like(supply)
+    # Every pass fills the device or exhausts a class, so the loop ends.
+    while (missing := size - int(counts.sum())) > 0:
+        weights = np.where(supply > 0, share, 0.0)
+        if weights.sum() == 0:
+            weights = supply.astype(np.float64)
+        drawn = np.minimum(rng.multinomial(missing, weights / weights.sum()), supply)
+        counts += drawn
+        supply -= drawn
+    return counts
 
 
 @dataclass(frozen=True)
@@ -179,8 +191,8 @@ class IIDPartition:
         return [np.sort(part) for part in np.split(order, np.cumsum(sizes)[:-1])]
 
 
-def checked_sizes(labels: Ints, num_devices: int, sizes: Ints) -> Ints:
-    """Return `sizes` as int64, (N,). Raises DataError: wrong shape, a size below 1, or too many samples in total."""
+def checked_sizes(labels: Ints, num_devices: int, sizes: Ints, *, shared: bool = False) -> Ints:
+    """Return `sizes`, (N,), as int64; raise DataError if they do not fit. If `shared`, each device has all samples."""
     sizes = np.asarray(sizes, np.int64)
     if num_devices < 1 or sizes.shape != (num_devices,):
         raise DataError(
@@ -188,7 +200,12 @@ def checked_sizes(labels: Ints, num_devices: int, sizes: Ints) -> Ints:
         )
     if sizes.min() < 1:
         raise DataError(f"partition: device {sizes.argmin()} is to hold {sizes.min()} samples; accepted: at least 1")
-    if sizes.sum() > len(labels):
+    if shared and sizes.max() > len(labels):
+        raise DataError(
+            f"data.samples_per_device: device {sizes.argmax()} asks for {sizes.max()} samples, but the training "
+            f"set has {len(labels)}; lower data.samples_per_device"
+        )
+    if not shared and sizes.sum() > len(labels):
         raise DataError(
             f"data.samples_per_device: {num_devices} devices ask for {sizes.sum()} samples, but the training set has "
             f"{len(labels)}; {FIX}"
@@ -214,6 +231,7 @@ def device_sizes(
     default_range: tuple[int, int],
     explicit: tuple[int, int] | None = None,
     majority_fraction: float | None = None,
+    shared: bool = False,
     name: str = "the data set",
 ) -> tuple[Ints, str | None]:
     """Draw D_n of each device as uniform integers in `explicit`, or else in `default_range`, which may be scaled down.
@@ -221,7 +239,8 @@ def device_sizes(
     If the data set cannot serve a draw from the default range, the draw is repeated from a range whose ends are both
     scaled down, so far that even a fleet with D_n at the upper end everywhere can be served. With `majority_fraction`,
     the supply must suffice even if one class is dealt to the largest devices. The paper's own settings fit without
-    scaling. An explicit range is never scaled.
+    scaling. An explicit range is never scaled. If devices may hold the same samples (`shared`), the supply must suffice
+    for each device alone.
 
     Returns:
         The sizes, (N,) int64, and a one-line message if the range was scaled, else None.
@@ -230,26 +249,27 @@ def device_sizes(
         DataError: not even one sample per device is possible.
     """
     low, high = explicit or default_range
-    if num_devices > len(labels):  # the draw of many sizes would fill the memory
+    if num_devices > len(labels) and not shared:  # the draw of many sizes would fill the memory
         raise DataError(
             f"fleet.num_devices: {name} has {len(labels)} training samples for {num_devices} devices of at least "
             "1 sample; lower fleet.num_devices"
         )
     sizes = rng.integers(low, high, num_devices, endpoint=True)
     supply = np.unique(labels, return_counts=True)[1]
-    devices_per_class = -(-num_devices // len(supply))
+    sharing = 1 if shared else num_devices  # the devices that the supply is dealt to
+    devices_per_class = -(-sharing // len(supply))
 
     def fits(drawn_sizes: Ints) -> bool:
         if majority_fraction is not None:
             largest = np.sort(majority_quota(drawn_sizes, majority_fraction))[::-1][:devices_per_class]
             if largest.sum() > supply.min():
                 return False
-        return bool(drawn_sizes.sum() <= len(labels))
+        return bool((drawn_sizes.max() if shared else drawn_sizes.sum()) <= len(labels))
 
     if explicit is not None or fits(sizes):
         return sizes, None
-    top = min(high, len(labels) // num_devices)
-    while top > 0 and not fits(np.full(num_devices, top)):
+    top = min(high, len(labels) // sharing)
+    while top > 0 and not fits(np.full(sharing, top)):
         top -= 1
     if top < 1:
         raise DataError(

@@ -332,7 +332,7 @@ class Experiment:
         The lists are ``samples`` (N,), ``class_counts`` (N, C) and, after clustering, ``clusters`` (N,). The seed
         determines all other properties of the fleet.
         """
-        counts = self.scenario.class_counts
+        counts = np.asarray(self.scenario.class_counts)
         columns = {"samples": counts.sum(axis=1).tolist(), "class_counts": counts.tolist()}
         return columns if self.clusters is None else columns | {"clusters": self.clusters.tolist()}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from hflray.config import ExperimentConfig
 from hflray.data import Dataset, build_partition, load_dataset
 from hflray.data.partition import device_sizes, label_counts
+from hflray.data.resampled import LabelCounts, ResampledParts
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet, sample_fleet
 from hflray.seeding import stream
@@ -20,6 +21,11 @@ from hflray.training.job import DeviceData
 PARTITION_OPTIONS: dict[str, Callable[[ExperimentConfig], dict[str, Any]]] = {
     "majority": lambda config: {"majority_fraction": config.data.majority_fraction},
     "dirichlet": lambda config: {"alpha": config.data.dirichlet_alpha},
+    "resampled": lambda config: {
+        "mix": "majority",
+        "majority_fraction": config.data.majority_fraction,
+        "alpha": config.data.dirichlet_alpha,
+    },
 } | dict.fromkeys(("edge_dirichlet", "edge_iid", "edge_noniid"), lambda config: {"num_edges": config.fleet.num_edges})
 
 DataKey = tuple[str, str | None]
@@ -36,9 +42,10 @@ class Scenario:
 
     Attributes:
         dataset: the data set.
-        parts: the sample indices of each device, N arrays.
+        parts: the sample indices of each device, N arrays; with ``data.partition: resampled`` they are drawn when they
+            are looked up.
         class_counts: the number of samples of each class at each device, (N, C); for data without classes, those of
-            each of `Dataset.strata`.
+            each of `Dataset.strata`. With ``resampled`` a `LabelCounts`.
         fleet: the devices and edges; `samples` are the partition's sizes (docs/design.md, D11).
         notes: remarks for the user, such as a scaled-down range of D_n.
         share: makes the samples of `device_data` travel by reference to a data set that Ray holds already; None leaves
@@ -52,8 +59,8 @@ class Scenario:
     """
 
     dataset: Dataset
-    parts: list[NDArray[np.int64]]
-    class_counts: NDArray[np.int64]
+    parts: Sequence[NDArray[np.int64]]
+    class_counts: NDArray[np.int64] | LabelCounts
     fleet: Fleet
     notes: list[str] = field(default_factory=list)
     share: Callable[[DeviceData], DeviceData] | None = None
@@ -67,15 +74,6 @@ class Scenario:
         """
         data, count = config.data, config.fleet.num_devices
         dataset = dataset or load_dataset(data.name, root=data.root)
-        sizes, note = device_sizes(
-            dataset.strata,
-            count,
-            stream(config.seed, "sizes"),
-            default_range=dataset.samples_range,
-            explicit=data.samples_per_device,
-            majority_fraction=data.majority_fraction if data.partition == "majority" else None,
-            name=dataset.name,
-        )
         options = PARTITION_OPTIONS[data.partition](config) if data.partition in PARTITION_OPTIONS else {}
         if "num_edges" in options and "num_edges" in data.partition_options:
             raise ConfigError(
@@ -83,15 +81,33 @@ class Scenario:
                 "option, because fleet.num_edges says it; remove it"
             )
         options |= data.partition_options
+        shared = data.partition == "resampled"
+        has_majority = options["mix"] == "majority" if shared else data.partition == "majority"
+        sizes, note = device_sizes(
+            dataset.strata,
+            count,
+            stream(config.seed, "sizes"),
+            default_range=dataset.samples_range,
+            explicit=data.samples_per_device,
+            majority_fraction=data.majority_fraction if has_majority else None,
+            shared=shared,
+            name=dataset.name,
+        )
         parts = build_partition(data.partition, **options)(
             dataset.strata, count, sizes, stream(config.seed, "partition")
         )
         fleet = sample_fleet(config.fleet, stream(config.seed, "fleet"))
+        counts: NDArray[np.int64] | LabelCounts
+        if isinstance(parts, ResampledParts):
+            counts, held = LabelCounts(parts, dataset.num_strata), parts.sizes
+        else:
+            counts = label_counts(parts, dataset.strata, dataset.num_strata)
+            held = np.array([len(part) for part in parts], dtype=np.int64)
         return cls(
             dataset=dataset,
             parts=parts,
-            class_counts=label_counts(parts, dataset.strata, dataset.num_strata),
-            fleet=fleet.with_samples([len(part) for part in parts]),
+            class_counts=counts,
+            fleet=fleet.with_samples(held),
             notes=[*(f"{dataset.name}: {remark}" for remark in dataset.notes), *([note] if note else [])],
         )
 
@@ -100,16 +116,18 @@ class Scenario:
 
         Inputs `x` replace those of the data set, and the test set is then empty.
         """
-        dataset = self.dataset
+        dataset, parts = self.dataset, self.parts
+        drawn = parts if isinstance(parts, ResampledParts) else None
         test_part = slice(None) if x is None else slice(0)
         data = DeviceData(
             x=dataset.x_train if x is None else x,
             y=dataset.y_train,
-            index=np.concatenate(self.parts),
-            offsets=np.concatenate([[0], np.cumsum([len(part) for part in self.parts])]).astype(np.int64),
+            index=np.concatenate(parts) if drawn is None else np.zeros(0, dtype=np.int64),
+            offsets=np.concatenate([[0], np.cumsum(self.fleet.samples)]).astype(np.int64),
             x_test=dataset.x_test[test_part],
             y_test=dataset.y_test[test_part],
             channel_mean=dataset.channel_mean,
             channel_std=dataset.channel_std,
+            drawn=drawn,
         )
         return data if self.share is None or x is not None else self.share(data)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hflray.cost import Workload
+from hflray.data.resampled import LabelCounts
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 from hflray.scheduling.poll import Poll
@@ -29,7 +30,8 @@ class RoundContext:
         available: whether a device answers now, (N,).
         edges_up: whether an edge works now, (M,).
         battery_j: charge of each device, (N,), J; infinity without batteries.
-        class_counts: samples of each class at each device, (N, C).
+        class_counts: samples of each class at each device, (N, C). With ``data.partition: resampled`` it is indexed by
+            devices alone and computes their rows; ``np.asarray`` of it computes all.
         participation: number of rounds in which a device counted, (N,).
         last_round: last round in which it counted, (N,); 0 if it never did.
         last_loss: mean loss of its samples under the model that it received then, (N,); NaN if it never counted or if
@@ -50,7 +52,7 @@ class RoundContext:
     available: BoolArray
     edges_up: BoolArray
     battery_j: FloatArray
-    class_counts: IntArray
+    class_counts: IntArray | LabelCounts
     participation: IntArray
     last_round: IntArray
     last_loss: FloatArray
@@ -77,6 +79,8 @@ class RoundContext:
 
     def __post_init__(self) -> None:
         for name in ("available", "edges_up", "battery_j", "class_counts", *_NEVER):
+            if isinstance(getattr(self, name), LabelCounts):
+                continue
             view = np.asarray(getattr(self, name)).view()
             view.flags.writeable = False
             object.__setattr__(self, name, view)

@@ -39,5 +39,5 @@ def device_rows(context: RoundContext, num_scheduled: int, progress: float) -> N
     rows[:, 3] = context.participation / max(1, rounds)
     rows[:, 4] = np.minimum(1.0, (rounds - context.last_round) / 10.0)
     rows[:, 5] = progress
-    rows[:, OWN:] = context.class_counts / samples[:, None]
+    rows[:, OWN:] = np.asarray(context.class_counts) / samples[:, None]
     return rows

@@ -184,8 +184,8 @@ def _samples_per_second(config: ExperimentConfig, scenario: Scenario) -> float:
         devices = range(config.scheduling.num_scheduled)  # as many as train at a time
     else:
         devices = range(1)
-        offsets = np.array([0, min(len(scenario.parts[0]), MEASURED_SAMPLES)])
-        data = replace(data, offsets=offsets)
+        first = data.samples_of(0)[:MEASURED_SAMPLES]
+        data = replace(data, index=first, offsets=np.array([0, len(first)]), drawn=None)
     host = DeviceHost(job, data)
     passes = job.local_iterations * int(data.offsets[len(devices)])
     host.train_each(experiment.global_model, devices)  # the first call also loads libraries and is not timed

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hflray.data.resampled import ResampledParts
 from hflray.losses import Sums
 from hflray.models.problem import Problem
 from hflray.training.kernels import KernelName, Precision
@@ -60,10 +61,11 @@ class DeviceData:
         x: inputs of the training set, (n, …). uint8 images (n, C, H, W) are normalised on the fly, float32 is used as
             it is, and other integers are tokens.
         y: targets, (n,): int64, or float32 for a regression.
-        index: the sample indices of all devices, concatenated.
-        offsets: (N + 1,); device d holds ``index[offsets[d]:offsets[d + 1]]``.
+        index: the sample indices of all devices, concatenated; empty if they are `drawn`.
+        offsets: (N + 1,); device d holds ``index[offsets[d]:offsets[d + 1]]``, or as many drawn samples.
         x_test, y_test: the test set; it is empty if nothing is evaluated.
         channel_mean, channel_std: statistics of the training images scaled to [0, 1], (C,).
+        drawn: draws a device's sample indices when they are looked up; None: they are in `index`.
     """
 
     x: NDArray[Any]
@@ -74,9 +76,16 @@ class DeviceData:
     y_test: NDArray[np.int64] | NDArray[np.float32]
     channel_mean: NDArray[np.float32]
     channel_std: NDArray[np.float32]
+    drawn: ResampledParts | None = None
+
+    def size_of(self, device: int) -> int:
+        """Return the number of a device's samples, D_n."""
+        return int(self.offsets[device + 1] - self.offsets[device])
 
     def samples_of(self, device: int) -> NDArray[np.int64]:
         """Return the indices of a device's samples."""
+        if self.drawn is not None:
+            return self.drawn[device]
         return self.index[self.offsets[device] : self.offsets[device + 1]]
 
 

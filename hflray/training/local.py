@@ -159,7 +159,7 @@ class DeviceHost:
             measures[device] = measured(learned, version.model, sum(self._sizes), scale, arrived, before)
         if job.method.privacy is not None:  # the network has no statistics
             vector = job.method.privacy.clipped(vector, version.model)
-        weight = 1 if job.method.uniform else len(self._data.samples_of(device))
+        weight = 1 if job.method.uniform else self._data.size_of(device)
         return Lifted(self._aggregator.lift(Sent(vector, version.model, weight, device), share.frame), extra, measures)
 
     def train_each(self, vector: FloatVector, devices: Sequence[int]) -> NDArray[np.float32]:
@@ -205,7 +205,7 @@ class DeviceHost:
     def _rates(self, device: int, round_index: int, edge_iteration: int) -> FloatArray:
         """Return the learning rate of each step of a device in an edge iteration, (K,)."""
         job = self._job
-        steps = steps_of(len(self._data.samples_of(device)), job)
+        steps = steps_of(self._data.size_of(device), job)
         return job.method.decay.rates(job.learning_rate, (round_index, edge_iteration), job.edge_iterations, steps)
 
     def losses(self, devices: Sequence[Sequence[int]], *models: FloatVector) -> NDArray[np.float64]:
@@ -296,4 +296,4 @@ class DeviceHost:
         if not job.local_iterations:
             return []
         rng = stream(job.seed, job.stream, round_index, edge_iteration, device)
-        return list(batches_of(len(self._data.samples_of(device)), job, rng))
+        return list(batches_of(self._data.size_of(device), job, rng))

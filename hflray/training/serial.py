@@ -29,12 +29,13 @@ AnyTask = RoundTask | TurnsTask | MixesTask
 def setting_of(job: LocalJob, data: DeviceData, num_edges: int) -> Setting:
     """Return what is the same in all rounds of an experiment with M edges."""
     module, samples = build(job.problem, job.seed), np.diff(data.offsets)
+    counts, which = np.unique(samples, return_inverse=True)
     return Setting(
         method=job.method,
         seed=job.seed,
         samples=samples,
         num_edges=num_edges,
-        steps=np.array([steps_of(int(count), job) for count in samples]),
+        steps=np.array([steps_of(int(count), job) for count in counts])[which],
         rate=job.learning_rate,
         sizes=tuple(tensor.numel() for tensor in trained(module)),
         statistics=num_statistics(module),

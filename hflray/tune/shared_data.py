@@ -13,6 +13,7 @@ import ray
 from numpy.typing import NDArray
 
 from hflray.data import Dataset
+from hflray.data.resampled import ResampledParts
 from hflray.training.job import DeviceData
 
 
@@ -22,7 +23,7 @@ class SharedData(DeviceData):
     source: Any
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _fetch, (self.source, self.index, self.offsets)
+        return _fetch, (self.source, self.index, self.offsets, self.drawn)
 
 
 def share(source: Any, data: DeviceData) -> DeviceData:
@@ -32,6 +33,8 @@ def share(source: Any, data: DeviceData) -> DeviceData:
     return shared
 
 
-def _fetch(source: Any, index: NDArray[np.int64], offsets: NDArray[np.int64]) -> DeviceData:
+def _fetch(
+    source: Any, index: NDArray[np.int64], offsets: NDArray[np.int64], drawn: ResampledParts | None
+) -> DeviceData:
     d: Dataset = ray.get(source)
-    return DeviceData(d.x_train, d.y_train, index, offsets, d.x_test, d.y_test, d.channel_mean, d.channel_std)
+    return DeviceData(d.x_train, d.y_train, index, offsets, d.x_test, d.y_test, d.channel_mean, d.channel_std, drawn)

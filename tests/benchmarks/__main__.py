@@ -69,6 +69,7 @@ BENCHMARKS = (
     Benchmark("generalisation", ("generalisation.py",), ("generalisation/scenarios",), 3600, False),
     Benchmark("assigner", ("assigner.py",), ("assigner/learning",), parallel=False),
     Benchmark("scale", ("scale.py",), ("scale/steps",)),
+    Benchmark("million", ("million.py",), ("million/round",)),
     Benchmark("training-one", ("training.py", "--one-core"), _training("training, one core"), parallel=False),
     Benchmark("training", ("training.py", "--installed-peers"), _training("training", "Ray's share"), 5400),
     Benchmark(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from hflray.data import load_dataset
+from hflray.data.partition import label_counts
 from hflray.errors import DataError
+from hflray.experiment import Experiment
 from hflray.experiment.scenario import Scenario
 from tests.conftest import small_config
 
@@ -44,6 +49,77 @@ def test_data_without_ten_classes_have_majorities_too(name: str, strata: int) ->
     assert scenario.class_counts.shape == (len(scenario.parts), strata)
     shares = scenario.class_counts.max(axis=1) / scenario.class_counts.sum(axis=1)
     assert shares.min() >= 0.75
+
+
+def test_devices_that_draw_alone_may_be_more_than_the_samples() -> None:
+    few, many = (
+        Scenario.build(
+            small_config("data.partition=resampled", "data.samples_per_device=[99, 160]", f"fleet.num_devices={count}")
+        )
+        for count in (20, 5000)
+    )
+    assert len(few.dataset.y_train) < 5000
+    assert few.notes == many.notes == []
+    scaled = Scenario.build(small_config("data.partition=resampled", "fleet.num_devices=5000"))
+    assert "99..174" in scaled.notes[0]  # as much as the rarest class holds of one device
+    assert scaled.fleet.samples.max() == 174
+    for device in (0, 19):
+        np.testing.assert_array_equal(few.parts[device], many.parts[device])
+    assert many.fleet.samples[4999] == len(many.parts[4999]) == many.class_counts[4999].sum()
+    shares = many.class_counts[:100].max(axis=1) / many.fleet.samples[:100]
+    assert shares.min() >= 0.75
+    mixed = Scenario.build(
+        small_config("data.partition=resampled", "data.partition_options={mix: dirichlet}", "data.dirichlet_alpha=9")
+    )
+    assert (mixed.class_counts[:].max(axis=1) / mixed.fleet.samples).max() < 0.75
+
+
+@pytest.mark.parametrize("kernel", ["channels_last", "batched"])
+def test_training_on_drawn_samples_is_training_on_the_same_samples_held(kernel: str) -> None:
+    config = small_config(
+        "data.partition=resampled", "training.backend=serial", f"training.kernel={kernel}", "max_rounds=2"
+    )
+    drawn = Scenario.build(config)
+    parts = list(drawn.parts)
+    held = replace(drawn, parts=parts, class_counts=label_counts(parts, drawn.dataset.strata, 10))
+    assert drawn.device_data().drawn is not None
+    assert held.device_data().drawn is None
+    hashes, balances = [], []
+    for scenario in (drawn, held):
+        with Experiment(config, scenario=scenario) as experiment:
+            records = list(experiment)
+        hashes.append([record.model_hash for record in records])
+        balances.append([record.class_balance for record in records])
+    assert hashes[0] == hashes[1]
+    assert balances[0] == balances[1]
+
+
+def test_any_number_of_actors_trains_on_the_same_drawn_samples(ray_session) -> None:
+    config = small_config("data.partition=resampled", "max_rounds=2")
+    hashes = []
+    for overrides in ({"backend": "serial"}, {"backend": "ray", "num_actors": 1}, {"backend": "ray", "num_actors": 2}):
+        training = config.training.model_copy(update=overrides)
+        with Experiment(config.model_copy(update={"training": training}), cpus=2) as experiment:
+            hashes.append([record.model_hash for record in experiment])
+    assert hashes[0] == hashes[1] == hashes[2]
+
+
+def test_a_round_of_few_devices_holds_no_samples_of_a_large_fleet() -> None:
+    """Their indices alone would take 200,000 × 137 × 8 bytes, which are 219 MB, in the fleet and in the host."""
+    config = small_config(
+        "data.partition=resampled", "fleet.num_devices=200000", "scheduling.num_scheduled=20", "max_rounds=1",
+        "scheduling.name=fedavg", "assignment.name=geographic", "training.backend=serial",
+        "world.availability={name: markov, options: {mean_on_s: 600, mean_off_s: 300}}",
+        "world.dropout.rate_per_s=0.001", "training.local_iterations=1", "training.edge_iterations=1",
+    )  # fmt: skip
+    tracemalloc.start()
+    with Experiment(config) as experiment:
+        (record,) = experiment
+        largest = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(record.devices) == 20
+    assert record.samples_trained > 0
+    assert largest < 120e6
 
 
 def test_an_impossible_partition_is_refused() -> None:
