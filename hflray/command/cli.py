@@ -37,6 +37,9 @@ COMMANDS = {
         "hflray.reproduction.leaderboard.command:app",
         "Score the shipped assigners or schedulers, and your own, on fixed instances.",
     ),
+    "reproduce": Subcommand(
+        "hflray.reproduction.command:app", "Repeat a paper's results, ours or another's, and judge its claims."
+    ),
     "explain": Subcommand(
         "hflray.command.report:app:explain", "Explain a round: who took part and why, and at what cost."
     ),

@@ -16,6 +16,7 @@ import typer
 
 from hflray.errors import ConfigError, HflrayError, nearest
 from hflray.support.files import write
+from hflray.support.shipped import CONFIGS
 from hflray.support.terminal.app import HELP, Commands, exit_code, group, spoken
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from hflray.report.runs import Run, Sweep
     from hflray.support.terminal.tables import Table
 
-PACKAGE = Path(__file__).parents[1]
-CONFIGS = PACKAGE / "tune_configs" if (PACKAGE / "tune_configs").is_dir() else PACKAGE.parent / "tune_configs"
 PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 
 COMMANDS = ("show", "explain", "list", "results", "choices", "convert")

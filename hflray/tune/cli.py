@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hflray.errors import ConfigError
+from hflray.support.shipped import CONFIGS
 from hflray.support.terminal.app import HELP, at_end, exit_code, single, spoken
 
 if TYPE_CHECKING:
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from hflray.sweep.results import SweepFolder
     from hflray.tracking import Tracker
 
-PACKAGE = Path(__file__).parents[1]
-# The folder is inside the package if a wheel is installed, and beside the package in a checkout.
-CONFIGS = PACKAGE / "tune_configs" if (PACKAGE / "tune_configs").is_dir() else PACKAGE.parent / "tune_configs"
 QUICKSTART = CONFIGS / "quickstart.yaml"
 INTERRUPTED = 130  # the shell's exit code for Ctrl-C
 

@@ -1,0 +1,183 @@
+"""``hflray reproduce``: list the papers whose results can be repeated, run one, and judge its claims."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hflray.errors import ConfigError
+from hflray.support.terminal.app import HELP, single
+from hflray.support.terminal.output import new_console, say, waiting
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hflray.report.runs import Sweep
+    from hflray.reproduction.papers import Paper
+
+PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
+
+app = single()
+
+
+@app.command(context_settings=HELP)
+def reproduce(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="The paper; without one, all are listed.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Run the small form, in minutes, which answers for its own task only.")
+    ] = False,
+    source: Annotated[
+        Path | None, typer.Option("--from", metavar="EXPORTS", help="Run nothing; judge the exports in this folder.")
+    ] = None,
+    results: Annotated[Path, typer.Option(help="Folder of the results and the default MLflow database.")] = Path(
+        "hflray_results"
+    ),
+    data_root: Annotated[
+        Path | None, typer.Option(help="Folder of the data sets; else $HFLRAY_DATA, else ~/.cache/hflray.")
+    ] = None,
+    cpus: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Use N CPUs of this machine, the idlest; by default all.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the trials, estimate time and memory; run nothing.")
+    ] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the answers as Markdown, for a page.")] = False,
+) -> None:
+    """Repeat a paper's results, and judge its claims; without a name, list the papers.
+
+    What was interrupted goes on when the same command is given again. What has ended is judged without a new run.
+
+    \b
+    Examples:
+      hflray reproduce
+      hflray reproduce hierfavg --quick
+      hflray reproduce zhang --from tests/data/results
+    """
+    console = new_console()
+    if name is None:
+        _list(console)
+        return
+    from hflray.reproduction.papers import paper, tally
+
+    chosen = paper(name)
+    if source is not None:
+        if dry_run:
+            raise ConfigError("--from: judges what has been run, and --dry-run runs nothing; leave one out")
+        with waiting(console, "reading exports", markdown):
+            sweeps = _exported(chosen, quick, source)
+    else:
+        _run(chosen, quick, console, results, data_root, cpus, dry_run)
+        if dry_run:
+            return
+        with waiting(console, "reading runs", markdown):
+            sweeps = _finished(chosen, quick, results)
+    if markdown:
+        from hflray.reproduction.results_page import answers
+
+        for shown in chosen.exhibits(quick).values():
+            print(answers(shown, sweeps.get(shown.config)))
+        return
+    _show(chosen, quick, sweeps, console)
+    small = quick and chosen.quick is not chosen.full
+    say(console, f"{chosen.name}, the {'quick' if quick else 'full'} form: {tally(chosen, quick, sweeps)}")
+    if small:
+        say(console, "These answers are about the quick form's own small task, not about the paper's.")
+
+
+def _list(console: Console) -> None:
+    from hflray.reproduction.papers import PAPERS, paper
+
+    for name in PAPERS:
+        one = paper(name)
+        full, quick = one.takes
+        console.print(f"{name:10} {one.title} ({one.source})", **PLAIN)
+        console.print(f"{'':10} {one.about}", style="dim", **PLAIN)
+        console.print(f"{'':10} quick: {quick}; full: {full}", style="dim", **PLAIN)
+
+
+def _exported(chosen: Paper, quick: bool, source: Path) -> dict[str, Sweep]:
+    """Return the paper's exports by the name of their sweep. Raises ConfigError: the folder has none of them."""
+    from hflray.report.exports import exports, read_exhibit
+
+    wanted = [shown.config for shown in chosen.exhibits(quick).values()]
+    sweeps = {path.name: read_exhibit(path) for path in exports(source) if path.name in wanted}
+    if not sweeps:
+        raise ConfigError(f"--from {source}: holds no export of {', '.join(wanted)}; name the folder that has one")
+    return sweeps
+
+
+def _finished(chosen: Paper, quick: bool, results: Path) -> dict[str, Sweep]:
+    """Return the latest sweep of each of the paper's exhibits."""
+    from hflray.report.runs import read_sweep
+
+    return {shown.config: read_sweep(results, shown.config) for shown in chosen.exhibits(quick).values()}
+
+
+def _run(
+    chosen: Paper, quick: bool, console: Console, results: Path, data_root: Path | None, cpus: int | None, dry_run: bool
+) -> None:
+    """Run the sweeps of a paper that have not ended, one after the other, each by its own ``hflray tune``.
+
+    Raises:
+        typer.Exit: a sweep failed or was interrupted; the code is that of its command.
+    """
+    exhibits = list({shown.config: shown for shown in chosen.exhibits(quick).values()}.values())
+    for number, shown in enumerate(exhibits, 1):
+        words = _words(chosen.sweep_file(shown), results, data_root)
+        where = f"{shown.config} ({number} of {len(exhibits)})"
+        if dry_run:
+            words = ["--dry-run", str(chosen.sweep_file(shown)), *_data(data_root)]
+        elif not words:
+            say(console, f"{where}: has ended")
+            continue
+        else:
+            say(console, f"{where}: {'goes on' if '--resume' in words else 'begins'}")
+        words += [] if cpus is None else ["--cpus", str(cpus)]
+        command = [sys.executable, "-m", "hflray.tune", *words, "--results", str(results)]
+        try:
+            code = subprocess.run(command, check=False).returncode
+        except KeyboardInterrupt:  # the sweep has the signal too, and has said how to go on
+            raise typer.Exit(130) from None
+        if code:
+            say(console, f"{where}: ended with code {code}; give the same command again to go on")
+            raise typer.Exit(code)
+
+
+def _data(data_root: Path | None) -> list[str]:
+    return [] if data_root is None else ["--data-root", str(data_root)]
+
+
+def _words(file: Path, results: Path, data_root: Path | None) -> list[str]:
+    """Return the arguments of the ``hflray tune`` that begins or continues a sweep file's sweep; none if it has ended.
+
+    A sweep of the same name with other settings does not count as this one.
+    """
+    from hflray.sweep import load_sweep, with_absolute_paths, with_data_root
+    from hflray.sweep.results import folders_of
+
+    sweep = load_sweep(file)
+    sweep = with_absolute_paths(with_data_root(sweep, data_root) if data_root is not None else sweep)
+    for folder in folders_of(results, sweep.name):
+        if folder.file == sweep:
+            return [] if folder.finished else ["--resume", folder.path.name]
+    return ["--fresh", str(file), *_data(data_root)]
+
+
+def _show(chosen: Paper, quick: bool, sweeps: dict[str, Sweep], console: Console) -> None:
+    from hflray.reproduction.exhibits import verdicts
+    from hflray.reproduction.printing import print_verdicts
+
+    for shown in chosen.exhibits(quick).values():
+        if not shown.claims:
+            continue
+        console.print(f"\n{shown.label}: {shown.shows}", style="bold", **PLAIN)
+        if shown.config not in sweeps:
+            console.print(f"  not run; {len(shown.claims)} claims are not tested", **PLAIN)
+            continue
+        print_verdicts(verdicts(shown, sweeps[shown.config]), console)
