@@ -2,15 +2,19 @@
 
 A claim compares contestants that `Contest.name_of` names, such as local rules. Each case of `Contest.case_of`, such as
 a partition, is a contest of its own on the same seeds, and all of them have to agree. Two measures decide: the
-accuracy as a mean over the rounds, which says who learns faster, and what a run has spent when it reached an accuracy.
+accuracy, as a mean over the rounds, which says who learns faster, or at its best or last; and what a run has spent when
+it reached an accuracy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 import numpy as np
+import pandas as pd
 
 from hflray import metrics
 from hflray.report.runs import Run, Sweep
@@ -26,6 +30,12 @@ from hflray.reproduction.evidence import (
     select_alike,
 )
 
+Measure = Literal["mean", "best", "last"]
+MEASURES: dict[Measure, Callable[[pd.Series[float]], float]] = {
+    "mean": lambda values: float(values.mean()),
+    "best": lambda values: float(values.max()),
+    "last": lambda values: float(values.iloc[-1]),
+}
 MARGIN = 0.5  # points of accuracy; two curves whose 95 % interval is within ± this are a tie
 UNITS = {metrics.TOTAL_DELAY_S: "s", metrics.TOTAL_ENERGY_J: "J"}
 
@@ -55,21 +65,24 @@ class Contest:
 
 
 def learns_faster(
-    sweep: Sweep, needs: Needs, *, contest: Contest, pairs: Sequence[tuple[str, str]], cases: Sequence[str]
-) -> Finding:
-    """Test whether the first of each pair has the higher accuracy, as a mean over the rounds, in each of the cases.
+    sweep: Sweep, needs: Needs, *, contest: Contest, pairs: Sequence[tuple[str, str]], cases: Sequence[str],
+    by: Measure = "mean",
+) -> Finding:  # fmt: skip
+    """Test whether the first of each pair has the higher accuracy in each of the cases.
+
+    The accuracy is its mean over the rounds, the best or the last one, on the rounds that both have.
 
     A pair whose interval is within ± `MARGIN` points is a tie, which does not agree.
 
     Raises:
         NotTested: no case has the least evidence.
     """
-    return _each_case(sweep, needs, contest, pairs, cases, _accuracy_gap)
+    return _each_case(sweep, needs, contest, pairs, cases, partial(_accuracy_gap, by=by))
 
 
 def is_near(
     sweep: Sweep, needs: Needs, *, contest: Contest, pairs: Sequence[tuple[str, str]], cases: Sequence[str],
-    within: float,
+    within: float, by: Measure = "mean",
 ) -> Finding:  # fmt: skip
     """Test whether the two of each pair differ by at most `within` points, as `learns_faster` measures them.
 
@@ -77,7 +90,7 @@ def is_near(
     """
 
     def near(comparison: Comparison[str], one: str, other: str) -> tuple[str, bool | None]:
-        gap = _accuracy(comparison, one, other)
+        gap = _accuracy(comparison, one, other, by)
         beyond = abs(gap.mean) - gap.error > within
         return f"{gap.text()} points", False if beyond else True if abs(gap.mean) + gap.error <= within else None
 
@@ -121,13 +134,14 @@ def _spent(run: Run, metric: str, target: float, steps: int) -> tuple[float, boo
     return float(values[values.index <= steps].iloc[-1]), False
 
 
-def _accuracy(comparison: Comparison[str], one: str, other: str) -> Gap:
-    means = [[100 * values.mean() for values in comparison.each(name, metrics.ACCURACY)] for name in (one, other)]
-    return Gap.of(*means, margin=MARGIN)
+def _accuracy(comparison: Comparison[str], one: str, other: str, by: Measure) -> Gap:
+    measure = MEASURES[by]
+    values = [[100 * measure(each) for each in comparison.each(name, metrics.ACCURACY)] for name in (one, other)]
+    return Gap.of(*values, margin=MARGIN)
 
 
-def _accuracy_gap(comparison: Comparison[str], one: str, other: str) -> tuple[str, bool | None]:
-    gap = _accuracy(comparison, one, other)
+def _accuracy_gap(comparison: Comparison[str], one: str, other: str, by: Measure) -> tuple[str, bool | None]:
+    gap = _accuracy(comparison, one, other, by)
     return f"{gap.text()} points{f' ({gap.verdict})' if gap.verdict else ''}", gap.agrees(1)
 
 

@@ -19,7 +19,7 @@ from hflray.report.runs import Sweep
 from hflray.reproduction.exhibits import Exhibit, verdicts
 
 HERE = Path(__file__).parent
-PAPERS = ("zhang", "hierfavg", "mtgc", "tsdp")
+PAPERS = ("zhang", "mtgc", "hierfavg", "niidbench", "tsdp", "association")
 ANSWERS = ("yes", "so far yes", "not settled", "so far no", "no", "not tested")
 
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from hflray.config.options import between, positive, whole
+from hflray.config.options import between, one_of, positive, whole
 from hflray.errors import ConfigError
 
 
@@ -35,3 +35,10 @@ def test_whole_numbers_are_taken_and_others_refused() -> None:
             whole("a.b", value, 1)
     with pytest.raises(ConfigError, match=r"a\.b: got 9; accepted: a whole number from 1 to 8; correct it"):
         whole("a.b", 9, 1, 8)
+
+
+def test_one_of_some_words() -> None:
+    assert one_of("a.b", "x", ("x", "y")) == "x"
+    for value in ("z", None, 1, ["x"]):
+        with pytest.raises(ConfigError, match=r"a\.b: got .*; accepted: x, y; correct it"):
+            one_of("a.b", value, ("x", "y"))

@@ -13,9 +13,9 @@ from itertools import pairwise
 from hflray import metrics
 from hflray.report import figures
 from hflray.report.labels import pretty
-from hflray.report.runs import Run
+from hflray.report.runs import Run, Sweep
 from hflray.reproduction.contests import Contest, is_near, learns_faster, spends_less
-from hflray.reproduction.evidence import Claim, Needs
+from hflray.reproduction.evidence import Claim, Finding, Needs, NotTested
 from hflray.reproduction.exhibits import Exhibit
 from hflray.reproduction.papers import Paper
 
@@ -35,8 +35,34 @@ def _partition(run: Run) -> str:
     return pretty(run.config.data.partition)
 
 
+BEST_FIRST = ("yes", "so far yes", "not settled", "so far no", "no")
+
 BY_KAPPA = Contest(FREE, case_of=_partition, name_of=_kappa)
 BY_PARTITION = Contest(FREE, case_of=_kappa, name_of=_partition)
+
+
+def best_between(sweep: Sweep, needs: Needs, target: float) -> Finding:
+    """Test whether one κ₁ between the ends needs less energy to an accuracy than both ends, by the best of them.
+
+    Raises:
+        NotTested: none of them has the least evidence beside both ends.
+    """
+    findings: list[Finding] = []
+    reasons: list[str] = []
+    for kappa in KAPPA[1:-1]:
+        pairs = [(f"κ₁ = {kappa}", end) for end in (CLOUD_ONLY, MOST_OFTEN)]
+        try:
+            findings.append(
+                spends_less(
+                    sweep, needs, contest=BY_KAPPA, pairs=pairs, cases=[EDGE_NIID], metric=metrics.TOTAL_ENERGY_J,
+                    target=target,
+                )
+            )  # fmt: skip
+        except NotTested as reason:
+            reasons.append(str(reason))
+    if not findings:
+        raise NotTested("; ".join(reasons))
+    return min(findings, key=lambda finding: BEST_FIRST.index(finding.answer))
 
 
 def claims(seeds: int, rounds: int, target: float) -> tuple[Claim, ...]:
@@ -49,7 +75,6 @@ def claims(seeds: int, rounds: int, target: float) -> tuple[Claim, ...]:
     needs = Needs(least_seeds=2, seeds=seeds, least_steps=rounds // 2, steps=rounds)
     steps = [(f"κ₁ = {fewer}", f"κ₁ = {more}") for more, fewer in pairwise(KAPPA)]
     often = [(f"κ₁ = {fewer}", CLOUD_ONLY) for fewer in KAPPA[1:]]
-    middle = [(f"κ₁ = {one}", end) for one in KAPPA[1:-1] for end in (CLOUD_ONLY, MOST_OFTEN)]
     spends = partial(spends_less, contest=BY_KAPPA, cases=[EDGE_NIID], target=target)
     return (
         Claim(
@@ -74,7 +99,7 @@ def claims(seeds: int, rounds: int, target: float) -> tuple[Claim, ...]:
         ),
         Claim(
             "a κ₁ in between needs the least energy", needs,
-            partial(spends, pairs=middle, metric=metrics.TOTAL_ENERGY_J), UPLINK,
+            partial(best_between, target=target), UPLINK,
         ),
     )  # fmt: skip
 

@@ -1,0 +1,1 @@
+"""NIID-Bench as Flower ran it again: its sweep files and claims."""

@@ -1,0 +1,132 @@
+"""``hflray reproduce``: the list, verdicts from exports and from results, and what goes on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from hflray.errors import ConfigError
+from hflray.report.exports import export
+from hflray.reproduction import command
+from hflray.reproduction.command import app
+from hflray.reproduction.papers import PAPERS, paper
+from hflray.sweep import load_sweep, with_absolute_paths
+from hflray.sweep.results import new_folder
+from tests.report.fabricated import sweep
+from tests.reproduction.tsdp.test_paper import both
+
+RUN = CliRunner()
+
+
+def invoked(*arguments: str) -> str:
+    result = RUN.invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_without_a_name_all_papers_are_listed() -> None:
+    text = invoked()
+    for name in PAPERS:
+        assert f"\n{name} " in f"\n{text}"
+        assert paper(name).source in text
+
+
+@pytest.fixture
+def exported(tmp_path: Path) -> Path:
+    best = [5.0] * 1000
+    made = sweep("tsdp", both(best, best, 2), "assignment")
+    export(replace(made, runs=[replace(run, history=replace(run.history, name=f"r{number}"))
+                               for number, run in enumerate(made.runs)]), tmp_path / "tsdp")  # fmt: skip
+    return tmp_path
+
+
+def test_exports_are_judged_without_a_run(exported: Path) -> None:
+    text = invoked("tsdp", "--from", str(exported))
+    assert "the best of all assignments on 1,000 of 1,000 fleets" in text
+    assert "not run; 1 claims are not tested" in text or "not run; 1 claim is not tested" in text
+    assert "tsdp, the full form: 1 yes, 2 not tested" in text
+
+
+def test_markdown_is_for_a_page(exported: Path) -> None:
+    text = invoked("tsdp", "--from", str(exported), "--markdown")
+    assert text.startswith("### Two and three edges: ")
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert len({row.count("|") for row in rows}) == 1
+    assert "| yes |" in rows[2]
+
+
+def test_a_folder_without_the_papers_exports_is_an_error(tmp_path: Path, exported: Path) -> None:
+    with pytest.raises(ConfigError, match="holds no export of hierfavg_quick"):
+        RUN.invoke(app, ["hierfavg", "--quick", "--from", str(exported)], catch_exceptions=False)
+    with pytest.raises(ConfigError, match="--dry-run runs nothing"):
+        RUN.invoke(app, ["tsdp", "--dry-run", "--from", str(exported)], catch_exceptions=False)
+
+
+class Tune:
+    """Takes the place of ``hflray tune``; the sweep named `fails` ends with 3."""
+
+    def __init__(self, fails: str = "") -> None:
+        self.fails, self.calls = fails, list[list[str]]()
+
+    def __call__(self, words: list[str], check: bool) -> subprocess.CompletedProcess[str]:
+        assert words[:3] == [sys.executable, "-m", "hflray.tune"]
+        self.calls.append(words[3:])
+        return subprocess.CompletedProcess(words, 3 if self.fails and self.fails in " ".join(words) else 0)
+
+
+def saved(results: Path, name: str, finished: bool) -> Path:
+    """Save a folder of a sweep of TSDP; return its path."""
+    one = paper("tsdp")
+    file = with_absolute_paths(load_sweep(one.sweep_file(one.full[name])))
+    folder = new_folder(results, file, "sqlite:///x.db", "hflray")
+    folder.finished = finished
+    folder.path.mkdir(parents=True)
+    folder.save()
+    return folder.path
+
+
+def test_what_has_ended_is_left_and_what_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tune = Tune()
+    monkeypatch.setattr(command.subprocess, "run", tune)
+    monkeypatch.setattr(command, "_finished", lambda *_: {})
+    saved(tmp_path, "tsdp", finished=True)
+    path = saved(tmp_path, "tsdp_large", finished=False)
+    text = invoked("tsdp", "--results", str(tmp_path), "--cpus", "1")
+    assert "tsdp (1 of 2): has ended" in text
+    assert "tsdp_large (2 of 2): goes on" in text
+    assert tune.calls == [["--resume", path.name, "--cpus", "1", "--results", str(tmp_path)]]
+
+
+def test_a_failed_sweep_ends_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tune = Tune(fails="tsdp.yaml")
+    monkeypatch.setattr(command.subprocess, "run", tune)
+    result: Any = RUN.invoke(app, ["tsdp", "--results", str(tmp_path)])
+    assert result.exit_code == 3
+    assert len(tune.calls) == 1
+    assert tune.calls[0][0] == "--fresh"
+    assert "give the same command again" in result.output
+
+
+def test_a_dry_run_lists_every_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tune = Tune()
+    monkeypatch.setattr(command.subprocess, "run", tune)
+    invoked("tsdp", "--dry-run", "--results", str(tmp_path), "--data-root", "/d")
+    assert [call[0] for call in tune.calls] == ["--dry-run", "--dry-run"]
+    assert all(call[2:4] == ["--data-root", "/d"] for call in tune.calls)
+
+
+@pytest.mark.slow
+def test_a_paper_is_repeated_in_full(tmp_path: Path) -> None:
+    """TSDP by the real command, twice: the second time nothing runs."""
+    words = [sys.executable, "-m", "hflray", "reproduce", "tsdp", "--results", str(tmp_path)]
+    first = subprocess.run(words, capture_output=True, text=True, check=True, timeout=900).stdout
+    assert "the best of all assignments on 1,000 of 1,000 fleets" in first
+    again = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120).stdout
+    assert "tsdp (1 of 2): has ended" in again
+    assert again.splitlines()[-1] == first.splitlines()[-1]
