@@ -182,7 +182,7 @@ class CloudClockConfig(Section):
 
 
 def _of_word(cloud: Any) -> Any:
-    """Return the section that a word, or a level that is left empty, stands for."""
+    """Return the section that a word stands for."""
     if isinstance(cloud, str):
         if cloud not in ("synchronous", "asynchronous"):
             raise ValueError(
@@ -190,7 +190,16 @@ def _of_word(cloud: Any) -> Any:
                 "give one of them"
             )
         return {"asynchronous": {}} if cloud == "asynchronous" else {}
-    return {"asynchronous": {}} if cloud == {"asynchronous": None} else cloud
+    return _told(cloud, "synchronous")
+
+
+def _told(level: Any, word: str) -> Any:
+    """Return a level whose only entry is not ``asynchronous`` left empty, which some read as on and others as off."""
+    if level == {"asynchronous": None}:
+        raise ValueError(
+            f"asynchronous: got nothing; accepted: {{}} for on, and '{word}' in place of the level for off"
+        )
+    return level
 
 
 class ClockConfig(Section):
@@ -214,9 +223,9 @@ class ClockConfig(Section):
     @field_validator("edge", mode="before")
     @classmethod
     def _of_word_of_edges(cls, edge: Any) -> Any:
-        if edge in ("asynchronous", {"asynchronous": None}):
+        if edge == "asynchronous":
             return {"asynchronous": {}}
-        return {} if edge == "all" else edge
+        return {} if edge == "all" else _told(edge, "all")
 
     @model_validator(mode="after")
     def _edges_fit_the_cloud(self) -> ClockConfig:

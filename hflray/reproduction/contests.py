@@ -37,7 +37,7 @@ MEASURES: dict[Measure, Callable[[pd.Series[float]], float]] = {
     "last": lambda values: float(values.iloc[-1]),
 }
 MARGIN = 0.5  # points of accuracy; two curves whose 95 % interval is within ± this are a tie
-UNITS = {metrics.TOTAL_DELAY_S: "s", metrics.TOTAL_ENERGY_J: "J"}
+UNITS = {metrics.TOTAL_DELAY_S: "s", metrics.TOTAL_ENERGY_J: "J", metrics.TOTAL_MESSAGE_BITS: "bits"}
 
 
 @dataclass(frozen=True)

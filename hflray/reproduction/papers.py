@@ -19,7 +19,7 @@ from hflray.report.runs import Sweep
 from hflray.reproduction.exhibits import Exhibit, verdicts
 
 HERE = Path(__file__).parent
-PAPERS = ("zhang", "mtgc", "hierfavg", "niidbench", "tsdp", "association")
+PAPERS = ("zhang", "mtgc", "hierfavg", "asynchfl", "niidbench", "tsdp", "association")
 ANSWERS = ("yes", "so far yes", "not settled", "so far no", "no", "not tested")
 
 

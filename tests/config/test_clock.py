@@ -88,3 +88,11 @@ def test_what_does_not_go_with_an_asynchronous_edge_is_refused(overrides: list[s
     with pytest.raises(ConfigError) as error:
         load_config(None, overrides)
     assert line in str(error.value)
+
+
+@pytest.mark.parametrize("level, word", [("edge", "all"), ("cloud", "synchronous")])
+def test_an_empty_level_is_neither_on_nor_off(level: str, word: str) -> None:
+    """`asynchronous: null` once turned the clock on, although null means off everywhere else."""
+    for setting in (f"clock.{level}.asynchronous=null", f"clock.{level}={{asynchronous: }}"):
+        with pytest.raises(ConfigError, match=rf"asynchronous: got nothing; accepted: {{}} for on, and '{word}'"):
+            load_config(None, [setting])
