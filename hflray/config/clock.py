@@ -190,10 +190,10 @@ def _of_word(cloud: Any) -> Any:
                 "give one of them"
             )
         return {"asynchronous": {}} if cloud == "asynchronous" else {}
-    return _told(cloud, "synchronous")
+    return _unless_empty(cloud, "synchronous")
 
 
-def _told(level: Any, word: str) -> Any:
+def _unless_empty(level: Any, word: str) -> Any:
     """Return a level whose only entry is not ``asynchronous`` left empty, which some read as on and others as off."""
     if level == {"asynchronous": None}:
         raise ValueError(
@@ -225,7 +225,7 @@ class ClockConfig(Section):
     def _of_word_of_edges(cls, edge: Any) -> Any:
         if edge == "asynchronous":
             return {"asynchronous": {}}
-        return {} if edge == "all" else _told(edge, "all")
+        return {} if edge == "all" else _unless_empty(edge, "all")
 
     @model_validator(mode="after")
     def _edges_fit_the_cloud(self) -> ClockConfig:

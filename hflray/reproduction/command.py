@@ -105,10 +105,10 @@ def _exported(chosen: Paper, quick: bool, source: Path) -> dict[str, Sweep]:
     """Return the paper's exports by the name of their sweep. Raises ConfigError: the folder has none of them."""
     from hflray.report.exports import exports, read_exhibit
 
-    wanted = [shown.config for shown in chosen.exhibits(quick).values()]
-    sweeps = {path.name: read_exhibit(path) for path in exports(source) if path.name in wanted}
+    names = [shown.config for shown in chosen.exhibits(quick).values()]
+    sweeps = {path.name: read_exhibit(path) for path in exports(source) if path.name in names}
     if not sweeps:
-        raise ConfigError(f"--from {source}: holds no export of {', '.join(wanted)}; name the folder that has one")
+        raise ConfigError(f"--from {source}: holds no export of {', '.join(names)}; name the folder that has one")
     return sweeps
 
 

@@ -108,19 +108,19 @@ def spends_less(
     """
 
     def less(comparison: Comparison[str], one: str, other: str) -> tuple[str, bool | None]:
-        spent = {name: [_spent(run, metric, target, comparison.steps) for run in comparison.groups[name]]
-                 for name in (one, other)}  # fmt: skip
-        uncertain = sum(
-            (mine < yours and not mine_there) or (yours < mine and not yours_there) or not (mine_there or yours_there)
-            for (mine, mine_there), (yours, yours_there) in zip(spent[one], spent[other], strict=True)
+        first, second = (
+            [_spent(run, metric, target, comparison.steps) for run in comparison.groups[name]] for name in (one, other)
         )
-        ratios = [np.log(mine / yours) for (mine, _), (yours, _) in zip(spent[one], spent[other], strict=True)]
+        uncertain = sum(
+            (a < b and not a_reached) or (b < a and not b_reached) or not (a_reached or b_reached)
+            for (a, a_reached), (b, b_reached) in zip(first, second, strict=True)
+        )
+        ratios = [np.log(a / b) for (a, _), (b, _) in zip(first, second, strict=True)]
         gap = Gap.of(ratios, [0.0] * len(ratios))
-        factor = f"{np.exp(gap.mean):.2f} times"
-        missed = sum(not there for values in spent.values() for _, there in values)
+        missed = sum(not reached for _, reached in first + second)
         bound = f", with {missed} of {2 * len(ratios)} runs that miss it" if missed else ""
-        medians = " and ".join(f"{np.median([value for value, _ in values]):,.0f}" for values in spent.values())
-        text = f"{factor} the {UNITS[metric]} (medians {medians}) to {target:.0%}{bound}"
+        medians = " and ".join(f"{np.median([value for value, _ in values]):,.0f}" for values in (first, second))
+        text = f"{np.exp(gap.mean):.2f} times the {UNITS[metric]} (medians {medians}) to {target:.0%}{bound}"
         return text, None if uncertain else gap.agrees(-1)
 
     return _each_case(sweep, needs, contest, pairs, cases, less)
@@ -150,7 +150,7 @@ def _each_case(
     judge: Callable[[Comparison[str], str, str], tuple[str, bool | None]],
 ) -> Finding:  # fmt: skip
     """Judge each pair in each case on the seeds and rounds that both of the pair have."""
-    found, dropped = contest.cases(sweep)
+    by_case, dropped = contest.cases(sweep)
     texts: list[str] = []
     parts: list[Part] = []
     coverage: dict[str, list[str]] = {}
@@ -158,7 +158,7 @@ def _each_case(
     missing: list[str] = []
     for case in cases:
         for one, other in pairs:
-            groups = {name: found.get(case, {}).get(name, []) for name in (one, other)}
+            groups = {name: by_case.get(case, {}).get(name, []) for name in (one, other)}
             names = {name: f"{name}, {case}" for name in groups}
             try:
                 comparison = compare_fairly(groups, needs, metrics.ACCURACY, names)

@@ -18,7 +18,7 @@ from hflray.errors import ConfigError, nearest
 from hflray.report.runs import Sweep
 from hflray.reproduction.exhibits import Exhibit, verdicts
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 PAPERS = ("zhang", "mtgc", "hierfavg", "asynchfl", "niidbench", "tsdp", "association")
 ANSWERS = ("yes", "so far yes", "not settled", "so far no", "no", "not tested")
 
@@ -51,7 +51,7 @@ class Paper:
 
     def sweep_file(self, shown: Exhibit) -> Path:
         """Return the sweep file that makes the runs of an exhibit."""
-        path = HERE / self.name / f"{shown.config}.yaml"
+        path = FOLDER / self.name / f"{shown.config}.yaml"
         return path if self.folder is None or path.exists() else self.folder / f"{shown.config}.yaml"
 
 
@@ -59,8 +59,8 @@ def paper(name: str) -> Paper:
     """Return the paper called `name`. Raises ConfigError: there is none."""
     if name not in PAPERS:
         raise ConfigError(f"NAME: unknown paper '{name}'{nearest(name, PAPERS)}; accepted: {', '.join(PAPERS)}")
-    found: Paper = import_module(f"hflray.reproduction.{name}.paper").PAPER
-    return found
+    chosen: Paper = import_module(f"hflray.reproduction.{name}.paper").PAPER
+    return chosen
 
 
 def tally(paper: Paper, quick: bool, sweeps: Mapping[str, Sweep]) -> str:

@@ -41,14 +41,14 @@ def claims(seeds: int, rounds: int, target: float) -> tuple[Claim, ...]:
     """Return the claims. The whole evidence is `seeds` and `rounds`, in which runs reach the accuracy `target`."""
     needs = Needs(least_seeds=2, seeds=seeds, least_steps=rounds // 3, steps=rounds)
     spends = partial(spends_less, contest=CONTEST, cases=[WORLD], target=target)
-    others = [(BOTH, name) for name in CLOCKS.values()]
+    against_clocks = [(BOTH, name) for name in CLOCKS.values()]
     time, traffic = metrics.TOTAL_DELAY_S, metrics.TOTAL_MESSAGE_BITS
     return (
         Claim(
             "Async-HFL needs less time to a target than synchronous and semi-synchronous clouds", needs,
-            partial(spends, pairs=others, metric=time),
+            partial(spends, pairs=against_clocks, metric=time),
         ),
-        Claim("it needs less traffic than both", needs, partial(spends, pairs=others, metric=traffic), MANY),
+        Claim("it needs less traffic than both", needs, partial(spends, pairs=against_clocks, metric=traffic), MANY),
         Claim(
             "selection and association together need less time than either alone", needs,
             partial(spends, pairs=[(BOTH, SELECTION), (BOTH, ASSOCIATION)], metric=time),

@@ -16,7 +16,7 @@ from hflray.reproduction.evidence import Claim, Needs
 from hflray.reproduction.exhibits import Exhibit
 from hflray.reproduction.papers import Paper
 
-FEDAVG, SCAFFOLD, PROX, NOVA = "FedAvg", "SCAFFOLD", "FedProx", "FedNova"
+FEDAVG, SCAFFOLD, PROX, NOVA = pretty("fedavg"), "SCAFFOLD", "FedProx", "FedNova"
 RULES = {"sgd": FEDAVG, "scaffold": SCAFFOLD, "fedprox": PROX, "fednova": NOVA}
 IID, DIRICHLET = pretty("iid"), pretty("dirichlet")
 ONE, TWO, THREE = "1 label", "2 labels", "3 labels"

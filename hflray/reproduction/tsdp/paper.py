@@ -59,8 +59,8 @@ def _compared(sweep: Sweep, needs: Needs, case: str, names: list[str]) -> tuple[
 def is_optimal(sweep: Sweep, needs: Needs, case: str) -> Finding:
     """Test whether the round delay of `OURS` is that of the best of all assignments on each fleet."""
     comparison, dropped = _compared(sweep, needs, case, [OURS, ALL])
-    mine, best = (np.concatenate(comparison.each(name, metrics.ROUND_DELAY_S)) for name in (OURS, ALL))
-    ratio = mine / best
+    delay_s, least_s = (np.concatenate(comparison.each(name, metrics.ROUND_DELAY_S)) for name in (OURS, ALL))
+    ratio = delay_s / least_s
     hits = int((ratio <= 1 + SAME).sum())
     rest = f"; {100 * (ratio.max() - 1):.2f} % above it at worst" if hits < len(ratio) else ""
     below = f"; below it on {int((ratio < 1 - SAME).sum())}" if (ratio < 1 - SAME).any() else ""
