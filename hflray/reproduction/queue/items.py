@@ -35,7 +35,8 @@ class Item(Section):
 
     exhibit: str = Field(pattern=NAME, description="folder of the item's exports, such as fig3_fashion_scheduling")
     part: str = Field(pattern=NAME, description="name of this part of the exhibit, such as h50")
-    file: str = Field(pattern=NAME, description="a sweep file of tune_configs/, without .yaml")
+    file: str = Field(pattern=NAME, description="a sweep file of tune_configs/, or of the paper, without .yaml")
+    paper: str | None = Field(None, pattern=NAME, description="a paper of hflray reproduce; null: none")
     set: list[str] = Field([], description="values of --set for the file")
 
     @property
@@ -46,7 +47,8 @@ class Item(Section):
     @property
     def path(self) -> str:
         """The path of the sweep file below the repository's root."""
-        return f"tune_configs/{self.file}.yaml"
+        folder = "tune_configs" if self.paper is None else f"hflray/reproduction/{self.paper}"
+        return f"{folder}/{self.file}.yaml"
 
 
 class QueueFile(Section):

@@ -52,10 +52,20 @@ def test_the_shipped_list_begins_with_the_most_important_runs() -> None:
 
 @pytest.mark.parametrize("item", [item for item in SHIPPED.items if has_sweep_file(item)], ids=lambda item: item.name)
 def test_every_shipped_item_is_valid_and_trains_in_bf16(item: Item) -> None:
+    """Other papers' networks have no kernels for bfloat16, so that they train in float32."""
     file, overrides = items.sweep_of(ROOT, item, SHIPPED.experiments)
     assert ("training.precision=bf16" in overrides) == (file.task == "experiment")
-    assert all(trial.config.training.precision == "bf16" for trial in expand(file)) or file.task != "experiment"
+    precision = "bf16" if item.paper is None else "float32"
+    assert all(trial.config.training.precision == precision for trial in expand(file)) or file.task != "experiment"
     assert all(total > 0 for total in items.trials_of(file).values())
+
+
+def test_a_papers_item_is_a_sweep_file_of_its_folder() -> None:
+    item = Item(exhibit="mtgc", part="seed0", paper="mtgc", file="mtgc")
+    assert item.path == "hflray/reproduction/mtgc/mtgc.yaml"
+    assert {one.path for one in SHIPPED.items if one.paper} == {
+        f"hflray/reproduction/{name}/{name}.yaml" for name in ("mtgc", "hierfavg", "asynchfl", "niidbench")
+    }
 
 
 def test_learning_counts_steps_unless_a_time_limit_ends_it(tmp_path) -> None:
