@@ -124,7 +124,8 @@ class Amounts:
         devices, setting = self._members(q, edge), self.setting
         weights, decay = setting.weights[devices].astype(np.float64), setting.method.decay
         position = self.index, self._first + q
+        total = setting.method.total_rate
         sums = np.array(
-            [decay.rates(setting.rate, position, self.iterations, int(k)).sum() for k in setting.steps[devices]]
+            [total(decay.rates(setting.rate, position, self.iterations, int(k))) for k in setting.steps[devices]]
         )
         return float(weights @ sums / weights.sum())

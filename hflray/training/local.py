@@ -137,7 +137,7 @@ class DeviceHost:
         residual = memory_of.get(device, {}).get(RESIDUAL)
         extra: dict[str, SumVector] = {}
         if start.received is not None and start.memory is not None:
-            rate, end = float(self._rates(device, *position).sum()), sum(self._sizes)
+            rate, end = job.method.total_rate(self._rates(device, *position)), sum(self._sizes)
             memory, vectors = parts.rule.finish(start.received, vector[:end], rate, start.memory)
             for name, each in vectors.items():
                 noun = f"numbers of the rule's vector {name}"

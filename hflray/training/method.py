@@ -176,6 +176,18 @@ class Method:
             faulty=Faulty(**faulty.model_dump()) if faulty.share else None,
         )
 
+    def total_rate(self, rates: FloatArray) -> float:
+        """Return by how much a constant gradient of 1 moves a device in K steps with these learning rates, (K,).
+
+        Without momentum it is Kβ, the sum of the rates. With momentum ρ the step k of 0 to K − 1 goes on in the steps
+        after it, and counts (1 − ρ^(K − k))/(1 − ρ) times. A rule that reconstructs a gradient from a model divides by
+        this.
+        """
+        if not self.momentum or not len(rates):
+            return float(rates.sum())
+        carried = (1 - self.momentum ** np.arange(len(rates), 0, -1)) / (1 - self.momentum)
+        return float(rates @ carried)
+
     @property
     def measures(self) -> bool:
         """Whether devices' updates are measured: if it is asked for, or if a part is not the default."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hflray import registry
@@ -12,6 +13,7 @@ from hflray.compression import Compressor
 from hflray.errors import ConfigError
 from hflray.training.method import Method, Spec
 from hflray.training.privacy import Mechanism
+from hflray.training.rules.fednova import effective_steps
 
 SIZES, STATISTICS = (60, 40), 5
 WHOLE = 32.0 * 105
@@ -132,3 +134,18 @@ def test_an_edge_that_learns_a_sum_alone_cannot_look_at_models() -> None:
     ):
         Method(edge=Spec("aggregator", "krum", '{"f": 1}'), hides=True).parts()
     assert Method(hides=True).parts().edge.linear
+
+
+def test_the_rate_of_a_constant_gradient_by_hand() -> None:
+    """ρ = 0.5, β = 0.1, K = 3: the moves are 0.1, 0.15 and 0.175 times the gradient, 0.425 together."""
+    assert Method(momentum=0.5).total_rate(np.full(3, 0.1)) == pytest.approx(0.425, rel=1e-12)
+    # With a falling rate: v = 0.1, then 0.05 + 0.05.
+    assert Method(momentum=0.5).total_rate(np.array([0.1, 0.05])) == pytest.approx(0.2, rel=1e-12)
+    assert Method().total_rate(np.full(3, 0.1)) == np.full(3, 0.1).sum()
+    assert Method(momentum=0.9).total_rate(np.zeros(0)) == 0.0
+
+
+def test_it_is_the_effective_number_of_steps_of_fednova() -> None:
+    for steps in (1, 2, 7):
+        expected = 0.1 * effective_steps(np.array([float(steps)]), 0.9)[0]
+        assert Method(momentum=0.9).total_rate(np.full(steps, 0.1)) == pytest.approx(expected, rel=1e-12)

@@ -29,7 +29,8 @@ class Received:
         model: w₀, (P,).
         vectors: the rule's vectors that come with it, (P,) each, such as SCAFFOLD's c.
         iteration: the edge iteration in this round, from 0.
-        mean_rate: Kβ of the edge's iteration before, the mean over its devices by weight; 0 in the first.
+        mean_rate: Kβ of the edge's iteration before, the mean over its devices by weight; 0 in the first. With
+            momentum it is what `finish` gets as `rate`.
     """
 
     model: Vector
@@ -138,7 +139,8 @@ class LocalRule:
         Args:
             received: what it began with.
             trained: its model now, (P,).
-            rate: Kβ, the sum of the learning rates of its K steps.
+            rate: Kβ, the sum of the learning rates of its K steps; with momentum, by how much a constant gradient of 1
+                would have moved it (`hflray.training.method.Method.total_rate`).
             memory: what `begin` returned.
         """
         return memory, {}

@@ -59,3 +59,29 @@ def test_it_is_the_published_algorithm_with_partial_participation() -> None:
         c = c + len(members) / 5 * change_c / len(members)
         np.testing.assert_allclose(given, x, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(driven.states[-1]["c"], each_c.mean(axis=0), rtol=1e-12, atol=1e-12)
+
+
+def test_with_momentum_a_variate_is_still_a_gradient(monkeypatch) -> None:
+    """K = 2, β = 0.1, ρ = 0.5, gradients w − 1 and w + 3 from 0: device 0 moves by 0.1 and 0.05 + 0.09.
+
+    Its mean gradient, weighted by how far each step carries, is −0.24 / 0.25 = −0.96; without the weights it was −1.2.
+    """
+    rounds = hierarchy(monkeypatch, "scaffold", (1.0, -3.0), momentum=0.5)
+    state = rounds.result(1, rounds.setting.start(np.zeros(1, np.float32)), BOTH, np.array([0, 0])).state
+    assert [state.memories[n]["c"].item() for n in BOTH] == pytest.approx([-0.96, 2.88], rel=1e-5)
+
+
+def test_with_momentum_variates_converge_to_the_gradients(monkeypatch) -> None:
+    """At the optimum −1 the gradients are −2 and 2. What momentum lengthens once is lengthened again in each round."""
+
+    def variates() -> list[float]:
+        rounds = hierarchy(monkeypatch, "scaffold", (1.0, -3.0), steps=5, momentum=0.9)
+        state = rounds.setting.start(np.zeros(1, np.float32))
+        for index in range(1, 41):
+            state = rounds.result(index, state, BOTH, np.array([0, 0])).state
+        return [state.memories[n]["c"].item() for n in BOTH]
+
+    assert variates() == pytest.approx([-2.0, 2.0], rel=1e-4)
+    # Divided by Kβ alone, they grow without end.
+    monkeypatch.setattr(Method, "total_rate", lambda method, rates: float(rates.sum()))
+    assert min(map(abs, variates())) > 10
