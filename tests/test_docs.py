@@ -158,8 +158,10 @@ def test_every_part_inside_the_round_is_explained_with_its_options(kind: Any) ->
         if name != "fedyogi":  # it has the options of fedadam
             assert {tuple(re.findall(r"`(\w+)`", row)) for row in rows} == {tuple(p.name for p in options)}, name
         for p in options if name != "fedyogi" else []:
-            (given,) = {value for row in rows for value in re.findall(rf"`{p.name}` ([\d.e-]+)", row)} or {None}
-            assert p.default in (p.empty, None) or float(given) == p.default, (name, p.name)
+            form = r"(\w+)" if isinstance(p.default, str) else r"([\d.e-]+)"
+            (given,) = {value for row in rows for value in re.findall(rf"`{p.name}` {form}", row)} or {None}
+            said = given if isinstance(p.default, str) or given is None else float(given)
+            assert p.default in (p.empty, None) or said == p.default, (name, p.name)
 
 
 @pytest.mark.parametrize("kind", ["availability", "fading", "mobility"])

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from hflray.errors import ConfigError
+from hflray.report.exports import read_exhibit
 from hflray.reproduction import papers
 from hflray.reproduction.exhibits import verdicts
 from hflray.reproduction.papers import PAPERS, Paper, paper, tally
+from hflray.reproduction.results_page import answers
 from hflray.sweep import expand, load_sweep
 from tests.report.fabricated import sweep
 
@@ -69,3 +71,15 @@ def test_every_paper_has_a_page() -> None:
         one: Paper = paper(name)
         assert f"hflray reproduce {name}" in page
         assert one.source.removeprefix("arXiv ") in page
+
+
+RESULTS = PACKAGE.parents[1] / "tests" / "data" / "results"
+SHOWN = {shown.config: shown for name in PAPERS for shown in paper(name).quick.values()}
+
+
+@pytest.mark.parametrize("config", sorted(SHOWN))
+def test_the_page_has_the_answers_of_the_exports(config: str) -> None:
+    page = (PACKAGE.parents[1] / "docs" / "results" / "papers.md").read_text(encoding="utf-8")
+    lines = answers(SHOWN[config], read_exhibit(RESULTS / config)).splitlines()
+    assert len(lines) > 4
+    assert [line for line in lines if f"\n{line}\n" not in page] == []

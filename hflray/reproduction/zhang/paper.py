@@ -23,7 +23,10 @@ PAPER = Paper(
             "Figure 3 in small", "zhang_fig3_quick", "accuracy by round of IKC, VKC and FedAvg, H = 10 and 30, digits",
             {"zhang_fig3_quick": figures.curves}, scheduling.claims(20),
         ),
-        "zhang_fig6_quick": replace(EXHIBITS["fig6"], label="Figure 6 in small", config="zhang_fig6_quick"),
+        "zhang_fig6_quick": replace(
+            EXHIBITS["fig6"], label="Figure 6 in small", config="zhang_fig6_quick",
+            shows="T, E, objective and latency of the assigners over 30 fleets",
+        ),
     },
     folder=CONFIGS,
 )  # fmt: skip
