@@ -69,7 +69,7 @@ PAPER = Paper(
     title="Does it matter for accuracy at which edge a device trains?",
     source="a question on which papers disagree",
     about="association by class balance, by likeness, by cost and without a look, ten seeds",
-    takes=("about 10 minutes", "the same"),
+    takes=("about 25 minutes", "the same"),
     full=EXHIBITS,
     quick=EXHIBITS,
 )

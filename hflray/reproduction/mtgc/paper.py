@@ -63,7 +63,7 @@ PAPER = Paper(
     title="Hierarchical federated learning with multi-timescale gradient correction (MTGC)",
     source="arXiv 2409.18448",
     about="two corrections, each alone and neither, under three kinds of heterogeneity",
-    takes=("about 83 hours on two CPUs (estimated)", "about 5 minutes"),
+    takes=("about 83 hours on two CPUs (estimated)", "about 10 minutes"),
     full={
         "mtgc": Exhibit(
             "Figures of accuracy by round", "mtgc", "MTGC, its halves and plain averages, Fashion-MNIST",
