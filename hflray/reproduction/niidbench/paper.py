@@ -67,7 +67,10 @@ def claims(seeds: int, rounds: int) -> tuple[Claim, ...]:
     )  # fmt: skip
 
 
-SCALE = "momentum lengthens what a client moves, which SCAFFOLD's variates divide by the rate alone"
+SCALE = (
+    "with momentum our variates are divided by how far it carries a gradient, and Flower's by the rate alone, so that "
+    "they are up to ten times a gradient"
+)
 SAME = "clients have equally many samples here, so that FedNova's factors are all alike and it is FedAvg"
 PAPER = Paper(
     name="niidbench",
