@@ -16,12 +16,12 @@ import numpy as np
 
 from hflray.config import ExperimentConfig
 from hflray.experiment import Experiment
-from hflray.reproduction.niidbench.paper import PAPER
+from hflray.reproduction.niidbench.paper import IID, ONE, PAPER, TWO
 from hflray.sweep import expand, load_sweep
 
 CASES = {
-    "IID": ("iid", "{}"), "2 labels": ("shards", "{labels_per_device: 2}"),
-    "1 label": ("shards", "{labels_per_device: 1}"),
+    IID: ("iid", "{}"), TWO: ("shards", "{labels_per_device: 2}"),
+    ONE: ("shards", "{labels_per_device: 1}"),
 }  # fmt: skip
 ROUNDS = (1, 5, 20)
 
