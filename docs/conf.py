@@ -15,9 +15,10 @@ author = "the authors of hflray"
 release = version = hflray.__version__
 copyright = "the authors of hflray, Apache-2.0"
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "generated", "mathml"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "generated", "mathml"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4
+nb_execution_mode = "off"  # the notebooks are stored with their outputs, which a test compares
 exclude_patterns = ["_build", "_ext", "_static", "images", "paper"]
 
 default_role = "literal"  # docstrings write `name` for code
