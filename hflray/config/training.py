@@ -103,11 +103,12 @@ class TrainingConfig(Section):
         description="arithmetic of local training; bf16: layers in bfloat16, weights and sums in float32; tf32: "
         "products with ten bits of mantissa, on GPUs only",
     )
-    kernel: Literal["auto", "eager", "channels_last", "compiled", "native", "batched"] = Field(
+    kernel: Literal["auto", "eager", "channels_last", "compiled", "native", "fused", "batched"] = Field(
         "auto",
         description="how a gradient step is computed; it changes low bits, so all backends share it. auto: the one "
-        "measured fastest on this machine, but for rounds of fewer than 100,000 sample passes native (channels_last "
-        "without a C compiler). native: C code, which is compiled on first use and needs a C compiler. "
+        "measured fastest on this machine, but for rounds of fewer than 100,000 sample passes fused (channels_last "
+        "without a C compiler). fused: a whole step of the paper's network in C code on one thread, compiled on first "
+        "use; it needs a C compiler, and AVX512-BF16 for bf16. native: C code where torch is slow, and torch. "
         "batched: all devices at once, on GPUs",
     )
     device: Literal["cpu", "cuda", "auto"] = Field(
@@ -120,7 +121,7 @@ class TrainingConfig(Section):
     )
     autotune: bool = Field(
         True,
-        description="measure kernel: auto, threads: null and num_actors: null; false: native (channels_last without a "
+        description="measure kernel: auto, threads: null and num_actors: null; false: fused (channels_last without a "
         "C compiler), 1 thread and an actor per CPU",
     )
     backend: Literal["ray", "serial"] = Field("ray", description="ray: device and edge actors; serial: this process")

@@ -3,8 +3,8 @@
 The kernel and the threads change low bits. Therefore the choice becomes part of the configuration (and of every
 checkpoint) before round 1, and the measurement is saved in a file, so that a repeated run on this machine makes the
 same choice. Rounds of fewer than `WORTH_MEASURING` sample passes would gain less than a measurement costs. They take
-the fixed choice: `native`, which also trains small rounds of batch 16 1.65 × as fast as channels-last, or
-channels-last where there is no C compiler.
+the fixed choice: `fused`, which is the fastest kernel of every CPU that was measured, `native` where a CPU has no
+AVX512-BF16 for a run in bf16, or channels-last where there is no C compiler.
 
 `compiled` (torch.compile) is never chosen here. For these models it takes 20 to 100 s to compile in every actor, and it
 was measured at 0.8 × channels-last on Zen 4. The configuration can name it.
@@ -34,6 +34,7 @@ from hflray.support.checksum import checked, stamped
 from hflray.support.files import write
 from hflray.support.references import reason, spoken
 from hflray.support.text import one_line
+from hflray.training.fused import fused_library
 from hflray.training.kernels import Kernel, KernelName, Precision, build_kernel, suitable
 from hflray.training.machine import available_cpus, cache_folder, cpu_model, quiet_heap
 from hflray.training.native import compiler, library
@@ -42,6 +43,11 @@ log = logging.getLogger(__name__)
 
 WORTH_MEASURING = 100_000  # sample passes of a round that takes some ten seconds on one CPU
 WITHOUT_COMPILER: KernelName = "channels_last"
+# The kernels of C code, and for each the function that builds it or says why it cannot be built for a precision.
+COMPILED: dict[str, Callable[[Precision], object]] = {
+    "native": lambda precision: library(),
+    "fused": lambda precision: fused_library(precision == "bf16"),
+}
 WITH_A_MODULE: tuple[KernelName, ...] = ("eager", "channels_last")  # a function of the user's own can train it
 MAX_BATCH = 256  # largest batch of the measurement; a full batch of thousands would take too long
 SECONDS = 0.12  # duration of one measurement of one choice
@@ -73,17 +79,17 @@ def resolve(
         config = _for_own_training(config)
     if config.device != "cpu":
         config = config.model_copy(update=_on_gpu(config, gpus))
-    if config.kernel == "native":
-        if "native" not in suitable(problem):
+    if config.kernel in COMPILED:
+        if config.kernel not in suitable(problem):
             raise HflrayError(
-                f"training.kernel: 'native' knows the paper's networks, and model.name is {problem.model.name!r}; "
-                "set it to auto"
+                f"training.kernel: {config.kernel!r} knows the paper's networks, and model.name is "
+                f"{problem.model.name!r}; set it to auto"
             )
-        library()  # a failure here has a plain message; in an actor it would not
+        COMPILED[config.kernel](config.precision)  # a failure here has a plain message; in an actor it would not
     if config.kernel != "auto" and config.threads is not None:
         return config
     choices = tuple(name for name in suitable(problem) if not own_training or name in WITH_A_MODULE)
-    fixed = choices[-1] if own_training else fixed_kernel(problem)
+    fixed = choices[-1] if own_training else fixed_kernel(problem, config.precision)
     kernel: KernelName = fixed if config.kernel == "auto" else config.kernel
     threads = config.threads or 1
     if config.autotune and passes_per_round >= WORTH_MEASURING and kernel not in ("compiled", "batched"):
@@ -94,20 +100,23 @@ def resolve(
     return config.model_copy(update={"kernel": kernel, "threads": threads})
 
 
-def fixed_kernel(problem: Problem | None = None) -> KernelName:
+def fixed_kernel(problem: Problem | None = None, precision: Precision = "float32") -> KernelName:
     """Return the kernel that is used without a measurement; without a problem, for the paper's network.
 
-    That is ``native`` where it serves and can be built here (in a second, once), or else ``channels_last`` for images.
+    That is ``fused`` where it serves and can be built here (in two seconds, once), or else ``native``, or else
+    ``channels_last`` for images.
     """
-    choices = suitable(problem) if problem is not None else ("native",)
-    if choices[-1] != "native":
+    choices = suitable(problem) if problem is not None else ("native", "fused")
+    if choices[-1] not in COMPILED:
         return choices[-1]
-    try:
-        library()
-    except HflrayError as error:
-        log.info("%s instead of native: %s", WITHOUT_COMPILER, error)
-        return WITHOUT_COMPILER
-    return "native"
+    for name in ("fused", "native"):
+        try:
+            COMPILED[name](precision)
+        except HflrayError as error:
+            log.info("not %s: %s", name, error)
+        else:
+            return name
+    return WITHOUT_COMPILER
 
 
 def _for_own_training(config: TrainingConfig) -> TrainingConfig:

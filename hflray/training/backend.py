@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from hflray.config import ExperimentConfig, TrainingConfig
 from hflray.models.problem import Problem
 from hflray.training.actor_pool import processes_per_gpu
-from hflray.training.autotune import fixed_kernel, resolve
+from hflray.training.autotune import COMPILED, fixed_kernel, resolve
 from hflray.training.hierarchy import Hierarchy, RayHierarchy, SerialHierarchy
 from hflray.training.job import DeviceData, LocalJob
 from hflray.training.method import Method
@@ -110,8 +110,10 @@ class Backend:
         assert training.threads is not None
         assert training.device != "auto"
         problem, kernel = problem or self._problem, training.kernel
-        if problem != self._problem and kernel == "native":
-            kernel = fixed_kernel(problem)  # the kernel knows the experiment's network, and not every auxiliary one
+        if problem != self._problem and kernel in COMPILED:
+            kernel = fixed_kernel(
+                problem, training.precision
+            )  # the kernel knows the experiment's network, and not every auxiliary one
         return LocalJob(
             problem=problem,
             seed=self._config.seed,

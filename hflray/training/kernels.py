@@ -17,11 +17,14 @@ from torch import Tensor
 
 from hflray.aggregation.fixed_point import FloatVector
 from hflray.losses import Loss, find_loss
-from hflray.models import is_papers, kept_at_home, trained, travelling
+from hflray.models import MiniCnn, is_papers, kept_at_home, trained, travelling
 from hflray.models.problem import Problem
+from hflray.training.fused import FusedKernel
 from hflray.training.native import NativeKernel
 
-KernelName = Literal["eager", "channels_last", "compiled", "native", "batched"]  # batched: hflray.training.batched
+KernelName = Literal[
+    "eager", "channels_last", "compiled", "native", "fused", "batched"
+]  # batched: hflray.training.batched
 Precision = Literal["float32", "bf16", "tf32"]  # tf32: the batched kernel on GPUs only
 
 
@@ -31,12 +34,12 @@ IMAGES_DIM = 4  # of a batch of images (n, channels, height, width)
 def suitable(problem: Problem) -> tuple[KernelName, ...]:
     """Return the kernels among which the fastest one is chosen on a CPU, in the order in which they are measured.
 
-    `native` knows the paper's networks and cross-entropy; `channels_last` is a layout of images.
+    `native` and `fused` know the paper's networks and cross-entropy; `channels_last` is a layout of images.
     """
     papers = is_papers(problem) and problem.loss == "cross_entropy"
     names: list[KernelName] = ["eager"]
     names += ["channels_last"] if len(problem.input_shape) == IMAGES_DIM - 1 else []
-    return (*names, "native") if papers else tuple(names)
+    return (*names, "native", "fused") if papers else tuple(names)
 
 
 class Kernel(Protocol):
@@ -179,7 +182,9 @@ def build_kernel(
 ) -> Kernel:
     """Return the kernel `name` around `module`. The kernel owns and changes the module."""
     bf16 = precision == "bf16"
-    if name == "native":
+    if name == "fused" and not isinstance(module, MiniCnn):
+        return FusedKernel(module, problem.input_shape, learning_rate, bf16)
+    if name in ("native", "fused"):  # the mini model is too small to gain by a step of its own
         return NativeKernel(module, problem.input_shape, learning_rate, bf16)
     loss = find_loss(problem.loss)
     return ModuleKernel(module, loss, learning_rate, batch_size, name != "eager", name == "compiled", bf16)

@@ -31,7 +31,6 @@ from hflray.models import HflCnn, MiniCnn
 from hflray.support.checksum import file_digest
 from hflray.training.machine import cache_folder, cpu_model
 
-SOURCE = Path(__file__).with_name("native.c")
 OPTIONS = ("-O3", "-march=native", "-fno-math-errno", "-shared", "-fPIC")
 DIGITS = 16  # of a library's checksum in its name
 LANES = 16  # as in native.c
@@ -46,8 +45,8 @@ def compiler() -> str | None:
 
 
 @functools.cache
-def library() -> ctypes.CDLL:
-    """Build native.c for this CPU, unless the cache folder has the library already, and load it.
+def library(kernel: str = "native") -> ctypes.CDLL:
+    """Build the C code of `kernel` for this CPU, unless the cache folder has the library already, and load it.
 
     The library's name ends with digits of its own checksum, so that a damaged library is built anew.
 
@@ -57,17 +56,18 @@ def library() -> ctypes.CDLL:
     compiler_path = compiler()
     if compiler_path is None:
         raise HflrayError(
-            "training.kernel: 'native' needs a C compiler (cc, gcc or clang) on every machine that trains, and this "
-            "one has none; install gcc, or set training.kernel to channels_last"
+            f"training.kernel: {kernel!r} needs a C compiler (cc, gcc or clang) on every machine that trains, and "
+            "this one has none; install gcc, or set training.kernel to channels_last"
         )
+    source = Path(__file__).with_name(f"{kernel}.c")
     version = subprocess.run([compiler_path, "--version"], capture_output=True, text=True, check=False).stdout
-    name = hashlib.sha256("\0".join([SOURCE.read_text(), version, cpu_model(), *OPTIONS]).encode()).hexdigest()[:16]
-    folder = cache_folder("native")
+    name = hashlib.sha256("\0".join([source.read_text(), version, cpu_model(), *OPTIONS]).encode()).hexdigest()[:16]
+    folder = cache_folder(kernel)
     target = next((path for path in sorted(folder.glob(f"{name}-*.so")) if _is_whole(path)), None)
     if target is None:
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            output = Path(scratch) / "native.so"
-            command = [compiler_path, *OPTIONS, "-o", str(output), str(SOURCE), "-lm"]
+            output = Path(scratch) / "kernel.so"
+            command = [compiler_path, *OPTIONS, "-o", str(output), str(source), "-lm"]
             result = subprocess.run(command, capture_output=True, text=True, check=False)
             if result.returncode:
                 raise HflrayError(

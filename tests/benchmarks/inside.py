@@ -1,6 +1,6 @@
 """What the parts inside a round cost beside plain SGD and the mean, in CPU time.
 
-    python tests/benchmarks/inside.py [--kernels native,channels_last] [--turns 7]
+    python tests/benchmarks/inside.py [--kernels fused,channels_last] [--turns 7]
 
 rules        samples/s of each local rule over those of plain SGD: devices of 300 images of Fashion-MNIST's shape, L = 5
 aggregators  a round at L = 5 with a median at each edge over one with the mean: H = 50 devices of 100
@@ -34,7 +34,7 @@ from tests.benchmarks.losses import PROBLEM, noise
 
 # FedProx pulls from the first step on, but by a hundredth of what the weights have moved.
 RULES = {"sgd": 0.0, "fedprox": 5e-2, "scaffold": 1e-5, "mtgc": 1e-5}
-KERNELS = ("native", "channels_last")
+KERNELS = ("fused", "channels_last")
 AGGREGATORS = ("mean", "median")
 
 

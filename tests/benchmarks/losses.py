@@ -1,6 +1,6 @@
 """What collecting the devices' losses adds to a round, for every kernel, in CPU time.
 
-    python tests/benchmarks/losses.py [--kernels native,channels_last] [--turns 5]
+    python tests/benchmarks/losses.py [--kernels fused,native,channels_last] [--turns 5]
 
 A device trains Q = 5 edge iterations of L = 5 local iterations in a round, and its losses take one forward pass of its
 samples. Each turn measures one edge iteration and one forward pass of the same devices directly after each other, with
@@ -28,7 +28,7 @@ from hflray.training.local import DeviceHost
 from tests.benchmarks._report import Table, arguments, publish
 from tests.training.rounds import task_of
 
-KERNELS = ("native", "channels_last", "eager", "compiled", "batched")
+KERNELS = ("fused", "native", "channels_last", "eager", "compiled", "batched")
 SHAPE, CLASSES, EDGE_ITERATIONS = (1, 28, 28), 10, 5
 PROBLEM = Problem(SHAPE, CLASSES)
 

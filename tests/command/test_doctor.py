@@ -39,7 +39,7 @@ def test_a_machine_that_runs_the_tests_can_run_a_sweep(ray_session, capsys, tmp_
     code, out, err = call(capsys, "--json")
     findings = {finding["name"]: finding for finding in json.loads(out)["findings"]}
     assert (code, err, json.loads(out)["ok"]) == (0, "", True), out
-    assert "native" in findings["training"]["text"]
+    assert {"fused", "native"} <= set(findings["training"]["text"].split())
     assert "starts on this machine with 2 CPUs" in findings["Ray"]["text"]
     assert findings["Python"]["text"].startswith("3.")
     assert {"hflray", "libraries", "CPU", "memory", "open files", "results folder", "MLflow"} <= set(findings)

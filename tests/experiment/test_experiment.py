@@ -266,7 +266,7 @@ def test_measured_settings_are_settled_before_a_state_is_saved(monkeypatch) -> N
     assert first.config.training.kernel == fixed
 
     # Elsewhere another kernel is the fastest, but the state decides ...
-    monkeypatch.setattr(autotune, "fixed_kernel", lambda problem=None: "eager")
+    monkeypatch.setattr(autotune, "fixed_kernel", lambda problem=None, precision="float32": "eager")
     assert Experiment(config).resolve().training.kernel == "eager"
     resumed = Experiment(config)
     resumed.load_state_dict(state)

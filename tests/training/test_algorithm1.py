@@ -103,13 +103,13 @@ def assert_same_bits(state: TrainingState, expected: TrainingState) -> None:
 def kernels() -> list[Any]:
     # TorchInductor's first compilation takes minutes of a busy machine.
     compiled = pytest.param("compiled", marks=[pytest.mark.slow, pytest.mark.timeout(1800)])
-    return ["channels_last", "native", "batched", compiled]
+    return ["channels_last", "native", "fused", "batched", compiled]
 
 
 @pytest.mark.parametrize("kernel", kernels())
 @pytest.mark.parametrize("name", RULES)
 def test_kernels_agree_with_every_rule_as_with_plain_steps(name: str, kernel: Any, start) -> None:
-    if kernel == "native" and compiler() is None:
+    if kernel in ("native", "fused") and compiler() is None:
         pytest.skip("no C compiler")
     data = make_data(SIZES)
     models = [
@@ -224,7 +224,7 @@ def test_statistics_travel_whole() -> None:
 @pytest.mark.parametrize("kernel", kernels())
 def test_every_kernel_clips_the_updates_that_it_hands_up(kernel: Any, start) -> None:
     """With a tiny bound and almost no noise, the global model moves by at most Q bounds."""
-    if kernel == "native" and compiler() is None:
+    if kernel in ("native", "fused") and compiler() is None:
         pytest.skip("no C compiler")
     method = Method(uniform=True, privacy=Mechanism(1e-3, 1e-6))
     model = serial_rounds(job_of(method, kernel=kernel), make_data(SIZES), 3).train_round(1, start, DEVICES, EDGES)

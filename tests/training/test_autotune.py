@@ -53,8 +53,8 @@ def test_small_rounds_and_no_autotune_take_the_fixed_choice(monkeypatch, changes
     assert measurements == []
 
 
-def test_the_fixed_choice_is_native_where_it_can_be_built(tmp_path, monkeypatch) -> None:
-    assert autotune.fixed_kernel() == ("native" if autotune.compiler() else "channels_last")
+def test_the_fixed_choice_is_fused_where_it_can_be_built(tmp_path, monkeypatch) -> None:
+    assert autotune.fixed_kernel() == ("fused" if autotune.compiler() else "channels_last")
     broken = tmp_path / "broken-cc"
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
@@ -69,13 +69,13 @@ def test_the_fixed_choice_is_native_where_it_can_be_built(tmp_path, monkeypatch)
 
 def test_the_fastest_kernel_is_taken_and_more_threads_only_if_they_pay(monkeypatch) -> None:
     monkeypatch.setattr(autotune, "available_cpus", lambda: (0, 1))
-    by_choice = {"eager/1": 5.0, "channels_last/1": 8.0, "native/1": 11.0, "native/2": 11.1}
+    by_choice = {"eager/1": 5.0, "channels_last/1": 8.0, "native/1": 9.0, "fused/1": 11.0, "fused/2": 11.1}
     rates(monkeypatch, by_choice)
     resolved = autotune.resolve(TrainingConfig(), PROBLEM, BIG)
-    assert (resolved.kernel, resolved.threads) == ("native", 1)
-    rates(monkeypatch, by_choice | {"native/2": 15.0})
+    assert (resolved.kernel, resolved.threads) == ("fused", 1)
+    rates(monkeypatch, by_choice | {"fused/2": 15.0})
     resolved = autotune.resolve(TrainingConfig(), PROBLEM, BIG)
-    assert (resolved.kernel, resolved.threads) == ("native", 2)
+    assert (resolved.kernel, resolved.threads) == ("fused", 2)
 
 
 def test_a_measurement_is_made_once_and_saved(tmp_path, monkeypatch) -> None:
@@ -103,13 +103,27 @@ def test_a_damaged_file_is_replaced_by_a_new_measurement(tmp_path) -> None:
         assert json.loads(path.read_text())["rates"]
 
 
+def test_bf16_without_its_instructions_takes_native_and_naming_fused_is_an_error(monkeypatch) -> None:
+    def refused(bf16: bool) -> None:
+        if bf16:
+            raise HflrayError("no AVX512-BF16")
+
+    monkeypatch.setattr(autotune, "fused_library", refused)
+    if autotune.compiler():
+        assert autotune.fixed_kernel(PROBLEM, "bf16") == "native"
+        assert autotune.fixed_kernel(PROBLEM, "float32") == "fused"
+    with pytest.raises(HflrayError, match="no AVX512-BF16"):
+        autotune.resolve(TrainingConfig(kernel="fused", precision="bf16"), PROBLEM, 1)
+
+
 def test_without_a_compiler_native_is_no_candidate_and_naming_it_is_an_error(monkeypatch) -> None:
     monkeypatch.setenv("CC", "no-such-compiler")
     autotune.library.cache_clear()
     try:
-        assert autotune.resolve(TrainingConfig(batch_size=4, threads=1), PROBLEM, BIG).kernel != "native"
-        with pytest.raises(HflrayError, match="C compiler"):
-            autotune.resolve(TrainingConfig(kernel="native"), PROBLEM, 1)
+        assert autotune.resolve(TrainingConfig(batch_size=4, threads=1), PROBLEM, BIG).kernel not in ("native", "fused")
+        for kernel in ("native", "fused"):
+            with pytest.raises(HflrayError, match=f"'{kernel}' needs a C compiler"):
+                autotune.resolve(TrainingConfig(kernel=kernel), PROBLEM, 1)
     finally:
         autotune.library.cache_clear()
 

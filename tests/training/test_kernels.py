@@ -11,7 +11,7 @@ from hflray.models.problem import Problem
 from hflray.training.kernels import build_kernel
 from hflray.training.native import compiler
 
-KERNELS = ["eager", "channels_last", "native"]
+KERNELS = ["eager", "channels_last", "native", "fused"]
 SHAPES = [
     ("hfl", (1, 28, 28)),  # Fashion-MNIST
     ("hfl", (3, 32, 32)),  # CIFAR-10
@@ -21,7 +21,7 @@ SHAPES = [
 
 
 def needs_compiler(name: str) -> None:
-    if name == "native" and compiler() is None:
+    if name in ("native", "fused") and compiler() is None:
         pytest.skip("no C compiler")
 
 

@@ -1,0 +1,624 @@
+/* One SGD step of the paper's network: two 5×5 convolutions, each with 2×2 max pooling and ReLU, and two linear layers.
+ * fused.py builds it with the machine's C compiler. It uses vector extensions of GCC and Clang; intrinsics only where
+ * the CPU has an instruction that no C expression yields.
+ *
+ * The gradient of a pooled convolution is not zero at one of the four positions of a window at most. A general library
+ * multiplies the zeros too. Here a backward pass visits the live position of each window and channel only, which is a
+ * quarter of the work, and keeps the 25 sums of a 5×5 patch in registers.
+ *
+ * Layout: images are (n, cin, h, w); features are channels-last, (h, w, c), with the first layer's 15 channels padded
+ * to 16 by zeros. `where` holds the position of the largest value in a window, 0..3 row by row, or DEAD if no value is
+ * positive. Rows of the linear layers are padded by zeros to whole vectors. */
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+#ifdef __SSE__
+#include <immintrin.h>
+#endif
+
+#define K 5              /* side of a kernel */
+#define TAPS (K * K)
+#define FIRST 15         /* channels of the first convolution */
+#define LANES 16         /* the same, padded */
+#define SECOND 28        /* channels of the second convolution */
+#define PADDED 32        /* the same, padded */
+#define DEAD 4
+#define BLOCK 4          /* images whose features stay in the fastest cache */
+#ifdef __AVX512F__
+#define W 16             /* floats in a vector */
+#define WIDE 3           /* windows of the first convolution that are computed at once */
+#define SECOND_WIDE 3    /* and of the second one */
+#define ROWS 5           /* rows of taps whose sums are in registers at once */
+#define HIGH 8           /* rows of a tile of a matrix product */
+#else
+#define W 8
+#define WIDE 2
+#define SECOND_WIDE 1
+#define ROWS 2
+#define HIGH 4
+#endif
+
+typedef float vec __attribute__((vector_size(4 * W)));
+typedef int32_t ivec __attribute__((vector_size(4 * W)));
+typedef int8_t bvec __attribute__((vector_size(W)));
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 32")
+/* Hide how a pointer was computed. Otherwise the compiler keeps the offset of each of 25 taps in a register of its own,
+ * instead of five row pointers. */
+#define HIDE(pointer) __asm__("" : "+r"(pointer))
+
+/* The sizes and the resident weights; fused.py has the same structure. */
+typedef struct {
+    int32_t cin, h, w;         /* of an image */
+    int32_t features, hidden, classes;
+    int32_t bf16;              /* whether the convolutions' forward passes compute in bfloat16 */
+    float rate;
+    float *first, *first_bias;   /* (cin, 5, 5, 16), (16) */
+    float *second, *second_bias; /* (28, 5, 5, 16), (32) */
+    float *third, *third_bias;   /* (hidden, padded features), (padded hidden) */
+    float *fourth, *fourth_bias; /* (classes, padded hidden), (padded classes) */
+} Network;
+
+INLINE vec load(const float *p) { vec v; memcpy(&v, p, sizeof v); return v; }
+INLINE void store(float *p, vec v) { memcpy(p, &v, sizeof v); }
+INLINE ivec wide_load(const int8_t *p) { bvec v; memcpy(&v, p, sizeof v); return __builtin_convertvector(v, ivec); }
+INLINE vec keep(ivec mask, vec v) { return (vec)(mask & (ivec)v); } /* v where the mask is set, else 0 */
+INLINE int padded(int n) { return (n + LANES - 1) / LANES * LANES; }
+
+/* relu(max) of the four values of a pooling window, and the position of the largest. */
+INLINE void pool(vec a, vec b, vec c, vec d, float *out, int8_t *where) {
+    const vec zero = {0};
+    vec top = zero;
+    ivec won = (ivec){0} + DEAD, m;
+    m = a > top; top = keep(m, a) + keep(~m, top); won = (m & 0) | (~m & won);
+    m = b > top; top = keep(m, b) + keep(~m, top); won = (m & 1) | (~m & won);
+    m = c > top; top = keep(m, c) + keep(~m, top); won = (m & 2) | (~m & won);
+    m = d > top; top = keep(m, d) + keep(~m, top); won = (m & 3) | (~m & won);
+    store(out, top);
+    const bvec small = __builtin_convertvector(won, bvec);
+    memcpy(where, &small, sizeof small);
+}
+
+/* The first layer: `wide` neighbouring windows of a row, for the W channels of `weight`. Each pixel is read once and
+ * multiplied into all sums that it belongs to. */
+INLINE void first_windows(const float *image, const float *weight, vec start, float *out, int8_t *where, int cin, long h,
+                          long w, const int wide) {
+    vec sum[2][2 * WIDE];
+    UNROLL for (int o = 0; o < 2; o++)
+        UNROLL for (int v = 0; v < 2 * wide; v++) sum[o][v] = start;
+    for (int ci = 0; ci < cin; ci++) {
+        const float *p = image + ci * h * w, *f = weight + ci * TAPS * LANES;
+        UNROLL for (int y = 0; y < K + 1; y++, p += w) {
+            HIDE(p);
+            UNROLL for (int z = 0; z < K - 1 + 2 * wide; z++) {
+                const float q = p[z];
+                UNROLL for (int o = 0; o < 2; o++)
+                    UNROLL for (int v = 0; v < 2 * wide; v++)
+                        if (y >= o && y - o < K && z >= v && z - v < K)
+                            sum[o][v] += load(f + ((y - o) * K + z - v) * LANES) * q;
+            }
+        }
+    }
+    UNROLL for (int v = 0; v < wide; v++)
+        pool(sum[0][2 * v], sum[0][2 * v + 1], sum[1][2 * v], sum[1][2 * v + 1], out + v * LANES, where + v * LANES);
+}
+
+/* The second layer: `wide` neighbouring windows of a row, for the 2·W channels of `weight`, (25, 16, 32). */
+INLINE void second_windows(const float *x, long pw, const float *weight, const float *bias, float *out, int8_t *where,
+                           const int wide) {
+    vec sum[8 * SECOND_WIDE];
+    UNROLL for (int v = 0; v < 4 * wide; v++) { sum[2 * v] = load(bias); sum[2 * v + 1] = load(bias + W); }
+    for (int y = 0; y < K; y++)
+        for (int z = 0; z < K; z++) {
+            const float *p = x + (y * pw + z) * LANES, *f = weight + (y * K + z) * LANES * PADDED;
+            for (int ci = 0; ci < FIRST; ci++) {
+                const vec s = load(f + ci * PADDED), t = load(f + ci * PADDED + W);
+                UNROLL for (int v = 0; v < 4 * wide; v++) {
+                    const float q = p[((v / 2 % 2) * pw + v / 4 * 2 + v % 2) * LANES + ci];
+                    sum[2 * v] += s * q;
+                    sum[2 * v + 1] += t * q;
+                }
+            }
+        }
+    UNROLL for (int v = 0; v < wide; v++)
+        UNROLL for (int j = 0; j < 2; j++)
+            pool(sum[8 * v + j], sum[8 * v + 2 + j], sum[8 * v + 4 + j], sum[8 * v + 6 + j], out + v * SECOND + j * W,
+                 where + v * PADDED + j * W);
+}
+
+#ifdef __AVX512BF16__
+typedef uint16_t half;
+INLINE void narrow(half *out, const float *p) { /* 16 floats, rounded to nearest even */
+    const __m256bh v = _mm512_cvtneps_pbh(_mm512_loadu_ps(p));
+    memcpy(out, &v, sizeof v);
+}
+INLINE vec dot(vec sum, const half *pair, __m512bh weight) {
+    int32_t both;
+    memcpy(&both, pair, sizeof both);
+    return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(both), weight);
+}
+INLINE __m512bh load_pairs(const half *p) { __m512bh v; memcpy(&v, p, sizeof v); return v; }
+
+/* The same two functions in bfloat16. A weight is a pair of neighbouring taps (first layer, 3 pairs a row) or channels
+ * (second layer, 8 pairs a tap) for each of 16 output channels. */
+INLINE void first_windows_bf16(const half *image, const half *weight, vec start, float *out, int8_t *where, int cin,
+                               long h, long w, const int wide) {
+    vec sum[2][2 * WIDE];
+    UNROLL for (int o = 0; o < 2; o++)
+        UNROLL for (int v = 0; v < 2 * wide; v++) sum[o][v] = start;
+    for (int ci = 0; ci < cin; ci++) {
+        const half *p = image + ci * h * w, *f = weight + ci * K * 3 * 2 * LANES;
+        UNROLL for (int y = 0; y < K + 1; y++, p += w) {
+            HIDE(p);
+            UNROLL for (int z = 0; z < K - 1 + 2 * wide; z++)
+                UNROLL for (int o = 0; o < 2; o++)
+                    UNROLL for (int v = 0; v < 2 * wide; v++)
+                        if (y >= o && y - o < K && z >= v && z - v < K && (z - v) % 2 == 0)
+                            sum[o][v] = dot(sum[o][v], p + z, load_pairs(f + ((y - o) * 3 + (z - v) / 2) * 2 * LANES));
+        }
+    }
+    UNROLL for (int v = 0; v < wide; v++)
+        pool(sum[0][2 * v], sum[0][2 * v + 1], sum[1][2 * v], sum[1][2 * v + 1], out + v * LANES, where + v * LANES);
+}
+
+INLINE void second_windows_bf16(const half *x, long pw, const half *weight, const float *bias, float *out, int8_t *where,
+                                const int wide) {
+    vec sum[8 * SECOND_WIDE];
+    UNROLL for (int v = 0; v < 4 * wide; v++) { sum[2 * v] = load(bias); sum[2 * v + 1] = load(bias + W); }
+    for (int y = 0; y < K; y++)
+        for (int z = 0; z < K; z++) {
+            const half *p = x + (y * pw + z) * LANES, *f = weight + (y * K + z) * LANES * PADDED;
+            UNROLL for (int ci = 0; ci < LANES; ci += 2) {
+                const __m512bh s = load_pairs(f + ci * PADDED), t = load_pairs(f + ci * PADDED + 2 * W);
+                UNROLL for (int v = 0; v < 4 * wide; v++) {
+                    const half *q = p + ((v / 2 % 2) * pw + v / 4 * 2 + v % 2) * LANES + ci;
+                    sum[2 * v] = dot(sum[2 * v], q, s);
+                    sum[2 * v + 1] = dot(sum[2 * v + 1], q, t);
+                }
+            }
+        }
+    UNROLL for (int v = 0; v < wide; v++)
+        UNROLL for (int j = 0; j < 2; j++)
+            pool(sum[8 * v + j], sum[8 * v + 2 + j], sum[8 * v + 4 + j], sum[8 * v + 6 + j], out + v * SECOND + j * W,
+                 where + v * PADDED + j * W);
+}
+#endif
+
+/* Call `call`(first window, windows) for all windows of a row, at most `most` (1 to 3) at once. */
+#define EACH_WINDOW(count, most, call)                                                                                 \
+    for (int s = 0, next; s < count; s += next) {                                                                      \
+        next = most == 3 && count - s >= 3 && count - s != 4 ? 3 : most >= 2 && count - s >= 2 ? 2 : 1;                \
+        if (most == 3 && next == 3) call(s, (most == 3 ? 3 : 1));                                                      \
+        else if (most >= 2 && next == 2) call(s, (most >= 2 ? 2 : 1));                                                 \
+        else call(s, 1);                                                                                               \
+    }
+
+/* A product's tile: c (+)= scale · Σ_i a[r·ar + i·ak] · b[i], for `high` rows of a and `wide` vectors of b. */
+INLINE void tile(const float *a, long ar, long ak, const float *b, long br, int inner, float *c, long cr,
+                 const float *bias, float scale, int add, const int high, const int wide) {
+    vec sum[HIGH * 3];
+    UNROLL for (int r = 0; r < high; r++)
+        UNROLL for (int v = 0; v < wide; v++) sum[r * wide + v] = bias ? load(bias + v * W) : (vec){0};
+    const float *a0 = a, *a3 = a + 3 * ar, *a6 = a + 6 * ar; /* few registers hold the addresses of all rows */
+    for (int i = 0; i < inner; i++, a0 += ak, a3 += ak, a6 += ak, b += br) {
+        vec right[3];
+        UNROLL for (int v = 0; v < wide; v++) right[v] = load(b + v * W);
+        UNROLL for (int r = 0; r < high; r++) {
+            const float left = (r < 3 ? a0 : r < 6 ? a3 : a6)[r % 3 * ar];
+            UNROLL for (int v = 0; v < wide; v++) sum[r * wide + v] += right[v] * left;
+        }
+    }
+    UNROLL for (int r = 0; r < high; r++)
+        UNROLL for (int v = 0; v < wide; v++) {
+            float *p = c + r * cr + v * W;
+            store(p, add ? load(p) + scale * sum[r * wide + v] : sum[r * wide + v]);
+        }
+}
+
+/* c (rows, columns) = a · b + bias, or c += scale · a · b. The number of columns is a multiple of W. */
+static void product(const float *a, long ar, long ak, const float *b, long br, int rows, int columns, int inner,
+                    float *c, long cr, const float *bias, float scale, int add) {
+#define TILE(high, wide) \
+    tile(a + r * ar, ar, ak, b + v, br, inner, c + r * cr + v, cr, bias ? bias + v : bias, scale, add, high, wide)
+    for (int v = 0; v < columns;) {
+        const int wide = columns - v >= 3 * W ? 3 : 1;
+        int r = 0;
+        for (; r + HIGH <= rows; r += HIGH) if (wide == 3) TILE(HIGH, 3); else TILE(HIGH, 1);
+        for (; r < rows; r++) if (wide == 3) TILE(1, 3); else TILE(1, 1);
+        v += wide * W;
+    }
+}
+
+/* Transpose (rows, columns) floats into (columns, out_stride). */
+static void transpose(const float *in, long stride, int rows, int columns, float *out, long out_stride) {
+    int r = 0;
+#ifdef __SSE__
+    for (; r + 4 <= rows; r += 4)
+        for (int c = 0; c < columns; c += 4) { /* the number of columns is a multiple of W */
+            const float *p = in + r * stride + c;
+            float *q = out + c * out_stride + r;
+            __m128 a = _mm_loadu_ps(p), b = _mm_loadu_ps(p + stride);
+            __m128 d = _mm_loadu_ps(p + 2 * stride), e = _mm_loadu_ps(p + 3 * stride);
+            _MM_TRANSPOSE4_PS(a, b, d, e);
+            _mm_storeu_ps(q, a);
+            _mm_storeu_ps(q + out_stride, b);
+            _mm_storeu_ps(q + 2 * out_stride, d);
+            _mm_storeu_ps(q + 3 * out_stride, e);
+        }
+#endif
+    for (; r < rows; r++)
+        for (int c = 0; c < columns; c++) out[c * out_stride + r] = in[r * stride + c];
+}
+
+/* The buffers of a step of n images, in a workspace that fused.py allocates. */
+typedef struct {
+    int ph, pw, qh, qw, fs, hs, cs; /* pooled sizes, and the padded features, hidden units and classes */
+    float *turned, *third, *fourth; /* weights as the forward passes read them */
+    float *one, *two, *hidden, *out, *below, *gradient; /* activations and gradients */
+    int8_t *one_where, *two_where;
+    void *half_first, *half_second, *half_image, *half_one;
+    int32_t *offset, *corner;
+    float *live, *pairs;
+    size_t bytes;
+} Buffers;
+
+static Buffers buffers(const Network *net, int n, char *base) {
+    Buffers b;
+    size_t at = 0;
+#define TAKE(pointer, size) { b.pointer = (void *)(base + at); at += ((size_t)(size) + 127) / 64 * 64; }
+    b.ph = (net->h - K + 1) / 2; b.pw = (net->w - K + 1) / 2;
+    b.qh = (b.ph - K + 1) / 2; b.qw = (b.pw - K + 1) / 2;
+    b.fs = padded(net->features); b.hs = padded(net->hidden); b.cs = padded(net->classes);
+    const size_t pixels = b.ph * b.pw, windows = b.qh * b.qw;
+    TAKE(turned, 4 * TAPS * LANES * PADDED)
+    TAKE(third, 4 * (size_t)b.fs * b.hs)
+    TAKE(fourth, 4 * (size_t)b.hs * b.cs)
+    TAKE(one, 4 * n * pixels * LANES)
+    TAKE(two, 4 * ((size_t)n * b.fs + PADDED))
+    TAKE(hidden, 4 * (size_t)n * b.hs)
+    TAKE(out, 4 * (size_t)n * b.cs)
+    TAKE(below, 4 * ((size_t)n * (b.fs > b.hs ? b.fs : b.hs) + PADDED))
+    TAKE(gradient, 4 * (pixels * LANES + SECOND * TAPS * LANES + PADDED + (net->cin * TAPS + 1) * LANES))
+    TAKE(one_where, n * pixels * LANES)
+    TAKE(two_where, n * windows * PADDED)
+    TAKE(half_first, 2 * net->cin * K * 3 * 2 * LANES)
+    TAKE(half_second, 2 * TAPS * LANES * PADDED)
+    TAKE(half_image, 2 * (net->cin * net->h * net->w + 2 * LANES))
+    TAKE(half_one, 2 * pixels * LANES)
+    TAKE(pairs, 4 * (size_t)net->h * b.pw * LANES)
+    TAKE(offset, 4 * BLOCK * windows)
+    TAKE(corner, 4 * windows)
+    TAKE(live, 4 * BLOCK * windows)
+    b.bytes = at;
+    return b;
+}
+
+size_t fused_bytes(const Network *net, int n) { return buffers(net, n, 0).bytes; }
+
+int fused_has_bf16(void) {
+#ifdef __AVX512BF16__
+    return 1;
+#else
+    return 0;
+#endif
+}
+
+/* Arrange the weights as the forward pass reads them. */
+static void arrange(const Network *net, Buffers b) {
+    for (int t = 0; t < TAPS; t++)
+        for (int ci = 0; ci < LANES; ci++) {
+            float *to = b.turned + (t * LANES + ci) * PADDED;
+            for (int c = 0; c < SECOND; c++) to[c] = net->second[(c * TAPS + t) * LANES + ci];
+            for (int c = SECOND; c < PADDED; c++) to[c] = 0;
+        }
+    transpose(net->third, b.fs, net->hidden, b.fs, b.third, b.hs);
+    for (int r = 0; r < b.fs; r++)
+        for (int c = net->hidden; c < b.hs; c++) b.third[r * b.hs + c] = 0;
+    transpose(net->fourth, b.hs, net->classes, b.hs, b.fourth, b.cs);
+    for (int r = 0; r < b.hs; r++)
+        for (int c = net->classes; c < b.cs; c++) b.fourth[r * b.cs + c] = 0;
+#ifdef __AVX512BF16__
+    if (!net->bf16) return;
+    half line[PADDED * 2], *first = b.half_first, *second = b.half_second;
+    for (int row = 0; row < net->cin * K; row++)
+        for (int z = 0; z < K + 1; z++) {
+            const float zero[LANES] = {0};
+            narrow(line, z < K ? net->first + (row * K + z) * LANES : zero);
+            for (int c = 0; c < LANES; c++) first[(row * 3 + z / 2) * 2 * LANES + 2 * c + z % 2] = line[c];
+        }
+    for (int r = 0; r < TAPS * LANES; r++) {
+        narrow(line, b.turned + r * PADDED);
+        narrow(line + LANES, b.turned + r * PADDED + LANES);
+        for (int c = 0; c < PADDED; c++) second[r / 2 * 2 * PADDED + 2 * c + r % 2] = line[c];
+    }
+#endif
+}
+
+/* Compute the features of image i of the batch, and where each comes from. */
+static void convolve(const Network *net, Buffers b, const float *image, int i) {
+    const int h = net->h, w = net->w, cin = net->cin, ph = b.ph, pw = b.pw;
+    float *one = b.one + (size_t)i * ph * pw * LANES, *two = b.two + (size_t)i * b.fs;
+    int8_t *where = b.one_where + (size_t)i * ph * pw * LANES, *there = b.two_where + (size_t)i * b.qh * b.qw * PADDED;
+#ifdef __AVX512BF16__
+    if (net->bf16) {
+        half *copy = b.half_image, *small = b.half_one;
+        const int pixels = cin * h * w;
+        for (int p = 0; p + LANES <= pixels; p += LANES) narrow(copy + p, image + p);
+        float rest[LANES] = {0};
+        memcpy(rest, image + pixels / LANES * LANES, 4 * (pixels % LANES));
+        narrow(copy + pixels / LANES * LANES, rest);
+        memset(copy + (pixels / LANES + 1) * LANES, 0, 2 * LANES);
+        for (int r = 0; r < ph; r++) {
+#define FIRST_BF16(s, wide)                                                                                            \
+    first_windows_bf16(copy + 2 * r * w + 2 * (s), b.half_first, load(net->first_bias), one + (r * pw + (s)) * LANES,  \
+                       where + (r * pw + (s)) * LANES, cin, h, w, wide)
+            EACH_WINDOW(pw, WIDE, FIRST_BF16)
+        }
+        for (int p = 0; p < ph * pw * LANES; p += LANES) narrow(small + p, one + p);
+        for (int r = 0; r < b.qh; r++) {
+#define SECOND_BF16(s, wide)                                                                                           \
+    second_windows_bf16(small + (2 * r * pw + 2 * (s)) * LANES, pw, b.half_second, net->second_bias,                   \
+                        two + (r * b.qw + (s)) * SECOND, there + (r * b.qw + (s)) * PADDED, wide)
+            EACH_WINDOW(b.qw, SECOND_WIDE, SECOND_BF16)
+        }
+    } else
+#endif
+    {
+        for (int r = 0; r < ph; r++) {
+#define FIRST_FLOAT(s, wide)                                                                                           \
+    for (int v = 0; v < LANES; v += W)                                                                                 \
+        first_windows(image + 2 * r * w + 2 * (s), net->first + v, load(net->first_bias + v),                          \
+                      one + (r * pw + (s)) * LANES + v, where + (r * pw + (s)) * LANES + v, cin, h, w, wide)
+            EACH_WINDOW(pw, WIDE, FIRST_FLOAT)
+        }
+        for (int r = 0; r < b.qh; r++) {
+#define SECOND_FLOAT(s, wide)                                                                                          \
+    for (int v = 0; v < PADDED; v += 2 * W)                                                                            \
+        second_windows(one + (2 * r * pw + 2 * (s)) * LANES, pw, b.turned + v, net->second_bias + v,                   \
+                       two + (r * b.qw + (s)) * SECOND + v, there + (r * b.qw + (s)) * PADDED + v, wide)
+            EACH_WINDOW(b.qw, SECOND_WIDE, SECOND_FLOAT)
+        }
+    }
+    for (int f = net->features; f < b.fs; f++) two[f] = 0;
+}
+
+/* Compute the logits of n images into the workspace. */
+static void forward(const Network *net, Buffers b, const float *images, const int64_t *batch, int n) {
+    const size_t size = (size_t)net->cin * net->h * net->w;
+    arrange(net, b);
+    for (int i = 0; i < n; i++) convolve(net, b, images + size * batch[i], i);
+    product(b.two, b.fs, 1, b.third, b.hs, n, b.hs, b.fs, b.hidden, b.hs, net->third_bias, 1, 0);
+    for (size_t i = 0; i < (size_t)n * b.hs; i++) b.hidden[i] = b.hidden[i] > 0 ? b.hidden[i] : 0;
+    product(b.hidden, b.hs, 1, b.fourth, b.cs, n, b.cs, b.hs, b.out, b.cs, net->fourth_bias, 1, 0);
+}
+
+/* Replace the logits by the gradient of the mean cross-entropy. */
+static void cross_entropy(float *logits, long stride, const int64_t *labels, const int64_t *batch, int n, int classes) {
+    const float scale = 1.0f / n;
+    for (int i = 0; i < n; i++) {
+        float *row = logits + i * stride, top = row[0], total = 0;
+        for (int j = 1; j < classes; j++) top = row[j] > top ? row[j] : top;
+        for (int j = 0; j < classes; j++) total += row[j] = expf(row[j] - top);
+        for (int j = 0; j < classes; j++) row[j] *= scale / total;
+        for (int j = classes; j < stride; j++) row[j] = 0;
+        row[labels[batch[i]]] -= scale;
+    }
+}
+
+/* The channels, as bits, whose largest value of a window is at `position`. */
+INLINE uint32_t channels_at(const int8_t *where, int position) {
+#ifdef __AVX2__
+    const __m256i v = _mm256_loadu_si256((const __m256i *)where);
+    return (uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(v, _mm256_set1_epi8((char)position)));
+#else
+    uint32_t bits = 0;
+    for (int c = 0; c < PADDED; c++) bits |= (uint32_t)(where[c] == position) << c;
+    return bits;
+#endif
+}
+
+/* Add to dx, (ph, pw, 16), the gradient that the channels in `bits` send to the patch at dx. */
+INLINE void send_back(uint32_t bits, const float *gradient, const float *weight, float *dx, long pw, const int rows) {
+    vec sum[ROWS * K];
+    UNROLL for (int t = 0; t < rows * K; t++) sum[t] = (vec){0};
+    for (; bits; bits &= bits - 1) {
+        const int c = __builtin_ctz(bits);
+        const float g = gradient[c], *f = weight + c * TAPS * LANES;
+        UNROLL for (int t = 0; t < rows * K; t++) sum[t] += load(f + t * LANES) * g;
+    }
+    UNROLL for (int y = 0; y < rows; y++, dx += pw * LANES) {
+        HIDE(dx);
+        UNROLL for (int z = 0; z < K; z++) store(dx + z * LANES, load(dx + z * LANES) + sum[y * K + z]);
+    }
+}
+
+/* List one channel's live windows in an image: where the patch starts in the features below, and the gradient. */
+INLINE int live_windows(const int8_t *restrict where, const float *restrict gradient, const int32_t *restrict corner,
+                        int windows, const int32_t *restrict shift, int32_t base, int32_t *restrict offset,
+                        float *restrict live) {
+    int count = 0;
+    for (int k = 0; k < windows; k++) {
+        const int position = where[k * PADDED];
+        live[count] = gradient[k * SECOND];
+        offset[count] = base + corner[k] + shift[position];
+        count += position < DEAD;
+    }
+    return count;
+}
+
+/* Add to dw, (25, 16), the gradient of one channel's weights from its `count` live windows. */
+INLINE void weigh(const float *x, const int32_t *offset, const float *live, int count, float *dw, long pw,
+                  const int rows) {
+    vec sum[ROWS * K];
+    UNROLL for (int t = 0; t < rows * K; t++) sum[t] = load(dw + t * LANES);
+    for (int e = 0; e < count; e++) {
+        const float g = live[e], *p = x + offset[e];
+        UNROLL for (int y = 0; y < rows; y++, p += pw * LANES) {
+            HIDE(p);
+            UNROLL for (int z = 0; z < K; z++) sum[y * K + z] += load(p + z * LANES) * g;
+        }
+    }
+    UNROLL for (int t = 0; t < rows * K; t++) store(dw + t * LANES, sum[t]);
+}
+
+/* Call `call`(first row, rows) for all rows of taps. */
+#if ROWS == 5
+#define EACH_ROW(call) call(0, 5)
+#else
+#define EACH_ROW(call) call(0, 2) call(2, 2) call(4, 1)
+#endif
+
+#ifdef __AVX512F__
+/* Write, for each row and window, the pixels that its patches may read: 8 of the row, and 8 of the next one. */
+static void pair_rows(const float *image, float *pairs, int h, int w, int pw) {
+    for (int y = 0; y + 1 < h; y++)
+        for (int s = 0; s < pw; s++) {
+            const float *p = image + y * w + 2 * s;
+            float *q = pairs + ((size_t)y * pw + s) * LANES;
+            memcpy(q, p, 4 * LANES / 2); /* of these 8, 6 are used */
+            if (y + 2 < h) memcpy(q + LANES / 2, p + w, 4 * LANES / 2);
+            else memcpy(q + LANES / 2, p + w, 4 * (K + 1)); /* nothing behind the last row is read */
+        }
+}
+
+/* As below, with a permutation that brings each channel the pixel of its own position. */
+INLINE void first_weights_pairs(const float *pairs, const float *one, const int8_t *where, float *dw, float *db,
+                                int ph, long pw, const int bias) {
+    vec sum[TAPS], total = load(db);
+    UNROLL for (int t = 0; t < TAPS; t++) sum[t] = load(dw + t * LANES);
+    for (int r = 0; r < ph; r++)
+        for (int s = 0; s < pw; s++) {
+            const ivec won = wide_load(where + (r * pw + s) * LANES);
+            const vec g = keep(won < DEAD, load(one + (r * pw + s) * LANES));
+            const ivec at = (won & 2) * 4 + (won & 1);
+            if (bias) total += g;
+            const float *p = pairs + ((size_t)2 * r * pw + s) * LANES;
+            UNROLL for (int y = 0; y < K; y++, p += pw * LANES) {
+                HIDE(p);
+                UNROLL for (int z = 0; z < K; z++)
+                    sum[y * K + z] += g * (vec)_mm512_permutexvar_ps((__m512i)(at + z), (__m512)load(p));
+            }
+        }
+    UNROLL for (int t = 0; t < TAPS; t++) store(dw + t * LANES, sum[t]);
+    if (bias) store(db, total);
+}
+#endif
+
+/* Add one image's gradient of the first layer's weights for W channels; `one` is the gradient of its pooled output. */
+INLINE void first_weights(const float *image, const float *one, const int8_t *where, float *dw, float *db, long w,
+                          int ph, int pw, const int bias, const int rows) {
+    vec sum[ROWS * K], total = load(db);
+    UNROLL for (int t = 0; t < rows * K; t++) sum[t] = load(dw + t * LANES);
+    for (int r = 0; r < ph; r++)
+        for (int s = 0; s < pw; s++) {
+            const vec g = load(one + (r * pw + s) * LANES);
+            const ivec won = wide_load(where + (r * pw + s) * LANES);
+            const vec a = keep(won == 0, g), b = keep(won == 1, g), c = keep(won == 2, g), d = keep(won == 3, g);
+            if (bias) total += keep(won < DEAD, g);
+            const float *p = image + 2 * r * w + 2 * s;
+            UNROLL for (int y = 0; y < rows; y++, p += w) {
+                HIDE(p);
+                UNROLL for (int z = 0; z < K; z++)
+                    sum[y * K + z] += a * p[z] + b * p[z + 1] + c * p[z + w] + d * p[z + 1 + w];
+            }
+        }
+    UNROLL for (int t = 0; t < rows * K; t++) store(dw + t * LANES, sum[t]);
+    if (bias) store(db, total);
+}
+
+/* Compute the convolutions' gradients from that of the features, and make their step. */
+static void convolve_back(const Network *net, Buffers b, const float *images, const int64_t *batch, int n) {
+    const int h = net->h, w = net->w, cin = net->cin, ph = b.ph, pw = b.pw, windows = b.qh * b.qw;
+    const size_t pixels = (size_t)ph * pw * LANES;
+    float *dx = b.gradient, *dsecond = dx + pixels, *dsecond_bias = dsecond + SECOND * TAPS * LANES;
+    float *dfirst = dsecond_bias + PADDED, *dfirst_bias = dfirst + cin * TAPS * LANES;
+    memset(dsecond, 0, 4 * (SECOND * TAPS * LANES + PADDED + (cin * TAPS + 1) * LANES));
+    const int32_t shift[DEAD + 1] = {0, LANES, pw * LANES, pw * LANES + LANES, 0};
+    int32_t *offset = b.offset;
+    float *live = b.live;
+    for (int k = 0; k < windows; k++) b.corner[k] = (2 * (k / b.qw) * pw + 2 * (k % b.qw)) * LANES;
+    for (int start = 0; start < n; start += BLOCK) {
+        const int end = start + BLOCK < n ? start + BLOCK : n;
+        for (int c = 0; c < SECOND; c++) {
+            int count = 0;
+            for (int i = start; i < end; i++)
+                count += live_windows(b.two_where + (size_t)i * windows * PADDED + c, b.below + (size_t)i * b.fs + c,
+                                      b.corner, windows, shift, (i - start) * pixels, offset + count, live + count);
+            for (int v = 0; v < LANES; v += W) {
+#define WEIGH(row, rows)                                                                                               \
+    weigh(b.one + start * pixels + row * pw * LANES + v, offset, live, count,                                      \
+          dsecond + (c * TAPS + row * K) * LANES + v, pw, rows);
+                EACH_ROW(WEIGH)
+            }
+        }
+        for (int i = start; i < end; i++) {
+            memset(dx, 0, 4 * pixels);
+            for (int v = 0; v < PADDED; v += W) {
+                vec total = load(dsecond_bias + v);
+                for (int k = 0; k < windows; k++)
+                    total += keep(wide_load(b.two_where + ((size_t)i * windows + k) * PADDED + v) < DEAD,
+                                  load(b.below + (size_t)i * b.fs + k * SECOND + v));
+                store(dsecond_bias + v, total);
+            }
+            for (int k = 0; k < windows; k++)
+                for (int position = 0; position < 4; position++) {
+                    const uint32_t bits = channels_at(b.two_where + ((size_t)i * windows + k) * PADDED, position);
+                    float *patch = dx + b.corner[k] + shift[position];
+                    for (int v = 0; v < LANES; v += W) {
+#define SEND_BACK(row, rows)                                                                                           \
+    send_back(bits, b.below + (size_t)i * b.fs + k * SECOND, net->second + row * K * LANES + v,                        \
+              patch + row * pw * LANES + v, pw, rows);
+                        EACH_ROW(SEND_BACK)
+                    }
+                }
+            const float *image = images + (size_t)batch[i] * cin * h * w;
+#ifdef __AVX512F__
+            for (int ci = 0; ci < cin; ci++) {
+                pair_rows(image + ci * h * w, b.pairs, h, w, pw);
+                first_weights_pairs(b.pairs, dx, b.one_where + i * pixels, dfirst + ci * TAPS * LANES, dfirst_bias, ph,
+                                    pw, ci == 0);
+            }
+#else
+            for (int ci = 0; ci < cin; ci++)
+                for (int v = 0; v < LANES; v += W) {
+#define FIRST_WEIGHTS(row, rows)                                                                                       \
+    first_weights(image + (ci * h + row) * w, dx + v, b.one_where + i * pixels + v,                                    \
+                  dfirst + (ci * TAPS + row * K) * LANES + v, dfirst_bias + v, w, ph, pw, ci == 0 && row == 0, rows);
+                    EACH_ROW(FIRST_WEIGHTS)
+                }
+#endif
+        }
+    }
+    for (int t = 0; t < SECOND * TAPS * LANES; t++) net->second[t] -= net->rate * dsecond[t];
+    for (int c = 0; c < SECOND; c++) net->second_bias[c] -= net->rate * dsecond_bias[c];
+    for (int t = 0; t < cin * TAPS * LANES; t++) net->first[t] -= net->rate * dfirst[t];
+    for (int c = 0; c < LANES; c++) net->first_bias[c] -= net->rate * dfirst_bias[c];
+}
+
+/* Make a step of a linear layer: below = gradient · weight, then the weights and the bias move. */
+static void linear_back(const float *gradient, long gs, const float *x, long xs, float *weight, float *bias, int n,
+                        int outputs, float *below, float rate) {
+    product(gradient, gs, 1, weight, xs, n, xs, outputs, below, xs, 0, 1, 0);
+    product(gradient, 1, gs, x, xs, outputs, xs, n, weight, xs, 0, -rate, 1);
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < outputs; j++) bias[j] -= rate * gradient[i * gs + j];
+}
+
+/* Make one SGD step on the mean loss of the n images at the positions `batch`. */
+void fused_step(const Network *net, const float *images, const int64_t *labels, const int64_t *batch, int n,
+                char *workspace) {
+    const Buffers b = buffers(net, n, workspace);
+    forward(net, b, images, batch, n);
+    cross_entropy(b.out, b.cs, labels, batch, n, net->classes);
+    linear_back(b.out, b.cs, b.hidden, b.hs, net->fourth, net->fourth_bias, n, net->classes, b.below, net->rate);
+    for (size_t i = 0; i < (size_t)n * b.hs; i++) b.hidden[i] = b.hidden[i] > 0 ? b.below[i] : 0;
+    linear_back(b.hidden, b.hs, b.two, b.fs, net->third, net->third_bias, n, net->hidden, b.below, net->rate);
+    convolve_back(net, b, images, batch, n);
+}
+
+/* Write the logits, (n, classes), of the images at the positions `batch`. */
+void fused_logits(const Network *net, const float *images, const int64_t *batch, int n, char *workspace, float *logits) {
+    const Buffers b = buffers(net, n, workspace);
+    forward(net, b, images, batch, n);
+    for (int i = 0; i < n; i++) memcpy(logits + (size_t)i * net->classes, b.out + (size_t)i * b.cs, 4 * net->classes);
+}
