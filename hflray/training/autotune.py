@@ -35,7 +35,7 @@ from hflray.support.files import write
 from hflray.support.references import reason, spoken
 from hflray.support.text import one_line
 from hflray.training.fused import fused_library
-from hflray.training.kernels import Kernel, KernelName, Precision, build_kernel, suitable
+from hflray.training.kernels import FUSIBLE, Kernel, KernelName, Precision, build_kernel, suitable
 from hflray.training.machine import available_cpus, cache_folder, cpu_model, quiet_heap
 from hflray.training.native import compiler, library
 
@@ -81,9 +81,10 @@ def resolve(
         config = config.model_copy(update=_on_gpu(config, gpus))
     if config.kernel in COMPILED:
         if config.kernel not in suitable(problem):
+            known = f" and {', '.join(FUSIBLE)} without dropout" if config.kernel == "fused" else ""
             raise HflrayError(
-                f"training.kernel: {config.kernel!r} knows the paper's networks, and model.name is "
-                f"{problem.model.name!r}; set it to auto"
+                f"training.kernel: {config.kernel!r} knows the paper's networks{known}, with cross-entropy, and "
+                f"model.name is {problem.model.name!r}; set it to auto"
             )
         COMPILED[config.kernel](config.precision)  # a failure here has a plain message; in an actor it would not
     if config.kernel != "auto" and config.threads is not None:
@@ -103,20 +104,18 @@ def resolve(
 def fixed_kernel(problem: Problem | None = None, precision: Precision = "float32") -> KernelName:
     """Return the kernel that is used without a measurement; without a problem, for the paper's network.
 
-    That is ``fused`` where it serves and can be built here (in two seconds, once), or else ``native``, or else
-    ``channels_last`` for images.
+    That is ``fused`` where it serves and can be built here (in two seconds, once), or else ``native``,
+    ``channels_last`` for images, or ``eager``.
     """
-    choices = suitable(problem) if problem is not None else ("native", "fused")
-    if choices[-1] not in COMPILED:
-        return choices[-1]
-    for name in ("fused", "native"):
+    choices = suitable(problem) if problem is not None else (WITHOUT_COMPILER, "native", "fused")
+    for name in reversed(choices):
         try:
-            COMPILED[name](precision)
+            COMPILED.get(name, str)(precision)
         except HflrayError as error:
             log.info("not %s: %s", name, error)
         else:
             return name
-    return WITHOUT_COMPILER
+    raise AssertionError("eager needs nothing")  # pragma: no cover
 
 
 def _for_own_training(config: TrainingConfig) -> TrainingConfig:

@@ -1,12 +1,12 @@
-/* One SGD step of the paper's network: two 5×5 convolutions, each with 2×2 max pooling and ReLU, and two linear layers.
- * fused.py builds it with the machine's C compiler. It uses vector extensions of GCC and Clang; intrinsics only where
+/* One SGD step of a small network: no or two 5×5 convolutions, each with 2×2 max pooling and ReLU, then linear layers
+ * with ReLU between them, and cross-entropy. The paper's network is one of them. fused.py builds it with the machine's C compiler. It uses vector extensions of GCC and Clang; intrinsics only where
  * the CPU has an instruction that no C expression yields.
  *
  * The gradient of a pooled convolution is not zero at one of the four positions of a window at most. A general library
  * multiplies the zeros too. Here a backward pass visits the live position of each window and channel only, which is a
  * quarter of the work, and keeps the 25 sums of a 5×5 patch in registers.
  *
- * Layout: images are (n, cin, h, w); features are channels-last, (h, w, c), with the first layer's 15 channels padded
+ * Layout: images are (n, cin, h, w); features are channels-last, (h, w, c), with the first layer's channels padded
  * to 16 by zeros. `where` holds the position of the largest value in a window, 0..3 row by row, or DEAD if no value is
  * positive. Rows of the linear layers are padded by zeros to whole vectors. */
 #include <math.h>
@@ -18,10 +18,9 @@
 
 #define K 5              /* side of a kernel */
 #define TAPS (K * K)
-#define FIRST 15         /* channels of the first convolution */
-#define LANES 16         /* the same, padded */
-#define SECOND 28        /* channels of the second convolution */
-#define PADDED 32        /* the same, padded */
+#define LANES 16         /* channels of the first convolution, padded */
+#define PADDED 32        /* channels of the second convolution, padded */
+#define LAYERS 8         /* linear layers at most */
 #define DEAD 4
 #define BLOCK 4          /* images whose features stay in the fastest cache */
 #ifdef __AVX512F__
@@ -49,14 +48,16 @@ typedef int8_t bvec __attribute__((vector_size(W)));
 
 /* The sizes and the resident weights; fused.py has the same structure. */
 typedef struct {
-    int32_t cin, h, w;         /* of an image */
-    int32_t features, hidden, classes;
-    int32_t bf16;              /* whether the convolutions' forward passes compute in bfloat16 */
+    int32_t cin, h, w;              /* of an image */
+    int32_t first_channels;         /* 0: there are no convolutions */
+    int32_t second_channels;
+    int32_t bf16;                   /* whether the convolutions' forward passes compute in bfloat16 */
+    int32_t layers;                 /* linear layers */
+    int32_t widths[LAYERS + 1];     /* numbers that enter the first of them, and that leave each */
     float rate;
-    float *first, *first_bias;   /* (cin, 5, 5, 16), (16) */
-    float *second, *second_bias; /* (28, 5, 5, 16), (32) */
-    float *third, *third_bias;   /* (hidden, padded features), (padded hidden) */
-    float *fourth, *fourth_bias; /* (classes, padded hidden), (padded classes) */
+    float *first, *first_bias;      /* (cin, 5, 5, 16), (16) */
+    float *second, *second_bias;    /* (second_channels, 5, 5, 16), (32) */
+    float *weight[LAYERS], *bias[LAYERS]; /* (outputs, padded inputs), (padded outputs) */
 } Network;
 
 INLINE vec load(const float *p) { vec v; memcpy(&v, p, sizeof v); return v; }
@@ -105,13 +106,13 @@ INLINE void first_windows(const float *image, const float *weight, vec start, fl
 
 /* The second layer: `wide` neighbouring windows of a row, for the 2·W channels of `weight`, (25, 16, 32). */
 INLINE void second_windows(const float *x, long pw, const float *weight, const float *bias, float *out, int8_t *where,
-                           const int wide) {
+                           int c1, int c2, const int wide) {
     vec sum[8 * SECOND_WIDE];
     UNROLL for (int v = 0; v < 4 * wide; v++) { sum[2 * v] = load(bias); sum[2 * v + 1] = load(bias + W); }
     for (int y = 0; y < K; y++)
         for (int z = 0; z < K; z++) {
             const float *p = x + (y * pw + z) * LANES, *f = weight + (y * K + z) * LANES * PADDED;
-            for (int ci = 0; ci < FIRST; ci++) {
+            for (int ci = 0; ci < c1; ci++) {
                 const vec s = load(f + ci * PADDED), t = load(f + ci * PADDED + W);
                 UNROLL for (int v = 0; v < 4 * wide; v++) {
                     const float q = p[((v / 2 % 2) * pw + v / 4 * 2 + v % 2) * LANES + ci];
@@ -122,7 +123,7 @@ INLINE void second_windows(const float *x, long pw, const float *weight, const f
         }
     UNROLL for (int v = 0; v < wide; v++)
         UNROLL for (int j = 0; j < 2; j++)
-            pool(sum[8 * v + j], sum[8 * v + 2 + j], sum[8 * v + 4 + j], sum[8 * v + 6 + j], out + v * SECOND + j * W,
+            pool(sum[8 * v + j], sum[8 * v + 2 + j], sum[8 * v + 4 + j], sum[8 * v + 6 + j], out + v * c2 + j * W,
                  where + v * PADDED + j * W);
 }
 
@@ -162,13 +163,13 @@ INLINE void first_windows_bf16(const half *image, const half *weight, vec start,
 }
 
 INLINE void second_windows_bf16(const half *x, long pw, const half *weight, const float *bias, float *out, int8_t *where,
-                                const int wide) {
+                                int c1, int c2, const int wide) {
     vec sum[8 * SECOND_WIDE];
     UNROLL for (int v = 0; v < 4 * wide; v++) { sum[2 * v] = load(bias); sum[2 * v + 1] = load(bias + W); }
     for (int y = 0; y < K; y++)
         for (int z = 0; z < K; z++) {
             const half *p = x + (y * pw + z) * LANES, *f = weight + (y * K + z) * LANES * PADDED;
-            UNROLL for (int ci = 0; ci < LANES; ci += 2) {
+            for (int ci = 0; ci < c1; ci += 2) {
                 const __m512bh s = load_pairs(f + ci * PADDED), t = load_pairs(f + ci * PADDED + 2 * W);
                 UNROLL for (int v = 0; v < 4 * wide; v++) {
                     const half *q = p + ((v / 2 % 2) * pw + v / 4 * 2 + v % 2) * LANES + ci;
@@ -179,7 +180,7 @@ INLINE void second_windows_bf16(const half *x, long pw, const half *weight, cons
         }
     UNROLL for (int v = 0; v < wide; v++)
         UNROLL for (int j = 0; j < 2; j++)
-            pool(sum[8 * v + j], sum[8 * v + 2 + j], sum[8 * v + 4 + j], sum[8 * v + 6 + j], out + v * SECOND + j * W,
+            pool(sum[8 * v + j], sum[8 * v + 2 + j], sum[8 * v + 4 + j], sum[8 * v + 6 + j], out + v * c2 + j * W,
                  where + v * PADDED + j * W);
 }
 #endif
@@ -252,9 +253,11 @@ static void transpose(const float *in, long stride, int rows, int columns, float
 
 /* The buffers of a step of n images, in a workspace that fused.py allocates. */
 typedef struct {
-    int ph, pw, qh, qw, fs, hs, cs; /* pooled sizes, and the padded features, hidden units and classes */
-    float *turned, *third, *fourth; /* weights as the forward passes read them */
-    float *one, *two, *hidden, *out, *below, *gradient; /* activations and gradients */
+    int ph, pw, qh, qw;               /* pooled sizes */
+    int stride[LAYERS + 1];           /* widths, padded */
+    float *turned, *weight[LAYERS];   /* weights as the forward passes read them */
+    float *one, *active[LAYERS + 1];  /* the first convolution's features; what enters and leaves each linear layer */
+    float *below, *gradient;
     int8_t *one_where, *two_where;
     void *half_first, *half_second, *half_image, *half_one;
     int32_t *offset, *corner;
@@ -262,33 +265,35 @@ typedef struct {
     size_t bytes;
 } Buffers;
 
-static Buffers buffers(const Network *net, int n, char *base) {
-    Buffers b;
-    size_t at = 0;
+static Buffers buffers(const Network *net, size_t n, char *base) {
+    Buffers b = {0};
+    size_t at = 0, widest = 0;
 #define TAKE(pointer, size) { b.pointer = (void *)(base + at); at += ((size_t)(size) + 127) / 64 * 64; }
-    b.ph = (net->h - K + 1) / 2; b.pw = (net->w - K + 1) / 2;
-    b.qh = (b.ph - K + 1) / 2; b.qw = (b.pw - K + 1) / 2;
-    b.fs = padded(net->features); b.hs = padded(net->hidden); b.cs = padded(net->classes);
-    const size_t pixels = b.ph * b.pw, windows = b.qh * b.qw;
-    TAKE(turned, 4 * TAPS * LANES * PADDED)
-    TAKE(third, 4 * (size_t)b.fs * b.hs)
-    TAKE(fourth, 4 * (size_t)b.hs * b.cs)
-    TAKE(one, 4 * n * pixels * LANES)
-    TAKE(two, 4 * ((size_t)n * b.fs + PADDED))
-    TAKE(hidden, 4 * (size_t)n * b.hs)
-    TAKE(out, 4 * (size_t)n * b.cs)
-    TAKE(below, 4 * ((size_t)n * (b.fs > b.hs ? b.fs : b.hs) + PADDED))
-    TAKE(gradient, 4 * (pixels * LANES + SECOND * TAPS * LANES + PADDED + (net->cin * TAPS + 1) * LANES))
-    TAKE(one_where, n * pixels * LANES)
-    TAKE(two_where, n * windows * PADDED)
-    TAKE(half_first, 2 * net->cin * K * 3 * 2 * LANES)
-    TAKE(half_second, 2 * TAPS * LANES * PADDED)
-    TAKE(half_image, 2 * (net->cin * net->h * net->w + 2 * LANES))
-    TAKE(half_one, 2 * pixels * LANES)
-    TAKE(pairs, 4 * (size_t)net->h * b.pw * LANES)
-    TAKE(offset, 4 * BLOCK * windows)
-    TAKE(corner, 4 * windows)
-    TAKE(live, 4 * BLOCK * windows)
+    for (int l = 0; l <= net->layers; l++) {
+        b.stride[l] = padded(net->widths[l]);
+        if ((size_t)b.stride[l] > widest) widest = b.stride[l];
+        TAKE(active[l], 4 * (n * b.stride[l] + PADDED))
+        if (l) TAKE(weight[l - 1], 4 * (size_t)b.stride[l - 1] * b.stride[l])
+    }
+    TAKE(below, 4 * (n * widest + PADDED))
+    if (net->first_channels) {
+        b.ph = (net->h - K + 1) / 2; b.pw = (net->w - K + 1) / 2;
+        b.qh = (b.ph - K + 1) / 2; b.qw = (b.pw - K + 1) / 2;
+        const size_t pixels = b.ph * b.pw, windows = b.qh * b.qw, taps = TAPS * LANES;
+        TAKE(turned, 4 * taps * PADDED)
+        TAKE(one, 4 * n * pixels * LANES)
+        TAKE(gradient, 4 * (pixels * LANES + net->second_channels * taps + PADDED + net->cin * taps + LANES))
+        TAKE(one_where, n * pixels * LANES)
+        TAKE(two_where, n * windows * PADDED)
+        TAKE(half_first, 2 * net->cin * K * 3 * 2 * LANES)
+        TAKE(half_second, 2 * taps * PADDED)
+        TAKE(half_image, 2 * (net->cin * net->h * net->w + 3 * LANES))
+        TAKE(half_one, 2 * pixels * LANES)
+        TAKE(pairs, 4 * (size_t)net->h * b.pw * LANES)
+        TAKE(offset, 4 * BLOCK * windows)
+        TAKE(corner, 4 * windows)
+        TAKE(live, 4 * BLOCK * windows)
+    }
     b.bytes = at;
     return b;
 }
@@ -305,18 +310,19 @@ int fused_has_bf16(void) {
 
 /* Arrange the weights as the forward pass reads them. */
 static void arrange(const Network *net, Buffers b) {
+    for (int l = 0; l < net->layers; l++) {
+        const int outputs = net->widths[l + 1], stride = b.stride[l + 1];
+        transpose(net->weight[l], b.stride[l], outputs, b.stride[l], b.weight[l], stride);
+        for (int r = 0; r < b.stride[l]; r++)
+            for (int c = outputs; c < stride; c++) b.weight[l][r * stride + c] = 0;
+    }
+    if (!net->first_channels) return;
     for (int t = 0; t < TAPS; t++)
         for (int ci = 0; ci < LANES; ci++) {
             float *to = b.turned + (t * LANES + ci) * PADDED;
-            for (int c = 0; c < SECOND; c++) to[c] = net->second[(c * TAPS + t) * LANES + ci];
-            for (int c = SECOND; c < PADDED; c++) to[c] = 0;
+            for (int c = 0; c < net->second_channels; c++) to[c] = net->second[(c * TAPS + t) * LANES + ci];
+            for (int c = net->second_channels; c < PADDED; c++) to[c] = 0;
         }
-    transpose(net->third, b.fs, net->hidden, b.fs, b.third, b.hs);
-    for (int r = 0; r < b.fs; r++)
-        for (int c = net->hidden; c < b.hs; c++) b.third[r * b.hs + c] = 0;
-    transpose(net->fourth, b.hs, net->classes, b.hs, b.fourth, b.cs);
-    for (int r = 0; r < b.hs; r++)
-        for (int c = net->classes; c < b.cs; c++) b.fourth[r * b.cs + c] = 0;
 #ifdef __AVX512BF16__
     if (!net->bf16) return;
     half line[PADDED * 2], *first = b.half_first, *second = b.half_second;
@@ -337,7 +343,8 @@ static void arrange(const Network *net, Buffers b) {
 /* Compute the features of image i of the batch, and where each comes from. */
 static void convolve(const Network *net, Buffers b, const float *image, int i) {
     const int h = net->h, w = net->w, cin = net->cin, ph = b.ph, pw = b.pw;
-    float *one = b.one + (size_t)i * ph * pw * LANES, *two = b.two + (size_t)i * b.fs;
+    const int c1 = net->first_channels, c2 = net->second_channels;
+    float *one = b.one + (size_t)i * ph * pw * LANES, *two = b.active[0] + (size_t)i * b.stride[0];
     int8_t *where = b.one_where + (size_t)i * ph * pw * LANES, *there = b.two_where + (size_t)i * b.qh * b.qw * PADDED;
 #ifdef __AVX512BF16__
     if (net->bf16) {
@@ -358,7 +365,7 @@ static void convolve(const Network *net, Buffers b, const float *image, int i) {
         for (int r = 0; r < b.qh; r++) {
 #define SECOND_BF16(s, wide)                                                                                           \
     second_windows_bf16(small + (2 * r * pw + 2 * (s)) * LANES, pw, b.half_second, net->second_bias,                   \
-                        two + (r * b.qw + (s)) * SECOND, there + (r * b.qw + (s)) * PADDED, wide)
+                        two + (r * b.qw + (s)) * c2, there + (r * b.qw + (s)) * PADDED, c1, c2, wide)
             EACH_WINDOW(b.qw, SECOND_WIDE, SECOND_BF16)
         }
     } else
@@ -375,21 +382,33 @@ static void convolve(const Network *net, Buffers b, const float *image, int i) {
 #define SECOND_FLOAT(s, wide)                                                                                          \
     for (int v = 0; v < PADDED; v += 2 * W)                                                                            \
         second_windows(one + (2 * r * pw + 2 * (s)) * LANES, pw, b.turned + v, net->second_bias + v,                   \
-                       two + (r * b.qw + (s)) * SECOND + v, there + (r * b.qw + (s)) * PADDED + v, wide)
+                       two + (r * b.qw + (s)) * c2 + v, there + (r * b.qw + (s)) * PADDED + v, c1, c2, wide)
             EACH_WINDOW(b.qw, SECOND_WIDE, SECOND_FLOAT)
         }
     }
-    for (int f = net->features; f < b.fs; f++) two[f] = 0;
+    for (int f = net->widths[0]; f < b.stride[0]; f++) two[f] = 0;
 }
 
 /* Compute the logits of n images into the workspace. */
 static void forward(const Network *net, Buffers b, const float *images, const int64_t *batch, int n) {
     const size_t size = (size_t)net->cin * net->h * net->w;
     arrange(net, b);
-    for (int i = 0; i < n; i++) convolve(net, b, images + size * batch[i], i);
-    product(b.two, b.fs, 1, b.third, b.hs, n, b.hs, b.fs, b.hidden, b.hs, net->third_bias, 1, 0);
-    for (size_t i = 0; i < (size_t)n * b.hs; i++) b.hidden[i] = b.hidden[i] > 0 ? b.hidden[i] : 0;
-    product(b.hidden, b.hs, 1, b.fourth, b.cs, n, b.cs, b.hs, b.out, b.cs, net->fourth_bias, 1, 0);
+    for (int i = 0; i < n; i++) {
+        if (net->first_channels) {
+            convolve(net, b, images + size * batch[i], i);
+            continue;
+        }
+        float *row = b.active[0] + (size_t)i * b.stride[0];
+        memcpy(row, images + size * batch[i], 4 * size);
+        for (int f = net->widths[0]; f < b.stride[0]; f++) row[f] = 0;
+    }
+    for (int l = 0; l < net->layers; l++) {
+        const int in = b.stride[l], out = b.stride[l + 1];
+        float *next = b.active[l + 1];
+        product(b.active[l], in, 1, b.weight[l], out, n, out, in, next, out, net->bias[l], 1, 0);
+        if (l < net->layers - 1)
+            for (size_t i = 0; i < (size_t)n * out; i++) next[i] = next[i] > 0 ? next[i] : 0;
+    }
 }
 
 /* Replace the logits by the gradient of the mean cross-entropy. */
@@ -434,12 +453,12 @@ INLINE void send_back(uint32_t bits, const float *gradient, const float *weight,
 
 /* List one channel's live windows in an image: where the patch starts in the features below, and the gradient. */
 INLINE int live_windows(const int8_t *restrict where, const float *restrict gradient, const int32_t *restrict corner,
-                        int windows, const int32_t *restrict shift, int32_t base, int32_t *restrict offset,
+                        int windows, int c2, const int32_t *restrict shift, int32_t base, int32_t *restrict offset,
                         float *restrict live) {
     int count = 0;
     for (int k = 0; k < windows; k++) {
         const int position = where[k * PADDED];
-        live[count] = gradient[k * SECOND];
+        live[count] = gradient[k * c2];
         offset[count] = base + corner[k] + shift[position];
         count += position < DEAD;
     }
@@ -529,21 +548,22 @@ INLINE void first_weights(const float *image, const float *one, const int8_t *wh
 /* Compute the convolutions' gradients from that of the features, and make their step. */
 static void convolve_back(const Network *net, Buffers b, const float *images, const int64_t *batch, int n) {
     const int h = net->h, w = net->w, cin = net->cin, ph = b.ph, pw = b.pw, windows = b.qh * b.qw;
+    const int c2 = net->second_channels, fs = b.stride[0];
     const size_t pixels = (size_t)ph * pw * LANES;
-    float *dx = b.gradient, *dsecond = dx + pixels, *dsecond_bias = dsecond + SECOND * TAPS * LANES;
+    float *dx = b.gradient, *dsecond = dx + pixels, *dsecond_bias = dsecond + c2 * TAPS * LANES;
     float *dfirst = dsecond_bias + PADDED, *dfirst_bias = dfirst + cin * TAPS * LANES;
-    memset(dsecond, 0, 4 * (SECOND * TAPS * LANES + PADDED + (cin * TAPS + 1) * LANES));
+    memset(dsecond, 0, 4 * (c2 * TAPS * LANES + PADDED + (cin * TAPS + 1) * LANES));
     const int32_t shift[DEAD + 1] = {0, LANES, pw * LANES, pw * LANES + LANES, 0};
     int32_t *offset = b.offset;
     float *live = b.live;
     for (int k = 0; k < windows; k++) b.corner[k] = (2 * (k / b.qw) * pw + 2 * (k % b.qw)) * LANES;
     for (int start = 0; start < n; start += BLOCK) {
         const int end = start + BLOCK < n ? start + BLOCK : n;
-        for (int c = 0; c < SECOND; c++) {
+        for (int c = 0; c < c2; c++) {
             int count = 0;
             for (int i = start; i < end; i++)
-                count += live_windows(b.two_where + (size_t)i * windows * PADDED + c, b.below + (size_t)i * b.fs + c,
-                                      b.corner, windows, shift, (i - start) * pixels, offset + count, live + count);
+                count += live_windows(b.two_where + (size_t)i * windows * PADDED + c, b.below + (size_t)i * fs + c,
+                                      b.corner, windows, c2, shift, (i - start) * pixels, offset + count, live + count);
             for (int v = 0; v < LANES; v += W) {
 #define WEIGH(row, rows)                                                                                               \
     weigh(b.one + start * pixels + row * pw * LANES + v, offset, live, count,                                      \
@@ -557,7 +577,7 @@ static void convolve_back(const Network *net, Buffers b, const float *images, co
                 vec total = load(dsecond_bias + v);
                 for (int k = 0; k < windows; k++)
                     total += keep(wide_load(b.two_where + ((size_t)i * windows + k) * PADDED + v) < DEAD,
-                                  load(b.below + (size_t)i * b.fs + k * SECOND + v));
+                                  load(b.below + (size_t)i * fs + k * c2 + v));
                 store(dsecond_bias + v, total);
             }
             for (int k = 0; k < windows; k++)
@@ -566,7 +586,7 @@ static void convolve_back(const Network *net, Buffers b, const float *images, co
                     float *patch = dx + b.corner[k] + shift[position];
                     for (int v = 0; v < LANES; v += W) {
 #define SEND_BACK(row, rows)                                                                                           \
-    send_back(bits, b.below + (size_t)i * b.fs + k * SECOND, net->second + row * K * LANES + v,                        \
+    send_back(bits, b.below + (size_t)i * fs + k * c2, net->second + row * K * LANES + v,                        \
               patch + row * pw * LANES + v, pw, rows);
                         EACH_ROW(SEND_BACK)
                     }
@@ -589,19 +609,10 @@ static void convolve_back(const Network *net, Buffers b, const float *images, co
 #endif
         }
     }
-    for (int t = 0; t < SECOND * TAPS * LANES; t++) net->second[t] -= net->rate * dsecond[t];
-    for (int c = 0; c < SECOND; c++) net->second_bias[c] -= net->rate * dsecond_bias[c];
+    for (int t = 0; t < c2 * TAPS * LANES; t++) net->second[t] -= net->rate * dsecond[t];
+    for (int c = 0; c < c2; c++) net->second_bias[c] -= net->rate * dsecond_bias[c];
     for (int t = 0; t < cin * TAPS * LANES; t++) net->first[t] -= net->rate * dfirst[t];
     for (int c = 0; c < LANES; c++) net->first_bias[c] -= net->rate * dfirst_bias[c];
-}
-
-/* Make a step of a linear layer: below = gradient · weight, then the weights and the bias move. */
-static void linear_back(const float *gradient, long gs, const float *x, long xs, float *weight, float *bias, int n,
-                        int outputs, float *below, float rate) {
-    product(gradient, gs, 1, weight, xs, n, xs, outputs, below, xs, 0, 1, 0);
-    product(gradient, 1, gs, x, xs, outputs, xs, n, weight, xs, 0, -rate, 1);
-    for (int i = 0; i < n; i++)
-        for (int j = 0; j < outputs; j++) bias[j] -= rate * gradient[i * gs + j];
 }
 
 /* Make one SGD step on the mean loss of the n images at the positions `batch`. */
@@ -609,16 +620,25 @@ void fused_step(const Network *net, const float *images, const int64_t *labels, 
                 char *workspace) {
     const Buffers b = buffers(net, n, workspace);
     forward(net, b, images, batch, n);
-    cross_entropy(b.out, b.cs, labels, batch, n, net->classes);
-    linear_back(b.out, b.cs, b.hidden, b.hs, net->fourth, net->fourth_bias, n, net->classes, b.below, net->rate);
-    for (size_t i = 0; i < (size_t)n * b.hs; i++) b.hidden[i] = b.hidden[i] > 0 ? b.below[i] : 0;
-    linear_back(b.hidden, b.hs, b.two, b.fs, net->third, net->third_bias, n, net->hidden, b.below, net->rate);
-    convolve_back(net, b, images, batch, n);
+    cross_entropy(b.active[net->layers], b.stride[net->layers], labels, batch, n, net->widths[net->layers]);
+    for (int l = net->layers - 1; l >= 0; l--) {
+        const int in = b.stride[l], out = b.stride[l + 1], outputs = net->widths[l + 1];
+        float *x = b.active[l], *gradient = b.active[l + 1];
+        if (l || net->first_channels) product(gradient, out, 1, net->weight[l], in, n, in, outputs, b.below, in, 0, 1, 0);
+        product(gradient, 1, out, x, in, outputs, in, n, net->weight[l], in, 0, -net->rate, 1);
+        for (int i = 0; i < n; i++)
+            for (int j = 0; j < outputs; j++) net->bias[l][j] -= net->rate * gradient[i * out + j];
+        if (l)
+            for (size_t i = 0; i < (size_t)n * in; i++) x[i] = x[i] > 0 ? b.below[i] : 0;
+    }
+    if (net->first_channels) convolve_back(net, b, images, batch, n);
 }
 
-/* Write the logits, (n, classes), of the images at the positions `batch`. */
+/* Write the logits, (n, outputs), of the images at the positions `batch`. */
 void fused_logits(const Network *net, const float *images, const int64_t *batch, int n, char *workspace, float *logits) {
     const Buffers b = buffers(net, n, workspace);
+    const int outputs = net->widths[net->layers], stride = b.stride[net->layers];
     forward(net, b, images, batch, n);
-    for (int i = 0; i < n; i++) memcpy(logits + (size_t)i * net->classes, b.out + (size_t)i * b.cs, 4 * net->classes);
+    for (int i = 0; i < n; i++)
+        memcpy(logits + (size_t)i * outputs, b.active[net->layers] + (size_t)i * stride, 4 * outputs);
 }

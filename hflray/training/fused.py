@@ -1,4 +1,4 @@
-"""One SGD step of the paper's HFL model in one call of C; `fused.c` has the arithmetic and the reasons.
+"""One SGD step of a small network in one call of C; `fused.c` has the arithmetic and the reasons.
 
 The step visits a pooled convolution's gradient only where it is not zero, multiplies at the CPU's full vector width,
 and writes no full-size convolution. The weights stay in the layout that the step needs; the padding of that layout is
@@ -8,21 +8,39 @@ zero, and it stays zero because its activations, and hence its gradients, are ze
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Iterator
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from hflray.aggregation.fixed_point import FloatVector
 from hflray.errors import HflrayError
 from hflray.models import HflCnn
+from hflray.models.cnn import Cnn
+from hflray.models.simple import Mlp
 from hflray.training.native import library
 
-LANES = 16  # as in fused.c
+LANES, PADDED, LAYERS = 16, 32, 8  # as in fused.c: the most channels of the convolutions, and the most linear layers
 EVALUATED = 256  # images whose activations exist at the same time during an evaluation
-WEIGHTS = ("first", "first_bias", "second", "second_bias", "third", "third_bias", "fourth", "fourth_bias")
+
+
+def is_fusible(module: nn.Module) -> bool:
+    """Return whether the kernel knows a network: the paper's, or an `Mlp` or `Cnn` without dropout of few channels."""
+    if not isinstance(module, HflCnn | Mlp | Cnn):
+        return False
+    convolutions, linears = _layers(module)
+    few = [layer.out_channels <= most for layer, most in zip(convolutions, (LANES, PADDED), strict=False)]
+    dropouts = any(isinstance(layer, nn.Dropout | nn.Dropout2d) for layer in module.modules())
+    return all(few) and len(linears) <= LAYERS and not dropouts
+
+
+def _layers(module: nn.Module) -> tuple[list[nn.Conv2d], list[nn.Linear]]:
+    layers = list(module.modules())
+    convolutions = [layer for layer in layers if isinstance(layer, nn.Conv2d)]
+    return convolutions, [layer for layer in layers if isinstance(layer, nn.Linear)]
 
 
 def fused_library(bf16: bool) -> ctypes.CDLL:
@@ -45,9 +63,12 @@ class Network(ctypes.Structure):
     """The structure `Network` of fused.c: sizes, and the addresses of the resident weights."""
 
     _fields_ = (
-        *((name, ctypes.c_int32) for name in ("cin", "h", "w", "features", "hidden", "classes", "bf16")),
+        *((name, ctypes.c_int32) for name in ("cin", "h", "w", "first_channels", "second_channels", "bf16", "layers")),
+        ("widths", ctypes.c_int32 * (LAYERS + 1)),
         ("rate", ctypes.c_float),
-        *((name, ctypes.c_void_p) for name in WEIGHTS),
+        *((name, ctypes.c_void_p) for name in ("first", "first_bias", "second", "second_bias")),
+        ("weight", ctypes.c_void_p * LAYERS),
+        ("bias", ctypes.c_void_p * LAYERS),
     )
 
 
@@ -55,55 +76,60 @@ class FusedKernel:
     """The fused kernel; see `hflray.training.kernels.Kernel`.
 
     Args:
-        module: an `HflCnn`; only the sizes of its layers are read.
-        image_shape: (C, H, W) of the input images.
+        module: a network that `is_fusible`; only the sizes of its layers are read.
+        input_shape: the shape of one input; (C, H, W) for a network with convolutions.
         learning_rate: β.
         bf16: whether the convolutions' forward passes compute in bfloat16. Everything else stays float32.
 
     Raises:
-        HflrayError: another model, or bf16 on a CPU without AVX512-BF16.
+        HflrayError: another network, or bf16 on a CPU without AVX512-BF16.
     """
 
     def __init__(
-        self, module: torch.nn.Module, image_shape: tuple[int, ...], learning_rate: float, bf16: bool = False
+        self, module: nn.Module, input_shape: tuple[int, ...], learning_rate: float, bf16: bool = False
     ) -> None:
-        if not isinstance(module, HflCnn):
-            raise HflrayError(f"training.kernel: fused knows no {type(module).__name__}; set it to channels_last")
+        if not is_fusible(module):
+            raise HflrayError(f"training.kernel: fused knows no such {type(module).__name__}; set it to auto")
         self._c = fused_library(bf16)
-        self._input = image_shape
-        channels, height, width = image_shape
-        first, second = module.conv1.out_channels, module.conv2.out_channels
-        features, hidden = module.linear1.in_features, module.linear1.out_features
-        self._classes = module.linear2.out_features
-        height, width = (((side - 4) // 2 - 4) // 2 for side in (height, width))
+        self._input = input_shape
+        convolutions, linears = _layers(module)
         self._shapes = [parameter.shape for parameter in module.parameters()]
-        self._weights = {
-            "first": torch.zeros(channels, 5, 5, LANES),
-            "first_bias": torch.zeros(LANES),
-            "second": torch.zeros(second, 5, 5, LANES),
-            "second_bias": torch.zeros(_padded(second)),
-            "third": torch.zeros(hidden, _padded(features)),
-            "third_bias": torch.zeros(_padded(hidden)),
-            "fourth": torch.zeros(self._classes, _padded(hidden)),
-            "fourth_bias": torch.zeros(_padded(self._classes)),
-        }
-        w = self._weights
+        network = Network(rate=learning_rate, bf16=int(bf16), layers=len(linears))
+        network.cin, network.h, network.w = input_shape if convolutions else (1, 1, math.prod(input_shape))
+        self._resident: list[Tensor] = []  # the weights whose addresses the C code has
         # For each of the module's parameters, the part of the resident weights that holds it, in its order.
-        self._views = [
-            w["first"].permute(3, 0, 1, 2)[:first],
-            w["first_bias"][:first],
-            w["second"].permute(0, 3, 1, 2)[:, :first],
-            w["second_bias"][:second],
-            # Torch flattens features as (c, h, w), while they are stored as (h, w, c) here.
-            w["third"][:, :features].view(hidden, height, width, second).permute(0, 3, 1, 2),
-            w["third_bias"][:hidden],
-            w["fourth"][:, :hidden],
-            w["fourth_bias"][: self._classes],
-        ]
-        sizes = (*image_shape, features, hidden, self._classes, int(bf16))
-        self._network = Network(*sizes, learning_rate, *(weight.data_ptr() for weight in w.values()))
+        self._views: list[Tensor] = []
+        last: tuple[int, int, int] | None = None  # the shape (h, w, c) of the last convolution's features
+        if convolutions:
+            first, second = (layer.out_channels for layer in convolutions)
+            network.first_channels, network.second_channels = first, second
+            last = (*(((side - 4) // 2 - 4) // 2 for side in input_shape[1:]), second)  # type: ignore[assignment]
+            weight, bias = torch.zeros(input_shape[0], 5, 5, LANES), torch.zeros(LANES)
+            self._hold(network, "first", weight, bias, weight.permute(3, 0, 1, 2)[:first], bias[:first])
+            weight, bias = torch.zeros(second, 5, 5, LANES), torch.zeros(PADDED)
+            self._hold(network, "second", weight, bias, weight.permute(0, 3, 1, 2)[:, :first], bias[:second])
+        network.widths[0] = linears[0].in_features
+        for index, layer in enumerate(linears):
+            inputs, outputs = layer.in_features, layer.out_features
+            network.widths[index + 1] = outputs
+            weight, bias = torch.zeros(outputs, _padded(inputs)), torch.zeros(_padded(outputs))
+            part = weight[:, :inputs]
+            if index == 0 and last is not None:
+                # Torch flattens features as (c, h, w), while they are stored as (h, w, c) here.
+                part = part.view(outputs, *last).permute(0, 3, 1, 2)
+            self._resident += [weight, bias]
+            self._views += [part, bias[:outputs]]
+            network.weight[index], network.bias[index] = weight.data_ptr(), bias.data_ptr()
+        self._classes, self._network = linears[-1].out_features, network
         self._flat = torch.empty(sum(shape.numel() for shape in self._shapes))
         self._workspace = torch.empty(0, dtype=torch.uint8)
+
+    def _hold(self, network: Network, name: str, weight: Tensor, bias: Tensor, *views: Tensor) -> None:
+        """Give a convolution's resident weights to the C code, and remember which parts hold the module's."""
+        self._resident += [weight, bias]
+        self._views += views
+        setattr(network, name, weight.data_ptr())
+        setattr(network, f"{name}_bias", bias.data_ptr())
 
     def load(self, vector: FloatVector) -> None:
         """See `Kernel.load`."""

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from hflray.aggregation.fixed_point import FloatVector
 from hflray.losses import Loss, find_loss
-from hflray.models import MiniCnn, is_papers, kept_at_home, trained, travelling
+from hflray.models import MiniCnn, build, is_papers, kept_at_home, trained, travelling
 from hflray.models.problem import Problem
-from hflray.training.fused import FusedKernel
+from hflray.training.fused import FusedKernel, is_fusible
 from hflray.training.native import NativeKernel
 
 KernelName = Literal[
@@ -28,18 +28,23 @@ KernelName = Literal[
 Precision = Literal["float32", "bf16", "tf32"]  # tf32: the batched kernel on GPUs only
 
 
+FUSIBLE = ("mlp", "mlp_200_200", "logistic", "cnn_6_16")  # beside the paper's; unless their options say otherwise
 IMAGES_DIM = 4  # of a batch of images (n, channels, height, width)
 
 
 def suitable(problem: Problem) -> tuple[KernelName, ...]:
     """Return the kernels among which the fastest one is chosen on a CPU, in the order in which they are measured.
 
-    `native` and `fused` know the paper's networks and cross-entropy; `channels_last` is a layout of images.
+    `native` and `fused` know some networks with cross-entropy; `channels_last` is a layout of images.
     """
-    papers = is_papers(problem) and problem.loss == "cross_entropy"
     names: list[KernelName] = ["eager"]
     names += ["channels_last"] if len(problem.input_shape) == IMAGES_DIM - 1 else []
-    return (*names, "native", "fused") if papers else tuple(names)
+    if problem.loss != "cross_entropy":
+        return tuple(names)
+    names += ["native", "fused"] if is_papers(problem) else []
+    # Only our own networks are built for this. One of the user's may be large or fail.
+    names += ["fused"] if problem.model.name in FUSIBLE and is_fusible(build(problem)) else []
+    return tuple(names)
 
 
 class Kernel(Protocol):

@@ -75,7 +75,7 @@ BENCHMARKS = (
     Benchmark(
         "inside",
         ("inside.py",),
-        ("inside/rules, native", "inside/rules, channels_last", "inside/aggregators"),
+        ("inside/rules, fused", "inside/rules, channels_last", "inside/aggregators"),
         parallel=False,
     ),
     Benchmark("clock-rows", ("clock.py", "--only", "rows"), ("clock/rows",), parallel=False),

@@ -11,9 +11,11 @@ import pytest
 import torch
 
 from hflray.errors import HflrayError
-from hflray.models import build_model, init_vector
+from hflray.models import build, build_model, init_vector, to_vector
+from hflray.models.problem import ModelSpec, Problem
 from hflray.training import native
 from hflray.training.fused import FusedKernel, fused_library
+from hflray.training.kernels import build_kernel, suitable
 from tests.training.test_kernels import reference
 
 SHAPES = [(1, 28, 28), (3, 32, 32), (2, 18, 19), (1, 16, 16)]
@@ -27,19 +29,55 @@ def _compiler() -> None:
         pytest.skip("no C compiler")
 
 
-def trained(shape: tuple[int, int, int], batches: list[np.ndarray], bf16: bool = False) -> tuple[np.ndarray, float]:
+def trained(shape: tuple[int, int, int], batches: list[np.ndarray]) -> tuple[np.ndarray, float]:
     """Return the weights after these steps, and their distance from plain torch's over the distance moved."""
     rng = np.random.default_rng(1)
     start = init_vector(build_model("hfl", shape, 10), rng)
     x = torch.from_numpy(rng.standard_normal((70, *shape), dtype=np.float32))
     y = torch.from_numpy(rng.integers(0, 10, 70))
-    kernel = FusedKernel(build_model("hfl", shape, 10), shape, 0.05, bf16)
+    kernel = FusedKernel(build_model("hfl", shape, 10), shape, 0.05)
     kernel.load(start)
     kernel.hold(x, y)
     for batch in batches:
         kernel.step(batch)
     expected = reference("hfl", shape, start, x, y, batches, 0.05)
     return kernel.vector(), float(np.linalg.norm(kernel.vector() - expected) / np.linalg.norm(expected - start))
+
+
+NETWORKS = {
+    "cnn_6_16": {},
+    "mlp": {"hidden": [33, 7]},  # no widths are whole vectors
+    "mlp_200_200": {},
+    "logistic": {},
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_other_networks_make_the_steps_of_plain_torch(name: str) -> None:
+    problem = Problem((1, 19, 18), 10, model=ModelSpec.of(name, NETWORKS[name]))
+    assert suitable(problem)[-1] == "fused"
+    rng = np.random.default_rng(1)
+    x = torch.from_numpy(rng.standard_normal((70, 1, 19, 18), dtype=np.float32))
+    y = torch.from_numpy(rng.integers(0, 10, 70))
+    weights, start = [], to_vector(build(problem))
+    for kernel_name in ("eager", "fused"):
+        kernel = build_kernel(kernel_name, build(problem), problem, 0.05, 66, "float32")
+        kernel.load(start)
+        kernel.hold(x, y)
+        for batch in (np.arange(66), np.arange(3)):
+            kernel.step(batch)
+        weights.append(kernel.vector())
+    assert np.linalg.norm(weights[1] - weights[0]) < 1e-4 * np.linalg.norm(weights[0] - start)
+
+
+def test_networks_with_dropout_many_channels_or_another_loss_are_left_to_torch() -> None:
+    for problem in (
+        Problem((1, 28, 28), 10, model=ModelSpec.of("mlp", {"dropout": 0.5})),
+        Problem((1, 28, 28), 10, model=ModelSpec("lenet")),
+        Problem((1, 28, 28), 10, model=ModelSpec("cnn_20_50")),
+        Problem((7,), 1, "regression", ModelSpec("mlp")),
+    ):
+        assert "fused" not in suitable(problem)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -86,7 +124,7 @@ def test_bf16_without_the_instructions_is_refused(monkeypatch) -> None:
 
 
 def test_wrong_inputs_are_refused() -> None:
-    with pytest.raises(HflrayError, match="fused knows no Linear"):
+    with pytest.raises(HflrayError, match="fused knows no such Linear"):
         FusedKernel(torch.nn.Linear(2, 2), (1, 16, 16), 0.1)
     kernel = FusedKernel(build_model("hfl", (1, 16, 16), 3), (1, 16, 16), 0.1)
     images = torch.zeros(4, 1, 16, 16)
