@@ -16,6 +16,7 @@ from hflray.errors import ConfigError, DataError, DivergedError, HflrayError
 from hflray.experiment import Experiment
 from hflray.experiment.record import RoundRecord
 from hflray.support import checkpoint
+from hflray.training import autotune
 from hflray.training.privacy import epsilon_of
 from tests.conftest import small_config
 
@@ -257,8 +258,6 @@ def test_fedavg_needs_no_clustering() -> None:
 
 def test_measured_settings_are_settled_before_a_state_is_saved(monkeypatch) -> None:
     """The kernel is part of the state, so a run that is resumed on another machine uses the same kernel."""
-    from hflray.training import autotune
-
     config = small_config("scheduling.name=fedavg")
     first = Experiment(config)
     state, fixed = first.state_dict(), autotune.fixed_kernel()
@@ -389,7 +388,7 @@ def test_another_network_is_trained_billed_and_resumed_bit_for_bit(model: str, p
     resumed = Experiment(config)
     resumed.load_state_dict(part.state_dict())
     assert resumed.run_round().model_hash == hashes[1]
-    assert resumed.config.training.kernel == "channels_last"  # native knows the paper's networks only
+    assert resumed.config.training.kernel == autotune.fixed_kernel(whole.problem)
     with pytest.raises(ConfigError, match=r"model.name: the saved state was made with 'mlp'|model.name: .*'logistic'"):
         Experiment(small_config("scheduling.name=ikc", "max_rounds=2")).load_state_dict(part.state_dict())
 
@@ -397,7 +396,7 @@ def test_another_network_is_trained_billed_and_resumed_bit_for_bit(model: str, p
 def test_a_network_that_does_not_fit_the_data_is_refused_when_the_experiment_is_made() -> None:
     with pytest.raises(DataError, match="'gru' reads windows of tokens"):
         Experiment(small_config("model.name=gru"))
-    with pytest.raises(HflrayError, match=r"training.kernel: 'native' knows the paper's networks, and model.name"):
+    with pytest.raises(HflrayError, match=r"training.kernel: 'native' knows the paper's networks with cross-entropy"):
         Experiment(small_config("model.name=mlp", "training.kernel=native")).resolve()
 
 
