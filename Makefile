@@ -18,10 +18,11 @@ format: ## Format every file and apply the fixes of ruff
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
-lint: ## Check the format, the rules of ruff and what imports what, without changing a file
+lint: ## Check the format, the rules of ruff, what imports what, and the container file, without changing a file
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/lint-imports
+	$(VENV)/bin/hadolint cluster/Dockerfile
 
 type: ## Check the types with mypy
 	$(VENV)/bin/mypy

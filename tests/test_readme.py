@@ -110,10 +110,34 @@ def test_ci_and_make_run_the_same_checks() -> None:
     steps = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     listed = re.search(r"^for check in (.*); do$", steps, flags=re.M)
     assert listed is not None
-    assert made == shlex.split(listed[1]) == ["ruff format --check .", "ruff check .", "lint-imports", "mypy"]
+    assert (
+        made
+        == shlex.split(listed[1])
+        == [
+            "ruff format --check .",
+            "ruff check .",
+            "lint-imports",
+            "hadolint cluster/Dockerfile",
+            "mypy",
+        ]
+    )
     assert re.search(r"^check: lint type test ##", makefile, flags=re.M)
     assert re.search(r"^make docs$", steps, flags=re.M)  # with the environment of the dev extra
     assert steps.index("done\nmake docs\n") < steps.rindex("rm -rf .venv")
+
+
+def test_the_container_file_has_the_two_commands() -> None:
+    """hadolint reads it in `make lint`; no container engine builds it here."""
+    text = (ROOT / "cluster" / "Dockerfile").read_text(encoding="utf-8")
+    first, second = of_language("bash")[:2]
+    assert json.loads(text.rpartition("CMD ")[2]) == first.strip().rpartition("&& ")[2].split()
+    install, tests = second.strip().split(" && ")[1:]
+    assert install.removeprefix(".venv/bin/pip install ") in text
+    assert tests in text
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert SpecifierSet(project["requires-python"]).contains(re.findall(r"FROM python:(3\.\d+)", text)[0] + ".0")
+    ignored = (ROOT / "cluster" / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
+    assert {".venv", "hflray_results", "**/*.npz"} <= set(ignored)
 
 
 def test_the_classifiers_are_the_accepted_python_versions() -> None:
