@@ -1,4 +1,4 @@
-"""``hflray/DeviceAssignment-v0``, the Gymnasium environment of the paper's section V.
+"""``hflray/Assignment-v0``, the Gymnasium environment of the paper's section V (once ``DeviceAssignment-v0``).
 
 An episode is a fleet, and each step assigns the next of its H devices to an edge. The state of equation (25) consists
 of the episode's feature matrix and the step. An observation therefore is the row of device t, and `reset` returns the
@@ -27,7 +27,7 @@ from hflray.errors import ConfigError
 from hflray.rl.fleets import FleetSpec, SolvedFleet
 from hflray.rl.solved_fleets import FleetPool
 
-ENV_ID = "hflray/DeviceAssignment-v0"
+ENV_ID, OLD_ENV_ID = "hflray/Assignment-v0", "hflray/DeviceAssignment-v0"
 Reward = Literal["teacher", "cost"]
 
 
@@ -169,9 +169,10 @@ def open_pool(folder: str, count: int | None = None) -> FleetPool:
 
 
 def register() -> None:
-    """Register the environment with ``gymnasium.make``; importing this module calls this function."""
-    if ENV_ID not in gym.registry:
-        gym.register(id=ENV_ID, entry_point="hflray.rl.env:DeviceAssignmentEnv")
+    """Register the environment with ``gymnasium.make`` by both names; importing this module calls this function."""
+    for name in (ENV_ID, OLD_ENV_ID):
+        if name not in gym.registry:
+            gym.register(id=name, entry_point="hflray.rl.env:DeviceAssignmentEnv")
 
 
 register()
