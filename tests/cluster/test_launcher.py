@@ -293,6 +293,89 @@ def test_a_sweep_on_two_local_hosts_survives_a_lost_connection(local, capsys) ->
     print_measurement(capsys, f"local: ray down {time.monotonic() - begin:.0f} s")
 
 
+OWN_FILE = "tune_configs/own.py"
+OWN_SWEEP = """
+name: own
+experiment:
+  max_rounds: 2
+  data: {name: digits}
+  fleet: {num_devices: 12, num_edges: 2}
+  model: {name: own.py:Net}
+  scheduling: {name: own.py:Last, num_scheduled: 4}
+  training: {rule: {name: own.py:Pull}, local_iterations: 2, edge_iterations: 2, batch_size: 16, num_actors: 2}
+  target: {metric: own.py:correct}
+sweep:
+  seed: {grid: [0, 1]}
+tune: {cpus_per_trial: 2}
+"""
+# The network tells, in a file of the host that builds it, whether the host has this file.
+OWN = f"""
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from hflray.scheduling import Scheduler
+from hflray.training.rules import LocalRule
+
+
+class Net(torch.nn.Module):
+    def __init__(self, input_shape, num_outputs):
+        super().__init__()
+        has_file = (Path.home() / "hflray/{OWN_FILE}").exists()
+        Path("/tmp/has_file").write_text(str(has_file))
+        self.flat, self.last = torch.nn.Flatten(), torch.nn.Linear(input_shape[0] * 28 * 28, num_outputs)
+
+    def forward(self, images):
+        return self.last(self.flat(images))
+
+
+class Pull(LocalRule):
+    def correction(self, weights, received, vectors, memory):
+        return 0.1 * (weights - received)
+
+
+class Last(Scheduler):
+    def schedule(self, context):
+        return np.flatnonzero(context.available)[-self.num_scheduled :]
+
+
+def correct(outputs, targets):
+    return float((outputs.argmax(axis=1) == targets).mean())
+"""
+
+
+def test_a_sweep_with_references_trains_on_a_host_that_lacks_the_file(local, capsys) -> None:
+    """The model, rule, scheduler and metric are those of a file that only the head has; their text travels."""
+    hosts = local
+    assert (up := hosts.ray("up", "-y", "--no-config-cache", "cluster/local.yaml", **LOCAL)).returncode == 0, up.stdout
+
+    def joined() -> bool:
+        answer = hosts.ray("exec", "--no-config-cache", "cluster/local.yaml", "python -m hflray.tune.nodes", **LOCAL)
+        return answer.returncode == 0 and answer.stdout.count(" CPUs") == 2
+
+    wait_for(joined, 300, "the worker")
+    sweep_file = OWN_FILE.replace(".py", ".yaml")
+    for path, text in ((OWN_FILE, OWN), (sweep_file, OWN_SWEEP)):
+        code = f"from pathlib import Path; Path.home().joinpath('hflray/{path}').write_text({text!r})"
+        assert hosts.inside("head", code).returncode == 0
+        (hosts.repository / path).write_text(text)  # for the comparison below, on this machine
+    begin = time.monotonic()
+    done = hosts.ray("submit", "--no-config-cache", "cluster/local.yaml", "cluster/sweep.py", sweep_file, **LOCAL)
+    assert done.returncode == 0, done.stdout
+    print_measurement(capsys, f"local: a sweep with references on two hosts {time.monotonic() - begin:.0f} s")
+    had = {host: (hosts.folder / host / "tmp" / "has_file").read_text() for host in ("head", "worker")}
+    assert had == {"head": "True", "worker": "False"}
+    trials = expand(load_sweep(hosts.repository / sweep_file))
+    results = {
+        trial.name: [json.loads(line) for line in path.read_text().splitlines()]
+        for trial in trials
+        for path in hosts.shared.glob(f"*/{trial.name}/result.json")
+    }
+    check_complete(runs_on(hosts, "head"), results, trials)
+    assert hosts.ray("down", "-y", "cluster/local.yaml", **LOCAL).returncode == 0
+
+
 def finished(runs: dict[str, Any], count: int) -> bool:
     return len(runs) == count and all(status == "FINISHED" for ((status, _),) in runs.values())
 
