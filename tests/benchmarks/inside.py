@@ -7,7 +7,7 @@ aggregators  a round at L = 5 with a median at each edge over one with the mean:
              images, M = 5, Q = 1; the paper has 400 to 700 images a device, which makes the share of the median smaller
 
 Each turn trains one edge iteration, or one round, with each part directly after the other, in one process with one
-thread. A rule's first edge iteration is compared with that of plain SGD: where its correction is still 0, models agree.
+thread. A rule's first five steps are compared with those of plain SGD: where its correction is still 0, models agree.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from tests.benchmarks.losses import PROBLEM, noise
 
 # FedProx pulls from the first step on, but by a hundredth of what the weights have moved.
 RULES = {"sgd": 0.0, "fedprox": 5e-2, "scaffold": 1e-5, "mtgc": 1e-5}
+COMPARED = 64  # samples of a device, one batch, in the comparison of the rules
 KERNELS = ("fused", "channels_last")
 AGGREGATORS = ("mean", "median")
 
@@ -78,10 +79,14 @@ def rules(kernel: str, turns: int, devices: int, samples: int) -> Table:
     table = Table(f"local rules, {kernel}: {devices} devices of {samples} samples, L = 5", columns, [],
                   key=f"inside/rules, {kernel}")  # fmt: skip
     methods = {name: Method(rule=Spec("local_rule", name)) for name in RULES}
+    # Few steps are compared. After a dozen, a rounding error may let one unit of noise pass a ReLU, or not, which no
+    # kernel can avoid: a step of PyTorch from either vector then differs as much.
+    compared = Turns(methods, kernel, devices, COMPARED, 1)
+    compared.take()
+    for name, most in RULES.items():
+        assert compared.apart(name, "sgd") <= most, (name, compared.apart(name, "sgd"))
     measured = Turns(methods, kernel, devices, samples, 1)
     measured.take()  # warms up
-    for name, most in RULES.items():
-        assert measured.apart(name, "sgd") <= most, (name, measured.apart(name, "sgd"))
     seconds = [measured.take() for _ in range(turns)]
     for name in RULES:
         rate = 5 * devices * samples / statistics.median(each[name] for each in seconds)

@@ -1,11 +1,15 @@
 """Fleets from 100 to 1,000,000 devices: seconds of each step against N, the exponent, and the plot. ``make bench``.
 
-    python tests/benchmarks/scale.py [--largest 1000000] [--out FOLDER]
+    python tests/benchmarks/scale.py [--largest 1000000] [--out FOLDER] [--only steps|exponents]
 
 A tenth of the devices is scheduled, and there is an edge for every thousand devices (at least 5). Best gain reads all
 H × M links, which are N² / 10,000; the other steps read a fixed number per device. The exponent is the slope of
 ln(seconds) against ln(N) over the three largest fleets, because the fixed cost of a call matters for smaller ones. Up
 to 100,000 devices a figure is the median of three fleets.
+
+A second table varies one of N, H and M alone, in three sizes, and has the exponents of seconds and of memory. The
+memory of a step is the peak of the arrays that it allocates, which NumPy reports to tracemalloc. Time and memory are
+taken from separate calls, because tracing takes time.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import statistics
 import sys
 import tempfile
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -63,6 +68,70 @@ def measure(num_devices: int, seed: int = 0) -> tuple[dict[str, float], float, f
         cost = timed("cost", lambda e=edges, a=allocation: round_cost(fleet, work, devices, e, a))
         objective.append(cost.objective)
     return seconds, 1 - objective[1] / objective[0], float(allocation.kkt_residual)
+
+
+BASE = {"N": 200_000, "H": 10_000, "M": 100}
+VARIED = {"N": (100_000, 300_000, 1_000_000), "H": (3_000, 10_000, 30_000), "M": (30, 100, 300)}
+
+
+def steps_of(num_devices: int, num_scheduled: int, num_edges: int) -> dict[str, Callable[[], object]]:
+    """Return the steps of a round's decisions as functions, each with all that it needs made beforehand."""
+    rng = np.random.default_rng(0)
+    work = Workload(model_bits=448 * 8192)
+    config = FleetConfig(num_devices=num_devices, num_edges=num_edges)
+    fleet = sample_fleet(config, rng)
+    devices = np.sort(rng.choice(num_devices, num_scheduled, replace=False))
+    assigners = {name: build_assigner(name) for name in ("geographic", "best_gain")}
+    search = build_assigner("local_search", candidates=12)
+    edges = assigners["best_gain"].assign(fleet, work, devices, rng)
+    allocation = allocate_round(fleet, work, devices, edges)
+    return {
+        "sample": lambda: sample_fleet(config, np.random.default_rng(0)),
+        "geographic": lambda: assigners["geographic"].assign(fleet, work, devices, rng),
+        "best gain": lambda: assigners["best_gain"].assign(fleet, work, devices, rng),
+        "local search": lambda: search.assign(fleet, work, devices, np.random.default_rng(0)),
+        "allocation": lambda: allocate_round(fleet, work, devices, edges),
+        "cost": lambda: round_cost(fleet, work, devices, edges, allocation),
+    }
+
+
+def spent(call: Callable[[], object]) -> tuple[float, float]:
+    """Return the seconds of a call, the less of two, and the peak of what another one allocates, MB."""
+    seconds = []
+    for _ in range(2):
+        start = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - start)
+    tracemalloc.start()
+    call()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return min(seconds), peak / 2**20
+
+
+def exponents(scale: float = 1.0) -> Table:
+    """Measure the exponents of seconds and memory against each of N, H and M, the other two as in `BASE`."""
+    columns = [("row", "step", ""), ("seconds", "s", ".4f"), ("memory", "MB", ".1f")]
+    columns += [(f"{of} {name}", f"{of}, {name}", ".2f") for of in ("time", "memory") for name in VARIED]
+    base = ", ".join(f"{name} = {round(size * scale):,}" for name, size in BASE.items())
+    result = Table(f"exponents of time and memory, from {base}", columns, [], key="scale/exponents")
+    # Of each step its seconds and MB, by what is varied.
+    measured: dict[str, dict[str, list[tuple[float, float]]]] = {name: {} for name in STEPS}
+    for varied, sizes in VARIED.items():
+        for size in sizes:
+            counts = {name: round(count * scale) for name, count in (BASE | {varied: size}).items()}
+            for name, call in steps_of(counts["N"], counts["H"], counts["M"]).items():
+                measured[name].setdefault(varied, []).append(spent(call))
+    for name, by in measured.items():
+        row: dict[str, object] = {"row": name, "seconds": by["H"][1][0], "memory": by["H"][1][1]}
+        for varied, pairs in by.items():
+            for of, values in zip(("time", "memory"), zip(*pairs, strict=True), strict=True):
+                slope = float(np.polyfit(np.log(VARIED[varied]), np.log(np.maximum(values, 1e-9)), 1)[0])
+                row[f"{of} {varied}"] = result.facts[f"{of} of {name} against {varied}"] = slope
+        result.rows.append(row)
+    ranges = "; ".join(f"{name}: {', '.join(f'{round(size * scale):,}' for size in VARIED[name])}" for name in VARIED)
+    result.notes.append(f"one is varied at a time ({ranges}); an exponent is a slope over three sizes")
+    return result
 
 
 def plot(sizes: list[int], seconds: dict[str, list[float]], path: Path) -> None:
@@ -118,11 +187,13 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--largest", type=lambda text: int(float(text)), help="default 1,000,000; quick 10,000")
     parser.add_argument("--out", type=Path, help="folder of scale.png; default: a new temporary one")
+    parser.add_argument("--only", choices=("steps", "exponents"), help="one of the two tables")
     options = parser.parse_args()
     folder = options.out or Path(tempfile.mkdtemp(prefix="hflray-scale-"))
     folder.mkdir(parents=True, exist_ok=True)
     largest = options.largest or (10_000 if options.quick else 1_000_000)
-    publish((table(largest, folder) for _ in range(1)), options.json)
+    tables = {"steps": lambda: table(largest, folder), "exponents": lambda: exponents(0.1 if options.quick else 1.0)}
+    publish((tables[name]() for name in tables if options.only in (None, name)), options.json)
 
 
 if __name__ == "__main__":
