@@ -306,13 +306,12 @@ def test_bf16_learns_digits_like_float32() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_bf16_is_within_half_a_point_of_float32_over_ten_rounds(real_data) -> None:
-    """The setting is the paper's on Fashion-MNIST with M = 5, but Q = 1 takes five minutes and Q = 5 would take 25."""
-    accuracy = {}
-    for precision in ("float32", "bf16"):
-        config = load_config(
-            None,
-            [
+def test_bf16_is_as_accurate_as_float32_over_ten_rounds_and_three_seeds(real_data, capsys) -> None:
+    """The setting is the paper's on Fashion-MNIST with M = 5, but Q = 1, so that it takes some minutes."""
+    accuracy: dict[str, list[list[float]]] = {"float32": [], "bf16": []}
+    for precision, runs in accuracy.items():
+        for seed in range(3):
+            overrides = (
                 "data.name=fashion_mnist",
                 f"data.root={real_data}",
                 "scheduling.name=fedavg",
@@ -322,11 +321,16 @@ def test_bf16_is_within_half_a_point_of_float32_over_ten_rounds(real_data) -> No
                 "training.edge_iterations=1",
                 "training.backend=serial",
                 f"training.precision={precision}",
-            ],
-        )
-        accuracy[precision] = np.array([record.accuracy for record in Experiment(config)])
-    assert accuracy["float32"][-1] > 0.7
-    assert np.abs(accuracy["bf16"] - accuracy["float32"]).max() < 0.005
+                f"seed={seed}",
+            )
+            with Experiment(load_config(None, list(overrides))) as experiment:
+                runs.append([record.accuracy for record in experiment])
+    difference = 100 * (np.array(accuracy["bf16"]) - np.array(accuracy["float32"]))
+    with capsys.disabled():
+        print(f"\nbf16 minus float32, points: mean {difference.mean():+.3f}, largest {np.abs(difference).max():.2f}")
+    assert np.min(accuracy["float32"], axis=0)[-1] > 0.7
+    assert abs(difference.mean()) < 0.2
+    assert np.abs(difference).max() < 1.0
 
 
 LATE = ("allocation.method=equal", "clock.edge.deadline=0.9", "training.edge_iterations=3", "scheduling.name=fedavg")
