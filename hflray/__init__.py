@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from hflray.scheduling import build_scheduler as build_scheduler
     from hflray.tracking.sink import Sink as Sink
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # The public names of each module. A test checks that they equal the imports above.
 _PUBLIC = {
