@@ -357,8 +357,7 @@ def test_a_sweep_with_references_trains_on_a_host_that_lacks_the_file(local, cap
     wait_for(joined, 300, "the worker")
     sweep_file = OWN_FILE.replace(".py", ".yaml")
     for path, text in ((OWN_FILE, OWN), (sweep_file, OWN_SWEEP)):
-        code = f"from pathlib import Path; Path.home().joinpath('hflray/{path}').write_text({text!r})"
-        assert hosts.inside("head", code).returncode == 0
+        (hosts.folder / "head/root/hflray" / path).write_text(text)
         (hosts.repository / path).write_text(text)  # for the comparison below, on this machine
     begin = time.monotonic()
     done = hosts.ray("submit", "--no-config-cache", "cluster/local.yaml", "cluster/sweep.py", sweep_file, **LOCAL)
