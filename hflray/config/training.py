@@ -107,8 +107,9 @@ class TrainingConfig(Section):
         "auto",
         description="how a gradient step is computed; it changes low bits, so all backends share it. auto: the one "
         "measured fastest on this machine, but for rounds of fewer than 100,000 sample passes fused (channels_last "
-        "without a C compiler). fused: a whole step of the paper's network (and of mlp, mlp_200_200, logistic and "
-        "cnn_6_16) in C code on one thread, compiled on first use; it needs a C compiler, and AVX512-BF16 for bf16. "
+        "without a C compiler). fused: a whole step of the paper's network (and of mlp, mlp_200_200, logistic, "
+        "cnn_6_16, cnn_20_50 and lenet) in C code on one thread, compiled on first use; it needs a C compiler, and "
+        "AVX512-BF16 for bf16. "
         "native: C code where torch is slow, and torch. batched: all devices at once, on GPUs",
     )
     device: Literal["cpu", "cuda", "auto"] = Field(

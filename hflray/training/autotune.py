@@ -81,7 +81,7 @@ def resolve(
         config = config.model_copy(update=_on_gpu(config, gpus))
     if config.kernel in COMPILED:
         if config.kernel not in suitable(problem):
-            more = f" and {', '.join(FUSIBLE)} without dropout," if config.kernel == "fused" else ""
+            more = f" and {', '.join(FUSIBLE)} of few layers" if config.kernel == "fused" else ""
             raise HflrayError(
                 f"training.kernel: {config.kernel!r} knows the paper's networks{more} with cross-entropy, and "
                 f"model.name is {problem.model.name!r}; set it to auto"

@@ -1,14 +1,17 @@
 /* One SGD step of a small network: no or two 5×5 convolutions, each with 2×2 max pooling and ReLU, then linear layers
- * with ReLU between them, and cross-entropy. The paper's network is one of them. fused.py builds it with the machine's C compiler. It uses vector extensions of GCC and Clang; intrinsics only where
- * the CPU has an instruction that no C expression yields.
+ * with ReLU between them, and cross-entropy. Dropout may follow the convolutions and each ReLU of the linear layers. The
+ * paper's network is one of them. fused.py builds it with the machine's C compiler. It uses vector extensions of GCC and
+ * Clang; intrinsics only where the CPU has an instruction that no C expression yields.
  *
  * The gradient of a pooled convolution is not zero at one of the four positions of a window at most. A general library
  * multiplies the zeros too. Here a backward pass visits the live position of each window and channel only, which is a
  * quarter of the work, and keeps the 25 sums of a 5×5 patch in registers.
  *
- * Layout: images are (n, cin, h, w); features are channels-last, (h, w, c), with the first layer's channels padded
- * to 16 by zeros. `where` holds the position of the largest value in a window, 0..3 row by row, or DEAD if no value is
- * positive. Rows of the linear layers are padded by zeros to whole vectors. */
+ * Layout: images are (n, cin, h, w); features are channels-last, (h, w, c). The first layer's channels are padded by
+ * zeros to blocks of 16, and its features are (blocks, h, w, 16), so that each loop reads one block. The second layer's
+ * channels are computed in blocks of 32, and only its weights and positions are padded. `where` holds the position of
+ * the largest value in a window, 0..3 row by row, or DEAD if no value is positive. Rows of the linear layers are padded
+ * by zeros to whole vectors. */
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -18,8 +21,8 @@
 
 #define K 5              /* side of a kernel */
 #define TAPS (K * K)
-#define LANES 16         /* channels of the first convolution, padded */
-#define PADDED 32        /* channels of the second convolution, padded */
+#define LANES 16         /* channels of a block of the first convolution */
+#define PADDED 32        /* channels of a block of the second convolution */
 #define LAYERS 8         /* linear layers at most */
 #define DEAD 4
 #define BLOCK 4          /* images whose features stay in the fastest cache */
@@ -55,9 +58,12 @@ typedef struct {
     int32_t layers;                 /* linear layers */
     int32_t widths[LAYERS + 1];     /* numbers that enter the first of them, and that leave each */
     float rate;
-    float *first, *first_bias;      /* (cin, 5, 5, 16), (16) */
-    float *second, *second_bias;    /* (second_channels, 5, 5, 16), (32) */
+    float *first, *first_bias;      /* (cin, 5, 5, c), (c): the first channels, padded */
+    float *second, *second_bias;    /* (second_channels, 5, 5, c), (second channels, padded) */
     float *weight[LAYERS], *bias[LAYERS]; /* (outputs, padded inputs), (padded outputs) */
+    /* The factors of dropout in a step, or null: of the second convolution's channels, (n, second_channels), and of what
+     * enters each later linear layer, (n, inputs). */
+    float *mask[LAYERS];
 } Network;
 
 INLINE vec load(const float *p) { vec v; memcpy(&v, p, sizeof v); return v; }
@@ -104,15 +110,16 @@ INLINE void first_windows(const float *image, const float *weight, vec start, fl
         pool(sum[0][2 * v], sum[0][2 * v + 1], sum[1][2 * v], sum[1][2 * v + 1], out + v * LANES, where + v * LANES);
 }
 
-/* The second layer: `wide` neighbouring windows of a row, for the 2·W channels of `weight`, (25, 16, 32). */
-INLINE void second_windows(const float *x, long pw, const float *weight, const float *bias, float *out, int8_t *where,
-                           int c1, int c2, const int wide) {
+/* The second layer: `wide` neighbouring windows of a row, for the 2·W channels of `weight`, (blocks, 25, 16, 32). The
+ * blocks of features are `block` numbers apart, and the positions of windows `outs`. */
+INLINE void second_windows(const float *x, long block, long pw, const float *weight, const float *bias, float *out,
+                           int8_t *where, int c1, int c2, int outs, const int wide) {
     vec sum[8 * SECOND_WIDE];
     UNROLL for (int v = 0; v < 4 * wide; v++) { sum[2 * v] = load(bias); sum[2 * v + 1] = load(bias + W); }
-    for (int y = 0; y < K; y++)
-        for (int z = 0; z < K; z++) {
-            const float *p = x + (y * pw + z) * LANES, *f = weight + (y * K + z) * LANES * PADDED;
-            for (int ci = 0; ci < c1; ci++) {
+    for (; c1 > 0; c1 -= LANES, x += block, weight += TAPS * LANES * PADDED)
+        for (int tap = 0; tap < TAPS; tap++) {
+            const float *p = x + (tap / K * pw + tap % K) * LANES, *f = weight + tap * LANES * PADDED;
+            for (int ci = 0; ci < c1 && ci < LANES; ci++) {
                 const vec s = load(f + ci * PADDED), t = load(f + ci * PADDED + W);
                 UNROLL for (int v = 0; v < 4 * wide; v++) {
                     const float q = p[((v / 2 % 2) * pw + v / 4 * 2 + v % 2) * LANES + ci];
@@ -124,7 +131,7 @@ INLINE void second_windows(const float *x, long pw, const float *weight, const f
     UNROLL for (int v = 0; v < wide; v++)
         UNROLL for (int j = 0; j < 2; j++)
             pool(sum[8 * v + j], sum[8 * v + 2 + j], sum[8 * v + 4 + j], sum[8 * v + 6 + j], out + v * c2 + j * W,
-                 where + v * PADDED + j * W);
+                 where + v * outs + j * W);
 }
 
 #ifdef __AVX512BF16__
@@ -162,14 +169,14 @@ INLINE void first_windows_bf16(const half *image, const half *weight, vec start,
         pool(sum[0][2 * v], sum[0][2 * v + 1], sum[1][2 * v], sum[1][2 * v + 1], out + v * LANES, where + v * LANES);
 }
 
-INLINE void second_windows_bf16(const half *x, long pw, const half *weight, const float *bias, float *out, int8_t *where,
-                                int c1, int c2, const int wide) {
+INLINE void second_windows_bf16(const half *x, long block, long pw, const half *weight, const float *bias, float *out,
+                                int8_t *where, int c1, int c2, int outs, const int wide) {
     vec sum[8 * SECOND_WIDE];
     UNROLL for (int v = 0; v < 4 * wide; v++) { sum[2 * v] = load(bias); sum[2 * v + 1] = load(bias + W); }
-    for (int y = 0; y < K; y++)
-        for (int z = 0; z < K; z++) {
-            const half *p = x + (y * pw + z) * LANES, *f = weight + (y * K + z) * LANES * PADDED;
-            for (int ci = 0; ci < c1; ci += 2) {
+    for (; c1 > 0; c1 -= LANES, x += block, weight += TAPS * LANES * PADDED)
+        for (int tap = 0; tap < TAPS; tap++) {
+            const half *p = x + (tap / K * pw + tap % K) * LANES, *f = weight + tap * LANES * PADDED;
+            for (int ci = 0; ci < c1 && ci < LANES; ci += 2) {
                 const __m512bh s = load_pairs(f + ci * PADDED), t = load_pairs(f + ci * PADDED + 2 * W);
                 UNROLL for (int v = 0; v < 4 * wide; v++) {
                     const half *q = p + ((v / 2 % 2) * pw + v / 4 * 2 + v % 2) * LANES + ci;
@@ -181,7 +188,7 @@ INLINE void second_windows_bf16(const half *x, long pw, const half *weight, cons
     UNROLL for (int v = 0; v < wide; v++)
         UNROLL for (int j = 0; j < 2; j++)
             pool(sum[8 * v + j], sum[8 * v + 2 + j], sum[8 * v + 4 + j], sum[8 * v + 6 + j], out + v * c2 + j * W,
-                 where + v * PADDED + j * W);
+                 where + v * outs + j * W);
 }
 #endif
 
@@ -230,24 +237,26 @@ static void product(const float *a, long ar, long ak, const float *b, long br, i
     }
 }
 
-/* Transpose (rows, columns) floats into (columns, out_stride). */
+/* Transpose (rows, columns) floats into (columns, out_stride). The loops write whole lines of the caches. */
 static void transpose(const float *in, long stride, int rows, int columns, float *out, long out_stride) {
-    int r = 0;
+    int whole = 0;
 #ifdef __SSE__
-    for (; r + 4 <= rows; r += 4)
-        for (int c = 0; c < columns; c += 4) { /* the number of columns is a multiple of W */
-            const float *p = in + r * stride + c;
-            float *q = out + c * out_stride + r;
-            __m128 a = _mm_loadu_ps(p), b = _mm_loadu_ps(p + stride);
-            __m128 d = _mm_loadu_ps(p + 2 * stride), e = _mm_loadu_ps(p + 3 * stride);
-            _MM_TRANSPOSE4_PS(a, b, d, e);
-            _mm_storeu_ps(q, a);
-            _mm_storeu_ps(q + out_stride, b);
-            _mm_storeu_ps(q + 2 * out_stride, d);
-            _mm_storeu_ps(q + 3 * out_stride, e);
-        }
+    whole = rows / 4 * 4;
+    for (int top = 0; top < whole; top += 16)
+        for (int c = 0; c < columns; c += 4) /* the number of columns is a multiple of W */
+            for (int r = top; r < whole && r < top + 16; r += 4) {
+                const float *p = in + r * stride + c;
+                float *q = out + c * out_stride + r;
+                __m128 a = _mm_loadu_ps(p), b = _mm_loadu_ps(p + stride);
+                __m128 d = _mm_loadu_ps(p + 2 * stride), e = _mm_loadu_ps(p + 3 * stride);
+                _MM_TRANSPOSE4_PS(a, b, d, e);
+                _mm_storeu_ps(q, a);
+                _mm_storeu_ps(q + out_stride, b);
+                _mm_storeu_ps(q + 2 * out_stride, d);
+                _mm_storeu_ps(q + 3 * out_stride, e);
+            }
 #endif
-    for (; r < rows; r++)
+    for (int r = whole; r < rows; r++)
         for (int c = 0; c < columns; c++) out[c * out_stride + r] = in[r * stride + c];
 }
 
@@ -255,6 +264,8 @@ static void transpose(const float *in, long stride, int rows, int columns, float
 typedef struct {
     int ph, pw, qh, qw;               /* pooled sizes */
     int stride[LAYERS + 1];           /* widths, padded */
+    int blocks, outs;                 /* blocks of the first convolution's channels; the second's channels, padded */
+    float *first, *second;            /* weights in blocks: (blocks, cin, 25, 16), (blocks, second_channels, 25, 16) */
     float *turned, *weight[LAYERS];   /* weights as the forward passes read them */
     float *one, *active[LAYERS + 1];  /* the first convolution's features; what enters and leaves each linear layer */
     float *below, *gradient;
@@ -279,17 +290,21 @@ static Buffers buffers(const Network *net, size_t n, char *base) {
     if (net->first_channels) {
         b.ph = (net->h - K + 1) / 2; b.pw = (net->w - K + 1) / 2;
         b.qh = (b.ph - K + 1) / 2; b.qw = (b.pw - K + 1) / 2;
-        const size_t pixels = b.ph * b.pw, windows = b.qh * b.qw, taps = TAPS * LANES;
-        TAKE(turned, 4 * taps * PADDED)
-        TAKE(one, 4 * n * pixels * LANES)
-        TAKE(gradient, 4 * (pixels * LANES + net->second_channels * taps + PADDED + net->cin * taps + LANES))
-        TAKE(one_where, n * pixels * LANES)
-        TAKE(two_where, n * windows * PADDED)
-        TAKE(half_first, 2 * net->cin * K * 3 * 2 * LANES)
-        TAKE(half_second, 2 * taps * PADDED)
-        TAKE(half_image, 2 * (net->cin * net->h * net->w + 3 * LANES))
-        TAKE(half_one, 2 * pixels * LANES)
-        TAKE(pairs, 4 * (size_t)net->h * b.pw * LANES)
+        b.blocks = padded(net->first_channels) / LANES;
+        b.outs = (net->second_channels + PADDED - 1) / PADDED * PADDED;
+        const size_t lanes = b.blocks * LANES, pixels = b.ph * b.pw * lanes, taps = TAPS * lanes, windows = b.qh * b.qw;
+        TAKE(first, 4 * net->cin * taps)
+        TAKE(second, 4 * net->second_channels * taps)
+        TAKE(turned, 4 * taps * b.outs)
+        TAKE(one, 4 * n * pixels)
+        TAKE(gradient, 4 * (pixels + net->second_channels * taps + b.outs + net->cin * taps + lanes))
+        TAKE(one_where, n * pixels)
+        TAKE(two_where, n * windows * b.outs)
+        TAKE(half_first, 2 * net->cin * K * 3 * 2 * lanes)
+        TAKE(half_second, 2 * taps * b.outs)
+        TAKE(half_image, 2 * (net->cin * net->h * net->w + 3 * W))
+        TAKE(half_one, 2 * pixels)
+        TAKE(pairs, 4 * (size_t)net->h * b.pw * W)
         TAKE(offset, 4 * BLOCK * windows)
         TAKE(corner, 4 * windows)
         TAKE(live, 4 * BLOCK * windows)
@@ -308,7 +323,13 @@ int fused_has_bf16(void) {
 #endif
 }
 
-/* Arrange the weights as the forward pass reads them. */
+/* Copy (rows, blocks, 16) numbers into (blocks, rows, 16). */
+static void divide(const float *in, int rows, int blocks, float *out) {
+    for (int r = 0; r < rows; r++)
+        for (int k = 0; k < blocks; k++) memcpy(out + (k * rows + r) * LANES, in + (r * blocks + k) * LANES, 4 * LANES);
+}
+
+/* Arrange the weights as the passes read them. */
 static void arrange(const Network *net, Buffers b) {
     for (int l = 0; l < net->layers; l++) {
         const int outputs = net->widths[l + 1], stride = b.stride[l + 1];
@@ -317,24 +338,27 @@ static void arrange(const Network *net, Buffers b) {
             for (int c = outputs; c < stride; c++) b.weight[l][r * stride + c] = 0;
     }
     if (!net->first_channels) return;
-    for (int t = 0; t < TAPS; t++)
-        for (int ci = 0; ci < LANES; ci++) {
-            float *to = b.turned + (t * LANES + ci) * PADDED;
-            for (int c = 0; c < net->second_channels; c++) to[c] = net->second[(c * TAPS + t) * LANES + ci];
-            for (int c = net->second_channels; c < PADDED; c++) to[c] = 0;
+    const int c2 = net->second_channels, rows = b.blocks * TAPS * LANES;
+    divide(net->first, net->cin * TAPS, b.blocks, b.first);
+    divide(net->second, c2 * TAPS, b.blocks, b.second);
+    for (int o = 0; o < b.outs; o += PADDED)
+        for (int r = 0; r < rows; r++) {
+            const float *from = b.second + (r / LANES / TAPS * c2 * TAPS + r / LANES % TAPS) * LANES + r % LANES;
+            float *to = b.turned + (o / PADDED * rows + r) * PADDED;
+            for (int c = 0; c < PADDED; c++) to[c] = o + c < c2 ? from[(o + c) * TAPS * LANES] : 0;
         }
 #ifdef __AVX512BF16__
     if (!net->bf16) return;
-    half line[PADDED * 2], *first = b.half_first, *second = b.half_second;
-    for (int row = 0; row < net->cin * K; row++)
+    half line[PADDED], *first = b.half_first, *second = b.half_second;
+    for (int row = 0; row < b.blocks * net->cin * K; row++)
         for (int z = 0; z < K + 1; z++) {
             const float zero[LANES] = {0};
-            narrow(line, z < K ? net->first + (row * K + z) * LANES : zero);
+            narrow(line, z < K ? b.first + (row * K + z) * LANES : zero);
             for (int c = 0; c < LANES; c++) first[(row * 3 + z / 2) * 2 * LANES + 2 * c + z % 2] = line[c];
         }
-    for (int r = 0; r < TAPS * LANES; r++) {
+    for (int r = 0; r < b.outs / PADDED * rows; r++) {
         narrow(line, b.turned + r * PADDED);
-        narrow(line + LANES, b.turned + r * PADDED + LANES);
+        narrow(line + W, b.turned + r * PADDED + W);
         for (int c = 0; c < PADDED; c++) second[r / 2 * 2 * PADDED + 2 * c + r % 2] = line[c];
     }
 #endif
@@ -344,53 +368,75 @@ static void arrange(const Network *net, Buffers b) {
 static void convolve(const Network *net, Buffers b, const float *image, int i) {
     const int h = net->h, w = net->w, cin = net->cin, ph = b.ph, pw = b.pw;
     const int c1 = net->first_channels, c2 = net->second_channels;
-    float *one = b.one + (size_t)i * ph * pw * LANES, *two = b.active[0] + (size_t)i * b.stride[0];
-    int8_t *where = b.one_where + (size_t)i * ph * pw * LANES, *there = b.two_where + (size_t)i * b.qh * b.qw * PADDED;
+    const size_t block = (size_t)ph * pw * LANES; /* numbers */
+    float *one = b.one + i * b.blocks * block, *two = b.active[0] + (size_t)i * b.stride[0];
+    int8_t *where = b.one_where + i * b.blocks * block, *there = b.two_where + (size_t)i * b.qh * b.qw * b.outs;
+    /* A window's last channels are followed by zeros, which the next window overwrites: the last block comes first. */
+#define EACH_BLOCK for (int o = b.outs - PADDED; o >= 0; o -= PADDED)
 #ifdef __AVX512BF16__
     if (net->bf16) {
         half *copy = b.half_image, *small = b.half_one;
         const int pixels = cin * h * w;
-        for (int p = 0; p + LANES <= pixels; p += LANES) narrow(copy + p, image + p);
-        float rest[LANES] = {0};
-        memcpy(rest, image + pixels / LANES * LANES, 4 * (pixels % LANES));
-        narrow(copy + pixels / LANES * LANES, rest);
-        memset(copy + (pixels / LANES + 1) * LANES, 0, 2 * LANES);
-        for (int r = 0; r < ph; r++) {
+        for (int p = 0; p + W <= pixels; p += W) narrow(copy + p, image + p);
+        float rest[W] = {0};
+        memcpy(rest, image + pixels / W * W, 4 * (pixels % W));
+        narrow(copy + pixels / W * W, rest);
+        memset(copy + (pixels / W + 1) * W, 0, 2 * W);
+        for (int k = 0; k < b.blocks; k++)
+            for (int r = 0; r < ph; r++) {
 #define FIRST_BF16(s, wide)                                                                                            \
-    first_windows_bf16(copy + 2 * r * w + 2 * (s), b.half_first, load(net->first_bias), one + (r * pw + (s)) * LANES,  \
-                       where + (r * pw + (s)) * LANES, cin, h, w, wide)
-            EACH_WINDOW(pw, WIDE, FIRST_BF16)
-        }
-        for (int p = 0; p < ph * pw * LANES; p += LANES) narrow(small + p, one + p);
+    first_windows_bf16(copy + 2 * r * w + 2 * (s), (half *)b.half_first + k * cin * K * 3 * 2 * LANES,                 \
+                       load(net->first_bias + k * LANES), one + k * block + (r * pw + (s)) * LANES,                    \
+                       where + k * block + (r * pw + (s)) * LANES, cin, h, w, wide)
+                EACH_WINDOW(pw, WIDE, FIRST_BF16)
+            }
+        for (size_t p = 0; p < b.blocks * block; p += W) narrow(small + p, one + p);
         for (int r = 0; r < b.qh; r++) {
 #define SECOND_BF16(s, wide)                                                                                           \
-    second_windows_bf16(small + (2 * r * pw + 2 * (s)) * LANES, pw, b.half_second, net->second_bias,                   \
-                        two + (r * b.qw + (s)) * c2, there + (r * b.qw + (s)) * PADDED, c1, c2, wide)
+    EACH_BLOCK                                                                                                         \
+        second_windows_bf16(small + (2 * r * pw + 2 * (s)) * LANES, block, pw,                                         \
+                            (half *)b.half_second + o * b.blocks * TAPS * LANES, net->second_bias + o,                 \
+                            two + (r * b.qw + (s)) * c2 + o, there + (r * b.qw + (s)) * b.outs + o, c1, c2, b.outs, wide)
             EACH_WINDOW(b.qw, SECOND_WIDE, SECOND_BF16)
         }
     } else
 #endif
     {
-        for (int r = 0; r < ph; r++) {
+        for (int k = 0; k < b.blocks; k++)
+            for (int r = 0; r < ph; r++) {
 #define FIRST_FLOAT(s, wide)                                                                                           \
     for (int v = 0; v < LANES; v += W)                                                                                 \
-        first_windows(image + 2 * r * w + 2 * (s), net->first + v, load(net->first_bias + v),                          \
-                      one + (r * pw + (s)) * LANES + v, where + (r * pw + (s)) * LANES + v, cin, h, w, wide)
-            EACH_WINDOW(pw, WIDE, FIRST_FLOAT)
-        }
+        first_windows(image + 2 * r * w + 2 * (s), b.first + k * cin * TAPS * LANES + v,                               \
+                      load(net->first_bias + k * LANES + v), one + k * block + (r * pw + (s)) * LANES + v,             \
+                      where + k * block + (r * pw + (s)) * LANES + v, cin, h, w, wide)
+                EACH_WINDOW(pw, WIDE, FIRST_FLOAT)
+            }
         for (int r = 0; r < b.qh; r++) {
 #define SECOND_FLOAT(s, wide)                                                                                          \
-    for (int v = 0; v < PADDED; v += 2 * W)                                                                            \
-        second_windows(one + (2 * r * pw + 2 * (s)) * LANES, pw, b.turned + v, net->second_bias + v,                   \
-                       two + (r * b.qw + (s)) * c2 + v, there + (r * b.qw + (s)) * PADDED + v, c1, c2, wide)
+    EACH_BLOCK                                                                                                         \
+        for (int v = 0; v < PADDED; v += 2 * W)                                                                        \
+            second_windows(one + (2 * r * pw + 2 * (s)) * LANES, block, pw, b.turned + o * b.blocks * TAPS * LANES + v, \
+                           net->second_bias + o + v, two + (r * b.qw + (s)) * c2 + o + v,                              \
+                           there + (r * b.qw + (s)) * b.outs + o + v, c1, c2, b.outs, wide)
             EACH_WINDOW(b.qw, SECOND_WIDE, SECOND_FLOAT)
         }
     }
     for (int f = net->widths[0]; f < b.stride[0]; f++) two[f] = 0;
 }
 
+/* Multiply what enters linear layer l, or its gradient, by the factors of dropout. */
+static void drop(const Network *net, Buffers b, float *values, int l, int n) {
+    if (!net->mask[l]) return;
+    const int width = l ? net->widths[l] : net->second_channels;
+    for (int i = 0; i < n; i++) {
+        const float *mask = net->mask[l] + (size_t)i * width;
+        for (int r = 0; r < net->widths[l]; r += width)
+            for (int c = 0; c < width; c++) values[(size_t)i * b.stride[l] + r + c] *= mask[c];
+    }
+}
+
 /* Compute the logits of n images into the workspace. */
-static void forward(const Network *net, Buffers b, const float *images, const int64_t *batch, int n) {
+static void forward(const Network *net, Buffers b, const float *images, const int64_t *batch, int n, int training) {
     const size_t size = (size_t)net->cin * net->h * net->w;
     arrange(net, b);
     for (int i = 0; i < n; i++) {
@@ -405,6 +451,7 @@ static void forward(const Network *net, Buffers b, const float *images, const in
     for (int l = 0; l < net->layers; l++) {
         const int in = b.stride[l], out = b.stride[l + 1];
         float *next = b.active[l + 1];
+        if (training) drop(net, b, b.active[l], l, n); /* dropping whole channels before or after pooling is the same */
         product(b.active[l], in, 1, b.weight[l], out, n, out, in, next, out, net->bias[l], 1, 0);
         if (l < net->layers - 1)
             for (size_t i = 0; i < (size_t)n * out; i++) next[i] = next[i] > 0 ? next[i] : 0;
@@ -424,7 +471,7 @@ static void cross_entropy(float *logits, long stride, const int64_t *labels, con
     }
 }
 
-/* The channels, as bits, whose largest value of a window is at `position`. */
+/* The channels of a block, as bits, whose largest value of a window is at `position`. */
 INLINE uint32_t channels_at(const int8_t *where, int position) {
 #ifdef __AVX2__
     const __m256i v = _mm256_loadu_si256((const __m256i *)where);
@@ -437,12 +484,13 @@ INLINE uint32_t channels_at(const int8_t *where, int position) {
 }
 
 /* Add to dx, (ph, pw, 16), the gradient that the channels in `bits` send to the patch at dx. */
-INLINE void send_back(uint32_t bits, const float *gradient, const float *weight, float *dx, long pw, const int rows) {
+INLINE void send_back(uint64_t bits, const float *gradient, const float *weight, float *dx, long pw, const int rows) {
     vec sum[ROWS * K];
     UNROLL for (int t = 0; t < rows * K; t++) sum[t] = (vec){0};
     for (; bits; bits &= bits - 1) {
-        const int c = __builtin_ctz(bits);
+        const int c = __builtin_ctzll(bits);
         const float g = gradient[c], *f = weight + c * TAPS * LANES;
+        HIDE(f);
         UNROLL for (int t = 0; t < rows * K; t++) sum[t] += load(f + t * LANES) * g;
     }
     UNROLL for (int y = 0; y < rows; y++, dx += pw * LANES) {
@@ -453,11 +501,11 @@ INLINE void send_back(uint32_t bits, const float *gradient, const float *weight,
 
 /* List one channel's live windows in an image: where the patch starts in the features below, and the gradient. */
 INLINE int live_windows(const int8_t *restrict where, const float *restrict gradient, const int32_t *restrict corner,
-                        int windows, int c2, const int32_t *restrict shift, int32_t base, int32_t *restrict offset,
-                        float *restrict live) {
+                        int windows, int c2, int outs, const int32_t *restrict shift, int32_t base,
+                        int32_t *restrict offset, float *restrict live) {
     int count = 0;
     for (int k = 0; k < windows; k++) {
-        const int position = where[k * PADDED];
+        const int position = where[k * outs];
         live[count] = gradient[k * c2];
         offset[count] = base + corner[k] + shift[position];
         count += position < DEAD;
@@ -493,10 +541,10 @@ static void pair_rows(const float *image, float *pairs, int h, int w, int pw) {
     for (int y = 0; y + 1 < h; y++)
         for (int s = 0; s < pw; s++) {
             const float *p = image + y * w + 2 * s;
-            float *q = pairs + ((size_t)y * pw + s) * LANES;
-            memcpy(q, p, 4 * LANES / 2); /* of these 8, 6 are used */
-            if (y + 2 < h) memcpy(q + LANES / 2, p + w, 4 * LANES / 2);
-            else memcpy(q + LANES / 2, p + w, 4 * (K + 1)); /* nothing behind the last row is read */
+            float *q = pairs + ((size_t)y * pw + s) * W;
+            memcpy(q, p, 4 * W / 2); /* of these 8, 6 are used */
+            if (y + 2 < h) memcpy(q + W / 2, p + w, 4 * W / 2);
+            else memcpy(q + W / 2, p + w, 4 * (K + 1)); /* nothing behind the last row is read */
         }
 }
 
@@ -511,8 +559,8 @@ INLINE void first_weights_pairs(const float *pairs, const float *one, const int8
             const vec g = keep(won < DEAD, load(one + (r * pw + s) * LANES));
             const ivec at = (won & 2) * 4 + (won & 1);
             if (bias) total += g;
-            const float *p = pairs + ((size_t)2 * r * pw + s) * LANES;
-            UNROLL for (int y = 0; y < K; y++, p += pw * LANES) {
+            const float *p = pairs + ((size_t)2 * r * pw + s) * W;
+            UNROLL for (int y = 0; y < K; y++, p += pw * W) {
                 HIDE(p);
                 UNROLL for (int z = 0; z < K; z++)
                     sum[y * K + z] += g * (vec)_mm512_permutexvar_ps((__m512i)(at + z), (__m512)load(p));
@@ -545,14 +593,24 @@ INLINE void first_weights(const float *image, const float *one, const int8_t *wh
     if (bias) store(db, total);
 }
 
+/* Make the step of the weights (rows, blocks, 16); the gradient is (blocks, rows, 16). */
+static void descend(float *weight, const float *gradient, int rows, int blocks, float rate) {
+    for (int r = 0; r < rows; r++)
+        for (int k = 0; k < blocks; k++)
+            for (int c = 0; c < LANES; c++)
+                weight[(r * blocks + k) * LANES + c] -= rate * gradient[(k * rows + r) * LANES + c];
+}
+
 /* Compute the convolutions' gradients from that of the features, and make their step. */
 static void convolve_back(const Network *net, Buffers b, const float *images, const int64_t *batch, int n) {
     const int h = net->h, w = net->w, cin = net->cin, ph = b.ph, pw = b.pw, windows = b.qh * b.qw;
     const int c2 = net->second_channels, fs = b.stride[0];
-    const size_t pixels = (size_t)ph * pw * LANES;
-    float *dx = b.gradient, *dsecond = dx + pixels, *dsecond_bias = dsecond + c2 * TAPS * LANES;
-    float *dfirst = dsecond_bias + PADDED, *dfirst_bias = dfirst + cin * TAPS * LANES;
-    memset(dsecond, 0, 4 * (c2 * TAPS * LANES + PADDED + (cin * TAPS + 1) * LANES));
+    const int lanes = b.blocks * LANES, outs = b.outs;
+    const size_t block = (size_t)ph * pw * LANES, pixels = b.blocks * block;
+    const size_t seconds = (size_t)c2 * TAPS * LANES, firsts = (size_t)cin * TAPS * LANES; /* weights of a block */
+    float *dx = b.gradient, *dsecond = dx + pixels, *dsecond_bias = dsecond + b.blocks * seconds;
+    float *dfirst = dsecond_bias + outs, *dfirst_bias = dfirst + b.blocks * firsts;
+    memset(dsecond, 0, 4 * (b.blocks * (seconds + firsts) + outs + lanes));
     const int32_t shift[DEAD + 1] = {0, LANES, pw * LANES, pw * LANES + LANES, 0};
     int32_t *offset = b.offset;
     float *live = b.live;
@@ -562,64 +620,71 @@ static void convolve_back(const Network *net, Buffers b, const float *images, co
         for (int c = 0; c < c2; c++) {
             int count = 0;
             for (int i = start; i < end; i++)
-                count += live_windows(b.two_where + (size_t)i * windows * PADDED + c, b.below + (size_t)i * fs + c,
-                                      b.corner, windows, c2, shift, (i - start) * pixels, offset + count, live + count);
-            for (int v = 0; v < LANES; v += W) {
+                count += live_windows(b.two_where + (size_t)i * windows * outs + c, b.below + (size_t)i * fs + c,
+                                      b.corner, windows, c2, outs, shift, (i - start) * pixels, offset + count,
+                                      live + count);
+            for (int m = 0; m < b.blocks; m++)
+                for (int v = 0; v < LANES; v += W) {
 #define WEIGH(row, rows)                                                                                               \
-    weigh(b.one + start * pixels + row * pw * LANES + v, offset, live, count,                                      \
-          dsecond + (c * TAPS + row * K) * LANES + v, pw, rows);
-                EACH_ROW(WEIGH)
-            }
+    weigh(b.one + start * pixels + m * block + row * pw * LANES + v, offset, live, count,                              \
+          dsecond + m * seconds + (c * TAPS + row * K) * LANES + v, pw, rows);
+                    EACH_ROW(WEIGH)
+                }
         }
         for (int i = start; i < end; i++) {
+            const int8_t *there = b.two_where + (size_t)i * windows * outs;
+            const float *below = b.below + (size_t)i * fs;
             memset(dx, 0, 4 * pixels);
-            for (int v = 0; v < PADDED; v += W) {
+            for (int v = 0; v < outs; v += W) {
                 vec total = load(dsecond_bias + v);
                 for (int k = 0; k < windows; k++)
-                    total += keep(wide_load(b.two_where + ((size_t)i * windows + k) * PADDED + v) < DEAD,
-                                  load(b.below + (size_t)i * fs + k * c2 + v));
+                    total += keep(wide_load(there + k * outs + v) < DEAD, load(below + k * c2 + v));
                 store(dsecond_bias + v, total);
             }
-            for (int k = 0; k < windows; k++)
-                for (int position = 0; position < 4; position++) {
-                    const uint32_t bits = channels_at(b.two_where + ((size_t)i * windows + k) * PADDED, position);
-                    float *patch = dx + b.corner[k] + shift[position];
-                    for (int v = 0; v < LANES; v += W) {
+            for (int m = 0; m < b.blocks; m++)
+                for (int k = 0; k < windows; k++)
+                    for (int position = 0; position < 4; position++) {
+                        uint64_t bits = channels_at(there + k * outs, position);
+                        if (outs > PADDED) bits |= (uint64_t)channels_at(there + k * outs + PADDED, position) << PADDED;
+                        float *patch = dx + m * block + b.corner[k] + shift[position];
+                        for (int v = 0; v < LANES; v += W) {
 #define SEND_BACK(row, rows)                                                                                           \
-    send_back(bits, b.below + (size_t)i * fs + k * c2, net->second + row * K * LANES + v,                        \
-              patch + row * pw * LANES + v, pw, rows);
-                        EACH_ROW(SEND_BACK)
+    send_back(bits, below + k * c2, b.second + m * seconds + row * K * LANES + v, patch + row * pw * LANES + v, pw, rows);
+                            EACH_ROW(SEND_BACK)
+                        }
                     }
-                }
             const float *image = images + (size_t)batch[i] * cin * h * w;
-#ifdef __AVX512F__
+            const int8_t *where = b.one_where + i * pixels;
             for (int ci = 0; ci < cin; ci++) {
+#ifdef __AVX512F__
                 pair_rows(image + ci * h * w, b.pairs, h, w, pw);
-                first_weights_pairs(b.pairs, dx, b.one_where + i * pixels, dfirst + ci * TAPS * LANES, dfirst_bias, ph,
-                                    pw, ci == 0);
-            }
+                for (int m = 0; m < b.blocks; m++)
+                    first_weights_pairs(b.pairs, dx + m * block, where + m * block,
+                                        dfirst + m * firsts + ci * TAPS * LANES, dfirst_bias + m * LANES, ph, pw, ci == 0);
 #else
-            for (int ci = 0; ci < cin; ci++)
-                for (int v = 0; v < LANES; v += W) {
+                for (int m = 0; m < b.blocks; m++)
+                    for (int v = 0; v < LANES; v += W) {
 #define FIRST_WEIGHTS(row, rows)                                                                                       \
-    first_weights(image + (ci * h + row) * w, dx + v, b.one_where + i * pixels + v,                                    \
-                  dfirst + (ci * TAPS + row * K) * LANES + v, dfirst_bias + v, w, ph, pw, ci == 0 && row == 0, rows);
-                    EACH_ROW(FIRST_WEIGHTS)
-                }
+    first_weights(image + (ci * h + row) * w, dx + m * block + v, where + m * block + v,                               \
+                  dfirst + m * firsts + (ci * TAPS + row * K) * LANES + v, dfirst_bias + m * LANES + v, w, ph, pw,     \
+                  ci == 0 && row == 0, rows);
+                        EACH_ROW(FIRST_WEIGHTS)
+                    }
 #endif
+            }
         }
     }
-    for (int t = 0; t < c2 * TAPS * LANES; t++) net->second[t] -= net->rate * dsecond[t];
+    descend(net->second, dsecond, c2 * TAPS, b.blocks, net->rate);
+    descend(net->first, dfirst, cin * TAPS, b.blocks, net->rate);
     for (int c = 0; c < c2; c++) net->second_bias[c] -= net->rate * dsecond_bias[c];
-    for (int t = 0; t < cin * TAPS * LANES; t++) net->first[t] -= net->rate * dfirst[t];
-    for (int c = 0; c < LANES; c++) net->first_bias[c] -= net->rate * dfirst_bias[c];
+    for (int c = 0; c < lanes; c++) net->first_bias[c] -= net->rate * dfirst_bias[c];
 }
 
 /* Make one SGD step on the mean loss of the n images at the positions `batch`. */
 void fused_step(const Network *net, const float *images, const int64_t *labels, const int64_t *batch, int n,
                 char *workspace) {
     const Buffers b = buffers(net, n, workspace);
-    forward(net, b, images, batch, n);
+    forward(net, b, images, batch, n, 1);
     cross_entropy(b.active[net->layers], b.stride[net->layers], labels, batch, n, net->widths[net->layers]);
     for (int l = net->layers - 1; l >= 0; l--) {
         const int in = b.stride[l], out = b.stride[l + 1], outputs = net->widths[l + 1];
@@ -628,17 +693,25 @@ void fused_step(const Network *net, const float *images, const int64_t *labels, 
         product(gradient, 1, out, x, in, outputs, in, n, net->weight[l], in, 0, -net->rate, 1);
         for (int i = 0; i < n; i++)
             for (int j = 0; j < outputs; j++) net->bias[l][j] -= net->rate * gradient[i * out + j];
+        drop(net, b, b.below, l, n);
         if (l)
             for (size_t i = 0; i < (size_t)n * in; i++) x[i] = x[i] > 0 ? b.below[i] : 0;
     }
-    if (net->first_channels) convolve_back(net, b, images, batch, n);
+    if (!net->first_channels) return;
+    if (net->mask[0]) /* a channel that was dropped has no live window */
+        for (int i = 0; i < n; i++)
+            for (int k = 0; k < b.qh * b.qw; k++)
+                for (int c = 0; c < net->second_channels; c++)
+                    if (net->mask[0][(size_t)i * net->second_channels + c] == 0)
+                        b.two_where[((size_t)i * b.qh * b.qw + k) * b.outs + c] = DEAD;
+    convolve_back(net, b, images, batch, n);
 }
 
 /* Write the logits, (n, outputs), of the images at the positions `batch`. */
 void fused_logits(const Network *net, const float *images, const int64_t *batch, int n, char *workspace, float *logits) {
     const Buffers b = buffers(net, n, workspace);
     const int outputs = net->widths[net->layers], stride = b.stride[net->layers];
-    forward(net, b, images, batch, n);
+    forward(net, b, images, batch, n, 0);
     for (int i = 0; i < n; i++)
         memcpy(logits + (size_t)i * outputs, b.active[net->layers] + (size_t)i * stride, 4 * outputs);
 }

@@ -23,18 +23,17 @@ from hflray.models.cnn import Cnn
 from hflray.models.simple import Mlp
 from hflray.training.native import library
 
-LANES, PADDED, LAYERS = 16, 32, 8  # as in fused.c: the most channels of the convolutions, and the most linear layers
+LANES, PADDED, LAYERS = 16, 32, 8  # as in fused.c: blocks of the convolutions' channels, and the most linear layers
+CHANNELS = 64  # of the second convolution at most; fused.c has a bit for each
 EVALUATED = 256  # images whose activations exist at the same time during an evaluation
 
 
 def is_fusible(module: nn.Module) -> bool:
-    """Return whether the kernel knows a network: the paper's, or an `Mlp` or `Cnn` without dropout of few channels."""
+    """Return whether the kernel knows a network: the paper's, or an `Mlp` of few layers or `Cnn` of few channels."""
     if not isinstance(module, HflCnn | Mlp | Cnn):
         return False
     convolutions, linears = _layers(module)
-    few = [layer.out_channels <= most for layer, most in zip(convolutions, (LANES, PADDED), strict=False)]
-    dropouts = any(isinstance(layer, nn.Dropout | nn.Dropout2d) for layer in module.modules())
-    return all(few) and len(linears) <= LAYERS and not dropouts
+    return len(linears) <= LAYERS and all(layer.out_channels <= CHANNELS for layer in convolutions[1:])
 
 
 def _layers(module: nn.Module) -> tuple[list[nn.Conv2d], list[nn.Linear]]:
@@ -69,6 +68,7 @@ class Network(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("first", "first_bias", "second", "second_bias")),
         ("weight", ctypes.c_void_p * LAYERS),
         ("bias", ctypes.c_void_p * LAYERS),
+        ("mask", ctypes.c_void_p * LAYERS),
     )
 
 
@@ -104,9 +104,10 @@ class FusedKernel:
             first, second = (layer.out_channels for layer in convolutions)
             network.first_channels, network.second_channels = first, second
             last = (*(((side - 4) // 2 - 4) // 2 for side in input_shape[1:]), second)  # type: ignore[assignment]
-            weight, bias = torch.zeros(input_shape[0], 5, 5, LANES), torch.zeros(LANES)
+            lanes = _padded(first)
+            weight, bias = torch.zeros(input_shape[0], 5, 5, lanes), torch.zeros(lanes)
             self._hold(network, "first", weight, bias, weight.permute(3, 0, 1, 2)[:first], bias[:first])
-            weight, bias = torch.zeros(second, 5, 5, LANES), torch.zeros(PADDED)
+            weight, bias = torch.zeros(second, 5, 5, lanes), torch.zeros(_padded(second, PADDED))
             self._hold(network, "second", weight, bias, weight.permute(0, 3, 1, 2)[:, :first], bias[:second])
         network.widths[0] = linears[0].in_features
         for index, layer in enumerate(linears):
@@ -120,7 +121,7 @@ class FusedKernel:
             self._resident += [weight, bias]
             self._views += [part, bias[:outputs]]
             network.weight[index], network.bias[index] = weight.data_ptr(), bias.data_ptr()
-        self._classes, self._network = linears[-1].out_features, network
+        self._classes, self._network, self._drops = linears[-1].out_features, network, _drops(module)
         self._flat = torch.empty(sum(shape.numel() for shape in self._shapes))
         self._workspace = torch.empty(0, dtype=torch.uint8)
 
@@ -170,10 +171,17 @@ class FusedKernel:
         positions = np.ascontiguousarray(batch)
         if positions.min() < 0 or positions.max() >= len(self._x):
             raise HflrayError(f"positions from {positions.min()} to {positions.max()} of {len(self._x)} images")
+        masks = self._draw(len(positions))
+        for (level, *_), mask in zip(self._drops, masks, strict=True):
+            self._network.mask[level] = mask.data_ptr()
         self._c.fused_step(
             ctypes.byref(self._network), _address(self._x), _address(self._y), ctypes.c_void_p(positions.ctypes.data),
             len(positions), self._buffers(len(positions)),
         )  # fmt: skip
+
+    def _draw(self, count: int) -> list[Tensor]:
+        """Return the factors of each dropout, (count, width), drawn from torch's generator as torch's layers do."""
+        return [torch.empty(count, width).bernoulli_(1 - p).div_(1 - p) for _, width, p in self._drops]
 
     def logits(self, x: Tensor) -> Tensor:
         """See `Kernel.logits`."""
@@ -199,8 +207,23 @@ class FusedKernel:
         return _address(self._workspace)
 
 
-def _padded(count: int) -> int:
-    return -(-count // LANES) * LANES
+def _drops(module: nn.Module) -> list[tuple[int, int, float]]:
+    """Return for each dropout the linear layer in front of which it is, its width and its probability, in order."""
+    drops, convolutions, linears = [], [], []
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d):
+            convolutions.append(layer)
+        elif isinstance(layer, nn.Linear):
+            linears.append(layer)
+        elif isinstance(layer, nn.Dropout2d):
+            drops.append((0, convolutions[-1].out_channels, layer.p))
+        elif isinstance(layer, nn.Dropout):
+            drops.append((len(linears), linears[-1].out_features, layer.p))
+    return drops
+
+
+def _padded(count: int, block: int = LANES) -> int:
+    return -(-count // block) * block
 
 
 def _address(tensor: Tensor) -> ctypes.c_void_p:

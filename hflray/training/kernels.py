@@ -28,7 +28,8 @@ KernelName = Literal[
 Precision = Literal["float32", "bf16", "tf32"]  # tf32: the batched kernel on GPUs only
 
 
-FUSIBLE = ("mlp", "mlp_200_200", "logistic", "cnn_6_16")  # beside the paper's; unless their options say otherwise
+# Beside the paper's; an `mlp` of many layers is left to torch.
+FUSIBLE = ("mlp", "mlp_200_200", "logistic", "cnn_6_16", "cnn_20_50", "lenet")
 IMAGES_DIM = 4  # of a batch of images (n, channels, height, width)
 
 

@@ -1,6 +1,6 @@
 """What the parts inside a round cost beside plain SGD and the mean, in CPU time.
 
-    python tests/benchmarks/inside.py [--kernels fused,channels_last] [--turns 7]
+    python tests/benchmarks/inside.py [--kernels fused,channels_last] [--turns 7] [--steps cnn_20_50,lenet]
 
 rules        samples/s of each local rule over those of plain SGD: devices of 300 images of Fashion-MNIST's shape, L = 5
 aggregators  a round at L = 5 with a median at each edge over one with the mean: H = 50 devices of 100
@@ -8,6 +8,7 @@ aggregators  a round at L = 5 with a median at each edge over one with the mean:
 
 Each turn trains one edge iteration, or one round, with each part directly after the other, in one process with one
 thread. A rule's first five steps are compared with those of plain SGD: where its correction is still 0, models agree.
+With ``--steps`` it measures instead what the steps of each kernel cost for these networks, on images of 28×28.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +27,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
 
 from hflray.cost import Schedule
 from hflray.models import build, init_vector
+from hflray.models.problem import ModelSpec, Problem
+from hflray.training.autotune import sample_kernel
 from hflray.training.job import LocalJob
 from hflray.training.method import Method, Spec
 from hflray.training.serial import SerialHierarchy
@@ -37,6 +41,9 @@ RULES = {"sgd": 0.0, "fedprox": 5e-2, "scaffold": 1e-5, "mtgc": 1e-5}
 COMPARED = 64  # samples of a device, one batch, in the comparison of the rules
 KERNELS = ("fused", "channels_last")
 AGGREGATORS = ("mean", "median")
+STEPPERS = ("eager", "channels_last", "fused")
+BATCHES = (20, 100)  # of HierFAVG and of Async-HFL
+SAMPLES_OF_A_TURN = 600
 
 
 class Turns:
@@ -117,17 +124,43 @@ def aggregators(kernel: str, turns: int, devices: int, samples: int) -> Table:
     return table
 
 
+def steps(networks: list[str], turns: int) -> Table:
+    """Measure plain steps of each kernel in turn."""
+    columns = [("row", "network, batch, precision", ""), *((name, name, ",.0f") for name in STEPPERS),
+               ("ratio", "fused / the faster other", ".2f")]  # fmt: skip
+    table = Table("samples per CPU-second of plain steps, one thread", columns, [], key="inside/steps")
+    for network, batch, precision in product(networks, BATCHES, ("float32", "bf16")):
+        problem = Problem((1, 28, 28), 10, model=ModelSpec(network))
+        kernels = {name: sample_kernel(name, problem, batch, precision) for name in STEPPERS}
+        rates: list[dict[str, float]] = []
+        for _ in range(turns):
+            rates.append({})
+            for name, kernel in kernels.items():
+                begin = time.process_time()
+                for _ in range(SAMPLES_OF_A_TURN // batch):
+                    kernel.step(np.arange(batch))
+                rates[-1][name] = SAMPLES_OF_A_TURN / (time.process_time() - begin)
+        ratio = statistics.median(each["fused"] / max(each["eager"], each["channels_last"]) for each in rates)
+        row: dict[str, object] = {"row": f"{network}, {batch}, {precision}", "ratio": ratio}
+        table.rows.append(row | {name: statistics.median(each[name] for each in rates) for name in STEPPERS})
+    return table
+
+
 def main() -> None:
     """Print the tables."""
     parser = arguments(__doc__)
     parser.add_argument("--kernels", default=",".join(KERNELS))
     parser.add_argument("--turns", type=int, help="default 7; quick 2")
+    parser.add_argument("--steps", metavar="NETWORKS", help="measure the steps of each kernel for these networks")
     options = parser.parse_args()
     turns = options.turns or (2 if options.quick else 7)
     kernels = options.kernels.split(",")
     torch.set_num_threads(1)
 
     def tables() -> Iterator[Table]:
+        if options.steps:
+            yield steps(options.steps.split(","), turns)
+            return
         for kernel in kernels:
             yield rules(kernel, turns, *((2, 100) if options.quick else (4, 300)))
         yield aggregators(kernels[0], max(2, turns // 2), 50, 20 if options.quick else 100)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hflray.errors import HflrayError
-from hflray.models import build, build_model, init_vector, to_vector
+from hflray.models import build, build_model, init_vector, load_vector, to_vector
 from hflray.models.problem import ModelSpec, Problem
 from hflray.training import native
 from hflray.training.fused import FusedKernel, fused_library
@@ -44,37 +44,71 @@ def trained(shape: tuple[int, int, int], batches: list[np.ndarray]) -> tuple[np.
     return kernel.vector(), float(np.linalg.norm(kernel.vector() - expected) / np.linalg.norm(expected - start))
 
 
-NETWORKS = {
-    "cnn_6_16": {},
-    "mlp": {"hidden": [33, 7]},  # no widths are whole vectors
-    "mlp_200_200": {},
-    "logistic": {},
-}
+NETWORKS = [
+    ("cnn_6_16", {}),
+    ("cnn_20_50", {"hidden": 33}),  # its channels fill more than one block
+    ("lenet", {}),
+    ("mlp", {"hidden": [33, 7]}),  # no widths are whole vectors
+    ("mlp", {"hidden": [33, 7], "dropout": 0.3}),
+    ("mlp_200_200", {}),
+    ("logistic", {}),
+]
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-def test_other_networks_make_the_steps_of_plain_torch(name: str) -> None:
-    problem = Problem((1, 19, 18), 10, model=ModelSpec.of(name, NETWORKS[name]))
-    assert suitable(problem)[-1] == "fused"
+def moved(name: str, shape: tuple[int, int, int], options: dict, kernels: list[str], precision: str = "float32"):
+    """Return by how much each kernel moves the weights of a network in two steps."""
+    problem = Problem(shape, 10, model=ModelSpec.of(name, options))
     rng = np.random.default_rng(1)
-    x = torch.from_numpy(rng.standard_normal((70, 1, 19, 18), dtype=np.float32))
+    x = torch.from_numpy(rng.standard_normal((70, *shape), dtype=np.float32))
     y = torch.from_numpy(rng.integers(0, 10, 70))
-    weights, start = [], to_vector(build(problem))
-    for kernel_name in ("eager", "fused"):
-        kernel = build_kernel(kernel_name, build(problem), problem, 0.05, 66, "float32")
+    start = to_vector(build(problem))
+    for kernel_name in kernels:
+        kernel = build_kernel(kernel_name, build(problem), problem, 0.05, 66, precision)
         kernel.load(start)
         kernel.hold(x, y)
+        torch.manual_seed(3)  # of dropout
         for batch in (np.arange(66), np.arange(3)):
             kernel.step(batch)
-        weights.append(kernel.vector())
-    assert np.linalg.norm(weights[1] - weights[0]) < 1e-4 * np.linalg.norm(weights[0] - start)
+        if isinstance(kernel, FusedKernel):  # the padding is zero, and stays it
+            zeros = [sum(int((part == 0).sum()) for part in parts) for parts in (kernel._resident, kernel._views)]
+            sizes = [sum(part.numel() for part in parts) for parts in (kernel._resident, kernel._views)]
+            assert zeros[0] - zeros[1] == sizes[0] - sizes[1]
+        yield kernel.vector() - start
 
 
-def test_networks_with_dropout_many_channels_or_another_loss_are_left_to_torch() -> None:
+@pytest.mark.parametrize("shape", [(1, 19, 18), (3, 28, 29)])
+@pytest.mark.parametrize("name, options", NETWORKS)
+def test_other_networks_make_the_steps_of_plain_torch(name: str, options: dict, shape: tuple[int, int, int]) -> None:
+    """With dropout too, because the same numbers are dropped."""
+    assert suitable(Problem(shape, 10, model=ModelSpec.of(name, options)))[-1] == "fused"
+    plain, fused = moved(name, shape, options, ["eager", "fused"])
+    assert np.linalg.norm(fused - plain) < 1e-4 * np.linalg.norm(plain)
+
+
+@pytest.mark.parametrize("name", ["cnn_20_50", "lenet"])
+def test_other_networks_are_near_in_bf16(name: str) -> None:
+    if not native.library("fused").fused_has_bf16():
+        pytest.skip("this CPU has no AVX512-BF16")
+    (plain,), (fused,) = moved(name, (1, 28, 28), {}, ["eager"]), moved(name, (1, 28, 28), {}, ["fused"], "bf16")
+    assert 0 < np.linalg.norm(fused - plain) < 0.1 * np.linalg.norm(plain)  # PyTorch in bf16: 0.06
+
+
+def test_nothing_is_dropped_in_an_evaluation() -> None:
+    problem, rng = Problem((1, 16, 16), 10, model=ModelSpec("lenet")), np.random.default_rng(1)
+    x = torch.from_numpy(rng.standard_normal((7, 1, 16, 16), dtype=np.float32))
+    kernel = build_kernel("fused", build(problem), problem, 0.05, 7, "float32")
+    kernel.load(to_vector(build(problem)))
+    kernel.hold(x, torch.arange(7))
+    kernel.step(np.arange(7))
+    module = build(problem).eval()
+    load_vector(module, kernel.vector())
+    with torch.no_grad():
+        np.testing.assert_allclose(kernel.logits(x).numpy(), module(x).numpy(), rtol=1e-3, atol=1e-4)
+
+
+def test_networks_of_many_layers_or_another_loss_are_left_to_torch() -> None:
     for problem in (
-        Problem((1, 28, 28), 10, model=ModelSpec.of("mlp", {"dropout": 0.5})),
-        Problem((1, 28, 28), 10, model=ModelSpec("lenet")),
-        Problem((1, 28, 28), 10, model=ModelSpec("cnn_20_50")),
+        Problem((1, 28, 28), 10, model=ModelSpec.of("mlp", {"hidden": [4] * 8})),
         Problem((7,), 1, "regression", ModelSpec("mlp")),
     ):
         assert "fused" not in suitable(problem)
@@ -93,6 +127,9 @@ def test_every_width_of_vectors_makes_the_steps_of_plain_torch(width: str, monke
         # 66 = 8 · 8 + 2 images are no whole number of tiles, and 3 are fewer than one.
         for shape in SHAPES:
             assert trained(shape, [np.arange(66), np.arange(3)])[1] < 1e-4
+        for name in ("cnn_20_50", "lenet"):
+            plain, fused = moved(name, (1, 28, 28), {}, ["eager", "fused"])
+            assert np.linalg.norm(fused - plain) < 1e-4 * np.linalg.norm(plain)
     finally:
         native.library.cache_clear()
 

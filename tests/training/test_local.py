@@ -215,7 +215,7 @@ IMAGES = (3, 8, 8)
 
 def network_job(model: ModelSpec, **changes) -> LocalJob:
     problem = Problem(IMAGES, 3, model=model, buffers=changes.pop("buffers", "average"))
-    return make_job(problem=problem, kernel="eager", learning_rate=0.05, **changes)
+    return make_job(problem=problem, learning_rate=0.05, **{"kernel": "eager"} | changes)
 
 
 def colour_data(sizes: tuple[int, ...] = (8, 7, 4)) -> DeviceData:
@@ -263,10 +263,14 @@ def test_integer_buffers_start_anew_at_each_local_training() -> None:
         assert set(counters) == {4}  # the steps of one local training: two passes of two batches
 
 
-def test_a_dropout_layer_draws_from_the_devices_stream() -> None:
+@pytest.mark.parametrize("kernel", ["eager", "fused"])
+def test_a_dropout_layer_draws_from_the_devices_stream(kernel: str) -> None:
     """The bits do not depend on which devices a host has trained before, and devices draw different numbers."""
+    if kernel == "fused" and compiler() is None:
+        pytest.skip("no C compiler")
     data = dataclasses.replace(colour_data(), index=np.tile(np.arange(4), 3), offsets=np.array([0, 4, 8, 12]))
-    job = network_job(ModelSpec.of("mlp", {"hidden": [32], "dropout": 0.5}), local_iteration="full_batch")
+    model = ModelSpec.of("mlp", {"hidden": [32], "dropout": 0.5})
+    job = network_job(model, kernel=kernel, local_iteration="full_batch")
     start, before = initial_vector(job.problem, 1), torch.get_rng_state()
     together = DeviceHost(job, data).train_each(start, [0, 1, 2])
     alone = [DeviceHost(job, data).train_each(start, [device])[0] for device in (2, 1, 0)]
