@@ -36,6 +36,7 @@ from hflray.support.references import reason, spoken
 from hflray.support.text import one_line
 from hflray.training.fused import fused_library
 from hflray.training.kernels import FUSIBLE, Kernel, KernelName, Precision, build_kernel, suitable
+from hflray.training.layers import NO_LAYERS, replaceable
 from hflray.training.machine import available_cpus, cache_folder, cpu_model, quiet_heap
 from hflray.training.native import compiler, library
 
@@ -47,6 +48,7 @@ WITHOUT_COMPILER: KernelName = "channels_last"
 COMPILED: dict[str, Callable[[Precision], object]] = {
     "native": lambda precision: library(),
     "fused": lambda precision: fused_library(precision == "bf16"),
+    "layers": lambda precision: library("layers"),
 }
 WITH_A_MODULE: tuple[KernelName, ...] = ("eager", "channels_last")  # a function of the user's own can train it
 MAX_BATCH = 256  # largest batch of the measurement; a full batch of thousands would take too long
@@ -79,6 +81,8 @@ def resolve(
         config = _for_own_training(config)
     if config.device != "cpu":
         config = config.model_copy(update=_on_gpu(config, gpus))
+    if config.kernel == "layers" and not replaceable(build(problem)):
+        raise HflrayError(NO_LAYERS)
     if config.kernel in COMPILED:
         if config.kernel not in suitable(problem):
             more = f" and {', '.join(FUSIBLE)} without dropout," if config.kernel == "fused" else ""
