@@ -4,10 +4,11 @@ The kernel and the threads change low bits. Therefore the choice becomes part of
 checkpoint) before round 1, and the measurement is saved in a file, so that a repeated run on this machine makes the
 same choice. Rounds of fewer than `WORTH_MEASURING` sample passes would gain less than a measurement costs. They take
 the fixed choice: `fused`, which is the fastest kernel of every CPU that was measured, `native` where a CPU has no
-AVX512-BF16 for a run in bf16, or channels-last where there is no C compiler.
+AVX512-BF16 for a run in bf16, or channels-last where there is no C compiler. For `gru` and `resnet8` it is `layers`.
 
-`compiled` (torch.compile) is never chosen here. For these models it takes 20 to 100 s to compile in every actor, and it
-was measured at 0.8 × channels-last on Zen 4. The configuration can name it.
+`compiled` (torch.compile) is never chosen here. Compiling takes 20 to 100 s, or 2 to 5 s in every actor from a
+cache of Inductor. It was measured at 0.8 to 1.1 × channels-last in float32 on Zen 4, and at 1.0 × eager for a
+GRU. The configuration can name it.
 """
 
 from __future__ import annotations
