@@ -36,7 +36,6 @@ PARTS = {
     "activations": ("threshold", "clamp_min", "tanh", "sigmoid"),
     "embedding": ("embedding", "index_select"),
     "gather": ("aten::index",),
-    "update": ("_foreach",),
 }
 BACKWARD, STEPS = "autograd::engine::evaluate_function", 4
 
