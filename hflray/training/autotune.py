@@ -4,10 +4,11 @@ The kernel and the threads change low bits. Therefore the choice becomes part of
 checkpoint) before round 1, and the measurement is saved in a file, so that a repeated run on this machine makes the
 same choice. Rounds of fewer than `WORTH_MEASURING` sample passes would gain less than a measurement costs. They take
 the fixed choice: `fused`, which is the fastest kernel of every CPU that was measured, `native` where a CPU has no
-AVX512-BF16 for a run in bf16, or channels-last where there is no C compiler.
+AVX512-BF16 for a run in bf16, or channels-last where there is no C compiler. For `gru` and `resnet8` it is `layers`.
 
-`compiled` (torch.compile) is never chosen here. For these models it takes 20 to 100 s to compile in every actor, and it
-was measured at 0.8 × channels-last on Zen 4. The configuration can name it.
+`compiled` (torch.compile) is never chosen here. Compiling takes 20 to 100 s, or 2 to 5 s in every actor from a
+cache of Inductor. It was measured at 0.8 to 1.1 × channels-last in float32 on Zen 4, and at 1.0 × eager for a
+GRU. The configuration can name it.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from hflray.support.references import reason, spoken
 from hflray.support.text import one_line
 from hflray.training.fused import fused_library
 from hflray.training.kernels import FUSIBLE, Kernel, KernelName, Precision, build_kernel, suitable
+from hflray.training.layers import NO_LAYERS, replaceable
 from hflray.training.machine import available_cpus, cache_folder, cpu_model, quiet_heap
 from hflray.training.native import compiler, library
 
@@ -47,6 +49,7 @@ WITHOUT_COMPILER: KernelName = "channels_last"
 COMPILED: dict[str, Callable[[Precision], object]] = {
     "native": lambda precision: library(),
     "fused": lambda precision: fused_library(precision == "bf16"),
+    "layers": lambda precision: library("layers"),
 }
 WITH_A_MODULE: tuple[KernelName, ...] = ("eager", "channels_last")  # a function of the user's own can train it
 MAX_BATCH = 256  # largest batch of the measurement; a full batch of thousands would take too long
@@ -79,6 +82,8 @@ def resolve(
         config = _for_own_training(config)
     if config.device != "cpu":
         config = config.model_copy(update=_on_gpu(config, gpus))
+    if config.kernel == "layers" and not replaceable(build(problem)):
+        raise HflrayError(NO_LAYERS)
     if config.kernel in COMPILED:
         if config.kernel not in suitable(problem):
             more = f" and {', '.join(FUSIBLE)} of few layers" if config.kernel == "fused" else ""

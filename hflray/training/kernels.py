@@ -20,26 +20,34 @@ from hflray.losses import Loss, find_loss
 from hflray.models import MiniCnn, build, is_papers, kept_at_home, trained, travelling
 from hflray.models.problem import Problem
 from hflray.training.fused import FusedKernel, is_fusible
+from hflray.training.layers import replace_layers, replaceable
 from hflray.training.native import NativeKernel
 
 KernelName = Literal[
-    "eager", "channels_last", "compiled", "native", "fused", "batched"
+    "eager", "channels_last", "compiled", "native", "fused", "layers", "batched"
 ]  # batched: hflray.training.batched
 Precision = Literal["float32", "bf16", "tf32"]  # tf32: the batched kernel on GPUs only
 
 
 # Beside the paper's; an `mlp` of many layers is left to torch.
 FUSIBLE = ("mlp", "mlp_200_200", "logistic", "cnn_6_16", "cnn_20_50", "lenet")
+LAYERED = ("gru", "resnet8")  # our networks with layers that `layers` knows; unless their options say otherwise
 IMAGES_DIM = 4  # of a batch of images (n, channels, height, width)
 
 
 def suitable(problem: Problem) -> tuple[KernelName, ...]:
     """Return the kernels among which the fastest one is chosen on a CPU, in the order in which they are measured.
 
-    `native` and `fused` know some networks with cross-entropy; `channels_last` is a layout of images.
+    Without a measurement the last one is taken. `native` and `fused` know some networks with cross-entropy;
+    `channels_last` is a layout of images; `layers` fails to be built where a network has no layer that it knows.
     """
+    name = problem.model.name
     names: list[KernelName] = ["eager"]
     names += ["channels_last"] if len(problem.input_shape) == IMAGES_DIM - 1 else []
+    if name in LAYERED:
+        names += ["layers"] if replaceable(build(problem)) else []
+    elif not is_papers(problem) and name not in FUSIBLE:
+        names.insert(0, "layers")
     if problem.loss != "cross_entropy":
         return tuple(names)
     names += ["native", "fused"] if is_papers(problem) else []
@@ -74,7 +82,11 @@ class Kernel(Protocol):
 
 
 class ModuleKernel:
-    """A kernel that uses torch's autograd on the module: eager, channels-last, or compiled by Inductor."""
+    """A kernel that uses torch's autograd: eager, channels-last, compiled by Inductor, or with layers in C.
+
+    Raises:
+        HflrayError: `layers` is set, and there is no C compiler, or no layer that the C code knows.
+    """
 
     def __init__(
         self,
@@ -85,7 +97,10 @@ class ModuleKernel:
         channels_last: bool = False,
         compiled: bool = False,
         bf16: bool = False,
+        layers: bool = False,
     ) -> None:
+        if layers:
+            replace_layers(module)
         self._format = torch.channels_last if channels_last else torch.contiguous_format
         # The call is ignored because torch's stubs have no overload for a memory format that is a variable.
         self._module: torch.nn.Module = module.to(memory_format=self._format)  # type: ignore[call-overload]
@@ -192,5 +207,5 @@ def build_kernel(
         return FusedKernel(module, problem.input_shape, learning_rate, bf16)
     if name in ("native", "fused"):  # the mini model is too small to gain by a step of its own
         return NativeKernel(module, problem.input_shape, learning_rate, bf16)
-    loss = find_loss(problem.loss)
-    return ModuleKernel(module, loss, learning_rate, batch_size, name != "eager", name == "compiled", bf16)
+    loss, last = find_loss(problem.loss), name != "eager"
+    return ModuleKernel(module, loss, learning_rate, batch_size, last, name == "compiled", bf16, name == "layers")

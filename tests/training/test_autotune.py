@@ -128,6 +128,52 @@ def test_without_a_compiler_native_is_no_candidate_and_naming_it_is_an_error(mon
         autotune.library.cache_clear()
 
 
+def test_layers_is_a_candidate_where_a_network_has_them_and_naming_it_without_is_an_error(monkeypatch) -> None:
+    gru = Problem((7,), 11, kind="next_token", model=ModelSpec("gru"), num_tokens=11)
+    with pytest.raises(HflrayError, match="'layers' computes GRUs and group normalisation"):
+        autotune.resolve(TrainingConfig(kernel="layers", threads=1), PROBLEM, 1)
+    if autotune.compiler():
+        assert autotune.resolve(TrainingConfig(), gru, 1).kernel == "layers"
+        assert autotune.resolve(TrainingConfig(), gru, 1, own_training=True).kernel == "eager"
+        rates(monkeypatch, {"eager/1": 9.0, "layers/1": 8.0})
+        assert autotune.resolve(TrainingConfig(threads=1), gru, BIG).kernel == "eager"
+    monkeypatch.setenv("CC", "no-such-compiler")
+    autotune.library.cache_clear()
+    try:
+        assert autotune.resolve(TrainingConfig(), gru, 1).kernel == "eager"
+        with pytest.raises(HflrayError, match="'layers' needs a C compiler"):
+            autotune.resolve(TrainingConfig(kernel="layers"), gru, 1)
+    finally:
+        autotune.library.cache_clear()
+
+
+def test_a_network_of_the_users_own_tries_layers(tmp_path) -> None:
+    """Where it has none, the kernel fails to be built and is not measured."""
+    (tmp_path / "own.py").write_text(WITH_NORM)
+    for name, tries in (("Net", bool(autotune.compiler())), ("Bare", False)):
+        problem = Problem(SHAPE, 3, model=ModelSpec(references.pin(f"own.py:{name}", tmp_path)))
+        autotune.resolve(TrainingConfig(batch_size=4, threads=1), problem, BIG)
+        path = max((tmp_path / "hflray" / "autotune").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+        assert ("layers/1" in json.loads(path.read_text())["rates"]) == tries
+        assert autotune.resolve(TrainingConfig(batch_size=4, threads=1), problem, 1).kernel == "channels_last"
+
+
+WITH_NORM = """from torch import nn
+
+
+class Net(nn.Sequential):
+    def __init__(self, input_shape, num_outputs):
+        super().__init__(
+            nn.Conv2d(1, 16, 3, 4), nn.GroupNorm(4, 16), nn.ReLU(), nn.Flatten(), nn.LazyLinear(num_outputs)
+        )
+        import torch
+        self(torch.zeros(1, *input_shape))
+
+
+class Bare(nn.Sequential):
+    def __init__(self, input_shape, num_outputs):
+        super().__init__(nn.Flatten(), nn.Linear(256, num_outputs))
+"""
 NEWLINE = "\n"
 NARROW = """from torch import nn
 

@@ -1,0 +1,107 @@
+"""Where a user's network spends a gradient step, and how fast each kernel makes it, on one thread.
+
+    python tests/benchmarks/step.py [--model gru|resnet8] [--kernels eager,channels_last,layers] [--turns 21]
+
+The kernels take turns, and the figures are medians of CPU time. Then torch's profiler says what part of the time in
+operations each kind takes, without the operations that it calls, and all that run in the backward pass. Python around
+the operations is not in it.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
+
+from hflray.training.autotune import sample_kernel
+from hflray.training.kernels import Kernel, KernelName, Precision, suitable
+from tests.benchmarks._report import Table, arguments, publish
+from tests.benchmarks.training import BATCH, PROBLEMS
+
+# Parts of the names of the operations in each column, of which the first that fits is taken.
+PARTS = {
+    "convolutions": ("convolution",),
+    "normalisation": ("norm", "Norm"),
+    "products": ("mm",),
+    "GRU": ("_Gru",),
+    "activations": ("threshold", "clamp_min", "tanh", "sigmoid"),
+    "embedding": ("embedding", "index_select"),
+    "gather": ("aten::index",),
+}
+BACKWARD, STEPS = "autograd::engine::evaluate_function", 4
+
+
+def cpu_ms(kernel: Kernel) -> float:
+    """Return the CPU time of a step, ms."""
+    begin = time.process_time()
+    for turn in range(STEPS):
+        kernel.step(np.arange(turn * BATCH, (turn + 1) * BATCH))
+    return 1e3 * (time.process_time() - begin) / STEPS
+
+
+def shares(kernel: Kernel) -> dict[str, float]:
+    """Return the shares of the time in operations."""
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        cpu_ms(kernel)
+    spent = dict.fromkeys(("backward", *PARTS, "others"), 0.0)
+    for event in profiler.key_averages():
+        is_backward = event.key.startswith(BACKWARD)
+        spent["backward"] += event.cpu_time_total if is_backward else 0.0
+        fits = (part for part, names in PARTS.items() if any(name in event.key for name in names))
+        spent["others" if is_backward else next(fits, "others")] += event.self_cpu_time_total
+    whole = sum(spent.values()) - spent["backward"]
+    return {part: time_us / whole for part, time_us in spent.items()}
+
+
+def table(model: str, names: list[str] | None, turns: int) -> Table:
+    """Measure the kernels of a network in turn."""
+    torch.set_num_threads(1)
+    problem = PROBLEMS[model]
+    kernels = {
+        (name, precision): sample_kernel(cast(KernelName, name), problem, BATCH, precision)
+        for name in names or sorted(suitable(problem))
+        for precision in cast(tuple[Precision, ...], ("float32", "bf16"))
+    }
+    measured: dict[tuple[str, Precision], list[float]] = {key: [] for key in kernels}
+    for turn in range(turns + 1):  # the first one warms up
+        for key, kernel in kernels.items():
+            spent = cpu_ms(kernel)
+            measured[key] += [spent] if turn else []
+    columns = [("row", "kernel", ""), ("ms", "a step, ms", ".1f"), ("ratio", "speed", ".2f")]
+    columns += [(part, part, ".1%") for part in ("backward", *PARTS, "others")]
+    result = Table(f"a step of {model}, batch {BATCH}, one thread, CPU time", columns, [], key=f"step/{model}")
+    base = next(iter(measured.values()))
+    for key, spent in measured.items():
+        ratio = statistics.median(one / other for one, other in zip(base, spent, strict=True))
+        row = {"row": " ".join(key), "ms": statistics.median(spent), "ratio": ratio}
+        result.rows.append(row | shares(kernels[key]))
+    return result
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = arguments(__doc__)
+    parser.add_argument("--model", choices=["gru", "resnet8"], help="default: both")
+    parser.add_argument("--kernels", help="default: all that are suitable")
+    parser.add_argument("--turns", type=int, help="default 21; quick 3")
+    options = parser.parse_args()
+    names = options.kernels.split(",") if options.kernels else None
+
+    def tables() -> Iterator[Table]:
+        for model in [options.model] if options.model else ["resnet8", "gru"]:
+            yield table(model, names, options.turns or (3 if options.quick else 21))
+
+    publish(tables(), options.json)
+
+
+if __name__ == "__main__":
+    main()
