@@ -21,10 +21,11 @@ import torch
 from numpy.typing import ArrayLike
 
 from hflray.allocation import Coupling
-from hflray.assignment.features import rows_of
+from hflray.assignment.features import Rows, rows_of
 from hflray.assignment.local_search import search_for
 from hflray.assignment.objective import check_coupling, round_problem
 from hflray.assignment.policy import SHIPPED, TRAIN, load_policy, policy_path
+from hflray.assignment.shared_network import shared_pass
 from hflray.cost import Workload
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
@@ -65,7 +66,7 @@ class D3QN:
             )
         self.path = SHIPPED if policy is None else policy_path(policy)
         self.network, self.card = load_policy(self.path)
-        self.spec = self.network.spec
+        self.spec, self._fast = self.network.spec, shared_pass(self.network)
         if features is not None and features != self.spec.features:
             raise ConfigError(
                 f"assignment.features: got '{features}', but {self.path} was trained on '{self.spec.features}'; "
@@ -88,15 +89,9 @@ class D3QN:
         problem, scheduled = round_problem(fleet, work, devices)
         rows = rows_of(self.spec.features, fleet, problem, scheduled)
         begin = time.perf_counter()
-        with torch.inference_mode(), one_thread():
-            q = self.network(torch.from_numpy(rows)[None])[0]
-        assignment = np.asarray(q.argmax(dim=-1).numpy(), dtype=np.intp)
-        if not bool(torch.isfinite(q).all()):
-            bad = int(torch.nonzero(~torch.isfinite(q).all(dim=-1))[0])
-            raise ConfigError(
-                f"devices[{bad}]: the policy {self.path.name} gives it no finite value; the fleet is beyond what the "
-                "network can represent; use assignment.name: local_search for it"
-            )
+        assignment = None if self._fast is None else self._fast.edges(rows)
+        if assignment is None:
+            assignment = self._edges(rows)
         if self.polish_ms and fleet.num_edges > 1:
             search = search_for(problem, True, self.coupling)
             # Each check of the clock ranks the exchanges again, so without a limit it is not checked more often.
@@ -104,6 +99,18 @@ class D3QN:
             search.run(assignment, begin + self.polish_ms / 1e3, **limited)
             return search.assignment
         return assignment
+
+    def _edges(self, rows: Rows) -> IntArray:
+        """Return the edges that torch chooses, (H,)."""
+        with torch.inference_mode(), one_thread():
+            q = self.network(torch.from_numpy(rows)[None])[0]
+        if not bool(torch.isfinite(q).all()):
+            bad = int(torch.nonzero(~torch.isfinite(q).all(dim=-1))[0])
+            raise ConfigError(
+                f"devices[{bad}]: the policy {self.path.name} gives it no finite value; the fleet is beyond what the "
+                "network can represent; use assignment.name: local_search for it"
+            )
+        return np.asarray(q.argmax(dim=-1).numpy(), dtype=np.intp)
 
     def _check(self, num_edges: int, num_scheduled: int) -> None:
         """Refuse an M that the policy cannot take, and warn once of an H or M beyond its training."""

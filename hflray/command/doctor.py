@@ -146,7 +146,7 @@ def open_files() -> Check:
 
 def folders(results: Path, data: Path) -> Check:
     """Check that the folders that a sweep writes to can be written, and how much room they have."""
-    from hflray.training.machine import cache_folder
+    from hflray.support.cache import cache_folder
 
     places = {
         "results": (results, "--results", True),
@@ -197,10 +197,10 @@ def kernels() -> Check:
     import torch
 
     from hflray.models.problem import Problem
+    from hflray.support.cache import cache_folder
+    from hflray.support.native import compiler
     from hflray.sweep import expand, load_sweep
     from hflray.training.autotune import sample_kernel, samples_per_second
-    from hflray.training.machine import cache_folder
-    from hflray.training.native import compiler
     from hflray.tune import precompile
     from hflray.tune.cli import QUICKSTART
 

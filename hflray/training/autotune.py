@@ -31,15 +31,17 @@ from hflray.config import TrainingConfig
 from hflray.errors import HflrayError
 from hflray.models import build, init_vector, is_papers, to_vector
 from hflray.models.problem import Problem
+from hflray.support.cache import cache_folder, cpu_model
 from hflray.support.checksum import checked, stamped
 from hflray.support.files import write
+from hflray.support.native import compiler
 from hflray.support.references import reason, spoken
 from hflray.support.text import one_line
 from hflray.training.fused import fused_library
 from hflray.training.kernels import FUSIBLE, Kernel, KernelName, Precision, build_kernel, suitable
 from hflray.training.layers import NO_LAYERS, replaceable
-from hflray.training.machine import available_cpus, cache_folder, cpu_model, quiet_heap
-from hflray.training.native import compiler, library
+from hflray.training.machine import available_cpus, quiet_heap
+from hflray.training.native import library
 
 log = logging.getLogger(__name__)
 

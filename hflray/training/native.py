@@ -12,11 +12,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
-import os
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,66 +23,26 @@ from torch import Tensor
 from hflray.aggregation.fixed_point import FloatVector
 from hflray.errors import HflrayError
 from hflray.models import HflCnn, MiniCnn
-from hflray.support.checksum import file_digest
-from hflray.training.machine import cache_folder, cpu_model
+from hflray.support.native import load_library
 
-OPTIONS = ("-O3", "-march=native", "-fno-math-errno", "-shared", "-fPIC")
-DIGITS = 16  # of a library's checksum in its name
 LANES = 16  # as in native.c
 FIRST_KERNELS = (2, 5)  # the first convolution's kernel sizes that native.c supports
 CHANNELS_LAST = torch.channels_last
-
-
-def compiler() -> str | None:
-    """Return the path of the C compiler: ``$CC``, else cc, gcc or clang; None if there is none."""
-    names = [os.environ["CC"]] if os.environ.get("CC") else ["cc", "gcc", "clang"]
-    return next((path for name in names if (path := shutil.which(name))), None)
 
 
 @functools.cache
 def library(kernel: str = "native") -> ctypes.CDLL:
     """Build the C code of `kernel` for this CPU, unless the cache folder has the library already, and load it.
 
-    The library's name ends with digits of its own checksum, so that a damaged library is built anew.
-
     Raises:
         HflrayError: there is no compiler, or it fails.
     """
-    compiler_path = compiler()
-    if compiler_path is None:
-        raise HflrayError(
-            f"training.kernel: {kernel!r} needs a C compiler (cc, gcc or clang) on every machine that trains, and "
-            "this one has none; install gcc, or set training.kernel to channels_last"
-        )
-    source = Path(__file__).with_name(f"{kernel}.c")
-    version = subprocess.run([compiler_path, "--version"], capture_output=True, text=True, check=False).stdout
-    name = hashlib.sha256("\0".join([source.read_text(), version, cpu_model(), *OPTIONS]).encode()).hexdigest()[:16]
-    folder = cache_folder(kernel)
-    target = next((path for path in sorted(folder.glob(f"{name}-*.so")) if _is_whole(path)), None)
-    if target is None:
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            output = Path(scratch) / "kernel.so"
-            command = [compiler_path, *OPTIONS, "-o", str(output), str(source), "-lm"]
-            result = subprocess.run(command, capture_output=True, text=True, check=False)
-            if result.returncode:
-                raise HflrayError(
-                    f"training.kernel: {' '.join(command)} failed: {result.stderr.strip()[:300]}; "
-                    "set training.kernel to channels_last"
-                )
-            target = folder / f"{name}-{file_digest(output)[:DIGITS]}.so"
-            output.replace(target)  # atomically, because several actors may build at once
-    return ctypes.CDLL(str(target))
-
-
-def _is_whole(path: Path) -> bool:
-    """Return whether a library's content has the checksum in its name; remove it if not."""
     try:
-        whole = file_digest(path)[:DIGITS] == path.stem.rpartition("-")[2]
-        if not whole:
-            path.unlink(missing_ok=True)
-        return whole
-    except OSError:
-        return False
+        return load_library(Path(__file__).with_name(f"{kernel}.c"))
+    except HflrayError as error:
+        raise HflrayError(
+            f"training.kernel: {kernel!r} {error} on every machine that trains, or set training.kernel to channels_last"
+        ) from None
 
 
 def _ptr(tensor: Tensor) -> ctypes.c_void_p:

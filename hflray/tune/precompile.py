@@ -18,8 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from hflray.config import ExperimentConfig
+from hflray.support.cache import cache_folder, cpu_model
 from hflray.sweep import Trial
-from hflray.training.machine import cache_folder, cpu_model
 
 PACKAGE = Path(__file__).parents[1]
 MAX_LINKS = 1_000_000  # N·M; for a larger fleet the draw would take longer than the compilation saves

@@ -17,11 +17,12 @@ from hflray.assignment import build_assigner, configured_assigner, d3qn
 from hflray.assignment.features import feature_rows
 from hflray.assignment.neighbours import SHORTLIST
 from hflray.assignment.network import NetworkSpec, build_network
-from hflray.assignment.policy import SHIPPED, load_policy, save_policy
+from hflray.assignment.policy import SHIPPED, load_policy, policy_path, save_policy, shipped
 from hflray.config import load_config
 from hflray.cost import Workload, round_cost
 from hflray.errors import ConfigError
 from hflray.fleet import FleetConfig, sample_fleet
+from hflray.support.native import compiler
 from tests.assignment.test_local_search import MoveClock
 
 WORK = Workload(model_bits=448 * 8192)
@@ -64,6 +65,27 @@ def test_the_answer_is_the_networks_argmax(policy):
     np.testing.assert_array_equal(edges, q.argmax(-1).numpy())
     assert edges.dtype == np.intp
     assert rng.bit_generator.state == state
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_the_edges_of_each_shipped_policy_are_torchs_to_the_last_one(name):
+    """Most fleets are answered by the pass in C; where two edges are close, torch is asked."""
+    network, _ = load_policy(policy_path(name))
+    assigner, answered, count = build_assigner("d3qn", policy=name), 0, 0
+    any_number = assigner.fixed_edges is None
+    sizes = [(50, 5), (10, 5), (100, 5), *([(30, 3), (20, 10), (1, 2), (120, 12)] if any_number else [])]
+    for scheduled, edges in sizes:
+        for seed in range(20):
+            fleet, devices = random_round(3000 + seed, scheduled, edges)
+            values = feature_rows(assigner.spec.features, fleet, WORK, devices)
+            with torch.no_grad():
+                expected = network(torch.from_numpy(values)[None])[0].argmax(-1).numpy()
+            edges_of = assigner.assign(fleet, WORK, devices, np.random.default_rng(0))
+            np.testing.assert_array_equal(edges_of, expected)
+            count += 1
+            answered += assigner._fast is not None and assigner._fast.edges(values) is not None
+    if any_number and compiler():
+        assert answered > 0.7 * count
 
 
 @pytest.mark.parametrize(
@@ -188,8 +210,9 @@ def test_a_truncated_file_and_a_file_without_a_policy_are_refused(policy, tmp_pa
         build_assigner("d3qn", policy=other)
 
 
-def test_weights_that_give_nan_are_an_error(tmp_path):
-    network = build_network(NetworkSpec("bilstm", "db", num_edges=3, hidden=8))
+@pytest.mark.parametrize("spec", [NetworkSpec("bilstm", "db", num_edges=3, hidden=8), NetworkSpec("shared", "db")])
+def test_weights_that_give_nan_are_an_error(tmp_path, spec):
+    network = build_network(spec)
     with torch.no_grad():
         network.value.bias.fill_(float("nan"))
     save_policy(tmp_path / "nan.safetensors", network, CARD)

@@ -45,8 +45,9 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
 from hflray.config import TrainingConfig
 from hflray.models import build, build_model, init_vector, initial_vector, load_vector
 from hflray.models.problem import ModelSpec, Problem
+from hflray.support.cache import cache_folder
 from hflray.training.autotune import resolve
-from hflray.training.machine import available_cpus, cache_folder
+from hflray.training.machine import available_cpus
 from hflray.training.steps import torch_threads
 from tests.benchmarks._report import Table, arguments, conditions, publish
 

@@ -15,6 +15,7 @@ from hflray.assignment.policy import load_policy, save_policy
 from hflray.errors import ConfigError
 from hflray.rl.evaluation import references
 from hflray.rl.solved_fleets import prepare
+from hflray.support.native import compiler
 from hflray.support.seal import user_key
 from hflray.training import native
 from hflray.training.autotune import remembered
@@ -40,7 +41,7 @@ def use_policy(folder: Path) -> Any:
 
 
 def use_library(folder: Path) -> Any:
-    if native.compiler() is None:
+    if compiler() is None:
         pytest.skip("no C compiler")
     native.library.cache_clear()
     try:

@@ -13,6 +13,7 @@ import torch
 from hflray.errors import HflrayError
 from hflray.models import build, build_model, init_vector, load_vector, to_vector
 from hflray.models.problem import ModelSpec, Problem
+from hflray.support import native as support
 from hflray.training import native
 from hflray.training.fused import FusedKernel, fused_library
 from hflray.training.kernels import build_kernel, suitable
@@ -25,7 +26,7 @@ WIDTHS = ["x86-64", "x86-64-v3", "x86-64-v4"]
 
 @pytest.fixture(autouse=True)
 def _compiler() -> None:
-    if native.compiler() is None:
+    if support.compiler() is None:
         pytest.skip("no C compiler")
 
 
@@ -118,10 +119,10 @@ def test_networks_of_many_layers_or_another_loss_are_left_to_torch() -> None:
 def test_every_width_of_vectors_makes_the_steps_of_plain_torch(width: str, monkeypatch, tmp_path) -> None:
     if platform.machine() != "x86_64":
         pytest.skip("these instruction sets are those of x86-64")
-    if width == "x86-64-v4" and "avx512bw" not in native.cpu_model():
+    if width == "x86-64-v4" and "avx512bw" not in support.cpu_model():
         pytest.skip("this CPU has no AVX-512")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(native, "OPTIONS", (f"-march={width}", *(o for o in native.OPTIONS if "march" not in o)))
+    monkeypatch.setattr(support, "OPTIONS", (f"-march={width}", *(o for o in support.OPTIONS if "march" not in o)))
     native.library.cache_clear()
     try:
         # 66 = 8 · 8 + 2 images are no whole number of tiles, and 3 are fewer than one.

@@ -22,10 +22,10 @@ from hflray.errors import DivergedError, HflrayError, WorkerLostError
 from hflray.models import HflCnn, build, build_model, init_vector, initial_vector, num_statistics
 from hflray.models.problem import ModelSpec, Problem
 from hflray.seeding import stream
+from hflray.support.native import compiler
 from hflray.training import session
 from hflray.training.hierarchy import start_ray
 from hflray.training.local import DeviceHost
-from hflray.training.native import compiler
 from tests.training.rounds import Rounds, actor_rounds, serial_rounds, sums
 from tests.training.test_local import SHAPE, colour_data, make_data, make_job, network_job
 

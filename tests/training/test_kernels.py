@@ -8,8 +8,8 @@ import torch
 
 from hflray.models import build_model, init_vector, load_vector, to_vector
 from hflray.models.problem import Problem
+from hflray.support.native import compiler
 from hflray.training.kernels import build_kernel
-from hflray.training.native import compiler
 
 KERNELS = ["eager", "channels_last", "native", "fused"]
 SHAPES = [

@@ -16,9 +16,9 @@ from hflray.models.problem import ModelSpec, Problem
 from hflray.registry import register
 from hflray.seeding import stream
 from hflray.support import references
+from hflray.support.native import compiler
 from hflray.training.job import EVALUATION_BATCH, DeviceData, LocalJob
 from hflray.training.local import DeviceHost
-from hflray.training.native import compiler
 from hflray.training.steps import batches_of
 from tests.training.rounds import sums
 

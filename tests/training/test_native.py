@@ -1,4 +1,4 @@
-"""hflray.training.native: building the C code, and the models that it refuses. test_kernels.py tests its arithmetic."""
+"""hflray.training.native: what it says without a compiler, and the models that it refuses; test_kernels.py has more."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 
 from hflray.errors import HflrayError
 from hflray.models import build_model
-from hflray.support.checksum import digest
+from hflray.support.native import compiler
 from hflray.training import native
 
 
@@ -18,34 +18,6 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path):
     native.library.cache_clear()
     yield tmp_path
     native.library.cache_clear()
-
-
-def test_the_library_is_built_once_and_kept(fresh) -> None:
-    if native.compiler() is None:
-        pytest.skip("no C compiler")
-    native.library()
-    (built,) = (fresh / "hflray" / "native").iterdir()
-    before = built.stat().st_mtime_ns
-    native.library.cache_clear()
-    native.library()
-    assert [path.stat().st_mtime_ns for path in (fresh / "hflray" / "native").iterdir()] == [before]
-
-
-def test_a_damaged_library_is_built_again(fresh) -> None:
-    if native.compiler() is None:
-        pytest.skip("no C compiler")
-    native.library()
-    (built,) = (fresh / "hflray" / "native").iterdir()
-    whole = built.read_bytes()
-    assert built.stem.endswith(f"-{digest(whole)[:16]}")
-    middle = len(whole) // 2
-    for damaged in (b"", whole[:middle], whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]):
-        built.unlink()  # the process has mapped the file, so its content must not change in place
-        built.write_bytes(damaged)
-        native.library.cache_clear()
-        native.library()
-        (again,) = (fresh / "hflray" / "native").iterdir()
-        assert again.stem.endswith(f"-{digest(again.read_bytes())[:16]}")
 
 
 def test_without_a_compiler_the_message_says_what_to_do(fresh, monkeypatch) -> None:
@@ -68,6 +40,6 @@ def test_a_model_it_was_not_written_for_is_refused() -> None:
         native.NativeKernel(torch.nn.Linear(2, 2), (1, 16, 16), 0.1)
     wide = build_model("hfl", (1, 16, 16), 3)
     wide.conv1 = torch.nn.Conv2d(1, 17, 5)
-    if native.compiler() is not None:
+    if compiler() is not None:
         with pytest.raises(HflrayError, match="another first layer"):
             native.NativeKernel(wide, (1, 16, 16), 0.1)

@@ -1,0 +1,47 @@
+"""hflray.support.cache: the cache folder follows the environment and is closed to others; the CPU has a name."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from hflray.support.cache import cache_folder, cpu_model
+
+
+def test_the_cache_folder_follows_the_environment(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cache_folder("x") == tmp_path / "hflray" / "x"
+    assert cache_folder("x").is_dir()
+
+
+def test_a_cache_folder_that_cannot_be_made_is_replaced(monkeypatch, tmp_path) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    assert cache_folder("x").is_dir()
+
+
+@pytest.mark.parametrize("trap", ["open to others", "a link", "a file"])
+def test_a_cache_that_others_can_write_is_not_used(monkeypatch, tmp_path, trap: str) -> None:
+    """Libraries are loaded from it; another user could have put one there."""
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    taken = tmp_path / "tmp" / f"hflray-{os.getuid()}"
+    if trap == "a link":
+        (tmp_path / "elsewhere").mkdir()
+        taken.symlink_to(tmp_path / "elsewhere")
+    elif trap == "a file":
+        taken.write_text("")
+    else:
+        taken.mkdir()
+        taken.chmod(0o777)
+    folder = cache_folder("x")
+    assert folder.parent != taken
+    assert folder.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_the_cpu_has_a_name() -> None:
+    assert cpu_model()
