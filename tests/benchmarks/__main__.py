@@ -68,6 +68,7 @@ BENCHMARKS = (
     Benchmark("assignment", ("assignment.py",), ("assignment/assigners", "assignment/couplings"), parallel=False),
     Benchmark("generalisation", ("generalisation.py",), ("generalisation/scenarios",), 3600, False),
     Benchmark("assigner", ("assigner.py",), ("assigner/learning",), parallel=False),
+    Benchmark("decision", ("decision.py",), ("decision/policy",), parallel=False),
     Benchmark("scale", ("scale.py", "--only", "steps"), ("scale/steps",)),
     Benchmark("scale-exponents", ("scale.py", "--only", "exponents"), ("scale/exponents",)),
     Benchmark("million", ("million.py",), ("million/round",)),
@@ -81,6 +82,7 @@ BENCHMARKS = (
     ),
     Benchmark("clock-rows", ("clock.py", "--only", "rows"), ("clock/rows",), parallel=False),
     Benchmark("clock-actors", ("clock.py", "--only", "actors"), ("clock/actors",)),
+    Benchmark("step", ("step.py",), ("step/resnet8", "step/gru"), parallel=False),
     Benchmark("losses", ("losses.py",), ("losses/kernels",), parallel=False),
     Benchmark("joint_cost", ("joint_cost.py",), ("joint_cost/round",), parallel=False),
     Benchmark(

@@ -1,11 +1,13 @@
-"""A decision of the shipped policy with its pass in C and with torch's, in turns in one process.
+"""A decision of the shipped policy with its pass in C and with torch's, in turns in one process. ``make bench``.
 
-python -m tests.benchmarks.decision [--fleets 150]
+    python tests/benchmarks/decision.py [--fleets 150]
+
+The answers of both are compared to the last edge: a fleet on which they differ ends the benchmark.
 """
 
 from __future__ import annotations
 
-import argparse
+import statistics
 import sys
 import time
 from pathlib import Path
@@ -17,33 +19,44 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
 from hflray.assignment import build_assigner
 from hflray.cost import Workload
 from hflray.fleet import FleetConfig, sample_fleet
+from tests.benchmarks._report import Table, arguments, publish
 
-SIZES = [(10, 5), (50, 5), (100, 5), (200, 5), (50, 10)]  # devices and edges
+SIZES = ((10, 5), (50, 5), (100, 5), (200, 5), (50, 10))  # devices and edges
 
 
-def main() -> None:
-    """Print the medians in milliseconds, and on how many fleets both give the same edges."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--fleets", type=int, default=150)
-    fleets = parser.parse_args().fleets
+def table(fleets: int) -> Table:
+    """Measure all sizes."""
+    columns = [("row", "devices, edges", ""), ("c", "C, ms", ".2f"), ("torch", "torch, ms", ".2f"),
+               ("ratio", "speed", ".2f")]  # fmt: skip
+    result = Table(f"a decision of the shipped policy, medians of {fleets} fleets", columns, [], key="decision/policy")
     work = Workload(model_bits=448 * 8192)
-    compiled, torch_alone = build_assigner("d3qn"), build_assigner("d3qn")
-    torch_alone._fast = None
+    assigners = {"torch": build_assigner("d3qn"), "c": build_assigner("d3qn")}
+    assigners["torch"]._fast = None
     for scheduled, edges in SIZES:
-        spent: dict[str, list[float]] = {"C": [], "torch": []}
-        same = 0
+        spent: dict[str, list[float]] = {name: [] for name in assigners}
         for seed in range(fleets):
             rng = np.random.default_rng(seed)
             fleet = sample_fleet(FleetConfig(num_devices=2 * scheduled, num_edges=edges), rng)
             devices = np.sort(rng.choice(2 * scheduled, scheduled, replace=False))
             answers = []
-            for name, assigner in (("torch", torch_alone), ("C", compiled)):
+            for name, assigner in assigners.items():
                 start = time.perf_counter()
                 answers.append(assigner.assign(fleet, work, devices, rng))
                 spent[name].append(1e3 * (time.perf_counter() - start))
-            same += bool((answers[0] == answers[1]).all())
-        medians = ", ".join(f"{name} {np.median(values):.2f} ms" for name, values in spent.items())
-        print(f"H = {scheduled}, M = {edges}: {medians}; the same edges on {same} of {fleets} fleets")
+            assert np.array_equal(*answers), (scheduled, edges, seed)
+        medians = {name: statistics.median(values) for name, values in spent.items()}
+        ratio = medians["torch"] / medians["c"]
+        result.rows.append({"row": f"{scheduled}, {edges}", "ratio": ratio, **medians})
+        result.ratios[f"C / torch, H = {scheduled}, M = {edges}"] = ratio
+    return result
+
+
+def main() -> None:
+    """Print the table."""
+    parser = arguments(__doc__)
+    parser.add_argument("--fleets", type=int, help="default 150; quick 5")
+    options = parser.parse_args()
+    publish((table(options.fleets or (5 if options.quick else 150)) for _ in range(1)), options.json)
 
 
 if __name__ == "__main__":

@@ -84,6 +84,7 @@ def table(model: str, names: list[str] | None, turns: int) -> Table:
         ratio = statistics.median(one / other for one, other in zip(base, spent, strict=True))
         row = {"row": " ".join(key), "ms": statistics.median(spent), "ratio": ratio}
         result.rows.append(row | shares(kernels[key]))
+        result.ratios[" ".join(key)] = ratio
     return result
 
 
