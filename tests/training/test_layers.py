@@ -161,7 +161,7 @@ def test_our_networks_take_the_kernel_without_a_measurement_and_others_try_it() 
     assert "layers" not in suitable(Problem((3, 16, 16), 4, model=ModelSpec.of("resnet8", {"norm": "batch"})))
     assert "layers" not in suitable(Problem((7,), 11, model=ModelSpec.of("gru", {"hidden": 10}), num_tokens=11))
     assert "layers" not in suitable(Problem((1, 28, 28), 10))
-    assert suitable(Problem((1, 28, 28), 10, model=ModelSpec("lenet"))) == ("layers", "eager", "channels_last")
+    assert suitable(Problem((1, 28, 28), 10, model=ModelSpec("mine.py:Net"))) == ("layers", "eager", "channels_last")
     assert not replaceable(build(Problem((1, 28, 28), 10, model=ModelSpec("lenet"))))
 
 

@@ -118,7 +118,8 @@ def test_an_upgrade_does_not_change_a_frozen_environment(small, tmp_path) -> Non
     assert (tmp_path / "environments") in site.parents
     assert not (python.parent / "apple").exists()
     # Only the metadata of hflray is copied, because the worktree has its code.
-    assert (site / "hflray-0.1.0.dist-info" / "METADATA").exists()
+    # A checkout that is installed has a version of its own beside the code, which may come before that of `small`.
+    assert len(list(site.glob("hflray-*.dist-info/METADATA"))) == 1
     assert not (site / "hflray").exists()
 
     assert freeze(small, tmp_path / "environments") == python  # the same packages give the same environment
