@@ -21,7 +21,7 @@ from hflray.errors import HflrayError
 from hflray.models import HflCnn
 from hflray.models.cnn import Cnn
 from hflray.models.simple import Mlp
-from hflray.training.native import library
+from hflray.training.native import library, pointer
 
 LANES, PADDED, LAYERS = 16, 32, 8  # as in fused.c: blocks of the convolutions' channels, and the most linear layers
 CHANNELS = 64  # of the second convolution at most; fused.c has a bit for each
@@ -175,7 +175,7 @@ class FusedKernel:
         for (level, *_), mask in zip(self._drops, masks, strict=True):
             self._network.mask[level] = mask.data_ptr()
         self._c.fused_step(
-            ctypes.byref(self._network), _address(self._x), _address(self._y), ctypes.c_void_p(positions.ctypes.data),
+            ctypes.byref(self._network), pointer(self._x), pointer(self._y), ctypes.c_void_p(positions.ctypes.data),
             len(positions), self._buffers(len(positions)),
         )  # fmt: skip
 
@@ -190,8 +190,8 @@ class FusedKernel:
         positions = torch.arange(len(x))
         for part, logits in zip(torch.split(positions, EVALUATED), torch.split(out, EVALUATED), strict=True):
             self._c.fused_logits(
-                ctypes.byref(self._network), _address(x), _address(part), len(part), self._buffers(len(part)),
-                _address(logits),
+                ctypes.byref(self._network), pointer(x), pointer(part), len(part), self._buffers(len(part)),
+                pointer(logits),
             )  # fmt: skip
         return out
 
@@ -204,7 +204,7 @@ class FusedKernel:
         size = self._c.fused_bytes(ctypes.byref(self._network), count)
         if len(self._workspace) < size:
             self._workspace = torch.empty(size, dtype=torch.uint8)
-        return _address(self._workspace)
+        return pointer(self._workspace)
 
 
 def _drops(module: nn.Module) -> list[tuple[int, int, float]]:
@@ -224,7 +224,3 @@ def _drops(module: nn.Module) -> list[tuple[int, int, float]]:
 
 def _padded(count: int, block: int = LANES) -> int:
     return -(-count // block) * block
-
-
-def _address(tensor: Tensor) -> ctypes.c_void_p:
-    return ctypes.c_void_p(tensor.data_ptr())

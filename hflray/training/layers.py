@@ -19,7 +19,7 @@ from torch.autograd.graph import increment_version
 from torch.nn import functional
 
 from hflray.errors import HflrayError
-from hflray.training.native import library
+from hflray.training.native import library, pointer
 
 FLOATS = torch.float32, torch.bfloat16
 LANES, MOST_CHANNELS = 16, 2048  # as in layers.c; channels and hidden numbers are multiples of the first
@@ -28,10 +28,6 @@ NO_LAYERS = (
     "has none; set it to auto"
 )
 SEQUENCES_DIM, IMAGES_DIM = 3, 4  # of a batch
-
-
-def _ptr(tensor: Tensor) -> ctypes.c_void_p:
-    return ctypes.c_void_p(tensor.data_ptr())
 
 
 def _longs(*numbers: int) -> tuple[ctypes.c_long, ...]:
@@ -51,7 +47,7 @@ class _Gru(Function):
         states[0] = first
         by_lane = of_state.view(3, hidden // lanes, lanes, hidden).permute(1, 3, 0, 2).contiguous()
         arrays = (x, of_input.t().contiguous(), by_lane, *biases, states, gates, x.new_empty(batch, 3, hidden))
-        code.gru_forward(*map(_ptr, arrays), *_longs(time, batch, inputs, hidden))
+        code.gru_forward(*map(pointer, arrays), *_longs(time, batch, inputs, hidden))
         ctx.save_for_backward(x, of_input, of_state, states, gates)
         return states[1:]
 
@@ -67,7 +63,7 @@ class _Gru(Function):
         carry, of_x, weights = x.new_zeros(batch, hidden), torch.zeros_like(x), torch.zeros_like(of_input)
         state_weights, biases = torch.zeros_like(of_state), x.new_zeros(4 * hidden)
         arrays = (x, of_input, of_state, states, gates, of_states, carry, of_x, weights, state_weights, biases)
-        library("layers").gru_backward(*map(_ptr, arrays), *_longs(time, batch, x.shape[2], hidden))
+        library("layers").gru_backward(*map(pointer, arrays), *_longs(time, batch, x.shape[2], hidden))
         increment_version(gates)  # they are gradients now, so that another backward pass must fail
         of_bias = biases[: 3 * hidden].roll(-hidden)
         return of_x[..., :inputs], carry, weights.roll(-hidden, 0)[:, :inputs], state_weights, of_bias, biases[hidden:]
@@ -82,7 +78,7 @@ class _GroupNorm(Function):
         y, stats = torch.empty_like(x), weight.new_empty(n, 2, groups)
         half = int(x.dtype == torch.bfloat16)
         sizes = ctypes.c_float(epsilon), *_longs(n, height * width, channels, groups, half)
-        library("layers").norm_forward(_ptr(x), _ptr(weight), _ptr(bias), _ptr(y), _ptr(stats), *sizes)
+        library("layers").norm_forward(pointer(x), pointer(weight), pointer(bias), pointer(y), pointer(stats), *sizes)
         ctx.save_for_backward(x, weight, stats)
         return y
 
@@ -94,7 +90,7 @@ class _GroupNorm(Function):
         of_x, of_weight, of_bias = torch.empty_like(x), torch.zeros_like(weight), torch.zeros_like(weight)
         of_y = of_y.contiguous(memory_format=torch.channels_last)
         sizes = _longs(n, height * width, channels, stats.shape[2], int(x.dtype == torch.bfloat16))
-        pointers = map(_ptr, (x, of_y, weight, stats, of_x, of_weight, of_bias))
+        pointers = map(pointer, (x, of_y, weight, stats, of_x, of_weight, of_bias))
         library("layers").norm_backward(*pointers, *sizes)
         return of_x, of_weight, of_bias, None, None
 

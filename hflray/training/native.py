@@ -45,7 +45,8 @@ def library(kernel: str = "native") -> ctypes.CDLL:
         ) from None
 
 
-def _ptr(tensor: Tensor) -> ctypes.c_void_p:
+def pointer(tensor: Tensor) -> ctypes.c_void_p:
+    """Return the address of a tensor's numbers, as C code takes it."""
     return ctypes.c_void_p(tensor.data_ptr())
 
 
@@ -144,21 +145,21 @@ class NativeKernel:
         features, winners, inputs, activations = self._run(self._x, positions)
         gradient = activations.pop()  # the logits
         count, classes = gradient.shape
-        self._c.cross_entropy_backward(_ptr(gradient), _ptr(self._y), _ptr(positions), count, classes)
+        self._c.cross_entropy_backward(pointer(gradient), pointer(self._y), pointer(positions), count, classes)
         for (weight, bias), activation in zip(self._linears[::-1], activations[::-1], strict=True):
             below = gradient @ weight
             weight.addmm_(gradient.t(), activation, alpha=-self._rate)
             bias.add_(gradient.sum(0), alpha=-self._rate)
             gradient = below
             # In the last turn these are the features. Their ReLU is in `winners` already, so this changes nothing.
-            self._c.relu_backward(_ptr(gradient), _ptr(activation), ctypes.c_int64(gradient.numel()))
+            self._c.relu_backward(pointer(gradient), pointer(activation), ctypes.c_int64(gradient.numel()))
         gradient = gradient.view(count, *features).permute(0, 3, 1, 2)
         mask = [True, True, True]
         for (weight, bias), x, winner, shape in zip(
             self._convs[::-1], inputs[::-1], winners[:0:-1], self._full[::-1], strict=True
         ):
             full = torch.empty(count, *shape)
-            self._c.pool_backward(_ptr(gradient), _ptr(winner), _ptr(full), count, *shape)
+            self._c.pool_backward(pointer(gradient), pointer(winner), pointer(full), count, *shape)
             gradient, of_weight, of_bias = torch.ops.aten.convolution_backward(
                 full.permute(0, 3, 1, 2).to(self._type), x, weight.to(self._type), [len(bias)],
                 [1, 1], [0, 0], [1, 1], False, [0, 0], 1, mask,
@@ -168,8 +169,7 @@ class NativeKernel:
             bias.add_(of_bias, alpha=-self._rate)
         of_first, of_bias = torch.empty_like(self._first), torch.empty_like(self._first_bias)
         self._backward(
-            _ptr(self._x), _ptr(positions), _ptr(gradient), _ptr(winners[0]), _ptr(of_first), _ptr(of_bias), count,
-            *self._input,
+            *map(pointer, (self._x, positions, gradient, winners[0], of_first, of_bias)), count, *self._input,
         )  # fmt: skip
         self._first.add_(of_first, alpha=-self._rate)
         self._first_bias.add_(of_bias, alpha=-self._rate)
@@ -193,8 +193,7 @@ class NativeKernel:
         x = torch.empty(count, height, width, LANES)
         winner = torch.empty(count, height, width, LANES, dtype=torch.int32)
         self._forward(
-            _ptr(images), _ptr(positions), _ptr(self._first), _ptr(self._first_bias), _ptr(x), _ptr(winner), count,
-            *self._input,
+            *map(pointer, (images, positions, self._first, self._first_bias, x, winner)), count, *self._input,
         )  # fmt: skip
         winners, inputs = [winner], []
         self._full: list[tuple[int, int, int]] = []
@@ -207,7 +206,7 @@ class NativeKernel:
             x, winner = (
                 torch.empty(count, height // 2, width // 2, channels, dtype=t) for t in (x.dtype, winner.dtype)
             )
-            self._c.pool_forward(_ptr(full), _ptr(x), _ptr(winner), *shape)
+            self._c.pool_forward(pointer(full), pointer(x), pointer(winner), *shape)
             winners.append(winner)
         activations = [x.view(count, -1)]
         for index, (weight, bias) in enumerate(self._linears):
