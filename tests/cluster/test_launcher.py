@@ -238,6 +238,22 @@ print("nodes", sum(node["Alive"] for node in ray.nodes()))
 """
 
 
+def both_joined(hosts: Hosts) -> bool:
+    """Return whether both nodes have joined; the command also compares what they run."""
+    answer = hosts.ray("exec", "--no-config-cache", "cluster/local.yaml", "python -m hflray.tune.nodes", **LOCAL)
+    assert answer.returncode == 0, answer.stdout
+    return answer.stdout.count(" CPUs") == 2
+
+
+def results_on(storage: Path, trials: list[Any]) -> dict[str, list[dict[str, Any]]]:
+    """Return what Tune wrote of each trial into the hosts' shared folder, by the trial's name."""
+    return {
+        trial.name: [json.loads(line) for line in path.read_text().splitlines()]
+        for trial in trials
+        for path in storage.glob(f"*/{trial.name}/result.json")
+    }
+
+
 def test_a_sweep_on_two_local_hosts_survives_a_lost_connection(local, capsys) -> None:
     hosts = local
     trials = expand(load_sweep(hosts.repository / FILE))
@@ -246,13 +262,7 @@ def test_a_sweep_on_two_local_hosts_survives_a_lost_connection(local, capsys) ->
     assert up.returncode == 0, up.stdout
     print_measurement(capsys, f"local: ray up {time.monotonic() - begin:.0f} s")
 
-    def nodes() -> bool:
-        """Return whether both nodes have joined; the command also compares what they run."""
-        answer = hosts.ray("exec", "--no-config-cache", "cluster/local.yaml", "python -m hflray.tune.nodes", **LOCAL)
-        assert answer.returncode == 0, answer.stdout
-        return answer.stdout.count(" CPUs") == 2
-
-    wait_for(nodes, 300, "the worker")
+    wait_for(lambda: both_joined(hosts), 300, "the worker")
     print_measurement(capsys, f"local: worker joined {time.monotonic() - begin:.0f} s after ray up began")
 
     # The connection of `ray submit` is cut, and the sweep continues.
@@ -275,12 +285,7 @@ def test_a_sweep_on_two_local_hosts_survives_a_lost_connection(local, capsys) ->
     print_measurement(
         capsys, f"local: sweep with its connection cut after round {cut}: {time.monotonic() - begin:.0f} s"
     )
-    results = {
-        trial.name: [json.loads(line) for line in path.read_text().splitlines()]
-        for trial in trials
-        for path in hosts.shared.glob(f"*/{trial.name}/result.json")
-    }
-    check_complete(runs_on(hosts, "head"), results, trials)
+    check_complete(runs_on(hosts, "head"), results_on(hosts.shared, trials), trials)
 
     # An error is reported before any trial starts, and by the exit code of ray submit.
     wrong = ["cluster/sweep.py", FILE, "--fresh", "--set", "tune.cpus_per_trial=64"]
@@ -350,11 +355,7 @@ def test_a_sweep_with_references_trains_on_a_host_that_lacks_the_file(local, cap
     hosts = local
     assert (up := hosts.ray("up", "-y", "--no-config-cache", "cluster/local.yaml", **LOCAL)).returncode == 0, up.stdout
 
-    def joined() -> bool:
-        answer = hosts.ray("exec", "--no-config-cache", "cluster/local.yaml", "python -m hflray.tune.nodes", **LOCAL)
-        return answer.returncode == 0 and answer.stdout.count(" CPUs") == 2
-
-    wait_for(joined, 300, "the worker")
+    wait_for(lambda: both_joined(hosts), 300, "the worker")
     sweep_file = OWN_FILE.replace(".py", ".yaml")
     for path, text in ((OWN_FILE, OWN), (sweep_file, OWN_SWEEP)):
         (hosts.folder / "head/root/hflray" / path).write_text(text)
@@ -366,12 +367,7 @@ def test_a_sweep_with_references_trains_on_a_host_that_lacks_the_file(local, cap
     had = {host: (hosts.folder / host / "tmp" / "has_file").read_text() for host in ("head", "worker")}
     assert had == {"head": "True", "worker": "False"}
     trials = expand(load_sweep(hosts.repository / sweep_file))
-    results = {
-        trial.name: [json.loads(line) for line in path.read_text().splitlines()]
-        for trial in trials
-        for path in hosts.shared.glob(f"*/{trial.name}/result.json")
-    }
-    check_complete(runs_on(hosts, "head"), results, trials)
+    check_complete(runs_on(hosts, "head"), results_on(hosts.shared, trials), trials)
     assert hosts.ray("down", "-y", "cluster/local.yaml", **LOCAL).returncode == 0
 
 
