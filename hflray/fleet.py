@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,6 +27,8 @@ __all__ = ["Fleet", "FleetConfig", "LinkArray", "Links", "path_gain", "sample_fl
 
 DENSE_LINKS = 5_000_000  # largest N·M for which a fleet holds the two matrices, of 40 MB each
 MOVING_LINKS = 2_000  # largest N·M for which all links of moving devices are computed in each round
+BOUND_BITS = 12  # bits of a link's random number that bound its shadowing when strongest edges are searched
+GROUPS = 64  # least number of groups of edges there, of which only the best edges are sorted
 AT_ONCE = 200_000  # links per step when all edges of many devices are computed, so that a step fits in the CPU's cache
 
 
@@ -70,6 +73,37 @@ class Links:
             normal = self.shadowing(*numbers, self.position_m[np.asarray(devices)])
         gain = path_gain(self.distance_m(devices, edges), self.config, self.config.shadowing_db * normal)
         return gain if self.factor is None else gain * self.factor(*numbers)
+
+    def strongest(self, devices: IntArray, count: int) -> IntArray:
+        """Return the `count` edges of largest gain of each of `devices`, (n,), strongest first, (n, count).
+
+        Gain falls with ``d² 10^(2 σ z / slope)`` for distance d and shadowing σz. The first bits of the random number
+        from which z is computed bound z, so that the gains of a few edges only have to be computed.
+        """
+        devices_first, config = devices[:, None], self.config
+        if self.shadowing is not None or self.factor is not None or config.path_loss_slope_db <= 0:
+            return _first(-self.gain(devices_first, np.arange(len(self.edge_number))), count)
+        x, y = (np.subtract.outer(self.position_m[devices][:, i], self.edge_position_m[:, i]) for i in (0, 1))
+        square = np.maximum(np.square(x, out=x) + np.square(y, out=y), config.min_distance_m**2)
+        bits = _mixed_bits(self.key, self.number[devices_first], self.edge_number)
+        interval = (bits >> np.uint64(64 - BOUND_BITS)).astype(np.intp)
+        with np.errstate(invalid="ignore"):  # 0 · ∞ without shadowing
+            factor = np.nan_to_num(
+                10.0 ** (2 * config.shadowing_db / config.path_loss_slope_db * _quantiles()), nan=1.0, posinf=np.inf
+            )
+        # Of `count` groups of edges, each has one whose bound is at most that of the group's best edge.
+        most = square * factor[interval + 1]
+        groups = max(GROUPS, 4 * count)
+        if (size := most.shape[1] // groups) > 1:
+            most = most[:, : size * groups].reshape(len(devices), size, groups).min(axis=1)
+        most = np.partition(most, count - 1, axis=1)[:, count - 1 : count]
+        rows, columns = np.nonzero(square * factor[interval] <= most * (1 + 1e-9))
+        found = np.bincount(rows, minlength=len(devices))
+        place = np.arange(len(rows)) - np.repeat(np.cumsum(found) - found, found)
+        weakness = np.full((len(devices), found.max()), np.inf)
+        edges = np.zeros(weakness.shape, dtype=np.intp)
+        weakness[rows, place], edges[rows, place] = -self.gain(devices[rows], columns), columns
+        return np.asarray(np.take_along_axis(edges, _first(weakness, count), axis=1), dtype=np.intp)
 
 
 class Indexed(Protocol):
@@ -125,8 +159,23 @@ def standard_normal(key: int, devices: IntArray, edges: IntArray) -> FloatArray:
     The number is the normal quantile of the upper 53 bits of a counter, mixed twice by SplitMix64 (Steele, Lea, Flood:
     "Fast Splittable Pseudorandom Number Generators", 2014).
     """
-    from scipy.special import ndtri  # with the other one, 0.4 s that only large fleets need
+    from scipy.special import ndtri  # importing it takes 0.4 s, which only large fleets need
 
+    bits = _mixed_bits(key, devices, edges)
+    normal = ndtri(((bits >> np.uint64(11)) + 0.5) * 2.0**-53)
+    return np.asarray(normal.reshape(np.broadcast_shapes(np.shape(devices), np.shape(edges))), dtype=np.float64)
+
+
+@cache
+def _quantiles() -> FloatArray:
+    """Return the normal quantiles that bound the numbers with the same first `BOUND_BITS` bits."""
+    from scipy.special import ndtri
+
+    return np.asarray(ndtri(np.arange(2**BOUND_BITS + 1) / 2**BOUND_BITS), dtype=np.float64)
+
+
+def _mixed_bits(key: int, devices: IntArray, edges: IntArray) -> NDArray[np.uint64]:
+    """Return 64 random bits for each link, of at least one dimension; see `standard_normal`."""
     golden, mask = np.uint64(0x9E3779B97F4A7C15), 0xFFFFFFFFFFFFFFFF
 
     def mix(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -137,9 +186,7 @@ def standard_normal(key: int, devices: IntArray, edges: IntArray) -> FloatArray:
     # Use at least one dimension, because NumPy warns of overflows of scalars, and the overflow is intended.
     device, edge = (np.atleast_1d(index).astype(np.uint64) + np.uint64(1) for index in (devices, edges))
     # Mix the device's state alone first, so that the edges of neighbouring devices are not shifted copies.
-    bits = mix(mix(device * golden + np.uint64(key & mask)) + edge * golden)
-    normal = ndtri(((bits >> np.uint64(11)) + 0.5) * 2.0**-53)
-    return np.asarray(normal.reshape(np.broadcast_shapes(np.shape(devices), np.shape(edges))), dtype=np.float64)
+    return mix(mix(device * golden + np.uint64(key & mask)) + edge * golden)
 
 
 @dataclass(frozen=True, eq=False)
@@ -307,16 +354,17 @@ class Fleet:
     def strongest_edges(self, devices: ArrayLike, count: int = 1) -> IntArray:
         """Return the `count` edges of largest gain of each device, strongest first, (n, count).
 
-        Ties go to the lower index. This computes all links of the devices, a few devices at a time.
+        Ties go to the lower index. A large fleet looks at all links of a few devices at a time.
         """
         index = np.asarray(devices, dtype=np.intp)
-        if self.links is None:
+        links = self.links
+        if links is None:
             return _first(-np.asarray(self.gain[index]), count)
         edges = np.empty((len(index), count), dtype=np.intp)
         step = max(1, AT_ONCE // self.num_edges)
 
         def find(i: int) -> None:
-            edges[i : i + step] = _first(-np.asarray(self.gain[index[i : i + step]]), count)
+            edges[i : i + step] = links.strongest(index[i : i + step], count)
 
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:  # NumPy releases the interpreter lock
             for done in [pool.submit(find, i) for i in range(0, len(index), step)]:

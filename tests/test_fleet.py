@@ -340,6 +340,38 @@ def test_the_strongest_edges_are_found_in_steps_of_a_few_devices(monkeypatch):
         np.testing.assert_array_equal(fleet.strongest_edges(np.arange(31), 3), expected)
 
 
+@pytest.mark.parametrize("settings", [{}, {"shadowing_db": 0.0}, {"shadowing_db": 30.0}, {"min_distance_m": 300.0}])
+def test_bounds_find_the_strongest_of_many_edges(settings, monkeypatch):
+    """The groups of edges, and the gains that are computed, are fewer than the edges."""
+    fleet = draw(num_devices=400, num_edges=300, dense=False, **settings)
+    gain = np.asarray(fleet.gain)
+    computed = []
+    monkeypatch.setattr(
+        type(fleet.links), "gain", lambda self, devices, edges: computed.append(len(edges)) or gain[devices, edges]
+    )
+    for count in (1, 12, 70):
+        expected = np.argsort(-gain, axis=1, kind="stable")[:, :count]
+        np.testing.assert_array_equal(fleet.strongest_edges(np.arange(400), count), expected)
+    if not settings:
+        assert sum(computed) < 1.5 * 400 * (1 + 12 + 70)
+
+
+@pytest.mark.parametrize("own", ["shadowing", "factor", "rising"])
+def test_other_links_have_all_their_gains_compared(own):
+    fleet = draw(num_devices=40, num_edges=300, dense=False)
+    rng = np.random.default_rng(5)
+    table = rng.normal(size=(40, 300))
+    more = {
+        "shadowing": {"shadowing": lambda devices, edges, position_m: table[devices, edges]},
+        "factor": {"factor": lambda devices, edges: np.exp(table[devices, edges])},
+        "rising": {"config": fleet.links.config.model_copy(update={"path_loss_slope_db": -1.0})},
+    }[own]
+    links = dataclasses.replace(fleet.links, **more)
+    gain = links.gain(np.arange(40)[:, None], np.arange(300))
+    expected = np.argsort(-gain, axis=1, kind="stable")[:, :3]
+    np.testing.assert_array_equal(links.strongest(np.arange(40), 3), expected)
+
+
 def test_as_many_links_as_the_limit_are_computed_at_once(monkeypatch):
     fleet = draw(num_devices=40, num_edges=30, dense=False)
     monkeypatch.setattr(fleet_module, "DENSE_LINKS", 60)

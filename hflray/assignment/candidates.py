@@ -33,6 +33,8 @@ from hflray.assignment.objective import Start, all_but_links, starting_assignmen
 from hflray.assignment.transfers import (
     Guest,
     added_cost,
+    joining,
+    least_added_cost,
     own_cost,
     place_objective,
     settle_all,
@@ -147,6 +149,7 @@ def improve(problem: Candidates, place: Place, order: IntArray) -> int:
         # The second order is (A + a)² - A² - 2Aa = (2Aa)²/(4A²), where A² is the cost of the whole edge.
         saving -= saving * saving / (4.0 * value_of(problem, place, m))
         best, target, x, y = saving, -1, 0.0, 0.0
+        guest = joining(problem, place, h)
         for j in range(problem.links.edge.shape[1]):
             k = problem.links.edge[h, j]
             if k == m:
@@ -154,6 +157,8 @@ def improve(problem: Candidates, place: Place, order: IntArray) -> int:
             if place.lists.size[k] == 0:
                 target = j
                 break
+            if least_added_cost(guest, problem.links.snr[h, j], place.price[k], place.deadline[k]) >= best:
+                continue
             increase, x_j, y_j = added_cost(problem, place, h, j, best)
             if increase < best:
                 increase += increase * increase / (4.0 * value_of(problem, place, k))
@@ -165,8 +170,8 @@ def improve(problem: Candidates, place: Place, order: IntArray) -> int:
         if place.lists.size[k] + 4 >= room:
             room = 2 * place.lists.size[k] + 64
             first, second = scratch_with_list(room), scratch_with_list(room)
-        least = WIN * (place.energy[m] + place.energy[k])
-        if try_transfer(problem, place, Guest(h, target, x, y), totals, least, first, second) > 0.0:
+        enough = WIN * (place.energy[m] + place.energy[k])
+        if try_transfer(problem, place, Guest(h, target, x, y), totals, enough, first, second) > 0.0:
             moves += 1
             totals = totals_of(place.energy, place.delay, place.lists.size)
     return moves

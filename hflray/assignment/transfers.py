@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import numpy as np
+
 from hflray.allocation.kernels.blocks import iteration_cost
 from hflray.allocation.kernels.bundles import Device, Devices, Guess, Setting
 from hflray.allocation.kernels.edge import solve_edge
@@ -20,6 +22,7 @@ from hflray.assignment.objective import Changed, EdgeCost, Totals, delay_after, 
 from hflray.support.arrays import FloatArray
 
 TOL = 1e-7  # largest KKT residual of an edge's solution
+STEP, LEAST, MOST = 1 / 8, -16.0, 72.0  # the grid of ln q in `TABLE`
 
 
 class Guest(NamedTuple):
@@ -34,6 +37,20 @@ class Guest(NamedTuple):
     slot: int
     x: float
     y: float
+
+
+class Joining(NamedTuple):
+    """A device that may join another edge, at its present π.
+
+    Attributes:
+        pi: π, J/s.
+        upload: (p + π) κ, with κ = z ln 2; divided by Hz it is in J.
+        work: the energy of its computation and π times its duration, J.
+    """
+
+    pi: float
+    upload: float
+    work: float
 
 
 @kernel
@@ -150,6 +167,56 @@ def own_cost(problem: Candidates, place: Place, h: int) -> float:
     lateness = s + problem.cycles[h] / f - math.exp(place.deadline[m])
     spent = problem.power[h] * s + problem.alpha / 2.0 * problem.cycles[h] * f * f
     return float(spent + math.exp(place.price[m]) * b + pi * lateness)
+
+
+def _table() -> FloatArray:
+    """Return q and ``g(q) = min_u 1/(u ln(1 + 1/u)) + q u`` on the grid of ln q, (2, G)."""
+    log_q = np.arange(LEAST, MOST + STEP / 2, STEP)
+    w = log_q / 1.9  # w = -ln u; the slope of ln q in w is between 1.7 and 2 (`invert_slope`)
+    for _ in range(20):
+        ratio = np.exp(w)
+        lg = np.log1p(ratio)
+        w -= (2.0 * w + np.log((lg - ratio / (1.0 + ratio)) / lg**2) - log_q) / 2.0
+    return np.array([np.exp(log_q), np.exp(w) / np.log1p(np.exp(w)) + np.exp(log_q - w)])
+
+
+TABLE = _table()
+
+
+@kernel
+def joining(problem: Candidates, place: Place, h: int) -> Joining:
+    """Return what `least_added_cost` needs of device h, with π of its present edge."""
+    pi = math.exp(min(place.y[h], math.log(problem.weight)))
+    cycles = problem.cycles[h]
+    f = min(problem.cap[h], (pi / problem.alpha) ** (1.0 / 3.0))
+    work = problem.alpha / 2.0 * cycles * f * f + pi * cycles / f
+    return Joining(pi, (problem.power[h] + pi) * problem.bits * LN2, work)
+
+
+@kernel
+def least_added_cost(guest: Joining, snr: float, price: float, deadline: float) -> float:
+    """Return a lower bound of what `added_cost` is with the first π that it tries, J, at a fiftieth of its time.
+
+    With ``b = Y u`` and ``q = μ Y²/((p + π) κ)``, upload and bandwidth cost ``(p + π) κ / Y [1/(u ln(1 + 1/u)) + q u]``
+    for the best u. As a minimum of lines, g(q) is concave, so the chords of its table are below it.
+
+    Args:
+        guest: see `joining`.
+        snr: Y of the link, Hz.
+        price, deadline: ln μ and ln τ of the edge.
+    """
+    mu = math.exp(price)
+    q = mu * snr * snr / guest.upload
+    place = (math.log(q) - LEAST) / STEP
+    if place < 0.0:
+        least = 1.0  # g(0)
+    elif place < TABLE.shape[1] - 1:
+        i = int(place)
+        left, right = TABLE[0, i], TABLE[0, i + 1]
+        least = TABLE[1, i] + (TABLE[1, i + 1] - TABLE[1, i]) * (q - left) / (right - left)
+    else:
+        least = TABLE[1, -1]  # g rises with q
+    return (1.0 - 1e-9) * guest.upload / snr * least + guest.work - guest.pi * math.exp(deadline)
 
 
 @kernel

@@ -13,7 +13,16 @@ from hflray.allocation import allocate_round
 from hflray.assignment import build_assigner, local_search
 from hflray.assignment.candidate_arrays import blank_place
 from hflray.assignment.candidates import candidates, greedy, improve, relieve
-from hflray.assignment.transfers import added_cost, own_cost, place_objective, settle_all, value_of
+from hflray.assignment.transfers import (
+    Joining,
+    added_cost,
+    joining,
+    least_added_cost,
+    own_cost,
+    place_objective,
+    settle_all,
+    value_of,
+)
 from hflray.cost import Workload, round_cost
 from hflray.errors import ConfigError
 from hflray.fleet import FleetConfig, sample_fleet
@@ -70,6 +79,35 @@ def test_estimates_are_right_to_first_order(weight):
     for ratios in (falls, rises):
         assert 0.95 < np.median(ratios) < 1.05
         assert np.mean(np.abs(np.array(ratios) - 1.0) < 0.1) > 0.5
+
+
+@pytest.mark.parametrize("weight", [1e-2, 1.0, 1e3])
+@pytest.mark.parametrize("power_w", [(1e-4, 1e-3), (0.1, 0.3), (100.0, 300.0)])
+def test_the_cheap_bound_is_just_below_the_first_estimate(weight, power_w):
+    """`added_cost` with a bound that any value exceeds returns its first value."""
+    work = dataclasses.replace(WORK, delay_weight=weight)
+    rng = np.random.default_rng(0)
+    fleet = sample_fleet(FleetConfig(num_devices=200, num_edges=8), rng)
+    fleet = dataclasses.replace(fleet, power_w=rng.uniform(*power_w, 200))
+    problem, place = solved_place(fleet, work, np.arange(200))
+    for h in range(200):
+        guest = joining(problem, place, h)
+        for j in range(4):
+            k = problem.links.edge[h, j]
+            if place.lists.size[k] == 0:  # an empty edge has no prices
+                continue
+            first = added_cost(problem, place, h, j, -np.inf)[0]
+            bound = least_added_cost(guest, problem.links.snr[h, j], place.price[k], place.deadline[k])
+            paid = first + guest.pi * np.exp(place.deadline[k])  # without the part that the deadline gives back
+            assert first - 6e-4 * paid <= bound <= first
+
+
+@pytest.mark.parametrize("q, least", [(0.0, 1.0), (1e-12, 1.0), (1e32, 1402014312230193.5)])
+def test_outside_its_table_the_cheap_bound_has_the_value_at_its_end(q, least):
+    """g(0) = 1. A minimisation by SciPy over ln u gives g(e^72) = 1,402,014,312,230,193.5."""
+    guest = Joining(pi=0.0, upload=1.0, work=0.0)
+    with np.errstate(divide="ignore"):
+        assert least_added_cost(guest, 1.0, float(np.log(q)), 0.0) == pytest.approx(least)
 
 
 @pytest.mark.parametrize("weight", [1e-2, 1.0, 1e3])
