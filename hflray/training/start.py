@@ -5,6 +5,7 @@ A Ray that hflray starts listens on the loopback interface only, so that no othe
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import os
 import platform
@@ -12,12 +13,14 @@ import socket
 import sys
 import threading
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hflray.errors import ConfigError, HflrayError
 from hflray.support import ray_private, references
+from hflray.support.cache import cache_folder
 from hflray.support.files import MIB, free_bytes
 from hflray.training import session
 from hflray.training.machine import available_cpus
@@ -33,6 +36,8 @@ SESSION_BYTES = 20 * MIB  # the files of a session of Ray in `ray_folder`, measu
 # its own event loops into its logs each minute. (With -1 in place of 0, Ray 2.60 writes them without end.)
 CONFIG: dict[str, Any] = {"task_events_report_interval_ms": 0, "event_stats_print_interval_ms": 0}
 CONNECT_S = 10.0  # how long a cluster's address may take to answer
+PATIENCE_S = 100.0  # how long the start in the background may take; Ray gives up after twice 30 s
+LATE = "HFLRAY_STARTS_RAY_LATE"  # set for a command that begins anew, so that it starts Ray in its main thread
 
 _starting: Future[int] | None = None  # the start that `start_soon` has begun
 
@@ -51,7 +56,7 @@ def start_soon() -> None:
     """
     global _starting
     ray = sys.modules.get("ray")  # importing Ray takes a second, which the thread below spends in the background
-    if ray is not None and ray.is_initialized():
+    if (ray is not None and ray.is_initialized()) or os.environ.get(LATE):
         return
     if _starting is None and not os.environ.get("RAY_ADDRESS") and free_bytes(ray_folder()) > SESSION_BYTES:
         _starting = outcome = Future[int]()
@@ -71,10 +76,11 @@ def cancel_start() -> None:
     global _starting
     if _starting is not None:
         outcome, _starting = _starting, None
-        if outcome.exception() is None:
-            import ray
+        with suppress(TimeoutError):
+            if outcome.exception(PATIENCE_S) is None:
+                import ray
 
-            ray.shutdown()
+                ray.shutdown()
 
 
 def last_line(error: Exception) -> str:
@@ -104,8 +110,27 @@ def start_ray(num_cpus: int | None = None) -> int:
     global _starting
     if _starting is not None:
         outcome, _starting = _starting, None
+        try:
+            outcome.exception(PATIENCE_S)
+        except TimeoutError:
+            _begin_anew()
         outcome.result()
     return _start(num_cpus, {})
+
+
+def _begin_anew() -> None:
+    """Run this process's command anew in place of it. The processes that Ray has started end with their thread.
+
+    A start in the background was stuck once in some thousand, before the raylet, and no reason was found. Ray forks
+    while the command imports libraries. A file in the cache folder gets what each thread was doing.
+    """
+    place = cache_folder("stuck") / f"{os.getpid()}.txt"
+    with place.open("w", encoding="utf-8") as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+    log.warning("Ray was not started within %.0f s, so the command begins anew (see %s)", PATIENCE_S, place)
+    sys.stdout.flush()
+    os.environ[LATE] = "1"
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
 def _init(options: dict[str, Any]) -> Any:

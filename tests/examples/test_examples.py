@@ -27,8 +27,10 @@ def run(name: str) -> None:
 def results(tmp_path_factory) -> Path:
     """Return a folder in which the sweep of the examples has run."""
     folder = tmp_path_factory.mktemp("examples")
-    env = os.environ | {"PYTHONPATH": str(EXAMPLES.parent)}
-    command = [sys.executable, "-m", "hflray.tune", str(EXAMPLES / "sweep.yaml"), "--quiet"]
+    # A command that is stuck is aborted, and then prints what each of its threads was doing.
+    env = os.environ | {"PYTHONPATH": str(EXAMPLES.parent), "PYTHONFAULTHANDLER": "1"}
+    command = ["timeout", "--signal=ABRT", "--kill-after=10", "250", sys.executable, "-m", "hflray.tune"]
+    command += [str(EXAMPLES / "sweep.yaml"), "--quiet"]
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder

@@ -54,6 +54,36 @@ def test_a_ray_of_the_process_itself_outlives_a_start_in_vain() -> None:
     assert run("cancel_start()\nprint(ray.cluster_resources().get('theirs'))", before) == "1.0"
 
 
+def test_a_command_whose_start_of_ray_is_stuck_begins_anew(tmp_path, monkeypatch) -> None:
+    """What each thread was doing is kept, and the command that begins anew starts Ray in its main thread."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    before = """
+import os, threading
+from hflray.training import start
+print("begins", flush=True)
+start.PATIENCE_S = 0.5
+def start_in_vain(num_cpus, more):
+    stuck = threading.current_thread() is not threading.main_thread()
+    if stuck:
+        threading.Event().wait()
+    return 3
+start._start = start_in_vain
+"""
+    assert run("print(start_ray())", before).splitlines() == ["begins", "begins", "3"]
+    (kept,) = (tmp_path / "hflray" / "stuck").iterdir()
+    assert "start_in_vain" in kept.read_text(encoding="utf-8")
+
+
+def test_a_start_that_is_stuck_does_not_keep_a_command_that_ends_early() -> None:
+    before = """
+import threading
+from hflray.training import start
+start.PATIENCE_S = 0.5
+start._start = lambda num_cpus, more: threading.Event().wait()
+"""
+    assert run("cancel_start()\nprint('ends')", before) == "ends"
+
+
 @pytest.mark.parametrize("failures", [0, 1, 2])
 def test_a_ray_that_a_busy_machine_did_not_start_in_time_is_started_again(monkeypatch, failures: int) -> None:
     calls: list[str] = []
