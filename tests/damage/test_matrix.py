@@ -112,9 +112,13 @@ def test_an_unreadable_file(interrupted, call, kind: str) -> None:
 
 @pytest.mark.timeout(1800)  # all cells of unreadable files in one process
 @pytest.mark.parametrize(
-    "kinds", [pytest.param(" and sweep.json", id="quick"), pytest.param("", id="all", marks=pytest.mark.slow)]
+    "cells",
+    [
+        pytest.param("(test_an_unreadable_cache and key) or (test_an_unreadable_file and sweep.json)", id="quick"),
+        pytest.param("test_an_unreadable_cache or test_an_unreadable_file", id="all", marks=pytest.mark.slow),
+    ],
 )
-def test_unreadable_files(kinds: str) -> None:
+def test_unreadable_files(cells: str) -> None:
     """Run the cells of unreadable files, in another pytest that obeys the modes of files even as root."""
     if os.geteuid() == 0 and not shutil.which("setpriv"):
         pytest.skip("setpriv is missing, without which root reads files of any mode")
@@ -127,7 +131,7 @@ def test_unreadable_files(kinds: str) -> None:
         "-p",
         "no:cacheprovider",
     ]
-    command += [str(Path(__file__).parent), "-k", f"test_an_unreadable_cache or (test_an_unreadable_file{kinds})"]
+    command += [str(Path(__file__).parent), "-k", cells]
     done = subprocess.run(
         command, env=os.environ | {WITHOUT_PRIVILEGE: "1"}, capture_output=True, text=True, check=False
     )

@@ -32,7 +32,7 @@ def test_an_input_that_once_broke_the_command(place: Place, mended: Mended) -> N
         assert mended.now in ended.errors[0]
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(150, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [10, pytest.param(150, marks=pytest.mark.slow)])
 def test_mutated_inputs(place: Place, count: int) -> None:
     results = [(one, place.call(one)) for one in (case(7, number) for number in range(count))]
     assert defects(results) == []

@@ -344,6 +344,7 @@ def learned(tmp_path, good: float, seconds: float, *overrides: str) -> tuple[D3Q
     return algorithm, unseen, cost
 
 
+@pytest.mark.slow
 def test_the_context_separates_two_devices_that_would_share_an_edge(tmp_path) -> None:
     """With two devices and two edges of 0.2 MHz, a device's best edge depends on the other device.
 

@@ -252,8 +252,9 @@ def test_a_full_disk_of_the_store_neither_loses_nor_repeats_a_round(tmp_path, mo
         for step in (2, 3, 4):
             tracker.round("t1", step, {f"edge/{m}/delay_s": float(step) for m in range(300)} | {"round/objective": 1.0})
         deadline = time.monotonic() + 60
-        while "does not answer" not in caplog.text and time.monotonic() < deadline:
+        while "cannot be written" not in caplog.text and time.monotonic() < deadline:
             threading.Event().wait(0.02)
+        assert "cannot be written" in caplog.text
         assert "full" in caplog.text
         (disk / "ballast").unlink()
         tracker.round("t1", 5, {"round/objective": 1.0})

@@ -210,6 +210,7 @@ def listeners(process: psutil.Process) -> set[tuple[str, str]]:
     return pairs
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_nothing_listens_beyond_the_loopback_while_a_sweep_runs(tmp_path: Path) -> None:
     (tmp_path / "doors.yaml").write_text(SWEEP)
