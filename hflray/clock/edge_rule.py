@@ -45,11 +45,6 @@ class EdgeRule:
         elif not 0 < self.first <= 1:
             raise ConfigError(f"first: got {self.first}; a share of the devices above 0 and up to 1 is needed")
 
-    @property
-    def waits_for_all(self) -> bool:
-        """Whether there is no limit."""
-        return self.deadline_s is None and self.deadline is None and self.first is None
-
     def arrivals(self, devices: IntArray) -> IntArray:
         """Return how many arrivals end an iteration, (M,), for edges with so many assigned devices."""
         if self.first is None:

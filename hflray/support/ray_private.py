@@ -72,6 +72,42 @@ def keep_loopback(address: str) -> Iterator[dict[str, str]]:
         setattr(services, name, original)
 
 
+SPARED = "start_monitor", "start_log_monitor", "start_api_server"  # methods of a node that each start a process
+
+
+@contextmanager
+def fewer_processes() -> Iterator[None]:
+    """Within the block, let a new Ray of one machine start without what only a cluster or a dashboard needs.
+
+    The monitor scales a cluster, the log monitor copies logs to a driver that prints none of them, and the third
+    process would serve the dashboard. Each costs a second of a CPU and 60 MB. The agent of the remaining processes,
+    which serves their metrics, listens on a free port for requests of a dashboard. Ray's default is port 52365. Where
+    another Ray has it, each start would wait 3.5 s before it went on without. If this Ray has other names for these,
+    it starts everything.
+    """
+    from ray._private import services
+    from ray._private.node import Node
+
+    start_raylet = getattr(services, "start_raylet", None)
+    if start_raylet is None or not all(hasattr(Node, name) for name in SPARED):
+        yield
+        return
+
+    def start_with_a_free_port(*arguments: Any, **options: Any) -> Any:
+        return start_raylet(*arguments, **options | {"dashboard_agent_listen_port": 0})
+
+    kept = {name: getattr(Node, name) for name in SPARED}
+    for name in SPARED:
+        setattr(Node, name, lambda self, *arguments, **options: None)
+    services.start_raylet = start_with_a_free_port
+    try:
+        yield
+    finally:
+        services.start_raylet = start_raylet
+        for name, method in kept.items():
+            setattr(Node, name, method)
+
+
 def system_config(options: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of ``ray.init`` with these `values` for Ray's own processes, unless `options` has others.
 

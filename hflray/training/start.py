@@ -203,7 +203,7 @@ def start_local_ray(**options: Any) -> Any:
     import ray
 
     options = ray_private.system_config(options, CONFIG)
-    with ray_private.keep_loopback(LOOPBACK) as address:
+    with ray_private.fewer_processes(), ray_private.keep_loopback(LOOPBACK) as address:
         # Without "local", Ray would join any cluster that runs on this machine.
         context = _init({"address": "local", "include_dashboard": False, **QUIET, **address, **options})
     if ray.util.get_node_ip_address() != LOOPBACK:

@@ -17,8 +17,10 @@ import psutil
 import pytest
 import ray
 from ray._private import services
+from ray._private.node import Node
 
 from hflray.errors import ConfigError, HflrayError
+from hflray.support import ray_private
 from hflray.training import start
 
 SOON = """
@@ -102,6 +104,35 @@ def test_a_ray_that_a_busy_machine_did_not_start_in_time_is_started_again(monkey
     else:
         assert start._init({}) == "context"
     assert calls == ["init", "shutdown", "init", "shutdown"][: 2 * failures + 1]
+
+
+def test_a_ray_of_ours_has_few_processes_and_waits_for_no_port_of_another_one() -> None:
+    """The fixed port of an agent of a whole Ray may be another Ray's already; ours does not ask for it."""
+    then = """
+import psutil
+from pathlib import Path
+start_ray()
+session = Path(ray._private.worker._global_node.get_session_dir_path())
+names = {kid.name() for kid in psutil.Process().children(recursive=True)} - {"ray::IDLE"}
+print(sorted(names))
+print("52365" in "".join(path.read_text() for path in (session / "logs").glob("dashboard_agent*")))
+from ray._private.node import Node
+from ray._private.services import start_raylet
+print(Node.start_monitor.__name__, start_raylet.__name__)
+"""
+    assert run(then).splitlines() == [
+        "['gcs_server', 'ray::DashboardAgent', 'ray::RuntimeEnvAgent', 'raylet']",
+        "False",
+        "start_monitor start_raylet",
+    ]
+
+
+@pytest.mark.parametrize("gone", ["start_monitor", "start_raylet"])
+def test_a_ray_with_other_names_starts_all_its_processes(monkeypatch, gone: str) -> None:
+    whole = Node.start_log_monitor
+    monkeypatch.delattr(services if gone == "start_raylet" else Node, gone)
+    with ray_private.fewer_processes():
+        assert Node.start_log_monitor is whole
 
 
 # The sockets of a Ray that hflray starts.
