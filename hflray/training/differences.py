@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hflray.support.arrays import BoolArray, FloatArray
 from hflray.training.method import Method
-from hflray.training.rules.base import Memory, Received, Vector, corrects
+from hflray.training.rules.base import Memory, Received, Vector, corrects, is_constant
 
 
 class Resident(Protocol):
@@ -53,9 +53,13 @@ class Differences:
         self._method, self._rule, self._weights = method, method.parts().rule, resident.weights()
         device = self._weights[0].device
         self._rates = torch.from_numpy(np.ascontiguousarray(rates, dtype=np.float32)).to(device)
-        self._base, self._velocity = rate, [torch.zeros_like(weight) for weight in self._weights]
-        self._corrects = corrects(self._rule)
+        self._base = rate
+        self._before, self._free = ([torch.empty_like(weight) for weight in self._weights] for _ in range(2))
+        self._velocity = [torch.zeros_like(weight) for weight in self._weights] if method.momentum else []
+        self._corrects, self._constant = corrects(self._rule), is_constant(self._rule)
         if self._corrects:
+            self._of_rate: Tensor | None = None  # the learning rates, (n,), of the corrections in `_scaled`
+            self._scaled = [torch.empty_like(weight) for weight in self._weights] if self._constant else self._free
 
             def arranged(vectors: list[Vector]) -> list[Tensor]:
                 return resident.arranged(torch.from_numpy(np.stack(vectors).astype(np.float32)).to(device))
@@ -74,38 +78,56 @@ class Differences:
             active: whether each device has a batch in this step, (n,); None: all have. The weights and the momentum of
                 the others stay.
         """
-        method, before = self._method, [weight.clone() for weight in self._weights]
+        method, rate = self._method, self._rates[:, index]
+        with torch.no_grad():
+            torch._foreach_copy_(self._before, self._weights)
         make()
         with torch.no_grad():
-            rate = self._rates[:, index]
-            changes = [weight - was for weight, was in zip(self._weights, before, strict=True)]
+            # The weights hold their own change until the end, so that a step allocates next to nothing.
+            changes = self._weights
+            torch._foreach_sub_(changes, self._before)
             if method.decay.factor != 1.0:
-                changes = [_along(rate / self._base, change) * change for change in changes]
+                self._scale(rate / self._base)
             if method.clip is not None:
-                squares = torch.stack([change.flatten(1).square().sum(1) for change in changes])
-                factor = (rate * method.clip / squares.sum(0).sqrt()).clamp(max=1.0)  # infinite for no change at all
-                changes = [_along(factor, change) * change for change in changes]
+                squares = [
+                    torch.mul(d, d, out=free).flatten(1).sum(1) for d, free in zip(changes, self._free, strict=True)
+                ]
+                norm = torch.stack(squares).sum(0).sqrt()
+                self._scale((rate * method.clip / norm).clamp(max=1.0))  # infinite for no change at all
             if method.weight_decay:
                 scaled = rate * method.weight_decay
-                changes = [change - _along(scaled, was) * was for change, was in zip(changes, before, strict=True)]
+                for d, was, free in zip(changes, self._before, self._free, strict=True):
+                    d.sub_(torch.mul(_along(scaled, was), was, out=free))
             if self._corrects:
-                changes = [
-                    change - _along(rate, was) * self._correction(i, was)
-                    for i, (change, was) in enumerate(zip(changes, before, strict=True))
-                ]
+                torch._foreach_sub_(changes, self._corrections(rate))
             if method.momentum:
-                changes = [
-                    method.momentum * last + change for last, change in zip(self._velocity, changes, strict=True)
-                ]
-            moves = None if active is None or active.all() else torch.from_numpy(active).to(rate.device)
-            for i, (weight, was, change) in enumerate(zip(self._weights, before, changes, strict=True)):
-                moved = was + change
-                if moves is None:
-                    weight.copy_(moved)
-                    self._velocity[i] = change
-                else:
-                    weight.copy_(torch.where(_along(moves, was), moved, was))
-                    self._velocity[i] = torch.where(_along(moves, was), change, self._velocity[i])
+                for d, velocity, free in zip(changes, self._velocity, self._free, strict=True):
+                    d.add_(torch.mul(velocity, method.momentum, out=free))
+            if active is None or active.all():
+                if method.momentum:
+                    torch._foreach_copy_(self._velocity, changes)
+                torch._foreach_add_(changes, self._before)
+                return
+            moves = torch.from_numpy(active).to(rate.device)
+            for i, (d, was) in enumerate(zip(changes, self._before, strict=True)):
+                if method.momentum:
+                    self._velocity[i].copy_(torch.where(_along(moves, was), d, self._velocity[i]))
+                d.copy_(torch.where(_along(moves, was), d.add_(was), was))
+
+    def _scale(self, factors: Tensor) -> None:
+        """Multiply the change of each device by its factor, (n,)."""
+        if bool((factors == 1.0).all()):
+            return
+        for change in self._weights:
+            change.mul_(_along(factors, change))
+
+    def _corrections(self, rate: Tensor) -> list[Tensor]:
+        """Return β·c(w) of each tensor, from the last step if neither has changed."""
+        if not self._constant or self._of_rate is None or not torch.equal(rate, self._of_rate):
+            self._of_rate = rate
+            for i, (was, scaled) in enumerate(zip(self._before, self._scaled, strict=True)):
+                torch.mul(_along(rate, was), self._correction(i, was), out=scaled)
+        return self._scaled
 
     def _correction(self, index: int, weights: Tensor) -> Tensor:
         vectors = {name: tensors[index] for name, tensors in self._vectors.items()}

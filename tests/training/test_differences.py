@@ -149,3 +149,39 @@ def test_plain_steps_need_no_differences() -> None:
     assert Method().parts().plain_steps
     for changed in ({"momentum": 0.1}, {"weight_decay": 0.1}, {"clip": 1.0}, {"decay": RateDecay(0.9)}):
         assert not replace(Method(), **changed).parts().plain_steps
+
+
+class Steady(LocalRule):
+    """Adds the weights that it has seen at its first call, and counts its calls."""
+
+    constant = True
+    calls = 0
+
+    def correction(self, weights, received, vectors, memory):
+        type(self).calls += 1
+        return torch.full_like(weights, 0.5)
+
+
+class Pulled(Steady):
+    """Adds a part of the weights."""
+
+    def correction(self, weights, received, vectors, memory):
+        type(self).calls += 1
+        return 0.5 * weights
+
+
+@pytest.mark.parametrize(
+    "rule, factor, calls", [(Steady, 1.0, 1), (Steady, 0.5, 4), (Pulled, 1.0, 4), (Pulled, 0.5, 4)]
+)
+def test_a_constant_correction_is_computed_once_for_each_learning_rate(monkeypatch, rule, factor, calls) -> None:
+    """What a subclass corrects is constant only if it says so again. w and v follow the formula of the module."""
+    name = rule.__name__.lower()
+    monkeypatch.setitem(registry._ADDED, ("local_rule", name), rule)
+    monkeypatch.setattr(rule, "calls", 0)
+    method = Method(rule=Spec("local_rule", name), decay=RateDecay(factor=factor, every="step"))
+    w, expected = 0.0, []
+    for k in range(4):
+        w -= RATE * factor**k * (w - 1.0 + (0.5 if rule is Steady else 0.5 * w))
+        expected.append([w])
+    np.testing.assert_allclose(path(method, 4, 1.0), expected, rtol=1e-5)
+    assert rule.calls == calls

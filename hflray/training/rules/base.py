@@ -83,6 +83,8 @@ class LocalRule:
         needs_edges: whether `cloud` needs each edge's model.
         makes_model: whether `cloud` makes the global model; the cloud's aggregator must then be ``mean``.
         needs_uniform: whether all devices must have the same weight (``aggregation.weights: uniform``).
+        constant: whether `correction` does not depend on `weights`. It is then computed once for all steps of an edge
+            iteration, which is faster.
 
     Examples:
         A file of one's own needs one class, such as FedProx, and is used by ``training.rule: {name: mine.py:Prox}``:
@@ -105,6 +107,7 @@ class LocalRule:
     needs_edges: ClassVar[bool] = False
     makes_model: ClassVar[bool] = False
     needs_uniform: ClassVar[bool] = False
+    constant: ClassVar[bool] = False
 
     def start(self, size: int, num_edges: int) -> State:
         """Return what the cloud keeps before round 1, for P = `size` trained numbers and M edges."""
@@ -164,6 +167,12 @@ class LocalRule:
         A model of None is what the cloud's aggregator makes.
         """
         return None, state
+
+
+def is_constant(rule: LocalRule) -> bool:
+    """Return whether a rule's correction is constant, by what the class says that defines the correction."""
+    owner = next(each for each in type(rule).__mro__ if "correction" in vars(each))
+    return bool(vars(owner).get("constant", False))
 
 
 def corrects(rule: LocalRule) -> bool:

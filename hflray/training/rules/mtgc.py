@@ -36,6 +36,7 @@ class MTGC(LocalRule):
     memory: ClassVar[tuple[str, ...]] = ("z", "trained")
     forgets: ClassVar[bool] = True
     needs_edges: ClassVar[bool] = True
+    constant: ClassVar[bool] = True
 
     def __init__(self, corrections: str = "both") -> None:
         self.corrections = one_of("training.rule.options.corrections", corrections, ("both", "devices", "edges"))

@@ -25,6 +25,7 @@ class Scaffold(LocalRule):
     vectors: ClassVar[tuple[int, int]] = (1, 1)
     memory: ClassVar[tuple[str, ...]] = ("c",)
     extra: ClassVar[tuple[str, ...]] = ("c",)
+    constant: ClassVar[bool] = True
 
     def start(self, size: int, num_edges: int) -> State:
         """Return c = 0."""
