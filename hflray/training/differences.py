@@ -52,13 +52,13 @@ class Differences:
     ) -> None:
         self._method, self._rule, self._weights = method, method.parts().rule, resident.weights()
         device = self._weights[0].device
-        self._rates = torch.from_numpy(np.ascontiguousarray(rates, dtype=np.float32)).to(device)
-        self._base = rate
+        self._base, self._rates_here = rate, np.ascontiguousarray(rates, dtype=np.float32)
+        self._rates = torch.from_numpy(self._rates_here).to(device)
         self._before, self._free = ([torch.empty_like(weight) for weight in self._weights] for _ in range(2))
         self._velocity = [torch.zeros_like(weight) for weight in self._weights] if method.momentum else []
         self._corrects, self._constant = corrects(self._rule), is_constant(self._rule)
         if self._corrects:
-            self._of_rate: Tensor | None = None  # the learning rates, (n,), of the corrections in `_scaled`
+            self._corrected_at: int | None = None  # the step whose corrections are in `_scaled`
             self._scaled = [torch.empty_like(weight) for weight in self._weights] if self._constant else self._free
 
             def arranged(vectors: list[Vector]) -> list[Tensor]:
@@ -99,7 +99,7 @@ class Differences:
                 for d, was, free in zip(changes, self._before, self._free, strict=True):
                     d.sub_(torch.mul(_along(scaled, was), was, out=free))
             if self._corrects:
-                torch._foreach_sub_(changes, self._corrections(rate))
+                torch._foreach_sub_(changes, self._corrections(index))
             if method.momentum:
                 for d, velocity, free in zip(changes, self._velocity, self._free, strict=True):
                     d.add_(torch.mul(velocity, method.momentum, out=free))
@@ -116,15 +116,16 @@ class Differences:
 
     def _scale(self, factors: Tensor) -> None:
         """Multiply the change of each device by its factor, (n,)."""
-        if bool((factors == 1.0).all()):
+        if factors.device.type == "cpu" and bool((factors == 1.0).all()):  # on a GPU the answer takes longer
             return
         for change in self._weights:
             change.mul_(_along(factors, change))
 
-    def _corrections(self, rate: Tensor) -> list[Tensor]:
-        """Return β·c(w) of each tensor, from the last step if neither has changed."""
-        if not self._constant or self._of_rate is None or not torch.equal(rate, self._of_rate):
-            self._of_rate = rate
+    def _corrections(self, index: int) -> list[Tensor]:
+        """Return β·c(w) of each tensor in step `index`, from an earlier step if neither has changed."""
+        rates, last = self._rates_here, self._corrected_at
+        if not self._constant or last is None or not np.array_equal(rates[:, index], rates[:, last]):
+            self._corrected_at, rate = index, self._rates[:, index]
             for i, (was, scaled) in enumerate(zip(self._before, self._scaled, strict=True)):
                 torch.mul(_along(rate, was), self._correction(i, was), out=scaled)
         return self._scaled
