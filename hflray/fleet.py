@@ -98,9 +98,9 @@ class Links:
             most = most[:, : size * groups].reshape(len(devices), size, groups).min(axis=1)
         most = np.partition(most, count - 1, axis=1)[:, count - 1 : count]
         rows, columns = np.nonzero(square * factor[interval] <= most * (1 + 1e-9))
-        found = np.bincount(rows, minlength=len(devices))
-        place = np.arange(len(rows)) - np.repeat(np.cumsum(found) - found, found)
-        weakness = np.full((len(devices), found.max()), np.inf)
+        counts = np.bincount(rows, minlength=len(devices))
+        place = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+        weakness = np.full((len(devices), counts.max()), np.inf)
         edges = np.zeros(weakness.shape, dtype=np.intp)
         weakness[rows, place], edges[rows, place] = -self.gain(devices[rows], columns), columns
         return np.asarray(np.take_along_axis(edges, _first(weakness, count), axis=1), dtype=np.intp)

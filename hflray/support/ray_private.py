@@ -96,7 +96,7 @@ def fewer_processes() -> Iterator[None]:
     def start_with_a_free_port(*arguments: Any, **options: Any) -> Any:
         return start_raylet(*arguments, **options | {"dashboard_agent_listen_port": 0})
 
-    kept = {name: getattr(Node, name) for name in SPARED}
+    methods = {name: getattr(Node, name) for name in SPARED}
     for name in SPARED:
         setattr(Node, name, lambda self, *arguments, **options: None)
     services.start_raylet = start_with_a_free_port
@@ -104,7 +104,7 @@ def fewer_processes() -> Iterator[None]:
         yield
     finally:
         services.start_raylet = start_raylet
-        for name, method in kept.items():
+        for name, method in methods.items():
             setattr(Node, name, method)
 
 

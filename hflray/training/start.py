@@ -11,6 +11,7 @@ import os
 import platform
 import socket
 import sys
+import tempfile
 import threading
 from concurrent.futures import Future
 from contextlib import suppress
@@ -21,7 +22,7 @@ from typing import Any
 from hflray.errors import ConfigError, HflrayError
 from hflray.support import ray_private, references
 from hflray.support.cache import cache_folder
-from hflray.support.files import MIB, free_bytes
+from hflray.support.files import MIB, free_bytes, write
 from hflray.training import session
 from hflray.training.machine import available_cpus
 
@@ -125,8 +126,10 @@ def _begin_anew() -> None:
     machine, so that the reason is unknown. A file in the cache folder gets what each thread was doing.
     """
     place = cache_folder("stuck") / f"{os.getpid()}.txt"
-    with place.open("w", encoding="utf-8") as file:
-        faulthandler.dump_traceback(file, all_threads=True)
+    with tempfile.TemporaryFile() as threads:
+        faulthandler.dump_traceback(threads, all_threads=True)
+        threads.seek(0)
+        write(place, threads.read())
     log.warning("Ray was not started within %.0f s, so the command begins anew (see %s)", PATIENCE_S, place)
     sys.stdout.flush()
     os.environ[LATE] = "1"
