@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
-from functools import cache
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -78,7 +78,7 @@ class Links:
         """Return the `count` edges of largest gain of each of `devices`, (n,), strongest first, (n, count).
 
         Gain falls with ``d² 10^(2 σ z / slope)`` for distance d and shadowing σz. The first bits of the random number
-        from which z is computed bound z, so that the gains of a few edges only have to be computed.
+        from which z is computed bound z, so that only the gains of a few edges have to be computed.
         """
         devices_first, config = devices[:, None], self.config
         if self.shadowing is not None or self.factor is not None or config.path_loss_slope_db <= 0:
@@ -87,11 +87,8 @@ class Links:
         square = np.maximum(np.square(x, out=x) + np.square(y, out=y), config.min_distance_m**2)
         bits = _mixed_bits(self.key, self.number[devices_first], self.edge_number)
         interval = (bits >> np.uint64(64 - BOUND_BITS)).astype(np.intp)
-        with np.errstate(invalid="ignore"):  # 0 · ∞ without shadowing
-            factor = np.nan_to_num(
-                10.0 ** (2 * config.shadowing_db / config.path_loss_slope_db * _quantiles()), nan=1.0, posinf=np.inf
-            )
-        # Of `count` groups of edges, each has one whose bound is at most that of the group's best edge.
+        factor = _shadowing_bounds(2 * config.shadowing_db / config.path_loss_slope_db)
+        # The best edges of `count` groups are `count` edges, so their bounds are bounds for the `count` strongest.
         most = square * factor[interval + 1]
         groups = max(GROUPS, 4 * count)
         if (size := most.shape[1] // groups) > 1:
@@ -166,12 +163,13 @@ def standard_normal(key: int, devices: IntArray, edges: IntArray) -> FloatArray:
     return np.asarray(normal.reshape(np.broadcast_shapes(np.shape(devices), np.shape(edges))), dtype=np.float64)
 
 
-@cache
-def _quantiles() -> FloatArray:
-    """Return the normal quantiles that bound the numbers with the same first `BOUND_BITS` bits."""
+@lru_cache(maxsize=8)
+def _shadowing_bounds(scale: float) -> FloatArray:
+    """Return the bounds of ``10^(scale z)`` for numbers z with the same first `BOUND_BITS` random bits, in order."""
     from scipy.special import ndtri
 
-    return np.asarray(ndtri(np.arange(2**BOUND_BITS + 1) / 2**BOUND_BITS), dtype=np.float64)
+    quantiles = ndtri(np.arange(2**BOUND_BITS + 1) / 2**BOUND_BITS)
+    return np.asarray(10.0 ** (scale * quantiles) if scale else np.ones_like(quantiles), dtype=np.float64)
 
 
 def _mixed_bits(key: int, devices: IntArray, edges: IntArray) -> NDArray[np.uint64]:

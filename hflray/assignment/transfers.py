@@ -195,7 +195,7 @@ def joining(problem: Candidates, place: Place, h: int) -> Joining:
 
 @kernel
 def least_added_cost(guest: Joining, snr: float, price: float, deadline: float) -> float:
-    """Return a lower bound of what `added_cost` is with the first π that it tries, J, at a fiftieth of its time.
+    """Return a lower bound of what `added_cost` finds for the first π that it tries, J, in much less time.
 
     With ``b = Y u`` and ``q = μ Y²/((p + π) κ)``, upload and bandwidth cost ``(p + π) κ / Y [1/(u ln(1 + 1/u)) + q u]``
     for the best u. As a minimum of lines, g(q) is concave, so the chords of its table are below it.

@@ -9,8 +9,8 @@ both, and that the installed Ray has each of these names.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
 
@@ -50,6 +50,17 @@ INHERITED: dict[str, frozenset[str]] = {
 
 
 @contextmanager
+def _exchanged(owner: Any, name: str, ours: Callable[..., Any]) -> Iterator[None]:
+    """Within the block, let `owner` have our function in place of its own."""
+    original = getattr(owner, name)
+    setattr(owner, name, ours)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)
+
+
+@contextmanager
 def keep_loopback(address: str) -> Iterator[dict[str, str]]:
     """Yield the arguments of ``ray.init`` that make a new Ray listen on the loopback `address` only.
 
@@ -65,11 +76,8 @@ def keep_loopback(address: str) -> Iterator[dict[str, str]]:
     if original is None or list(inspect.signature(original).parameters) != ["host"]:
         yield {}
         return
-    setattr(services, name, lambda host: host)
-    try:
+    with _exchanged(services, name, lambda host: host):
         yield {"_node_ip_address": address}
-    finally:
-        setattr(services, name, original)
 
 
 SPARED = "start_monitor", "start_log_monitor", "start_api_server"  # methods of a node that each start a process
@@ -96,16 +104,11 @@ def fewer_processes() -> Iterator[None]:
     def start_with_a_free_port(*arguments: Any, **options: Any) -> Any:
         return start_raylet(*arguments, **options | {"dashboard_agent_listen_port": 0})
 
-    methods = {name: getattr(Node, name) for name in SPARED}
-    for name in SPARED:
-        setattr(Node, name, lambda self, *arguments, **options: None)
-    services.start_raylet = start_with_a_free_port
-    try:
+    with ExitStack() as stack:
+        for name in SPARED:
+            stack.enter_context(_exchanged(Node, name, lambda self, *arguments, **options: None))
+        stack.enter_context(_exchanged(services, "start_raylet", start_with_a_free_port))
         yield
-    finally:
-        services.start_raylet = start_raylet
-        for name, method in methods.items():
-            setattr(Node, name, method)
 
 
 def system_config(options: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:

@@ -152,7 +152,7 @@ def test_plain_steps_need_no_differences() -> None:
 
 
 class Steady(LocalRule):
-    """Adds the weights that it has seen at its first call, and counts its calls."""
+    """Adds 0.5 to each gradient, and counts its calls."""
 
     constant = True
     calls = 0
@@ -163,7 +163,7 @@ class Steady(LocalRule):
 
 
 class Pulled(Steady):
-    """Adds a part of the weights."""
+    """Adds half of the weights, and says nothing of being constant."""
 
     def correction(self, weights, received, vectors, memory):
         type(self).calls += 1
@@ -174,7 +174,7 @@ class Pulled(Steady):
     "rule, factor, calls", [(Steady, 1.0, 1), (Steady, 0.5, 4), (Pulled, 1.0, 4), (Pulled, 0.5, 4)]
 )
 def test_a_constant_correction_is_computed_once_for_each_learning_rate(monkeypatch, rule, factor, calls) -> None:
-    """What a subclass corrects is constant only if it says so again. w and v follow the formula of the module."""
+    """What a subclass corrects is constant only if it says so again. The weights follow the formula of the module."""
     name = rule.__name__.lower()
     monkeypatch.setitem(registry._ADDED, ("local_rule", name), rule)
     monkeypatch.setattr(rule, "calls", 0)

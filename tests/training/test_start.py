@@ -60,13 +60,12 @@ def test_a_command_whose_start_of_ray_is_stuck_begins_anew(tmp_path, monkeypatch
     """What each thread was doing is kept, and the command that begins anew starts Ray in its main thread."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     before = """
-import os, threading
+import threading
 from hflray.training import start
 print("begins", flush=True)
 start.PATIENCE_S = 0.5
 def start_in_vain(num_cpus, more):
-    stuck = threading.current_thread() is not threading.main_thread()
-    if stuck:
+    if threading.current_thread() is not threading.main_thread():
         threading.Event().wait()
     return 3
 start._start = start_in_vain
