@@ -24,10 +24,14 @@ def compiler() -> str | None:
     return next((path for name in names if (path := shutil.which(name))), None)
 
 
-def load_library(source: Path) -> ctypes.CDLL:
+def load_library(source: Path, *options: str) -> ctypes.CDLL:
     """Build a C file for this CPU, unless the cache folder has the library already, and load it.
 
     The library's name ends with digits of its own checksum, so that a damaged library is built anew.
+
+    Args:
+        source: the file.
+        options: further options of the compiler.
 
     Raises:
         HflrayError: there is no compiler, or it fails. The caller puts what needs the code before the message.
@@ -36,13 +40,14 @@ def load_library(source: Path) -> ctypes.CDLL:
     if compiler_path is None:
         raise HflrayError("needs a C compiler (cc, gcc or clang), and this machine has none; install gcc")
     version = subprocess.run([compiler_path, "--version"], capture_output=True, text=True, check=False).stdout
-    name = hashlib.sha256("\0".join([source.read_text(), version, cpu_model(), *OPTIONS]).encode()).hexdigest()[:16]
+    options = (*OPTIONS, *options)
+    name = hashlib.sha256("\0".join([source.read_text(), version, cpu_model(), *options]).encode()).hexdigest()[:16]
     folder = cache_folder(source.stem)
     target = next((path for path in sorted(folder.glob(f"{name}-*.so")) if _is_whole(path)), None)
     if target is None:
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             output = Path(scratch) / "kernel.so"
-            command = [compiler_path, *OPTIONS, "-o", str(output), str(source), "-lm"]
+            command = [compiler_path, *options, "-o", str(output), str(source), "-lm"]
             result = subprocess.run(command, capture_output=True, text=True, check=False)
             if result.returncode:
                 raise HflrayError(

@@ -3,18 +3,26 @@
 A kernel makes a step of SGD in place, w⁺ = w − β·g, and no kernel knows of rules. With d = w⁺ − w, a step of a rule is:
 d is scaled if the learning rate has fallen, clipped to an L2 norm of β·clip, and reduced by β·decay·w; then
 v ← ρ·v + d − β·c(w) and w ← w + v, where c is the rule's correction. Momentum is reset at each reception.
+
+On a CPU, C code makes the steps of one device in one pass over its weights, with the same bits; see `differences.c`.
 """
 
 from __future__ import annotations
 
+import ctypes
+import functools
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from hflray.errors import HflrayError
 from hflray.support.arrays import BoolArray, FloatArray
+from hflray.support.native import load_library
 from hflray.training.method import Method
 from hflray.training.rules.base import Memory, Received, Vector, corrects, is_constant
 
@@ -27,6 +35,41 @@ class Resident(Protocol):
 
     def arranged(self, vectors: Tensor) -> list[Tensor]:
         """Return vectors, (n, P), as tensors of the shapes of `weights`."""
+
+    def memory(self) -> list[Tensor]:
+        """Return for each of `weights` the dense float32 tensor of a CPU that holds it.
+
+        What it holds beside the weights is 0 and stays 0. The list is empty if there is no such memory.
+        """
+
+
+CLEARLY = 0.999  # a squared norm below this part of its bound does not reach it; `differences.c` errs by less
+
+
+class _Memory(ctypes.Structure):
+    """The structure `Memory` of differences.c."""
+
+    _fields_ = (
+        ("count", ctypes.c_long),
+        *((name, ctypes.c_void_p) for name in ("weights", "before", "correction", "velocity")),
+    )
+
+
+class _Step(ctypes.Structure):
+    """The structure `Step` of differences.c."""
+
+    _fields_ = (*((name, ctypes.c_float) for name in ("fall", "decay", "momentum")), ("decays", ctypes.c_int))
+
+
+@functools.cache
+def _code() -> ctypes.CDLL | None:
+    """Return the C code; None if this machine cannot build it."""
+    try:
+        code = load_library(Path(__file__).with_name("differences.c"), "-ffp-contract=off")
+    except HflrayError:
+        return None
+    code.differences_squares.restype = ctypes.c_double
+    return code
 
 
 class Differences:
@@ -54,12 +97,19 @@ class Differences:
         device = self._weights[0].device
         self._base, self._rates_here = rate, np.ascontiguousarray(rates, dtype=np.float32)
         self._rates = torch.from_numpy(self._rates_here).to(device)
-        self._before, self._free = ([torch.empty_like(weight) for weight in self._weights] for _ in range(2))
-        self._velocity = [torch.zeros_like(weight) for weight in self._weights] if method.momentum else []
         self._corrects, self._constant = corrects(self._rule), is_constant(self._rule)
+        self._code = _code() if len(received) == 1 else None
+        dense = resident.memory() if self._code is not None else []
+        self._memory = [each.as_strided((each.numel(),), (1,)) for each in dense]
+        self._before_memory, self._before = self._like_weights()
+        self._holds_before = False  # whether C code has already copied the weights there
+        self._velocity_memory, self._velocity = self._like_weights() if method.momentum else ([], [])
+        self._scaled_memory, self._scaled = self._like_weights() if self._corrects else ([], [])
+        parts = zip_longest(self._memory, self._before_memory, self._scaled_memory, self._velocity_memory)
+        self._parts = [_Memory(each[0].numel(), *(None if t is None else t.data_ptr() for t in each)) for each in parts]
+        self._array = (_Memory * len(self._parts))(*self._parts)
         if self._corrects:
             self._corrected_at: int | None = None  # the step whose corrections are in `_scaled`
-            self._scaled = [torch.empty_like(weight) for weight in self._weights] if self._constant else self._free
 
             def arranged(vectors: list[Vector]) -> list[Tensor]:
                 return resident.arranged(torch.from_numpy(np.stack(vectors).astype(np.float32)).to(device))
@@ -67,7 +117,18 @@ class Differences:
             names = received[0].vectors
             self._received = arranged([each.model for each in received])
             self._vectors = {name: arranged([each.vectors[name] for each in received]) for name in names}
-            self._memory = {name: arranged([memory[name] for memory in memories]) for name in self._rule.memory}
+            self._kept = {name: arranged([memory[name] for memory in memories]) for name in self._rule.memory}
+
+    def _like_weights(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Return memory of zeros, and tensors that lie in it as the weights lie in theirs."""
+        if not self._memory:
+            return [], [torch.zeros_like(weight) for weight in self._weights]
+        memory = [torch.zeros(each.numel()) for each in self._memory]
+        pairs = zip(memory, self._memory, self._weights, strict=True)
+        return memory, [
+            new.as_strided(weight.shape, weight.stride(), weight.storage_offset() - old.storage_offset())
+            for new, old, weight in pairs
+        ]
 
     def step(self, make: Callable[[], None], index: int, active: BoolArray | None = None) -> None:
         """Make one step.
@@ -78,41 +139,62 @@ class Differences:
             active: whether each device has a batch in this step, (n,); None: all have. The weights and the momentum of
                 the others stay.
         """
-        method, rate = self._method, self._rates[:, index]
-        with torch.no_grad():
-            torch._foreach_copy_(self._before, self._weights)
+        if not self._holds_before:
+            with torch.no_grad():
+                torch._foreach_copy_(self._before_memory or self._before, self._memory or self._weights)
         make()
         with torch.no_grad():
-            # The weights hold their own change until the end, so that a step allocates next to nothing.
-            changes = self._weights
-            torch._foreach_sub_(changes, self._before)
-            if method.decay.factor != 1.0:
-                self._scale(rate / self._base)
-            if method.clip is not None:
-                squares = [
-                    torch.mul(d, d, out=free).flatten(1).sum(1) for d, free in zip(changes, self._free, strict=True)
-                ]
-                norm = torch.stack(squares).sum(0).sqrt()
-                self._scale((rate * method.clip / norm).clamp(max=1.0))  # infinite for no change at all
-            if method.weight_decay:
-                scaled = rate * method.weight_decay
-                for d, was, free in zip(changes, self._before, self._free, strict=True):
-                    d.sub_(torch.mul(_along(scaled, was), was, out=free))
             if self._corrects:
-                torch._foreach_sub_(changes, self._corrections(index))
+                self._correct(index)
+            self._holds_before = self._moves_in_code(index)
+            if not self._holds_before:
+                self._move(index, active)
+
+    def _moves_in_code(self, index: int) -> bool:
+        """Let C code make the step, unless there is none or clipping may need the norm to the last bit."""
+        method, rate = self._method, self._rates_here[0, index]
+        if self._code is None or not self._memory:
+            return False
+        fall = 1.0 if method.decay.factor == 1.0 else float(rate / np.float32(self._base))
+        if method.clip is not None:
+            squares = fall**2 * self._code.differences_squares(self._array, len(self._array))
+            if not squares < CLEARLY * (float(rate) * method.clip) ** 2:
+                return False
+        decay = float(rate * np.float32(method.weight_decay))
+        step = _Step(fall, decay, method.momentum, bool(method.weight_decay))
+        self._code.differences_move(self._array, len(self._array), ctypes.byref(step))
+        return True
+
+    def _move(self, index: int, active: BoolArray | None) -> None:
+        """Make the step with torch."""
+        method, rate = self._method, self._rates[:, index]
+        # The weights hold their own change until the end, so that a step allocates little.
+        changes = self._weights
+        torch._foreach_sub_(changes, self._before)
+        if method.decay.factor != 1.0:
+            self._scale(rate / self._base)
+        if method.clip is not None:
+            norm = torch.stack([(d * d).flatten(1).sum(1) for d in changes]).sum(0).sqrt()
+            self._scale((rate * method.clip / norm).clamp(max=1.0))  # infinite for no change at all
+        if method.weight_decay:
+            scaled = rate * method.weight_decay
+            for d, was in zip(changes, self._before, strict=True):
+                d.sub_(_along(scaled, was) * was)
+        if self._corrects:
+            torch._foreach_sub_(changes, self._scaled)
+        if method.momentum:
+            for d, velocity in zip(changes, self._velocity, strict=True):
+                d.add_(velocity * method.momentum)
+        if active is None or active.all():
             if method.momentum:
-                for d, velocity, free in zip(changes, self._velocity, self._free, strict=True):
-                    d.add_(torch.mul(velocity, method.momentum, out=free))
-            if active is None or active.all():
-                if method.momentum:
-                    torch._foreach_copy_(self._velocity, changes)
-                torch._foreach_add_(changes, self._before)
-                return
-            moves = torch.from_numpy(active).to(rate.device)
-            for i, (d, was) in enumerate(zip(changes, self._before, strict=True)):
-                if method.momentum:
-                    self._velocity[i].copy_(torch.where(_along(moves, was), d, self._velocity[i]))
-                d.copy_(torch.where(_along(moves, was), d.add_(was), was))
+                torch._foreach_copy_(self._velocity, changes)
+            torch._foreach_add_(changes, self._before)
+            return
+        moves = torch.from_numpy(active).to(rate.device)
+        for i, (d, was) in enumerate(zip(changes, self._before, strict=True)):
+            if method.momentum:
+                self._velocity[i].copy_(torch.where(_along(moves, was), d, self._velocity[i]))
+            d.copy_(torch.where(_along(moves, was), d.add_(was), was))
 
     def _scale(self, factors: Tensor) -> None:
         """Multiply the change of each device by its factor, (n,)."""
@@ -121,18 +203,17 @@ class Differences:
         for change in self._weights:
             change.mul_(_along(factors, change))
 
-    def _corrections(self, index: int) -> list[Tensor]:
-        """Return β·c(w) of each tensor in step `index`, from an earlier step if neither has changed."""
+    def _correct(self, index: int) -> None:
+        """Compute β·c(w) of each tensor in step `index`, unless it is that of an earlier step."""
         rates, last = self._rates_here, self._corrected_at
         if not self._constant or last is None or not np.array_equal(rates[:, index], rates[:, last]):
             self._corrected_at, rate = index, self._rates[:, index]
             for i, (was, scaled) in enumerate(zip(self._before, self._scaled, strict=True)):
                 torch.mul(_along(rate, was), self._correction(i, was), out=scaled)
-        return self._scaled
 
     def _correction(self, index: int, weights: Tensor) -> Tensor:
         vectors = {name: tensors[index] for name, tensors in self._vectors.items()}
-        memory = {name: tensors[index] for name, tensors in self._memory.items()}
+        memory = {name: tensors[index] for name, tensors in self._kept.items()}
         corrected: Tensor | None = self._rule.correction(weights, self._received[index], vectors, memory)
         return torch.zeros_like(weights) if corrected is None else corrected
 

@@ -157,6 +157,10 @@ class FusedKernel:
         parts = torch.split(vectors, [shape.numel() for shape in self._shapes], dim=1)
         return [part.reshape(-1, *view.shape) for part, view in zip(parts, self._views, strict=True)]
 
+    def memory(self) -> list[Tensor]:
+        """See `Kernel.memory`."""
+        return self._resident
+
     def hold(self, x: Tensor, y: Tensor) -> None:
         """See `Kernel.hold`."""
         self._check(x)

@@ -56,6 +56,10 @@ class Residents:
         """See `hflray.training.differences.Resident`."""
         return split_like(vectors, [values.shape[1:] for values in self._group.parameters.values()])
 
+    def memory(self) -> list[Tensor]:
+        """See `hflray.training.differences.Resident`. Torch steps all devices at once, on a GPU too."""
+        return []
+
 
 def rounded_up(count: int) -> int:
     """Round `count` up to 1 to 16, 18, 20, … 32, 36, …: at most an eighth more, so that similar shapes become equal."""

@@ -80,6 +80,9 @@ class Kernel(Protocol):
     def arranged(self, vectors: Tensor) -> list[Tensor]:
         """Return vectors of trained numbers, (n, P), as tensors of the shapes of `weights`, (n, …)."""
 
+    def memory(self) -> list[Tensor]:
+        """Return the memory of `weights`; see `hflray.training.differences.Resident`."""
+
 
 class ModuleKernel:
     """A kernel that uses torch's autograd: eager, channels-last, compiled by Inductor, or with layers in C.
@@ -169,6 +172,13 @@ class ModuleKernel:
     def arranged(self, vectors: Tensor) -> list[Tensor]:
         """See `Kernel.arranged`."""
         return split_like(vectors, [parameter.shape for parameter in self._parameters])
+
+    def memory(self) -> list[Tensor]:
+        """See `Kernel.memory`. A network of the user's may have other types, or parameters that share memory."""
+        memory = [parameter.detach() for parameter in self._parameters]
+        starts = {each.untyped_storage().data_ptr() for each in memory}
+        whole = all(each.dtype == torch.float32 and each.untyped_storage().nbytes() == each.nbytes for each in memory)
+        return memory if whole and len(starts) == len(memory) else []
 
     def train_by(
         self, train: Callable[..., Any], batches: list[NDArray[np.int64]], *arguments: Any, **options: Any

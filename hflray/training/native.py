@@ -130,6 +130,11 @@ class NativeKernel:
         parts = torch.split(vectors, [shape.numel() for shape in self._shapes], dim=1)
         return [part.reshape(-1, *view.shape) for part, view in zip(parts, self._views, strict=True)]
 
+    def memory(self) -> list[Tensor]:
+        """See `Kernel.memory`."""
+        pairs = [(self._first, self._first_bias), *self._convs, *self._linears]
+        return [tensor for pair in pairs for tensor in pair]
+
     def hold(self, x: Tensor, y: Tensor) -> None:
         """See `Kernel.hold`."""
         # The C code does not check these; torch would.

@@ -10,7 +10,11 @@ import pytest
 import torch
 
 from hflray import registry
+from hflray.models import build, init_vector
+from hflray.models.problem import ModelSpec, Problem
+from hflray.training import differences
 from hflray.training.differences import Differences
+from hflray.training.kernels import build_kernel
 from hflray.training.method import Method, RateDecay, Spec
 from hflray.training.rules import LocalRule, Received
 
@@ -31,6 +35,10 @@ class Quadratics:
     def arranged(self, vectors: torch.Tensor) -> list[torch.Tensor]:
         """Return vectors in the shape of the weights."""
         return [vectors]
+
+    def memory(self) -> list[torch.Tensor]:
+        """Return the memory of the weights: C code makes the steps of one device."""
+        return [self._weights]
 
     def make(self) -> None:
         """Make a plain step."""
@@ -89,6 +97,9 @@ def test_clipping_takes_the_norm_over_all_tensors() -> None:
     class Two(Quadratics):
         def weights(self) -> list[torch.Tensor]:
             return [self._weights[:, :1], self._weights[:, 1:]]
+
+        def memory(self) -> list[torch.Tensor]:
+            return []
 
     devices = Two(0.0)
     devices._minima, devices._weights = torch.tensor([[3.0, 4.0]]), torch.zeros(1, 2)
@@ -185,3 +196,64 @@ def test_a_constant_correction_is_computed_once_for_each_learning_rate(monkeypat
         expected.append([w])
     np.testing.assert_allclose(path(method, 4, 1.0), expected, rtol=1e-5)
     assert rule.calls == calls
+
+
+IMAGES = Problem((1, 28, 28), 10)
+RULES = {
+    "decay": Method(weight_decay=0.3),
+    "wide clip": Method(clip=1e3, decay=RateDecay(0.9, "step")),
+    "narrow clip": Method(clip=0.5, weight_decay=0.1),
+    "momentum": Method(momentum=0.9, rule=Spec("local_rule", "fedprox")),
+    "all": Method(momentum=0.5, clip=100.0, weight_decay=0.1, decay=RateDecay(0.9), rule=Spec("local_rule", "mtgc")),
+}
+
+
+@pytest.mark.parametrize("method", RULES.values(), ids=RULES)
+@pytest.mark.parametrize("name", ["channels_last", "native", "fused", "mlp"])
+def test_c_code_and_torch_make_the_same_bits(name: str, method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch makes the steps that the narrow clip cuts; the paper's network has padded weights."""
+    problem = replace(IMAGES, model=ModelSpec("mlp_200_200")) if name == "mlp" else IMAGES
+    kernel = build_kernel("fused" if name == "mlp" else name, build(problem), problem, RATE, 8, "float32")
+    rng = np.random.default_rng(0)
+    start = init_vector(build(problem), rng)
+    kernel.hold(torch.from_numpy(rng.standard_normal((8, 1, 28, 28), dtype=np.float32)), torch.arange(8))
+    assert kernel.memory()
+    vectors = {"y": rng.standard_normal(len(start)).astype(np.float32) / 100}
+    rates = np.array([method.decay.rates(RATE, (2, 0), 1, 6)])
+
+    in_code: list[bool] = []
+
+    def trained() -> np.ndarray:
+        kernel.load(start)
+        received = Received(start, vectors)
+        each = Differences(method, RATE, kernel, [received], [{"z": vectors["y"][::-1], "trained": start}], rates)
+        for index in range(6):
+            each.step(lambda index=index: kernel.step(np.arange(index % 3, 8)), index)
+            in_code.append(each._holds_before)
+        return kernel.vector()
+
+    in_c = trained()
+    assert any(in_code) or method.clip == RULES["narrow clip"].clip
+    assert not all(in_code) or method.clip != RULES["narrow clip"].clip
+    monkeypatch.setattr(differences, "_code", lambda: None)
+    np.testing.assert_array_equal(in_c, trained())
+    assert not np.array_equal(in_c, start)
+
+
+def test_parameters_that_share_memory_are_left_to_torch() -> None:
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
+    both = torch.zeros(7850)
+    module[1].weight = torch.nn.Parameter(both[:7840].view(10, 784))
+    module[1].bias = torch.nn.Parameter(both[7840:])
+    assert build_kernel("eager", module, IMAGES, RATE, 8, "float32").memory() == []
+    assert build_kernel("eager", module.double(), IMAGES, RATE, 8, "float32").memory() == []
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 4095, 5000])
+def test_the_norm_of_the_c_code_is_close_enough(count: int) -> None:
+    code = differences._code()
+    assert code is not None
+    d = np.random.default_rng(count).standard_normal(count).astype(np.float32)
+    one, two = torch.from_numpy(d), torch.zeros(count)
+    memory = (differences._Memory * 1)(differences._Memory(count, one.data_ptr(), two.data_ptr(), None, None))
+    assert code.differences_squares(memory, 1) == pytest.approx(float((d.astype(np.float64) ** 2).sum()), rel=1e-4)
