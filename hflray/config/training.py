@@ -103,13 +103,16 @@ class TrainingConfig(Section):
         description="arithmetic of local training; bf16: layers in bfloat16, weights and sums in float32; tf32: "
         "products with ten bits of mantissa, on GPUs only",
     )
-    kernel: Literal["auto", "eager", "channels_last", "compiled", "native", "fused", "layers", "batched"] = Field(
+    kernel: Literal[
+        "auto", "eager", "channels_last", "compiled", "native", "fused", "fused_bf16", "layers", "batched"
+    ] = Field(
         "auto",
         description="how a gradient step is computed; it changes low bits, so all backends share it. auto: the one "
         "measured fastest on this machine, but for rounds of fewer than 100,000 sample passes fused (channels_last "
         "without a C compiler). fused: a whole step of the paper's network (and of mlp, mlp_200_200, logistic, "
         "cnn_6_16, cnn_20_50 and lenet) in C code on one thread, compiled on first use; it needs a C compiler, and "
-        "AVX512-BF16 for bf16. native: C code where torch is slow, and torch. layers: torch, but GRUs and group "
+        "AVX512-BF16 for bf16, in which it computes the convolutions' forward passes only. fused_bf16: the same, with "
+        "all products in bf16. native: C code where torch is slow, and torch. layers: torch, but GRUs and group "
         "normalisation in C code, compiled on first use. batched: all devices at once, on GPUs",
     )
     device: Literal["cpu", "cuda", "auto"] = Field(

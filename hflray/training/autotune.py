@@ -3,8 +3,9 @@
 The kernel and the threads change low bits. Therefore the choice becomes part of the configuration (and of every
 checkpoint) before round 1, and the measurement is saved in a file, so that a repeated run on this machine makes the
 same choice. Rounds of fewer than `WORTH_MEASURING` sample passes would gain less than a measurement costs. They take
-the fixed choice: `fused`, which is the fastest kernel of every CPU that was measured, `native` where a CPU has no
-AVX512-BF16 for a run in bf16, or channels-last where there is no C compiler. For `gru` and `resnet8` it is `layers`.
+the fixed choice: `fused`, which is the fastest kernel of every CPU that was measured, or channels-last where there is
+no C compiler. A run in bf16 takes `fused_bf16`, or `native` where a CPU has no AVX512-BF16. For `gru` and `resnet8` it
+is `layers`.
 
 `compiled` (torch.compile) is never chosen here. Compiling takes 20 to 100 s, or 2 to 5 s in every actor from a
 cache of Inductor. It was measured at 0.8 to 1.1 × channels-last in float32 on Zen 4, and at 1.0 × eager for a
@@ -51,6 +52,7 @@ WITHOUT_COMPILER: KernelName = "channels_last"
 COMPILED: dict[str, Callable[[Precision], object]] = {
     "native": lambda precision: library(),
     "fused": lambda precision: fused_library(precision == "bf16"),
+    "fused_bf16": lambda precision: fused_library(True),
     "layers": lambda precision: library("layers"),
 }
 WITH_A_MODULE: tuple[KernelName, ...] = ("eager", "channels_last")  # a function of the user's own can train it
@@ -87,8 +89,13 @@ def resolve(
     if config.kernel == "layers" and not replaceable(build(problem)):
         raise HflrayError(NO_LAYERS)
     if config.kernel in COMPILED:
-        if config.kernel not in suitable(problem):
-            more = f" and {', '.join(FUSIBLE)} of few layers" if config.kernel == "fused" else ""
+        if config.kernel == "fused_bf16" and config.precision != "bf16":
+            raise HflrayError(
+                f"training.kernel: 'fused_bf16' computes in bf16, and training.precision is {config.precision!r}; set "
+                "it to bf16, or training.kernel to auto"
+            )
+        if config.kernel not in suitable(problem, config.precision):
+            more = f" and {', '.join(FUSIBLE)} of few layers" if config.kernel != "native" else ""
             raise HflrayError(
                 f"training.kernel: {config.kernel!r} knows the paper's networks{more} with cross-entropy, and "
                 f"model.name is {problem.model.name!r}; set it to auto"
@@ -96,7 +103,7 @@ def resolve(
         COMPILED[config.kernel](config.precision)  # a failure here has a plain message; in an actor it would not
     if config.kernel != "auto" and config.threads is not None:
         return config
-    choices = tuple(name for name in suitable(problem) if not own_training or name in WITH_A_MODULE)
+    choices = tuple(name for name in suitable(problem, config.precision) if not own_training or name in WITH_A_MODULE)
     fixed = choices[-1] if own_training else fixed_kernel(problem, config.precision)
     kernel: KernelName = fixed if config.kernel == "auto" else config.kernel
     threads = config.threads or 1
@@ -114,7 +121,11 @@ def fixed_kernel(problem: Problem | None = None, precision: Precision = "float32
     That is ``fused`` where it serves and can be built here (in two seconds, once), or else ``native``,
     ``channels_last`` for images, or ``eager``.
     """
-    choices = suitable(problem) if problem is not None else (WITHOUT_COMPILER, "native", "fused")
+    choices: tuple[KernelName, ...] = (WITHOUT_COMPILER, "native", "fused", "fused_bf16")
+    if problem is not None:
+        choices = suitable(problem, precision)
+    elif precision != "bf16":
+        choices = choices[:-1]
     for name in reversed(choices):
         try:
             COMPILED.get(name, str)(precision)

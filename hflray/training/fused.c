@@ -54,7 +54,7 @@ typedef struct {
     int32_t cin, h, w;              /* of an image */
     int32_t first_channels;         /* 0: there are no convolutions */
     int32_t second_channels;
-    int32_t bf16;                   /* whether the convolutions' forward passes compute in bfloat16 */
+    int32_t bf16;                   /* 1: the convolutions' forward passes compute in bfloat16; 2: all products do */
     int32_t layers;                 /* linear layers */
     int32_t widths[LAYERS + 1];     /* numbers that enter the first of them, and that leave each */
     float rate;
@@ -74,13 +74,25 @@ INLINE int padded(int n) { return (n + LANES - 1) / LANES * LANES; }
 
 /* relu(max) of the four values of a pooling window, and the position of the largest. */
 INLINE void pool(vec a, vec b, vec c, vec d, float *out, int8_t *where) {
-    const vec zero = {0};
-    vec top = zero;
-    ivec won = (ivec){0} + DEAD, m;
-    m = a > top; top = keep(m, a) + keep(~m, top); won = (m & 0) | (~m & won);
-    m = b > top; top = keep(m, b) + keep(~m, top); won = (m & 1) | (~m & won);
-    m = c > top; top = keep(m, c) + keep(~m, top); won = (m & 2) | (~m & won);
-    m = d > top; top = keep(m, d) + keep(~m, top); won = (m & 3) | (~m & won);
+    vec top = {0};
+    ivec won = (ivec){0} + DEAD;
+#ifdef __AVX512F__
+#define BEATS(x, position)                                                                                             \
+    won = (ivec)_mm512_mask_mov_epi32((__m512i)won, _mm512_cmp_ps_mask((__m512)x, (__m512)top, _CMP_GT_OQ),             \
+                                      _mm512_set1_epi32(position));                                                    \
+    top = (vec)_mm512_max_ps((__m512)x, (__m512)top); /* top if x is not a number */
+#else
+#define BEATS(x, position)                                                                                             \
+    {                                                                                                                  \
+        const ivec m = x > top;                                                                                        \
+        top = keep(m, x) + keep(~m, top);                                                                              \
+        won = (m & position) | (~m & won);                                                                             \
+    }
+#endif
+    BEATS(a, 0)
+    BEATS(b, 1)
+    BEATS(c, 2)
+    BEATS(d, 3)
     store(out, top);
     const bvec small = __builtin_convertvector(won, bvec);
     memcpy(where, &small, sizeof small);
@@ -146,6 +158,29 @@ INLINE vec dot(vec sum, const half *pair, __m512bh weight) {
     return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(both), weight);
 }
 INLINE __m512bh load_pairs(const half *p) { __m512bh v; memcpy(&v, p, sizeof v); return v; }
+/* The numbers of two vectors in turn: 0 of the first, 0 of the second, 1 of the first, … */
+INLINE __m512i in_turn(void) {
+    return _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19,
+                            3, 18, 2, 17, 1, 16, 0);
+}
+INLINE __m512i in_turn_of_two(void) { /* of the lower halves of two registers */
+    return _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35,
+                            3, 34, 2, 33, 1, 32, 0);
+}
+INLINE __m512i pairs_of(vec first, vec second) { /* rounded to nearest even */
+    const __m512bh both = _mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
+    __m512i v;
+    memcpy(&v, &both, sizeof v);
+    return _mm512_permutexvar_epi16(in_turn(), v);
+}
+/* A product of pairs: those of 16 halves at each of two addresses, and the same pair of numbers for all. */
+INLINE vec dot_pairs(vec sum, const half *first, const half *second, __m512i numbers) {
+    __m256i a, b;
+    memcpy(&a, first, sizeof a);
+    memcpy(&b, second, sizeof b);
+    const __m512i pairs = _mm512_permutex2var_epi16(_mm512_castsi256_si512(a), in_turn_of_two(), _mm512_castsi256_si512(b));
+    return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)pairs, (__m512bh)numbers);
+}
 
 /* The same two functions in bfloat16. A weight is a pair of neighbouring taps (first layer, 3 pairs a row) or channels
  * (second layer, 8 pairs a tap) for each of 16 output channels. */
@@ -223,19 +258,75 @@ INLINE void tile(const float *a, long ar, long ak, const float *b, long br, int 
         }
 }
 
+/* Call `call`(row, column, high, wide) for the tiles of a matrix: rows by HIGH and their rest by 4, 2 and 1; vectors of the
+ * columns by 3 and 1. */
+#define EACH_TILE(rows, columns, call)                                                                                 \
+    for (int v = 0, left; (left = ((columns) - v) / W) > 0;) {                                                         \
+        if (left >= 3) { EACH_HIGH(rows, call, 3) v += 3 * W; }                                                   \
+        else { EACH_HIGH(rows, call, 1) v += W; }                                                                      \
+    }
+#define EACH_HIGH(rows, call, wide)                                                                                    \
+    {                                                                                                                  \
+        int r = 0;                                                                                                     \
+        for (; r + HIGH <= rows; r += HIGH) call(r, v, HIGH, wide);                                                    \
+        if (HIGH > 4 && rows - r >= 4) { call(r, v, 4, wide); r += 4; }                                                \
+        if (rows - r >= 2) { call(r, v, 2, wide); r += 2; }                                                            \
+        if (rows - r >= 1) call(r, v, 1, wide);                                                                        \
+    }
+
 /* c (rows, columns) = a · b + bias, or c += scale · a · b. The number of columns is a multiple of W. */
 static void product(const float *a, long ar, long ak, const float *b, long br, int rows, int columns, int inner,
                     float *c, long cr, const float *bias, float scale, int add) {
-#define TILE(high, wide) \
-    tile(a + r * ar, ar, ak, b + v, br, inner, c + r * cr + v, cr, bias ? bias + v : bias, scale, add, high, wide)
-    for (int v = 0; v < columns;) {
-        const int wide = columns - v >= 3 * W ? 3 : 1;
-        int r = 0;
-        for (; r + HIGH <= rows; r += HIGH) if (wide == 3) TILE(HIGH, 3); else TILE(HIGH, 1);
-        for (; r < rows; r++) if (wide == 3) TILE(1, 3); else TILE(1, 1);
-        v += wide * W;
-    }
+#define TILE(r, v, high, wide)                                                                                         \
+    tile(a + (r) * ar, ar, ak, b + (v), br, inner, c + (r) * cr + (v), cr, bias ? bias + (v) : bias, scale, add, high, wide)
+    EACH_TILE(rows, columns, TILE)
 }
+
+#ifdef __AVX512BF16__
+/* The same in bfloat16. What is summed over comes in pairs: (rows, inner, 2) · (inner, columns, 2); strides count pairs. */
+INLINE void half_tile(const half *a, long ar, long ak, const half *b, long br, int inner, float *c, long cr,
+                      const float *bias, float scale, int add, const int high, const int wide) {
+    vec sum[HIGH * 3];
+    UNROLL for (int r = 0; r < high; r++)
+        UNROLL for (int v = 0; v < wide; v++) sum[r * wide + v] = bias ? load(bias + v * W) : (vec){0};
+    const half *a0 = a, *a3 = a + 6 * ar, *a6 = a + 12 * ar;
+    for (int i = 0; i < inner; i++, a0 += 2 * ak, a3 += 2 * ak, a6 += 2 * ak, b += 2 * br) {
+        __m512bh right[3];
+        UNROLL for (int v = 0; v < wide; v++) right[v] = load_pairs(b + 2 * v * W);
+        UNROLL for (int r = 0; r < high; r++)
+            UNROLL for (int v = 0; v < wide; v++)
+                sum[r * wide + v] = dot(sum[r * wide + v], (r < 3 ? a0 : r < 6 ? a3 : a6) + 2 * (r % 3 * ar), right[v]);
+    }
+    UNROLL for (int r = 0; r < high; r++)
+        UNROLL for (int v = 0; v < wide; v++) {
+            float *p = c + r * cr + v * W;
+            store(p, add ? load(p) + scale * sum[r * wide + v] : sum[r * wide + v]);
+        }
+}
+
+static void half_product(const half *a, long ar, long ak, const half *b, long br, int rows, int columns, int inner,
+                         float *c, long cr, const float *bias, float scale, int add) {
+#define HALF_TILE(r, v, high, wide)                                                                                    \
+    half_tile(a + 2 * (r) * ar, ar, ak, b + 2 * (v), br, inner, c + (r) * cr + (v), cr, bias ? bias + (v) : bias, scale, \
+              add, high, wide)
+    EACH_TILE(rows, columns, HALF_TILE)
+}
+
+/* Round `count` numbers, a multiple of 16. */
+INLINE void narrow_all(half *out, const float *in, size_t count) {
+    for (size_t i = 0; i < count; i += W) narrow(out + i, in + i);
+}
+
+/* Pair the numbers of neighbouring rows: (rows, columns) into (rows / 2, columns, 2). Behind an odd last row come zeros. */
+static void pair(half *out, const float *in, int rows, int columns) {
+    for (int r = 0; r < rows; r += 2)
+        for (int c = 0; c < columns; c += W) {
+            const float *p = in + (size_t)r * columns + c;
+            const __m512i v = pairs_of(load(p), r + 1 < rows ? load(p + columns) : (vec){0});
+            memcpy(out + (size_t)r * columns + 2 * c, &v, sizeof v);
+        }
+}
+#endif
 
 /* Transpose (rows, columns) floats into (columns, out_stride). The loops write whole lines of the caches. */
 static void transpose(const float *in, long stride, int rows, int columns, float *out, long out_stride) {
@@ -271,6 +362,10 @@ typedef struct {
     float *below, *gradient;
     int8_t *one_where, *two_where;
     void *half_first, *half_second, *half_image, *half_one;
+    /* In bfloat16 throughout: the weights and values of the linear layers; the second convolution's weights and the
+     * gradients, as the backward pass reads them. */
+    void *half_weight[LAYERS], *weight_pairs[LAYERS], *half_values, *value_pairs, *gradient_pairs;
+    void *half_back, *half_below, *half_live;
     int32_t *offset, *corner;
     float *live, *pairs;
     size_t bytes;
@@ -285,8 +380,17 @@ static Buffers buffers(const Network *net, size_t n, char *base) {
         if ((size_t)b.stride[l] > widest) widest = b.stride[l];
         TAKE(active[l], 4 * (n * b.stride[l] + PADDED))
         if (l) TAKE(weight[l - 1], 4 * (size_t)b.stride[l - 1] * b.stride[l])
+        if (l && net->bf16 == 2) {
+            TAKE(half_weight[l - 1], 2 * (size_t)b.stride[l - 1] * b.stride[l])
+            TAKE(weight_pairs[l - 1], 2 * (size_t)b.stride[l - 1] * b.stride[l])
+        }
     }
     TAKE(below, 4 * (n * widest + PADDED))
+    if (net->bf16 == 2) {
+        TAKE(half_values, 2 * n * widest)
+        TAKE(value_pairs, 2 * (n + 1) * widest)
+        TAKE(gradient_pairs, 2 * (n + 1) * widest)
+    }
     if (net->first_channels) {
         b.ph = (net->h - K + 1) / 2; b.pw = (net->w - K + 1) / 2;
         b.qh = (b.ph - K + 1) / 2; b.qw = (b.pw - K + 1) / 2;
@@ -296,18 +400,21 @@ static Buffers buffers(const Network *net, size_t n, char *base) {
         TAKE(first, 4 * net->cin * taps)
         TAKE(second, 4 * net->second_channels * taps)
         TAKE(turned, 4 * taps * b.outs)
-        TAKE(one, 4 * n * pixels)
+        TAKE(one, 4 * (net->bf16 == 2 ? 1 : n) * pixels)
         TAKE(gradient, 4 * (pixels + net->second_channels * taps + b.outs + net->cin * taps + lanes))
         TAKE(one_where, n * pixels)
         TAKE(two_where, n * windows * b.outs)
         TAKE(half_first, 2 * net->cin * K * 3 * 2 * lanes)
         TAKE(half_second, 2 * taps * b.outs)
         TAKE(half_image, 2 * (net->cin * net->h * net->w + 3 * W))
-        TAKE(half_one, 2 * pixels)
+        TAKE(half_one, 2 * (net->bf16 == 2 ? n : 1) * pixels)
+        TAKE(half_back, 2 * net->second_channels * taps)
+        TAKE(half_below, 2 * padded(windows * net->second_channels))
+        TAKE(half_live, 2 * BLOCK * padded(windows + 1))
         TAKE(pairs, 4 * (size_t)net->h * b.pw * W)
-        TAKE(offset, 4 * BLOCK * windows)
+        TAKE(offset, 4 * BLOCK * (windows + 1))
         TAKE(corner, 4 * windows)
-        TAKE(live, 4 * BLOCK * windows)
+        TAKE(live, 4 * BLOCK * padded(windows + 1))
     }
     b.bytes = at;
     return b;
@@ -329,10 +436,41 @@ static void divide(const float *in, int rows, int blocks, float *out) {
         for (int k = 0; k < blocks; k++) memcpy(out + (k * rows + r) * LANES, in + (r * blocks + k) * LANES, 4 * LANES);
 }
 
+#ifdef __AVX512BF16__
+/* Arrange the weights of a linear layer in pairs: of inputs, and of outputs as a backward pass reads them. */
+static void arrange_halves(const Network *net, Buffers b, int l, int training) {
+    const int outputs = net->widths[l + 1], in = b.stride[l], out = b.stride[l + 1];
+    half *rows = (half *)b.weight[l]; /* free in this precision */
+    uint32_t *pairs = b.half_weight[l];
+    narrow_all(rows, net->weight[l], (size_t)outputs * in);
+    transpose((float *)rows, in / 2, outputs, in / 2, (float *)pairs, out); /* only moves bits */
+    for (int r = 0; r < in / 2; r++)
+        for (int c = outputs; c < out; c++) pairs[r * out + c] = 0;
+    if (training && (l || net->first_channels)) pair(b.weight_pairs[l], net->weight[l], outputs, in);
+}
+
+/* Copy an image in bfloat16, with zeros behind it. */
+static void narrow_image(const Network *net, Buffers b, const float *image) {
+    half *copy = b.half_image;
+    const int pixels = net->cin * net->h * net->w;
+    for (int p = 0; p + W <= pixels; p += W) narrow(copy + p, image + p);
+    float rest[W] = {0};
+    memcpy(rest, image + pixels / W * W, 4 * (pixels % W));
+    narrow(copy + pixels / W * W, rest);
+    memset(copy + (pixels / W + 1) * W, 0, 2 * W);
+}
+#endif
+
 /* Arrange the weights as the passes read them. */
-static void arrange(const Network *net, Buffers b) {
+static void arrange(const Network *net, Buffers b, int training) {
     for (int l = 0; l < net->layers; l++) {
         const int outputs = net->widths[l + 1], stride = b.stride[l + 1];
+#ifdef __AVX512BF16__
+        if (net->bf16 == 2) {
+            arrange_halves(net, b, l, training);
+            continue;
+        }
+#endif
         transpose(net->weight[l], b.stride[l], outputs, b.stride[l], b.weight[l], stride);
         for (int r = 0; r < b.stride[l]; r++)
             for (int c = outputs; c < stride; c++) b.weight[l][r * stride + c] = 0;
@@ -361,6 +499,7 @@ static void arrange(const Network *net, Buffers b) {
         narrow(line + W, b.turned + r * PADDED + W);
         for (int c = 0; c < PADDED; c++) second[r / 2 * 2 * PADDED + 2 * c + r % 2] = line[c];
     }
+    if (net->bf16 == 2 && training) narrow_all(b.half_back, b.second, (size_t)rows * c2);
 #endif
 }
 
@@ -369,19 +508,15 @@ static void convolve(const Network *net, Buffers b, const float *image, int i) {
     const int h = net->h, w = net->w, cin = net->cin, ph = b.ph, pw = b.pw;
     const int c1 = net->first_channels, c2 = net->second_channels;
     const size_t block = (size_t)ph * pw * LANES; /* numbers */
-    float *one = b.one + i * b.blocks * block, *two = b.active[0] + (size_t)i * b.stride[0];
+    /* In bfloat16 throughout, the backward pass reads these features in bfloat16 only. */
+    float *one = b.one + (net->bf16 == 2 ? 0 : i * b.blocks * block), *two = b.active[0] + (size_t)i * b.stride[0];
     int8_t *where = b.one_where + i * b.blocks * block, *there = b.two_where + (size_t)i * b.qh * b.qw * b.outs;
     /* A window's last channels are followed by zeros, which the next window overwrites: the last block comes first. */
 #define EACH_BLOCK for (int o = b.outs - PADDED; o >= 0; o -= PADDED)
 #ifdef __AVX512BF16__
     if (net->bf16) {
-        half *copy = b.half_image, *small = b.half_one;
-        const int pixels = cin * h * w;
-        for (int p = 0; p + W <= pixels; p += W) narrow(copy + p, image + p);
-        float rest[W] = {0};
-        memcpy(rest, image + pixels / W * W, 4 * (pixels % W));
-        narrow(copy + pixels / W * W, rest);
-        memset(copy + (pixels / W + 1) * W, 0, 2 * W);
+        half *copy = b.half_image, *small = (half *)b.half_one + (net->bf16 == 2 ? i * b.blocks * block : 0);
+        narrow_image(net, b, image);
         for (int k = 0; k < b.blocks; k++)
             for (int r = 0; r < ph; r++) {
 #define FIRST_BF16(s, wide)                                                                                            \
@@ -438,7 +573,7 @@ static void drop(const Network *net, Buffers b, float *values, int l, int n) {
 /* Compute the logits of n images into the workspace. */
 static void forward(const Network *net, Buffers b, const float *images, const int64_t *batch, int n, int training) {
     const size_t size = (size_t)net->cin * net->h * net->w;
-    arrange(net, b);
+    arrange(net, b, training);
     for (int i = 0; i < n; i++) {
         if (net->first_channels) {
             convolve(net, b, images + size * batch[i], i);
@@ -452,7 +587,13 @@ static void forward(const Network *net, Buffers b, const float *images, const in
         const int in = b.stride[l], out = b.stride[l + 1];
         float *next = b.active[l + 1];
         if (training) drop(net, b, b.active[l], l, n); /* dropping whole channels before or after pooling is the same */
-        product(b.active[l], in, 1, b.weight[l], out, n, out, in, next, out, net->bias[l], 1, 0);
+#ifdef __AVX512BF16__
+        if (net->bf16 == 2) {
+            narrow_all(b.half_values, b.active[l], (size_t)n * in);
+            half_product(b.half_values, in / 2, 1, b.half_weight[l], out, n, out, in / 2, next, out, net->bias[l], 1, 0);
+        } else
+#endif
+            product(b.active[l], in, 1, b.weight[l], out, n, out, in, next, out, net->bias[l], 1, 0);
         if (l < net->layers - 1)
             for (size_t i = 0; i < (size_t)n * out; i++) next[i] = next[i] > 0 ? next[i] : 0;
     }
@@ -527,6 +668,87 @@ INLINE void weigh(const float *x, const int32_t *offset, const float *live, int 
     }
     UNROLL for (int t = 0; t < rows * K; t++) store(dw + t * LANES, sum[t]);
 }
+
+#ifdef __AVX512BF16__
+/* The same three in bfloat16, two channels or two windows at once. `live` has a zero behind an odd `count`. */
+INLINE void half_send_back(uint64_t bits, const half *gradient, const half *weight, float *dx, long pw) {
+    vec sum[TAPS];
+    UNROLL for (int t = 0; t < TAPS; t++) sum[t] = (vec){0};
+    for (; bits; bits &= bits - 1) {
+        const int one = __builtin_ctzll(bits);
+        bits &= bits - 1;
+        const int other = bits ? __builtin_ctzll(bits) : one;
+        const uint32_t numbers = gradient[one] | (bits ? (uint32_t)gradient[other] << 16 : 0);
+        const half *f = weight + one * TAPS * LANES, *s = weight + other * TAPS * LANES;
+        HIDE(f);
+        HIDE(s);
+        UNROLL for (int t = 0; t < TAPS; t++)
+            sum[t] = dot_pairs(sum[t], f + t * LANES, s + t * LANES, _mm512_set1_epi32((int)numbers));
+    }
+    UNROLL for (int y = 0; y < K; y++, dx += pw * LANES) {
+        HIDE(dx);
+        UNROLL for (int z = 0; z < K; z++) store(dx + z * LANES, load(dx + z * LANES) + sum[y * K + z]);
+    }
+}
+
+INLINE void half_weigh(const half *x, const int32_t *offset, const half *live, int count, float *dw, long pw) {
+    vec sum[TAPS];
+    UNROLL for (int t = 0; t < TAPS; t++) sum[t] = load(dw + t * LANES);
+    for (int e = 0; e < count; e += 2) {
+        int32_t numbers;
+        memcpy(&numbers, live + e, sizeof numbers);
+        const half *p = x + offset[e], *q = x + offset[e + 1];
+        UNROLL for (int y = 0; y < K; y++, p += pw * LANES, q += pw * LANES) {
+            HIDE(p);
+            HIDE(q);
+            UNROLL for (int z = 0; z < K; z++)
+                sum[y * K + z] = dot_pairs(sum[y * K + z], p + z * LANES, q + z * LANES, _mm512_set1_epi32(numbers));
+        }
+    }
+    UNROLL for (int t = 0; t < TAPS; t++) store(dw + t * LANES, sum[t]);
+}
+
+/* For each row and pair of neighbouring windows, the pixels that their patches may read: of each window 8 of the row and
+ * 8 of the next one. Behind an odd last window come zeros. */
+static void half_pair_rows(const half *image, half *pairs, int h, int w, int pw) {
+    for (int y = 0; y + 1 < h; y++)
+        for (int s = 0; s < pw; s++, pairs += W) {
+            memcpy(pairs, image + y * w + 2 * s, W);
+            memcpy(pairs + W / 2, image + (y + 1) * w + 2 * s, W);
+            if (s % 2 == 0 && s + 1 == pw) memset(pairs += W, 0, 2 * W);
+        }
+}
+
+INLINE void half_first_weights(const half *pairs, const float *one, const int8_t *where, float *dw, float *db, int ph,
+                               int pw, const int bias) {
+    const long row = (pw + 1) / 2 * 2 * W;
+    vec sum[TAPS], total = load(db);
+    UNROLL for (int t = 0; t < TAPS; t++) sum[t] = load(dw + t * LANES);
+    for (int r = 0; r < ph; r++)
+        for (int s = 0; s < pw; s += 2) {
+            const int8_t *position = where + (r * pw + s) * LANES;
+            const float *gradient = one + (r * pw + s) * LANES;
+            const ivec left = wide_load(position), right = s + 1 < pw ? wide_load(position + LANES) : (ivec){0} + DEAD;
+            const vec g = keep(left < DEAD, load(gradient));
+            const vec k = s + 1 < pw ? keep(right < DEAD, load(gradient + LANES)) : (vec){0};
+            const __m512i numbers = pairs_of(g, k);
+            const ivec at = (left & 2) * 4 + (left & 1) + (((right & 2) * 4 + (right & 1) + W) << 16);
+            if (bias) total += g + k;
+            const half *p = pairs + 2 * r * row + s * W;
+            UNROLL for (int y = 0; y < K; y++, p += row) {
+                HIDE(p);
+                __m512i pixels;
+                memcpy(&pixels, p, sizeof pixels);
+                UNROLL for (int z = 0; z < K; z++) {
+                    const __m512i taken = _mm512_permutexvar_epi16((__m512i)(at + z * 0x10001), pixels);
+                    sum[y * K + z] = (vec)_mm512_dpbf16_ps((__m512)sum[y * K + z], (__m512bh)taken, (__m512bh)numbers);
+                }
+            }
+        }
+    UNROLL for (int t = 0; t < TAPS; t++) store(dw + t * LANES, sum[t]);
+    if (bias) store(db, total);
+}
+#endif
 
 /* Call `call`(first row, rows) for all rows of taps. */
 #if ROWS == 5
@@ -623,6 +845,17 @@ static void convolve_back(const Network *net, Buffers b, const float *images, co
                 count += live_windows(b.two_where + (size_t)i * windows * outs + c, b.below + (size_t)i * fs + c,
                                       b.corner, windows, c2, outs, shift, (i - start) * pixels, offset + count,
                                       live + count);
+#ifdef __AVX512BF16__
+            if (net->bf16 == 2) {
+                live[count] = 0;
+                offset[count] = 0;
+                for (int e = 0; e < count; e += W) narrow((half *)b.half_live + e, live + e);
+                for (int m = 0; m < b.blocks; m++)
+                    half_weigh((half *)b.half_one + start * pixels + m * block, offset, b.half_live, count,
+                               dsecond + m * seconds + c * TAPS * LANES, pw);
+                continue;
+            }
+#endif
             for (int m = 0; m < b.blocks; m++)
                 for (int v = 0; v < LANES; v += W) {
 #define WEIGH(row, rows)                                                                                               \
@@ -641,12 +874,22 @@ static void convolve_back(const Network *net, Buffers b, const float *images, co
                     total += keep(wide_load(there + k * outs + v) < DEAD, load(below + k * c2 + v));
                 store(dsecond_bias + v, total);
             }
+#ifdef __AVX512BF16__
+            if (net->bf16 == 2) narrow_all(b.half_below, below, fs);
+#endif
             for (int m = 0; m < b.blocks; m++)
                 for (int k = 0; k < windows; k++)
                     for (int position = 0; position < 4; position++) {
                         uint64_t bits = channels_at(there + k * outs, position);
                         if (outs > PADDED) bits |= (uint64_t)channels_at(there + k * outs + PADDED, position) << PADDED;
+                        if (!bits) continue;
                         float *patch = dx + m * block + b.corner[k] + shift[position];
+#ifdef __AVX512BF16__
+                        if (net->bf16 == 2) {
+                            half_send_back(bits, (half *)b.half_below + k * c2, (half *)b.half_back + m * seconds, patch, pw);
+                            continue;
+                        }
+#endif
                         for (int v = 0; v < LANES; v += W) {
 #define SEND_BACK(row, rows)                                                                                           \
     send_back(bits, below + k * c2, b.second + m * seconds + row * K * LANES + v, patch + row * pw * LANES + v, pw, rows);
@@ -655,6 +898,18 @@ static void convolve_back(const Network *net, Buffers b, const float *images, co
                     }
             const float *image = images + (size_t)batch[i] * cin * h * w;
             const int8_t *where = b.one_where + i * pixels;
+#ifdef __AVX512BF16__
+            if (net->bf16 == 2) {
+                narrow_image(net, b, image);
+                for (int ci = 0; ci < cin; ci++) {
+                    half_pair_rows((half *)b.half_image + ci * h * w, (half *)b.pairs, h, w, pw);
+                    for (int m = 0; m < b.blocks; m++)
+                        half_first_weights((half *)b.pairs, dx + m * block, where + m * block,
+                                           dfirst + m * firsts + ci * TAPS * LANES, dfirst_bias + m * LANES, ph, pw, ci == 0);
+                }
+                continue;
+            }
+#endif
             for (int ci = 0; ci < cin; ci++) {
 #ifdef __AVX512F__
                 pair_rows(image + ci * h * w, b.pairs, h, w, pw);
@@ -689,8 +944,23 @@ void fused_step(const Network *net, const float *images, const int64_t *labels, 
     for (int l = net->layers - 1; l >= 0; l--) {
         const int in = b.stride[l], out = b.stride[l + 1], outputs = net->widths[l + 1];
         float *x = b.active[l], *gradient = b.active[l + 1];
-        if (l || net->first_channels) product(gradient, out, 1, net->weight[l], in, n, in, outputs, b.below, in, 0, 1, 0);
-        product(gradient, 1, out, x, in, outputs, in, n, net->weight[l], in, 0, -net->rate, 1);
+        const int sends_back = l || net->first_channels;
+#ifdef __AVX512BF16__
+        if (net->bf16 == 2) {
+            const int pairs = (n + 1) / 2;
+            if (sends_back) {
+                narrow_all(b.half_values, gradient, (size_t)n * out);
+                half_product(b.half_values, out / 2, 1, b.weight_pairs[l], in, n, in, (outputs + 1) / 2, b.below, in, 0, 1, 0);
+            }
+            pair(b.gradient_pairs, gradient, n, out);
+            pair(b.value_pairs, x, n, in);
+            half_product(b.gradient_pairs, 1, out, b.value_pairs, in, outputs, in, pairs, net->weight[l], in, 0, -net->rate, 1);
+        } else
+#endif
+        {
+            if (sends_back) product(gradient, out, 1, net->weight[l], in, n, in, outputs, b.below, in, 0, 1, 0);
+            product(gradient, 1, out, x, in, outputs, in, n, net->weight[l], in, 0, -net->rate, 1);
+        }
         for (int i = 0; i < n; i++)
             for (int j = 0; j < outputs; j++) net->bias[l][j] -= net->rate * gradient[i * out + j];
         drop(net, b, b.below, l, n);

@@ -79,14 +79,21 @@ class FusedKernel:
         module: a network that `is_fusible`; only the sizes of its layers are read.
         input_shape: the shape of one input; (C, H, W) for a network with convolutions.
         learning_rate: β.
-        bf16: whether the convolutions' forward passes compute in bfloat16. Everything else stays float32.
+        bf16: whether the convolutions' forward passes compute in bfloat16.
+        backward: with `bf16`, whether all products of the backward passes and of the linear layers do so too. Weights,
+            gradients and sums stay float32.
 
     Raises:
         HflrayError: another network, or bf16 on a CPU without AVX512-BF16.
     """
 
     def __init__(
-        self, module: nn.Module, input_shape: tuple[int, ...], learning_rate: float, bf16: bool = False
+        self,
+        module: nn.Module,
+        input_shape: tuple[int, ...],
+        learning_rate: float,
+        bf16: bool = False,
+        backward: bool = False,
     ) -> None:
         if not is_fusible(module):
             raise HflrayError(f"training.kernel: fused knows no such {type(module).__name__}; set it to auto")
@@ -94,7 +101,7 @@ class FusedKernel:
         self._input = input_shape
         convolutions, linears = _layers(module)
         self._shapes = [parameter.shape for parameter in module.parameters()]
-        network = Network(rate=learning_rate, bf16=int(bf16), layers=len(linears))
+        network = Network(rate=learning_rate, bf16=int(bf16) * (1 + int(backward)), layers=len(linears))
         network.cin, network.h, network.w = input_shape if convolutions else (1, 1, math.prod(input_shape))
         self._resident: list[Tensor] = []  # the weights whose addresses the C code has
         # For each of the module's parameters, the part of the resident weights that holds it, in its order.

@@ -24,7 +24,7 @@ from hflray.training.layers import replace_layers, replaceable
 from hflray.training.native import NativeKernel
 
 KernelName = Literal[
-    "eager", "channels_last", "compiled", "native", "fused", "layers", "batched"
+    "eager", "channels_last", "compiled", "native", "fused", "fused_bf16", "layers", "batched"
 ]  # batched: hflray.training.batched
 Precision = Literal["float32", "bf16", "tf32"]  # tf32: the batched kernel on GPUs only
 
@@ -35,11 +35,12 @@ LAYERED = ("gru", "resnet8")  # our networks with layers that `layers` knows; un
 IMAGES_DIM = 4  # of a batch of images (n, channels, height, width)
 
 
-def suitable(problem: Problem) -> tuple[KernelName, ...]:
+def suitable(problem: Problem, precision: Precision = "float32") -> tuple[KernelName, ...]:
     """Return the kernels among which the fastest one is chosen on a CPU, in the order in which they are measured.
 
     Without a measurement the last one is taken. `native` and `fused` know some networks with cross-entropy;
-    `channels_last` is a layout of images; `layers` fails to be built where a network has no layer that it knows.
+    `fused_bf16` is for that precision; `channels_last` is a layout of images; `layers` fails to be built where a
+    network has no layer that it knows.
     """
     name = problem.model.name
     names: list[KernelName] = ["eager"]
@@ -52,7 +53,9 @@ def suitable(problem: Problem) -> tuple[KernelName, ...]:
         return tuple(names)
     names += ["native", "fused"] if is_papers(problem) else []
     # Only our own networks are built for this. One of the user's may be large or fail.
-    names += ["fused"] if problem.model.name in FUSIBLE and is_fusible(build(problem)) else []
+    fusible = (is_papers(problem) or problem.model.name in FUSIBLE) and is_fusible(build(problem))
+    names += ["fused"] if fusible and "fused" not in names else []
+    names += ["fused_bf16"] if fusible and precision == "bf16" else []
     return tuple(names)
 
 
@@ -213,8 +216,8 @@ def build_kernel(
 ) -> Kernel:
     """Return the kernel `name` around `module`. The kernel owns and changes the module."""
     bf16 = precision == "bf16"
-    if name == "fused" and not isinstance(module, MiniCnn):
-        return FusedKernel(module, problem.input_shape, learning_rate, bf16)
+    if name in ("fused", "fused_bf16") and not isinstance(module, MiniCnn):
+        return FusedKernel(module, problem.input_shape, learning_rate, bf16, name == "fused_bf16")
     if name in ("native", "fused"):  # the mini model is too small to gain by a step of its own
         return NativeKernel(module, problem.input_shape, learning_rate, bf16)
     loss, last = find_loss(problem.loss), name != "eager"

@@ -8,7 +8,8 @@ aggregators  a round at L = 5 with a median at each edge over one with the mean:
 
 Each turn trains one edge iteration, or one round, with each part directly after the other, in one process with one
 thread. A rule's first five steps are compared with those of plain SGD: where its correction is still 0, models agree.
-With ``--steps`` it measures instead what the steps of each kernel cost for these networks, on images of 28×28.
+With ``--steps`` it measures instead what the steps of each kernel cost for these networks, on images of 28×28; in bf16,
+`fused` is `fused_bf16`.
 """
 
 from __future__ import annotations
@@ -131,7 +132,9 @@ def steps(networks: list[str], turns: int) -> Table:
     table = Table("samples per CPU-second of plain steps, one thread", columns, [], key="inside/steps")
     for network, batch, precision in product(networks, BATCHES, ("float32", "bf16")):
         problem = Problem((1, 28, 28), 10, model=ModelSpec(network))
-        kernels = {name: sample_kernel(name, problem, batch, precision) for name in STEPPERS}
+        fused = "fused_bf16" if precision == "bf16" else "fused"
+        names = {name: fused if name == "fused" else name for name in STEPPERS}
+        kernels = {name: sample_kernel(names[name], problem, batch, precision) for name in STEPPERS}
         rates: list[dict[str, float]] = []
         for _ in range(turns):
             rates.append({})

@@ -68,8 +68,8 @@ def table(model: str, names: list[str] | None, turns: int) -> Table:
     problem = PROBLEMS[model]
     kernels = {
         (name, precision): sample_kernel(cast(KernelName, name), problem, BATCH, precision)
-        for name in names or sorted(suitable(problem))
         for precision in cast(tuple[Precision, ...], ("float32", "bf16"))
+        for name in names or sorted(suitable(problem, precision))
     }
     measured: dict[tuple[str, Precision], list[float]] = {key: [] for key in kernels}
     for turn in range(turns + 1):  # the first one warms up

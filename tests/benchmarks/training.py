@@ -354,7 +354,7 @@ def contestants(
         ours("serial (c)", "serial", 1, kernel),
         ours("actors-eager", "ray", count, "peers"),
         ours("actors (d)", "ray", count, kernel),
-        ours("actors-bf16", "ray", count, kernel, "bf16"),
+        ours("actors-bf16", "ray", count, "fused_bf16" if kernel == "fused" else kernel, "bf16"),
     ]
     # pfl-research computes in one process with threads. Another row has one thread, because other work slows
     # threads most.

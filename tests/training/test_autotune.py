@@ -112,8 +112,22 @@ def test_bf16_without_its_instructions_takes_native_and_naming_fused_is_an_error
     if autotune.compiler():
         assert autotune.fixed_kernel(PROBLEM, "bf16") == "native"
         assert autotune.fixed_kernel(PROBLEM, "float32") == "fused"
-    with pytest.raises(HflrayError, match="no AVX512-BF16"):
-        autotune.resolve(TrainingConfig(kernel="fused", precision="bf16"), PROBLEM, 1)
+    for kernel in ("fused", "fused_bf16"):
+        with pytest.raises(HflrayError, match="no AVX512-BF16"):
+            autotune.resolve(TrainingConfig(kernel=kernel, precision="bf16"), PROBLEM, 1)
+
+
+def test_all_in_bf16_is_a_candidate_for_that_precision_only(monkeypatch) -> None:
+    monkeypatch.setattr(autotune, "fused_library", lambda bf16: None)
+    if autotune.compiler():
+        assert autotune.fixed_kernel(PROBLEM, "bf16") == autotune.fixed_kernel(None, "bf16") == "fused_bf16"
+        rates(monkeypatch, {"fused/1": 9.0, "fused_bf16/1": 12.0})
+        assert autotune.resolve(TrainingConfig(threads=1, precision="bf16"), PROBLEM, BIG).kernel == "fused_bf16"
+        assert (
+            autotune.resolve(TrainingConfig(kernel="fused", threads=1, precision="bf16"), PROBLEM, 1).kernel == "fused"
+        )
+    with pytest.raises(HflrayError, match=r"training.kernel: 'fused_bf16' computes in bf16, and .* is 'float32'"):
+        autotune.resolve(TrainingConfig(kernel="fused_bf16"), PROBLEM, 1)
 
 
 def test_without_a_compiler_native_is_no_candidate_and_naming_it_is_an_error(monkeypatch) -> None:

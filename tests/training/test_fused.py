@@ -86,12 +86,66 @@ def test_other_networks_make_the_steps_of_plain_torch(name: str, options: dict, 
     assert np.linalg.norm(fused - plain) < 1e-4 * np.linalg.norm(plain)
 
 
-@pytest.mark.parametrize("name", ["cnn_20_50", "lenet"])
-def test_other_networks_are_near_in_bf16(name: str) -> None:
+def needs_bf16() -> None:
+    """Skip a test where a CPU has no bf16."""
     if not native.library("fused").fused_has_bf16():
         pytest.skip("this CPU has no AVX512-BF16")
-    (plain,), (fused,) = moved(name, (1, 28, 28), {}, ["eager"]), moved(name, (1, 28, 28), {}, ["fused"], "bf16")
+
+
+@pytest.mark.parametrize("kernel", ["fused", "fused_bf16"])
+@pytest.mark.parametrize("name", ["cnn_20_50", "lenet"])
+def test_other_networks_are_near_in_bf16(name: str, kernel: str) -> None:
+    needs_bf16()
+    (plain,), (fused,) = moved(name, (1, 28, 28), {}, ["eager"]), moved(name, (1, 28, 28), {}, [kernel], "bf16")
     assert 0 < np.linalg.norm(fused - plain) < 0.1 * np.linalg.norm(plain)  # PyTorch in bf16: 0.06
+
+
+class Rounded(torch.autograd.Function):
+    """A layer whose products take numbers in bf16. Its sums, its bias and what it returns stay in float32."""
+
+    @staticmethod
+    def forward(ctx, layer, x, weight, bias):
+        """Return the output of `layer`, a linear layer or a convolution."""
+        x, weight = x.bfloat16().float(), weight.bfloat16().float()
+        ctx.save_for_backward(x, weight)
+        ctx.is_linear = isinstance(layer, torch.nn.Linear)
+        return (torch.nn.functional.linear if ctx.is_linear else torch.conv2d)(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        """Return the gradients."""
+        (x, weight), g = ctx.saved_tensors, gradient.bfloat16().float()
+        if ctx.is_linear:
+            return None, g @ weight, g.T @ x, gradient.sum(0)
+        below = torch.nn.grad.conv2d_input(x.shape, weight, g)
+        return None, below, torch.nn.grad.conv2d_weight(x, weight.shape, g), gradient.sum((0, 2, 3))
+
+
+@pytest.mark.parametrize("shape", [(1, 19, 18), (3, 28, 29)])
+@pytest.mark.parametrize("name, options", [("paper_cnn", {}), *NETWORKS])
+def test_a_step_in_bf16_is_that_of_rounded_layers(name: str, options: dict, shape: tuple[int, int, int]) -> None:
+    """Where a sum is near 0, its order decides whether it passes a ReLU; one step with few images has few of these."""
+    needs_bf16()
+    problem, rng = Problem(shape, 10, model=ModelSpec.of(name, options)), np.random.default_rng(1)
+    x, y = torch.from_numpy(rng.standard_normal((9, *shape), dtype=np.float32)), torch.arange(9)
+    kernel = build_kernel("fused_bf16", build(problem), problem, 0.05, 9, "bf16")
+    start = init_vector(build(problem), rng) if name == "paper_cnn" else to_vector(build(problem))
+    kernel.load(start)
+    kernel.hold(x, y)
+    torch.manual_seed(3)  # of dropout
+    kernel.step(np.arange(9))
+    module = build(problem)
+    load_vector(module, start)
+    for layer in module.modules():
+        if isinstance(layer, torch.nn.Linear | torch.nn.Conv2d):
+            layer.forward = lambda x, layer=layer: Rounded.apply(layer, x, layer.weight, layer.bias)
+    torch.manual_seed(3)
+    torch.nn.functional.cross_entropy(module.train()(x), y).backward()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter -= 0.05 * parameter.grad
+    expected = to_vector(module) - start
+    assert np.linalg.norm(kernel.vector() - start - expected) < 2e-3 * np.linalg.norm(expected)
 
 
 def test_nothing_is_dropped_in_an_evaluation() -> None:
@@ -135,14 +189,19 @@ def test_every_width_of_vectors_makes_the_steps_of_plain_torch(width: str, monke
         native.library.cache_clear()
 
 
-def test_the_size_of_the_workspace_changes_no_bit() -> None:
-    small, _ = trained((1, 16, 16), [np.arange(5)])
+@pytest.mark.parametrize("bf16", [False, True])
+def test_the_size_of_the_workspace_changes_no_bit(bf16: bool) -> None:
+    if bf16:
+        needs_bf16()
     rng = np.random.default_rng(1)
     start = init_vector(build_model("hfl", (1, 16, 16), 10), rng)
     x = torch.from_numpy(rng.standard_normal((70, 1, 16, 16), dtype=np.float32))
     y = torch.from_numpy(rng.integers(0, 10, 70))
-    kernel = FusedKernel(build_model("hfl", (1, 16, 16), 10), (1, 16, 16), 0.05)
+    kernel = FusedKernel(build_model("hfl", (1, 16, 16), 10), (1, 16, 16), 0.05, bf16, bf16)
     kernel.hold(x, y)
+    kernel.load(start)
+    kernel.step(np.arange(5))
+    small = kernel.vector()
     kernel.load(start)
     kernel.step(np.arange(70))  # what this leaves in the workspace must not matter
     kernel.load(start)
@@ -183,7 +242,7 @@ from hflray.models import build_model, init_vector
 from hflray.training.fused import FusedKernel
 
 shape = tuple(map(int, sys.argv[1].split(",")))
-kernel = FusedKernel(build_model("hfl", shape, 10), shape, 0.05, sys.argv[2] == "bf16")
+kernel = FusedKernel(build_model("hfl", shape, 10), shape, 0.05, sys.argv[2] != "float32", sys.argv[2] == "all")
 kernel.load(init_vector(build_model("hfl", shape, 10), np.random.default_rng(1)))
 count = 3 * int(np.prod(shape))
 pages = -(-4 * count // mmap.PAGESIZE)
@@ -203,11 +262,11 @@ os._exit(0)
 
 
 @pytest.mark.parametrize("shape", ["1,28,28", "3,32,32", "2,18,19"])
-@pytest.mark.parametrize("precision", ["float32", "bf16"])
+@pytest.mark.parametrize("precision", ["float32", "bf16", "all"])
 def test_no_step_reads_behind_the_last_image(shape: str, precision: str) -> None:
     """The images end where a page begins that nobody may read."""
-    if precision == "bf16" and not native.library("fused").fused_has_bf16():
-        pytest.skip("this CPU has no AVX512-BF16")
+    if precision != "float32":
+        needs_bf16()
     if sys.platform != "linux":
         pytest.skip("mprotect is called as on Linux")
     result = subprocess.run(
