@@ -285,10 +285,15 @@ class DeviceHost:
         if not self._own_draws:
             yield
             return
-        with torch.random.fork_rng(devices=[]):
-            seed = self._job.seed, f"{self._job.stream} of layers"
-            torch.manual_seed(torch_seed(*seed, round_index, edge_iteration, device))
+        # `torch.manual_seed` would also prepare GPUs, with a copy of the stack, in every edge iteration of every device.
+        generator = torch.default_generator
+        before = generator.get_state()
+        seed = self._job.seed, f"{self._job.stream} of layers"
+        generator.manual_seed(torch_seed(*seed, round_index, edge_iteration, device))
+        try:
             yield
+        finally:
+            generator.set_state(before)
 
     def _order(self, device: int, round_index: int, edge_iteration: int) -> list[NDArray[np.int64]]:
         """Return the sample positions of every gradient step of a device."""
