@@ -285,15 +285,11 @@ class DeviceHost:
         if not self._own_draws:
             yield
             return
-        # `torch.manual_seed` would also prepare GPUs, with a copy of the stack, in every edge iteration of every device.
-        generator = torch.default_generator
-        before = generator.get_state()
         seed = self._job.seed, f"{self._job.stream} of layers"
-        generator.manual_seed(torch_seed(*seed, round_index, edge_iteration, device))
-        try:
+        with torch.random.fork_rng(devices=[]):
+            # `torch.manual_seed` would also copy the stack for GPUs, at each reception of a device.
+            torch.default_generator.manual_seed(torch_seed(*seed, round_index, edge_iteration, device))
             yield
-        finally:
-            generator.set_state(before)
 
     def _order(self, device: int, round_index: int, edge_iteration: int) -> list[NDArray[np.int64]]:
         """Return the sample positions of every gradient step of a device."""

@@ -21,12 +21,14 @@ from typing import Any, TypeVar
 
 import numba
 from numba.core import event
+from numba.core.caching import IndexDataCacheFile
 from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import register_jitable
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 PACKAGE = Path(__file__).parents[2]
+DIGITS = 16  # of the checksum in a folder's name
 FOLDERS = ("allocation", "allocation/kernels", "assignment", "world")  # a test checks that no other folder has kernels
 logger = logging.getLogger("hflray")
 
@@ -52,12 +54,27 @@ def _compiled(function: Function, fastmath: Any) -> Function:
     compiled = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=fastmath)(function)
     # Numba's cache compares a kernel's own file only, and would keep code that it inlined from another file after that
     # file changed. This stamp covers all files with kernels.
-    index = getattr(getattr(compiled, "_cache", None), "_cache_file", None)
+    cache = getattr(compiled, "_cache", None)
+    index = getattr(cache, "_cache_file", None)
     if index is not None and hasattr(index, "_source_stamp"):
+        if numba.config.CACHE_DIR:
+            index = _by_content(function, cache)
         index._source_stamp = (_sources(), 0)
         compiled.compile = _once(compiled)
     result: Function = compiled
     return result
+
+
+def _by_content(function: Callable[..., Any], cache: Any) -> Any:
+    """Let a kernel's cache lie in a folder of ``NUMBA_CACHE_DIR`` that the kernels' text names; return its index.
+
+    Numba would name it by the path of the file, so that each new checkout would compile for minutes.
+    """
+    part = Path(function.__code__.co_filename).parent.relative_to(PACKAGE)
+    folder = str(Path(numba.config.CACHE_DIR) / f"hflray-{_sources()[:DIGITS]}" / part)
+    cache._cache_path = cache._impl.locator._cache_path = folder
+    cache._cache_file = IndexDataCacheFile(folder, cache._impl.filename_base, None)
+    return cache._cache_file
 
 
 def _once(compiled: Any) -> Callable[[Any], Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -43,11 +44,13 @@ def test_every_file_with_a_kernel_is_watched():
     assert package / "allocation" / "cvxpy.py" not in kernel_files()
 
 
-def compiled_by(processes: int, **env: str) -> list[int]:
-    """Start processes at the same time, and return the number of kernels that each compiled."""
+def compiled_by(processes: int, folder: Path | None = None, **env: str) -> list[int]:
+    """Start processes at the same time in a folder, and return the number of kernels that each compiled."""
     command = [sys.executable, "-c", COMPILES]
     started = [
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=os.environ | env)
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=os.environ | env, cwd=folder
+        )
         for _ in range(processes)
     ]
     return [int(process.communicate(timeout=100)[0]) for process in started]
@@ -58,6 +61,16 @@ def test_processes_that_start_together_compile_once(tmp_path) -> None:
     assert sorted(counts)[:2] == [0, 0]
     assert max(counts) >= 2  # `fill` and the kernels that it calls
     assert compiled_by(1, NUMBA_CACHE_DIR=str(tmp_path)) == [0]
+
+
+def test_another_checkout_with_the_same_kernels_compiles_nothing(tmp_path) -> None:
+    cache, package = str(tmp_path / "cache"), Path(hflray.__file__).parent
+    assert compiled_by(1, NUMBA_CACHE_DIR=cache) != [0]
+    shutil.copytree(package, tmp_path / "hflray", ignore=shutil.ignore_patterns("__pycache__", "vendor"))
+    assert compiled_by(1, tmp_path, NUMBA_CACHE_DIR=cache) == [0]
+    with (tmp_path / "hflray" / "allocation" / "kernels" / "lanes.py").open("a") as file:
+        file.write("# Another text.\n")
+    assert compiled_by(1, tmp_path, NUMBA_CACHE_DIR=cache) != [0]
 
 
 def test_without_a_lock_file_each_process_compiles(tmp_path) -> None:
