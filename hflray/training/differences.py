@@ -112,7 +112,13 @@ class Differences:
             self._corrected_at: int | None = None  # the step whose corrections are in `_scaled`
 
             def arranged(vectors: list[Vector]) -> list[Tensor]:
-                return resident.arranged(torch.from_numpy(np.stack(vectors).astype(np.float32)).to(device))
+                tensors = resident.arranged(torch.from_numpy(np.stack(vectors).astype(np.float32)).to(device))
+                if not self._memory or self._constant:
+                    return tensors
+                # Tensors that lie alike in memory are combined faster.
+                alike = self._like_weights()[1]
+                torch._foreach_copy_(alike, tensors)
+                return alike
 
             names = received[0].vectors
             self._received = arranged([each.model for each in received])
