@@ -106,8 +106,8 @@ class Differences:
         self._velocity_memory, self._velocity = self._like_weights() if method.momentum else ([], [])
         self._scaled_memory, self._scaled = self._like_weights() if self._corrects else ([], [])
         parts = zip_longest(self._memory, self._before_memory, self._scaled_memory, self._velocity_memory)
-        self._parts = [_Memory(each[0].numel(), *(None if t is None else t.data_ptr() for t in each)) for each in parts]
-        self._array = (_Memory * len(self._parts))(*self._parts)
+        each = [_Memory(part[0].numel(), *(None if t is None else t.data_ptr() for t in part)) for part in parts]
+        self._array = (_Memory * len(each))(*each)
         if self._corrects:
             self._corrected_at: int | None = None  # the step whose corrections are in `_scaled`
 

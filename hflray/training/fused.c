@@ -408,9 +408,11 @@ static Buffers buffers(const Network *net, size_t n, char *base) {
         TAKE(half_second, 2 * taps * b.outs)
         TAKE(half_image, 2 * (net->cin * net->h * net->w + 3 * W))
         TAKE(half_one, 2 * (net->bf16 == 2 ? n : 1) * pixels)
-        TAKE(half_back, 2 * net->second_channels * taps)
-        TAKE(half_below, 2 * padded(windows * net->second_channels))
-        TAKE(half_live, 2 * BLOCK * padded(windows + 1))
+        if (net->bf16 == 2) {
+            TAKE(half_back, 2 * net->second_channels * taps)
+            TAKE(half_below, 2 * padded(windows * net->second_channels))
+            TAKE(half_live, 2 * BLOCK * padded(windows + 1))
+        }
         TAKE(pairs, 4 * (size_t)net->h * b.pw * W)
         TAKE(offset, 4 * BLOCK * (windows + 1))
         TAKE(corner, 4 * windows)
@@ -670,7 +672,7 @@ INLINE void weigh(const float *x, const int32_t *offset, const float *live, int 
 }
 
 #ifdef __AVX512BF16__
-/* The same three in bfloat16, two channels or two windows at once. `live` has a zero behind an odd `count`. */
+/* `send_back` and `weigh` in bfloat16, two channels or two windows at once. `live` has a zero behind an odd `count`. */
 INLINE void half_send_back(uint64_t bits, const half *gradient, const half *weight, float *dx, long pw) {
     vec sum[TAPS];
     UNROLL for (int t = 0; t < TAPS; t++) sum[t] = (vec){0};
@@ -719,6 +721,7 @@ static void half_pair_rows(const half *image, half *pairs, int h, int w, int pw)
         }
 }
 
+/* `first_weights_pairs` in bfloat16, two windows at once. */
 INLINE void half_first_weights(const half *pairs, const float *one, const int8_t *where, float *dw, float *db, int ph,
                                int pw, const int bias) {
     const long row = (pw + 1) / 2 * 2 * W;
