@@ -11,9 +11,11 @@ The rows are those of `hflray.assignment.features`. Shorter episodes of a batch 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from functools import cache
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +26,7 @@ from hflray.errors import ConfigError
 ABSENT = -1e9  # Q of a padded edge; it is finite because 0 · (-inf) is NaN in losses and in sampling
 
 Architecture = Literal["bilstm", "shared"]
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,7 @@ class QNetwork(nn.Module):
     """A network from rows, (B, T, row), to Q-values, (B, T, M)."""
 
     spec: NetworkSpec
+    body: BiLstm
 
     def forward(self, rows: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Return Q of every edge for every device, (B, T, M).
@@ -95,10 +99,14 @@ class BiLstm(nn.Module):
 
     Two one-way LSTMs and an exact reversal by index compute the same as a packed bidirectional LSTM. They train five
     times faster on a CPU, and padding cannot enter the backward pass.
+
+    Attributes:
+        two_threads: whether the two directions are computed at the same time, on two CPUs. The results are the same.
     """
 
     def __init__(self, inputs: int, hidden: int) -> None:
         super().__init__()
+        self.two_threads = False
         self.ahead = nn.LSTM(inputs, hidden, batch_first=True)
         self.back = nn.LSTM(inputs, hidden, batch_first=True)
 
@@ -110,8 +118,61 @@ class BiLstm(nn.Module):
         else:
             last = lengths.to(x.device)[:, None] - 1
             index = torch.where(step <= last, last - step, step)
-        back = self.back(_reordered(x, index))[0]
-        return torch.cat([self.ahead(x)[0], _reordered(back, index)], dim=-1)
+        turned = _reordered(x, index)
+        if self.two_threads and x.device.type == "cpu":
+            weights = (*self.ahead.parameters(), *self.back.parameters())
+            ahead, back = _TwoDirections.apply(self.ahead, self.back, torch.is_grad_enabled(), x, turned, *weights)  # type: ignore[no-untyped-call]
+        else:
+            ahead, back = self.ahead(x)[0], self.back(turned)[0]
+        return torch.cat([ahead, _reordered(back, index)], dim=-1)
+
+
+class _TwoDirections(torch.autograd.Function):
+    """The outputs and gradients of two LSTMs, each in a thread of its own.
+
+    The recurrent products wait for their weights from the cache, so that a second core with a cache of its own helps
+    more than a product in two threads. PyTorch computes the gradients of a graph in the thread that asks for them.
+    Each LSTM therefore gets a graph of its own.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, ahead: nn.LSTM, back: nn.LSTM, learns: bool, x: Tensor, turned: Tensor, *_: Tensor) -> Any:
+        needs_input = ctx.needs_input_grad[3]
+
+        def outputs(lstm: nn.LSTM, inputs: Tensor) -> tuple[Tensor, Tensor]:
+            with torch.set_grad_enabled(learns):  # the mode belongs to the thread
+                leaf = inputs.detach().requires_grad_(learns and needs_input)
+                return leaf, lstm(leaf)[0]
+
+        first, second = _at_once(lambda: outputs(ahead, x), lambda: outputs(back, turned))
+        ctx.graphs = (ahead, *first), (back, *second)
+        return first[1].detach(), second[1].detach()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        def of_inputs_and_weights(graph: tuple[nn.LSTM, Tensor, Tensor], gradient: Tensor) -> tuple[Tensor | None, ...]:
+            lstm, leaf, output = graph
+            weights = tuple(lstm.parameters())
+            if leaf.requires_grad:
+                return torch.autograd.grad(output, (leaf, *weights), gradient)
+            return None, *torch.autograd.grad(output, weights, gradient)
+
+        (x, *ahead), (turned, *back) = _at_once(
+            lambda: of_inputs_and_weights(ctx.graphs[0], gradients[0]),
+            lambda: of_inputs_and_weights(ctx.graphs[1], gradients[1]),
+        )
+        return None, None, None, x, turned, *ahead, *back
+
+
+def _at_once(compute: Callable[[], Result], compute_other: Callable[[], Result]) -> tuple[Result, Result]:
+    """Return the results of both functions; another thread calls the second one meanwhile."""
+    other = _other_thread().submit(compute_other)
+    return compute(), other.result()
+
+
+@cache
+def _other_thread() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=(1,))
 
 
 def _reordered(x: Tensor, index: Tensor) -> Tensor:

@@ -28,7 +28,8 @@ EPSILON = "epsilon"  # probability of exploration
 class D3QNModule(TorchRLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):  # type: ignore[misc]
     """A dueling double deep Q-network over whole episodes.
 
-    ``model_config`` holds ``network``, a `NetworkSpec` as a dictionary, and ``seed``, the seed of the initial weights.
+    ``model_config`` holds ``network``, a `NetworkSpec` as a dictionary, ``seed``, the seed of the initial weights, and
+    may hold ``two_threads``, whether both directions of the BiLSTM are computed at the same time.
     """
 
     def setup(self) -> None:
@@ -36,6 +37,7 @@ class D3QNModule(TorchRLModule, InferenceOnlyAPI, TargetNetworkAPI, QNetAPI):  #
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.model_config["seed"])
             self.network = build_network(NetworkSpec(**self.model_config["network"]))
+        self.network.body.two_threads = self.model_config.get("two_threads", False)
 
     def get_non_inference_attributes(self) -> list[str]:
         return ["_target"]

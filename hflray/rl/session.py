@@ -16,6 +16,7 @@ from hflray.rl.evaluation import Evaluation, Quality
 from hflray.rl.fleets import FleetSpec, held_out, network_spec, reporting
 from hflray.rl.resumable import ResumableTraining
 from hflray.rl.solved_fleets import FleetPool, prepare
+from hflray.training.machine import available_cpus
 
 Report = Callable[[str, int, int], None]  # (name of the set of fleets, number solved, number of all)
 
@@ -63,7 +64,7 @@ class AssignerTraining(ResumableTraining):
         config: the configuration; ``learning``, ``fleet``, ``cost``, ``scheduling.num_scheduled`` and ``training``
             matter.
         report: called while fleets are solved.
-        workers: number of solving threads; None: one per CPU.
+        workers: number of CPUs, for threads that solve fleets and for the network's two directions; None: all.
 
     Raises:
         ConfigError: the cache holds other fleets, or the teacher or one of its options is unknown.
@@ -90,7 +91,7 @@ class AssignerTraining(ResumableTraining):
         self.evaluate = evaluation(held_out(spec), "held-out fleets", "-held-out")
         self.evaluate_finished = evaluation(reporting(spec), "fleets to report on", "-reporting")
         super().__init__()
-        self.algorithm = algorithm_config(config, self.pool).build_algo()
+        self.algorithm = algorithm_config(config, self.pool, workers or len(available_cpus())).build_algo()
 
     @property
     def finished(self) -> bool:

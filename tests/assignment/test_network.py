@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -48,6 +50,43 @@ def test_the_bilstm_equals_torchs_packed_bilstm():
         outputs = bilstm(x, lengths)
     for i, n in enumerate(lengths):
         torch.testing.assert_close(outputs[i, :n], expected[i, :n], atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("spec", [SHARED, PAPER])
+def test_two_threads_change_no_bit_of_outputs_and_gradients(spec):
+    x, lengths = torch.rand(3, 9, spec.row), torch.tensor([9, 4, 7])
+    found = {}
+    for two_threads in (False, True):
+        torch.manual_seed(1)
+        network = build_network(spec)
+        network.body.two_threads = two_threads
+        inputs = x.clone().requires_grad_()
+        q = network(inputs, lengths)
+        q.square().mean().backward()
+        with torch.no_grad():
+            assert torch.equal(network(x, lengths), q)
+        found[two_threads] = [q.detach(), inputs.grad, *(parameter.grad for parameter in network.parameters())]
+    assert all(torch.equal(one, two) for one, two in zip(*found.values(), strict=True))
+    assert all(gradient.abs().max() > 0 for gradient in found[True])
+
+
+def test_both_directions_are_computed_at_the_same_time(monkeypatch):
+    # Neither thread gets past the barrier before the other has come, in the forward pass and in the backward pass.
+    both, bilstm = threading.Barrier(2, timeout=60), BiLstm(5, 8)
+    bilstm.two_threads = True
+    lstm_forward, gradient_of = torch.nn.LSTM.forward, torch.autograd.grad
+
+    def met(function):
+        def call(*arguments):
+            both.wait()
+            return function(*arguments)
+
+        return call
+
+    monkeypatch.setattr(torch.nn.LSTM, "forward", met(lstm_forward))
+    monkeypatch.setattr(torch.autograd, "grad", met(gradient_of))
+    bilstm(torch.rand(2, 3, 5)).sum().backward()
+    assert all(parameter.grad is not None for parameter in bilstm.parameters())
 
 
 def test_dueling_agrees_with_equation_20_by_hand():

@@ -50,7 +50,7 @@ def untimed(points: list[dict[str, float]]) -> list[dict[str, float]]:
 )  # fmt: skip
 def test_a_restored_run_continues_bit_for_bit(tmp_path, overrides) -> None:
     config = small(tmp_path, *overrides)
-    with AssignerTraining(config) as training:
+    with AssignerTraining(config, workers=2) as training:
         for _ in range(2):
             training.advance()
         training.save(tmp_path / "saved")
@@ -59,7 +59,9 @@ def test_a_restored_run_continues_bit_for_bit(tmp_path, overrides) -> None:
         unbroken, points = state(training), training.points
         assert training.finished
         assert training.share == 1.0
-    with AssignerTraining(config) as training:
+        assert training.algorithm.network().body.two_threads
+    with AssignerTraining(config, workers=1) as training:  # the number of CPUs changes no bit
+        assert not training.algorithm.network().body.two_threads
         training.restore(tmp_path / "saved")
         assert [point["env_steps"] for point in training.points] == [point["env_steps"] for point in points[:2]]
         while not training.finished:
