@@ -104,19 +104,22 @@ def _list(console: Console) -> None:
 def _exported(chosen: Paper, quick: bool, source: Path) -> dict[str, Sweep]:
     """Return the paper's exports by the name of their sweep. Raises ConfigError: the folder has none of them."""
     from hflray.report.exports import exports, read_exhibit
+    from hflray.reproduction.exhibits import with_borrowed
 
     names = [shown.config for shown in chosen.exhibits(quick).values()]
     sweeps = {path.name: read_exhibit(path) for path in exports(source) if path.name in names}
     if not sweeps:
         raise ConfigError(f"--from {source}: holds no export of {', '.join(names)}; name the folder that has one")
-    return sweeps
+    return with_borrowed(sweeps, chosen.exhibits(quick).values())
 
 
 def _finished(chosen: Paper, quick: bool, results: Path) -> dict[str, Sweep]:
     """Return the latest sweep of each of the paper's exhibits."""
     from hflray.report.runs import read_sweep
+    from hflray.reproduction.exhibits import with_borrowed
 
-    return {shown.config: read_sweep(results, shown.config) for shown in chosen.exhibits(quick).values()}
+    shown = chosen.exhibits(quick).values()
+    return with_borrowed({each.config: read_sweep(results, each.config) for each in shown}, shown)
 
 
 def _run(

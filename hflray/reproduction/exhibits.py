@@ -10,7 +10,8 @@ exhibit's runs are exported to a folder with the name of the sweep file, or in p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 import pandas as pd
 
@@ -18,7 +19,7 @@ from hflray.errors import ConfigError, nearest
 from hflray.report import figures
 from hflray.report.figures import Draw
 from hflray.report.ranking import REFERENCE
-from hflray.report.runs import Sweep
+from hflray.report.runs import Run, Sweep
 from hflray.reproduction.evidence import Claim, NotTested
 from hflray.reproduction.zhang import assignment, clustering, framework, learning, scheduling
 
@@ -35,6 +36,8 @@ class Exhibit:
         claims: the paper's claims about it.
         summarised: whether RESULTS.md has the summary of its groups besides the ranking of its schedulers.
         reference: the scheduler that the ranking compares the others with.
+        borrows: functions that return the runs of another exhibit's sweep that are this exhibit's as well, by the name
+            of that sweep.
     """
 
     label: str
@@ -44,6 +47,7 @@ class Exhibit:
     claims: tuple[Claim, ...] = ()
     summarised: bool = True
     reference: str = REFERENCE
+    borrows: Mapping[str, Callable[[Sweep], list[Run]]] = field(default_factory=dict)
 
 
 EXHIBITS: dict[str, Exhibit] = {
@@ -80,6 +84,7 @@ EXHIBITS: dict[str, Exhibit] = {
     "fig7": Exhibit(
         "Figure 7", "fig7_framework", "the whole framework to its target accuracies, H = 10 to 100, both data sets",
         {"fig7": figures.framework}, framework.CLAIMS,
+        borrows={"fig3_fashion_scheduling": framework.borrow, "fig4_cifar_scheduling": framework.borrow},
     ),
     "lambda": Exhibit(
         "Beyond the paper: λ", "lambda_sweep", "seconds against joules over λ", {"lambda_pareto": figures.pareto}
@@ -126,6 +131,28 @@ def exhibit_of(sweep: Sweep) -> str | None:
     """Return the name of the exhibit that a sweep belongs to, or None."""
     name = sweep.name.removesuffix("-smoke")
     return next((key for key, value in EXHIBITS.items() if value.config == name), None)
+
+
+def with_borrowed(sweeps: Mapping[str, Sweep], exhibits: Iterable[Exhibit]) -> dict[str, Sweep]:
+    """Return sweeps by name, each with the runs that its exhibit borrows; of two runs of a trial, with its own.
+
+    An exhibit that has borrowed runs only gets a sweep of these.
+    """
+    whole = dict(sweeps)
+    for shown in exhibits:
+        for lender, choose in shown.borrows.items():
+            if lender in sweeps:
+                own = whole.get(shown.config, Sweep(shown.config, shown.config, sweeps[lender].task, shown.shows, []))
+                trials = {run.identity for run in own.runs}
+                runs = [
+                    replace(run, part="/".join(filter(None, (lender, run.part))))
+                    for run in choose(sweeps[lender])
+                    if run.identity not in trials
+                ]
+                if runs:
+                    parts = own.parts | {run.part: "borrowed, each run up to its target" for run in runs}
+                    whole[shown.config] = replace(own, runs=[*own.runs, *runs], parts=parts)
+    return whole
 
 
 def verdicts(shown: Exhibit, sweep: Sweep) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from hflray.report.ranking import ranking
 from hflray.report.runs import Run, Sweep
 from hflray.report.tables import compare_with_reference, summary, to_markdown
 from hflray.reproduction import table2_text
-from hflray.reproduction.exhibits import EXHIBITS, Exhibit, verdicts
+from hflray.reproduction.exhibits import EXHIBITS, Exhibit, verdicts, with_borrowed
 from hflray.reproduction.table2_choices import Study
 from hflray.sweep import expand, load_sweep
 
@@ -212,10 +212,14 @@ def render(sweeps: Mapping[str, Sweep], configs: Path, source: str, study: Study
 
 
 def read_all(folder: Path) -> dict[str, Sweep]:
-    """Return the exports below a folder by the name of their sweep. Raises ConfigError: the folder holds no export."""
+    """Return the exports below a folder by the name of their sweep, with the runs that an exhibit borrows.
+
+    Raises:
+        ConfigError: the folder holds no export.
+    """
     sweeps = {sweep.name: sweep for sweep in map(read_exhibit, exports(folder))}
     if not sweeps:
         raise ConfigError(
             f"--from {folder}: holds no export; write one with python -m hflray.report SWEEP --export {folder}"
         )
-    return sweeps
+    return with_borrowed(sweeps, EXHIBITS.values())

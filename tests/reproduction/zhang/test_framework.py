@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from hflray import metrics
-from hflray.report.runs import Run
+from hflray.report.runs import Run, Sweep
+from hflray.reproduction.exhibits import EXHIBITS, with_borrowed
+from hflray.reproduction.zhang.framework import borrow
 from tests.conftest import says
-from tests.report.fabricated import answers, judged, run
+from tests.report.fabricated import answers, judged, run, sweep
 
 TEN, FASHION, CIFAR, BYTES, EXPENSIVE, STEADY, HALF, THIRD = range(8)
 COSTS = {"fashion_mnist": {30: 100.0, 50: 150.0, 70: 200.0, 100: 300.0},
@@ -101,3 +103,35 @@ def test_a_run_whose_seed_others_lack_is_named() -> None:
     table = judged("fig7", [*runs(), extra])
     assert table["agree"][FASHION] == "yes"
     assert f"{extra.name} (no run of " in table["evidence"][FASHION]
+
+
+def test_seeds_of_h_10_that_miss_the_target_take_no_seed_from_the_other_h() -> None:
+    missing = [whole("fashion_mnist", 10, 80.0, seed, 150, False) for seed in range(4)]
+    higher_h = [run for run in runs() if run.config.scheduling.num_scheduled != 10]
+    table = judged("fig7", [*higher_h, *missing, whole("fashion_mnist", 10, 80.0, 4)])
+    assert table["agree"][FASHION] == "yes"
+    assert "1 at H = 10 that reached it, because not all runs at this H did" in table["evidence"][FASHION]
+
+
+def test_ikcs_runs_of_figure_3_are_borrowed_up_to_their_targets() -> None:
+    """`whole` reaches its target in round 26 of 30, and not at all with ``reach=False``."""
+    reaching, short = whole("fashion_mnist", 30, 100.0), whole("fashion_mnist", 10, 80.0, reach=False)
+    vkc = run({metrics.ACCURACY: [0.9]}, "scheduling.name=vkc")
+    lender = sweep("fig3_fashion_scheduling", [reaching, short, vkc])
+    lent = borrow(lender)
+    assert [len(each.rounds) for each in lent] == [26, 30]
+    assert lent[0].last(metrics.TOTAL_OBJECTIVE) == 100.0
+    assert [each.target for each in lent] == [0.875, 0.875]
+    only = with_borrowed({lender.name: lender}, EXHIBITS.values())["fig7_framework"]
+    assert [each.part for each in only.runs] == ["fig3_fashion_scheduling"] * 2
+    assert set(only.parts) == {"fig3_fashion_scheduling"}
+
+
+def test_an_own_run_of_the_same_trial_is_not_borrowed() -> None:
+    own, lent = whole("fashion_mnist", 30, 100.0), whole("fashion_mnist", 30, 200.0)
+    sweeps: dict[str, Sweep] = {
+        "fig7_framework": sweep("fig7_framework", [own]), "fig3_fashion_scheduling": sweep("fig3", [lent])
+    }  # fmt: skip
+    both = with_borrowed(sweeps, EXHIBITS.values())
+    assert both["fig7_framework"].runs == [own]
+    assert both["fig3_fashion_scheduling"].runs == [lent]
