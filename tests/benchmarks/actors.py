@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # run as a file
 from hflray.config import ExperimentConfig, load_config
 from hflray.cost import Schedule
 from hflray.experiment import Experiment
-from hflray.models import build_model, init_vector, load_vector
+from hflray.models import MINI, build_model, init_vector, load_vector
 from hflray.models.problem import Problem
 from hflray.training.hierarchy import RayHierarchy, start_ray
 from hflray.training.job import LocalJob
@@ -53,7 +53,7 @@ def paper(folder: str | None, *overrides: str) -> ExperimentConfig:
 def noop(devices: int, actors: int, share: float, rounds: int = 30) -> tuple[float, float, float]:
     """Return the median and the best time of a round without training, and the time until the first round ended, s."""
     begin = time.perf_counter()
-    job, data = make_job(local_iterations=0, model="mini"), make_data((1,) * devices)
+    job, data = make_job(local_iterations=0, problem=Problem((1, 10, 10), 3, model=MINI)), make_data((1,) * devices)
     vector = init_vector(build_model("mini", (1, 10, 10), 3), np.random.default_rng(0))
     pool = RayHierarchy(job, data, num_edges=5, num_actors=actors, cpus_per_actor=share)
     times, ready = [], 0.0
