@@ -116,7 +116,8 @@ class D3QNConfig(DQNConfig):  # type: ignore[misc]
 def algorithm_config(config: ExperimentConfig, pool: FleetPool, cpus: int = 1) -> D3QNConfig:
     """Return RLlib's configuration for training on the fleets of `pool` with `cpus` CPUs, which change no result.
 
-    Sampling and learning run in this process, because the learner's LSTM takes 86 % of the time and sampling 3.5 %.
+    Sampling and learning run in this process, because the learner's LSTM takes most of the time and sampling a few
+    per cent.
     """
     learning, spec = config.learning, network_spec(config)
     devices = sum(pool.spec.num_scheduled) / 2
