@@ -15,7 +15,7 @@ from hflray.report.tables import compare_with_reference, summary, to_markdown
 from hflray.reproduction import table2_text
 from hflray.reproduction.exhibits import EXHIBITS, Exhibit, verdicts, with_borrowed
 from hflray.reproduction.table2_choices import Study
-from hflray.sweep import expand, load_sweep
+from hflray.sweep import Trial, expand, load_sweep
 
 HEAD = """# Results beside the paper's
 
@@ -62,10 +62,10 @@ the runs of a section, run its command (`--resume NAME` continues a sweep that w
 """
 
 
-def planned_runs(shown: Exhibit, configs: Path) -> int:
-    """Return the number of runs of the exhibit's sweep file; 0 if the file does not exist."""
+def _shipped_trials(shown: Exhibit, configs: Path) -> list[Trial]:
+    """Return the trials of the exhibit's sweep file; none if the file does not exist."""
     path = configs / f"{shown.config}.yaml"
-    return len(expand(load_sweep(path))) if path.exists() else 0
+    return expand(load_sweep(path)) if path.exists() else []
 
 
 def _duration(seconds: float) -> str:
@@ -79,16 +79,19 @@ NEUTRAL_KEYS = (
 )  # fmt: skip
 
 
-def _differences(runs: Sequence[Run], shown: Exhibit, configs: Path) -> list[str]:
-    """Return the settings in which runs differ from the nearest trial of the shipped sweep file, with their number."""
-    trials = expand(load_sweep(configs / f"{shown.config}.yaml"))
+def _differences(runs: Sequence[Run], trials: Sequence[Trial]) -> list[str]:
+    """Return the settings in which runs differ from the nearest of the shipped trials, with their number."""
     shipped = [_result_settings(Run.settings_of(trial.config)) for trial in trials]
     # A setting that all trials have alike is as far from each of them, so that only the others decide which is nearest.
     swept = [key for key in dict.fromkeys(key for each in shipped for key in each) if _varies(key, shipped)]
+    nearest: dict[tuple[str | None, ...], Mapping[str, str]] = {}
     counts: dict[str, int] = {}
     for run in runs:
         settings = _result_settings(run.settings)
-        for key, value in _differing(settings, _nearest(settings, shipped, swept)):
+        values = tuple(settings.get(key) for key in swept)
+        if values not in nearest:
+            nearest[values] = _nearest(settings, shipped, swept)
+        for key, value in _differing(settings, nearest[values]):
             counts[f"{key}={value}"] = counts.get(f"{key}={value}", 0) + 1
     return [
         f"`{text}`{f' ({count} of {len(runs)} runs)' if count < len(runs) else ''}" for text, count in counts.items()
@@ -140,10 +143,11 @@ def provenance(sweep: Sweep, shown: Exhibit, configs: Path) -> list[str]:
     ended = [run for run in sweep.runs if run.ended]
     running = [int(run.rounds["round"].max()) for run in sweep.runs if not run.ended]
     seeds = sorted({run.seed for run in sweep.runs})
+    trials = _shipped_trials(shown, configs)
     unit = sweep.shown.counted
     lengths = f" ({_span([int(run.rounds['round'].max()) for run in ended], unit)})" if unit and ended else ""
     lines = [
-        f"* {len(sweep.runs)} of {planned_runs(shown, configs)} runs, {len(ended)} of them ended{lengths}"
+        f"* {len(sweep.runs)} of {len(trials)} runs, {len(ended)} of them ended{lengths}"
         + (f", {len(running)} not, {_span(running, unit)} so far" if unit and running else "")
         + f"; seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
     ]
@@ -151,7 +155,7 @@ def provenance(sweep: Sweep, shown: Exhibit, configs: Path) -> list[str]:
     for run in sweep.runs:
         parts.setdefault(run.part, []).append(run)
     lines += [_describe_part(part, runs, sweep.parts.get(part, "")) for part, runs in sorted(parts.items())]
-    differences = _differences(sweep.runs, shown, configs)
+    differences = _differences(sweep.runs, trials)
     if differences:
         lines.append("* unlike the shipped configuration: " + ", ".join(differences))
     return lines + [f"* {note}" for note in sweep.notes]
