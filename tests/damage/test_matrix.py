@@ -114,7 +114,7 @@ def test_an_unreadable_file(interrupted, call, kind: str) -> None:
 @pytest.mark.parametrize(
     "cells",
     [
-        pytest.param("(test_an_unreadable_cache and key) or (test_an_unreadable_file and sweep.json)", id="quick"),
+        pytest.param("test_an_unreadable_cache and key", id="quick"),
         pytest.param("test_an_unreadable_cache or test_an_unreadable_file", id="all", marks=pytest.mark.slow),
     ],
 )

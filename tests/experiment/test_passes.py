@@ -28,7 +28,7 @@ WORLDS = pytest.mark.parametrize("world", [(), LIVES], ids=["still", "living"])
 
 
 @pytest.mark.parametrize("actors", [pytest.param(1, marks=pytest.mark.slow), 2])
-@pytest.mark.parametrize("cloud", ["synchronous", "fedasync"])
+@pytest.mark.parametrize("cloud", ["synchronous", pytest.param("fedasync", marks=pytest.mark.slow)])
 def test_any_number_of_actors_gives_the_same_bits(cloud: str, actors: int, ray_session) -> None:
     settings = (*WHERE[cloud], *EDGES, *INSIDE, *LIVES, "max_rounds=3")
     expected = facts(run(*settings))

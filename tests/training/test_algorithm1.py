@@ -125,7 +125,7 @@ def test_the_rules_are_different(start) -> None:
 
 
 def few(name: str) -> Any:
-    return name if name in ("everything", "private totals", "faulty") else pytest.param(name, marks=pytest.mark.slow)
+    return name if name in ("everything", "faulty") else pytest.param(name, marks=pytest.mark.slow)
 
 
 # Two actors for three edges are the case between one for all and one for each.
