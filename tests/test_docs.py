@@ -478,16 +478,19 @@ def test_the_page_of_benchmarks_shows_each_table_with_its_date(made, tmp_path, m
     }  # fmt: skip
     machine = {"cpu": "A CPU", "cores": 2, "memory_gib": 7.7, "system": "Linux"}
     kept = {"commit": "0123456789abcdef", "machine": machine, "quick": False, "bare_loops": {"ratio": 1.9}}
-    (tmp_path / "a-cpu.json").write_text(json.dumps(kept | {"format": 1, "tables": tables}), encoding="utf-8")
+    (tmp_path / "b-cpu.json").write_text(json.dumps(kept | {"format": 1, "tables": tables}), encoding="utf-8")
+    fewer = {"machine": machine | {"cpu": "An old CPU"}, "tables": {"sweep/share": tables["sweep/share"]}}
+    (tmp_path / "a-cpu.json").write_text(json.dumps(kept | {"format": 1} | fewer), encoding="utf-8")
     monkeypatch.setattr(made, "KEPT", tmp_path)
     text = made.benchmarks()
-    assert says(text, "## A CPU", "2 cores", "7.7 GiB", "Linux", "`0123456789ab`")
+    assert says(text, "## A CPU", "2 cores", "7.7 GiB", "Linux", "`0123456789ab`", "## An old CPU")
     assert "`python tests/benchmarks/allocation.py --only one`" in text
     assert says(text, "one edge", "2026-11-22", "08:30 UTC", "0.10 CPUs")
     assert "| newton | 10.0 |\n| cvxpy |  |" in text
     assert "| newton over cvxpy | 880 × |\n| unknown | not measured |" in text
     assert "**scale/steps**: *not measured* (failed: it ended with code 1)." in text
-    assert "**sweep/overhead**: *not measured*." in text
+    assert says(text, "*Not measured* on this machine:", "sweep/overhead")
+    assert "### sweep-overhead" not in text
     assert "too busy" in text.partition("**sweep/share**")[2].partition("\n\n")[0]
 
 

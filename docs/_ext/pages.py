@@ -204,26 +204,34 @@ def api() -> str:
 
 
 def benchmarks() -> str:
-    """Return the tables of `make bench` for each machine, with command, date and load; missing ones say so."""
+    """Return the tables of `make bench` for each machine, with command, date and load; one line names missing ones.
+
+    The machine with most tables comes first.
+    """
     from tests.benchmarks.__main__ import BENCHMARKS
 
-    files = sorted(KEPT.glob("*.json"))
+    files = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(KEPT.glob("*.json"))]
     if not files:
         return "*Not measured*: `tests/benchmarks/results/` has no file yet. `make bench && make bench-keep` makes one."
     parts = []
-    for path in files:
-        kept = json.loads(path.read_text(encoding="utf-8"))
+    for kept in sorted(files, key=lambda kept: -len(kept["tables"])):
         machine = kept["machine"]
         parts += [
             f"## {machine['cpu']}",
             f"{machine['cores']} cores, {machine['memory_gib']} GiB, {escape(machine['system'])}; commit "
             f"`{kept['commit'][:12]}`. {_loops(kept['bare_loops'])}",
         ]
+        missing = [key for benchmark in BENCHMARKS for key in benchmark.keys if key not in kept["tables"]]
+        if missing:
+            parts.append(f"*Not measured* on this machine: {', '.join(map(escape, missing))}.")
         for benchmark in BENCHMARKS:
+            keys = [key for key in benchmark.keys if key in kept["tables"]]
+            if not keys:
+                continue
             script = f"python tests/benchmarks/{' '.join(benchmark.command)}"
             parts += [f"### {benchmark.name}", f"`{script}`, or `make bench BENCH='--only {benchmark.name}'`"]
-            for key in benchmark.keys:
-                parts += _bench_table(key, kept["tables"].get(key))
+            for key in keys:
+                parts += _bench_table(key, kept["tables"][key])
     return "\n\n".join(parts)
 
 
@@ -234,10 +242,10 @@ def _loops(loops: dict[str, float] | None) -> str:
     return f"Two bare loops at the same time do {loops['ratio']:.2f} times the work of one."
 
 
-def _bench_table(key: str, kept: dict[str, Any] | None) -> list[str]:
+def _bench_table(key: str, kept: dict[str, Any]) -> list[str]:
     """Return the Markdown of one table of a file of benchmarks."""
-    if kept is None or kept["status"] != "measured":
-        reason = f" ({kept['status']}: {escape(kept['message'])})" if kept and kept["message"] else ""
+    if kept["status"] != "measured":
+        reason = f" ({kept['status']}: {escape(kept['message'])})" if kept["message"] else ""
         return [f"**{escape(key)}**: *not measured*{reason}."]
     others = kept.get("others_cpus")
     about = f"Measured on {kept['date'][:10]} at {kept['date'][11:16]} UTC"
