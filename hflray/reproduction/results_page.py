@@ -81,6 +81,8 @@ NEUTRAL_KEYS = (
 
 def _differences(runs: Sequence[Run], trials: Sequence[Trial]) -> list[str]:
     """Return the settings in which runs differ from the nearest of the shipped trials, with their number."""
+    if not trials:
+        return []
     shipped = [_result_settings(Run.settings_of(trial.config)) for trial in trials]
     # A setting that all trials have alike is as far from each of them, so that only the others decide which is nearest.
     swept = [key for key in dict.fromkeys(key for each in shipped for key in each) if _varies(key, shipped)]
@@ -144,10 +146,13 @@ def provenance(sweep: Sweep, shown: Exhibit, configs: Path) -> list[str]:
     running = [int(run.rounds["round"].max()) for run in sweep.runs if not run.ended]
     seeds = sorted({run.seed for run in sweep.runs})
     trials = _shipped_trials(shown, configs)
+    planned_seeds = {trial.config.seed for trial in trials}
+    more = sum(run.seed not in planned_seeds for run in sweep.runs)
     unit = sweep.shown.counted
     lengths = f" ({_span([int(run.rounds['round'].max()) for run in ended], unit)})" if unit and ended else ""
     lines = [
-        f"* {len(sweep.runs)} of {len(trials)} runs, {len(ended)} of them ended{lengths}"
+        f"* {len(sweep.runs) - more} of {len(trials)} runs{f' and {more} with other seeds' if more else ''}, "
+        f"{len(ended)} of them ended{lengths}"
         + (f", {len(running)} not, {_span(running, unit)} so far" if unit and running else "")
         + f"; seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
     ]
