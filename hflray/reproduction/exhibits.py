@@ -141,17 +141,18 @@ def with_borrowed(sweeps: Mapping[str, Sweep], exhibits: Iterable[Exhibit]) -> d
     whole = dict(sweeps)
     for shown in exhibits:
         for lender, choose in shown.borrows.items():
-            if lender in sweeps:
-                own = whole.get(shown.config, Sweep(shown.config, shown.config, sweeps[lender].task, shown.shows, []))
-                trials = {run.identity for run in own.runs}
-                runs = [
-                    replace(run, part="/".join(filter(None, (lender, run.part))))
-                    for run in choose(sweeps[lender])
-                    if run.identity not in trials
-                ]
-                if runs:
-                    parts = own.parts | {run.part: "borrowed, each run up to its target" for run in runs}
-                    whole[shown.config] = replace(own, runs=[*own.runs, *runs], parts=parts)
+            if lender not in sweeps:
+                continue
+            own = whole.get(shown.config, Sweep(shown.config, shown.config, sweeps[lender].task, shown.shows, []))
+            trials = {run.identity for run in own.runs}
+            runs = [
+                replace(run, part="/".join(filter(None, (lender, run.part))))
+                for run in choose(sweeps[lender])
+                if run.identity not in trials
+            ]
+            if runs:
+                parts = own.parts | {run.part: "borrowed, each run up to its target" for run in runs}
+                whole[shown.config] = replace(own, runs=[*own.runs, *runs], parts=parts)
     return whole
 
 

@@ -130,7 +130,9 @@ def misses_target(sweep: Sweep, needs: Needs) -> Finding:
         best = max(float(run.series(metrics.ACCURACY).max()) for run in decided)
         arrived = sum(run.reached(TARGETS[data]) is not None for run in decided)
         text = f"{arrived} of {len(decided)} run{'s' if len(decided) > 1 else ''} reached {TARGETS[data]:.1%}"
-        texts.append(f"{pretty(data)}: {text}, {best:.1%} at best")
+        open_runs = len(runs) - len(decided)
+        undecided = f"; {open_runs} more of fewer rounds may still reach it" if open_runs else ""
+        texts.append(f"{pretty(data)}: {text}, {best:.1%} at best{undecided}")
         parts.append(Part(not arrived, len({run.seed for run in decided}) >= needs.seeds))
         seeds = f"{len(decided)} of {needs.seeds} seeds"
         evidence.append(f"{pretty(data)}: {seeds}, {needs.least_steps} rounds or to the target")

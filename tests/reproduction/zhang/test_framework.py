@@ -135,3 +135,10 @@ def test_an_own_run_of_the_same_trial_is_not_borrowed() -> None:
     both = with_borrowed(sweeps, EXHIBITS.values())
     assert both["fig7_framework"].runs == [own]
     assert both["fig3_fashion_scheduling"].runs == [lent]
+
+
+def test_borrowed_runs_that_may_still_reach_the_target_are_counted_beside_the_verdict() -> None:
+    short = [whole("fashion_mnist", 10, 80.0, seed, 60, False) for seed in range(4)]
+    table = judged("fig7", [*short, whole("fashion_mnist", 10, 80.0, 4)])
+    assert table["agree"][TEN] == "so far no"
+    assert says(table["ours"][TEN], "1 of 1 run reached 87.5%", "4 more of fewer rounds may still reach it")
