@@ -93,6 +93,11 @@ EXHIBITS: dict[str, Exhibit] = {
         "Beyond the paper: how uneven the labels are", "noniid_sweep", "IKC and FedAvg over partitions",
         {"noniid": figures.curves},
     ),
+    "fig3_unlike": Exhibit(
+        "Figure 3 with unlike majority shares", "fig3_unlike_shares",
+        "accuracy by round of IKC, VKC and FedAvg, H = 10, Fashion-MNIST by Dirichlet(0.05)",
+        {"fig3_unlike": figures.curves}, scheduling.claims_with_unlike_shares(60),
+    ),
     "joint": Exhibit(
         "Beyond the paper: devices and edges in one step", "joint_cost",
         "joint_cost against IKC with local search, to 92 % on digits", {"joint_cost": figures.ranks},

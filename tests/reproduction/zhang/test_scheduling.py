@@ -171,3 +171,9 @@ def test_a_printed_level_has_the_digits_that_decide() -> None:
     assert deciding_text(0.8700, means) == "87.0%"
     steady = {"a": pd.Series([0.5, 0.8715])}
     assert deciding_text(0.8715, steady) == "87.1%"  # every printed digit that changes no count is left out
+
+
+def test_runs_with_unlike_shares_are_judged_at_their_only_h() -> None:
+    assert answers("fig3_unlike", runs(hs=(10,))) == ["yes"] * 2
+    swap = {"ikc": "fedavg", "vkc": "vkc", "fedavg": "ikc"}
+    assert answers("fig3_unlike", runs(hs=(10,), like=lambda h, n, s, r: curve(h, swap[n], s, r))) == ["no"] * 2
