@@ -20,6 +20,7 @@ from hflray.sweep import load_sweep, with_absolute_paths
 from hflray.sweep.results import new_folder
 from tests.report.fabricated import sweep
 from tests.reproduction.tsdp.test_paper import both
+from tests.reproduction.zhang.test_framework import whole
 
 RUN = CliRunner()
 
@@ -119,6 +120,16 @@ def test_a_dry_run_lists_every_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyP
     invoked("tsdp", "--dry-run", "--results", str(tmp_path), "--data-root", "/d")
     assert [call[0] for call in tune.calls] == ["--dry-run", "--dry-run"]
     assert all(call[2:4] == ["--data-root", "/d"] for call in tune.calls)
+
+
+def test_what_was_run_here_is_judged_with_the_runs_that_an_exhibit_borrows(monkeypatch: pytest.MonkeyPatch) -> None:
+    lent = whole("fashion_mnist", 30, 100.0)
+    monkeypatch.setattr(
+        "hflray.report.runs.read_sweep",
+        lambda results, name: sweep(name, [lent] if name == "fig3_fashion_scheduling" else []),
+    )
+    read = command._finished(paper("zhang"), quick=False, results=Path("unused"))
+    assert [(each.part, len(each.rounds)) for each in read["fig7_framework"].runs] == [("fig3_fashion_scheduling", 26)]
 
 
 @pytest.mark.slow
