@@ -10,7 +10,7 @@ from typing import Any
 from hflray.errors import ConfigError
 from hflray.report.exports import exports, read_exhibit
 from hflray.report.ranking import ranking
-from hflray.report.runs import Run, Sweep
+from hflray.report.runs import SEED, Run, Sweep
 from hflray.report.tables import compare_with_reference, summary, to_markdown
 from hflray.reproduction import table2_text
 from hflray.reproduction.exhibits import EXHIBITS, Exhibit, verdicts, with_borrowed
@@ -80,7 +80,7 @@ NEUTRAL_KEYS = (
 
 
 def _differences(runs: Sequence[Run], trials: Sequence[Trial]) -> list[str]:
-    """Return the settings in which runs differ from the nearest of the shipped trials, with their number."""
+    """Return the settings but the seed in which runs differ from the nearest of the shipped trials, and the counts."""
     if not trials:
         return []
     shipped = [_result_settings(Run.settings_of(trial.config)) for trial in trials]
@@ -94,7 +94,8 @@ def _differences(runs: Sequence[Run], trials: Sequence[Trial]) -> list[str]:
         if values not in nearest:
             nearest[values] = _nearest(settings, shipped, swept)
         for key, value in _differing(settings, nearest[values]):
-            counts[f"{key}={value}"] = counts.get(f"{key}={value}", 0) + 1
+            if key != SEED:
+                counts[f"{key}={value}"] = counts.get(f"{key}={value}", 0) + 1
     return [
         f"`{text}`{f' ({count} of {len(runs)} runs)' if count < len(runs) else ''}" for text, count in counts.items()
     ]
