@@ -140,13 +140,14 @@ class Runner:
         freeze_tree(self._repository, commit, place / "tree")
         python = self._python or freeze_environment(self._folder / "environments")
         file, overrides = sweep_of(place / "tree", item, self._queue.experiments)
-        at_a_time = max(1, self._cpus // file.tune.cpus_per_trial)
+        trials = trials_of(file)
+        cpus_per_trial, at_a_time = share_cpus(self._cpus, len(trials), file.tune.cpus_per_trial)
         state = State(
             commit=commit,
             python=str(python),
             packages=packages_of(python),
-            overrides=[*overrides, f"tune.max_concurrent={at_a_time}"],
-            trials=trials_of(file),
+            overrides=[*overrides, f"tune.cpus_per_trial={cpus_per_trial}", f"tune.max_concurrent={at_a_time}"],
+            trials=trials,
             cpus=at_a_time,
         )
         state.save(place)
@@ -217,6 +218,23 @@ class Runner:
         deadline = time.monotonic() + seconds
         while not self._stopping and time.monotonic() < deadline:
             wait_a_step()
+
+
+def share_cpus(cpus: int, trials: int, least: int) -> tuple[int, int]:
+    """Return the CPUs of each trial and the number of trials at a time; trials fewer than the CPUs share all of them.
+
+    Args:
+        cpus: the CPUs of the queue.
+        trials: number of trials of the item.
+        least: ``tune.cpus_per_trial`` of the item's sweep file.
+
+    Examples:
+        >>> from hflray.reproduction.queue.runner import share_cpus
+        >>> share_cpus(2, 1, 1), share_cpus(2, 3, 1), share_cpus(1, 1, 1)
+        ((2, 1), (1, 2), (1, 1))
+    """
+    each = max(least, cpus // trials)
+    return each, max(1, cpus // each)
 
 
 def _ended(results: Path) -> bool:

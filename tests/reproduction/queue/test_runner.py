@@ -37,7 +37,8 @@ def test_every_item_runs_to_its_end_and_is_exported(repository, folder) -> None:
     assert [State.load(folder / name).stage for name in ("fig-first", "fig-second")] == ["finished", "finished"]
     assert not marked(folder)
     begun = entries(folder, "fig-second")[0]
-    assert begun["words"][1:5] == ["--set", "seed=1", "--set", "tune.max_concurrent=2"]
+    assert begun["words"][1:7:2] == ["--set"] * 3
+    assert begun["words"][2:7:2] == ["seed=1", "tune.cpus_per_trial=2", "tune.max_concurrent=1"]
     assert not (folder / "fig-first" / "tree").exists()  # a finished item's tree is removed
     assert len(git(repository, "worktree", "list").splitlines()) == 1
     assert (
