@@ -281,7 +281,7 @@ def spread_falls(sweep: Sweep, needs: Needs) -> Finding:
     def spreads(across: AcrossH, name: str) -> tuple[str, list[Part]]:
         curves = {h: across.comparison.curve((h, name), metrics.ACCURACY) for h in across.values}
         values = {h: 100 * float(curve["std"].mean()) for h, curve in curves.items()}
-        text = ", ".join(f"H = {h}: {value:.2f}" for h, value in values.items())
+        text = ", ".join(f"H = {h}: {value:.3f}" for h, value in values.items())
         return text, _falling(list(values.values()), across.comparison.whole)
 
     return _per_scheduler(sweep, needs, "standard deviation of the accuracy in points", spreads)
