@@ -202,6 +202,21 @@ class Gap:
         return f"{form.format(self.mean)}{error}"
 
 
+def gap_over_seeds(statistic: Callable[[Sequence[int]], float], count: int) -> Gap:
+    """Return the gap from 0 of a statistic of all seeds together, such as a difference of two spreads.
+
+    The pairs are the jackknife's pseudo-values (Tukey 1958): what the statistic loses without each seed in turn.
+
+    Args:
+        statistic: returns its value for the seeds at these positions; NaN for too few of them.
+        count: number of seeds.
+    """
+    seeds = range(count)
+    whole = statistic(seeds)
+    pseudo = [count * whole - (count - 1) * statistic([seed for seed in seeds if seed != out]) for out in seeds]
+    return Gap.of(pseudo, np.zeros(count).tolist())
+
+
 def name_verdicts(first: str, gaps: Mapping[str, Gap]) -> str:
     """Return text that names the contestants whose gap to the first is no difference; empty if all differ."""
     texts = []

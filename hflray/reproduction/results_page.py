@@ -33,6 +33,8 @@ least and the whole evidence of each claim):
   (Student's t) of the paired differences over seeds or fleets. A difference counts if its interval excludes 0. Two
   curves whose interval is within ± 0.5 points of accuracy are a tie. What remains is "not settled", and one seed tests
   nothing. Neither a tie nor an absent contestant agrees with a claim.
+* A spread over seeds, and the distance between curves that are means over seeds, have one value for all seeds. The
+  interval of its change with H is that of the jackknife's pseudo-values (each seed is left out in turn).
 * Accuracies that curves are compared at are printed with the digits that decide: at the printed one, each curve needs
   the printed number of rounds.
 * "Modified checkout" means that the runs were made with uncommitted changes, so that nobody can repeat them exactly.

@@ -18,6 +18,7 @@ from hflray.reproduction.evidence import (
     Part,
     compare_fairly,
     describe_seeds,
+    gap_over_seeds,
     join_names,
     name_verdicts,
     select_alike,
@@ -276,3 +277,15 @@ def test_a_curve_begins_where_all_runs_have_a_value() -> None:
     comparison = compare_fairly({"ikc": [later, full]}, NEEDS, metrics.ACCURACY)
     # Step 1 is the second run's alone; at step 3 the first run has the value between its neighbours.
     assert list(comparison.curve("ikc", metrics.ACCURACY).index) == [2, 3, 4]
+
+
+def test_the_gap_of_a_mean_over_seeds_is_that_of_its_values() -> None:
+    values = [1.0, 2.0, 4.0]
+    gap = gap_over_seeds(lambda seeds: sum(values[seed] for seed in seeds) / len(seeds), 3)
+    same = Gap.of(values, [0.0] * 3)
+    assert (gap.mean, gap.error) == pytest.approx((same.mean, same.error))
+
+
+def test_a_statistic_that_too_few_seeds_lack_settles_nothing() -> None:
+    gap = gap_over_seeds(lambda seeds: 1.0 if len(seeds) > 1 else math.nan, 2)
+    assert gap.agrees(1) is None

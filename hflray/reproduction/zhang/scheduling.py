@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from hflray import metrics
 from hflray.report.labels import DATA, ORDER, H, pretty
@@ -27,6 +29,7 @@ from hflray.reproduction.evidence import (
     NotTested,
     Part,
     compare_fairly,
+    gap_over_seeds,
     join_names,
     select_alike,
     split,
@@ -206,22 +209,50 @@ def difference_shrinks(sweep: Sweep, needs: Needs) -> Finding:
     """Test whether the highest minus the lowest of the three curves, as a mean over the rounds, shrinks with H."""
     runs, dropped = select_alike(sweep.runs, FREE)
     across = compare_across_h(runs, needs)
-    comparison = across.comparison
-    spans = {}
-    for h in across.values:
-        curves = [comparison.curve((h, name), metrics.ACCURACY)["mean"] for name in needs.contestants]
-        table = 100 * np.array([curve.loc[curve.index <= comparison.steps] for curve in curves])
-        spans[h] = float((table.max(axis=0) - table.min(axis=0)).mean())
-    text = ", ".join(f"H = {h}: {value:.2f}" for h, value in spans.items())
-    parts = _falling(list(spans.values()), comparison.whole)
-    ours = f"the highest minus the lowest of the three in points, mean over the rounds: {text}"
-    finding = across.finding(ours, parts)
+    tables = {h: np.array([_table(across, h, name) for name in needs.contestants]) for h in across.values}
+
+    def span(h: int | str, seeds: Sequence[int]) -> float:
+        curves = tables[h][:, list(seeds)].mean(axis=1)
+        return float((curves.max(axis=0) - curves.min(axis=0)).mean())
+
+    text, parts = _falling_over_seeds(across, span, "{:.2f}")
+    finding = across.finding(
+        f"the highest minus the lowest of the three in points, mean over the rounds: {text}", parts
+    )
     return replace(finding, dropped=[*dropped, *finding.dropped])
+
+
+def _table(across: AcrossH, h: int | str, name: str) -> NDArray[np.float64]:
+    """Return the accuracies of a scheduler's runs in points, (seeds, rounds)."""
+    return 100 * np.array([values.to_numpy() for values in across.comparison.each((h, name), metrics.ACCURACY)])
 
 
 def _falling(values: Sequence[float], whole: bool) -> list[Part]:
     """Return a part for each value but the first, which agrees if the value is below the one before it."""
     return [Part(later < earlier, whole) for earlier, later in pairwise(values)]
+
+
+def _falling_over_seeds(
+    across: AcrossH, statistic: Callable[[int | str, Sequence[int]], float], form: str
+) -> tuple[str, list[Part]]:
+    """Return a statistic of all seeds at each H as text, and a part for each H but the first.
+
+    A part agrees if the value is below that of the next lower H, and the 95 % interval of their difference excludes 0.
+    """
+    count = len(across.comparison.seeds)
+    texts = [f"H = {h}: {form.format(statistic(h, range(count)))}" for h in across.values]
+    parts = []
+    for number, (before, h) in enumerate(pairwise(across.values), 1):
+        gap = gap_over_seeds(partial(_change, statistic, before, h), count)
+        parts.append(Part(gap.agrees(-1), across.comparison.whole))
+        texts[number] += f" ({gap.verdict})" if gap.verdict else ""
+    return ", ".join(texts), parts
+
+
+def _change(
+    statistic: Callable[[int | str, Sequence[int]], float], before: int | str, h: int | str, seeds: Sequence[int]
+) -> float:
+    return statistic(h, seeds) - statistic(before, seeds)
 
 
 def _per_scheduler(
@@ -279,10 +310,12 @@ def spread_falls(sweep: Sweep, needs: Needs) -> Finding:
     """Test whether the standard deviation of the accuracy over the seeds falls with H."""
 
     def spreads(across: AcrossH, name: str) -> tuple[str, list[Part]]:
-        curves = {h: across.comparison.curve((h, name), metrics.ACCURACY) for h in across.values}
-        values = {h: 100 * float(curve["std"].mean()) for h, curve in curves.items()}
-        text = ", ".join(f"H = {h}: {value:.3f}" for h, value in values.items())
-        return text, _falling(list(values.values()), across.comparison.whole)
+        tables = {h: _table(across, h, name) for h in across.values}
+
+        def spread(h: int | str, seeds: Sequence[int]) -> float:
+            return float(tables[h][list(seeds)].std(axis=0, ddof=1).mean()) if len(seeds) > 1 else math.nan
+
+        return _falling_over_seeds(across, spread, "{:.3f}")
 
     return _per_scheduler(sweep, needs, "standard deviation of the accuracy in points", spreads)
 
