@@ -205,7 +205,8 @@ class Gap:
 def gap_over_seeds(statistic: Callable[[Sequence[int]], float], count: int) -> Gap:
     """Return the gap from 0 of a statistic of all seeds together, such as a difference of two spreads.
 
-    The pairs are the jackknife's pseudo-values (Tukey 1958): what the statistic loses without each seed in turn.
+    Each seed gives one value, the jackknife's pseudo-value (Tukey 1958): `count` times the statistic of all seeds, less
+    `count` − 1 times the statistic without this seed. The mean of the gap is therefore corrected for bias.
 
     Args:
         statistic: returns its value for the seeds at these positions; NaN for too few of them.

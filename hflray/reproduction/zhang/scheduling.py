@@ -39,6 +39,7 @@ MARGIN = 0.5  # points of accuracy; two curves whose 95 % interval is within ± 
 TARGETS = {"fashion_mnist": 0.875, "cifar10": 0.56}
 FREE = (H, "scheduling.name")
 Key = tuple[int | str, str]  # H and the scheduler
+Statistic = Callable[[int | str, Sequence[int]], float]  # of H and the positions of the seeds that count
 
 
 def compare_per_h(sweep: Sweep, needs: Needs) -> tuple[dict[int | str, Comparison[str]], list[str], list[str]]:
@@ -232,12 +233,10 @@ def _falling(values: Sequence[float], whole: bool) -> list[Part]:
     return [Part(later < earlier, whole) for earlier, later in pairwise(values)]
 
 
-def _falling_over_seeds(
-    across: AcrossH, statistic: Callable[[int | str, Sequence[int]], float], form: str
-) -> tuple[str, list[Part]]:
+def _falling_over_seeds(across: AcrossH, statistic: Statistic, form: str) -> tuple[str, list[Part]]:
     """Return a statistic of all seeds at each H as text, and a part for each H but the first.
 
-    A part agrees if the value is below that of the next lower H, and the 95 % interval of their difference excludes 0.
+    A part agrees if the value is below that of the next lower H and the 95 % interval of the difference excludes 0.
     """
     count = len(across.comparison.seeds)
     texts = [f"H = {h}: {form.format(statistic(h, range(count)))}" for h in across.values]
@@ -249,9 +248,7 @@ def _falling_over_seeds(
     return ", ".join(texts), parts
 
 
-def _change(
-    statistic: Callable[[int | str, Sequence[int]], float], before: int | str, h: int | str, seeds: Sequence[int]
-) -> float:
+def _change(statistic: Statistic, before: int | str, h: int | str, seeds: Sequence[int]) -> float:
     return statistic(h, seeds) - statistic(before, seeds)
 
 
@@ -324,22 +321,23 @@ UNEVEN = (
     "our partition gives every device the same majority share, and the paper does not say how it drew the rest; "
     "Figure 3 with unlike shares tests this"
 )
-ABOVE = "IKC's learning curve lies above VKC's and FedAvg's"
-SOONER = "rounds to the target accuracy: IKC ≤ VKC ≤ FedAvg"
 
 
 def claims_with_unlike_shares(rounds: int) -> tuple[Claim, ...]:
-    """Return the claims on the order of the three curves at H = 10, for runs whose majority shares differ.
+    """Return the claims on the order of the three curves, for runs at H = 10 whose majority shares differ.
 
     They test the guess `UNEVEN`: if it is right, the claims that our partition contradicts hold here.
 
     Args:
         rounds: number of rounds of the paper's runs, see `claims`.
     """
-    needs = Needs(2, 5, rounds // 3, rounds, "rounds", ORDER, 1, (10,))
+    return _claims_on_order(Needs(2, 5, rounds // 3, rounds, "rounds", ORDER, 1, (10,)))
+
+
+def _claims_on_order(needs: Needs, guess: str = "") -> tuple[Claim, ...]:
     return (
-        Claim(f"if majority shares differ, {ABOVE}", needs, curve_lies_above),
-        Claim(f"if majority shares differ, {SOONER}", needs, reaches_sooner),
+        Claim("IKC's learning curve lies above VKC's and FedAvg's", needs, curve_lies_above, guess),
+        Claim("rounds to the target accuracy: IKC ≤ VKC ≤ FedAvg", needs, reaches_sooner, guess),
     )
 
 
@@ -354,8 +352,7 @@ def claims(rounds: int) -> tuple[Claim, ...]:
     single_h = Needs(2, 5, rounds // 3, rounds, "rounds", ORDER, 1, (10, 30, 50, 70))
     several_h = replace(single_h, least_scheduled=2)
     return (
-        Claim(ABOVE, single_h, curve_lies_above, UNEVEN),
-        Claim(SOONER, single_h, reaches_sooner, UNEVEN),
+        *_claims_on_order(single_h, UNEVEN),
         Claim("the difference between the three shrinks as H grows", several_h, difference_shrinks),
         Claim("more scheduled devices reach the same accuracy in fewer rounds", several_h, rounds_fall),
         Claim(

@@ -44,7 +44,7 @@ def test_figure_4_needs_more_rounds_than_figure_3() -> None:
 @pytest.mark.parametrize("part", [{"seeds": (0, 1)}, {"hs": (10, 30)}, {"rounds": 50}])
 def test_a_part_of_the_evidence_gives_so_far(part) -> None:
     table = judged("fig3", runs(**part))
-    # Two seeds have a spread, and nothing says how far it would be off with others.
+    # Two seeds have a spread, but the spread has no interval.
     steadier = "not settled" if "seeds" in part else "so far yes"
     assert list(table["agree"]) == ["so far yes"] * 4 + [steadier]
     evidence = table["evidence"][ABOVE]
