@@ -33,6 +33,7 @@ from hflray.reproduction.evidence import (
 from hflray.reproduction.zhang.scheduling import TARGETS, describe_absent, spread_falls
 from hflray.tracking import Tables
 
+LEAST_SEEDS = 2  # a difference over one seed has no interval
 FORMS = {
     metrics.TOTAL_OBJECTIVE: (1.0, "objective {:,.0f} J"),
     metrics.TOTAL_DELAY_S: (1.0, "T {:,.0f} s"),
@@ -78,8 +79,9 @@ def by_h(sweep: Sweep, data: str) -> tuple[dict[int | str, list[Run]], list[str]
 def compare_at_target(sweep: Sweep, needs: Needs, data: str, required: int) -> tuple[Comparison[int | str], list[str]]:
     """Return the comparison of the runs that reached the target, by H, and the values of H without one.
 
-    A value of H that the claim is not about is compared only if all its runs reached the target, because the seeds that
-    one value lacks are compared at no other.
+    The seeds that one value of H lacks are compared at no other, so that two kinds of values are not compared: those
+    with less than two seeds that H = `required` has too, unless all are like this, and those that the claim is not
+    about, unless all their runs reached the target.
 
     Raises:
         NotTested: no run with H = `required` reached the target, or no run with another H did, or one seed is common.
@@ -100,8 +102,15 @@ def compare_at_target(sweep: Sweep, needs: Needs, data: str, required: int) -> t
         details = f"; {'; '.join(missing)}" if missing else ""
         lacking = f"H = {required} and at another H" if required not in successes else f"another H than {required}"
         raise NotTested(f"needs {pretty(data)} at {lacking}, to its target {TARGETS[data]:.1%}{details}")
+    seeds = {h: {run.seed for run in members} for h, members in successes.items()}
+    alone = [h for h in successes if len(seeds[h] & seeds[required]) < LEAST_SEEDS]
+    if len(alone) < len(successes) - 1:
+        for h in alone:
+            del successes[h]
+            note = f"{pretty(data)} at H = {h} (less than {LEAST_SEEDS} seeds of those at H = {required})"
+            (missing if h in needs.scheduled else dropped).append(note)
     names = {h: f"{pretty(data)} at H = {h}" for h in successes}
-    comparison = compare_fairly(successes, Needs(least_seeds=2, seeds=needs.seeds), metrics.ACCURACY, names)
+    comparison = compare_fairly(successes, Needs(least_seeds=LEAST_SEEDS, seeds=needs.seeds), metrics.ACCURACY, names)
     absent = [f"{pretty(data)} at {text}" for text in describe_absent(needs, list(runs))]
     return replace(comparison, dropped=dropped + comparison.dropped), missing + absent
 

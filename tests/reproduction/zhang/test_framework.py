@@ -107,6 +107,15 @@ def test_a_run_whose_seed_others_lack_is_named() -> None:
     assert f"{extra.name} (no run of " in table["evidence"][FASHION]
 
 
+def test_an_h_with_one_seed_takes_no_seed_from_the_others() -> None:
+    dense = [run for run in runs(3) if run.config.scheduling.num_scheduled != 70]
+    lone = whole("fashion_mnist", 70, 200.0)
+    before, table = judged("fig7", dense), judged("fig7", [*dense, lone])
+    assert list(table["agree"]) == list(before["agree"])
+    assert table["ours"][FASHION] == before["ours"][FASHION]
+    assert says(table["evidence"][FASHION], "3 of 5 seeds (0, 1, 2)", "Missing: Fashion-MNIST at H = 70 (less than 2")
+
+
 def test_seeds_of_h_10_that_miss_the_target_take_no_seed_from_the_other_h() -> None:
     missing = [whole("fashion_mnist", 10, 80.0, seed, 150, False) for seed in range(4)]
     higher_h = [run for run in runs() if run.config.scheduling.num_scheduled != 10]
