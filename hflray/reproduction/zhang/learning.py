@@ -5,8 +5,8 @@ deployment and a minibatch of `MINIBATCHES`. Other runs are named with the diffe
 the paper leaves open decide how much can be learned, so that each `Reading` of them has claims of its own. Other
 settings that the paper leaves open may differ too: each group of runs with the same values is judged as one choice.
 
-A run of fewer units than the paper's is judged, and its answer is "so far" at most. A policy that still improves at its
-end (`gain`) is not judged, unless it agrees already.
+A run of fewer units than the paper's is judged unless a longer run has more, and its answer is "so far" at most. A
+policy that still improves at its end (`gain`) is not judged, unless it agrees already.
 """
 
 from __future__ import annotations
@@ -54,6 +54,8 @@ def unlike_the_paper(run: Run) -> list[str]:
 def runs_of_algorithm_5(sweep: Sweep, needs: Needs, reading: Reading | None) -> tuple[list[Run], list[str]]:
     """Return a sweep's runs of Algorithm 5, of one reading if it is given, and the unused runs with the reasons.
 
+    All of them have as many units as the longest run.
+
     Raises:
         NotTested: there is none of the least length.
     """
@@ -73,7 +75,14 @@ def runs_of_algorithm_5(sweep: Sweep, needs: Needs, reading: Reading | None) -> 
         existing = f"; there is {join_names(dropped, '; ')}" if dropped else ""
         file = "fig5_literal" if reading is None else "fig5_readings"
         raise NotTested(f"needs {needs.least_steps:,} {needs.unit} of Algorithm 5 (tune_configs/{file}.yaml){existing}")
-    return used, dropped
+    units = _units(max(used, key=lambda run: (last_step(run, metrics.ASSIGNER_RETURN), _units(run))))
+    dropped += [f"{run.full_name} ({_units(run)} units, and the longest run has {units})" for run in used
+                if _units(run) != units]  # fmt: skip
+    return [run for run in used if _units(run) == units], dropped
+
+
+def _units(run: Run) -> int:
+    return int(run.settings["learning.hidden"])
 
 
 def settles(sweep: Sweep, needs: Needs, reading: Reading | None = None) -> Finding:
@@ -139,7 +148,7 @@ def _groups(sweep: Sweep, used: list[Run]) -> dict[str, list[Run]]:
 
 
 def _whole(runs: list[Run], common: int, needs: Needs) -> bool:
-    papers = all(run.settings.get("learning.hidden") == UNITS for run in runs)
+    papers = all(_units(run) == UNITS for run in runs)
     return papers and common >= needs.steps and len({run.seed for run in runs}) >= needs.seeds
 
 
@@ -148,7 +157,7 @@ def _evidence(used: list[Run], common: int, needs: Needs) -> str:
     text = f"{describe_seeds(sorted({run.seed for run in used}), needs)}, the first {common:,}{short} {needs.unit}"
     minibatches = {MINIBATCHES[run.settings["learning.replay"], run.settings["learning.train_batch"]] for run in used}
     text += f", minibatches of {join_names(sorted(minibatches))}"
-    fewer = sorted({run.settings["learning.hidden"] for run in used} - {UNITS})
+    fewer = sorted({_units(run) for run in used} - {UNITS})
     return text + (f", {join_names(fewer)} of {UNITS} units" if fewer else "")
 
 

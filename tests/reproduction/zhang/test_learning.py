@@ -87,6 +87,16 @@ def test_the_answer_of_a_smaller_network_is_so_far_and_names_its_units() -> None
     assert "minibatches of 128 single transitions, 64 of 256 units" in table["evidence"][0]
 
 
+def test_of_networks_of_two_sizes_the_one_that_learned_longest_is_judged() -> None:
+    small, whole = learning(3.0, 30_000, learning__hidden=64), learning(17.0)
+    table = judged("fig5_transitions", [small, whole], "train_assigner")
+    assert table["agree"][0] == "yes"
+    assert says(table["evidence"][0], "seed 0, the first 300,000", "Not used", f"{small.full_name} (64 units, and")
+    early = learning(17.0, 25_000)
+    table = judged("fig5_transitions", [small, early], "train_assigner")
+    assert says(table["evidence"][0], "64 of 256 units", "Not used: ")
+
+
 def test_another_network_is_named_and_not_judged() -> None:
     other = learning(17.0, learning__features="db", learning__td_loss="huber")
     text = answer(other)
