@@ -86,9 +86,7 @@ def _differences(runs: Sequence[Run], trials: Sequence[Trial]) -> list[str]:
     """Return the settings but the seed in which runs differ from the nearest of the shipped trials, and the counts."""
     if not trials:
         return []
-    shipped = [_result_settings(Run.settings_of(trial.config)) for trial in trials]
-    # A setting that all trials have alike is as far from each of them, so that only the others decide which is nearest.
-    swept = [key for key in dict.fromkeys(key for each in shipped for key in each) if _varies(key, shipped)]
+    shipped, swept = _swept(trials)
     nearest: dict[tuple[str | None, ...], Mapping[str, str]] = {}
     counts: dict[str, int] = {}
     for run in runs:
@@ -102,6 +100,27 @@ def _differences(runs: Sequence[Run], trials: Sequence[Trial]) -> list[str]:
     return [
         f"`{text}`{f' ({count} of {len(runs)} runs)' if count < len(runs) else ''}" for text, count in counts.items()
     ]
+
+
+def _swept(trials: Sequence[Trial]) -> tuple[list[dict[str, str]], list[str]]:
+    """Return the trials' settings that can change a result, and the keys in which these trials differ.
+
+    A setting that all trials have alike is as far from each of them, so that the others decide which trial is nearest.
+    """
+    shipped = [_result_settings(Run.settings_of(trial.config)) for trial in trials]
+    return shipped, [key for key in dict.fromkeys(key for each in shipped for key in each) if _varies(key, shipped)]
+
+
+def _count(runs: Sequence[Run], trials: Sequence[Trial]) -> str:
+    """Return how many of the shipped trials have a run, and how many runs are of other seeds or of no such trial."""
+    shipped, swept = _swept(trials)
+    seeds = {trial.config.seed for trial in trials}
+    own = [_result_settings(run.settings) for run in runs if run.seed in seeds]
+    planned = {tuple(settings.get(key) for key in swept) for settings in shipped}
+    covered = planned & {tuple(settings.get(key) for key in swept) for settings in own}
+    others = {"with other seeds": len(runs) - len(own), "with other settings": len(own) - len(covered)}
+    texts = [f"{count} {name}" for name, count in others.items() if count]
+    return " and ".join([f"{len(covered)} of {len(trials)} runs", *texts])
 
 
 def _result_settings(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -150,13 +169,10 @@ def provenance(sweep: Sweep, shown: Exhibit, configs: Path) -> list[str]:
     running = [int(run.rounds["round"].max()) for run in sweep.runs if not run.ended]
     seeds = sorted({run.seed for run in sweep.runs})
     trials = _shipped_trials(shown, configs)
-    planned_seeds = {trial.config.seed for trial in trials}
-    more = sum(run.seed not in planned_seeds for run in sweep.runs)
     unit = sweep.shown.counted
     lengths = f" ({_span([int(run.rounds['round'].max()) for run in ended], unit)})" if unit and ended else ""
     lines = [
-        f"* {len(sweep.runs) - more} of {len(trials)} runs{f' and {more} with other seeds' if more else ''}, "
-        f"{len(ended)} of them ended{lengths}"
+        f"* {_count(sweep.runs, trials)}, {len(ended)} of them ended{lengths}"
         + (f", {len(running)} not, {_span(running, unit)} so far" if unit and running else "")
         + f"; seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
     ]
