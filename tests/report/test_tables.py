@@ -131,12 +131,13 @@ def test_a_reading_of_algorithm_5_is_shown_with_the_ceiling_of_its_network() -> 
 
     runs = [
         learned([float(n) for n in range(20)], hidden=64),
-        learned([5.0] * 20, hidden=256),
+        learned([5.0] * 20, "learning.train_batch=150", "learning.update_every=50", hidden=256),
         learned([16.0, 17.4], hidden=64, td=0.0),
     ]
     table = summary(fabricated("fig5_readings", runs, "train_assigner"))
     assert list(table[""]) == ["gains in dB, best gain start, buffer of 1,000"] * 2
     assert list(table["units"]) == ["64", "256"]
+    assert list(table["draws of a transition"]) == ["4", "3"]
     assert list(table["steps"]) == ["20,000", "20,000"]
     assert list(table["supervised ceiling"]) == ["17.4", "–"]  # the ceiling of another width is not this policy's
     assert list(table["return"]) == ["18.5 ± 0.7", "5.0 ± 0.0"]  # the last tenth is steps 19,000 and 20,000

@@ -146,6 +146,15 @@ def test_each_reading_has_its_own_verdicts() -> None:
     assert says(others, "not tested", "20,000 environment steps", "tune_configs/fig5_readings.yaml")
 
 
+def test_a_reading_that_says_no_has_a_guess_that_other_runs_test() -> None:
+    best = {"learning__features": "paper_db", "learning__teacher__start": "best_gain"}
+    table = judged("fig5", [learning(3.0, **EPISODES, **best), learning(3.0, **EPISODES)], "train_assigner")
+    guesses = table[table["agree"] == "no"].set_index("the paper")["if not, our guess why"]
+    settles = "the return of an episode rises and settles around 17 of 50"
+    assert "learns the buffer by heart" in guesses[f"gains in dB, best gain start, buffer of 1,000: {settles}"]
+    assert "supervised ceiling" in guesses[f"linear gains, geographic start, buffer of 1,000: {settles}"]
+
+
 def test_the_shipped_file_is_the_papers_and_its_length_is_no_choice() -> None:
     for overrides in ([], ["learning.env_steps=300000"]):
         runs = runs_of("fig5_literal", *overrides)
