@@ -50,13 +50,14 @@ def test_the_shipped_list_begins_with_what_settles_most_for_the_least_time() -> 
     assert names[:3] == ["fig3 h10", "fig3 h10_seeds1to4", "fig3 h30"]
     assert names[3:10] == ["fig3 h30_seeds12", "fig3 h30_seeds34", *(f"fig3 h10_seed{seed}" for seed in range(5, 10))]
     assert names[10:14] == [f"fig7 fashion_{part}" for part in ("h50", "h50_seeds12", "h100", "h100_seeds12")]
-    assert names[14:25] == [
+    assert names[14:26] == [
         "fig7 fashion_h30_seed1",
         "fig3 h10_seeds01",
         "fig3 h10_seeds234",
         "fig5 ceilings_units256",
         "fig5 ceilings_units64",
         "fig5 fewer_draws_units256",
+        "fig5 fewer_draws_units256_seeds12",
         "fig5 steps300000_units256_db_buffer50000",
         "fig3 h10_seeds567",
         "fig3 h10_seeds89",
