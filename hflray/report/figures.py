@@ -8,7 +8,6 @@ marker. A figure is a function ``Sweep -> Figure``. To add one, write it here, a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,8 @@ from hflray.errors import ConfigError
 from hflray.report import series
 from hflray.report.labels import COLOURS, colour, mark_modified
 from hflray.report.ranking import QUANTITIES, fields, mean_ranks
-from hflray.report.readings import is_ceiling
-from hflray.report.runs import Sweep
+from hflray.report.readings import Reading, draws, is_ceiling
+from hflray.report.runs import Run, Sweep
 from hflray.support.files import replacing
 from hflray.support.text import as_chart_text
 
@@ -43,9 +42,9 @@ def _need(sweep: Sweep, metric: str) -> None:
         )
 
 
-def _line(axes: Any, curve: series.Curve, tint: str, number: int, **style: Any) -> None:
-    """Draw a curve's mean, with the standard deviation shaded."""
-    table, x = curve.table, curve.rounds
+def _line(axes: Any, curve: series.Curve, tint: str, number: int, x: Any = None, **style: Any) -> None:
+    """Draw a curve's mean over `x`, or over its rounds, with the standard deviation shaded."""
+    table, x = curve.table, curve.rounds if x is None else x
     axes.plot(x, table["mean"], DASHES[number % 4], color=tint, **style)
     axes.fill_between(x, table["low"], table["high"], color=tint, alpha=0.2)
 
@@ -216,8 +215,48 @@ def learning(sweep: Sweep) -> Figure:
 
 
 def readings(sweep: Sweep) -> Figure:
-    """Draw Figure 5 for each reading of Algorithm 5, without the runs that give the ceilings."""
-    return learning(replace(sweep, runs=[run for run in sweep.runs if not is_ceiling(run)]))
+    """Draw Figure 5 by the readings of Algorithm 5, with a panel for each scale of the gains and start of the teacher.
+
+    A line is a buffer, a network and a number of draws of a transition. The return is that of the greedy policy on
+    held-out fleets, by updates of the network. A dotted line is the supervised ceiling of a network.
+    """
+    metric = metrics.describe(metrics.ASSIGNER_GREEDY_RETURN)
+    _need(sweep, metric.name)
+    panels: dict[str, dict[str, list[Run]]] = {}
+    ceilings: dict[str, list[Run]] = {}
+    for run in sorted(sweep.runs, key=Reading.of):
+        reading, units = Reading.of(run), run.config.learning.hidden
+        if is_ceiling(run):
+            ceilings.setdefault(reading.taught, []).append(run)
+        else:
+            name = f"buffer of {reading.buffer:,}, {units} units, {draws(run):g} draws"
+            panels.setdefault(reading.taught, {}).setdefault(name, []).append(run)
+    names = sorted({name for groups in panels.values() for name in groups})
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(0.6 + 3.6 * columns, 0.4 + 2.6 * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    for axes, (title, groups) in zip(grid.flat, panels.items(), strict=False):
+        for name, runs in groups.items():
+            number, curve = names.index(name), series.Curve(title, name, metric, runs)
+            updates = curve.rounds * draws(runs[0]) / runs[0].config.learning.train_batch
+            _line(axes, curve, COLOURS[number % len(COLOURS)], number, x=updates, label=name, lw=1.4)
+        for run in ceilings.get(title, []):
+            units, level = run.config.learning.hidden, run.last(metric.name) * metric.scale
+            widest = units == max(other.config.learning.hidden for other in ceilings[title])
+            axes.axhline(level, color="0.3", lw=0.8, ls=":")
+            axes.annotate(f"ceiling, {units} units", (0.02, level), xycoords=("axes fraction", "data"), fontsize=7,
+                          va="bottom" if widest else "top")  # fmt: skip
+        axes.set_title(title, fontsize=9)
+        axes.set_xscale("log")
+        axes.legend(fontsize=7)
+    for axes in grid[-1]:
+        axes.set_xlabel("Updates of the network")
+    for axes in grid[:, 0]:
+        axes.set_ylabel(metric.printed_axis)
+    for axes in list(grid.flat)[len(panels) :]:
+        axes.set_visible(False)
+    return figure
 
 
 def agent(sweep: Sweep) -> Figure:

@@ -43,9 +43,14 @@ class Reading(NamedTuple):
         settings = run.settings
         return cls(str(settings[FEATURES]), str(settings[START]), int(settings[BUFFER]))
 
-    def __str__(self) -> str:
+    @property
+    def taught(self) -> str:
+        """What decides the ceiling: the gains' scale and the start of the teacher's search."""
         gains = "gains in dB" if self.features == "paper_db" else "linear gains"
-        return f"{gains}, {pretty(self.start)} start, buffer of {self.buffer:,}"
+        return f"{gains}, {pretty(self.start)} start"
+
+    def __str__(self) -> str:
+        return f"{self.taught}, buffer of {self.buffer:,}"
 
 
 READINGS = [Reading(*each) for each in product(PAPERS, STARTS, (1_000, 50_000))]
@@ -56,6 +61,12 @@ def is_ceiling(run: Run) -> bool:
     settings = run.settings
     supervised = settings.get("learning.td") == 0 and settings.get("learning.architecture") == "bilstm"
     return supervised and settings.get(FEATURES) in PAPERS
+
+
+def draws(run: Run) -> float:
+    """Return how often a transition is drawn from the replay buffer, on average."""
+    learning = run.config.learning
+    return learning.training_intensity or learning.train_batch / (learning.update_every or 1)
 
 
 def gain(run: Run, metric: str = metrics.ASSIGNER_RETURN) -> float:

@@ -167,7 +167,7 @@ def _readings(sweep: Sweep) -> pd.DataFrame:
                 "seed": str(run.seed),
                 "steps": f"{int(run.rounds['round'].iloc[-1]):,}" + ("" if run.ended else " …"),
                 "units": str(run.settings[units]),
-                "draws of a transition": f"{_draws(run):g}",
+                "draws of a transition": f"{readings.draws(run):g}",
                 "supervised ceiling": "–" if ceiling is None else f"{ceiling.last(metrics.ASSIGNER_GREEDY_RETURN):.1f}",
                 "return": spread(ended, "{:.1f}"),
                 "agreement, %": f"{100 * np.mean(agreement):.1f}",
@@ -176,12 +176,6 @@ def _readings(sweep: Sweep) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
-
-
-def _draws(run: Run) -> float:
-    """Return how often a transition is drawn from the replay buffer, on average."""
-    learning = run.config.learning
-    return learning.training_intensity or learning.train_batch / (learning.update_every or 1)
 
 
 def _learning(sweep: Sweep) -> pd.DataFrame:

@@ -11,7 +11,9 @@ from hflray import metrics
 from hflray.errors import ConfigError
 from hflray.report import figures
 from hflray.report.labels import DEPLOYMENT
+from hflray.report.runs import Run
 from hflray.sweep.tasks import TASKS
+from tests.conftest import says
 from tests.hostile import NAMES
 from tests.report.fabricated import run
 from tests.report.fabricated import sweep as fabricated
@@ -45,6 +47,31 @@ def test_figure_7_can_be_drawn_from_a_part_of_its_runs(sweep) -> None:
     labels = [axes.get_ylabel() for axes in figure.axes if axes.get_visible()]
     assert labels[0] == "Test accuracy (%)"
     assert len(labels) == 6
+
+
+def test_readings_are_drawn_by_updates_beside_the_ceilings_of_their_networks() -> None:
+    def learned(returns: list[float], start: str, *overrides: str) -> Run:
+        fixed = ("learning.features=paper_db", f"learning.teacher.start={start}", "learning.hidden=64", *overrides)
+        return run({metrics.ASSIGNER_GREEDY_RETURN: returns}, *fixed, steps=[3000, 6000])
+
+    runs = [
+        learned([1.0, 2.0], "best_gain", "learning.train_batch=150", "learning.update_every=50"),
+        learned([3.0, 4.0], "geographic", "learning.train_batch=150", "learning.update_every=1"),
+        learned([16.0, 17.0], "best_gain", "learning.ce=1", "learning.td=0", "learning.architecture=bilstm"),
+    ]
+    figure = figures.readings(fabricated("fig5_readings", runs, "train_assigner"))
+    best, geographic = figure.axes
+    assert [axes.get_title() for axes in figure.axes] == [
+        "gains in dB, best gain start",
+        "gains in dB, geographic start",
+    ]
+    few, ceiling = best.lines
+    assert says(few.get_label(), "64 units, 3 draws")
+    np.testing.assert_allclose(few.get_xdata(), [60, 120])  # an update each 50 steps
+    np.testing.assert_allclose(few.get_ydata(), [1, 2])
+    np.testing.assert_allclose(ceiling.get_ydata(), [17, 17])
+    (many,) = geographic.lines
+    np.testing.assert_allclose(many.get_xdata(), [3000, 6000])
 
 
 def test_the_deployments_of_an_assigner_form_one_bar_with_their_spread() -> None:
