@@ -118,8 +118,8 @@ def _count(runs: Sequence[Run], trials: Sequence[Trial]) -> str:
     own = [_result_settings(run.settings) for run in runs if run.seed in seeds]
     planned = {tuple(settings.get(key) for key in swept) for settings in shipped}
     covered = planned & {tuple(settings.get(key) for key in swept) for settings in own}
-    others = {"with other seeds": len(runs) - len(own), "with other settings": len(own) - len(covered)}
-    texts = [f"{count} {name}" for name, count in others.items() if count]
+    unplanned = {"with other seeds": len(runs) - len(own), "with other settings": len(own) - len(covered)}
+    texts = [f"{count} {name}" for name, count in unplanned.items() if count]
     return " and ".join([f"{len(covered)} of {len(trials)} runs", *texts])
 
 
