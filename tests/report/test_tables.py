@@ -134,6 +134,10 @@ def test_a_reading_of_algorithm_5_is_shown_with_the_ceiling_of_its_network() -> 
         learned([5.0] * 20, "learning.train_batch=150", "learning.update_every=50", hidden=256),
         learned([16.0, 17.4], hidden=64, td=0.0),
     ]
+    table = summary(
+        fabricated("fig5_readings", [*runs, learned([1.0] * 20, "seed=1"), learned([1.0] * 20)], "train_assigner")
+    )
+    assert list(table["seed"])[-2:] == ["0", "1"]
     table = summary(fabricated("fig5_readings", runs, "train_assigner"))
     assert list(table[""]) == ["gains in dB, best gain start, buffer of 1,000"] * 2
     assert list(table["units"]) == ["64", "256"]
