@@ -21,7 +21,7 @@ from hflray.config import ExperimentConfig, flatten, refuse_unpinned, validate
 from hflray.errors import ConfigError, HflrayError, nearest
 from hflray.report.labels import DEPLOYMENT, OPTIONS, describe, rank
 from hflray.sweep.results import SweepFolder, locate
-from hflray.sweep.tasks import Shown, find_task
+from hflray.sweep.tasks import Shown, Task, find_task
 from hflray.tracking import History, read_histories, read_journal
 
 LEFT_OUT = ": left out: "  # separates a run's name from the reason why the sweep does not contain it
@@ -312,6 +312,12 @@ def _tree_of(text: str) -> dict[str, Any]:
     return tree or {}
 
 
+def _reached(run: Run, task: Task) -> str:
+    """Return how far a run has come, such as ``3 of at most 60 rounds``."""
+    last, most = int(run.rounds["round"].max()), task.steps(run.config)
+    return f"{last:,}{f' of at most {most:,}' if most else ''} {task.shown.counted or 'rounds'}"
+
+
 def assemble(
     name: str, title: str, task: str, description: str, histories: Sequence[History], notes: list[str]
 ) -> Sweep:
@@ -338,7 +344,7 @@ def assemble(
         if failed:
             notes.append(f"{run.name}: {failed}")
         elif history.status != "FINISHED":
-            notes.append(f"{run.name}: not finished, {len(run.rounds)} of at most {config.max_rounds} rounds")
+            notes.append(f"{run.name}: not finished, {_reached(run, find_task(task))}")
         runs.append(run)
     if not runs:
         reasons = f" ({'; '.join(notes)})" if notes else ""

@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 from hflray import metrics
 from hflray.errors import ConfigError
 from hflray.report.labels import describe
-from hflray.report.runs import Sweep, read_sweep
-from hflray.tracking import Tracker
+from hflray.report.runs import Sweep, assemble, read_sweep
+from hflray.tracking import History, Tables, Tracker
 from tests.conftest import small_config
 
 
@@ -113,6 +114,16 @@ def test_the_error_names_the_damaged_journals_when_no_run_can_be_read(results, t
     with pytest.raises(ConfigError, match=r"has no runs of tiny.*its journal .* cannot be read") as caught:
         read_sweep(tmp_path / "r", "tiny", tracking_uri=f"sqlite:///{tmp_path}/other.db")
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_training_of_a_policy_that_has_not_ended_is_noted_with_its_own_steps() -> None:
+    config = small_config("learning.minutes=null", "learning.env_steps=300000")
+    rounds = pd.DataFrame({"round": [1000, 34_000], metrics.ASSIGNER_RETURN: [-20.0, -3.0]})
+    half = History(
+        "half", "RUNNING", None, yaml.safe_dump(config.model_dump(mode="json")), {}, {}, Tables(rounds), 0, 1
+    )
+    read = assemble("any", "any", "train_assigner", "", [half], [])
+    assert read.notes == ["half: not finished, 34,000 of at most 300,000 environment steps"]
 
 
 def test_notes_name_unfinished_failed_and_empty_runs(results, tmp_path) -> None:
