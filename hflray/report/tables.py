@@ -155,8 +155,8 @@ def _readings(sweep: Sweep) -> pd.DataFrame:
         (*readings.Reading.of(run)[:2], run.settings[units]): run for run in sweep.runs if readings.is_ceiling(run)
     }
     rows = []
-    judged = [run for run in sweep.runs if not readings.is_ceiling(run)]
-    for run in sorted(judged, key=lambda run: (readings.Reading.of(run), run.config.learning.hidden, run.seed)):
+    learners = [run for run in sweep.runs if not readings.is_ceiling(run)]
+    for run in sorted(learners, key=lambda run: (readings.Reading.of(run), run.settings[units], run.seed)):
         reading = readings.Reading.of(run)
         ceiling = ceilings.get((*reading[:2], run.settings[units]))
         ended = readings.last_tenth(run, metrics.ASSIGNER_GREEDY_RETURN)

@@ -82,11 +82,10 @@ NEUTRAL_KEYS = (
 )  # fmt: skip
 
 
-def _differences(runs: Sequence[Run], trials: Sequence[Trial]) -> list[str]:
+def _differences(runs: Sequence[Run], shipped: Sequence[Mapping[str, str]], swept: Sequence[str]) -> list[str]:
     """Return the settings but the seed in which runs differ from the nearest of the shipped trials, and the counts."""
-    if not trials:
+    if not shipped:
         return []
-    shipped, swept = _swept(trials)
     nearest: dict[tuple[str | None, ...], Mapping[str, str]] = {}
     counts: dict[str, int] = {}
     for run in runs:
@@ -111,16 +110,15 @@ def _swept(trials: Sequence[Trial]) -> tuple[list[dict[str, str]], list[str]]:
     return shipped, [key for key in dict.fromkeys(key for each in shipped for key in each) if _varies(key, shipped)]
 
 
-def _count(runs: Sequence[Run], trials: Sequence[Trial]) -> str:
+def _count(runs: Sequence[Run], shipped: Sequence[Mapping[str, str]], swept: Sequence[str]) -> str:
     """Return how many of the shipped trials have a run, and how many runs are of other seeds or of no such trial."""
-    shipped, swept = _swept(trials)
-    seeds = {trial.config.seed for trial in trials}
-    own = [_result_settings(run.settings) for run in runs if run.seed in seeds]
+    seeds = {settings[SEED] for settings in shipped}
+    own = [settings for run in runs if (settings := _result_settings(run.settings))[SEED] in seeds]
     planned = {tuple(settings.get(key) for key in swept) for settings in shipped}
     covered = planned & {tuple(settings.get(key) for key in swept) for settings in own}
     unplanned = {"with other seeds": len(runs) - len(own), "with other settings": len(own) - len(covered)}
     texts = [f"{count} {name}" for name, count in unplanned.items() if count]
-    return " and ".join([f"{len(covered)} of {len(trials)} runs", *texts])
+    return " and ".join([f"{len(covered)} of {len(shipped)} runs", *texts])
 
 
 def _result_settings(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -168,11 +166,11 @@ def provenance(sweep: Sweep, shown: Exhibit, configs: Path) -> list[str]:
     ended = [run for run in sweep.runs if run.ended]
     running = [int(run.rounds["round"].max()) for run in sweep.runs if not run.ended]
     seeds = sorted({run.seed for run in sweep.runs})
-    trials = _shipped_trials(shown, configs)
+    shipped, swept = _swept(_shipped_trials(shown, configs))
     unit = sweep.shown.counted
     lengths = f" ({_span([int(run.rounds['round'].max()) for run in ended], unit)})" if unit and ended else ""
     lines = [
-        f"* {_count(sweep.runs, trials)}, {len(ended)} of them ended{lengths}"
+        f"* {_count(sweep.runs, shipped, swept)}, {len(ended)} of them ended{lengths}"
         + (f", {len(running)} not, {_span(running, unit)} so far" if unit and running else "")
         + f"; seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
     ]
@@ -180,7 +178,7 @@ def provenance(sweep: Sweep, shown: Exhibit, configs: Path) -> list[str]:
     for run in sweep.runs:
         parts.setdefault(run.part, []).append(run)
     lines += [_describe_part(part, runs, sweep.parts.get(part, "")) for part, runs in sorted(parts.items())]
-    differences = _differences(sweep.runs, trials)
+    differences = _differences(sweep.runs, shipped, swept)
     if differences:
         lines.append("* unlike the shipped configuration: " + ", ".join(differences))
     return lines + [f"* {note}" for note in sweep.notes]

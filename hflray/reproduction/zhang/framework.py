@@ -79,9 +79,9 @@ def by_h(sweep: Sweep, data: str) -> tuple[dict[int | str, list[Run]], list[str]
 def compare_at_target(sweep: Sweep, needs: Needs, data: str, required: int) -> tuple[Comparison[int | str], list[str]]:
     """Return the comparison of the runs that reached the target, by H, and the values of H without one.
 
-    The seeds that one value of H lacks are compared at no other, so that two kinds of values are not compared: those
-    with less than two seeds that H = `required` has too, unless all are like this, and those that the claim is not
-    about, unless all their runs reached the target.
+    The seeds that one value of H lacks are compared at no other. Two kinds of values are therefore left out. A value
+    that the claim is not about is left out unless all its runs reached the target. A value with fewer than
+    `LEAST_SEEDS` of the seeds at H = `required` is left out unless all values are like this.
 
     Raises:
         NotTested: no run with H = `required` reached the target, or no run with another H did, or one seed is common.
@@ -107,7 +107,7 @@ def compare_at_target(sweep: Sweep, needs: Needs, data: str, required: int) -> t
     if len(alone) < len(successes) - 1:
         for h in alone:
             del successes[h]
-            note = f"{pretty(data)} at H = {h} (less than {LEAST_SEEDS} seeds of those at H = {required})"
+            note = f"{pretty(data)} at H = {h} (fewer than {LEAST_SEEDS} of the seeds at H = {required})"
             (missing if h in needs.scheduled else dropped).append(note)
     names = {h: f"{pretty(data)} at H = {h}" for h in successes}
     comparison = compare_fairly(successes, Needs(least_seeds=LEAST_SEEDS, seeds=needs.seeds), metrics.ACCURACY, names)

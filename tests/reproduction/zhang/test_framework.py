@@ -113,7 +113,7 @@ def test_an_h_with_one_seed_takes_no_seed_from_the_others() -> None:
     before, table = judged("fig7", dense), judged("fig7", [*dense, lone])
     assert list(table["agree"]) == list(before["agree"])
     assert table["ours"][FASHION] == before["ours"][FASHION]
-    assert says(table["evidence"][FASHION], "3 of 5 seeds (0, 1, 2)", "Missing: Fashion-MNIST at H = 70 (less than 2")
+    assert says(table["evidence"][FASHION], "3 of 5 seeds (0, 1, 2)", "Missing: Fashion-MNIST at H = 70 (fewer than 2")
 
 
 def test_seeds_of_h_10_that_miss_the_target_take_no_seed_from_the_other_h() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from hflray import metrics
 from hflray.report.labels import DEPLOYMENT
-from hflray.report.readings import READINGS, Reading, gain, improves, is_ceiling, last_tenth
+from hflray.report.readings import READINGS, Reading, draws, gain, improves, is_ceiling, last_tenth
 from hflray.report.runs import Run, differing
 from hflray.reproduction.zhang.learning import CLAIMS_BY_READING, PRINTED, unlike_the_paper
 from hflray.sweep import expand, load_sweep
@@ -175,6 +175,19 @@ def test_the_shipped_readings_are_all_readings_and_each_has_its_ceiling() -> Non
     assert [is_ceiling(one) for one in (*ceilings, *runs)] == [True] * 4 + [False] * 8
     assert all(unlike_the_paper(one) for one in ceilings)
     assert {one.settings["learning.hidden"] for one in (*runs, *ceilings)} == {64}
+    assert [draws(one) for one in (*ceilings, *runs)] == [1] * 4 + [150] * 8
+
+
+def test_fewer_draws_are_a_shipped_reading_by_updates() -> None:
+    """Each interval in steps is 50 times as long, the network has the paper's units, and nothing else differs."""
+    scaled = {f"learning.{name}" for name in ("env_steps", "update_every", "target_update_steps", "epsilon_steps",
+                                              "evaluate_every")}  # fmt: skip
+    shipped = {Reading.of(one): one.settings for one in runs_of("fig5_readings", "learning.hidden=256")}
+    fewer = runs_of("fig5_fewer_draws")
+    assert [draws(one) for one in fewer] == [3, 3]
+    for one in fewer:
+        like = shipped[Reading.of(one)]
+        assert one.settings == like | {key: 50 * like[key] for key in scaled}
 
 
 def test_the_last_tenth_of_the_steps() -> None:
