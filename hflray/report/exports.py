@@ -105,7 +105,8 @@ def _files(content: Mapping[str, Any], tables: Mapping[str, Tables]) -> dict[str
         frames = {name: table for name, each in tables.items() if (table := getattr(each, kind)) is not None}
         if frames:
             stream = BytesIO()
-            parquet.write_table(_joined(frames), stream, compression="zstd", compression_level=19)
+            # Measured numbers seldom repeat, so that dictionaries of their values only make the file larger.
+            parquet.write_table(_joined(frames), stream, compression="zstd", compression_level=19, use_dictionary=False)
             files[f"{kind}.parquet"] = stream.getvalue()
     return files
 
