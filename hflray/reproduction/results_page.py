@@ -35,9 +35,10 @@ least and the whole evidence of each claim):
   nothing. Neither a tie nor an absent contestant agrees with a claim.
 * A spread over seeds, and the distance between curves that are means over seeds, have one value for all seeds. The
   interval of its change with H is that of the jackknife's pseudo-values (each seed is left out in turn).
-* Numbers of rounds to an accuracy are read from the mean curves and have no interval: a "yes" on them is no test.
-* Accuracies that curves are compared at are printed with the digits that decide: at the printed one, each curve needs
-  the printed number of rounds.
+* Numbers of rounds to an accuracy are means over the seeds. The accuracy is the target, or the highest that all
+  compared runs reached if that is lower, so that no run misses it.
+* Accuracies that curves are compared at are printed with the digits that decide: at the printed one, each run needs
+  as many rounds as at the exact one.
 * "Modified checkout" means that the runs were made with uncommitted changes, so that nobody can repeat them exactly.
 
 This is how schedulers are ranked by what they need to their target accuracy (`hflray/report/ranking.py`):

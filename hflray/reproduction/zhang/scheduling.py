@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Generic
 
 import numpy as np
 import pandas as pd
@@ -25,6 +25,7 @@ from hflray.reproduction.evidence import (
     Comparison,
     Finding,
     Gap,
+    K,
     Needs,
     NotTested,
     Part,
@@ -109,19 +110,14 @@ def curve_lies_above(sweep: Sweep, needs: Needs) -> Finding:
     return Finding("; ".join(texts), parts, _describe_evidence(comparisons), _runs(comparisons), missing, dropped)
 
 
-def target_of(runs: Sequence[Run]) -> float:
-    """Return the target accuracy of the runs' data set."""
-    return TARGETS.get(runs[0].config.data.name, 1.0)
-
-
-def deciding_text(level: float, means: Mapping[Any, pd.Series[float]]) -> str:
+def deciding_text(level: float, curves: Sequence[pd.Series[float]]) -> str:
     """Return an accuracy in percent with the digits that decide: at the printed one, each curve needs as many rounds.
 
     It has at least one decimal and is rounded down, because rounding up could make it one that no curve reaches.
     """
 
     def first_rounds(value: float) -> list[int]:
-        return [int((mean >= value).to_numpy().argmax()) if (mean >= value).any() else -1 for mean in means.values()]
+        return [int((curve >= value).to_numpy().argmax()) if (curve >= value).any() else -1 for curve in curves]
 
     for decimals in range(1, 12):
         printed = math.floor(level * 10 ** (decimals + 2) + 1e-6) / 10 ** (decimals + 2)
@@ -130,25 +126,73 @@ def deciding_text(level: float, means: Mapping[Any, pd.Series[float]]) -> str:
     return f"{printed:.{decimals}%}"
 
 
-def reaches_sooner(sweep: Sweep, needs: Needs) -> Finding:
-    """Test whether the rounds to the target are IKC ≤ VKC ≤ FedAvg, where IKC and FedAvg must differ.
+@dataclass(frozen=True, eq=False)
+class RoundsToLevel(Generic[K]):
+    """The rounds that each run of several contestants needs to one accuracy.
 
-    If a scheduler does not reach the target, the highest accuracy that all of them reached takes its place; the answer
-    is then "so far".
+    This accuracy is the target, or the highest that all runs reached if that is lower, so that no run misses it.
+
+    Attributes:
+        curves: each contestant's accuracies by round, one series per seed, with the seeds in the same order for all.
+        target: the target accuracy.
+    """
+
+    curves: Mapping[K, Sequence[pd.Series[float]]]
+    target: float
+
+    @classmethod
+    def of(cls, comparison: Comparison[K]) -> RoundsToLevel[K]:
+        """Return the rounds of a comparison's runs; the target is that of their data set."""
+        curves = {key: comparison.each(key, metrics.ACCURACY) for key in comparison.groups}
+        return cls(curves, TARGETS.get(comparison.runs[0].config.data.name, 1.0))
+
+    @property
+    def _all(self) -> list[pd.Series[float]]:
+        return [curve for curves in self.curves.values() for curve in curves]
+
+    @property
+    def level(self) -> float:
+        """The accuracy."""
+        return min(self.target, *(float(curve.max()) for curve in self._all))
+
+    @property
+    def level_text(self) -> str:
+        """The accuracy as text."""
+        return deciding_text(self.level, self._all)
+
+    def counts(self, key: K) -> list[int]:
+        """Return the first round in which each run of a contestant has the accuracy."""
+        return [int(curve.index[curve >= self.level][0]) for curve in self.curves[key]]
+
+    def mean(self, key: K) -> float:
+        """Return the mean of `counts` over the seeds."""
+        return float(np.mean(self.counts(key)))
+
+    def gap(self, one: K, other: K) -> Gap:
+        """Return the rounds of `one` less those of `other`, paired by seed."""
+        return Gap.of(self.counts(one), self.counts(other))
+
+
+def reaches_sooner(sweep: Sweep, needs: Needs) -> Finding:
+    """Test whether the rounds to an accuracy are IKC ≤ VKC ≤ FedAvg, where IKC and FedAvg must differ.
+
+    The accuracy is that of `RoundsToLevel`. If it is not the target, the answer is "so far".
     """
     comparisons, missing, dropped = compare_per_h(sweep, needs)
     texts, parts = [], []
     for h, comparison in comparisons.items():
-        means = {name: comparison.curve(name, metrics.ACCURACY)["mean"] for name in needs.contestants}
-        target = target_of(comparison.runs)
-        level = min(target, *(float(mean.max()) for mean in means.values()))
-        rounds = {name: int(mean.index[mean >= level][0]) for name, mean in means.items()}
-        text = ", ".join(f"{pretty(name)} {count}" for name, count in rounds.items())
-        tie = len(set(rounds.values())) == 1
-        lower = "" if level == target else f", the highest that all reached (the target is {target:.1%})"
-        texts.append(f"H = {h}: {text} rounds to {deciding_text(level, means)}{lower}{', a tie' if tie else ''}")
-        counts = list(rounds.values())
-        parts.append(Part(counts == sorted(counts) and counts[0] < counts[-1], comparison.whole and level == target))
+        rounds = RoundsToLevel.of(comparison)
+        names = needs.contestants
+        short, gaps = rounds.level < rounds.target, []
+        lower = f", the highest that all runs reached (the target is {rounds.target:.1%})" if short else ""
+        for sooner, later in (*pairwise(names), (names[0], names[-1])):
+            gap = rounds.gap(later, sooner)
+            verdict = f" ({gap.verdict})" if gap.verdict else ""
+            gaps.append(f"{pretty(later)} − {pretty(sooner)} {gap.text('{:+.1f}')}{verdict}")
+            may_tie = (sooner, later) != (names[0], names[-1])
+            parts.append(Part(True if may_tie and gap.tie else gap.agrees(1), comparison.whole and not short))
+        means = ", ".join(f"{pretty(name)} {rounds.mean(name):.1f}" for name in names)
+        texts.append(f"H = {h}: {means} rounds to {rounds.level_text}{lower}; {', '.join(gaps)}")
     return Finding("; ".join(texts), parts, _describe_evidence(comparisons), _runs(comparisons), missing, dropped)
 
 
@@ -228,11 +272,6 @@ def _table(across: AcrossH, h: int | str, name: str) -> NDArray[np.float64]:
     return 100 * np.array([values.to_numpy() for values in across.comparison.each((h, name), metrics.ACCURACY)])
 
 
-def _falling(values: Sequence[float], whole: bool) -> list[Part]:
-    """Return a part for each value but the first, which agrees if the value is below the one before it."""
-    return [Part(later < earlier, whole) for earlier, later in pairwise(values)]
-
-
 def _falling_over_seeds(across: AcrossH, statistic: Statistic, form: str) -> tuple[str, list[Part]]:
     """Return a statistic of all seeds at each H as text, and a part for each H but the first.
 
@@ -288,17 +327,17 @@ def _per_scheduler(
 
 
 def rounds_fall(sweep: Sweep, needs: Needs) -> Finding:
-    """Test whether the rounds to an accuracy fall with H.
-
-    The accuracy is the target, or the highest that is reached at every H if that is lower.
-    """
+    """Test whether the rounds to the accuracy of `RoundsToLevel` fall with H."""
 
     def rounds(across: AcrossH, name: str) -> tuple[str, list[Part]]:
-        means = {h: across.comparison.curve((h, name), metrics.ACCURACY)["mean"] for h in across.values}
-        level = min(target_of(across.comparison.runs), *(float(mean.max()) for mean in means.values()))
-        counts = {h: int(mean.index[mean >= level][0]) for h, mean in means.items()}
-        text = ", ".join(f"H = {h}: {count}" for h, count in counts.items())
-        return f"{text} (to {deciding_text(level, means)})", _falling(list(counts.values()), across.comparison.whole)
+        counted = RoundsToLevel.of(across.comparison)
+        keys: list[Key] = [(h, name) for h in across.values]
+        texts, parts = [f"H = {h}: {counted.mean((h, name)):.1f}" for h in across.values], []
+        for number, (before, key) in enumerate(pairwise(keys), 1):
+            gap = counted.gap(key, before)
+            parts.append(Part(gap.agrees(-1), across.comparison.whole))
+            texts[number] += f" ({gap.text('{:+.1f}')}{f', {gap.verdict}' if gap.verdict else ''})"
+        return f"{', '.join(texts)} (to {counted.level_text})", parts
 
     return _per_scheduler(sweep, needs, "rounds to one accuracy", rounds)
 
