@@ -142,7 +142,7 @@ def _accuracy(comparison: Comparison[str], one: str, other: str, by: Measure) ->
 
 def _accuracy_gap(comparison: Comparison[str], one: str, other: str, by: Measure) -> tuple[str, bool | None]:
     gap = _accuracy(comparison, one, other, by)
-    return f"{gap.text()} points{f' ({gap.verdict})' if gap.verdict else ''}", gap.agrees(1)
+    return f"{gap.text()} points{gap.note}", gap.agrees(1)
 
 
 def _each_case(

@@ -196,6 +196,11 @@ class Gap:
         """``a tie``, ``not settled``, or nothing where the interval excludes 0."""
         return "a tie" if self.tie else "" if self.settled else "not settled"
 
+    @property
+    def note(self) -> str:
+        """The verdict as a note to put behind a number, such as `` (a tie)``, or nothing."""
+        return f" ({self.verdict})" if self.verdict else ""
+
     def text(self, form: str = "{:+.2f}") -> str:
         """Return the gap as text, such as ``+0.31 ± 0.05``, where ± precedes half its interval."""
         error = f" ± {form.format(self.error).lstrip('+')}" if self.count > 1 else ""

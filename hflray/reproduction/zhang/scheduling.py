@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Generic
 
@@ -102,8 +102,7 @@ def curve_lies_above(sweep: Sweep, needs: Needs) -> Finding:
             curves = [comparison.curve(name, metrics.ACCURACY)["mean"] for name in ("ikc", other)]
             both = (curves[0] - curves[1]).dropna()
             higher = int((both > 0).sum())
-            verdict = f" ({gap.verdict})" if gap.verdict else ""
-            gaps.append(f"{gap.text()} points over {pretty(other)}{verdict}, higher in {higher} of {len(both)} rounds")
+            gaps.append(f"{gap.text()} points over {pretty(other)}{gap.note}, higher in {higher} of {len(both)} rounds")
             agrees = gap.agrees(1)
             parts.append(Part(agrees and 2 * higher > len(both), comparison.whole))
         texts.append(f"H = {h}: {' and '.join(gaps)}")
@@ -150,7 +149,7 @@ class RoundsToLevel(Generic[K]):
     def _all(self) -> list[pd.Series[float]]:
         return [curve for curves in self.curves.values() for curve in curves]
 
-    @property
+    @cached_property
     def level(self) -> float:
         """The accuracy."""
         return min(self.target, *(float(curve.max()) for curve in self._all))
@@ -176,7 +175,7 @@ class RoundsToLevel(Generic[K]):
 def reaches_sooner(sweep: Sweep, needs: Needs) -> Finding:
     """Test whether the rounds to an accuracy are IKC ≤ VKC ≤ FedAvg, where IKC and FedAvg must differ.
 
-    The accuracy is that of `RoundsToLevel`. If it is not the target, the answer is "so far".
+    The accuracy is that of `RoundsToLevel`. If it is not the target, the answer is "so far" at most.
     """
     comparisons, missing, dropped = compare_per_h(sweep, needs)
     texts, parts = [], []
@@ -187,8 +186,7 @@ def reaches_sooner(sweep: Sweep, needs: Needs) -> Finding:
         lower = f", the highest that all runs reached (the target is {rounds.target:.1%})" if short else ""
         for sooner, later in (*pairwise(names), (names[0], names[-1])):
             gap = rounds.gap(later, sooner)
-            verdict = f" ({gap.verdict})" if gap.verdict else ""
-            gaps.append(f"{pretty(later)} − {pretty(sooner)} {gap.text('{:+.1f}')}{verdict}")
+            gaps.append(f"{pretty(later)} − {pretty(sooner)} {gap.text('{:+.1f}')}{gap.note}")
             may_tie = (sooner, later) != (names[0], names[-1])
             parts.append(Part(True if may_tie and gap.tie else gap.agrees(1), comparison.whole and not short))
         means = ", ".join(f"{pretty(name)} {rounds.mean(name):.1f}" for name in names)
@@ -283,7 +281,7 @@ def _falling_over_seeds(across: AcrossH, statistic: Statistic, form: str) -> tup
     for number, (before, h) in enumerate(pairwise(across.values), 1):
         gap = gap_over_seeds(partial(_change, statistic, before, h), count)
         parts.append(Part(gap.agrees(-1), across.comparison.whole))
-        texts[number] += f" ({gap.verdict})" if gap.verdict else ""
+        texts[number] += gap.note
     return ", ".join(texts), parts
 
 
