@@ -68,8 +68,10 @@ def curves(sweep: Sweep, metric: str | None = None) -> Figure:
     figure = Figure(figsize=(1.2 + 2.9 * max(columns, 1.6), 0.5 + 2.6 * rows), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False, sharey=len(drawn) > 1)
     targets = {run.target for run in sweep.runs}
+    names = list(dict.fromkeys(curve.name for lines in drawn.values() for curve in lines))
     for axes, (title, lines) in zip(grid.flat, drawn.items(), strict=False):
-        for number, curve in enumerate(lines):
+        for curve in lines:
+            number = names.index(curve.name)  # a name has one look in all panels
             _line(axes, curve, colour(curve.name, number), number, label=as_chart_text(curve.name), lw=1.5,
                   marker=MARKERS[number % 8], ms=3.5, markevery=max(1, len(curve.table) // 8))  # fmt: skip
         if metric == sweep.main_metric and len(targets) == 1:

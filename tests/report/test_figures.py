@@ -31,6 +31,26 @@ def test_each_scheduler_has_a_line_with_its_mean(sweep, records) -> None:
     assert len(axes.collections) == 2  # the shaded deviations
 
 
+def test_a_line_looks_the_same_in_every_panel() -> None:
+    """The panel of H = 10 has a line more, which stands before the other one."""
+
+    def trained(scheduled: int, precision: str) -> Run:
+        fixed = ("scheduling.name=ikc", f"scheduling.num_scheduled={scheduled}", f"training.precision={precision}")
+        return run({metrics.ACCURACY: [0.1, 0.2]}, *fixed)
+
+    figure = figures.curves(fabricated("fig4", [trained(10, "float32"), trained(10, "bf16"), trained(30, "bf16")]))
+    looks = [
+        {line.get_label(): (line.get_color(), line.get_marker(), line.get_linestyle()) for line in axes.lines}
+        for axes in figure.axes
+        if axes.get_visible()
+    ]
+    assert len(looks) == 2
+    assert len(looks[0]) == 2
+    (shared,) = looks[0].keys() & looks[1].keys()
+    assert looks[0][shared] == looks[1][shared]
+    assert len(set(looks[0].values())) == 2
+
+
 @pytest.mark.parametrize("name", ["accuracy", "cost", "pareto"])
 def test_files_can_be_opened_and_are_reproducible(name, sweep, tmp_path) -> None:
     png, svg = figures.save(figures.FIGURES[name], sweep, tmp_path, name)
