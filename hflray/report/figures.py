@@ -7,9 +7,9 @@ marker. A figure is a function ``Sweep -> Figure``. To add one, write it here, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from matplotlib import rc_context
@@ -27,6 +27,7 @@ from hflray.support.text import as_chart_text
 
 DASHES = ("-", "--", "-.", ":")
 MARKERS = "os^Dv*PX"
+Name = TypeVar("Name", str, int)
 STYLE: dict[Any, Any] = {
     "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,
     "grid.alpha": 0.3, "svg.hashsalt": "hflray", "legend.frameon": False,
@@ -55,6 +56,11 @@ def _target(axes: Any, target: float | None, metric: str = metrics.ACCURACY) -> 
         axes.axhline(target * metrics.describe(metric).scale, color="0.4", lw=0.8, ls=":")
 
 
+def _numbers(names: Iterable[Name]) -> dict[Name, int]:
+    """Return the number that gives each name its look, so that a name looks the same in all panels."""
+    return {name: number for number, name in enumerate(dict.fromkeys(names))}
+
+
 def curves(sweep: Sweep, metric: str | None = None) -> Figure:
     """Draw a metric by round (Figures 3 and 4): a panel per data set and H, a line per value of the other settings.
 
@@ -68,10 +74,10 @@ def curves(sweep: Sweep, metric: str | None = None) -> Figure:
     figure = Figure(figsize=(1.2 + 2.9 * max(columns, 1.6), 0.5 + 2.6 * rows), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False, sharey=len(drawn) > 1)
     targets = {run.target for run in sweep.runs}
-    names = list(dict.fromkeys(curve.name for lines in drawn.values() for curve in lines))
+    numbers = _numbers(curve.name for lines in drawn.values() for curve in lines)
     for axes, (title, lines) in zip(grid.flat, drawn.items(), strict=False):
         for curve in lines:
-            number = names.index(curve.name)  # a name has one look in all panels
+            number = numbers[curve.name]
             _line(axes, curve, colour(curve.name, number), number, label=as_chart_text(curve.name), lw=1.5,
                   marker=MARKERS[number % 8], ms=3.5, markevery=max(1, len(curve.table) // 8))  # fmt: skip
         if metric == sweep.main_metric and len(targets) == 1:
@@ -188,9 +194,10 @@ def framework(sweep: Sweep) -> Figure:
     accuracy, by_data = metrics.describe(metrics.ACCURACY), series.by_scheduled(sweep)
     figure = Figure(figsize=(13, 6), layout="constrained")
     grid = list(figure.subplots(2, 4).flat)
+    numbers = _numbers(sorted(h for groups in by_data.values() for h in groups))
     for axes, (name, groups) in zip(grid, by_data.items(), strict=False):
-        for number, (scheduled, runs) in enumerate(groups.items()):
-            curve = series.Curve(name, f"H = {scheduled}", accuracy, runs)
+        for scheduled, runs in groups.items():
+            number, curve = numbers[scheduled], series.Curve(name, f"H = {scheduled}", accuracy, runs)
             _line(axes, curve, COLOURS[number % len(COLOURS)], number, label=curve.name, lw=1.4)
         _target(axes, next(iter(groups.values()))[0].config.target_accuracy)
         axes.set(title=as_chart_text(name), xlabel="Round", ylabel=accuracy.printed_axis)
@@ -233,14 +240,14 @@ def readings(sweep: Sweep) -> Figure:
         else:
             name = f"buffer of {reading.buffer:,}, {units} units, {draws(run):g} draws"
             panels.setdefault(reading.taught, {}).setdefault(name, []).append(run)
-    names = sorted({name for groups in panels.values() for name in groups})
+    numbers = _numbers(sorted(name for groups in panels.values() for name in groups))
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(0.6 + 3.6 * columns, 0.4 + 2.6 * rows), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     for axes, (title, groups) in zip(grid.flat, panels.items(), strict=False):
         for name, runs in groups.items():
-            number, curve = names.index(name), series.Curve(title, name, metric, runs)
+            number, curve = numbers[name], series.Curve(title, name, metric, runs)
             updates = curve.rounds * draws(runs[0]) / runs[0].config.learning.train_batch
             _line(axes, curve, COLOURS[number % len(COLOURS)], number, x=updates, label=name, lw=1.4)
         for run in ceilings.get(title, []):

@@ -69,6 +69,22 @@ def test_figure_7_can_be_drawn_from_a_part_of_its_runs(sweep) -> None:
     assert len(labels) == 6
 
 
+def test_a_value_of_h_looks_the_same_in_both_panels_of_figure_7() -> None:
+    def trained(data: str, scheduled: int) -> Run:
+        return run({metrics.ACCURACY: [0.1, 0.2]}, f"data.name={data}", f"scheduling.num_scheduled={scheduled}")
+
+    runs = [trained("fashion_mnist", 10), trained("fashion_mnist", 30), trained("cifar10", 30)]
+    figure = figures.framework(fabricated("fig7_framework", runs))
+    looks = [
+        (line.get_color(), line.get_linestyle())
+        for axes in figure.axes[:2]
+        for line in axes.lines
+        if line.get_label() == "H = 30"
+    ]
+    assert len(looks) == 2
+    assert looks[0] == looks[1]
+
+
 def test_readings_are_drawn_by_updates_beside_the_ceilings_of_their_networks() -> None:
     def learned(returns: list[float], start: str, *overrides: str) -> Run:
         fixed = ("learning.features=paper_db", f"learning.teacher.start={start}", "learning.hidden=64", *overrides)
