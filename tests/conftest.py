@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,6 +46,13 @@ def _no_ambient_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the tests' runs away from a tracking server or cluster in the caller's environment."""
     for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "RAY_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def _same_draws() -> None:
+    """Draw the same random tensors in every run of a test; torch would seed itself by the clock."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
 
 
 def small_config(*overrides: str) -> ExperimentConfig:

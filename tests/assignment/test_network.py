@@ -67,7 +67,8 @@ def test_two_threads_change_no_bit_of_outputs_and_gradients(spec):
             assert torch.equal(network(x, lengths), q)
         found[two_threads] = [q.detach(), inputs.grad, *(parameter.grad for parameter in network.parameters())]
     assert all(torch.equal(one, two) for one, two in zip(*found.values(), strict=True))
-    assert all(gradient.abs().max() > 0 for gradient in found[True])
+    # Biases that shift all edges alike have no gradient except for rounding, which may be 0, so that they are left out.
+    assert all(gradient.abs().max() > 0 for gradient in (inputs.grad, *(p.grad for p in network.body.parameters())))
 
 
 def test_both_directions_are_computed_at_the_same_time(monkeypatch):
