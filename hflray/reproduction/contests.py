@@ -89,10 +89,10 @@ def is_near(
     It is not settled while the interval reaches beyond on one side.
     """
 
-    def near(comparison: Comparison[str], one: str, other: str) -> tuple[str, bool | None]:
+    def near(comparison: Comparison[str], one: str, other: str) -> tuple[str, Part]:
         gap = _accuracy(comparison, one, other, by)
-        beyond = abs(gap.mean) - gap.error > within
-        return f"{gap.text()} points", False if beyond else True if abs(gap.mean) + gap.error <= within else None
+        beyond = Gap(abs(gap.mean) - within, gap.error, gap.count)
+        return f"{gap.text()} points", Part.of(beyond, -1, comparison.whole)
 
     return _each_case(sweep, needs, contest, pairs, cases, near)
 
@@ -107,7 +107,7 @@ def spends_less(
     uncertain where the censored value is the smaller one, and then nothing is settled.
     """
 
-    def less(comparison: Comparison[str], one: str, other: str) -> tuple[str, bool | None]:
+    def less(comparison: Comparison[str], one: str, other: str) -> tuple[str, Part]:
         first, second = (
             [_spent(run, metric, target, comparison.steps) for run in comparison.groups[name]] for name in (one, other)
         )
@@ -121,7 +121,7 @@ def spends_less(
         bound = f", with {missed} of {2 * len(ratios)} runs that miss it" if missed else ""
         medians = " and ".join(f"{np.median([value for value, _ in values]):,.0f}" for values in (first, second))
         text = f"{np.exp(gap.mean):.2f} times the {UNITS[metric]} (medians {medians}) to {target:.0%}{bound}"
-        return text, None if uncertain else gap.agrees(-1)
+        return text, Part(None, comparison.whole) if uncertain else Part.of(gap, -1, comparison.whole)
 
     return _each_case(sweep, needs, contest, pairs, cases, less)
 
@@ -140,14 +140,14 @@ def _accuracy(comparison: Comparison[str], one: str, other: str, by: Measure) ->
     return Gap.of(*values, margin=MARGIN)
 
 
-def _accuracy_gap(comparison: Comparison[str], one: str, other: str, by: Measure) -> tuple[str, bool | None]:
+def _accuracy_gap(comparison: Comparison[str], one: str, other: str, by: Measure) -> tuple[str, Part]:
     gap = _accuracy(comparison, one, other, by)
-    return f"{gap.text()} points{gap.note}", gap.agrees(1)
+    return f"{gap.text()} points{gap.note}", Part.of(gap, 1, comparison.whole)
 
 
 def _each_case(
     sweep: Sweep, needs: Needs, contest: Contest, pairs: Sequence[tuple[str, str]], cases: Sequence[str],
-    judge: Callable[[Comparison[str], str, str], tuple[str, bool | None]],
+    judge: Callable[[Comparison[str], str, str], tuple[str, Part]],
 ) -> Finding:  # fmt: skip
     """Judge each pair in each case on the seeds and rounds that both of the pair have."""
     by_case, dropped = contest.cases(sweep)
@@ -165,10 +165,10 @@ def _each_case(
             except NotTested as reason:
                 missing.append(str(reason))
                 continue
-            text, agrees = judge(comparison, one, other)
+            text, part = judge(comparison, one, other)
             label = f"{case}: {one} against {other}"
             texts.append(f"{label} {text}")
-            parts.append(Part(agrees, comparison.whole))
+            parts.append(part)
             coverage.setdefault(comparison.coverage, []).append(label)
             used |= {run.full_name: run for run in comparison.runs}
             dropped += [text for text in comparison.dropped if text not in dropped]

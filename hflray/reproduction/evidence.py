@@ -4,6 +4,9 @@ Every claim states its `Needs`: the least evidence that could settle it, and the
 claim rests on. With less than the least evidence, the claim is "not tested" and the message says what is missing. With
 at least that, the claim is judged, and the answer is "so far" while more runs could still change it. A plain "yes"
 needs the whole evidence. A plain "no" needs one part of the claim (one H, one data set, one pair) with whole evidence.
+A "no" also needs an interval that is wide enough for all intervals of the claim together, because one of many
+contradicts by chance more often than one alone (Bonferroni's method, `Gap.among`). A "yes" needs no such width, because
+all parts have to agree.
 
 `compare_fairly` makes contestants comparable: their runs differ only in the compared setting and the seed, every
 contestant has the same seeds, and only the steps that all of them have count. Runs that are not used are named with the
@@ -14,7 +17,7 @@ agrees with a claim, and what is not settled neither agrees nor disagrees.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -62,10 +65,28 @@ class Needs:
 
 @dataclass(frozen=True)
 class Part:
-    """One comparison that a claim makes: whether it agrees (None: not settled), and whether its evidence is whole."""
+    """One comparison that a claim makes.
+
+    Attributes:
+        agrees: whether it agrees; None: not settled.
+        whole: whether its evidence is whole.
+        gap: the gap that decides it; None: no interval does.
+        sign: the sign with which the gap agrees.
+    """
 
     agrees: bool | None
     whole: bool
+    gap: Gap | None = None
+    sign: int = 1
+
+    @classmethod
+    def of(cls, gap: Gap, sign: int, whole: bool) -> Part:
+        """Return the part that agrees if the first contestant of `gap` is higher (`sign` 1) or lower (−1)."""
+        return cls(gap.agrees(sign), whole, gap, sign)
+
+    def contradicts(self, gaps: int) -> bool:
+        """Return whether it disagrees, where its gap is one of so many gaps that decide the claim."""
+        return self.agrees is False and (self.gap is None or self.gap.among(gaps).agrees(self.sign) is False)
 
 
 @dataclass(frozen=True)
@@ -93,24 +114,40 @@ class Finding:
     @property
     def answer(self) -> str:
         """The answer: ``yes`` or ``no``, preceded by ``so far`` where more runs could change it, or ``not settled``."""
-        against = [part for part in self.parts if part.agrees is False]
+        against = [part for part in self.parts if part.contradicts(self._gaps)]
         if self.choices and 0 < len(against) < len(self.parts):
             whole = "" if all(part.whole for part in self.parts) and not self.missing else "so far "
             share = f"{len(self.parts) - len(against)} of {len(self.parts)}"
             return f"{whole}yes with {share} choices that the paper leaves open"
         if against:
             return "no" if any(part.whole for part in against) else "so far no"
-        if any(part.agrees is None for part in self.parts):
+        if not all(part.agrees for part in self.parts):
             return "not settled"
         return "yes" if all(part.whole for part in self.parts) and not self.missing else "so far yes"
 
     @property
+    def _gaps(self) -> int:
+        """The number of gaps that decide the claim."""
+        return sum(part.gap is not None for part in self.parts)
+
+    @property
+    def _weak_text(self) -> str:
+        """The intervals that contradict by themselves, where none does among all of the claim, as text."""
+        weak = sum(part.agrees is False for part in self.parts)
+        if not weak or any(part.contradicts(self._gaps) for part in self.parts):
+            return ""
+        level = 100 * (1 - (1 - CONFIDENCE) / self._gaps)
+        contradict = f"{weak} of {self._gaps} intervals contradict{'s' if weak == 1 else ''} the claim"
+        return f"{contradict} at {100 * CONFIDENCE:.0f} %, and none at {level:.2f} %, which a no needs among so many"
+
+    @property
     def evidence_text(self) -> str:
-        """The evidence, the missing evidence, the unused runs, and the runs from a modified checkout, as text."""
+        """The evidence as text, with what a no would need, what is missing, and which runs are unused or modified."""
         modified = [run.full_name for run in self.runs if run.modified]
         which = "all of it" if len(modified) == len(self.runs) else join_names(modified)
         sentences = [
             self.evidence,
+            self._weak_text,
             f"Missing: {', '.join(self.missing)}" if self.missing else "",
             f"Not used: {join_names(self.dropped, '; ')}" if self.dropped else "",
             f"From a modified checkout: {which}" if modified else "",
@@ -163,9 +200,12 @@ class Gap:
         differences = np.asarray(one, dtype=float) - np.asarray(other, dtype=float)
         count, error = len(differences), np.nan
         if count > 1:
-            quantile = student_t.ppf((1 + CONFIDENCE) / 2, count - 1)
-            error = float(quantile * differences.std(ddof=1) / np.sqrt(count))
+            error = float(_quantile(count) * differences.std(ddof=1) / np.sqrt(count))
         return cls(float(differences.mean()), error, count, margin)
+
+    def among(self, gaps: int) -> Gap:
+        """Return the gap with Bonferroni's interval: those of so many gaps hold together in 95 % of cases."""
+        return replace(self, error=self.error * _quantile(self.count, gaps) / _quantile(self.count))
 
     @property
     def tie(self) -> bool:
@@ -205,6 +245,11 @@ class Gap:
         """Return the gap as text, such as ``+0.31 ± 0.05``, where ± precedes half its interval."""
         error = f" ± {form.format(self.error).lstrip('+')}" if self.count > 1 else ""
         return f"{form.format(self.mean)}{error}"
+
+
+def _quantile(pairs: int, gaps: int = 1) -> float:
+    """Return Student's t of half an interval of one of so many gaps; NaN for one pair."""
+    return float(student_t.ppf(1 - (1 - CONFIDENCE) / (2 * gaps), pairs - 1))
 
 
 def gap_over_seeds(statistic: Callable[[Sequence[int]], float], count: int) -> Gap:

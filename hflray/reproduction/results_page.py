@@ -33,6 +33,9 @@ least and the whole evidence of each claim):
   (Student's t) of the paired differences over seeds or fleets. A difference counts if its interval excludes 0. Two
   curves whose interval is within ± 0.5 points of accuracy are a tie. What remains is "not settled", and one seed tests
   nothing. Neither a tie nor an absent contestant agrees with a claim.
+* A "yes" needs all comparisons of a claim, and a "no" needs one. One of many contradicts by chance more often than one
+  alone, so that for a "no" the intervals are widened until all of a claim hold together in 95 % of cases (Bonferroni).
+  Where only the narrower, printed intervals contradict, the answer is "not settled", and the evidence counts them.
 * Figure 5 is judged from one seed, because the paper draws one training. Its "yes" and "no" hold for that seed only.
 * A spread over seeds, and the distance between curves that are means over seeds, have one value for all seeds. The
   interval of its change with H is that of the jackknife's pseudo-values (each seed is left out in turn).

@@ -152,6 +152,49 @@ def test_the_answer_follows_from_its_parts(parts, missing, answer) -> None:
     assert Finding("", parts, "", [], missing).answer == answer
 
 
+def test_a_no_needs_an_interval_that_holds_for_all_gaps_of_the_claim_together() -> None:
+    # Of three seeds, Student's t of 95 % is 4.30. For one of six gaps it is that of 1 − 0.05 / 6 = 99.17 %, which is
+    # 10.89, by the closed form of two degrees of freedom.
+    level = 1 - 0.05 / 6
+    gap = Gap.of([-4.0, -5.0, -6.0], [0.0] * 3)
+    wide = gap.among(6)
+    assert (wide.mean, wide.count) == (-5.0, 3)
+    assert gap.error == pytest.approx(4.302653 / math.sqrt(3))
+    assert wide.error == pytest.approx(level * math.sqrt(2 / (1 - level**2)) / math.sqrt(3))
+    assert gap.among(1) == gap
+    weak, strong = Part.of(gap, 1, True), Part.of(Gap.of([-4.9, -5.0, -5.1], [0.0] * 3), 1, True)
+    agrees = [Part.of(Gap.of([4.0, 5.0, 6.0], [0.0] * 3), 1, True)] * 5
+    assert (weak.agrees, strong.agrees, agrees[0].agrees) == (False, False, True)
+    assert Finding("", [weak], "", []).answer == "no"
+    assert Finding("", [weak, *agrees], "", []).answer == "not settled"
+    assert Finding("", [strong, *agrees], "", []).answer == "no"
+    assert Finding("", agrees, "", []).answer == "yes"  # each of them has to agree, which no number of them makes easy
+    # Comparisons without an interval do not count, and they contradict by themselves.
+    assert Finding("", [weak, YES, YES, YES], "", []).answer == "no"
+    assert Finding("", [weak, NO, *agrees], "", []).answer == "no"
+
+
+def test_the_evidence_says_that_an_interval_contradicts_by_itself_only() -> None:
+    weak = Part.of(Gap.of([-4.0, -5.0, -6.0], [0.0] * 3), 1, True)
+    agrees = [Part.of(Gap.of([4.0, 5.0, 6.0], [0.0] * 3), 1, True)] * 5
+    text = Finding("", [weak, *agrees], "seeds 0, 1, 2", []).evidence_text
+    assert says(text, "seeds 0, 1, 2. ", "1 of 6 intervals contradicts", "95 %", "99.17 %")
+    assert "contradict" not in Finding("", [weak], "seeds 0, 1, 2", []).evidence_text
+    assert "contradict" not in Finding("", [weak, NO, *agrees], "seeds 0, 1, 2", []).evidence_text
+
+
+def test_a_tie_within_the_margin_contradicts_if_it_stays_one_among_all() -> None:
+    near, exact = Gap.of([0.0, 0.2, 0.1], [0.0] * 3, margin=0.5), Gap.of([0.0] * 3, [0.0] * 3, margin=0.5)
+    apart = [Part.of(Gap.of([4.0, 5.0, 6.0], [0.0] * 3, margin=0.5), 1, True)] * 5
+    assert (near.tie, near.among(6).tie, exact.among(6).tie) == (True, False, True)
+    assert Finding("", [Part.of(near, 1, True), *apart], "", []).answer == "not settled"
+    assert Finding("", [Part.of(exact, 1, True), *apart], "", []).answer == "no"
+    # A tie whose wider interval lies above 0 and beyond the margin contradicts no longer.
+    above = Gap.of([0.39, 0.41, 0.40], [0.0] * 3, margin=0.43)
+    assert (above.tie, above.among(6).above) == (True, True)
+    assert Finding("", [Part.of(above, 1, True), *apart], "", []).answer == "not settled"
+
+
 def test_one_choice_that_agrees_is_enough_and_the_answer_counts_them() -> None:
     assert Finding("", [YES, NO], "", [], choices=True).answer == "yes with 1 of 2 choices that the paper leaves open"
     assert Finding("", [YES, SO_FAR_NO], "", [], choices=True).answer.startswith("so far yes with 1 of 2")

@@ -114,5 +114,6 @@ def test_the_committed_page_is_generated_from_the_committed_exports() -> None:
 
 def test_the_exports_are_small() -> None:
     sizes = {path: path.stat().st_size for path in EXPORTS.rglob("*") if path.is_file()}
-    assert sum(sizes.values()) < 8_000_000
+    # The ended runs of the list need 7 MB. Those to come need some 10 more if a run keeps its size.
+    assert sum(sizes.values()) < 20_000_000
     assert max(sizes.values(), default=0) < 1_000_000

@@ -77,7 +77,7 @@ def is_fastest(sweep: Sweep, needs: Needs, case: str) -> Finding:
     text = join_names([f"{name} {each.mean():.1f} s" for name, each in ordered[:4]])
     text += f"; and {len(ordered) - 4} more, from {ordered[4][1].mean():.1f} s" if len(ordered) > 4 else ""
     gaps = [Gap.of(list(values[OURS]), list(each)) for name, each in values.items() if name != OURS]
-    parts = [Part(gap.agrees(-1), comparison.whole) for gap in gaps]
+    parts = [Part.of(gap, -1, comparison.whole) for gap in gaps]
     return Finding(text, parts, f"{case}, {comparison.coverage}", comparison.runs, (), [*dropped, *comparison.dropped])
 
 

@@ -102,7 +102,7 @@ def has_lowest_mean(sweep: Sweep, needs: Needs, winner: str, metric: str, form: 
     gaps = {name: Gap.of(values[winner], values[name]) for name in means if name != winner}
     text = ", ".join(f"{name} {form.format(value)}" for name, value in sorted(means.items(), key=lambda item: item[1]))
     text += name_verdicts(winner, gaps)
-    parts = [Part(gap.agrees(-1), comparison.whole) for gap in gaps.values()]
+    parts = [Part.of(gap, -1, comparison.whole) for gap in gaps.values()]
     return Finding(text, parts, _describe_evidence(comparison), comparison.runs, (), dropped)
 
 

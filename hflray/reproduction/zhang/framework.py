@@ -156,7 +156,7 @@ def has_extreme_cost(sweep: Sweep, needs: Needs, data: str, metric: str, at: int
     comparison, missing = compare_at_target(sweep, needs, data, at)
     values = {h: [cost_at_target(run, metric) for run in runs] for h, runs in comparison.groups.items()}
     gaps = {h: Gap.of(values[at], costs) for h, costs in values.items() if h != at}
-    parts = [Part(gap.agrees(1 if largest else -1), comparison.whole) for gap in gaps.values()]
+    parts = [Part.of(gap, 1 if largest else -1, comparison.whole) for gap in gaps.values()]
     texts = [f"H = {h}: {FORMS[metric][1].format(np.mean(costs))}" for h, costs in values.items()]
     text = ", ".join(texts) + name_verdicts(f"H = {at}", {f"H = {h}": gap for h, gap in gaps.items()})
     return Finding(text, parts, comparison.coverage, comparison.runs, missing, comparison.dropped)
@@ -194,7 +194,7 @@ def compare_costs(
         for other in compared:
             for metric in costs:
                 gap = Gap.of(*([cost_at_target(run, metric) for run in comparison.groups[h]] for h in (first, other)))
-                parts.append(Part(gap.agrees(sign), comparison.whole))
+                parts.append(Part.of(gap, sign, comparison.whole))
         texts.append(f"{pretty(data)}: {'; '.join(lines)}")
         evidence.append(f"{pretty(data)}: {comparison.coverage}")
         used += [run for h in (first, *compared) for run in comparison.groups[h]]

@@ -103,8 +103,8 @@ def curve_lies_above(sweep: Sweep, needs: Needs) -> Finding:
             both = (curves[0] - curves[1]).dropna()
             higher = int((both > 0).sum())
             gaps.append(f"{gap.text()} points over {pretty(other)}{gap.note}, higher in {higher} of {len(both)} rounds")
-            agrees = gap.agrees(1)
-            parts.append(Part(agrees and 2 * higher > len(both), comparison.whole))
+            crosses = gap.above and 2 * higher <= len(both)
+            parts.append(Part(False, comparison.whole) if crosses else Part.of(gap, 1, comparison.whole))
         texts.append(f"H = {h}: {' and '.join(gaps)}")
     return Finding("; ".join(texts), parts, _describe_evidence(comparisons), _runs(comparisons), missing, dropped)
 
@@ -188,7 +188,8 @@ def reaches_sooner(sweep: Sweep, needs: Needs) -> Finding:
             gap = rounds.gap(later, sooner)
             gaps.append(f"{pretty(later)} − {pretty(sooner)} {gap.text('{:+.1f}')}{gap.note}")
             may_tie = (sooner, later) != (names[0], names[-1])
-            parts.append(Part(True if may_tie and gap.tie else gap.agrees(1), comparison.whole and not short))
+            whole = comparison.whole and not short
+            parts.append(Part(True, whole, gap) if may_tie and gap.tie else Part.of(gap, 1, whole))
         means = ", ".join(f"{pretty(name)} {rounds.mean(name):.1f}" for name in names)
         texts.append(f"H = {h}: {means} rounds to {rounds.level_text}{lower}; {', '.join(gaps)}")
     return Finding("; ".join(texts), parts, _describe_evidence(comparisons), _runs(comparisons), missing, dropped)
@@ -280,7 +281,7 @@ def _falling_over_seeds(across: AcrossH, statistic: Statistic, form: str) -> tup
     parts = []
     for number, (before, h) in enumerate(pairwise(across.values), 1):
         gap = gap_over_seeds(partial(_change, statistic, before, h), count)
-        parts.append(Part(gap.agrees(-1), across.comparison.whole))
+        parts.append(Part.of(gap, -1, across.comparison.whole))
         texts[number] += gap.note
     return ", ".join(texts), parts
 
@@ -333,7 +334,7 @@ def rounds_fall(sweep: Sweep, needs: Needs) -> Finding:
         texts, parts = [f"H = {h}: {counted.mean((h, name)):.1f}" for h in across.values], []
         for number, (before, key) in enumerate(pairwise(keys), 1):
             gap = counted.gap(key, before)
-            parts.append(Part(gap.agrees(-1), across.comparison.whole))
+            parts.append(Part.of(gap, -1, across.comparison.whole))
             texts[number] += f" ({gap.text('{:+.1f}')}{f', {gap.verdict}' if gap.verdict else ''})"
         return f"{', '.join(texts)} (to {counted.level_text})", parts
 
