@@ -165,7 +165,7 @@ def _about(sweep: Sweep) -> list[str]:
     facts = [
         f"{len(sweep.runs)} runs, {'seeds ' + ', '.join(map(str, seeds)) if len(seeds) > 1 else f'seed {seeds[0]}'}",
         f"begun {begun}",
-        first.environment.get("cpu", ""),
+        ", ".join(sorted({run.machine for run in sweep.runs})),
         f"hflray {first.environment.get('hflray', '?')}, commit {', '.join(commits)}",
         "some of it from a modified checkout" if any(run.modified for run in sweep.runs) else "",
         *(f"{part}: {text}" if part else text for part, text in sweep.parts.items()),

@@ -66,6 +66,13 @@ class Run:
         """The run's name, preceded by the name of its part if it has one."""
         return f"{self.part}/{self.name}" if self.part else self.name
 
+    @property
+    def machine(self) -> str:
+        """The CPU on record, and the GPU if the run trained on one."""
+        environment = self.history.environment
+        gpu = environment.get("gpu", "a GPU that is not on record") if self.config.training.device == "cuda" else ""
+        return environment.get("cpu", "an unknown machine") + (f" with {gpu}" if gpu else "")
+
     @cached_property
     def rounds(self) -> pd.DataFrame:
         """The table of rounds, one row per round in order; empty before the first round."""

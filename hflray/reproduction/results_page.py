@@ -155,7 +155,7 @@ def _describe_part(part: str, runs: Sequence[Run], about: str) -> str:
     """Return the machine, the date, the commit and the duration of a part of the runs, as a line of markdown."""
     spans = [(run.history.started_ms, run.history.ended_ms) for run in runs]
     wall_s = (max(end for _, end in spans) - min(start for start, _ in spans)) / 1000
-    machines = sorted({run.history.environment.get("cpu", "an unknown machine") for run in runs})
+    machines = sorted({run.machine for run in runs})
     commits = sorted({run.commit for run in runs})
     modified = ", a modified checkout with uncommitted changes" if any(run.modified for run in runs) else ""
     count = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"

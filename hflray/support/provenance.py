@@ -1,4 +1,4 @@
-"""The provenance of a result: the commit, the versions of the libraries, Python and the CPU.
+"""The provenance of a result: the commit, the versions of the libraries, Python, the CPU and the GPUs.
 
 Every run records its `environment`. `release` is the part that must be equal on all nodes of a cluster. The package's
 version does not change during development, so `release` also holds a digest of the source files. It reveals a node with
@@ -11,6 +11,7 @@ import hashlib
 import os
 import platform
 import subprocess
+from collections import Counter
 from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -35,6 +36,7 @@ ON_RECORD = (
 )
 PACKAGE = Path(__file__).parents[1]
 SOURCES = ("*.py", "*.c")
+NVIDIA = Path("/proc/driver/nvidia/gpus")  # the driver's folder for each GPU
 
 
 @cache
@@ -46,9 +48,10 @@ def release() -> dict[str, str]:
 
 @cache
 def environment() -> dict[str, str]:
-    """Return the git commit, Python, the CPU, and the versions of the libraries that decide results."""
+    """Return the git commit, Python, CPU and GPUs, and the versions of the libraries that decide results."""
     facts = {"git_commit": git_commit(), "python": platform.python_version(), "cpu": _cpu()}
-    return facts | _versions(ON_RECORD)
+    gpus = gpu_models(NVIDIA)
+    return facts | ({"gpu": gpus} if gpus else {}) | _versions(ON_RECORD)
 
 
 def _versions(names: Iterable[str]) -> dict[str, str]:
@@ -68,6 +71,18 @@ def _cpu() -> str:
     except (OSError, StopIteration):
         name = platform.processor() or platform.machine()
     return f"{name} ({os.cpu_count()} cores)"
+
+
+def gpu_models(folder: Path) -> str:
+    """Return the machine's GPUs, such as ``2 × NVIDIA H200``, from the files of their driver; empty without any.
+
+    CUDA is not asked, because it shows none to a process that reserves no GPU with Ray, such as a trial.
+    """
+    models: Counter[str] = Counter()
+    for path in sorted(folder.glob("*/information")):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        models[next((line.partition(":")[2].strip() for line in lines if line.startswith("Model:")), "a GPU")] += 1
+    return ", ".join(f"{count} × {model}" if count > 1 else model for model, count in models.items())
 
 
 def source_digest(package: Path) -> str:

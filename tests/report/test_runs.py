@@ -17,6 +17,7 @@ from hflray.report.labels import describe
 from hflray.report.runs import Sweep, assemble, read_sweep
 from hflray.tracking import History, Tables, Tracker
 from tests.conftest import small_config
+from tests.report import fabricated
 
 
 def assert_same_sweep(one: Sweep, other: Sweep) -> None:
@@ -153,3 +154,17 @@ def test_labels_leave_out_settings_without_effect(sweep) -> None:
     keys = ["data.partition", "data.majority_fraction", "data.dirichlet_alpha", "scheduling.num_scheduled"]
     assert describe(run, keys) == "majority 80%, H = 6"
     assert describe(run, ["assignment.name", "assignment.exchanges", "allocation.coupling"]) == "geographic"
+
+
+def test_a_machine_names_its_gpu_if_the_run_trained_on_it() -> None:
+    environment = {"cpu": "one (2 cores)", "gpu": "NVIDIA H200"}
+    for device, facts, machine in (
+        ("cpu", environment, "one (2 cores)"),
+        ("cuda", environment, "one (2 cores) with NVIDIA H200"),
+        ("cuda", {"cpu": "one"}, "one with a GPU that is not on record"),
+        ("cpu", {}, "an unknown machine"),
+    ):
+        run = fabricated.run({metrics.ACCURACY: [0.5]}, f"training.device={device}")
+        run.history.environment.clear()
+        run.history.environment.update(facts)
+        assert run.machine == machine

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import platform
 import subprocess
+from pathlib import Path
 
 import torch
 
-from hflray.support.provenance import differences, environment, git_commit, release, source_digest
+from hflray.support import provenance
+from hflray.support.provenance import differences, environment, git_commit, gpu_models, release, source_digest
 
 
 def test_a_release_holds_the_versions_that_decide_bits() -> None:
@@ -50,3 +52,27 @@ def test_the_commit_is_unknown_outside_a_checkout(tmp_path) -> None:
     head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
     assert git_commit(tmp_path) == head
     assert environment()["torch"].startswith("2.13")
+
+
+def write_gpus(folder: Path, *models: str) -> None:
+    """Write the files of an NVIDIA driver."""
+    for number, model in enumerate(models):
+        (folder / f"0000:0{number}:00.0").mkdir(parents=True)
+        text = f"{model}IRQ:   \t\t 41\nBus Type: \t PCIe\n"
+        (folder / f"0000:0{number}:00.0" / "information").write_text(text, encoding="utf-8")
+
+
+def test_the_driver_names_the_gpus_and_counts_equal_ones(tmp_path) -> None:
+    assert gpu_models(tmp_path / "absent") == ""
+    h200, l4 = (f"Model: \t\t NVIDIA {name}\n" for name in ("H200", "L4"))
+    write_gpus(tmp_path / "one", h200)
+    assert gpu_models(tmp_path / "one") == "NVIDIA H200"
+    write_gpus(tmp_path / "several", h200, l4, h200, "")
+    assert gpu_models(tmp_path / "several") == "2 × NVIDIA H200, NVIDIA L4, a GPU"
+
+
+def test_the_environment_names_a_gpu_only_where_there_is_one(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(provenance, "NVIDIA", tmp_path)
+    assert "gpu" not in environment.__wrapped__()
+    write_gpus(tmp_path, "Model: \t\t NVIDIA H200\n")
+    assert environment.__wrapped__()["gpu"] == "NVIDIA H200"
