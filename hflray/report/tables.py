@@ -148,9 +148,9 @@ def _readings(sweep: Sweep) -> pd.DataFrame:
 
     The return, the agreement and the cost are of the greedy policy on the held-out fleets: means over the evaluations
     of the last tenth of the steps, the return with their standard deviation. The ceiling is the return of the same
-    network after cross-entropy on the teacher's labels (`readings.is_ceiling`).
+    network after cross-entropy on the teacher's labels (`readings.is_ceiling`), and stands beside its cost.
     """
-    units = "learning.hidden"
+    units, relative = "learning.hidden", metrics.assigner_ratio("hfel-300")
     ceilings = {
         (*readings.Reading.of(run)[:2], run.settings[units]): run for run in sweep.runs if readings.is_ceiling(run)
     }
@@ -161,7 +161,7 @@ def _readings(sweep: Sweep) -> pd.DataFrame:
         ceiling = ceilings.get((*reading[:2], run.settings[units]))
         ended = readings.last_tenth(run, metrics.ASSIGNER_GREEDY_RETURN)
         agreement = readings.last_tenth(run, metrics.ASSIGNER_AGREEMENT)
-        cost = readings.last_tenth(run, metrics.assigner_ratio("hfel-300"))
+        cost = readings.last_tenth(run, relative)
         rows.append(
             {
                 "": mark_modified(str(reading), [run]),
@@ -170,6 +170,7 @@ def _readings(sweep: Sweep) -> pd.DataFrame:
                 "units": str(run.settings[units]),
                 "draws of a transition": f"{readings.draws(run):g}",
                 "supervised ceiling": "–" if ceiling is None else f"{ceiling.last(metrics.ASSIGNER_GREEDY_RETURN):.1f}",
+                "ceiling's objective / HFEL-300's": "–" if ceiling is None else f"{ceiling.last(relative):.2f}",
                 "return": spread(ended, "{:.1f}"),
                 "agreement, %": f"{100 * np.mean(agreement):.1f}",
                 "objective / HFEL-300's": f"{np.mean(cost):.2f}",

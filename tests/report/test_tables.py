@@ -144,6 +144,7 @@ def test_a_reading_of_algorithm_5_is_shown_with_the_ceiling_of_its_network() -> 
     assert list(table["draws of a transition"]) == ["4", "3"]
     assert list(table["steps"]) == ["20,000", "20,000"]
     assert list(table["supervised ceiling"]) == ["17.4", "–"]  # the ceiling of another width is not this policy's
+    assert list(table["ceiling's objective / HFEL-300's"]) == ["1.50", "–"]
     assert list(table["return"]) == ["18.5 ± 0.7", "5.0 ± 0.0"]  # the last tenth is steps 19,000 and 20,000
     assert list(table["agreement, %"]) == ["50.0"] * 2
     assert list(table["objective / HFEL-300's"]) == ["1.50"] * 2

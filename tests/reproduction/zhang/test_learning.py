@@ -153,6 +153,8 @@ def test_a_reading_that_says_no_has_a_guess_that_other_runs_test() -> None:
     settles = "the return of an episode rises and settles around 17 of 50"
     assert "learns the buffer by heart" in guesses[f"gains in dB, best gain start, buffer of 1,000: {settles}"]
     assert "supervised ceiling" in guesses[f"linear gains, geographic start, buffer of 1,000: {settles}"]
+    cheaper = "the policy's assignments cost less than HFEL-300's (Figure 6)"
+    assert "costs eight times" in guesses[f"linear gains, geographic start, buffer of 1,000: {cheaper}"]
 
 
 def test_the_shipped_file_is_the_papers_and_its_length_is_no_choice() -> None:
