@@ -148,7 +148,7 @@ def _with_edges(run: Run) -> str:
     return "1 asynchronous edges" if cloud_of(run.config) == SYNCHRONOUS else "2 asynchronous edges, FedAsync"
 
 
-QUESTIONS = {"clouds": clouds, "clouds_edge": edges, "clouds_minimise": minimised}
+QUESTIONS = {"clouds": clouds, "clouds_fashion": clouds, "clouds_edge": edges, "clouds_minimise": minimised}
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""The answers of docs/results/inside.md as Markdown tables, from the committed exports of five sweeps.
+"""The answers of docs/results/inside.md as Markdown tables, from the committed exports of six sweeps.
 
     python -m tests.training.answers [--folder tests/data/results]
 
 ± precedes the standard deviation over seeds. A p-value is of an exact two-sided signed-rank test over seeds against
 the reference that `QUESTIONS` names, by Holm's method over the tests of a column of compressors, or of a first cell
-of the other tables (`hflray.support.pairs`). A run that
-diverged has no accuracy and ranks last. A run that missed the target is censored.
+of the other tables (`hflray.support.pairs`). A cell has no p-value if so few seeds cannot give one below 0.05. A run
+that diverged has no accuracy and ranks last. A run that missed the target is censored.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hflray import metrics
 from hflray.report.exports import exports, read_exhibit
 from hflray.report.ranking import holm
 from hflray.report.runs import Run, Sweep
-from hflray.support.pairs import Pairs, signed_rank_p
+from hflray.support.pairs import LEVEL, Pairs, least_p, signed_rank_p
 
 RESULTS = Path(__file__).parents[1] / "data" / "results"
 Groups = dict[tuple[str, ...], dict[int, Run]]
@@ -47,6 +47,11 @@ def steps(runs: dict[int, Run], others: dict[int, Run]) -> list[float]:
     return [0.0 if one == other else float(np.clip(one - other, -1e3, 1e3)) for one, other in pairs]
 
 
+def p_over_seeds(differences: list[float]) -> float:
+    """Return the p-value of the differences over seeds; NaN if so few seeds cannot give one below `LEVEL`."""
+    return signed_rank_p(differences) if least_p(len(differences)) < LEVEL else np.nan
+
+
 def percent(runs: dict[int, Run]) -> str:
     """Return the accuracies in words."""
     values = [accuracy(run) for run in runs.values()]
@@ -65,7 +70,7 @@ def crossed(groups: Groups, columns: list[str], reference: str, heads: tuple[str
     for first in {row[0] for row in rows}:
         adjusted |= holm(
             {
-                "/".join((*row, name)): signed_rank_p(steps(groups[*row, name], groups[*row, reference]))
+                "/".join((*row, name)): p_over_seeds(steps(groups[*row, name], groups[*row, reference]))
                 for row in rows
                 for name in columns
                 if row[0] == first and name != reference and (*row, name) in groups
@@ -75,8 +80,7 @@ def crossed(groups: Groups, columns: list[str], reference: str, heads: tuple[str
     for row in rows:
         cells = []
         for name in columns:
-            p = adjusted.get("/".join((*row, name)))
-            cells.append(percent(groups[*row, name]) + ("" if p is None else f" ({_p(p)})"))
+            cells.append(percent(groups[*row, name]) + _p(adjusted.get("/".join((*row, name)), np.nan)))
         lines.append(f"| {' | '.join((*row, *cells))} |")
     return "\n".join(lines)
 
@@ -90,8 +94,8 @@ def _number(cell: str) -> tuple[float, str]:
 
 def _p(value: float) -> str:
     if np.isnan(value):
-        return "too few seeds for p < 0.05"
-    return f"p = {value:.3f}" if value >= 0.001 else "p < 0.001"
+        return ""
+    return f" (p = {value:.3f})" if value >= 0.001 else " (p < 0.001)"
 
 
 def rules(sweep: Sweep) -> str:
@@ -171,7 +175,7 @@ def compression(sweep: Sweep) -> str:
 def ratio(pairs: Pairs, p: float) -> str:
     """Return the median ratio, or its bounds, and the p-value in words."""
     low, high = pairs.median
-    return (f"{low:.2f}" if low == high else f"{low:.2f} to {high:.2f}") + f" ({_p(p)})"
+    return (f"{low:.2f}" if low == high else f"{low:.2f} to {high:.2f}") + _p(p)
 
 
 def at_target(run: Run) -> bool:
@@ -190,7 +194,7 @@ def privacy(sweep: Sweep) -> str:
     )
     adjusted = holm(
         {
-            "/".join(key): signed_rank_p(steps(runs, groups[key[0], "none"]))
+            "/".join(key): p_over_seeds(steps(runs, groups[key[0], "none"]))
             for key, runs in groups.items()
             if key[1] != "none"
         }
@@ -209,14 +213,21 @@ def privacy(sweep: Sweep) -> str:
         difference = "–"
         if key[1] != "none":
             away = steps(runs, groups[key[0], "none"])
-            difference = f"{np.mean(away):.1f} ± {np.std(away, ddof=1):.1f} ({_p(adjusted['/'.join(key)])})"
+            difference = f"{np.mean(away):.1f} ± {np.std(away, ddof=1):.1f}{_p(adjusted['/'.join(key)])}"
         noise = key[1] if key[1] == "none" else f"{float(key[1]):g}"
         cells = (key[0].lstrip("0"), noise, epsilon, percent(runs), difference, seconds, joules)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-QUESTIONS = {"rules": rules, "rules_all": rules, "compression": compression, "privacy": privacy, "faulty": faulty}
+QUESTIONS = {
+    "rules": rules,
+    "rules_all": rules,
+    "rules_fashion": rules,
+    "compression": compression,
+    "privacy": privacy,
+    "faulty": faulty,
+}
 
 
 def print_tables(questions: dict[str, Callable[[Sweep], str]], about: str) -> None:
