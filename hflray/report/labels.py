@@ -47,7 +47,8 @@ NAMES = {
 }  # fmt: skip
 POLICIES = {
     None: "shipped (any deployment)", "any_deployment": "shipped (any deployment)",
-    "paper_literal": "literal (deployment 0)", "paper_db": "the paper's network with dB features",
+    "paper_literal": "literal (deployment 0)", "paper_best": "best reading (deployment 0)",
+    "paper_db": "the paper's network with dB features",
 }  # fmt: skip
 SETTINGS = {
     H: "H = {}",

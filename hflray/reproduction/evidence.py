@@ -111,14 +111,38 @@ class Finding:
     dropped: Sequence[str] = ()
     choices: bool = False
 
+    @classmethod
+    def of_choices(cls, findings: Mapping[str, Finding]) -> Finding:
+        """Return the finding of a claim from those of the choices that the paper leaves open, by their names."""
+        if len(findings) == 1:
+            return next(iter(findings.values()))
+        parts = [Part(finding.agrees, not finding.answer.startswith("so far")) for finding in findings.values()]
+        first, *others = findings.values()
+        return cls(
+            ". ".join(f"{name}: {finding.ours}" for name, finding in findings.items()),
+            parts,
+            ". ".join(f"{name}: {finding.evidence}" for name, finding in findings.items()),
+            list({id(run): run for finding in findings.values() for run in finding.runs}.values()),
+            [each for finding in findings.values() for each in finding.missing],
+            [each for each in first.dropped if all(each in other.dropped for other in others)],
+            choices=True,
+        )
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether the answer is yes; None: not settled."""
+        return None if self.answer == "not settled" else not self.answer.endswith("no")
+
     @property
     def answer(self) -> str:
         """The answer: ``yes`` or ``no``, preceded by ``so far`` where more runs could change it, or ``not settled``."""
         against = [part for part in self.parts if part.contradicts(self._gaps)]
-        if self.choices and 0 < len(against) < len(self.parts):
+        agreeing = sum(part.agrees is True for part in self.parts)
+        if self.choices and 0 < agreeing < len(self.parts):
             whole = "" if all(part.whole for part in self.parts) and not self.missing else "so far "
-            share = f"{len(self.parts) - len(against)} of {len(self.parts)}"
-            return f"{whole}yes with {share} choices that the paper leaves open"
+            return f"{whole}yes with {agreeing} of {len(self.parts)} choices that the paper leaves open"
+        if self.choices and not agreeing and len(against) < len(self.parts):
+            return "not settled"
         if against:
             return "no" if any(part.whole for part in against) else "so far no"
         if not all(part.agrees for part in self.parts):

@@ -199,6 +199,10 @@ def test_one_choice_that_agrees_is_enough_and_the_answer_counts_them() -> None:
     assert Finding("", [YES, NO], "", [], choices=True).answer == "yes with 1 of 2 choices that the paper leaves open"
     assert Finding("", [YES, SO_FAR_NO], "", [], choices=True).answer.startswith("so far yes with 1 of 2")
     assert Finding("", [NO, NO], "", [], choices=True).answer == "no"
+    unsettled = Part(None, True)
+    assert Finding("", [YES, unsettled], "", [], choices=True).answer.startswith("yes with 1 of 2")
+    assert Finding("", [NO, unsettled], "", [], choices=True).answer == "not settled"
+    assert Finding("", [NO, unsettled], "", []).answer == "no"
     assert Finding("", [YES, YES], "", [], choices=True).answer == "yes"
 
 
@@ -294,6 +298,20 @@ def test_a_choice_agrees_only_beside_another_that_does_not() -> None:
     assert Finding("", [YES, YES, NO], "", [], choices=True).answer.startswith("yes with 2 of 3")
     assert Finding("", [YES, NO], "", [], ["H = 70"], choices=True).answer.startswith("so far yes with 1 of 2")
     assert Finding("", [YES, NO], "", []).answer == "no"  # without `choices` all have to agree
+
+
+def test_the_findings_of_choices_are_one_finding() -> None:
+    one, two = run({"x": [1.0]}, "seed=1"), run({"x": [1.0]}, "seed=2")
+    findings = {
+        "first": Finding("3 s", [YES, YES], "seed 1", [one], ["H = 70"], ["far", "two"]),
+        "second": Finding("4 s", [NO, YES], "seed 2", [two, one], [], ["far", "one"]),
+    }
+    both = Finding.of_choices(findings)
+    assert both.answer == "so far yes with 1 of 2 choices that the paper leaves open"
+    assert (both.ours, both.evidence) == ("first: 3 s. second: 4 s", "first: seed 1. second: seed 2")
+    assert both.runs == [one, two]
+    assert (both.missing, both.dropped) == (["H = 70"], ["far"])
+    assert Finding.of_choices({"second": findings["second"]}) is findings["second"]
 
 
 def test_findings_and_needs_cannot_be_changed() -> None:

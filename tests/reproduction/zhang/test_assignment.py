@@ -98,6 +98,21 @@ def test_other_policies_are_named_and_never_judged() -> None:
     assert verdict([polished, *study(D3QN=(8.0, 3.0, 2.0))]) == ["no"] * 4
 
 
+def test_one_reading_of_algorithm_5_that_agrees_is_enough() -> None:
+    """The evidence names both readings, and the run of the other one is not called unused."""
+    best = assigner("D3QN", (1.0, 5.0, 0.01), policy="paper_best")
+    table = judged("fig6", [best, *study(D3QN=(8.0, 3.0, 2.0))], "assignment")
+    assert list(table["agree"]) == ["yes with 1 of 2 choices that the paper leaves open"] * 4
+    assert "literal (deployment 0): HFEL-300 3.2 s" in table["ours"][0]
+    assert "best reading (deployment 0): D3QN 1.2 s" in table["ours"][0]
+    assert "a buffer of 1,000 and single transitions" in table["evidence"][0]
+    assert "a buffer of 50,000 and three whole episodes" in table["evidence"][0]
+    assert "Not used" not in table["evidence"][0]
+    assert verdict([best, *study()[1:]]) == ["yes"] * 4
+    both = [assigner("D3QN", (8.0, 3.0, 2.0), policy="paper_best"), *study(D3QN=(8.0, 3.0, 2.0))]
+    assert verdict(both) == ["no"] * 4
+
+
 def test_other_deployments_and_couplings_are_not_compared() -> None:
     far = [
         assigner(name, (0.5, 0.5, 0.1), deployment=one) for name in ("HFEL-300", "geographic") for one in (1, 2, None)
