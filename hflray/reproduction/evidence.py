@@ -117,14 +117,14 @@ class Finding:
         if len(findings) == 1:
             return next(iter(findings.values()))
         parts = [Part(finding.agrees, not finding.answer.startswith("so far")) for finding in findings.values()]
-        first, *others = findings.values()
+        first, *remaining = findings.values()
         return cls(
             ". ".join(f"{name}: {finding.ours}" for name, finding in findings.items()),
             parts,
             ". ".join(f"{name}: {finding.evidence}" for name, finding in findings.items()),
             list({id(run): run for finding in findings.values() for run in finding.runs}.values()),
             [each for finding in findings.values() for each in finding.missing],
-            [each for each in first.dropped if all(each in other.dropped for other in others)],
+            [each for each in first.dropped if all(each in finding.dropped for finding in remaining)],
             choices=True,
         )
 
