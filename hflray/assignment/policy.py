@@ -1,7 +1,7 @@
 """Save and load policies of the learned assigner, and name the shipped ones.
 
 A policy is one safetensors file with the network's tensors. Its header has a checksum and the model card, which tells
-on what the policy was trained, by which commit, and with which results. Three policies are shipped:
+on what the policy was trained, by which commit, and with which results. Four policies are shipped:
 
 ``any_deployment``
     The default: a network for any number of edges, with the ``db`` features, which learned from local search and then
@@ -11,6 +11,8 @@ on what the policy was trained, by which commit, and with which results. Three p
 ``paper_literal``
     The paper's network and features, trained by Algorithm 5 as printed, for one deployment of M = 5 edges
     (`fleet.deployment_seed` 0).
+``paper_best``
+    The paper's network for the same deployment, by the reading of Algorithm 5 that returned most (fig5_readings.yaml).
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class AssignmentConfig(Section):
         None, gt=0, description="local_search: keep searching for this time; the result then depends on the machine"
     )
     policy: str | None = Field(
-        None, description="d3qn: any_deployment, paper_db, paper_literal, or the path of a policy; null: any_deployment"
+        None, description="d3qn: any_deployment, paper_db, paper_literal, paper_best, or a path; null: any_deployment"
     )
     polish_ms: Annotated[float, Field(ge=0)] | Literal["optimum"] | None = Field(
         None,
