@@ -64,8 +64,11 @@ def test_two_threads_change_no_bit_of_outputs_and_gradients(spec):
         q = network(inputs, lengths)
         q.square().mean().backward()
         with torch.no_grad():
-            assert torch.equal(network(x, lengths), q)
-        found[two_threads] = [q.detach(), inputs.grad, *(parameter.grad for parameter in network.parameters())]
+            answer = network(x, lengths)
+        torch.testing.assert_close(
+            answer, q
+        )  # torch has other kernels without a gradient, with other low bits on some CPUs
+        found[two_threads] = [answer, q.detach(), inputs.grad, *(parameter.grad for parameter in network.parameters())]
     assert all(torch.equal(one, two) for one, two in zip(*found.values(), strict=True))
     # Biases that shift all edges alike have no gradient except for rounding, which may be 0, so that they are left out.
     assert all(gradient.abs().max() > 0 for gradient in (inputs.grad, *(p.grad for p in network.body.parameters())))
