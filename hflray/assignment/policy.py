@@ -12,7 +12,8 @@ on what the policy was trained, by which commit, and with which results. Four po
     The paper's network and features, trained by Algorithm 5 as printed, for one deployment of M = 5 edges
     (`fleet.deployment_seed` 0).
 ``paper_best``
-    The paper's network for the same deployment, by the reading of Algorithm 5 that returned most (fig5_readings.yaml).
+    The paper's network for the same deployment, by the one of eight readings of Algorithm 5 that returned most with one
+    seed (fig5_readings.yaml).
 """
 
 from __future__ import annotations

@@ -65,9 +65,9 @@ def test_two_threads_change_no_bit_of_outputs_and_gradients(spec):
         q.square().mean().backward()
         with torch.no_grad():
             answer = network(x, lengths)
-        torch.testing.assert_close(
-            answer, q
-        )  # torch has other kernels without a gradient, with other low bits on some CPUs
+        # Without AVX512, torch's kernels for inference round otherwise than those of training, also in one thread.
+        torch.testing.assert_close(answer, q)
+        assert torch.equal(answer, q) or torch.backends.cpu.get_cpu_capability() != "AVX512"
         found[two_threads] = [answer, q.detach(), inputs.grad, *(parameter.grad for parameter in network.parameters())]
     assert all(torch.equal(one, two) for one, two in zip(*found.values(), strict=True))
     # Biases that shift all edges alike have no gradient except for rounding, which may be 0, so that they are left out.

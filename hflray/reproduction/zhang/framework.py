@@ -224,6 +224,7 @@ STOP = (
     "between devices: in Figure 7 with unlike shares H = 10 does not reach it either, but nor does H = 30; we stop at "
     "150 rounds"
 )
+TOO_UNLIKE = "the shares that Dirichlet(0.05) draws may differ more than the paper's, which no run tests yet"
 TEN_ARRIVES = (
     "H = 10 is cheaper where it reaches the target at all, which it does not in the paper (see the first claim)"
 )
@@ -261,7 +262,7 @@ def claims_with_unlike_shares() -> tuple[Claim, ...]:
     needs = replace(NEEDS, data=("fashion_mnist",))
     return (
         Claim("H = 10 cannot reach the target accuracy", needs, partial(reaches_target, h=10, expected=False)),
-        Claim("H = 30 reaches it", needs, partial(reaches_target, h=30)),
+        Claim("H = 30 reaches it", needs, partial(reaches_target, h=30), TOO_UNLIKE),
         Claim("the objective is lower at H = 30 than at H = 10", needs,
               partial(compare_costs, first=30, second=10, costs=(metrics.TOTAL_OBJECTIVE,), sign=-1)),
     )  # fmt: skip
