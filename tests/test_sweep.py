@@ -188,11 +188,12 @@ def test_figure_5s_trials_stop_at_the_same_step() -> None:
     assert limits[1] is not None
 
 
-def test_figure_6_has_each_row_on_five_deployments_and_the_literal_policy_on_one() -> None:
+def test_figure_6_has_each_row_on_five_deployments_and_the_policies_of_algorithm_5_on_one() -> None:
     seeds_by_label: dict[str, list[int | None]] = {}
     for trial in expand(load_sweep(CONFIGS / "fig6_assignment.yaml")):
         seeds_by_label.setdefault(assigner_label(trial.config), []).append(trial.config.fleet.deployment_seed)
     assert seeds_by_label.pop("d3qn paper_literal") == [0]
+    assert seeds_by_label.pop("d3qn paper_best") == [0]
     rows = ["geographic", "best_gain", "hfel-100", "hfel-300", "hfel-100 best_gain", "hfel-300 best_gain"]
     rows += ["local_search", "local_search joint"]
     polished = ["d3qn 5 ms", "d3qn optimum", "d3qn optimum joint"]

@@ -98,6 +98,7 @@ def test_fixed_and_redrawn_edges_are_separate_groups() -> None:
     "policy, name",
     [
         ("paper_literal", "D3QN, literal (deployment 0)"),
+        ("paper_best", "D3QN, best reading (deployment 0)"),
         ("paper_db", "D3QN, the paper's network with dB features"),
         ("any_deployment", "D3QN, shipped (any deployment)"),
         (None, "D3QN, shipped (any deployment)"),
