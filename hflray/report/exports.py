@@ -3,9 +3,9 @@
 An export is one zip file per sweep. It has ``runs.json`` (names, configurations, environment, last metrics), and the
 tables of all runs (`hflray.tracking.Tables`) in ``rounds.parquet`` and ``devices.parquet``, whose column ``run`` is the
 run's name. Settings that all runs share stand once in ``runs.json``. An optional ``about.txt`` says in a sentence what
-the environment does not, such as who ran the sweep on which machine. An export of more than `MOST_DETAILED` runs has no
-table of devices, and of each round only the main metrics and the totals, so that it stays small. The same runs give the
-same bytes, with the same versions of PyArrow and zlib.
+the environment does not, such as who ran the sweep on which machine. An export of more than `MOST_DETAILED` experiments
+has no table of devices, and of each round only the main metrics and the totals, so that it stays small. The same runs
+give the same bytes, with the same versions of PyArrow and zlib.
 
 Older exports are read as well. They are folders with the same files; those of version 1 have
 ``NAME.rounds.parquet`` and ``NAME.devices.parquet`` for each run and whole configurations. `convert`
@@ -45,6 +45,7 @@ from hflray.tracking import History, Tables
 VERSION = 2
 TABLES = ("rounds", "devices")
 RUN = "run"  # the column of the tables that holds the run's name
+EXPERIMENT = "experiment"  # the task
 MOST_DETAILED = 15  # runs; an export of more leaves out who was scheduled and what only a run's own page shows
 COMPACT = re.compile(r"round|test_loss|total/.*")  # the columns that such an export has besides the main metrics
 FILE = "runs.json"
@@ -68,7 +69,8 @@ def export(sweep: Sweep, place: Path) -> Path:
     if duplicates := sorted({run.name for run in sweep.runs if stems.count(_stem(run.name)) > 1}):
         names = ", ".join(duplicates)
         raise ConfigError(f"--export: two runs are called {names}; export {sweep.title}'s parts one by one")
-    tables = [_shown_tables(run, compact=len(sweep.runs) > MOST_DETAILED) for run in sweep.runs]
+    compact = sweep.task == EXPERIMENT and len(sweep.runs) > MOST_DETAILED  # other tasks log no totals and few columns
+    tables = [_shown_tables(run, compact) for run in sweep.runs]
     records: list[dict[str, Any]] = []
     configs: list[dict[str, Any]] = []
     for run in sweep.runs:

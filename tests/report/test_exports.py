@@ -274,3 +274,11 @@ def test_an_export_of_many_runs_has_the_accuracy_and_the_totals_only(sweep, tmp_
         assert compact.last("total/objective") == whole.last("total/objective")
         assert "devices" in whole.rounds
         assert "devices" not in compact.rounds
+
+
+def test_an_export_of_many_assignments_is_whole(sweep, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("hflray.report.exports.MOST_DETAILED", len(sweep.runs) - 1)
+    assignments = replace(sweep, task="assignment")
+    export(assignments, tmp_path / "many")
+    for read, run in zip(read_export(tmp_path / "many").runs, assignments.runs, strict=True):
+        assert read.series("round/objective").equals(run.series("round/objective"))

@@ -152,6 +152,10 @@ def by_any_reading(sweep: Sweep, needs: Needs, test: Callable[..., Finding]) -> 
     return Finding.of_choices(findings)
 
 
+BY_HEART = (
+    "with one update for each step, the network learns the replay buffer by heart; with 3 draws of a transition in "
+    "place of 150 it costs 1.01 times as much as HFEL-300, and at its ceiling 0.95 times (Figure 5)"
+)
 # The paper draws means over 100 fleets, so that 100 fleets of one seed and one deployment are the whole evidence.
 NEEDS = Needs(seeds=1, least_steps=30, steps=100, unit="fleets", contestants=PAPERS)
 
@@ -165,10 +169,12 @@ def _claims(start: str) -> tuple[Claim, ...]:
         )
 
     return (
-        Claim(f"D3QN has the lowest delay T ({where})", NEEDS, lowest(LEARNED, metrics.ROUND_DELAY_S, "{:.1f} s")),
+        Claim(f"D3QN has the lowest delay T ({where})", NEEDS, lowest(LEARNED, metrics.ROUND_DELAY_S, "{:.1f} s"),
+              BY_HEART),
         Claim(f"HFEL-300 has the lowest energy E ({where})", NEEDS,
               lowest(hfel(300), metrics.ROUND_ENERGY_J, "{:.1f} J")),
-        Claim(f"D3QN has the lowest objective ({where})", NEEDS, lowest(LEARNED, metrics.ROUND_OBJECTIVE, "{:.1f} J")),
+        Claim(f"D3QN has the lowest objective ({where})", NEEDS, lowest(LEARNED, metrics.ROUND_OBJECTIVE, "{:.1f} J"),
+              BY_HEART),
         Claim(f"D3QN and geographic decide quickly, HFEL slowly ({where})", NEEDS,
               partial(by_any_reading, test=partial(decides_faster, start=start)),
               "our allocation is exact in microseconds, so that HFEL's search is quick as well"),
