@@ -16,7 +16,7 @@ from hflray.rl.evaluation import Evaluation, Quality
 from hflray.rl.fleets import FleetSpec, held_out, network_spec, reporting
 from hflray.rl.resumable import ResumableTraining
 from hflray.rl.solved_fleets import FleetPool, prepare
-from hflray.training.machine import available_cpus
+from hflray.training.machine import available_cpus, quiet_heap
 
 Report = Callable[[str, int, int], None]  # (name of the set of fleets, number solved, number of all)
 
@@ -73,6 +73,7 @@ class AssignerTraining(ResumableTraining):
     section: ClassVar[str] = "learning"
 
     def __init__(self, config: ExperimentConfig, report: Report | None = None, workers: int | None = None) -> None:
+        quiet_heap()  # minibatches of single transitions differ in length, so that each would fault in its memory anew
         self.config, learning = config, config.learning
         spec = FleetSpec.of(config)
 
