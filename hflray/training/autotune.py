@@ -4,8 +4,7 @@ The kernel and the threads change low bits. Therefore the choice becomes part of
 checkpoint) before round 1, and the measurement is saved in a file, so that a repeated run on this machine makes the
 same choice. Rounds of fewer than `WORTH_MEASURING` sample passes would gain less than a measurement costs. They take
 the fixed choice: `fused`, which is the fastest kernel of every CPU that was measured, or channels-last where there is
-no C compiler. A run in bf16 takes `fused_bf16`, or `native` where a CPU has no AVX512-BF16. For `gru` and `resnet8` it
-is `layers`.
+no C compiler. A run in bf16 takes `fused_bf16`. For `gru` and `resnet8` it is `layers`.
 
 `compiled` (torch.compile) is never chosen here. Compiling takes 20 to 100 s, or 2 to 5 s in every actor from a
 cache of Inductor. It was measured at 0.8 to 1.1 × channels-last in float32 on Zen 4, and at 1.0 × eager for a
@@ -52,7 +51,7 @@ WITHOUT_COMPILER: KernelName = "channels_last"
 COMPILED: dict[str, Callable[[Precision], object]] = {
     "native": lambda precision: library(),
     "fused": lambda precision: fused_library(precision == "bf16"),
-    "fused_bf16": lambda precision: fused_library(True),
+    "fused_bf16": lambda precision: fused_library(False),
     "layers": lambda precision: library("layers"),
 }
 WITH_A_MODULE: tuple[KernelName, ...] = ("eager", "channels_last")  # a function of the user's own can train it

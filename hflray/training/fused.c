@@ -42,6 +42,7 @@
 
 typedef float vec __attribute__((vector_size(4 * W)));
 typedef int32_t ivec __attribute__((vector_size(4 * W)));
+typedef uint32_t uvec __attribute__((vector_size(4 * W)));
 typedef int8_t bvec __attribute__((vector_size(W)));
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL _Pragma("GCC unroll 32")
@@ -54,7 +55,8 @@ typedef struct {
     int32_t cin, h, w;              /* of an image */
     int32_t first_channels;         /* 0: there are no convolutions */
     int32_t second_channels;
-    int32_t bf16;                   /* 1: the convolutions' forward passes compute in bfloat16; 2: all products do */
+    int32_t bf16;                   /* 1: the convolutions' forward passes compute in bfloat16; 2: all products do. A
+                                     * CPU without AVX512-BF16 has no 1. */
     int32_t layers;                 /* linear layers */
     int32_t widths[LAYERS + 1];     /* numbers that enter the first of them, and that leave each */
     float rate;
@@ -70,6 +72,23 @@ INLINE vec load(const float *p) { vec v; memcpy(&v, p, sizeof v); return v; }
 INLINE void store(float *p, vec v) { memcpy(p, &v, sizeof v); }
 INLINE ivec wide_load(const int8_t *p) { bvec v; memcpy(&v, p, sizeof v); return __builtin_convertvector(v, ivec); }
 INLINE vec keep(ivec mask, vec v) { return (vec)(mask & (ivec)v); } /* v where the mask is set, else 0 */
+/* In bfloat16 throughout, numbers have two bytes where the CPU multiplies such numbers. Elsewhere they are floats that
+ * were rounded before a product, which is then exact in both, so that only the order of the sums differs. */
+#ifdef __AVX512BF16__
+#define HALVES(net) ((net)->bf16 == 2)
+#define ROUNDS(net) 0
+#else
+#define HALVES(net) 0
+#define ROUNDS(net) ((net)->bf16 == 2)
+#endif
+INLINE vec rounded(vec v) { /* to nearest even; what is not a number stays */
+    const uvec u = (uvec)v, up = (u + 0x7fff + ((u >> 16) & 1)) & 0xffff0000u, odd = (uvec)(v != v);
+    return (vec)((odd & u) | (~odd & up));
+}
+/* Round `count` numbers, and those behind them up to a whole vector. */
+static void round_all(float *p, size_t count) {
+    for (size_t i = 0; i < count; i += W) store(p + i, rounded(load(p + i)));
+}
 INLINE int padded(int n) { return (n + LANES - 1) / LANES * LANES; }
 
 /* relu(max) of the four values of a pooling window, and the position of the largest. */
@@ -360,6 +379,7 @@ typedef struct {
     float *turned, *weight[LAYERS];   /* weights as the forward passes read them */
     float *one, *active[LAYERS + 1];  /* the first convolution's features; what enters and leaves each linear layer */
     float *below, *gradient;
+    float *rounded[LAYERS], *image;   /* the linear layers' weights and an image, if products take rounded numbers */
     int8_t *one_where, *two_where;
     void *half_first, *half_second, *half_image, *half_one;
     /* In bfloat16 throughout: the weights and values of the linear layers; the second convolution's weights and the
@@ -380,13 +400,14 @@ static Buffers buffers(const Network *net, size_t n, char *base) {
         if ((size_t)b.stride[l] > widest) widest = b.stride[l];
         TAKE(active[l], 4 * (n * b.stride[l] + PADDED))
         if (l) TAKE(weight[l - 1], 4 * (size_t)b.stride[l - 1] * b.stride[l])
-        if (l && net->bf16 == 2) {
+        if (l && ROUNDS(net)) TAKE(rounded[l - 1], 4 * (size_t)b.stride[l - 1] * net->widths[l])
+        if (l && HALVES(net)) {
             TAKE(half_weight[l - 1], 2 * (size_t)b.stride[l - 1] * b.stride[l])
             TAKE(weight_pairs[l - 1], 2 * (size_t)b.stride[l - 1] * b.stride[l])
         }
     }
     TAKE(below, 4 * (n * widest + PADDED))
-    if (net->bf16 == 2) {
+    if (HALVES(net)) {
         TAKE(half_values, 2 * n * widest)
         TAKE(value_pairs, 2 * (n + 1) * widest)
         TAKE(gradient_pairs, 2 * (n + 1) * widest)
@@ -400,19 +421,20 @@ static Buffers buffers(const Network *net, size_t n, char *base) {
         TAKE(first, 4 * net->cin * taps)
         TAKE(second, 4 * net->second_channels * taps)
         TAKE(turned, 4 * taps * b.outs)
-        TAKE(one, 4 * (net->bf16 == 2 ? 1 : n) * pixels)
+        TAKE(one, 4 * (HALVES(net) ? 1 : n) * pixels)
         TAKE(gradient, 4 * (pixels + net->second_channels * taps + b.outs + net->cin * taps + lanes))
         TAKE(one_where, n * pixels)
         TAKE(two_where, n * windows * b.outs)
         TAKE(half_first, 2 * net->cin * K * 3 * 2 * lanes)
         TAKE(half_second, 2 * taps * b.outs)
         TAKE(half_image, 2 * (net->cin * net->h * net->w + 3 * W))
-        TAKE(half_one, 2 * (net->bf16 == 2 ? n : 1) * pixels)
-        if (net->bf16 == 2) {
+        TAKE(half_one, 2 * (HALVES(net) ? n : 1) * pixels)
+        if (HALVES(net)) {
             TAKE(half_back, 2 * net->second_channels * taps)
             TAKE(half_below, 2 * padded(windows * net->second_channels))
             TAKE(half_live, 2 * BLOCK * padded(windows + 1))
         }
+        if (ROUNDS(net)) TAKE(image, 4 * (net->cin * net->h * net->w + W))
         TAKE(pairs, 4 * (size_t)net->h * b.pw * W)
         TAKE(offset, 4 * BLOCK * (windows + 1))
         TAKE(corner, 4 * windows)
@@ -473,7 +495,14 @@ static void arrange(const Network *net, Buffers b, int training) {
             continue;
         }
 #endif
-        transpose(net->weight[l], b.stride[l], outputs, b.stride[l], b.weight[l], stride);
+        const float *weight = net->weight[l];
+        if (ROUNDS(net)) {
+            const size_t count = (size_t)outputs * b.stride[l];
+            memcpy(b.rounded[l], weight, 4 * count);
+            round_all(b.rounded[l], count);
+            weight = b.rounded[l];
+        }
+        transpose(weight, b.stride[l], outputs, b.stride[l], b.weight[l], stride);
         for (int r = 0; r < b.stride[l]; r++)
             for (int c = outputs; c < stride; c++) b.weight[l][r * stride + c] = 0;
     }
@@ -481,6 +510,10 @@ static void arrange(const Network *net, Buffers b, int training) {
     const int c2 = net->second_channels, rows = b.blocks * TAPS * LANES;
     divide(net->first, net->cin * TAPS, b.blocks, b.first);
     divide(net->second, c2 * TAPS, b.blocks, b.second);
+    if (ROUNDS(net)) {
+        round_all(b.first, (size_t)net->cin * TAPS * b.blocks * LANES);
+        round_all(b.second, (size_t)c2 * TAPS * b.blocks * LANES);
+    }
     for (int o = 0; o < b.outs; o += PADDED)
         for (int r = 0; r < rows; r++) {
             const float *from = b.second + (r / LANES / TAPS * c2 * TAPS + r / LANES % TAPS) * LANES + r % LANES;
@@ -505,13 +538,22 @@ static void arrange(const Network *net, Buffers b, int training) {
 #endif
 }
 
+/* Return an image whose numbers may enter a product. */
+static const float *for_products(const Network *net, Buffers b, const float *image) {
+    if (!ROUNDS(net)) return image;
+    const size_t pixels = (size_t)net->cin * net->h * net->w;
+    memcpy(b.image, image, 4 * pixels);
+    round_all(b.image, pixels);
+    return b.image;
+}
+
 /* Compute the features of image i of the batch, and where each comes from. */
 static void convolve(const Network *net, Buffers b, const float *image, int i) {
     const int h = net->h, w = net->w, cin = net->cin, ph = b.ph, pw = b.pw;
     const int c1 = net->first_channels, c2 = net->second_channels;
     const size_t block = (size_t)ph * pw * LANES; /* numbers */
     /* In bfloat16 throughout, the backward pass reads these features in bfloat16 only. */
-    float *one = b.one + (net->bf16 == 2 ? 0 : i * b.blocks * block), *two = b.active[0] + (size_t)i * b.stride[0];
+    float *one = b.one + (HALVES(net) ? 0 : i * b.blocks * block), *two = b.active[0] + (size_t)i * b.stride[0];
     int8_t *where = b.one_where + i * b.blocks * block, *there = b.two_where + (size_t)i * b.qh * b.qw * b.outs;
     /* A window's last channels are followed by zeros, which the next window overwrites: the last block comes first. */
 #define EACH_BLOCK for (int o = b.outs - PADDED; o >= 0; o -= PADDED)
@@ -539,6 +581,7 @@ static void convolve(const Network *net, Buffers b, const float *image, int i) {
     } else
 #endif
     {
+        image = for_products(net, b, image);
         for (int k = 0; k < b.blocks; k++)
             for (int r = 0; r < ph; r++) {
 #define FIRST_FLOAT(s, wide)                                                                                           \
@@ -548,6 +591,7 @@ static void convolve(const Network *net, Buffers b, const float *image, int i) {
                       where + k * block + (r * pw + (s)) * LANES + v, cin, h, w, wide)
                 EACH_WINDOW(pw, WIDE, FIRST_FLOAT)
             }
+        if (ROUNDS(net)) round_all(one, b.blocks * block);
         for (int r = 0; r < b.qh; r++) {
 #define SECOND_FLOAT(s, wide)                                                                                          \
     EACH_BLOCK                                                                                                         \
@@ -595,7 +639,10 @@ static void forward(const Network *net, Buffers b, const float *images, const in
             half_product(b.half_values, in / 2, 1, b.half_weight[l], out, n, out, in / 2, next, out, net->bias[l], 1, 0);
         } else
 #endif
+        {
+            if (ROUNDS(net)) round_all(b.active[l], (size_t)n * in);
             product(b.active[l], in, 1, b.weight[l], out, n, out, in, next, out, net->bias[l], 1, 0);
+        }
         if (l < net->layers - 1)
             for (size_t i = 0; i < (size_t)n * out; i++) next[i] = next[i] > 0 ? next[i] : 0;
     }
@@ -818,6 +865,15 @@ INLINE void first_weights(const float *image, const float *one, const int8_t *wh
     if (bias) store(db, total);
 }
 
+/* Add one image's gradient of the first layer's biases, of a block of channels. */
+static void first_biases(const float *one, const int8_t *where, float *db, int windows) {
+    for (int v = 0; v < LANES; v += W) {
+        vec total = load(db + v);
+        for (int k = v; k < windows * LANES; k += LANES) total += keep(wide_load(where + k) < DEAD, load(one + k));
+        store(db + v, total);
+    }
+}
+
 /* Make the step of the weights (rows, blocks, 16); the gradient is (blocks, rows, 16). */
 static void descend(float *weight, const float *gradient, int rows, int blocks, float rate) {
     for (int r = 0; r < rows; r++)
@@ -859,6 +915,7 @@ static void convolve_back(const Network *net, Buffers b, const float *images, co
                 continue;
             }
 #endif
+            if (ROUNDS(net)) round_all(live, count);
             for (int m = 0; m < b.blocks; m++)
                 for (int v = 0; v < LANES; v += W) {
 #define WEIGH(row, rows)                                                                                               \
@@ -869,7 +926,7 @@ static void convolve_back(const Network *net, Buffers b, const float *images, co
         }
         for (int i = start; i < end; i++) {
             const int8_t *there = b.two_where + (size_t)i * windows * outs;
-            const float *below = b.below + (size_t)i * fs;
+            float *below = b.below + (size_t)i * fs;
             memset(dx, 0, 4 * pixels);
             for (int v = 0; v < outs; v += W) {
                 vec total = load(dsecond_bias + v);
@@ -880,6 +937,7 @@ static void convolve_back(const Network *net, Buffers b, const float *images, co
 #ifdef __AVX512BF16__
             if (net->bf16 == 2) narrow_all(b.half_below, below, fs);
 #endif
+            if (ROUNDS(net)) round_all(below, fs);
             for (int m = 0; m < b.blocks; m++)
                 for (int k = 0; k < windows; k++)
                     for (int position = 0; position < 4; position++) {
@@ -913,19 +971,26 @@ static void convolve_back(const Network *net, Buffers b, const float *images, co
                 continue;
             }
 #endif
+            image = for_products(net, b, image);
+            if (ROUNDS(net)) {
+                for (int m = 0; m < b.blocks; m++)
+                    first_biases(dx + m * block, where + m * block, dfirst_bias + m * LANES, ph * pw);
+                round_all(dx, pixels);
+            }
             for (int ci = 0; ci < cin; ci++) {
+                const int bias = ci == 0 && !ROUNDS(net);
 #ifdef __AVX512F__
                 pair_rows(image + ci * h * w, b.pairs, h, w, pw);
                 for (int m = 0; m < b.blocks; m++)
                     first_weights_pairs(b.pairs, dx + m * block, where + m * block,
-                                        dfirst + m * firsts + ci * TAPS * LANES, dfirst_bias + m * LANES, ph, pw, ci == 0);
+                                        dfirst + m * firsts + ci * TAPS * LANES, dfirst_bias + m * LANES, ph, pw, bias);
 #else
                 for (int m = 0; m < b.blocks; m++)
                     for (int v = 0; v < LANES; v += W) {
 #define FIRST_WEIGHTS(row, rows)                                                                                       \
     first_weights(image + (ci * h + row) * w, dx + m * block + v, where + m * block + v,                               \
                   dfirst + m * firsts + (ci * TAPS + row * K) * LANES + v, dfirst_bias + m * LANES + v, w, ph, pw,     \
-                  ci == 0 && row == 0, rows);
+                  bias && row == 0, rows);
                         EACH_ROW(FIRST_WEIGHTS)
                     }
 #endif
@@ -948,6 +1013,8 @@ void fused_step(const Network *net, const float *images, const int64_t *labels, 
         const int in = b.stride[l], out = b.stride[l + 1], outputs = net->widths[l + 1];
         float *x = b.active[l], *gradient = b.active[l + 1];
         const int sends_back = l || net->first_channels;
+        for (int i = 0; i < n; i++)
+            for (int j = 0; j < outputs; j++) net->bias[l][j] -= net->rate * gradient[i * out + j];
 #ifdef __AVX512BF16__
         if (net->bf16 == 2) {
             const int pairs = (n + 1) / 2;
@@ -961,11 +1028,11 @@ void fused_step(const Network *net, const float *images, const int64_t *labels, 
         } else
 #endif
         {
-            if (sends_back) product(gradient, out, 1, net->weight[l], in, n, in, outputs, b.below, in, 0, 1, 0);
+            const float *weight = ROUNDS(net) ? b.rounded[l] : net->weight[l];
+            if (ROUNDS(net)) round_all(gradient, (size_t)n * out);
+            if (sends_back) product(gradient, out, 1, weight, in, n, in, outputs, b.below, in, 0, 1, 0);
             product(gradient, 1, out, x, in, outputs, in, n, net->weight[l], in, 0, -net->rate, 1);
         }
-        for (int i = 0; i < n; i++)
-            for (int j = 0; j < outputs; j++) net->bias[l][j] -= net->rate * gradient[i * out + j];
         drop(net, b, b.below, l, n);
         if (l)
             for (size_t i = 0; i < (size_t)n * in; i++) x[i] = x[i] > 0 ? b.below[i] : 0;

@@ -42,17 +42,20 @@ def _layers(module: nn.Module) -> tuple[list[nn.Conv2d], list[nn.Linear]]:
     return convolutions, [layer for layer in layers if isinstance(layer, nn.Linear)]
 
 
-def fused_library(bf16: bool) -> ctypes.CDLL:
+def fused_library(instructions: bool) -> ctypes.CDLL:
     """Return the compiled code of the kernel.
 
+    Args:
+        instructions: whether it needs those of AVX512-BF16.
+
     Raises:
-        HflrayError: there is no C compiler, or `bf16` is set and this CPU has no AVX512-BF16.
+        HflrayError: there is no C compiler, or `instructions` is set and this CPU has no AVX512-BF16.
     """
     code = library("fused")
-    if bf16 and not code.fused_has_bf16():
+    if instructions and not code.fused_has_bf16():
         raise HflrayError(
             "training.kernel: 'fused' computes in bf16 on CPUs with AVX512-BF16, and this one has none; set "
-            "training.kernel to native, or training.precision to float32"
+            "training.kernel to fused_bf16, or training.precision to float32"
         )
     code.fused_bytes.restype = ctypes.c_size_t
     return code
@@ -81,10 +84,10 @@ class FusedKernel:
         learning_rate: β.
         bf16: whether the convolutions' forward passes compute in bfloat16.
         backward: with `bf16`, whether all products of the backward passes and of the linear layers do so too. Weights,
-            gradients and sums stay float32.
+            gradients and sums stay float32. Without AVX512-BF16, products take float32 numbers that were rounded.
 
     Raises:
-        HflrayError: another network, or bf16 on a CPU without AVX512-BF16.
+        HflrayError: another network, or bf16 without `backward` on a CPU without AVX512-BF16.
     """
 
     def __init__(
@@ -97,7 +100,7 @@ class FusedKernel:
     ) -> None:
         if not is_fusible(module):
             raise HflrayError(f"training.kernel: fused knows no such {type(module).__name__}; set it to auto")
-        self._c = fused_library(bf16)
+        self._c = fused_library(bf16 and not backward)
         self._input = input_shape
         convolutions, linears = _layers(module)
         self._shapes = [parameter.shape for parameter in module.parameters()]

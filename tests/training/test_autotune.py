@@ -103,22 +103,21 @@ def test_a_damaged_file_is_replaced_by_a_new_measurement(tmp_path) -> None:
         assert json.loads(path.read_text())["rates"]
 
 
-def test_bf16_without_its_instructions_takes_native_and_naming_fused_is_an_error(monkeypatch) -> None:
-    def refused(bf16: bool) -> None:
-        if bf16:
+def test_bf16_without_its_instructions_takes_fused_bf16_and_naming_fused_is_an_error(monkeypatch) -> None:
+    def refused(instructions: bool) -> None:
+        if instructions:
             raise HflrayError("no AVX512-BF16")
 
     monkeypatch.setattr(autotune, "fused_library", refused)
     if autotune.compiler():
-        assert autotune.fixed_kernel(PROBLEM, "bf16") == "native"
+        assert autotune.fixed_kernel(PROBLEM, "bf16") == "fused_bf16"
         assert autotune.fixed_kernel(PROBLEM, "float32") == "fused"
-    for kernel in ("fused", "fused_bf16"):
-        with pytest.raises(HflrayError, match="no AVX512-BF16"):
-            autotune.resolve(TrainingConfig(kernel=kernel, precision="bf16"), PROBLEM, 1)
+    with pytest.raises(HflrayError, match="no AVX512-BF16"):
+        autotune.resolve(TrainingConfig(kernel="fused", precision="bf16"), PROBLEM, 1)
 
 
 def test_all_in_bf16_is_a_candidate_for_that_precision_only(monkeypatch) -> None:
-    monkeypatch.setattr(autotune, "fused_library", lambda bf16: None)
+    monkeypatch.setattr(autotune, "fused_library", lambda instructions: None)
     if autotune.compiler():
         assert autotune.fixed_kernel(PROBLEM, "bf16") == autotune.fixed_kernel(None, "bf16") == "fused_bf16"
         rates(monkeypatch, {"fused/1": 9.0, "fused_bf16/1": 12.0})
