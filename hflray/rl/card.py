@@ -126,7 +126,7 @@ def as_markdown(name: str, card: dict[str, Any], size_bytes: int) -> str:
         f"H = {span(trained['num_scheduled'])}, λ = {span(spec['delay_weight'])} J/s, z of {sizes} KB, otherwise "
         f"Table I (half of them λ = {spec['base_delay_weight']:g}, z = {spec['base_model_kb']:g} KB){deployment_text}; "
         f"teacher: {teacher}.",
-        f"* **After imitation**, on {fleets_of(results)}: agreement "
+        f"* **After {'imitation' if algorithm['ce'] else 'training'}**, on {fleets_of(results)}: agreement "
         f"{results['agreement']:.1%}, objective against {ratios_of(results)} (of means).",
     ]
     for tuned in card.get("fine_tuned", []):
