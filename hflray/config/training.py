@@ -112,8 +112,9 @@ class TrainingConfig(Section):
         "without a C compiler). fused: a whole step of the paper's network (and of mlp, mlp_200_200, logistic, "
         "cnn_6_16, cnn_20_50 and lenet) in C code on one thread, compiled on first use; it needs a C compiler, and "
         "AVX512-BF16 for bf16, in which it computes the convolutions' forward passes only. fused_bf16: the same, with "
-        "all products in bf16; a CPU without AVX512-BF16 multiplies rounded float32 numbers. native: C code where torch is slow, and torch. layers: torch, but GRUs and group "
-        "normalisation in C code, compiled on first use. batched: all devices at once, on GPUs",
+        "all products in bf16; a CPU without AVX512-BF16 multiplies rounded float32 numbers. native: C code where "
+        "torch is slow, and torch. layers: torch, but GRUs and group normalisation in C code, compiled on first use. "
+        "batched: all devices at once, on GPUs",
     )
     device: Literal["cpu", "cuda", "auto"] = Field(
         "cpu", description="processor that trains; auto: cuda if a GPU is found, else cpu"
