@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -23,9 +24,10 @@ from numpy.typing import ArrayLike
 from hflray.allocation import Coupling
 from hflray.assignment.features import Rows, rows_of
 from hflray.assignment.local_search import search_for
+from hflray.assignment.network import QNetwork
 from hflray.assignment.objective import check_coupling, round_problem
 from hflray.assignment.policy import SHIPPED, TRAIN, load_policy, policy_path
-from hflray.assignment.shared_network import shared_pass
+from hflray.assignment.shared_network import SharedPass, shared_pass
 from hflray.cost import Workload
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
@@ -34,6 +36,12 @@ from hflray.support.arrays import IntArray
 AT_ONCE = 50  # exchanges that a polish solves between two checks of the clock
 logger = logging.getLogger("hflray")
 _warned: set[str] = set()
+
+
+@cache
+def _pass_of(network: QNetwork) -> SharedPass | None:
+    """Return the pass that all assigners of a loaded policy share; its weights never change."""
+    return shared_pass(network)
 
 
 class D3QN:
@@ -66,7 +74,7 @@ class D3QN:
             )
         self.path = SHIPPED if policy is None else policy_path(policy)
         self.network, self.card = load_policy(self.path)
-        self.spec, self._fast = self.network.spec, shared_pass(self.network)
+        self.spec, self._fast = self.network.spec, _pass_of(self.network)
         if features is not None and features != self.spec.features:
             raise ConfigError(
                 f"assignment.features: got '{features}', but {self.path} was trained on '{self.spec.features}'; "

@@ -88,6 +88,12 @@ def test_the_edges_of_each_shipped_policy_are_torchs_to_the_last_one(name):
         assert answered > 0.7 * count
 
 
+def test_all_assigners_of_one_policy_share_a_pass():
+    one, other, third = (build_assigner("d3qn", policy=name) for name in ("any_deployment", None, "paper_db"))
+    assert one._fast is other._fast
+    assert one._fast is None or one._fast is not third._fast
+
+
 @pytest.mark.parametrize(
     "scheduled, edges, largest", [(50, 5, 1.08), (10, 5, 1.12), (100, 5, 1.08), (30, 3, 1.1), (50, 8, 1.12)]
 )
