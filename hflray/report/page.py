@@ -23,7 +23,7 @@ from hflray.fleet import Fleet
 from hflray.report import charts
 from hflray.report.detail import Replay, Round, allocation_texts
 from hflray.report.labels import COLOURS, pretty
-from hflray.report.ranking import ranking
+from hflray.report.ranking import ranking, unranked
 from hflray.report.runs import Run, Sweep
 from hflray.report.tables import compare_with_reference, summary
 from hflray.report.turns import turns_of
@@ -223,6 +223,7 @@ def render(sweep: Sweep, claims: pd.DataFrame | None = None) -> tuple[str, list[
             fleets=compare_with_reference(sweep),
             over=sweep.shown.repetitions,
             ranking=ranking(sweep),
+            unranked=unranked(sweep),
             claims=claims,
             charts=drawn,
             explored=runs,

@@ -165,6 +165,19 @@ def ranking(sweep: Sweep, reference: str = REFERENCE) -> pd.DataFrame | None:
     return pd.concat(list(frames.values())) if frames else None
 
 
+def unranked(sweep: Sweep) -> list[str]:
+    """Return a sentence for each field that the ranking leaves out because no run reached its target accuracy."""
+    sentences = []
+    for field, contestants in fields(sweep.runs).items():
+        runs = [run for by_seed in contestants.values() for members in by_seed.values() for run in members.values()]
+        if len(contestants) > 1 and not any(map(has_reached, runs)):
+            best = max(run.series(metrics.ACCURACY).max() for run in runs)
+            sentences.append(
+                f"{field}: not ranked, because none of {len(runs)} runs reached its target (at most {best:.1%})."
+            )
+    return sentences
+
+
 def _ranking(contestants: Mapping[str, BySeed], reference: str) -> pd.DataFrame:
     opponents = [name for name in contestants if name != reference]
     rows: dict[str, dict[str, str]] = {}

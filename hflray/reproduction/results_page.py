@@ -9,7 +9,7 @@ from typing import Any
 
 from hflray.errors import ConfigError
 from hflray.report.exports import exports, read_exhibit
-from hflray.report.ranking import ranking
+from hflray.report.ranking import ranking, unranked
 from hflray.report.runs import SEED, Run, Sweep
 from hflray.report.tables import compare_with_reference, summary, to_markdown
 from hflray.reproduction import table2_text
@@ -206,6 +206,7 @@ def section(name: str, shown: Exhibit, sweep: Sweep | None, configs: Path) -> st
         lines += ["", to_markdown(summary(sweep)).rstrip()]
     if (ranked := ranking(sweep, shown.reference)) is not None:
         lines += ["", to_markdown(ranked).rstrip()]
+        lines += [line for sentence in unranked(sweep) for line in ("", f"* {sentence}")]
     if (excess := compare_with_reference(sweep)) is not None:
         lines += ["", to_markdown(excess).rstrip()]
     if shown.claims:

@@ -9,7 +9,7 @@ import pytest
 
 from hflray import metrics
 from hflray.report import figures
-from hflray.report.ranking import compare, fields, holm, mean_ranks, ranking
+from hflray.report.ranking import compare, fields, holm, mean_ranks, ranking, unranked
 from hflray.report.runs import Run
 from hflray.support.pairs import signed_rank_p
 from tests.report.fabricated import run, sweep
@@ -158,6 +158,18 @@ def test_there_is_no_table_without_the_reference_or_a_target() -> None:
     assert ranking(sweep("mine", [to_target("vkc", 1), to_target("oort", 1)])) is None
     assert ranking(sweep("mine", [to_target("ikc", None), to_target("oort", None)])) is None
     assert ranking(sweep("mine", [to_target("ikc", 1)])) is None
+
+
+def test_a_data_set_on_which_no_run_reached_its_target_is_named() -> None:
+    runs = [to_target(name, 1) for name in ("ikc", "oort")]
+    runs += [run({metrics.ACCURACY: [0.4, 0.748, 0.7]}, f"scheduling.name={name}", "data.name=synthetic")
+             for name in ("ikc", "oort")]  # fmt: skip
+    table = ranking(sweep("mine", runs))
+    assert table is not None
+    assert list(table[""]) == ["IKC", "Oort"]
+    (sentence,) = unranked(sweep("mine", runs))
+    assert sentence == "synthetic: not ranked, because none of 2 runs reached its target (at most 74.8%)."
+    assert unranked(sweep("mine", runs[:2])) == []
 
 
 def test_another_reference_takes_the_place_of_ikc() -> None:
