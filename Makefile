@@ -12,7 +12,7 @@ install: ## Make the virtual environment with everything for development
 	python3 -m venv $(VENV)
 	$(VENV)/bin/pip install -e '.[dev]'
 
-check: lint type test ## Run the checks that every commit must pass
+check: lint type docs test ## Run the checks that every commit must pass
 
 format: ## Format every file and apply the fixes of ruff
 	$(VENV)/bin/ruff format .
