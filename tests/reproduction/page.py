@@ -1,0 +1,39 @@
+"""The answers on docs/results/papers.md, renewed from the committed exports.
+
+    python -m tests.reproduction.page
+
+A line such as ``<!-- answers mtgc_quick -->`` stands before the tables of the exports that it names. Only these tables
+are written; the text around them is not.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from hflray.report.exports import read_exhibit
+from hflray.reproduction.papers import PAPERS, paper
+from hflray.reproduction.results_page import answers
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "tests" / "data" / "results"
+PAGE = ROOT / "docs" / "results" / "papers.md"
+# The names of the exports, then each heading with its table, if there is one already.
+ANSWERS = re.compile(r"<!-- answers ([\w ]+) -->\n(?:\n### [^\n]*\n\n(?:\|[^\n]*\n)+)*")
+
+
+def renewed(text: str) -> str:
+    """Return the page with the tables that the exports give."""
+    papers, forms = map(paper, PAPERS), (False, True)
+    shown = {each.config: each for one in papers for form in forms for each in one.exhibits(form).values()}
+
+    def tables(found: re.Match[str]) -> str:
+        names = found[1].split()
+        parts = [answers(shown[name], read_exhibit(RESULTS / name)) for name in names]
+        return "\n".join([f"<!-- answers {found[1]} -->\n", *parts])
+
+    return ANSWERS.sub(tables, text)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(renewed(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
