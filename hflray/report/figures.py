@@ -19,7 +19,7 @@ from hflray import metrics
 from hflray.errors import ConfigError
 from hflray.report import series
 from hflray.report.labels import COLOURS, colour, mark_modified
-from hflray.report.ranking import QUANTITIES, fields, mean_ranks
+from hflray.report.ranking import QUANTITIES, fields, is_ranked, mean_ranks
 from hflray.report.readings import Reading, draws, is_ceiling
 from hflray.report.runs import Run, Sweep
 from hflray.support.files import replacing
@@ -276,11 +276,17 @@ def agent(sweep: Sweep) -> Figure:
 def ranks(sweep: Sweep) -> Figure:
     """Draw the mean rank of each scheduler by what it needs to the target accuracy; a shorter bar is better.
 
-    Each field of the ranking, such as a partition, is a row of panels.
+    Each field of the ranking, such as a partition, is a row of panels. A field in which no run reached its target
+    accuracy has no ranks and is left out.
     """
-    by_field = fields(sweep.runs)
-    if not by_field:
+    ended = fields(sweep.runs)
+    if not ended:
         raise ConfigError(f"{sweep.title}: no run has ended; let one end, or leave this figure out")
+    by_field = {field: contestants for field, contestants in ended.items() if is_ranked(contestants)}
+    if not by_field:
+        raise ConfigError(
+            f"{sweep.title}: nothing can be ranked, because no run reached its target, or one scheduler is alone"
+        )
     longest = max(len(contestants) for contestants in by_field.values())
     size = (11, len(by_field) * max(2.0, 0.9 + 0.3 * longest))
     figure = Figure(figsize=size, layout="constrained")

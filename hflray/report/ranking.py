@@ -148,6 +148,16 @@ def mean_ranks(contestants: Mapping[str, BySeed], quantity: str) -> dict[str, fl
     return {name: float(np.mean(list(places.values()))) if places else np.nan for name, places in ranks.items()}
 
 
+def runs_of(contestants: Mapping[str, BySeed]) -> list[Run]:
+    """Return all runs of a field."""
+    return [run for by_seed in contestants.values() for members in by_seed.values() for run in members.values()]
+
+
+def is_ranked(contestants: Mapping[str, BySeed]) -> bool:
+    """Return whether a field has two contestants or more, and a run that reached its target accuracy."""
+    return len(contestants) > 1 and any(map(has_reached, runs_of(contestants)))
+
+
 def ranking(sweep: Sweep, reference: str = REFERENCE) -> pd.DataFrame | None:
     """Return one row for each field and contestant, the best mean rank by joules first, as text.
 
@@ -156,8 +166,7 @@ def ranking(sweep: Sweep, reference: str = REFERENCE) -> pd.DataFrame | None:
     """
     frames = {}
     for field, contestants in fields(sweep.runs, reference).items():
-        runs = [run for by_seed in contestants.values() for members in by_seed.values() for run in members.values()]
-        if any(map(has_reached, runs)) and pretty(reference) in contestants and len(contestants) > 1:
+        if is_ranked(contestants) and pretty(reference) in contestants:
             frames[field] = _ranking(contestants, pretty(reference))
     if len(frames) > 1:
         for field, frame in frames.items():
@@ -169,8 +178,8 @@ def unranked(sweep: Sweep) -> list[str]:
     """Return a sentence for each field that the ranking leaves out because no run reached its target accuracy."""
     sentences = []
     for field, contestants in fields(sweep.runs).items():
-        runs = [run for by_seed in contestants.values() for members in by_seed.values() for run in members.values()]
-        if len(contestants) > 1 and not any(map(has_reached, runs)):
+        if len(contestants) > 1 and not is_ranked(contestants):
+            runs = runs_of(contestants)
             best = max(run.series(metrics.ACCURACY).max() for run in runs)
             sentences.append(
                 f"{field}: not ranked, because none of {len(runs)} runs reached its target (at most {best:.1%})."

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from hflray import metrics
+from hflray.errors import ConfigError
 from hflray.report import figures
 from hflray.report.ranking import compare, fields, holm, mean_ranks, ranking, unranked
 from hflray.report.runs import Run
@@ -170,6 +171,10 @@ def test_a_data_set_on_which_no_run_reached_its_target_is_named() -> None:
     (sentence,) = unranked(sweep("mine", runs))
     assert sentence == "synthetic: not ranked, because none of 2 runs reached its target (at most 74.8%)."
     assert unranked(sweep("mine", runs[:2])) == []
+    drawn = figures.ranks(sweep("mine", runs))
+    assert len(drawn.axes) == 4, "the figure leaves the data set out, too"
+    with pytest.raises(ConfigError, match="mine: nothing can be ranked, because no run reached its target"):
+        figures.ranks(sweep("mine", runs[2:]))
 
 
 def test_another_reference_takes_the_place_of_ikc() -> None:
