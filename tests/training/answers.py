@@ -4,7 +4,8 @@
 
 ± precedes the standard deviation over seeds. A p-value is of an exact two-sided signed-rank test over seeds against
 the reference that `QUESTIONS` names, by Holm's method over the tests of a column of compressors, or of a first cell
-of the other tables (`hflray.support.pairs`). A cell has no p-value if so few seeds cannot give one below 0.05. A run
+of the other tables (`hflray.support.pairs`). A cell has no p-value if so few seeds cannot give one below 0.05 among
+these tests. A run
 that diverged has no accuracy and ranks last. A run that missed the target is censored.
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -24,14 +25,16 @@ from hflray.report.runs import Run, Sweep
 from hflray.support.pairs import LEVEL, Pairs, least_p, signed_rank_p
 
 RESULTS = Path(__file__).parents[1] / "data" / "results"
+FAILED = ("FAILED", "ERROR")  # runs that diverged
 Groups = dict[tuple[str, ...], dict[int, Run]]
 
 
 def grouped(sweep: Sweep, key: Callable[[Run], tuple[str, ...]]) -> Groups:
-    """Return the runs of each setting by seed."""
+    """Return the runs of each setting by seed; those that still go on or were stopped are left out."""
     groups: Groups = defaultdict(dict)
     for run in sweep.runs:
-        groups[key(run)][run.config.seed] = run
+        if run.ended or run.history.status in FAILED:
+            groups[key(run)][run.config.seed] = run
     return dict(sorted(groups.items()))
 
 
@@ -52,6 +55,13 @@ def p_over_seeds(differences: list[float]) -> float:
     return signed_rank_p(differences) if least_p(len(differences)) < LEVEL else np.nan
 
 
+def adjusted_over_seeds(differences: Mapping[str, list[float]]) -> dict[str, float]:
+    """Return p-values by Holm's method; NaN where so few seeds cannot give one below `LEVEL` among these tests."""
+    adjusted = holm({name: p_over_seeds(each) for name, each in differences.items()})
+    family = sum(not np.isnan(p) for p in adjusted.values())
+    return {name: p if least_p(len(differences[name]), family) < LEVEL else np.nan for name, p in adjusted.items()}
+
+
 def percent(runs: dict[int, Run]) -> str:
     """Return the accuracies in words."""
     values = [accuracy(run) for run in runs.values()]
@@ -68,9 +78,9 @@ def crossed(groups: Groups, columns: list[str], reference: str, heads: tuple[str
     rows = sorted({key[:-1] for key in groups}, key=lambda row: [_number(cell) for cell in row])
     adjusted: dict[str, float] = {}
     for first in {row[0] for row in rows}:
-        adjusted |= holm(
+        adjusted |= adjusted_over_seeds(
             {
-                "/".join((*row, name)): p_over_seeds(steps(groups[*row, name], groups[*row, reference]))
+                "/".join((*row, name)): steps(groups[*row, name], groups[*row, reference])
                 for row in rows
                 for name in columns
                 if row[0] == first and name != reference and (*row, name) in groups
@@ -192,12 +202,8 @@ def privacy(sweep: Sweep) -> str:
             "none" if run.config.privacy.clip is None else f"{run.config.privacy.noise_multiplier:02g}",
         ),
     )
-    adjusted = holm(
-        {
-            "/".join(key): p_over_seeds(steps(runs, groups[key[0], "none"]))
-            for key, runs in groups.items()
-            if key[1] != "none"
-        }
+    adjusted = adjusted_over_seeds(
+        {"/".join(key): steps(runs, groups[key[0], "none"]) for key, runs in groups.items() if key[1] != "none"}
     )
     heads = ("H", "noise, of the clip", "ε", "accuracy, %", "difference", "seconds", "joules")
     lines = [f"| {' | '.join(heads)} |", f"|{'--:|' * len(heads)}"]
