@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 
 from hflray.report.exports import read_exhibit
+from hflray.reproduction.exhibits import Exhibit
 from hflray.reproduction.papers import PAPERS, paper
 from hflray.reproduction.results_page import answers
 
@@ -22,14 +23,19 @@ PAGE = ROOT / "docs" / "results" / "papers.md"
 ANSWERS = re.compile(r"<!-- answers ([\w ]+) -->\n(?:\n### [^\n]*\n\n(?:\|[^\n]*\n)+)*")
 
 
+def exhibits() -> dict[str, Exhibit]:
+    """Return the exhibits of all papers and both forms by the name of their sweep file."""
+    forms = [one.exhibits(quick) for one in map(paper, PAPERS) for quick in (False, True)]
+    return {shown.config: shown for form in forms for shown in form.values()}
+
+
 def renewed(text: str) -> str:
     """Return the page with the tables that the exports give."""
-    papers, forms = map(paper, PAPERS), (False, True)
-    shown = {each.config: each for one in papers for form in forms for each in one.exhibits(form).values()}
+    by_name = exhibits()
 
     def tables(found: re.Match[str]) -> str:
         names = found[1].split()
-        parts = [answers(shown[name], read_exhibit(RESULTS / name)) for name in names]
+        parts = [answers(by_name[name], read_exhibit(RESULTS / name)) for name in names]
         return "\n".join([f"<!-- answers {found[1]} -->\n", *parts])
 
     return ANSWERS.sub(tables, text)

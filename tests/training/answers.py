@@ -5,8 +5,7 @@
 ± precedes the standard deviation over seeds. A p-value is of an exact two-sided signed-rank test over seeds against
 the reference that `QUESTIONS` names, by Holm's method over the tests of a column of compressors, or of a first cell
 of the other tables (`hflray.support.pairs`). A cell has no p-value if so few seeds cannot give one below 0.05 among
-these tests. A run
-that diverged has no accuracy and ranks last. A run that missed the target is censored.
+these tests. A run that diverged has no accuracy and ranks last. A run that missed the target is censored.
 """
 
 from __future__ import annotations
