@@ -119,7 +119,7 @@ def test_ci_and_make_run_the_same_checks() -> None:
             "mypy",
         ]
     )
-    assert re.search(r"^check: lint type test ##", makefile, flags=re.M)
+    assert re.search(r"^check: lint type docs test ##", makefile, flags=re.M)
     assert re.search(r"^make docs$", steps, flags=re.M)  # with the environment of the dev extra
     assert steps.index("done\nmake docs\n") < steps.rindex("rm -rf .venv")
 
