@@ -28,7 +28,7 @@ from hflray import metrics, registry
 from hflray.errors import ConfigError
 from hflray.report.labels import describe, option, pretty
 from hflray.report.runs import SEED, Run, Sweep, differing
-from hflray.support.pairs import LEVEL, Pairs, least_p
+from hflray.support.pairs import LEVEL, Pairs, family_p
 
 REFERENCE = "ikc"
 # Each quantity with the metric that a run has if it reached its target, and the one that it has in any case.
@@ -115,7 +115,7 @@ def compare(own: BySeed, other: BySeed, quantity: str) -> Pairs:
         own_runs, other_runs = zip(*pairs, strict=True)
         if quantity == "reached":
             steps = np.array([float(has_reached(a)) - has_reached(b) for a, b in pairs])
-            units.append(Pairs(steps, steps))
+            units.append(Pairs.exact(steps))
             continue
         values = [[spent(run, quantity) for run in runs] for runs in (own_runs, other_runs)]
         reached = [[has_reached(run) for run in runs] for runs in (own_runs, other_runs)]
@@ -124,16 +124,6 @@ def compare(own: BySeed, other: BySeed, quantity: str) -> Pairs:
         else:
             units.append(Pairs.censored(values[0], reached[0], values[1], reached[1]))
     return Pairs.average(units)
-
-
-def holm(p_values: Mapping[str, float]) -> dict[str, float]:
-    """Return p-values adjusted by Holm's method; NaN stays NaN and is not counted."""
-    tested = sorted((p, name) for name, p in p_values.items() if not np.isnan(p))
-    adjusted, largest = dict.fromkeys(p_values, np.nan), 0.0
-    for place, (p, name) in enumerate(tested):
-        largest = max(largest, min(1.0, (len(tested) - place) * p))
-        adjusted[name] = largest
-    return adjusted
 
 
 def mean_ranks(contestants: Mapping[str, BySeed], quantity: str) -> dict[str, float]:
@@ -214,14 +204,13 @@ def _ranking(contestants: Mapping[str, BySeed], reference: str) -> pd.DataFrame:
 
 def _tests(pairs: Mapping[str, Pairs]) -> dict[str, str]:
     """Return the outcome of each opponent's test as text, adjusted for the family of all that could be tested."""
-    p_values = {name: pair.p for name, pair in pairs.items()}
-    adjusted, family = holm(p_values), sum(not np.isnan(p) for p in p_values.values())
     texts = {}
-    for name, pair in pairs.items():
-        if least_p(pair.units, max(family, 1)) >= LEVEL:
+    for name, p in family_p(pairs).items():
+        pair = pairs[name]
+        if np.isnan(p):
             text = f"{pair.units} seed{'s' if pair.units > 1 else ''} cannot give p < {LEVEL}"
         else:
-            text = "p < 0.001" if adjusted[name] < 0.001 else f"p = {adjusted[name]:.3f}"
+            text = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
         texts[name] = f"{text}, {pair.uncertain} uncertain" if pair.uncertain else text
     return texts
 

@@ -16,7 +16,7 @@ bound that is nearer to 0. The mean over runs that share a unit is the interval 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -82,12 +82,18 @@ class Pairs:
         return cls(low, np.where(np.asarray(own_reached, dtype=bool), steps, np.inf))
 
     @classmethod
+    def exact(cls, steps: Sequence[float] | FloatArray) -> Pairs:
+        """Return the comparison of which all steps, (units,), are known."""
+        bounds = np.asarray(steps, dtype=float)
+        return cls(bounds, bounds)
+
+    @classmethod
     def ordered(cls, own: Sequence[float] | FloatArray, other: Sequence[float] | FloatArray) -> Pairs:
         """Return the comparison of values, (units,), of which an infinite one is the worst and two of these tie."""
         with np.errstate(invalid="ignore", divide="ignore"):
             ratios = np.asarray(own, dtype=float) / np.asarray(other, dtype=float)
             steps = np.clip(np.nan_to_num(np.log(ratios), nan=0.0, posinf=FAR, neginf=-FAR), -FAR, FAR)
-        return cls(steps, steps)
+        return cls.exact(steps)
 
     @classmethod
     def average(cls, units: Sequence[Pairs]) -> Pairs:
@@ -124,3 +130,24 @@ class Pairs:
             return np.nan, np.nan
         with np.errstate(over="ignore"):
             return float(np.median(np.exp(self.low))), float(np.median(np.exp(self.high)))
+
+
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+    """Return p-values adjusted by Holm's method; NaN stays NaN and is not counted."""
+    tested = sorted((p, name) for name, p in p_values.items() if not np.isnan(p))
+    adjusted, largest = dict.fromkeys(p_values, np.nan), 0.0
+    for place, (p, name) in enumerate(tested):
+        largest = max(largest, min(1.0, (len(tested) - place) * p))
+        adjusted[name] = largest
+    return adjusted
+
+
+def family_p(pairs: Mapping[str, Pairs]) -> dict[str, float]:
+    """Return the p-value of each comparison of a family, adjusted by Holm's method.
+
+    The family consists of the comparisons whose units can give a p-value below `LEVEL` by themselves. The result is NaN
+    where so few units cannot give one below `LEVEL` in this family.
+    """
+    adjusted = holm({name: pair.p for name, pair in pairs.items()})
+    family = sum(not np.isnan(p) for p in adjusted.values())
+    return {name: p if least_p(pairs[name].units, family) < LEVEL else np.nan for name, p in adjusted.items()}

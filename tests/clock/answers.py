@@ -16,9 +16,8 @@ import numpy as np
 from hflray import metrics
 from hflray.config import ExperimentConfig
 from hflray.report.exports import read_exhibit
-from hflray.report.ranking import holm
 from hflray.report.runs import Run, Sweep
-from hflray.support.pairs import Pairs
+from hflray.support.pairs import Pairs, family_p
 from tests.training.answers import RESULTS, Groups, at_target, grouped, print_tables, ratio
 
 SPENT = (metrics.TOTAL_DELAY_S, metrics.TOTAL_ENERGY_J)
@@ -62,7 +61,7 @@ def table(groups: Groups) -> str:
     }
     adjusted: dict[str, float] = {}
     for metric in SPENT:
-        adjusted |= holm({f"{clock}/{m}": each.p for (clock, m), each in pairs.items() if m == metric})
+        adjusted |= family_p({f"{clock}/{m}": each for (clock, m), each in pairs.items() if m == metric})
     heads = ("cloud", "reached", "rounds", "seconds", "× synchronous", "joules", "× synchronous")
     lines = [f"| {' | '.join(heads)} |", f"|---|{'--:|' * (len(heads) - 1)}"]
     for (clock,), runs in groups.items():
@@ -113,7 +112,7 @@ def minimised(sweep: Sweep) -> str:
     }
     adjusted: dict[str, float] = {}
     for metric in SPENT:
-        adjusted |= holm({"/".join(key): each.p for key, each in pairs.items() if key[-1] == metric})
+        adjusted |= family_p({"/".join(key): each for key, each in pairs.items() if key[-1] == metric})
     heads = ("world", "data", "minimised", "reached", "rounds", "seconds", "× round", "joules", "× round")
     lines = [f"| {' | '.join(heads)} |", f"|---|---|---|{'--:|' * (len(heads) - 3)}"]
     for (*case, name), runs in groups.items():

@@ -10,7 +10,7 @@ import pytest
 from hflray import metrics
 from hflray.errors import ConfigError
 from hflray.report import figures
-from hflray.report.ranking import compare, fields, holm, mean_ranks, ranking, unranked
+from hflray.report.ranking import compare, fields, mean_ranks, ranking, unranked
 from hflray.report.runs import Run
 from hflray.support.pairs import signed_rank_p
 from tests.report.fabricated import run, sweep
@@ -42,12 +42,6 @@ def only(runs: list[Run]) -> dict:
     """Return the contestants of the only field."""
     (contestants,) = fields(runs).values()
     return contestants
-
-
-def test_holms_adjustment_by_hand() -> None:
-    adjusted = holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": np.nan})
-    assert [adjusted[name] for name in "abc"] == pytest.approx([0.03, 0.06, 0.06])
-    assert np.isnan(adjusted["d"])
 
 
 def test_ranks_within_a_seed_and_their_mean() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import rankdata, wilcoxon
 
-from hflray.support.pairs import Pairs, least_p, signed_rank_p
+from hflray.support.pairs import Pairs, family_p, holm, least_p, signed_rank_p
 
 
 def test_with_ten_units_of_one_sign_two_of_1024_patterns_are_as_extreme() -> None:
@@ -96,3 +96,18 @@ def test_so_few_units_have_no_p_value() -> None:
     assert np.isnan(Pairs.ordered([1.0] * 5, [2.0] * 5).p)
     assert Pairs.ordered([1.0] * 6, [2.0] * 6).p == pytest.approx(2 / 64)
     assert np.isnan(Pairs.ordered([], []).median).all()
+
+
+def test_holms_adjustment_by_hand() -> None:
+    adjusted = holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": np.nan})
+    assert [adjusted[name] for name in "abc"] == pytest.approx([0.03, 0.06, 0.06])
+    assert np.isnan(adjusted["d"])
+
+
+def test_six_units_cannot_decide_among_two_comparisons() -> None:
+    six, two = Pairs.exact(np.arange(1.0, 7.0)), Pairs.exact([1.0, 2.0])
+    assert family_p({"one": six, "of two units": two}) == pytest.approx(
+        {"one": 0.03125, "of two units": np.nan}, nan_ok=True
+    )
+    assert np.isnan([*family_p({"one": six, "another": six}).values()]).all()
+    assert family_p({}) == {}

@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import argparse
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from hflray import metrics
 from hflray.report.exports import exports, read_exhibit
-from hflray.report.ranking import holm
 from hflray.report.runs import Run, Sweep
-from hflray.support.pairs import LEVEL, Pairs, least_p, signed_rank_p
+from hflray.support.pairs import Pairs, family_p
 
 RESULTS = Path(__file__).parents[1] / "data" / "results"
 FAILED = ("FAILED", "ERROR")  # runs that diverged
@@ -43,22 +42,10 @@ def accuracy(run: Run) -> float:
     return 100 * float(run.rounds[metrics.ACCURACY].iloc[-1]) if whole else -np.inf
 
 
-def steps(runs: dict[int, Run], others: dict[int, Run]) -> list[float]:
+def gained(runs: dict[int, Run], others: dict[int, Run]) -> Pairs:
     """Return the difference in accuracy of each seed; two runs that diverged are equal."""
     pairs = [(accuracy(runs[seed]), accuracy(others[seed])) for seed in sorted(runs) if seed in others]
-    return [0.0 if one == other else float(np.clip(one - other, -1e3, 1e3)) for one, other in pairs]
-
-
-def p_over_seeds(differences: list[float]) -> float:
-    """Return the p-value of the differences over seeds; NaN if so few seeds cannot give one below `LEVEL`."""
-    return signed_rank_p(differences) if least_p(len(differences)) < LEVEL else np.nan
-
-
-def adjusted_over_seeds(differences: Mapping[str, list[float]]) -> dict[str, float]:
-    """Return p-values by Holm's method; NaN where so few seeds cannot give one below `LEVEL` among these tests."""
-    adjusted = holm({name: p_over_seeds(each) for name, each in differences.items()})
-    family = sum(not np.isnan(p) for p in adjusted.values())
-    return {name: p if least_p(len(differences[name]), family) < LEVEL else np.nan for name, p in adjusted.items()}
+    return Pairs.exact([0.0 if one == other else float(np.clip(one - other, -1e3, 1e3)) for one, other in pairs])
 
 
 def percent(runs: dict[int, Run]) -> str:
@@ -77,9 +64,9 @@ def crossed(groups: Groups, columns: list[str], reference: str, heads: tuple[str
     rows = sorted({key[:-1] for key in groups}, key=lambda row: [_number(cell) for cell in row])
     adjusted: dict[str, float] = {}
     for first in {row[0] for row in rows}:
-        adjusted |= adjusted_over_seeds(
+        adjusted |= family_p(
             {
-                "/".join((*row, name)): steps(groups[*row, name], groups[*row, reference])
+                "/".join((*row, name)): gained(groups[*row, name], groups[*row, reference])
                 for row in rows
                 for name in columns
                 if row[0] == first and name != reference and (*row, name) in groups
@@ -160,8 +147,8 @@ def compression(sweep: Sweep) -> str:
     against = {row[1]: [needs(groups["newton", row[1]], groups["equal", row[1]], m) for m in wanted] for row in groups}
     adjusted: dict[str, float] = {}
     for i, metric in enumerate(wanted):
-        adjusted |= holm({name: pairs.p for name, pairs in compared.items() if name.endswith(metric)})
-        adjusted |= holm({f"{name}/{i}": both[i].p for name, both in against.items()})
+        adjusted |= family_p({name: pairs for name, pairs in compared.items() if name.endswith(metric)})
+        adjusted |= family_p({f"{name}/{i}": both[i] for name, both in against.items()})
     heads = ("allocation", "compressor", "reached", "rounds to 90 %", "seconds to it", "× whole models",
              "joules to it", "× whole models", "seconds × equal shares", "joules × equal shares")  # fmt: skip
     lines = [f"| {' | '.join(heads)} |", f"|---|---|{'--:|' * (len(heads) - 2)}"]
@@ -201,8 +188,8 @@ def privacy(sweep: Sweep) -> str:
             "none" if run.config.privacy.clip is None else f"{run.config.privacy.noise_multiplier:02g}",
         ),
     )
-    adjusted = adjusted_over_seeds(
-        {"/".join(key): steps(runs, groups[key[0], "none"]) for key, runs in groups.items() if key[1] != "none"}
+    adjusted = family_p(
+        {"/".join(key): gained(runs, groups[key[0], "none"]) for key, runs in groups.items() if key[1] != "none"}
     )
     heads = ("H", "noise, of the clip", "ε", "accuracy, %", "difference", "seconds", "joules")
     lines = [f"| {' | '.join(heads)} |", f"|{'--:|' * len(heads)}"]
@@ -217,7 +204,7 @@ def privacy(sweep: Sweep) -> str:
         )
         difference = "–"
         if key[1] != "none":
-            away = steps(runs, groups[key[0], "none"])
+            away = gained(runs, groups[key[0], "none"]).steps
             difference = f"{np.mean(away):.1f} ± {np.std(away, ddof=1):.1f}{_p(adjusted['/'.join(key)])}"
         noise = key[1] if key[1] == "none" else f"{float(key[1]):g}"
         cells = (key[0].lstrip("0"), noise, epsilon, percent(runs), difference, seconds, joules)

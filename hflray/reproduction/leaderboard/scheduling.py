@@ -19,9 +19,9 @@ import numpy as np
 from hflray import metrics
 from hflray.config import ExperimentConfig, load_config
 from hflray.experiment import Experiment
-from hflray.report.ranking import QUANTITIES, has_reached, holm, spent
+from hflray.report.ranking import QUANTITIES, has_reached, spent
 from hflray.report.runs import Sweep
-from hflray.support.pairs import LEVEL, Pairs, least_p
+from hflray.support.pairs import LEVEL, Pairs, family_p
 
 FILE = Path(__file__).with_name("scheduling.json")
 REFERENCE = "ikc"
@@ -132,14 +132,10 @@ def _pairs(values: Values, reference: Values, quantity: str) -> Pairs:
 
 
 def _tests(pairs: Mapping[str, Pairs]) -> dict[str, str]:
-    adjusted = holm({name: pair.p for name, pair in pairs.items()})
-    texts = {}
-    for name, pair in pairs.items():
-        if least_p(pair.units, len(pairs)) >= LEVEL:
-            texts[name] = f"{pair.units} seeds cannot give p < {LEVEL}"
-        else:
-            texts[name] = f"p = {adjusted[name]:.3f}"
-    return texts
+    return {
+        name: f"{pairs[name].units} seeds cannot give p < {LEVEL}" if np.isnan(p) else f"p = {p:.3f}"
+        for name, p in family_p(pairs).items()
+    }
 
 
 def collect(sweep: Sweep) -> dict[str, Any]:
