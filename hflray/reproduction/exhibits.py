@@ -103,6 +103,11 @@ EXHIBITS: dict[str, Exhibit] = {
         "the framework to its target accuracy, H = 10 and 30, Fashion-MNIST by Dirichlet(0.05)",
         {"fig7_unlike": figures.framework}, framework.claims_with_unlike_shares(),
     ),
+    "fig7_plateau": Exhibit(
+        "What keeps Figure 7 below its target on CIFAR-10", "fig7_plateau",
+        "accuracy by round at H = 10 with other mini-batches, weight decay, single steps and IID data",
+        {"fig7_plateau": figures.curves},
+    ),
     "joint": Exhibit(
         "Beyond the paper: devices and edges in one step", "joint_cost",
         "joint_cost against IKC with local search, to 92 % on digits", {"joint_cost": figures.ranks},
