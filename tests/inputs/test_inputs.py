@@ -32,14 +32,12 @@ def test_an_input_that_once_broke_the_command(place: Place, mended: Mended) -> N
         assert mended.now in ended.errors[0]
 
 
-# The cases change with every sweep file that is shipped, and about one in ten is valid, so that ten may all be refused.
-@pytest.mark.parametrize(
-    "count, expected", [(10, {"refused"}), pytest.param(150, {"refused", "valid"}, marks=pytest.mark.slow)]
-)
-def test_mutated_inputs(place: Place, count: int, expected: set[str]) -> None:
+# The cases change with every shipped sweep file. About one in ten is valid, so that of 40 hardly ever all are refused.
+@pytest.mark.parametrize("count", [40, pytest.param(150, marks=pytest.mark.slow)])
+def test_mutated_inputs(place: Place, count: int) -> None:
     results = [(one, place.call(one)) for one in (case(7, number) for number in range(count))]
     assert defects(results) == []
-    assert expected <= {ended.outcome for _, ended in results}
+    assert {ended.outcome for _, ended in results} == {"valid", "refused"}
 
 
 @pytest.mark.slow

@@ -28,8 +28,9 @@ from tests.conftest import small_config
 from tests.scheduling import toy
 
 RESULTS = Path(__file__).parents[1] / "data" / "results"
-# Exports whose runs name no max_wait.
-BY_DEFAULT = ("benchmark_scheduling/fashion_seed0", "benchmark_scheduling/fashion_seed1")
+WAIT = "scheduling.options.max_wait"
+# The runs of these exports name no max_wait; each export has one seed.
+BY_DEFAULT = {"benchmark_scheduling/fashion_seed0": 0, "benchmark_scheduling/fashion_seed1": 1}
 WORK = Workload(model_bits=4e6)
 GOOD, BAD = 3e-11, 3e-13
 # Devices 0 to 3 are cluster 0 and devices 4 to 7 cluster 1. Devices 1, 2, 4 and 7 have good links, to one edge each.
@@ -182,9 +183,9 @@ def test_a_restored_scheduler_goes_on() -> None:
     assert np.bincount(first[0] // 4).tolist() == [1, 2]
 
 
-def exported(sweep: str, wait: int | None, **settings: Any) -> Run:
-    """Return the exported run of seed 0 with a `max_wait` and these settings."""
-    settings |= {"seed": 0, "scheduling.options.max_wait": wait, "assignment.name": "local_search"}
+def exported(sweep: str, **settings: Any) -> Run:
+    """Return the exported run of joint_cost with local search and these settings; of several seeds, that of seed 0."""
+    settings = {"seed": 0, "assignment.name": "local_search"} | settings
     (run,) = (
         run
         for run in read_exhibit(RESULTS / sweep).runs
@@ -205,10 +206,16 @@ def replayed(run: Run, clusters: IntArray | None) -> Iterator[PlannedRound]:
         yield plan
 
 
+def assert_planned_again(run: Run) -> None:
+    """Assert that the rounds of a run without a table of devices, planned again, have its totals."""
+    totals = np.cumsum([plan.cost.objective for plan in replayed(run, None)])
+    np.testing.assert_allclose(totals, run.rounds[metrics.TOTAL_OBJECTIVE], rtol=1e-9)
+
+
 @pytest.mark.parametrize("wait", [0, 2, 5, None])
 def test_an_exported_run_chose_what_its_options_say(wait: int | None) -> None:
     """No default has changed what an export means: each round is planned again, with its devices and edges."""
-    run = exported("joint_cost", wait)
+    run = exported("joint_cost", **{WAIT: wait})
     assert run.devices is not None
     for plan, row in zip(replayed(run, run.devices["cluster"].to_numpy()), run.rounds.itertuples(), strict=True):
         assert (plan.schedule.devices.tolist(), plan.schedule.edges.tolist()) == (list(row.devices), list(row.edges))
@@ -217,9 +224,7 @@ def test_an_exported_run_chose_what_its_options_say(wait: int | None) -> None:
 
 @pytest.mark.parametrize("wait", [2, None])
 def test_a_run_of_the_benchmark_chose_what_its_options_say(wait: int | None) -> None:
-    run = exported("benchmark_scheduling/digits_seed0", wait, **{"data.majority_fraction": 1.0})
-    totals = np.cumsum([plan.cost.objective for plan in replayed(run, None)])
-    np.testing.assert_allclose(totals, run.rounds[metrics.TOTAL_OBJECTIVE], rtol=1e-9)
+    assert_planned_again(exported("benchmark_scheduling/digits_seed0", **{WAIT: wait, "data.majority_fraction": 1.0}))
 
 
 def test_an_exported_run_names_its_wait_or_is_planned_again_below() -> None:
@@ -235,16 +240,9 @@ def test_an_exported_run_names_its_wait_or_is_planned_again_below() -> None:
     assert sum(map(len, options.values())) > 15
 
 
-@pytest.mark.parametrize("part", BY_DEFAULT)
-def test_a_run_that_names_no_wait_chose_what_the_default_says(part: str, real_data: Path) -> None:
-    (run,) = (
-        run
-        for run in read_exhibit(RESULTS / part).runs
-        if {"data.majority_fraction": 1.0, "assignment.name": "local_search"}.items() <= run.settings.items()
-        and run.config.scheduling.name == "joint_cost"
-    )
-    totals = np.cumsum([plan.cost.objective for plan in replayed(run, None)])
-    np.testing.assert_allclose(totals, run.rounds[metrics.TOTAL_OBJECTIVE], rtol=1e-9)
+@pytest.mark.parametrize("part, seed", BY_DEFAULT.items())
+def test_a_run_that_names_no_wait_chose_what_the_default_says(part: str, seed: int, real_data: Path) -> None:
+    assert_planned_again(exported(part, seed=seed, **{"data.majority_fraction": 1.0}))
 
 
 def test_by_default_a_device_is_passed_over_for_two_rounds() -> None:
