@@ -34,8 +34,9 @@ from hflray.reproduction.zhang.scheduling import TARGETS, describe_absent, sprea
 from hflray.tracking import Tables
 
 SEEDS = Needs(least_seeds=2)  # a difference over one seed has no interval
+ROUNDS = "round"  # the column of a run's rounds, whose value at the target is the number of rounds that it took
 FORMS = {  # the factor to the unit, the symbol and the form of a cost
-    metrics.ROUNDS_TO_TARGET: (1, "", "{:,.1f} rounds"),
+    ROUNDS: (1.0, "", "{:,.1f} rounds"),
     metrics.TOTAL_OBJECTIVE: (1.0, "", "{:,.0f} J"),
     metrics.TOTAL_DELAY_S: (1.0, "T ", "{:,.0f} s"),
     metrics.TOTAL_ENERGY_J: (1.0, "E ", "{:,.0f} J"),
@@ -68,7 +69,7 @@ def cost_at_target(run: Run, metric: str) -> float:
     """Return a metric in the first round that reached the target, in the unit of `FORMS`."""
     first = run.reached(TARGETS[run.config.data.name])
     assert first is not None
-    return first if metric == metrics.ROUNDS_TO_TARGET else float(run.series(metric).loc[first]) * FORMS[metric][0]
+    return float(run.series(metric).loc[first]) * FORMS[metric][0]
 
 
 def by_h(sweep: Sweep, data: str) -> tuple[dict[int | str, list[Run]], list[str]]:
@@ -96,6 +97,8 @@ def compare_at_target(
         NotTested: no comparison has the least evidence.
     """
     runs, unused = by_h(sweep, data)
+    if second is not None:
+        runs = {h: members for h, members in runs.items() if h in (first, second)}
     arrived = {h: [run for run in members if run.reached(TARGETS[data]) is not None] for h, members in runs.items()}
     seeds = {h: {run.seed for run in members} for h, members in runs.items()}
     late = {h: seeds[h] - {run.seed for run in arrived[h]} for h in runs}
@@ -104,12 +107,11 @@ def compare_at_target(
     missing = [f"{pretty(data)} at {text}" for text in describe_absent(replace(needs, scheduled=scheduled), list(runs))]
     for h, members in runs.items():
         failures = Counter(_describe_failure(run, needs) for run in members if run not in arrived[h])
-        if second is None or h in scheduled:
-            unused += [f"{count} run{'s' if count > 1 else ''} at H = {h} ({why})" for why, count in failures.items()]
+        unused += [f"{count} run{'s' if count > 1 else ''} at H = {h} ({why})" for why, count in failures.items()]
         if h in scheduled and not arrived[h]:
-            missing.append(f"{names[h]} ({_describe_failure(members[-1], needs)})")
+            missing.append(f"{names[h]} ({_describe_failure(_longest(members), needs)})")
     comparisons = {}
-    rivals = [h for h in arrived if h != first and second in (None, h) and arrived[h]]
+    rivals = [h for h in arrived if h != first and arrived[h]]
     for h in rivals if arrived.get(first) else []:
         try:
             if awaited := sorted((late[h] | late[first]) & seeds[h] & seeds[first]):
@@ -124,9 +126,14 @@ def compare_at_target(
     if not comparisons:
         raise NotTested("; ".join(missing or unused))
     used = [run for comparison in comparisons.values() for run in comparison.runs]
-    of_pair = [run for h in arrived if second is None or h in scheduled for run in arrived[h]]
-    unused += [f"{run.full_name} (no run to compare has its seed)" for run in of_pair if run not in used]
+    left = [run for members in arrived.values() for run in members if run not in used]
+    unused += [f"{run.full_name} (no run to compare has its seed)" for run in left]
     return comparisons, missing, unused
+
+
+def _longest(runs: list[Run]) -> Run:
+    """Return the run with the most rounds."""
+    return max(runs, key=lambda run: last_step(run, metrics.ACCURACY))
 
 
 def _describe_failure(run: Run, needs: Needs) -> str:
@@ -155,9 +162,7 @@ def reaches_target(sweep: Sweep, needs: Needs, *, expected: bool = True) -> Find
             ended = [r for r in runs if r.reached(TARGETS[data]) or last_step(r, metrics.ACCURACY) >= needs.least_steps]
             unused += [f"{run.full_name} ({_describe_failure(run, needs)})" for run in runs if run not in ended]
             if not ended:
-                most = max((last_step(run, metrics.ACCURACY) for run in runs), default=0)
-                reason = f"{most} of {needs.least_steps} rounds, its target not reached" if runs else "no run"
-                missing.append(f"{name} ({reason})")
+                missing.append(f"{name} ({_describe_failure(_longest(runs), needs) if runs else 'no run'})")
                 continue
             texts.append(f"{name}: {_describe_arrivals(runs, ended, TARGETS[data])}")
             arrivals = [run.reached(TARGETS[data]) is not None for run in ended]
@@ -264,9 +269,9 @@ CLAIMS = (
                   costs=(metrics.TOTAL_DELAY_S, metrics.ROUND_MESSAGE_BITS))),
     Claim("H = 30, 50, 70 and 100 reach the target accuracies", NEEDS, reaches_target, PLATEAU),
     Claim("fewer devices need more rounds to the target: H = 100 needs the fewest", NEEDS,
-          partial(compare_costs, first=100, costs=(metrics.ROUNDS_TO_TARGET,), sign=-1)),
+          partial(compare_costs, first=100, costs=(ROUNDS,), sign=-1)),
     Claim("CIFAR-10: H = 30 needs many more rounds than H = 50", replace(NEEDS, data=("cifar10",)),
-          partial(compare_costs, first=30, second=50, costs=(metrics.ROUNDS_TO_TARGET,), sign=1)),
+          partial(compare_costs, first=30, second=50, costs=(ROUNDS,), sign=1)),
 )  # fmt: skip
 
 
