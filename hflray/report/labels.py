@@ -59,6 +59,7 @@ SETTINGS = {
     "data.majority_fraction": "majority {:.0%}",
     "learning.buffer_capacity": "buffer of {:,}",
     "data.dirichlet_alpha": "α = {:g}",
+    "training.local_iteration": "one {} a local iteration",
 }
 ORDER = ("ikc", "vkc", "fedavg")  # the order of the schedulers in the paper
 _COLOUR_OF = {name.label: name.colour for name in NAMES.values() if name.colour}
@@ -78,6 +79,15 @@ def pretty(value: Any) -> str:
 def option(name: str, value: Any) -> str:
     """Return the label of an option, such as ``max_wait none``."""
     return f"{name} {'none' if value is None else value}"
+
+
+def setting(key: str, value: Any) -> str:
+    """Return the label of a setting's value; a number alone would not say what it is, so that its name precedes it."""
+    if key in SETTINGS:
+        return SETTINGS[key].format(value)
+    if value is None or isinstance(value, int | float):
+        return option(key.rpartition(".")[2].replace("_", " "), f"{value:.15g}" if isinstance(value, float) else value)
+    return pretty(value)
 
 
 def hfel(exchanges: int) -> str:
@@ -150,5 +160,5 @@ def describe(run: Run, keys: Sequence[str]) -> str:
             continue
         if key == "data.partition" and value == "majority" and "data.majority_fraction" in keys:
             continue
-        parts.append(SETTINGS[key].format(value) if key in SETTINGS else pretty(value))
+        parts.append(setting(key, value))
     return ", ".join(parts)

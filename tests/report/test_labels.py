@@ -53,6 +53,13 @@ def test_a_label_leaves_out_settings_without_effect() -> None:
     assert describe(one, ["scheduling.num_scheduled", "cost.delay_weight", "data.dirichlet_alpha"]) == "H = 10, λ = 1"
 
 
+def test_a_number_has_the_name_of_its_setting() -> None:
+    keys = ["training.batch_size", "training.weight_decay", "training.local_iteration", "training.rule.name"]
+    one = run({metrics.ACCURACY: [0.5]}, "training.batch_size=16", "training.weight_decay=0.0")
+    assert describe(one, keys) == "batch size 16, weight decay 0, one epoch a local iteration, sgd"
+    assert describe(one, ["data.train_per_device"]) == "train per device none"
+
+
 def test_a_schedulers_options_are_named_and_those_that_it_does_not_have_are_left_out() -> None:
     keys = ["scheduling.name", "scheduling.options.max_wait"]
     schedulers = (("ikc", "{}"), ("joint_cost", "{max_wait: 0}"), ("joint_cost", "{max_wait: null}"))
