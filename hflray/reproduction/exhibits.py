@@ -21,7 +21,7 @@ from hflray.report.figures import Draw
 from hflray.report.ranking import REFERENCE
 from hflray.report.runs import Run, Sweep
 from hflray.reproduction.evidence import Claim, NotTested
-from hflray.reproduction.zhang import assignment, clustering, framework, learning, scheduling
+from hflray.reproduction.zhang import assignment, clustering, framework, learning, plateau, scheduling
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,9 @@ class Exhibit:
         config: the stem of the sweep file that makes its runs.
         shows: what it shows.
         drawings: its drawings by the stem of their file.
-        claims: the paper's claims about it.
+        claims: the claims about it.
         summarised: whether RESULTS.md has the summary of its groups besides the ranking of its schedulers.
+        claimant: whose the claims are, which heads their column.
         reference: the scheduler that the ranking compares the others with.
         borrows: functions that return the runs of another exhibit's sweep that are this exhibit's as well, by the name
             of that sweep.
@@ -45,6 +46,7 @@ class Exhibit:
     shows: str
     drawings: dict[str, Draw]
     claims: tuple[Claim, ...] = ()
+    claimant: str = "the paper"
     summarised: bool = True
     reference: str = REFERENCE
     borrows: Mapping[str, Callable[[Sweep], list[Run]]] = field(default_factory=dict)
@@ -106,7 +108,7 @@ EXHIBITS: dict[str, Exhibit] = {
     "fig7_plateau": Exhibit(
         "What keeps Figure 7 below its target on CIFAR-10", "fig7_plateau",
         "accuracy by round at H = 10 with other mini-batches, weight decay, single steps and IID data",
-        {"fig7_plateau": figures.curves},
+        {"fig7_plateau": figures.curves}, plateau.claims(), claimant="our guess",
     ),
     "joint": Exhibit(
         "Beyond the paper: devices and edges in one step", "joint_cost",
@@ -182,4 +184,4 @@ def verdicts(shown: Exhibit, sweep: Sweep) -> pd.DataFrame:
             continue
         guess = claim.guess if finding.answer.removeprefix("so far ") == "no" else ""
         rows.append((claim.text, finding.ours, finding.answer, finding.evidence_text, guess))
-    return pd.DataFrame(rows, columns=["the paper", "ours", "agree", "evidence", "if not, our guess why"])
+    return pd.DataFrame(rows, columns=[shown.claimant, "ours", "agree", "evidence", "if not, our guess why"])
