@@ -205,7 +205,7 @@ def render(sweep: Sweep, claims: pd.DataFrame | None = None) -> tuple[str, list[
 
     Args:
         sweep: the runs.
-        claims: the paper's claims with our verdicts (`hflray.reproduction.exhibits.verdicts`); None if the sweep is no
+        claims: the claims with our verdicts (`hflray.reproduction.exhibits.verdicts`); None if the sweep is no
             exhibit of the paper.
     """
     missing = list(sweep.notes)

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def print_verdicts(claims: pd.DataFrame, console: Console) -> None:
-    """Print each claim of a paper with the answer, our numbers, the evidence, and our guess why they differ."""
+    """Print each claim, preceded by whose it is, with the answer, our numbers, the evidence, and our guess if it is no."""
     for text, ours, answer, evidence, guess in claims.itertuples(index=False):
-        console.print(f"the paper: {text}", style="bold", markup=False, highlight=False)
+        console.print(f"{claims.columns[0]}: {text}", style="bold", markup=False, highlight=False)
         for heading, line in (("", answer), ("ours: ", ours), ("on: ", evidence), ("our guess why: ", guess)):
             if line:
                 console.print(Padding(Text(f"{heading}{line}"), (0, 0, 0, 2), expand=False))
