@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def print_verdicts(claims: pd.DataFrame, console: Console) -> None:
-    """Print each claim, preceded by whose it is, with the answer, our numbers, the evidence, and our guess if it is no."""
+    """Print whose each claim is, the claim, the answer, our numbers, the evidence, and our guess why they differ."""
     for text, ours, answer, evidence, guess in claims.itertuples(index=False):
         console.print(f"{claims.columns[0]}: {text}", style="bold", markup=False, highlight=False)
         for heading, line in (("", answer), ("ours: ", ours), ("on: ", evidence), ("our guess why: ", guess)):
