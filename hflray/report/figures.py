@@ -7,6 +7,7 @@ marker. A figure is a function ``Sweep -> Figure``. To add one, write it here, a
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,6 +28,7 @@ from hflray.support.text import as_chart_text
 
 DASHES = ("-", "--", "-.", ":")
 MARKERS = "os^Dv*PX"
+CHARACTER = 0.06  # the width of a character of a legend (inches)
 Name = TypeVar("Name", str, int)
 STYLE: dict[Any, Any] = {
     "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,
@@ -43,10 +45,15 @@ def _need(sweep: Sweep, metric: str) -> None:
         )
 
 
+def _dash(number: int) -> str:
+    """Return the dash of a line, so that lines of one colour and marker, which are eight apart, differ in it."""
+    return DASHES[(number + number // 8) % 4]
+
+
 def _line(axes: Any, curve: series.Curve, tint: str, number: int, x: Any = None, **style: Any) -> None:
     """Draw a curve's mean over `x`, or over its rounds, with the standard deviation shaded."""
     table, x = curve.table, curve.rounds if x is None else x
-    axes.plot(x, table["mean"], DASHES[number % 4], color=tint, **style)
+    axes.plot(x, table["mean"], _dash(number), color=tint, **style)
     axes.fill_between(x, table["low"], table["high"], color=tint, alpha=0.2)
 
 
@@ -61,6 +68,49 @@ def _numbers(names: Iterable[Name]) -> dict[Name, int]:
     return {name: number for number, name in enumerate(dict.fromkeys(names))}
 
 
+def _panels(
+    titles: Sequence[str], columns: int, width: float, x: str, y: str, *, share_x: bool = False
+) -> tuple[Figure, list[Any]]:
+    """Return a figure with a panel for each title, and its panels, which share the y axis.
+
+    Args:
+        titles: titles of the panels.
+        columns: the most panels in a row.
+        width: width of a panel (inches).
+        x: name of the x axis.
+        y: name of the y axis.
+        share_x: whether the panels share the x axis too.
+    """
+    columns = min(columns, len(titles))
+    rows = -(-len(titles) // columns)
+    figure = Figure(figsize=(1.2 + width * max(columns, 1.6), 0.5 + 2.6 * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, sharex=share_x, sharey=True)
+    for axes, title in zip(grid.flat, titles, strict=False):
+        axes.set_title(as_chart_text(title), fontsize=9)
+        axes.set_xlabel(x)
+        axes.tick_params(labelbottom=True)  # an axis that is shared has its numbers in the last row alone
+    for axes in grid[:, 0]:
+        axes.set_ylabel(y)
+    for axes in grid.flat[len(titles) :]:
+        axes.set_visible(False)
+    return figure, list(grid.flat[: len(titles)])
+
+
+def _name_lines_below(figure: Figure) -> None:
+    """Name each line once below all panels, where a name of any length covers no curve and narrows no panel."""
+    lines: dict[str, Any] = {}
+    for axes in figure.axes:
+        for line, name in zip(*axes.get_legend_handles_labels(), strict=True):
+            lines.setdefault(name, line)
+    if not lines:
+        return
+    widest = int((figure.get_figwidth() - 0.8) / CHARACTER)
+    names = [textwrap.fill(name, widest) for name in lines]
+    columns = max(1, int(figure.get_figwidth() / (0.8 + CHARACTER * max(map(len, lines)))))
+    figure.set_figheight(figure.get_figheight() + 0.17 * sum(name.count("\n") + 1 for name in names) / columns)
+    figure.legend(lines.values(), names, loc="outside lower center", ncols=columns, fontsize=8, handlelength=3)
+
+
 def curves(sweep: Sweep, metric: str | None = None) -> Figure:
     """Draw a metric by round (Figures 3 and 4): a panel per data set and H, a line per value of the other settings.
 
@@ -69,27 +119,18 @@ def curves(sweep: Sweep, metric: str | None = None) -> Figure:
     metric = metric or sweep.main_metric
     _need(sweep, metric)
     drawn = series.curves(sweep, metric)
-    columns = min(4, len(drawn))
-    rows = -(-len(drawn) // columns)
-    figure = Figure(figsize=(1.2 + 2.9 * max(columns, 1.6), 0.5 + 2.6 * rows), layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False, sharey=len(drawn) > 1)
+    figure, grid = _panels(list(drawn), 4, 2.9, sweep.shown.step_label, metrics.describe(metric).printed_axis)
     targets = {run.target for run in sweep.runs}
     numbers = _numbers(curve.name for lines in drawn.values() for curve in lines)
-    for axes, (title, lines) in zip(grid.flat, drawn.items(), strict=False):
+    for axes, lines in zip(grid, drawn.values(), strict=True):
         for curve in lines:
             number = numbers[curve.name]
             _line(axes, curve, colour(curve.name, number), number, label=as_chart_text(curve.name), lw=1.5,
                   marker=MARKERS[number % 8], ms=3.5, markevery=max(1, len(curve.table) // 8))  # fmt: skip
         if metric == sweep.main_metric and len(targets) == 1:
             _target(axes, next(iter(targets)), metric)
-        axes.set_title(as_chart_text(title), fontsize=9)
-        axes.set_xlabel(sweep.shown.step_label)
         axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.legend(fontsize=8, loc="best")
-    for axes in grid[:, 0]:
-        axes.set_ylabel(metrics.describe(metric).printed_axis)
-    for axes in list(grid.flat)[len(drawn) :]:
-        axes.set_visible(False)
+    _name_lines_below(figure)
     return figure
 
 
@@ -143,7 +184,7 @@ def pareto(sweep: Sweep) -> Figure:
     for number, (name, rows) in enumerate(series.fronts(table).items()):
         tint = colour(name, number)
         axes.errorbar(rows["delay_s"], rows["energy_j"], xerr=rows["delay_std"], yerr=rows["energy_std"], color=tint,
-                      marker=MARKERS[number % 8], ms=5, ls=DASHES[number % 4], lw=1,
+                      marker=MARKERS[number % 8], ms=5, ls=_dash(number), lw=1,
                       label=as_chart_text(name))  # fmt: skip
         if number == 0 or len(table) <= 12:
             for row in rows.itertuples():
@@ -155,7 +196,7 @@ def pareto(sweep: Sweep) -> Figure:
         axes.set_yscale("log")
     axes.set_xlabel(f"Simulated time delay {sweep.shown.per} (s)")
     axes.set_ylabel(f"Simulated energy {sweep.shown.per} (J)")
-    axes.legend(fontsize=8)
+    _name_lines_below(figure)
     return figure
 
 
@@ -235,17 +276,15 @@ def readings(sweep: Sweep) -> Figure:
     ceilings: dict[str, list[Run]] = {}
     for run in sorted(sweep.runs, key=Reading.of):
         reading, units = Reading.of(run), run.config.learning.hidden
+        groups = panels.setdefault(reading.taught, {})
         if is_ceiling(run):
             ceilings.setdefault(reading.taught, []).append(run)
         else:
             name = f"buffer of {reading.buffer:,}, {units} units, {draws(run):g} draws"
-            panels.setdefault(reading.taught, {}).setdefault(name, []).append(run)
+            groups.setdefault(name, []).append(run)
     numbers = _numbers(sorted(name for groups in panels.values() for name in groups))
-    columns = min(2, len(panels))
-    rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(0.6 + 3.6 * columns, 0.4 + 2.6 * rows), layout="constrained")
-    grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
-    for axes, (title, groups) in zip(grid.flat, panels.items(), strict=False):
+    figure, grid = _panels(list(panels), 2, 3.6, "Updates of the network", metric.printed_axis, share_x=True)
+    for axes, (title, groups) in zip(grid, panels.items(), strict=True):
         for name, runs in groups.items():
             number, curve = numbers[name], series.Curve(title, name, metric, runs)
             updates = curve.rounds * draws(runs[0]) / runs[0].config.learning.train_batch
@@ -256,15 +295,8 @@ def readings(sweep: Sweep) -> Figure:
             axes.axhline(level, color="0.3", lw=0.8, ls=":")
             axes.annotate(f"ceiling, {units} units", (0.02, level), xycoords=("axes fraction", "data"), fontsize=7,
                           va="bottom" if widest else "top")  # fmt: skip
-        axes.set_title(title, fontsize=9)
         axes.set_xscale("log")
-        axes.legend(fontsize=7)
-    for axes in grid[-1]:
-        axes.set_xlabel("Updates of the network")
-    for axes in grid[:, 0]:
-        axes.set_ylabel(metric.printed_axis)
-    for axes in list(grid.flat)[len(panels) :]:
-        axes.set_visible(False)
+    _name_lines_below(figure)
     return figure
 
 

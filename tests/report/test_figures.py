@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 from matplotlib import image
@@ -49,6 +51,43 @@ def test_a_line_looks_the_same_in_every_panel() -> None:
     (shared,) = looks[0].keys() & looks[1].keys()
     assert looks[0][shared] == looks[1][shared]
     assert len(set(looks[0].values())) == 2
+
+
+def test_names_of_any_length_stand_below_the_panels(tmp_path) -> None:
+    """In a legend within the panel, long names had narrowed it to nothing."""
+    names = ("training.batch_size", "training.weight_decay", "training.momentum")
+
+    def trained(scheduled: int, *values: float) -> Run:
+        fixed = [f"{name}={value:g}" for name, value in zip(names, values, strict=True)]
+        return run({metrics.ACCURACY: [0.1, 0.2]}, f"scheduling.num_scheduled={scheduled}", *fixed)
+
+    variants = [trained(10, 16, 0, 0), trained(10, 64, 0.005, 0), trained(30, 64, 0, 0.9)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (png, _) = figures.save(figures.curves, fabricated("variants", variants), tmp_path, "variants")
+    assert png.is_file()
+    figure = figures.curves(fabricated("variants", variants))
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    box = legend.get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.x1
+    assert len(legend.get_texts()) == 3
+    for axes in figure.axes:
+        assert axes.get_tightbbox().y0 >= box.y1
+        assert axes.bbox.width > 0.3 * figure.bbox.width
+
+
+def test_sixteen_lines_look_different() -> None:
+    runs = [run({metrics.ACCURACY: [0.1, 0.2]}, f"training.momentum={step / 20}") for step in range(16)]
+    lines = figures.curves(fabricated("momenta", runs)).axes[0].lines
+    assert len({(line.get_color(), line.get_marker(), line.get_linestyle()) for line in lines}) == 16
+
+
+def test_ceilings_are_drawn_without_a_reading() -> None:
+    taught = "learning.ce=1", "learning.td=0", "learning.architecture=bilstm", "learning.features=paper_db"
+    ceiling = run({metrics.ASSIGNER_GREEDY_RETURN: [16.0, 17.0]}, *taught, steps=[3000, 6000])
+    (axes,) = figures.readings(fabricated("fig5_readings", [ceiling], "train_assigner")).axes
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), [17, 17])
 
 
 @pytest.mark.parametrize("name", ["accuracy", "cost", "pareto"])
