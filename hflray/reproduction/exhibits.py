@@ -107,7 +107,8 @@ EXHIBITS: dict[str, Exhibit] = {
     ),
     "fig7_plateau": Exhibit(
         "What keeps Figure 7 below its target on CIFAR-10", "fig7_plateau",
-        "accuracy by round at H = 10 with other mini-batches, weight decay, single steps and IID data",
+        "accuracy by round at H = 10 with other mini-batches, weight decay, single steps and IID data; H = 30 and 50 "
+        "with weight decay",
         {"fig7_plateau": figures.curves}, plateau.claims(), claimant="our guess",
     ),
     "joint": Exhibit(

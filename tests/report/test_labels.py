@@ -8,7 +8,7 @@ from pathlib import Path
 import hflray
 from hflray import metrics
 from hflray.report import labels
-from hflray.report.labels import COLOURS, NAMES, colour, describe, hfel, mark_modified, pretty
+from hflray.report.labels import COLOURS, NAMES, colour, describe, hfel, mark_modified, pretty, setting
 from hflray.report.runs import differing
 from tests.report.fabricated import CLEAN, run
 
@@ -58,6 +58,13 @@ def test_a_number_has_the_name_of_its_setting() -> None:
     one = run({metrics.ACCURACY: [0.5]}, "training.batch_size=16", "training.weight_decay=0.0")
     assert describe(one, keys) == "batch size 16, weight decay 0, one epoch a local iteration, sgd"
     assert describe(one, ["data.train_per_device"]) == "train per device none"
+
+
+def test_two_numbers_have_two_labels() -> None:
+    rates = [0.01, 0.0100000001, 1e-05, 100000.1, 100000.2]
+    labels = [setting("training.learning_rate", rate) for rate in rates]
+    assert len(set(labels)) == len(rates)
+    assert labels[0] == "learning rate 0.01"
 
 
 def test_a_schedulers_options_are_named_and_those_that_it_does_not_have_are_left_out() -> None:
