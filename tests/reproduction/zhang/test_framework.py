@@ -207,3 +207,14 @@ def test_unlike_shares_say_who_reaches_the_target() -> None:
     assert answers("fig7_unlike", all_reach) == ["no", "yes", "no"]
     none_reaches = [whole("fashion_mnist", 30, 100.0, seed, 150, False) for seed in range(5)]
     assert answers("fig7_unlike", none_reaches)[1] == "no"
+
+
+def test_runs_with_weight_decay_are_judged_by_the_claims_that_cifar_decides() -> None:
+    cifar = [run for run in runs() if run.config.data.name == "cifar10"]
+    of_figure_7 = dict(zip(judged("fig7", runs())["the paper"], answers("fig7", runs()), strict=True))
+    table = judged("fig7_decay", cifar)
+    assert set(table["the paper"]) == {text for text in of_figure_7 if "Fashion" not in text}
+    assert not table["agree"].str.contains("not tested").any()
+    assert {text: of_figure_7[text] for text in table["the paper"] if "CIFAR" in text} == {
+        text: answer for text, answer in zip(table["the paper"], table["agree"], strict=True) if "CIFAR" in text
+    }
