@@ -240,11 +240,15 @@ STOP = (
 TOO_UNLIKE = "the shares that Dirichlet(0.05) draws may differ more than the paper's, which no run tests yet"
 PLATEAU = (
     "on CIFAR-10 the paper's training may have a weight decay, or its devices less unlike labels: with a weight decay "
-    "of 0.005 seed 0 reaches 56 % at H = 30 and 50 (Figure 7 with weight decay), and at H = 10 IID data gain about "
-    "five points (What keeps Figure 7 below its target on CIFAR-10)"
+    "of 0.005 H = 30 and 50 reach 56 % (Figure 7 with weight decay), and at H = 10 IID data gain about five points "
+    "(What keeps Figure 7 below its target on CIFAR-10)"
 )
 TEN_ARRIVES = (
     "H = 10 is cheaper where it reaches the target at all, which it does not in the paper (see the first claim)"
+)
+NEAR_TOP = (
+    "H = 30 needs too few more rounds than H = 50 here; it would need many more if the target were close to its "
+    "highest accuracy, as 53.5 % is without weight decay (seed 0: H = 50 has it in round 83, and H = 30 not in 120)"
 )
 BOTH = ("fashion_mnist", "cifar10")
 ALL = (30, 50, 70, 100)  # the values of H that reach the targets in the paper
@@ -256,9 +260,9 @@ CLAIMS = (
     Claim("Fashion-MNIST: the objective is lowest at H = 30", replace(NEEDS, data=("fashion_mnist",)),
           partial(compare_costs, first=30, costs=(metrics.TOTAL_OBJECTIVE,), sign=-1), TEN_ARRIVES),
     Claim("CIFAR-10: the objective is lowest at H = 50", replace(NEEDS, data=("cifar10",)),
-          partial(compare_costs, first=50, costs=(metrics.TOTAL_OBJECTIVE,), sign=-1)),
+          partial(compare_costs, first=50, costs=(metrics.TOTAL_OBJECTIVE,), sign=-1), NEAR_TOP),
     Claim("CIFAR-10: H = 30 sends the most bytes in total", replace(NEEDS, data=("cifar10",)),
-          partial(compare_costs, first=30, costs=(metrics.TOTAL_MESSAGE_BITS,), sign=1)),
+          partial(compare_costs, first=30, costs=(metrics.TOTAL_MESSAGE_BITS,), sign=1), NEAR_TOP),
     Claim("scheduling all (H = 100) costs most of all: objective, T and E", NEEDS,
           partial(compare_costs, first=100, costs=TOTALS, sign=1)),
     Claim("the spread over seeds falls with H",
@@ -298,7 +302,7 @@ def claims_with_weight_decay() -> tuple[Claim, ...]:
     They test the guess `PLATEAU`, and what the paper says about costs that only a run at its target has.
     """
     return tuple(
-        replace(claim, needs=replace(claim.needs, data=("cifar10",)), guess="")
+        replace(claim, needs=replace(claim.needs, data=("cifar10",)))
         for claim in CLAIMS
         if "cifar10" in claim.needs.data
     )
