@@ -28,7 +28,7 @@ from hflray.support.text import as_chart_text
 
 DASHES = ("-", "--", "-.", ":")
 MARKERS = "os^Dv*PX"
-CHARACTER = 0.06  # the width of a character of a legend (inches)
+CHARACTER = 0.065  # the mean width of a character of a legend (inches)
 Name = TypeVar("Name", str, int)
 STYLE: dict[Any, Any] = {
     "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,
@@ -97,7 +97,7 @@ def _panels(
 
 
 def _name_lines_below(figure: Figure) -> None:
-    """Name each line once below all panels, where a name of any length covers no curve and narrows no panel."""
+    """Name each line once below all panels, where even a long name covers no curve and narrows no panel."""
     lines: dict[str, Any] = {}
     for axes in figure.axes:
         for line, name in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -248,7 +248,7 @@ def framework(sweep: Sweep) -> Figure:
         for number, (name, groups) in enumerate(by_data.items()):
             tint, marker = COLOURS[number], MARKERS[number]
             table = series.against_scheduled(groups, metric)
-            axes.errorbar(table.index, table["mean"], yerr=table["std"], color=tint, ls=DASHES[number], lw=1.2,
+            axes.errorbar(table.index, table["mean"], yerr=table["std"], color=tint, ls=_dash(number), lw=1.2,
                           label=as_chart_text(name))  # fmt: skip
             for h, row in table.iterrows():
                 axes.plot(h, row["mean"], marker, ms=6, color=tint, mfc=tint if row["reached"] else "white")
