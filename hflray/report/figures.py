@@ -253,7 +253,8 @@ def framework(sweep: Sweep) -> Figure:
             for h, row in table.iterrows():
                 axes.plot(h, row["mean"], marker, ms=6, color=tint, mfc=tint if row["reached"] else "white")
         axes.set(xlabel="Scheduled devices $H$", ylabel=metrics.describe(metric).printed_axis)
-        axes.legend(fontsize=7)
+        if len(by_data) > 1:
+            axes.legend(fontsize=7)
     for axes in cost_panels[len(FRAMEWORK) :]:
         axes.set_visible(False)
     return figure

@@ -91,6 +91,17 @@ def test_a_name_wider_than_the_figure_is_wrapped() -> None:
     assert axes.bbox.height > 0.3 * figure.bbox.height
 
 
+def test_the_picture_of_lambda_names_its_lines_below_it() -> None:
+    values = {metric: [0.5, 0.6] for metric in (metrics.TOTAL_DELAY_S, metrics.TOTAL_ENERGY_J)}
+    runs = [run(values, f"scheduling.name={name}") for name in ("ikc", "fedavg")]
+    figure = figures.pareto(fabricated("lambda", runs))
+    figure.draw_without_rendering()
+    (axes,), (legend,) = figure.axes, figure.legends
+    assert axes.get_legend() is None
+    assert axes.get_tightbbox().y0 >= legend.get_window_extent().y1
+    assert [text.get_text() for text in legend.get_texts()] == ["IKC", "FedAvg"]
+
+
 def test_sixteen_lines_look_different() -> None:
     runs = [run({metrics.ACCURACY: [0.1, 0.2]}, f"training.momentum={step / 20}") for step in range(16)]
     lines = figures.curves(fabricated("momenta", runs)).axes[0].lines
@@ -120,6 +131,18 @@ def test_figure_7_can_be_drawn_from_a_part_of_its_runs(sweep) -> None:
     labels = [axes.get_ylabel() for axes in figure.axes if axes.get_visible()]
     assert labels[0] == "Test accuracy (%)"
     assert len(labels) == 6
+
+
+@pytest.mark.parametrize("data", [["cifar10"], ["cifar10", "fashion_mnist"]])
+def test_figure_7_names_data_sets_beside_costs_only_where_there_are_several(data) -> None:
+    """The legend of one data set had covered the end of a whisker, and said what a title says."""
+    values = {metric: [0.1, 0.2] for metric in (metrics.ACCURACY, *figures.FRAMEWORK)}
+    runs = [run(values, f"data.name={name}", f"scheduling.num_scheduled={h}") for name in data for h in (10, 30)]
+    drawn = figures.framework(fabricated("fig7_framework", runs)).axes
+    costs = [axes for axes in drawn[len(data) :] if axes.get_visible()]
+    assert len(costs) == len(figures.FRAMEWORK)
+    named = [axes.get_legend() is not None for axes in costs]
+    assert named == [len(data) > 1] * len(costs)
 
 
 def test_a_value_of_h_looks_the_same_in_both_panels_of_figure_7() -> None:

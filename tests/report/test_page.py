@@ -20,6 +20,7 @@ from hflray.report.exports import read_exhibit
 from hflray.report.labels import BLUE, ORANGE, VERMILION
 from hflray.report.runs import Run, Sweep
 from tests.browser import CHROMIUM, Page
+from tests.conftest import says
 from tests.hostile import IMAGE, SCRIPT
 from tests.report import fabricated
 
@@ -131,6 +132,13 @@ def test_a_sweep_of_sixty_groups_stays_small_and_says_what_it_leaves_out(monkeyp
     left = len(data_of(text)["runs"])
     assert 0 < left < 60
     assert missing[0].startswith(f"this page has the rounds of {left} of 60 groups")
+
+
+def test_claims_have_a_heading_that_fits_whoever_made_them(sweep) -> None:
+    """The guesses of `fig7_plateau` are ours: the heading does not say that they are the paper's."""
+    text, _ = page.render(sweep, pd.DataFrame([{"our guess": "more data help", "agree": "so far yes"}]))
+    assert says(text, "<h2>Claims</h2>", "our guess", "more data help")
+    assert "Claims" not in page.render(sweep)[0]
 
 
 EVIL = SCRIPT
