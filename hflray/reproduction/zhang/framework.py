@@ -240,7 +240,7 @@ STOP = (
 TOO_UNLIKE = "the shares that Dirichlet(0.05) draws may differ more than the paper's, which no run tests yet"
 PLATEAU = (
     "on CIFAR-10 the paper's training may have a weight decay, or its devices less unlike labels: with a weight decay "
-    "of 0.005 H = 30 and 50 reach 56 % (Figure 7 with weight decay), and at H = 10 IID data gain about five points "
+    "of 0.005 H = 30 to 100 reach 56 % (Figure 7 with weight decay), and at H = 10 IID data gain about five points "
     "(What keeps Figure 7 below its target on CIFAR-10)"
 )
 TEN_ARRIVES = (
