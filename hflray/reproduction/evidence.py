@@ -387,7 +387,7 @@ def compare_fairly(
         raise NotTested(f"needs {needs.least_steps:,} {needs.unit} of {contestants}; there are {max(reach.values()):,}")
     if len(seeds) < needs.least_seeds:
         if len(seeds) == 1:
-            raise NotTested(f"one seed of {contestants}")
+            raise NotTested(f"needs a second seed of {contestants}")
         raise NotTested(f"needs {needs.least_seeds} seeds of {contestants}; there are {len(seeds)}")
     for by_seed in longest.values():
         for seed, run in by_seed.items():

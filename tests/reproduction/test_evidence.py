@@ -70,7 +70,7 @@ def test_less_than_the_least_evidence_is_not_tested() -> None:
     with pytest.raises(NotTested, match="needs 2 rounds of ikc, fedavg; there are 1"):
         compare_fairly({"ikc": [run_of("ikc", 4, 0)], "fedavg": [run_of("fedavg", 1, 0)]}, NEEDS, metrics.ACCURACY)
     two = Needs(least_seeds=2, least_steps=2, steps=4)
-    with pytest.raises(NotTested, match="one seed of ikc"):
+    with pytest.raises(NotTested, match="needs a second seed of ikc"):
         compare_fairly({"ikc": [run_of("ikc", 4, 0), run_of("ikc", 1, 1)]}, two, metrics.ACCURACY)
 
 

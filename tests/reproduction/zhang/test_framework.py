@@ -52,9 +52,9 @@ def test_two_seeds_are_so_far_and_one_tests_no_cost() -> None:
     assert two[:STEADY] + two[HALF:] == ["so far yes"] * 10
     verdicts = answers("fig7", runs(1))
     assert [verdicts[number] for number in (TEN, HIGHER)] == ["so far yes"] * 2
-    assert verdicts[STEADY].startswith("not tested: needs IKC at 2 values of H: one seed of IKC at H = 10")
+    assert verdicts[STEADY].startswith("not tested: needs IKC at 2 values of H: needs a second seed of IKC at H = 10")
     costs = verdicts[1:STEADY] + verdicts[HALF:HIGHER] + verdicts[ROUNDS:]
-    assert all(answer.startswith("not tested: one seed") for answer in costs)
+    assert all(answer.startswith("not tested: needs a second seed") for answer in costs)
 
 
 def test_opposite_costs_do_not_agree() -> None:
@@ -144,7 +144,7 @@ def test_an_h_with_one_seed_takes_no_seed_from_the_others() -> None:
     before, table = judged("fig7", dense), judged("fig7", [*dense, lone])
     assert list(table["agree"]) == list(before["agree"])
     assert table["ours"][FASHION] == before["ours"][FASHION]
-    lone_seed = "Missing: one seed of Fashion-MNIST at H = 30, Fashion-MNIST at H = 70"
+    lone_seed = "Missing: needs a second seed of Fashion-MNIST at H = 30, Fashion-MNIST at H = 70"
     assert says(table["evidence"][FASHION], "3 of 5 seeds (0, 1, 2)", lone_seed)
 
 

@@ -56,13 +56,13 @@ def test_a_part_of_the_evidence_gives_so_far(part) -> None:
 def test_one_seed_tests_nothing() -> None:
     verdicts = answers("fig3", runs(seeds=(0,)))
     three = "VKC at H = 10, FedAvg at H = 10"
-    assert verdicts[ABOVE].startswith(f"not tested: one seed of IKC at H = 10, {three}")
-    assert verdicts[SOONER].startswith(f"not tested: one seed of IKC at H = 10, {three}")
+    assert verdicts[ABOVE].startswith(f"not tested: needs a second seed of IKC at H = 10, {three}")
+    assert verdicts[SOONER].startswith(f"not tested: needs a second seed of IKC at H = 10, {three}")
     assert verdicts[CLOSER].startswith(
-        f"not tested: needs IKC, VKC, FedAvg at 2 values of H: one seed of IKC at H = 10, {three}"
+        f"not tested: needs IKC, VKC, FedAvg at 2 values of H: needs a second seed of IKC at H = 10, {three}"
     )
     for claim in (FEWER, STEADIER):
-        assert verdicts[claim].startswith("not tested: needs IKC at 2 values of H: one seed of IKC at H = 10")
+        assert verdicts[claim].startswith("not tested: needs IKC at 2 values of H: needs a second seed of IKC")
 
 
 def test_the_opposite_is_a_no() -> None:
