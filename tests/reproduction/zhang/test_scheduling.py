@@ -62,7 +62,9 @@ def test_one_seed_tests_nothing() -> None:
         f"not tested: needs IKC, VKC, FedAvg at 2 values of H: needs a second seed of IKC at H = 10, {three}"
     )
     for claim in (FEWER, STEADIER):
-        assert verdicts[claim].startswith("not tested: needs IKC at 2 values of H: needs a second seed of IKC")
+        assert verdicts[claim].startswith(
+            "not tested: needs IKC at 2 values of H: needs a second seed of IKC at H = 10"
+        )
 
 
 def test_the_opposite_is_a_no() -> None:
