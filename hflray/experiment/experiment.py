@@ -172,7 +172,8 @@ class Experiment:
         """Return the work of a round; what is sent follows from the `sizes` of the network's trained tensors."""
         whole_bits = float(BITS_PER_PARAMETER * len(self.global_model))
         method, statistics = self.backend.method, len(self.global_model) - sum(sizes)
-        sent = (bits(sizes, statistics) for bits in (method.device_bits, method.edge_bits))
+        device_bits = method.device_bits(sizes, statistics, self._config.training.edge_iterations)
+        sent = device_bits, method.edge_bits(sizes, statistics)
         self._check_memory(sum(sizes))
         work, whole = Workload.of(self._config, whole_bits, *sent), Workload.of(self._config, whole_bits)
         work = work.with_masks(self._config)

@@ -21,6 +21,7 @@ from hflray.support.arrays import FloatArray, squared_norm
 from hflray.training.amounts import Amounts
 from hflray.training.cloud import combine_edges
 from hflray.training.exchange import EdgeTask, Lifted, Ref, Trained, Version
+from hflray.training.memory import after_turn
 from hflray.training.merging import Merge
 from hflray.training.rules.base import Memory
 from hflray.training.state import Losses, RoundResult, RoundTask, Setting, TrainingState
@@ -109,7 +110,7 @@ class _Round:
         models, rest = dict(zip(versions, results, strict=False)), results[len(versions) :]
         memory, rest = rest[: len(lasting)], rest[len(lasting) :]
         beside, rows = rest[: len(flat)], rest[len(flat) :]
-        remembered = {device: parts.lasting(each) for part in memory for device, each in part.items()}
+        remembered = {device: after_turn(parts.rule, each) for part in memory for device, each in part.items()}
         before = replace(self.before, memories={**self.before.memories, **remembered})
         state = combine_edges(amounts, before, models, [each.extra for each in beside])
         losses = losses_of((devices for ending, _ in measured for devices in ending), rows)

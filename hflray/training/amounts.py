@@ -55,7 +55,8 @@ class Amounts:
             scales = tuple(by_device[0][device] for device in devices) if by_device is not None else ()
             rate = self._mean_rate(q - 1, edge) if self._parts.remembers and q else 0.0
             shares.append(Share(self.edge_frame(q, edge), devices, scales, rate))
-        return EdgeTask(self.index, self._first + q, tuple(shares), self.extra_bits)
+        last = q == self.iterations - 1
+        return EdgeTask(self.index, self._first + q, tuple(shares), self.extra_bits, self._first, last)
 
     def edge_frame(self, q: int, edge: int) -> Frame:
         """Return where and when an edge combines its devices."""

@@ -17,6 +17,7 @@ from hflray.support.arrays import BoolArray, FloatArray, IntArray
 from hflray.training.algorithm1 import Executor, losses_of, measures_of
 from hflray.training.amounts import Amounts
 from hflray.training.exchange import Lifted, Ref, Version
+from hflray.training.memory import after_turn
 from hflray.training.merging import Cloud, Merge
 from hflray.training.rules.base import Memory
 from hflray.training.state import RoundResult, RoundTask, Setting, TrainingState
@@ -148,7 +149,7 @@ def _collect(
     groups = [[cloud], list(under_way.values()), lasting, beside, [ref for _, ref in measured]]
     flat = iter(executor.get([ref for group in groups for ref in group]))
     (after,), versions, memory, handed, rows = ([next(flat) for _ in group] for group in groups)
-    remembered = {device: parts.lasting(each) for part in memory for device, each in part.items()}
+    remembered = {device: after_turn(parts.rule, each) for part in memory for device, each in part.items()}
     state = replace(
         before,
         model=after.model,

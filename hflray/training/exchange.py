@@ -13,7 +13,6 @@ from hflray.errors import DivergedError
 from hflray.support.arrays import squared_norm
 from hflray.training.privacy.mechanism import noised
 
-RESIDUAL = "residual"  # the name, among what a device keeps, of what its compressor has not sent yet
 Ref = Any  # a value, or a reference to it
 
 
@@ -80,12 +79,21 @@ class EdgeTask(NamedTuple):
         round, edge_iteration: the position in the training; both select the order of mini-batches.
         shares: what is trained for each edge, in the order of the versions that come with the task.
         extra_bits: the binary places of the sums of a rule's vectors.
+        first: the number of the first edge iteration of the round, or of a turn where the cloud is asynchronous.
+        last: whether this is the last one of the round, or of the turn.
     """
 
     round: int
     edge_iteration: int
     shares: tuple[Share, ...]
     extra_bits: int = 0
+    first: int = 0
+    last: bool = True
+
+    @property
+    def turn(self) -> tuple[int, int]:
+        """The round, or the turn, to which what a device forgets belongs."""
+        return self.round, self.first
 
 
 class Trained(NamedTuple):

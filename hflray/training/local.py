@@ -25,10 +25,11 @@ from hflray.seeding import stream
 from hflray.support.arrays import FloatArray
 from hflray.training.batched import BatchedTrainer
 from hflray.training.differences import Differences, Resident
-from hflray.training.exchange import RESIDUAL, EdgeTask, Lifted, Measured, Share, Version, add_up, delivered, measured
+from hflray.training.exchange import EdgeTask, Lifted, Measured, Share, Version, add_up, delivered, measured
 from hflray.training.job import EVALUATION_BATCH, DeviceData, LocalJob, Shards
 from hflray.training.kernels import Kernel, ModuleKernel, build_kernel
 from hflray.training.machine import quiet_heap
+from hflray.training.memory import RESIDUAL, recalled, remembered
 from hflray.training.rules.base import Memory, Received
 from hflray.training.rules.own import OwnTraining
 from hflray.training.samples import Samples
@@ -96,7 +97,7 @@ class DeviceHost:
         memory_of = dict(memories or {})
         rows = [(share, version, k) for share, version in zip(task.shares, versions, strict=True)
                 for k in range(len(share.devices))]  # fmt: skip
-        starts = [self._start(share, version, share.devices[k], position, memory_of) for share, version, k in rows]
+        starts = [self._start(task, share, version, share.devices[k], memory_of) for share, version, k in rows]
         with torch_threads(self._job.threads):
             trained = self._train_all(starts, *position)
             by_edge: dict[int, list[Lifted]] = {share.frame.index: [] for share in task.shares}
@@ -109,26 +110,20 @@ class DeviceHost:
         return [add_up(self._aggregator, parts) for parts in by_edge.values()], memory_of
 
     def _start(
-        self, share: Share, version: Version, device: int, position: tuple[int, int], memory_of: dict[int, Memory]
+        self, task: EdgeTask, share: Share, version: Version, device: int, memory_of: dict[int, Memory]
     ) -> Start:
         """Return what a device begins with, and let the rule see what it has received."""
         if self._parts.plain_steps and not self._parts.remembers and not self._parts.rule.extra:
             return Start(device, version.model)
-        received = Received(version.model[: sum(self._sizes)], version.vectors, position[1], share.mean_rate)
-        own = {name: value for name, value in memory_of.get(device, {}).items() if name != RESIDUAL}
-        memory = self._parts.rule.begin(received, own)
+        model = version.model[: sum(self._sizes)]
+        received = Received(model, version.vectors, task.edge_iteration, share.mean_rate, task.last)
+        memory = self._parts.rule.begin(received, recalled(self._parts.rule, memory_of.get(device, {}), task.turn))
         return Start(device, version.model, received, memory)
 
     def _hand_up(
-        self,
-        task: EdgeTask,
-        share: Share,
-        version: Version,
-        row: int,
-        start: Start,
-        vector: FloatVector,
+        self, task: EdgeTask, share: Share, version: Version, row: int, start: Start, vector: FloatVector,
         memory_of: dict[int, Memory],
-    ) -> Lifted:
+    ) -> Lifted:  # fmt: skip
         """Return what a device hands up after its training; update what it keeps."""
         parts, job, device, position = self._parts, self._job, start.device, (task.round, task.edge_iteration)
         if job.method.faulty is not None and self._faulty is not None and self._faulty[device]:
@@ -143,7 +138,7 @@ class DeviceHost:
                 noun = f"numbers of the rule's vector {name}"
                 extra[name] = weighted(np.asarray(each, dtype=np.float32), 1, task.extra_bits, noun=noun)
             if parts.remembers:
-                memory_of[device] = memory
+                memory_of[device] = remembered(parts.rule, memory, task.turn)
         scale = share.scales[row] if share.scales else 1.0
         learned, before = vector, residual
         if parts.compresses or scale != 1.0:

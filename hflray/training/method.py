@@ -21,11 +21,11 @@ from hflray.config import ExperimentConfig
 from hflray.errors import ConfigError
 from hflray.support import references
 from hflray.support.arrays import FloatArray
-from hflray.training.exchange import RESIDUAL
+from hflray.training.memory import after_turn
 from hflray.training.privacy.mechanism import Mechanism
 from hflray.training.refusals import check_rule, check_secrecy, check_statistics
 from hflray.training.rules import LocalRule
-from hflray.training.rules.base import Memory, corrects
+from hflray.training.rules.base import corrects
 from hflray.training.rules.own import OwnTraining
 from hflray.world.faulty import Faulty
 
@@ -198,21 +198,24 @@ class Method:
         """Return the built parts. Raises ConfigError: one is wrong, or two do not go together."""
         return _parts(self)
 
-    def device_bits(self, sizes: tuple[int, ...], statistics: int) -> float:
-        """Return the bits that a device sends to its edge, for tensors of so many trained numbers, and statistics."""
-        return self._bits("device", sizes, statistics)
+    def device_bits(self, sizes: tuple[int, ...], statistics: int, edge_iterations: int = 1) -> float:
+        """Return the bits of a device's upload, for tensors of so many trained numbers, and statistics.
+
+        Vectors that are sent once a round (`LocalRule.once`) are spread over its Q uploads, the `edge_iterations`.
+        """
+        return self._bits("device", sizes, statistics, edge_iterations if self.parts().rule.once else 1)
 
     def edge_bits(self, sizes: tuple[int, ...], statistics: int) -> float:
         """Return the bits that an edge sends to the cloud; see `device_bits`."""
-        return self._bits("edge", sizes, statistics)
+        return self._bits("edge", sizes, statistics, 1)
 
     def kept_bytes(self, size: int, num_devices: int, num_edges: int) -> int:
         """Return the most bytes that devices and edges keep between rounds, for `size` trained numbers."""
         parts = self.parts()
-        each = (0 if parts.rule.forgets else len(parts.rule.memory)) + parts.device_compressor.remembers
+        each = len(after_turn(parts.rule, dict.fromkeys(parts.rule.memory))) + parts.device_compressor.remembers
         return 4 * size * (num_devices * each + num_edges * parts.edge_compressor.remembers)
 
-    def _bits(self, place: Literal["device", "edge"], sizes: tuple[int, ...], statistics: int) -> float:
+    def _bits(self, place: Literal["device", "edge"], sizes: tuple[int, ...], statistics: int, uploads: int) -> float:
         parts, at_device = self.parts(), place == "device"
         compressor = parts.device_compressor if at_device else parts.edge_compressor
         check_statistics(self, statistics)
@@ -224,7 +227,7 @@ class Method:
                 f"{whole:,.0f}; accepted: more than 0 and no more than the update has; change its options, or set it "
                 "to none"
             )
-        return bits + vectors * whole + Whole().bits([statistics])
+        return bits + vectors * whole / uploads + Whole().bits([statistics])
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,10 +256,6 @@ class Parts:
     lasts: bool
     adds_totals: bool
 
-    def lasting(self, memory: Memory) -> Memory:
-        """Return what of a device's memory lasts beyond the round."""
-        return {name: value for name, value in memory.items() if name == RESIDUAL} if self.rule.forgets else memory
-
 
 @functools.lru_cache(maxsize=64)
 def _parts(method: Method) -> Parts:
@@ -283,7 +282,7 @@ def _parts(method: Method) -> Parts:
         compresses=compresses,
         scales=scaled,
         remembers=remembers or to_edge.remembers,
-        lasts=(remembers and not rule.forgets) or to_edge.remembers,
+        lasts=(remembers and rule.forgets is not True) or to_edge.remembers,
         adds_totals=edge.linear and cloud.linear and hop_is_whole and not rule.needs_edges and not scaled,
     )
 

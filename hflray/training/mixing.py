@@ -19,6 +19,7 @@ from hflray.training.algorithm1 import Executor, losses_of, measures_of
 from hflray.training.amounts import Amounts
 from hflray.training.cloud import combine_edges
 from hflray.training.exchange import Ref, Version
+from hflray.training.memory import after_turn
 from hflray.training.merging import Cloud, Merge
 from hflray.training.rules.base import Memory
 from hflray.training.state import RoundResult, RoundTask, Setting, TrainingState
@@ -237,7 +238,7 @@ class _Round:
         ]  # fmt: skip
         flat = iter(self.executor.get([ref for group in groups for ref in group]))
         (after,), models, fetched, versions, memory, handed, rows = ([next(flat) for _ in group] for group in groups)
-        remembered = {device: self.parts.lasting(each) for part in memory for device, each in part.items()}
+        remembered = {device: after_turn(self.parts.rule, each) for part in memory for device, each in part.items()}
         state = replace(
             before,
             memories={**before.memories, **remembered},

@@ -3,23 +3,32 @@
     python -m hflray.world.fedscale clients.json trace.csv [--devices N]
 
 The JSON file maps each client to ``{"active": [s, …], "inactive": [s, …], "finish_time": s}``: it becomes available at
-the times of the first list and unavailable at those of the second one. The CSV file has the columns
-``client,active_s,inactive_s`` with a line for each spell of being available. FedScale's own file is a Python pickle,
-which can run any program when it is read; ``examples/fedscale_pickle.py`` turns one that you trust into JSON.
+the times of the first list and unavailable at those of the second one, and begins anew after its own ``finish_time``. A
+trace repeats all devices at once, so that each client's repetitions are written out to the longest of these times. The
+CSV file has the columns ``client,active_s,inactive_s`` with a line for each spell of being available. FedScale's own
+file is a Python pickle, which can run any program when it is read; ``examples/fedscale_pickle.py`` turns one that you
+trust into JSON.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
+import math
+from itertools import pairwise
 from pathlib import Path
+from typing import Annotated, Any
 
-from hflray.errors import ConfigError, HflrayError
+import typer
+
+from hflray.errors import ConfigError
 from hflray.support.files import write
+from hflray.support.terminal.app import HELP, exit_code, single
 
 COLUMNS = ["client", "active_s", "inactive_s"]
+MOST_LINES = 5_000_000  # of a trace; a client with a tiny finish_time would fill the disk
 Spell = tuple[float, float]
+app = single()
 
 
 def convert(source: Path, target: Path, devices: int | None = None) -> tuple[int, float]:
@@ -31,71 +40,114 @@ def convert(source: Path, target: Path, devices: int | None = None) -> tuple[int
         devices: the first clients that are taken; None: all.
 
     Raises:
-        ConfigError: the file is not of this form.
+        ConfigError: the file is not of this form; the message names the client or the line.
     """
     try:
-        clients, period_s = _json(source) if source.suffix == ".json" else _csv(source)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        text = source.read_text(encoding="utf-8-sig")
+        clients = _json(text, devices) if source.suffix == ".json" else _csv(text, devices)
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(
-            f"{source}: not the availability of clients ({error!r}); give the JSON or CSV form that "
+            f"{source}: not the availability of clients ({error}); give the JSON or CSV form that "
             "`python -m hflray.world.fedscale --help` names"
         ) from error
-    rows: list[tuple[float, int, int]] = []
-    for device, spells in enumerate(clients[:devices]):
-        rows.append((0.0, device, 0))
-        for active_s, inactive_s in spells:
-            if not 0 <= active_s <= inactive_s:
-                raise ConfigError(
-                    f"{source}: client {device} is available from {active_s:g} to {inactive_s:g} s; accepted: times "
-                    "that do not run backwards; correct the file"
-                )
-            rows += [(active_s, device, 1), (inactive_s, device, 0)]
-    if not rows:
+    if not clients:
         raise ConfigError(f"{source}: it has no client; give a file with one")
+    longest_s = max(finish_s for _, finish_s in clients)
+    if sum(2 * len(spells) * math.ceil(longest_s / finish_s) for spells, finish_s in clients if spells) > MOST_LINES:
+        shortest_s = min(finish_s for spells, finish_s in clients if spells)
+        raise ConfigError(
+            f"{source}: repeated until {longest_s:g} s, the longest finish_time, the clients' spells are more than "
+            f"{MOST_LINES:,} lines; the shortest finish_time is {shortest_s:g} s; leave such clients out, or take the "
+            "first few (--devices)"
+        )
+    rows: list[tuple[float, int, int]] = []
+    for device, (spells, finish_s) in enumerate(clients):
+        rows.append((0.0, device, 0))
+        for lap in range(math.ceil(longest_s / finish_s)):
+            for active_s, inactive_s in ((lap * finish_s + first, lap * finish_s + last) for first, last in spells):
+                if active_s < longest_s:
+                    rows += [(active_s, device, 1), (min(inactive_s, longest_s), device, 0)]
     rows.sort(key=lambda row: row[0])  # a client's lines of the same time stay in order
     lines = [f"{time:.15g},{device},{available}" for time, device, available in rows]
     write(target, "\n".join(["time_s,device,available", *lines, ""]), durable=True)
-    return len(clients[:devices]), max(period_s, rows[-1][0])
+    return len(clients), longest_s
 
 
-def _json(source: Path) -> tuple[list[list[Spell]], float]:
-    clients, period_s = [], 0.0
-    for client in json.loads(source.read_text(encoding="utf-8")).values():
-        starts, ends = ([float(time) for time in client[name]] for name in ("active", "inactive"))
-        finish_s = float(client["finish_time"])
-        if ends and starts and ends[0] < starts[0]:  # it was available from the start
-            starts = [0.0, *starts]
-        if len(ends) < len(starts):  # it is available until the end
-            ends.append(finish_s)
-        clients.append(list(zip(starts, ends, strict=True)))
-        period_s = max(period_s, finish_s)
-    return clients, period_s
+def _json(text: str, devices: int | None) -> list[tuple[list[Spell], float]]:
+    """Return the spells and the finish_time of each client. Raises ValueError with the client's name."""
+    tree = json.loads(text)
+    if not isinstance(tree, dict):
+        raise ValueError(f"it is a {type(tree).__name__} and not a mapping of clients")
+    return [_client(name, client) for name, client in list(tree.items())[:devices]]
 
 
-def _csv(source: Path) -> tuple[list[list[Spell]], float]:
-    rows = list(csv.reader(source.read_text(encoding="utf-8").splitlines()))
-    if not rows or [cell.strip() for cell in rows[0]] != COLUMNS:
-        raise ValueError(f"the columns are not {','.join(COLUMNS)}")
-    clients: dict[str, list[Spell]] = {}
-    for client, active_s, inactive_s in rows[1:]:
-        clients.setdefault(client, []).append((float(active_s), float(inactive_s)))
-    return list(clients.values()), max((spell[1] for spells in clients.values() for spell in spells), default=0.0)
-
-
-def main() -> None:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(description="Turn the availability of FedScale's clients into a trace.")
-    parser.add_argument("source", type=Path, help="a .json file {client: {active, inactive, finish_time}}, or a .csv "
-                        "file with columns client,active_s,inactive_s")  # fmt: skip
-    parser.add_argument("target", type=Path, help="the CSV file to write")
-    parser.add_argument("--devices", type=int, help="the largest number of devices")
-    arguments = parser.parse_args()
+def _client(name: str, client: Any) -> tuple[list[Spell], float]:
     try:
-        count, period_s = convert(arguments.source, arguments.target, arguments.devices)
-    except HflrayError as error:
-        raise SystemExit(str(error)) from None
+        starts, ends = ([float(time) for time in client[key]] for key in ("active", "inactive"))
+        finish_s = float(client["finish_time"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"client {name!r}: {error!r} in place of lists of times and a finish_time") from error
+    if not 0 < finish_s < math.inf:
+        raise ValueError(f"client {name!r}: its finish_time is {finish_s:g}; accepted: a finite time above 0")
+    if ends and (not starts or ends[0] < starts[0]):  # it was available from the start
+        starts = [0.0, *starts]
+    if len(ends) == len(starts) - 1:  # it is available until the end
+        ends = [*ends, max(finish_s, starts[-1])]
+    if len(ends) != len(starts):
+        raise ValueError(
+            f"client {name!r}: it becomes available {len(starts)} times and unavailable {len(ends)} times; accepted: "
+            "in turn"
+        )
+    times = [time for spell in zip(starts, ends, strict=True) for time in spell]
+    _check(f"client {name!r}", times)
+    kept = [(first, min(last, finish_s)) for first, last in zip(starts, ends, strict=True) if first < finish_s]
+    return kept, finish_s
+
+
+def _csv(text: str, devices: int | None) -> list[tuple[list[Spell], float]]:
+    """Return the spells of each client, and the last time of all. Raises ValueError with the number of the line."""
+    lines = text.splitlines()
+    if not lines or [cell.strip() for cell in lines[0].split(",")] != COLUMNS:
+        raise ValueError(f"line 1: the columns are not {','.join(COLUMNS)}")
+    clients: dict[str, list[Spell]] = {}
+    for number, cells in enumerate(csv.reader(lines[1:]), start=2):
+        if not cells:
+            continue
+        try:
+            client, first, last = cells
+            spell = float(first), float(last)
+        except ValueError as error:
+            raise ValueError(f"line {number}: got {','.join(cells)!r}; accepted: {','.join(COLUMNS)}") from error
+        _check(f"line {number}", spell)
+        clients.setdefault(client.strip(), []).append(spell)
+    chosen = list(clients.values())[:devices]
+    last_s = max((last for spells in chosen for _, last in spells), default=0.0)
+    return [(sorted(spells), last_s) for spells in chosen] if last_s > 0 else []
+
+
+def _check(place: str, times: list[float] | Spell) -> None:
+    """Raise ValueError if times are not finite, are negative or run backwards."""
+    if not all(0 <= time < math.inf for time in times) or any(b < a for a, b in pairwise(times)):
+        shown = ", ".join(f"{time:g}" for time in times[:6]) + (", …" if len(times) > 6 else "")
+        raise ValueError(f"{place}: its times are {shown} s; accepted: times from 0 on that do not run backwards")
+
+
+@app.command(context_settings=HELP)
+def trace(
+    source: Annotated[Path, typer.Argument(help="A .json file {client: {active, inactive, finish_time}}, or a .csv "
+                                           "file with the columns client,active_s,inactive_s.")],
+    target: Annotated[Path, typer.Argument(help="The CSV file to write.")],
+    devices: Annotated[int | None, typer.Option(min=1, help="The first clients that are taken.")] = None,
+) -> None:  # fmt: skip
+    """Turn the availability of FedScale's clients into a trace of availability."""
+    count, period_s = convert(source, target, devices)
     print(f"{count} devices; set world.availability.options.repeat_s to more than {period_s:.15g} to repeat the trace")
 
 
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    return exit_code(app, arguments, "python -m hflray.world.fedscale")
+
+
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -14,8 +14,9 @@ from hflray.errors import DivergedError
 from hflray.models import build_model, init_vector
 from hflray.seeding import stream
 from hflray.support.native import compiler
-from hflray.training.exchange import RESIDUAL, delivered
+from hflray.training.exchange import delivered
 from hflray.training.job import LocalJob
+from hflray.training.memory import RESIDUAL
 from hflray.training.method import Method, Spec
 from hflray.training.privacy import Mechanism
 from hflray.training.state import TrainingState

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import pickle
 import runpy
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hflray.errors import ConfigError
 from hflray.world.availability import FromTrace
-from hflray.world.fedscale import convert
+from hflray.world.fedscale import convert, main
 
 CLIENTS = {
     "7": {"active": [10, 50], "inactive": [20, 60], "finish_time": 100, "model": "x"},
@@ -55,14 +56,76 @@ def test_the_script_of_the_example_reads_a_pickle(tmp_path: Path, monkeypatch) -
     assert "UNSAFE" in example.read_text(encoding="utf-8")
 
 
+def _share_on(path: Path, device: int, period_s: float) -> float:
+    """Return the share of a period in which a device of a trace is available."""
+    rows = [list(map(float, line.split(","))) for line in path.read_text(encoding="utf-8").splitlines()[1:]]
+    own = [(time, on) for time, number, on in rows if number == device] + [(period_s, 0.0)]
+    return sum(on * (later - time) for (time, on), (later, _) in pairwise(own)) / period_s
+
+
+def test_each_client_repeats_after_its_own_time(tmp_path: Path) -> None:
+    """A client of 100 s in a file of 300 s is available 30 % of the time, in spells at 0, 100 and 200 s."""
+    clients = {
+        "a": {"active": [0], "inactive": [30], "finish_time": 100},
+        "b": {"active": [30], "inactive": [90], "finish_time": 300},
+        "c": {"active": [100], "inactive": [140], "finish_time": 160},  # its second spell would end at 300
+    }
+    (tmp_path / "clients.json").write_text(json.dumps(clients), encoding="utf-8")
+    target = tmp_path / "trace.csv"
+    assert convert(tmp_path / "clients.json", target) == (3, 300.0)
+    assert [_share_on(target, device, 300.0) for device in range(3)] == pytest.approx([0.3, 0.2, 80 / 300])
+    part = FromTrace(num_devices=3, seed=0, path=str(target), repeat_s=300.001)
+    seen = []
+    for clock_s in (10.0, 50.0, 110.0, 150.0, 210.0, 310.1):
+        part.advance(clock_s)
+        seen.append(bool(part.available(1, clock_s)[0]))
+    assert seen == [True, False, True, False, True, True]
+
+
 @pytest.mark.parametrize(
-    "name, text",
+    "client, spells",
     [
-        ("a.json", "[]"), ("a.json", "{"), ("a.json", '{"1": {"active": [5]}}'), ("a.json", "{}"),
-        ("a.csv", "client,from,to\n1,2,3\n"), ("a.csv", "client,active_s,inactive_s\n1,5,3\n"),
+        ({"active": [], "inactive": [10]}, [(0, 10)]),  # there from the start, and leaves once
+        ({"active": [], "inactive": []}, []),
+        ({"active": [20], "inactive": []}, [(20, 100)]),
+        ({"active": [20], "inactive": [10]}, [(0, 10), (20, 100)]),
+        ({"active": [20, 120], "inactive": [110, 130]}, [(20, 100)]),  # it begins anew at 100 s
+    ],
+)
+def test_a_client_may_begin_and_end_available(tmp_path: Path, client: dict[str, Any], spells: list[Any]) -> None:
+    (tmp_path / "a.json").write_text(json.dumps({"x": {**client, "finish_time": 100}}), encoding="utf-8")
+    assert convert(tmp_path / "a.json", tmp_path / "trace.csv") == (1, 100.0)
+    lines = (tmp_path / "trace.csv").read_text(encoding="utf-8").splitlines()[2:]
+    assert lines == [line for on, off in spells for line in (f"{on},0,1", f"{off},0,0")]
+
+
+GOOD = '"1": {"active": [1], "inactive": [2], "finish_time": 9}'
+
+
+@pytest.mark.parametrize(
+    "name, text, reason",
+    [
+        ("a.json", "[]", "a list and not a mapping"), ("a.json", "{", "line 1"), ("a.json", "{}", "no client"),
+        ("a.json", "[" * 100_000, "recursion"),
+        ("a.json", f'{{{GOOD}, "7": {{"active": [5]}}}}', "client '7': KeyError('inactive')"),
+        ("a.json", f'{{{GOOD}, "7": []}}', "client '7'"), ("a.json", f'{{{GOOD}, "7": null}}', "client '7'"),
+        ("a.json", f'{{{GOOD}, "7": {{"active": ["x"], "inactive": [2], "finish_time": 9}}}}', "client '7'"),
+        ("a.json", f'{{{GOOD}, "7": {{"active": [1, 2, 3], "inactive": [5], "finish_time": 9}}}}', "3 times"),
+        ("a.json", f'{{{GOOD}, "7": {{"active": [5, 1], "inactive": [6, 2], "finish_time": 9}}}}', "backwards"),
+        ("a.json", f'{{{GOOD}, "7": {{"active": [-5], "inactive": [6], "finish_time": 9}}}}', "-5, 6 s"),
+        ("a.json", f'{{{GOOD}, "7": {{"active": [1], "inactive": [NaN], "finish_time": 9}}}}', "client '7'"),
+        ("a.json", f'{{{GOOD}, "7": {{"active": [1], "inactive": [2], "finish_time": 0}}}}', "finish_time is 0"),
+        ("a.json", f'{{{GOOD}, "7": {{"active": [0], "inactive": [1e-7], "finish_time": 1e-6}}}}', "5,000,000 lines"),
+        ("a.csv", "client,from,to\n1,2,3\n", "line 1"), ("a.csv", "client,active_s,inactive_s\n1,5,3\n", "line 2"),
+        ("a.csv", "client,active_s,inactive_s\n1,2,3\n1,x,3\n", "line 3"),
+        ("a.csv", "client,active_s,inactive_s\n1,2,3\n\n1,2\n", "line 4"), ("a.csv", "", "line 1"),
     ],
 )  # fmt: skip
-def test_another_file_is_refused(tmp_path: Path, name: str, text: str) -> None:
+def test_another_file_is_one_line_and_exit_code_2(tmp_path: Path, capsys, name: str, text: str, reason: str) -> None:
     (tmp_path / name).write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"a\.(json|csv): "):
-        convert(tmp_path / name, tmp_path / "trace.csv")
+    assert main([str(tmp_path / name), str(tmp_path / "trace.csv")]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert f"{name}: " in error
+    assert reason in error
+    assert not (tmp_path / "trace.csv").exists()

@@ -29,6 +29,7 @@ class Received:
         model: w₀, (P,).
         vectors: the rule's vectors that come with it, (P,) each, such as SCAFFOLD's c.
         iteration: the edge iteration in this round, from 0.
+        last: whether it is the last edge iteration of the round, or of the edge's turn where the cloud is asynchronous.
         mean_rate: Kβ of the edge's iteration before, the mean over its devices by weight; 0 in the first. With
             momentum it is what `finish` gets as `rate`.
     """
@@ -37,6 +38,7 @@ class Received:
     vectors: Mapping[str, Vector] = field(default_factory=dict)
     iteration: int = 0
     mean_rate: float = 0.0
+    last: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +62,8 @@ class CloudReport:
         before: the global model before the round, (P,).
         mean: the weighted mean of the edges' models, (P,), before any step of the cloud's aggregator.
         edges: the edges whose models reached the cloud, by index.
-        extra: the sums of what devices handed up beside their models, (P,) each, over all edge iterations.
+        extra: the sums of what devices handed up beside their models, (P,) each, over all edge iterations. A name that
+            no device has handed up is missing.
         num_devices: N.
     """
 
@@ -76,8 +79,11 @@ class LocalRule:
 
     Attributes:
         vectors: how many further vectors a device sends to its edge, and an edge to the cloud; they are billed.
-        memory: the names of the vectors that a device keeps between edge iterations.
-        forgets: whether a device forgets its memory at the end of a round.
+        once: whether a device sends them with the last edge iteration of a round only. The bill spreads them evenly
+            over the round's uploads, because an allocation knows one size of an upload.
+        memory: the names of the vectors that a device keeps between edge iterations, and that `correction` sees.
+        forgets: the names of what a device forgets at the end of a round, or of its edge's turn where the cloud is
+            asynchronous; True: all that it keeps.
         extra: the names of the vectors that devices hand up. Where `vectors` bills no device for them, an edge must be
             able to compute them from the models that it receives, and these must be sent whole.
         needs_edges: whether `cloud` needs each edge's model.
@@ -101,8 +107,9 @@ class LocalRule:
     """
 
     vectors: ClassVar[tuple[int, int]] = (0, 0)
+    once: ClassVar[bool] = False
     memory: ClassVar[tuple[str, ...]] = ()
-    forgets: ClassVar[bool] = False
+    forgets: ClassVar[bool | tuple[str, ...]] = False
     extra: ClassVar[tuple[str, ...]] = ()
     needs_edges: ClassVar[bool] = False
     makes_model: ClassVar[bool] = False

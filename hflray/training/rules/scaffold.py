@@ -1,9 +1,9 @@
 """SCAFFOLD: control variates against the drift of devices (Karimireddy et al., "SCAFFOLD: Stochastic controlled
 averaging for federated learning", 2020), with option II of its Algorithm 1.
 
-Each edge iteration is a reception: a device starts from its edge's model w₀, updates its variate cₙ at the end, and
-sends the change up. The cloud's variate c is fixed in a round. What (w₀ − w)/(Kβ) reconstructs contains weight decay
-and clipping, as in the authors' code.
+A round takes the place of the paper's round: cₙ and c stay fixed in it, over all of its edge iterations. Moved in each
+edge iteration, cₙ would leave a c that stands, and an edge would walk Q times along the last round's c. What the moves
+w₀ − w reconstruct contains weight decay and clipping, as in the authors' code.
 """
 
 from __future__ import annotations
@@ -17,13 +17,18 @@ from hflray.training.rules.base import CloudReport, LocalRule, Memory, Received,
 
 
 class Scaffold(LocalRule):
-    """Adds c − cₙ to each gradient; then cₙ⁺ = cₙ − c + (w₀ − w)/(Kβ). At the cloud, c grows by Σ(cₙ⁺ − cₙ)/N.
+    """Adds c − cₙ to each gradient. After a round, cₙ⁺ = cₙ − c + Σ(w₀ − w)/ΣKβ, and c grows by Σ(cₙ⁺ − cₙ)/N.
 
-    A device sends the change of cₙ beside its model, and an edge the sum of these changes. It needs no options.
+    The sums with w₀ and K are over the edge iterations of the round in which the device has trained. It sends the
+    change of cₙ beside its model of the last edge iteration, and an edge the sum of these changes; a device that is
+    missing there keeps its cₙ. Where the cloud is asynchronous, a turn of the edge takes the place of the round. It
+    needs no options.
     """
 
     vectors: ClassVar[tuple[int, int]] = (1, 1)
+    once: ClassVar[bool] = True
     memory: ClassVar[tuple[str, ...]] = ("c",)
+    forgets: ClassVar[tuple[str, ...]] = ("moved", "rate")
     extra: ClassVar[tuple[str, ...]] = ("c",)
     constant: ClassVar[bool] = True
 
@@ -46,10 +51,16 @@ class Scaffold(LocalRule):
     def finish(
         self, received: Received, trained: Vector, rate: float, memory: Memory
     ) -> tuple[Memory, Mapping[str, Vector]]:
-        """Return cₙ⁺ and its change."""
-        change = (received.model - trained) / rate - received.vectors["c"]
+        """Return the sums so far; after the last edge iteration, cₙ⁺ and its change."""
+        moved = received.model - trained
+        if "moved" in memory:
+            moved, rate = memory["moved"] + moved, memory["rate"] + rate
+        if not received.last:
+            return {"c": memory["c"], "moved": moved, "rate": rate}, {}
+        change = moved / rate - received.vectors["c"]
         return {"c": memory["c"] + change}, {"c": change}
 
     def cloud(self, report: CloudReport, state: State) -> tuple[Vector | None, State]:
-        """Return c after the round."""
-        return None, {"c": state["c"] + report.extra["c"] / report.num_devices}
+        """Return c after the round; it stays if every device was missing in the last edge iteration."""
+        change = report.extra.get("c")
+        return None, state if change is None else {"c": state["c"] + change / report.num_devices}

@@ -10,6 +10,7 @@ import torch
 from hflray import registry
 from hflray.models.problem import ModelSpec, Problem
 from hflray.training.job import DeviceData, LocalJob
+from hflray.training.memory import after_turn
 from hflray.training.method import Method, Spec
 from hflray.training.rules import CloudReport, EdgeReport, LocalRule, Received
 from tests.training.rounds import Rounds, serial_rounds
@@ -62,7 +63,8 @@ def drive(rule: LocalRule, devices: Devices, rounds: list[dict[int, list[int]]],
             for q in range(iterations):
                 trained = []
                 for device in members:
-                    received = Received(at_edge, rule.sends(state, edge), q, mean_rate if q else 0.0)
+                    last = q == iterations - 1
+                    received = Received(at_edge, rule.sends(state, edge), q, mean_rate if q else 0.0, last)
                     memory = rule.begin(received, memories.get(device, {}))
 
                     def correction(weights, received=received, memory=memory):
@@ -88,7 +90,7 @@ def drive(rule: LocalRule, devices: Devices, rounds: list[dict[int, list[int]]],
         driven.models.append(model)
         driven.memories.append(dict(memories))
         driven.states.append(state)
-        memories = {} if rule.forgets else memories
+        memories = {device: after_turn(rule, memory) for device, memory in memories.items()}
     return driven
 
 

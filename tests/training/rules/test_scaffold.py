@@ -15,6 +15,7 @@ BOTH = np.array([0, 1])
 def test_a_vector_is_sent_beside_the_model_on_each_hop() -> None:
     method = Method(rule=Spec("local_rule", "scaffold"))
     assert (method.device_bits((3, 2), 1), method.edge_bits((3, 2), 1)) == (11 * 32.0, 11 * 32.0)
+    assert method.device_bits((3, 2), 1, edge_iterations=5) == 7 * 32.0  # 5 + 1 + 5 / 5: one vector a round
 
 
 def test_example_4_of_the_design(monkeypatch) -> None:
@@ -30,14 +31,49 @@ def test_example_4_of_the_design(monkeypatch) -> None:
     assert after.memories[1] == state.memories[1]  # it has not trained
 
 
-def test_two_edge_iterations_by_hand(monkeypatch) -> None:
-    """c stays 0 in a round. At its second reception, at −0.19, device 0 adds 0.95 to its gradient −1.19."""
+def test_two_edge_iterations_of_one_step_are_one_of_two_steps(monkeypatch) -> None:
+    """Two edges of one device each: variates stay fixed in a round, so that an edge makes its device's two steps."""
+    states = []
+    for iterations, steps in ((2, 1), (1, 2)):
+        rounds = hierarchy(monkeypatch, "scaffold", (1.0, -3.0), iterations=iterations, steps=steps)
+        state = rounds.setting.start(np.zeros(1, np.float32))
+        for index in (1, 2, 3):
+            state = rounds.result(index, state, BOTH, BOTH).state
+            if index == 1:
+                assert state.model == pytest.approx(-0.19, rel=1e-6)  # the mean of the edges' 0.19 and −0.57
+                assert [state.memories[n]["c"].item() for n in BOTH] == pytest.approx([-0.95, 2.85], rel=1e-6)
+                assert state.rule["c"].item() == pytest.approx(0.95, rel=1e-6)
+                assert {name for n in BOTH for name in state.memories[n]} == {"c"}
+        states.append(state)
+    assert states[0].model == pytest.approx(states[1].model, rel=1e-5)
+    assert states[0].rule["c"].item() == pytest.approx(states[1].rule["c"].item(), rel=1e-5)
+
+
+def test_a_device_that_is_missing_in_the_last_edge_iteration_keeps_its_variate(monkeypatch) -> None:
+    """Device 0 misses it: only device 1 hands up a change, over its own three moves, and c grows by half of that."""
+    rounds = hierarchy(monkeypatch, "scaffold", (1.0, -3.0), iterations=3, steps=1)
+    there = np.array([[True, True], [True, True], [False, True]])
+    state = rounds.result(1, rounds.setting.start(np.zeros(1, np.float32)), BOTH, BOTH, there).state
+    # Edge 1: −0.3, −0.57, −0.813; its moves add up to 0.813 over a rate of 0.3.
+    assert state.memories[0]["c"].item() == 0.0
+    assert state.memories[1]["c"].item() == pytest.approx(2.71, rel=1e-5)
+    assert state.rule["c"].item() == pytest.approx(1.355, rel=1e-5)
+    # What device 0 had added up is gone: after a whole round its variate is that of this round alone.
+    after = rounds.result(2, state, BOTH[:1], BOTH[:1], np.ones((3, 1), dtype=bool)).state
+    w, moved = float(state.model[0]), 0.0
+    for _ in range(3):
+        step = 0.1 * ((w - 1) + 1.355)
+        w, moved = w - step, moved + step
+    assert after.memories[0]["c"].item() == pytest.approx(moved / 0.3 - 1.355, rel=1e-4)
+
+
+def test_if_everybody_misses_the_last_edge_iteration_variates_stay(monkeypatch) -> None:
     rounds = hierarchy(monkeypatch, "scaffold", (1.0, -3.0), iterations=2, steps=1)
-    state = rounds.result(1, rounds.setting.start(np.zeros(1, np.float32)), BOTH, np.array([0, 0])).state
-    # The first iteration: 0.1 and −0.3, c₀ = −1, c₁ = 3, from −0.1: gradients −1.1 + 1 = −0.1 and 2.9 − 3 = −0.1.
-    assert state.model == pytest.approx(-0.1 + 0.01, rel=1e-5)
-    assert [state.memories[n]["c"].item() for n in BOTH] == pytest.approx([-1.1, 2.9], rel=1e-5)
-    assert state.rule["c"].item() == pytest.approx((-1.1 + 2.9) / 2, rel=1e-5)
+    there = np.array([[True, True], [False, False]])
+    state = rounds.result(1, rounds.setting.start(np.zeros(1, np.float32)), BOTH, BOTH, there).state
+    assert state.model == pytest.approx(-0.1, rel=1e-5)
+    assert [state.memories[n]["c"].item() for n in BOTH] == [0.0, 0.0]
+    assert state.rule["c"].item() == 0.0
 
 
 def test_it_is_the_published_algorithm_with_partial_participation() -> None:
