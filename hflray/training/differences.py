@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Protocol
@@ -23,8 +23,9 @@ from torch import Tensor
 from hflray.errors import HflrayError
 from hflray.support.arrays import BoolArray, FloatArray
 from hflray.support.native import load_library
+from hflray.training.corrections import OwnCorrection
 from hflray.training.method import Method
-from hflray.training.rules.base import Memory, Received, Vector, corrects, is_constant
+from hflray.training.rules.base import Memory, Received, Vector, corrects, of_correction
 
 
 class Resident(Protocol):
@@ -82,6 +83,8 @@ class Differences:
         received: what each device received, n of them.
         memories: what each device keeps.
         rates: the learning rate of each step of each device, (n, K); K is that of the device with most steps.
+        shapes: the shape of each trained tensor in the network, which a kernel may keep in another; None: that of the
+            resident weights.
     """
 
     def __init__(
@@ -92,12 +95,14 @@ class Differences:
         received: Sequence[Received],
         memories: Sequence[Memory],
         rates: FloatArray,
+        shapes: Sequence[torch.Size] | None = None,
     ) -> None:
         self._method, self._rule, self._weights = method, method.parts().rule, resident.weights()
         device = self._weights[0].device
         self._base, self._rates_here = rate, np.ascontiguousarray(rates, dtype=np.float32)
         self._rates = torch.from_numpy(self._rates_here).to(device)
-        self._corrects, self._constant = corrects(self._rule), is_constant(self._rule)
+        self._corrects, self._constant = corrects(self._rule), of_correction(self._rule, "constant")
+        self._stacked = of_correction(self._rule, "stacked")
         self._code = _code() if len(received) == 1 else None
         dense = resident.memory() if self._code is not None else []
         self._memory = [each.as_strided((each.numel(),), (1,)) for each in dense]
@@ -110,6 +115,8 @@ class Differences:
         self._array = (_Memory * len(each))(*each)
         if self._corrects:
             self._corrected_at: int | None = None  # the step whose corrections are in `_scaled`
+            shapes = shapes or [weight.shape[1:] for weight in self._weights]
+            self._own = [] if self._stacked else [OwnCorrection(method, each, shapes) for each in received]
 
             def arranged(vectors: list[Vector]) -> list[Tensor]:
                 tensors = resident.arranged(torch.from_numpy(np.stack(vectors).astype(np.float32)).to(device))
@@ -214,14 +221,31 @@ class Differences:
         rates, last = self._rates_here, self._corrected_at
         if not self._constant or last is None or not np.array_equal(rates[:, index], rates[:, last]):
             self._corrected_at, rate = index, self._rates[:, index]
-            for i, (was, scaled) in enumerate(zip(self._before, self._scaled, strict=True)):
-                torch.mul(_along(rate, was), self._correction(i, was), out=scaled)
+            corrections = self._stacked_corrections() if self._stacked else self._own_corrections(index)
+            for was, scaled, correction in zip(self._before, self._scaled, corrections, strict=True):
+                torch.mul(_along(rate, was), correction, out=scaled)
 
-    def _correction(self, index: int, weights: Tensor) -> Tensor:
-        vectors = {name: tensors[index] for name, tensors in self._vectors.items()}
-        memory = {name: tensors[index] for name, tensors in self._kept.items()}
-        corrected: Tensor | None = self._rule.correction(weights, self._received[index], vectors, memory)
-        return torch.zeros_like(weights) if corrected is None else corrected
+    def _stacked_corrections(self) -> Iterator[Tensor]:
+        """Yield the correction of each tensor of all devices at once, (n, …)."""
+        for i, was in enumerate(self._before):
+            vectors = {name: tensors[i] for name, tensors in self._vectors.items()}
+            memory = {name: tensors[i] for name, tensors in self._kept.items()}
+            corrected: Tensor | None = self._rule.correction(was, self._received[i], vectors, memory)
+            yield torch.zeros_like(was) if corrected is None else corrected
+
+    def _own_corrections(self, index: int) -> list[Tensor]:
+        """Return the correction of each tensor, (n, …), which the user's own rule computes for each device alone."""
+        each = [
+            own.of(
+                [tensor[row] for tensor in self._before],
+                [tensor[row] for tensor in self._received],
+                {name: [tensor[row] for tensor in tensors] for name, tensors in self._vectors.items()},
+                {name: [tensor[row] for tensor in tensors] for name, tensors in self._kept.items()},
+                checks=index == 0,
+            )
+            for row, own in enumerate(self._own)
+        ]
+        return [torch.stack(tensors) for tensors in zip(*each, strict=True)]
 
 
 def _along(numbers: Tensor, like: Tensor) -> Tensor:

@@ -64,7 +64,8 @@ class DeviceHost:
         faulty = job.method.faulty
         self._faulty = None if faulty is None else faulty.devices(job.seed, len(data.offsets) - 1)
         self._own_draws = not is_papers(job.problem)
-        self._parts, self._sizes = job.method.parts(), tuple(tensor.numel() for tensor in trained_tensors(module))
+        self._parts, self._shapes = job.method.parts(), [tensor.shape for tensor in trained_tensors(module)]
+        self._sizes = tuple(shape.numel() for shape in self._shapes)
         self._aggregator, self._measures = self._parts.edge, job.method.measures
         self._loss = find_loss(job.problem.loss)
         self.samples = Samples(job.problem, data)
@@ -116,7 +117,7 @@ class DeviceHost:
         if self._parts.plain_steps and not self._parts.remembers and not self._parts.rule.extra:
             return Start(device, version.model)
         model = version.model[: sum(self._sizes)]
-        received = Received(model, version.vectors, task.edge_iteration, share.mean_rate, task.last)
+        received = Received(model, version.vectors, task.edge_iteration, share.mean_rate, task.last, task.round, device)
         memory = self._parts.rule.begin(received, recalled(self._parts.rule, memory_of.get(device, {}), task.turn))
         return Start(device, version.model, received, memory)
 
@@ -195,7 +196,7 @@ class DeviceHost:
             row[: len(values)] = values
         received = [start.received for start in starts if start.received is not None]
         memories = [start.memory for start in starts if start.memory is not None]
-        return Differences(self._job.method, self._job.learning_rate, resident, received, memories, rates)
+        return Differences(self._job.method, self._job.learning_rate, resident, received, memories, rates, self._shapes)
 
     def _rates(self, device: int, round_index: int, edge_iteration: int) -> FloatArray:
         """Return the learning rate of each step of a device in an edge iteration, (K,)."""
@@ -272,7 +273,9 @@ class DeviceHost:
         assert isinstance(kernel, ModuleKernel)  # `Backend` has refused the others
         rates = self._rates(device, round_index, edge_iteration)
         rng = stream(self._job.seed, "own training", round_index, edge_iteration, device)
-        kernel.train_by(rule.train, order, float(rates[0]) if len(rates) else 0.0, rng, **rule.options)
+        at = {"device": device, "round": round_index}
+        options = rule.options | {name: at[name] for name in rule.further}
+        kernel.train_by(rule.train, order, float(rates[0]) if len(rates) else 0.0, rng, **options)
 
     @contextmanager
     def _drawing_alone(self, device: int, round_index: int, edge_iteration: int) -> Iterator[None]:

@@ -7,7 +7,8 @@ like the published algorithm. They act on arrays of any floating type, so that t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -30,6 +31,8 @@ class Received:
         vectors: the rule's vectors that come with it, (P,) each, such as SCAFFOLD's c.
         iteration: the edge iteration in this round, from 0.
         last: whether it is the last edge iteration of the round, or of the edge's turn where the cloud is asynchronous.
+        round: i, from 1.
+        device: n.
         mean_rate: Kβ of the edge's iteration before, the mean over its devices by weight; 0 in the first. With
             momentum it is what `finish` gets as `rate`.
     """
@@ -39,6 +42,8 @@ class Received:
     iteration: int = 0
     mean_rate: float = 0.0
     last: bool = True
+    round: int = 0
+    device: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +96,9 @@ class LocalRule:
         needs_uniform: whether all devices must have the same weight (``aggregation.weights: uniform``).
         constant: whether `correction` does not depend on `weights`. It is then computed once for all steps of an edge
             iteration, which is faster.
+        flat: whether `correction` sees all tensors of the network at once, as one flat vector, (P,).
+        stacked: whether `correction` works number by number, so that it may be called for several devices at once, with
+            a leading axis of devices, which is faster on a GPU. A norm or a mean would mix the devices.
 
     Examples:
         A file of one's own needs one class, such as FedProx, and is used by ``training.rule: {name: mine.py:Prox}``:
@@ -100,6 +108,7 @@ class LocalRule:
         >>> class Prox(LocalRule):
         ...     def __init__(self, mu=0.01):
         ...         self.mu = mu
+        ...
         ...     def correction(self, weights, received, vectors, memory):
         ...         return self.mu * (weights - received)
         >>> Prox(mu=0.5).correction(np.array([2.0, 3.0]), np.array([1.0, 3.0]), {}, {}).tolist()
@@ -115,6 +124,8 @@ class LocalRule:
     makes_model: ClassVar[bool] = False
     needs_uniform: ClassVar[bool] = False
     constant: ClassVar[bool] = False
+    flat: ClassVar[bool] = False
+    stacked: ClassVar[bool] = False
 
     def start(self, size: int, num_edges: int) -> State:
         """Return what the cloud keeps before round 1, for P = `size` trained numbers and M edges."""
@@ -129,15 +140,18 @@ class LocalRule:
         return memory
 
     def correction(self, weights: Any, received: Any, vectors: Mapping[str, Any], memory: Mapping[str, Any]) -> Any:
-        """Return what is added to the gradient at `weights`, an array of their shape; None: nothing.
+        """Return what is added to the gradient of one device at `weights`, a tensor of their shape; None: nothing.
 
-        It is called for each tensor of the network alone. All arguments have the tensor's shape.
+        It is called in each step for each tensor of the network alone, so that a norm is that of a tensor. With
+        ``flat = True`` it is called once a step for the whole model, (P,), and a norm is that of the model. All
+        arguments are float32 tensors of torch of the same shape, and none may be changed in place. A method that has
+        further parameters `device` or `round` receives n, or i from 1.
 
         Args:
             weights: w.
             received: w₀.
-            vectors: the rule's vectors that came with w₀.
-            memory: the vectors that the device keeps.
+            vectors: the rule's vectors that came with w₀, by name.
+            memory: the vectors that the device keeps, by their names in the attribute `memory`.
         """
         return None
 
@@ -176,10 +190,18 @@ class LocalRule:
         return None, state
 
 
-def is_constant(rule: LocalRule) -> bool:
-    """Return whether a rule's correction is constant, by what the class says that defines the correction."""
+def of_correction(rule: LocalRule, name: Literal["constant", "flat", "stacked"]) -> bool:
+    """Return an attribute that tells of a rule's correction, as the class has it that defines the correction.
+
+    A subclass with a correction of its own does not inherit it.
+    """
     owner = next(each for each in type(rule).__mro__ if "correction" in vars(each))
-    return bool(vars(owner).get("constant", False))
+    return bool(vars(owner).get(name, False))
+
+
+def further(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Return which of ``device`` and ``round`` a user's function has parameters for."""
+    return tuple(name for name in ("device", "round") if name in inspect.signature(function).parameters)
 
 
 def corrects(rule: LocalRule) -> bool:

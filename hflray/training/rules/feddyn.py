@@ -35,6 +35,7 @@ class FedDyn(LocalRule):
     extra: ClassVar[tuple[str, ...]] = ("h",)
     makes_model: ClassVar[bool] = True
     needs_uniform: ClassVar[bool] = True
+    stacked: ClassVar[bool] = True
 
     def __init__(self, alpha: float = 0.01) -> None:
         self.alpha = positive("training.rule.options.alpha", alpha)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from hflray.config.options import between
 from hflray.training.rules.base import LocalRule
@@ -19,6 +19,8 @@ class FedProx(LocalRule):
     Raises:
         ConfigError: μ is negative.
     """
+
+    stacked: ClassVar[bool] = True
 
     def __init__(self, mu: float = 0.01) -> None:
         self.mu = between("training.rule.options.mu", mu, 0.0)

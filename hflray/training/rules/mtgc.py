@@ -37,6 +37,7 @@ class MTGC(LocalRule):
     forgets: ClassVar[bool] = True
     needs_edges: ClassVar[bool] = True
     constant: ClassVar[bool] = True
+    stacked: ClassVar[bool] = True
 
     def __init__(self, corrections: str = "both") -> None:
         self.corrections = one_of("training.rule.options.corrections", corrections, ("both", "devices", "edges"))

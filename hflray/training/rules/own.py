@@ -1,7 +1,8 @@
 """Local training by a function of the user's own, written in plain PyTorch.
 
 ``training.rule: {name: mine.py:train}`` names a function ``train(module, batches, loss, rate, rng, **options)``. It
-changes the module in place, in any way that it likes.
+changes the module in place, in any way that it likes. If it has parameters ``device`` or ``round``, and no option of
+that name is given, it receives n, or i from 1.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hflray.errors import ConfigError
-from hflray.training.rules.base import LocalRule
+from hflray.training.rules.base import LocalRule, further
 
 ARGUMENTS = ("module", "batches", "loss", "rate", "rng")
 
@@ -31,8 +32,9 @@ class OwnTraining(LocalRule):
     """
 
     def __init__(self, train: Callable[..., Any], spoken: str, options: Mapping[str, Any]) -> None:
+        self.further = tuple(name for name in further(train) if name not in options)
         try:
-            inspect.signature(train).bind(*ARGUMENTS, **options)
+            inspect.signature(train).bind(*ARGUMENTS, **options, **dict.fromkeys(self.further))
         except TypeError as error:
             raise ConfigError(
                 f"training.rule.name: {spoken} cannot be called with ({', '.join((*ARGUMENTS, *options))}) ({error}); "

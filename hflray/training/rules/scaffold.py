@@ -31,6 +31,7 @@ class Scaffold(LocalRule):
     forgets: ClassVar[tuple[str, ...]] = ("moved", "rate")
     extra: ClassVar[tuple[str, ...]] = ("c",)
     constant: ClassVar[bool] = True
+    stacked: ClassVar[bool] = True
 
     def start(self, size: int, num_edges: int) -> State:
         """Return c = 0."""
