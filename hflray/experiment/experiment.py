@@ -48,7 +48,7 @@ from hflray.training.job import LocalJob
 from hflray.training.machine import memory_bytes
 from hflray.training.privacy import Accountant
 from hflray.training.privacy.accountant import NAME as RELEASES
-from hflray.training.refusals import check_clock, check_edges
+from hflray.training.refusals import check_clock, check_edges, check_revision
 from hflray.training.serial import AnyTask
 from hflray.training.state import Losses, RoundResult, RoundTask, TrainingState
 from hflray.training.tryout import try_network
@@ -406,6 +406,7 @@ class Experiment:
         return past | {
             "version": STATE_VERSION,
             "config": self.resolve().model_dump(mode="json"),
+            "rule_revision": self.backend.method.parts().rule.revision,
             "round": self.round,
             "global_model": self.global_model.copy(),
             **self.training.arrays(),
@@ -436,6 +437,7 @@ class Experiment:
         if state.get("version") != STATE_VERSION:
             raise ConfigError(f"state: version {state.get('version')}; this hflray reads version {STATE_VERSION}")
         saved = ExperimentConfig.model_validate(state["config"])
+        check_revision(self.backend.method, state.get("rule_revision", 1), saved.training.edge_iterations)
         self._config = self._config.model_copy(update={"training": self.backend.take_over(saved.training)})
         changed = changed_settings(self.config, saved, may_change)
         model = np.array(state["global_model"], dtype=np.float32)

@@ -34,6 +34,7 @@ EXECUTION_KEYS = (
     "learning.cache", "agent.env_steps",
 )  # fmt: skip
 SEED = "seed"
+MOVING_SCAFFOLD = "scaffold (its variates moved in each edge iteration)"  # until November 2026
 
 Progress = Callable[[int, int], None]
 
@@ -107,8 +108,15 @@ class Run:
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The configuration as a mapping from dotted keys to values."""
-        return self.settings_of(self.config)
+        """The configuration as a mapping from dotted keys to values. An earlier revision of a rule has another name."""
+        training, settings = self.config.training, self.settings_of(self.config)
+        if (
+            training.rule.name == "scaffold"
+            and training.edge_iterations > 1
+            and "rules" not in self.history.environment
+        ):
+            settings["training.rule.name"] = MOVING_SCAFFOLD
+        return settings
 
     @cached_property
     def identity(self) -> tuple[tuple[str, str], ...]:

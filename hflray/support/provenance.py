@@ -34,6 +34,7 @@ ON_RECORD = (
     "scikit-learn",
     "mlflow",
 )
+RULES = "2"  # the revision of the local rules, on record since SCAFFOLD's variates stay fixed in a round
 PACKAGE = Path(__file__).parents[1]
 SOURCES = ("*.py", "*.c")
 NVIDIA = Path("/proc/driver/nvidia/gpus")  # the driver's folder for each GPU
@@ -49,7 +50,7 @@ def release() -> dict[str, str]:
 @cache
 def environment() -> dict[str, str]:
     """Return the git commit, Python, CPU and GPUs, and the versions of the libraries that decide results."""
-    facts = {"git_commit": git_commit(), "python": platform.python_version(), "cpu": _cpu()}
+    facts = {"git_commit": git_commit(), "python": platform.python_version(), "cpu": _cpu(), "rules": RULES}
     gpus = gpu_models(NVIDIA)
     return facts | ({"gpu": gpus} if gpus else {}) | _versions(ON_RECORD)
 

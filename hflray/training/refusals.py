@@ -89,6 +89,15 @@ def check_rule(method: Method, rule: LocalRule, changed: Sequence[str]) -> None:
         )
 
 
+def check_revision(method: Method, revision: int, edge_iterations: int) -> None:
+    """Raise ConfigError if a checkpoint's run has begun with another revision of its rule (`LocalRule.revision`)."""
+    if edge_iterations > 1 and revision != (now := method.parts().rule.revision):
+        raise ConfigError(
+            f"training.rule.name: the run began with revision {revision} of {references.spoken(method.rule.name)}, and "
+            f"this hflray has revision {now}, which computes something else; accepted: {now}; begin the run anew"
+        )
+
+
 def check_clock(method: Method, rule: LocalRule) -> None:
     """Raise ConfigError if a rule or an aggregator needs a cloud that waits for the edges."""
     name = references.spoken(method.rule.name)

@@ -14,7 +14,7 @@ import yaml
 from hflray import metrics
 from hflray.errors import ConfigError
 from hflray.report.labels import describe
-from hflray.report.runs import Sweep, assemble, read_sweep
+from hflray.report.runs import Run, Sweep, assemble, read_sweep
 from hflray.tracking import History, Tables, Tracker
 from tests.conftest import small_config
 from tests.report import fabricated
@@ -168,3 +168,18 @@ def test_a_machine_names_its_gpu_if_the_run_trained_on_it() -> None:
         run.history.environment.clear()
         run.history.environment.update(facts)
         assert run.machine == machine
+
+
+@pytest.mark.parametrize(
+    "environment, iterations, name",
+    [
+        ({"rules": "2"}, 5, "scaffold"), ({}, 1, "scaffold"),
+        ({}, 5, "scaffold (its variates moved in each edge iteration)"),
+    ],
+)  # fmt: skip
+def test_a_run_of_the_former_scaffold_says_so(environment: dict[str, str], iterations: int, name: str) -> None:
+    """Its results are another rule's, so that no report pools the two."""
+    config = small_config("training.rule.name=scaffold", f"training.edge_iterations={iterations}")
+    run = Run(History("a", "FINISHED", None, "", environment, {}, Tables(pd.DataFrame()), 0, 1), config)
+    assert run.settings["training.rule.name"] == name
+    assert dict(run.identity)["training.rule.name"] == repr(name)

@@ -99,6 +99,8 @@ class LocalRule:
         flat: whether `correction` sees all tensors of the network at once, as one flat vector, (P,).
         stacked: whether `correction` works number by number, so that it may be called for several devices at once, with
             a leading axis of devices, which is faster on a GPU. A norm or a mean would mix the devices.
+        revision: is raised when the rule changes what it computes in a round of several edge iterations. A checkpoint
+            of another revision is refused.
 
     Examples:
         A file of one's own needs one class, such as FedProx, and is used by ``training.rule: {name: mine.py:Prox}``:
@@ -126,6 +128,7 @@ class LocalRule:
     constant: ClassVar[bool] = False
     flat: ClassVar[bool] = False
     stacked: ClassVar[bool] = False
+    revision: ClassVar[int] = 1
 
     def start(self, size: int, num_edges: int) -> State:
         """Return what the cloud keeps before round 1, for P = `size` trained numbers and M edges."""

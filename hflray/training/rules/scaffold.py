@@ -32,6 +32,7 @@ class Scaffold(LocalRule):
     extra: ClassVar[tuple[str, ...]] = ("c",)
     constant: ClassVar[bool] = True
     stacked: ClassVar[bool] = True
+    revision: ClassVar[int] = 2  # in 1, variates moved in each edge iteration
 
     def start(self, size: int, num_edges: int) -> State:
         """Return c = 0."""

@@ -5,8 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hflray.errors import ConfigError
+from hflray.experiment import Experiment
+from hflray.training.memory import RESIDUAL, after_turn, recalled, remembered
 from hflray.training.method import Method, Spec
+from hflray.training.rules import Received
 from hflray.training.rules.scaffold import Scaffold
+from tests.conftest import small_config
 from tests.training.rules.quadratics import RATE, Devices, drive, hierarchy
 
 BOTH = np.array([0, 1])
@@ -65,6 +70,32 @@ def test_a_device_that_is_missing_in_the_last_edge_iteration_keeps_its_variate(m
         step = 0.1 * ((w - 1) + 1.355)
         w, moved = w - step, moved + step
     assert after.memories[0]["c"].item() == pytest.approx(moved / 0.3 - 1.355, rel=1e-4)
+
+
+def test_a_turn_that_its_last_edge_iteration_missed_leaves_nothing_to_the_next() -> None:
+    """Under an asynchronous cloud an edge may have two turns in a round."""
+    rule, one = Scaffold(), np.ones(1, np.float32)
+    missed, _ = rule.finish(Received(one, {"c": 0 * one}, 0, 0.0, last=False), 0.5 * one, 0.1, {"c": 0 * one})
+    kept = remembered(rule, missed, (3, 0))
+    assert recalled(rule, kept, (3, 0)) == missed
+    assert set(recalled(rule, kept, (3, 2))) == {"c"}
+    assert set(after_turn(rule, {**kept, RESIDUAL: one})) == {"c", RESIDUAL}
+
+
+def test_a_checkpoint_of_moving_variates_is_refused() -> None:
+    """With one edge iteration a round nothing has changed, so that such a run goes on."""
+    for iterations in (1, 2):
+        config = small_config("training.rule.name=scaffold", f"training.edge_iterations={iterations}", "max_rounds=2")
+        with Experiment(config) as experiment:
+            experiment.run_round()
+            state = experiment.state_dict()
+        assert state.pop("rule_revision") == 2  # as hflray 0.2 saved it
+        again = Experiment(config)
+        if iterations == 1:
+            again.load_state_dict(state)
+            continue
+        with pytest.raises(ConfigError, match=r"training\.rule\.name: the run began with revision 1 of scaffold.*anew"):
+            again.load_state_dict(state)
 
 
 def test_if_everybody_misses_the_last_edge_iteration_variates_stay(monkeypatch) -> None:
