@@ -47,7 +47,7 @@ def test_every_section_has_an_example() -> None:
 
 
 def test_every_named_file_exists() -> None:
-    new = {"carousel", "widest_edge", "prox", "midrange", "half", "nearest_edge", "line"}
+    new = {"carousel", "widest_edge", "leash", "midrange", "half", "nearest_edge", "line"}
     paths = re.findall(r"`((?:hflray|tests)/[\w/]+\.py)`", TEXT)
     assert len(paths) > 15
     for path in paths:
@@ -83,7 +83,7 @@ def test_the_assigner_takes_the_widest_edge() -> None:
 
 def test_the_rule_the_aggregator_and_the_compressor_train_and_are_billed(monkeypatch) -> None:
     parts = {
-        ("local_rule", "prox"): example("A local rule")["Prox"],
+        ("local_rule", "leash"): example("A local rule")["Leash"],
         ("aggregator", "midrange"): example("An aggregator")["Midrange"],
         ("compressor", "half"): example("A compressor")["Half"],
     }
@@ -91,7 +91,7 @@ def test_the_rule_the_aggregator_and_the_compressor_train_and_are_billed(monkeyp
         monkeypatch.setitem(registry._ADDED, key, part)
     settings = {
         "": [],
-        "prox": ["training.rule={name: prox, options: {mu: 0.5}}"],
+        "leash": ["training.rule={name: leash, options: {mu: 0.5}}"],
         "midrange": ["aggregation.edge.name=midrange"],
         "half": ["compression.device.name=half"],
     }
