@@ -1,8 +1,8 @@
 """Local training by a function of the user's own, written in plain PyTorch.
 
 ``training.rule: {name: mine.py:train}`` names a function ``train(module, batches, loss, rate, rng, **options)``. It
-changes the module in place, in any way that it likes. If it has parameters ``device`` or ``round``, and no option of
-that name is given, it receives n, or i from 1.
+changes the module in place, in any way that it likes. If it has parameters ``device`` or ``round`` without a default, and
+no option of that name is given, it receives n, or i from 1.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ class OwnTraining(LocalRule):
     """
 
     def __init__(self, train: Callable[..., Any], spoken: str, options: Mapping[str, Any]) -> None:
-        self.further = tuple(name for name in further(train) if name not in options)
+        parameters = inspect.signature(train).parameters  # a default may be torch's name of a device
+        wanted = (name for name in further(train) if parameters[name].default is inspect.Parameter.empty)
+        self.further = tuple(name for name in wanted if name not in options)
         try:
             inspect.signature(train).bind(*ARGUMENTS, **options, **dict.fromkeys(self.further))
         except TypeError as error:

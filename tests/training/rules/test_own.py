@@ -49,6 +49,24 @@ def test_it_trains_like_the_rule_that_it_is(kernel: str) -> None:
     assert error < 1e-5
 
 
+def test_device_and_round_reach_a_function_that_asks_for_them(monkeypatch) -> None:
+    seen = set()
+
+    def placed(module, batches, loss, rate, rng, device, round):
+        seen.add((device, round))
+
+    def on_torch(module, batches, loss, rate, rng, device="cpu"):
+        seen.add((device, 0))
+
+    monkeypatch.setitem(registry._ADDED, ("local_rule", "placed"), placed)
+    monkeypatch.setitem(registry._ADDED, ("local_rule", "on torch"), on_torch)
+    for name in ("placed", "on torch"):
+        rounds = hierarchy(monkeypatch, name, (1.0, 2.0))
+        for index in (1, 2):
+            rounds.train_round(index, np.zeros(1, np.float32), np.array([0, 1]), np.array([0, 1]))
+    assert seen == {(device, index) for device in (0, 1) for index in (1, 2)} | {("cpu", 0)}
+
+
 def test_auto_chooses_a_kernel_with_a_module() -> None:
     assert Experiment(small_config(OWN)).resolve().training.kernel == "channels_last"
     table = ("data.name=breast_cancer", "model.name=mlp", "scheduling.name=fedavg")
