@@ -1,8 +1,8 @@
 """Local training by a function of the user's own, written in plain PyTorch.
 
 ``training.rule: {name: mine.py:train}`` names a function ``train(module, batches, loss, rate, rng, **options)``. It
-changes the module in place, in any way that it likes. If it has parameters ``device`` or ``round`` without a default, and
-no option of that name is given, it receives n, or i from 1.
+changes the module in place, in any way that it likes. If it has parameters ``device`` or ``round`` without a default,
+and no option of that name is given, it receives n, or i from 1.
 """
 
 from __future__ import annotations
