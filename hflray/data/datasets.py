@@ -47,7 +47,8 @@ class Dataset:
         samples_range: the paper's lowest and highest D_n for this data set.
         kind: what is learned: a class, a number, or the token that follows the input.
         num_tokens: the number of different tokens in the inputs; None if the inputs are no tokens.
-        groups: the group of each training sample, (n,) int64 from 0, such as its writer; None: there are none.
+        groups: the group of each training sample, (n,) int64 from 0, such as its writer; None: there are none. Partitions
+            deal by groups; what is learned and counted as classes stay the labels.
         target_mean, target_std: mean and standard deviation of a regression's training targets, in their own unit.
         notes: remarks for the user.
 
@@ -97,8 +98,9 @@ class Dataset:
             y_train, y_test: the targets, (n,): class labels from 0, each at least once in training; numbers, for a
                 regression; or the token after each input, for ``next_token``.
             kind: what is learned, ``classification``, ``regression`` or ``next_token``.
-            groups: the group of each training sample, (n,) integers or texts. Partitions that need classes then use
-                the groups; without them they use the targets, and the deciles of a regression's targets.
+            groups: the group of each training sample, (n,) integers or texts, such as its site. Partitions deal by the
+                groups; without them by the targets, and by the deciles of a regression's targets. Labels stay labels:
+                the classes that are counted (`hflray.scheduling.RoundContext.class_counts`) are those of `labels`.
             name: name in messages and logs.
             samples_range: the lowest and highest D_n of a device unless ``data.samples_per_device`` is set.
 
@@ -144,11 +146,20 @@ class Dataset:
 
     @cached_property
     def strata(self) -> NDArray[np.int64]:
-        """The class of each training sample for partitions and clustering, (n,) int64 from 0, without gaps.
+        """What partitions and clustering take for the class of each training sample, (n,) int64 from 0, without gaps.
 
-        It is the given group, else the label or the token that follows, else the decile of a regression's target.
+        It is the given group, else that of `labels`.
         """
-        if self.groups is not None:
+        return self.labels if self.groups is None else self.groups
+
+    @cached_property
+    def labels(self) -> NDArray[np.int64]:
+        """The class of each training sample, (n,) int64 from 0, without gaps.
+
+        It is the label, whatever the group is, or the decile of a regression's target. Tokens are no classes: for
+        ``next_token`` it is the group, and without groups the token that follows.
+        """
+        if self.kind == "next_token" and self.groups is not None:
             return self.groups
         if self.kind == "regression":
             edges = np.unique(np.quantile(self.y_train, np.arange(1, QUANTILES) / QUANTILES))
@@ -162,7 +173,18 @@ class Dataset:
     @property
     def num_strata(self) -> int:
         """The number of different `strata`."""
-        return self.num_classes if self.strata is self.y_train else int(self.strata.max()) + 1
+        return self.num_labels if self.groups is None else int(self.groups.max()) + 1
+
+    @property
+    def num_labels(self) -> int:
+        """The number of different `labels`."""
+        return self.num_classes if self.kind == "classification" else int(self.labels.max()) + 1
+
+    @property
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """What is known of each training sample, (n,) each: ``label``, ``target``, and ``group`` if there are groups."""
+        groups = {} if self.groups is None else {"group": self.groups}
+        return {"label": self.labels, "target": self.y_train, **groups}
 
     @property
     def channel_mean(self) -> NDArray[np.float32]:

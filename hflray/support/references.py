@@ -126,6 +126,13 @@ def spoken(name: str) -> str:
     return name if reference is None else f"{reference.source}:{reference.thing}"
 
 
+def named(thing: object) -> str:
+    """Return how messages call a class, a function, or the class of an object: ``mine.py:Thing`` if a file made it."""
+    made: Any = thing if callable(thing) and hasattr(thing, "__qualname__") else type(thing)
+    loader = getattr(sys.modules.get(made.__module__), "__loader__", None)
+    return f"{loader.name}:{made.__qualname__}" if isinstance(loader, _Loader) else str(made.__qualname__)
+
+
 def pin(name: str, folder: Path | None = None) -> str:
     """Return the pinned name of a reference, whose text this process then holds. Nothing of the text runs.
 
@@ -378,7 +385,7 @@ class _Loader(importlib.abc.InspectLoader):
     """Runs a text that is held in memory, and shows its lines to tracebacks and to `inspect`."""
 
     def __init__(self, source: Source, filename: str) -> None:
-        self._source, self._filename = source, filename
+        self._source, self._filename, self.name = source, filename, source.name
 
     def get_source(self, fullname: str) -> str:
         return self._source.text
