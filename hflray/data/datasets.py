@@ -23,8 +23,9 @@ from hflray.config import Kind
 from hflray.data.download import FOLDERS, load_or_download
 from hflray.data.npz import check_arrays, read_arrays
 from hflray.data.own import check_own
-from hflray.errors import ConfigError, DataError
+from hflray.errors import DataError
 from hflray.support.references import spoken
+from hflray.support.returned import Contract, described
 
 FASHION_RANGE = (400, 700)  # also used for every data set that the paper does not use
 CIFAR_RANGE = (300, 600)
@@ -47,8 +48,8 @@ class Dataset:
         samples_range: the paper's lowest and highest D_n for this data set.
         kind: what is learned: a class, a number, or the token that follows the input.
         num_tokens: the number of different tokens in the inputs; None if the inputs are no tokens.
-        groups: the group of each training sample, (n,) int64 from 0, such as its writer; None: there are none. Partitions
-            deal by groups; what is learned and counted as classes stay the labels.
+        groups: the group of each training sample, (n,) int64 from 0, such as its writer; None: there are none.
+            Partitions deal by groups; what is learned and counted as classes stay the labels.
         target_mean, target_std: mean and standard deviation of a regression's training targets, in their own unit.
         notes: remarks for the user.
 
@@ -182,7 +183,7 @@ class Dataset:
 
     @property
     def columns(self) -> dict[str, NDArray[Any]]:
-        """What is known of each training sample, (n,) each: ``label``, ``target``, and ``group`` if there are groups."""
+        """What is known of each training sample, (n,) each: ``label``, ``target``, and ``group`` if there is one."""
         groups = {} if self.groups is None else {"group": self.groups}
         return {"label": self.labels, "target": self.y_train, **groups}
 
@@ -242,9 +243,7 @@ def load_dataset(name: str, root: str | Path | None = None, seed: int = 0) -> Da
         text = str(error)
         raise DataError(text if text.startswith("data.name") else f"data.name: {spoken(name)}: {text}") from error
     if not isinstance(dataset, Dataset):
-        raise ConfigError(
-            f"data.name: '{spoken(name)}' returned a {type(dataset).__name__}; it must return a hflray.data.Dataset"
-        )
+        raise Contract.of("data.name", name, "a hflray.Dataset, as Dataset.of makes it").error(described(dataset))
     return replace(dataset, name=spoken(name)) if dataset.name == UNNAMED else dataset
 
 

@@ -68,8 +68,8 @@ class FlowerPartition:
     ) -> list[Ints]:
         """Deal samples to devices.
 
-        The partitioner sees every one of the `columns` (`hflray.data.Dataset.columns`), without which there is ``label``
-        alone. Unless ``partition_by`` is an option, it deals by ``group`` if there is one, else by ``label``.
+        The partitioner sees all `columns` (`hflray.data.Dataset.columns`), without which there is ``label`` alone.
+        Unless ``partition_by`` is an option, it deals by ``group`` if there is one, else by ``label``.
 
         Raises:
             DataError: the partitioner fails, or does not give each device a sample.

@@ -55,6 +55,7 @@ class Contract(NamedTuple):
         low: float = -math.inf,
         high: float = math.inf,
         where: str = "",
+        finite: bool = True,
     ) -> NDArray[Any]:
         """Return a value as an array.
 
@@ -64,6 +65,7 @@ class Contract(NamedTuple):
             type_: ``i`` for indices, ``f`` for finite real numbers, ``b`` for booleans.
             low, high: the lowest and the highest number that is accepted.
             where: what it was returned for, which ends the description, such as `` for device 3``.
+            finite: whether numbers must be finite.
 
         Raises:
             ConfigError: it is another thing.
@@ -73,10 +75,12 @@ class Contract(NamedTuple):
             raise self.error(described(value) + where)
         if not array.size and array.ndim == len(shape) and type_ != "b":  # an empty list has no type
             array = array.astype(np.int64 if type_ == "i" else np.float64)
-        fits = array.ndim == len(shape) and all(want in (None, got) for want, got in zip(shape, array.shape, strict=True))
+        fits = array.ndim == len(shape) and all(
+            want in (None, got) for want, got in zip(shape, array.shape, strict=True)
+        )
         if not fits or array.dtype.kind not in _TYPES[type_]:
             raise self.error(described(array) + where)
-        if array.size and type_ != "b":
+        if array.size and type_ != "b" and finite:
             lowest, highest = array.min(), array.max()  # NaN if any is NaN
             if not (low <= lowest and highest <= high and math.isfinite(lowest) and math.isfinite(highest)):
                 index = np.argwhere(~((array >= low) & (array <= high) & np.isfinite(array)))[0]
@@ -103,6 +107,15 @@ class Contract(NamedTuple):
             if array is None or array.dtype.kind not in "biufUS":
                 raise self.error(f"{described(value[name])} as {name!r}")
         return {name: array for name, array in made.items() if array is not None}
+
+
+def all_finite(value: object) -> bool:
+    """Return whether all floating-point arrays in a value, such as a tuple of arrays, are finite."""
+    if isinstance(value, Mapping):
+        return all_finite(tuple(value.values()))
+    if isinstance(value, tuple | list):
+        return all(all_finite(each) for each in value)
+    return not isinstance(value, np.ndarray) or value.dtype.kind != "f" or bool(np.isfinite(value).all())
 
 
 def is_ours(part: object) -> bool:

@@ -7,6 +7,7 @@ Each is also tried before anything starts, on a copy, so that a part that is wro
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,12 +32,15 @@ class CheckedFading(Fading):
         name: its name or reference.
 
     Raises:
-        ConfigError: it does not return factors above 0, or other factors for the same indices.
+        ConfigError: it does not return factors above 0; or, in `try_out`, other factors for the same indices.
     """
 
     def __init__(self, law: Fading, name: str) -> None:
         accepted = "factors on the power gain, finite and above 0 (linear and not in dB), in the shape of the indices"
         self._law, self._contract = law, Contract.of("world.fading.name", name, accepted, "mend its method factor")
+
+    def try_out(self) -> None:
+        """Draw some factors twice."""
         indices = (1, np.arange(TRIED)[:, None], 0, np.arange(2))
         if not np.array_equal(self.factor(*indices), self.factor(*indices)):
             raise self._contract.error("other factors for the same indices (they are functions of the indices alone)")
@@ -83,15 +87,16 @@ class CheckedPlaces:
         )
 
 
-def try_part(setting: str, name: str, part: Part, later_s: float) -> Any:
-    """Return a copy of a part after a time, s, whose state was saved and restored.
+def try_part(setting: str, name: str, part: Part, later_s: float, look: Callable[[Any], object]) -> None:
+    """Look at a copy of a part now and after a time, s, and at one whose state was saved and restored.
 
     Raises:
-        ConfigError: its state is no arrays by name.
+        ConfigError: `look` refuses it, or its state is no arrays by name.
     """
-    tried = copy.deepcopy(part)
+    look(tried := copy.deepcopy(part))
     tried.advance(later_s)
+    look(tried)
     contract = Contract.of(setting, name, STATE, "mend its method state_dict")
     again = copy.deepcopy(part)
     again.load_state_dict(contract.arrays(tried.state_dict()))
-    return again
+    look(again)

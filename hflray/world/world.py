@@ -56,14 +56,12 @@ class World:
 
     def __init__(self, config: ExperimentConfig, fleet: Fleet) -> None:
         self.config, self.clock_s, self.bandwidth_hz = config.world, 0.0, fleet.edge_bandwidth_hz
+        self._num_devices = fleet.num_devices
         self._places: CheckedPlaces | None = None  # of a motion of the user's own
         self.is_on = self.config.is_on
         own = {"num_devices": fleet.num_devices, "seed": config.seed}
         section = self.config.availability
         self.availability: Availability = registry.build("availability", section.name, own, **section.options)
-        if not is_ours(self.availability):
-            tried = try_part("world.availability.name", section.name, self.availability, 1.0)
-            checked_answers(tried, section.name, 1, 1.0, fleet.num_devices)
         sigma = self.config.compute_jitter.sigma
         self.jitter = Jitter(config.seed, sigma) if sigma else None
         rate_per_s = self.config.dropout.rate_per_s
@@ -90,11 +88,25 @@ class World:
         self._fleet_config, self._shadowing = config.fleet, ShadowField(config.seed, section.correlation_m)
         if not is_ours(mobility):
             self._places = CheckedPlaces(section.name, fleet.num_devices, config.fleet.area_m)
-            self._places.all(mobility)
-            tried = try_part("world.mobility.name", section.name, mobility, section.slot_s)
-            self._places.all(tried)
-            self._places.at(tried, np.arange(fleet.num_devices)[:2])
         return mobility
+
+    def try_parts(self) -> None:
+        """Try parts of the user's own on copies, before anything starts. Raises ConfigError: one is wrong."""
+        if isinstance(self.fading, CheckedFading):
+            self.fading.try_out()
+        if not is_ours(self.availability):
+            name = self.config.availability.name
+            try_part(
+                "world.availability.name", name, self.availability, 1.0,
+                lambda part: checked_answers(part, name, 1, 1.0, self._num_devices),
+            )  # fmt: skip
+        if self.mobility is not None and self._places is not None:
+            section, places = self.config.mobility, self._places
+            some = np.arange(self._num_devices)[:2]
+            try_part(
+                "world.mobility.name", section.name, self.mobility, section.slot_s,
+                lambda part: (places.all(part), places.at(part, some)),
+            )  # fmt: skip
 
     @property
     def _fades(self) -> bool:
@@ -308,9 +320,7 @@ class World:
         for moment_s in np.unique(begin_s):  # each edge has its own
             moving.advance(outlook.clock_s + moment_s)
             starting = devices[begin_s == moment_s]
-            position_m[starting] = (
-                moving.at(starting) if self._places is None else self._places.at(moving, starting)
-            )
+            position_m[starting] = moving.at(starting) if self._places is None else self._places.at(moving, starting)
         return self._with_links(outlook.round, outlook.fleet, position_m)
 
     def ends(self, outlook: Outlook, devices: IntArray) -> Ends:
