@@ -19,10 +19,9 @@ from hflray.errors import ConfigError
 from hflray.support.files import disk_failure, free_bytes, size_text
 from hflray.support.references import named
 from hflray.support.references import reason as own_reason
-from hflray.support.returned import Contract
 from hflray.support.terminal.app import spoken
 from hflray.tracking.journal import Journal, rounds_of
-from hflray.tracking.sink import Artifact, Ending, Round, Run, Sink, is_bug, reason
+from hflray.tracking.sink import Artifact, Ending, Round, Run, Sink, is_bug, opened, reason
 
 log = logging.getLogger(__name__)
 
@@ -247,9 +246,7 @@ class Sender:
 
     def _send(self, key: str, box: _Outbox) -> None:
         if not box.opened:
-            accepted = "the number of the last round that it has, or -1 for none"
-            contract = Contract.of(self.sink.setting, self.sink, accepted, "mend its method open")
-            last = int(contract.array(self.sink.open(box.run), (), "i", -1))
+            last = opened(self.sink, box.run)
             again = [] if self.sink.has_all(box.run) else box.again()
             with self._lock:
                 box.opened, box.sent = True, last

@@ -193,6 +193,12 @@ def is_bug(sink: Sink, error: BaseException) -> bool:
     return not is_ours(sink) and isinstance(error, BUGS) and not isinstance(error, ANSWERS)
 
 
+def opened(sink: Sink, run: Run) -> int:
+    """Open a run; return its last round. Raises ConfigError: the tracker returned something else."""
+    accepted = "the number of the last round that it has, or -1 for none"
+    return int(Contract.of(SETTING, sink, accepted, "mend its method open").array(sink.open(run), (), "i", -1))
+
+
 def build(name: str, place: Place) -> Sink:
     """Build a tracker by its name or reference.
 

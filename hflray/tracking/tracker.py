@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hflray import registry
+from hflray import metrics, registry
 from hflray.config import (
     ExperimentConfig,
     TrackingConfig,
@@ -34,7 +34,7 @@ from hflray.tracking.journal import Journal, Tables, rounds_of
 from hflray.tracking.late_artifacts import remains
 from hflray.tracking.mlflow import MLflowSink
 from hflray.tracking.sender import CLOSE_WITHIN_S, Sender
-from hflray.tracking.sink import Artifact, Ending, Files, Place, Round, Run, build, reason
+from hflray.tracking.sink import Artifact, Ending, Files, Place, Round, Run, build, is_bug, opened, reason
 from hflray.tracking.timelines import write_timeline
 
 log = logging.getLogger(__name__)
@@ -68,6 +68,33 @@ def try_sinks(sinks: Sequence[str], uri: str, experiment: str) -> None:
         if not is_ours(registry.resolve("sink", name)):
             with tempfile.TemporaryDirectory() as folder:
                 build(name, Place(uri, experiment, "dry-run", Path(folder)))
+
+
+def try_sink(name: str) -> str | None:
+    """Send a run of two rounds to a tracker of the user's own, in a folder that is then removed.
+
+    Returns:
+        What is wrong, in one line; None: nothing, or the tracker cannot be reached, which is no fault of its code.
+
+    Raises:
+        ConfigError: it cannot be built.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        sink = build(name, Place(default_uri(Path(folder)), "check", "check", Path(folder)))
+        try:
+            sink.connect()
+            run = Run("check", "check", params=flatten(ExperimentConfig().model_dump(mode="json")))
+            last = opened(sink, run)
+            rounds = [Round(number, _now_ms(), {metrics.ROUND_OBJECTIVE: 1.0}) for number in (1, 2)]
+            sink.rounds(run, [round for round in rounds if round.number > last])
+            sink.has_all(run)
+            sink.end(run, Ending("FINISHED", values=rounds[-1].values))
+            sink.seen_at()
+        except Exception as error:  # a user's class may raise any type
+            if isinstance(error, ConfigError):
+                return str(error)
+            return f"{named(sink)} fails ({references.reason(error)}); correct it" if is_bug(sink, error) else None
+    return None
 
 
 class Tracker:
