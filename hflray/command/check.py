@@ -166,8 +166,10 @@ def _problem(kind: Kind, reference: str, datasets: Sequence[str], overrides: Seq
             model = [] if kind == "model" else [f"model={network or DATA[load_dataset(data).kind][1]}"]
             data_name = [] if kind == "dataset" else [f"data.name={json.dumps(data)}"]
             named = [f"{setting}={json.dumps(reference)}" for setting in settings]
+            sections = tuple(f"{setting.rpartition('.')[0]}." for setting in settings)
+            more = [each for each in overrides if "options" not in each.partition("=")[0] or each.startswith(sections)]
             try:
-                find_task("experiment").check(load_config(None, [*SMALL, *data_name, *model, *named, *overrides]))
+                find_task("experiment").check(load_config(None, [*SMALL, *data_name, *model, *named, *more]))
                 return None
             except HflrayError as error:
                 first = first or str(error)

@@ -93,7 +93,11 @@ def try_sink(name: str) -> str | None:
         except Exception as error:  # a user's class may raise any type
             if isinstance(error, ConfigError):
                 return str(error)
-            return f"{named(sink)} fails ({references.reason(error)}); correct it" if is_bug(sink, error) else None
+            return (
+                f"{sink.setting}: {named(sink)} fails ({references.reason(error)}); correct it"
+                if is_bug(sink, error)
+                else None
+            )
     return None
 
 
