@@ -30,6 +30,7 @@ DATA = {
     "regression": ("friedman1", "{name: mlp}"),
     "next_token": ("pydoc_topics", "{name: gru, options: {embedding: 4, hidden: 8}}"),
 }
+FOUR = 4  # the arguments of a partition, and of an assigner
 OF_DATA = ("partition", "model", "loss", "metric")  # the kinds for which it matters what is learned
 # What is tried of each kind.
 TRIED: dict[str, str] = {
@@ -74,20 +75,20 @@ def check(
     if file.suffix != ".py":
         raise ConfigError(f"FILE: got {file}; accepted: a Python file, such as own.py; correct it")
     things = references.things_in(file)
-    found = [(kinds, name) for name, thing in things.items() if (kinds := kinds_of(thing))]
-    if not found:
+    parts = [(kinds, name) for name, thing in things.items() if (kinds := kinds_of(thing))]
+    if not parts:
         raise ConfigError(
             f"FILE: {file} holds no part; accepted: a class that extends a base class of hflray, or a function such as "
             "load(root); see docs/reference/parts.md"
         )
-    datasets = [name for kinds, name in found if kinds == ["dataset"]]
+    datasets = [name for kinds, name in parts if kinds == ["dataset"]]
     wrong = False
-    for kinds, name in sorted(found, key=lambda part: part[0] != ["dataset"]):
+    for kinds, name in sorted(parts, key=lambda part: part[0] != ["dataset"]):
         kind, problem = tried(kinds, f"{file}:{name}", [f"{file}:{each}" for each in datasets], overrides or ())
         wrong |= bool(problem)
         print(f"{kind:12} {name:20} {TRIED[kind]}: {problem or 'ok'}")
     for name in things:
-        if name not in [each for _, each in found]:
+        if name not in [each for _, each in parts]:
             print(f"{'-':12} {name:20} not tried: no part, by its base class or its parameters")
     if wrong:
         raise typer.Exit(2)
@@ -111,21 +112,29 @@ def kinds_of(thing: Any) -> list[Kind]:
 
     bases: dict[Kind, type[Any]] = {
         "scheduler": Scheduler, "local_rule": LocalRule, "aggregator": Aggregator, "compressor": Compressor,
-        "availability": Availability, "fading": Fading, "mobility": Mobility, "sink": Sink, "model": nn.Module,
+        "availability": Availability, "fading": Fading, "mobility": Mobility, "sink": Sink,
     }  # fmt: skip
-    if isinstance(thing, type):
+    if isinstance(thing, type) and not issubclass(thing, nn.Module):
         of_base: list[Kind] = [kind for kind, base in bases.items() if base in thing.__mro__]
-        methods = {name for each in thing.__mro__[:-1] for name in vars(each)}
         by_method: dict[str, Kind] = {"assign": "assigner", "__call__": "partition"}
-        return of_base or [kind for method, kind in by_method.items() if method in methods]
+        return of_base or [kind for method, kind in by_method.items() if _takes(getattr(thing, method, None), FOUR)]
     signatures: dict[tuple[str, ...], list[Kind]] = {
         ("root",): ["dataset"],
         ("input_shape", "num_outputs"): ["model"],
         ("outputs", "targets"): ["metric", "loss"],
         ("module", "batches", "loss", "rate", "rng"): ["local_rule"],
     }
-    names = tuple(inspect.signature(thing).parameters) if inspect.isroutine(thing) else ()
+    names = tuple(inspect.signature(thing).parameters) if callable(thing) else ()
     return next((kinds for first, kinds in signatures.items() if names[: len(first)] == first), [])
+
+
+def _takes(method: Any, count: int) -> bool:
+    """Return whether a method of a class can be called with so many arguments by position, besides itself."""
+    try:
+        inspect.signature(method).bind(*range(count + 1))
+    except (TypeError, ValueError):
+        return False
+    return inspect.isfunction(method)
 
 
 def tried(

@@ -25,7 +25,7 @@ from hflray.data.npz import check_arrays, read_arrays
 from hflray.data.own import check_own
 from hflray.errors import DataError
 from hflray.support.references import spoken
-from hflray.support.returned import Contract, described
+from hflray.support.returned import Contract, described, is_ours
 
 FASHION_RANGE = (400, 700)  # also used for every data set that the paper does not use
 CIFAR_RANGE = (300, 600)
@@ -244,7 +244,32 @@ def load_dataset(name: str, root: str | Path | None = None, seed: int = 0) -> Da
         raise DataError(text if text.startswith("data.name") else f"data.name: {spoken(name)}: {text}") from error
     if not isinstance(dataset, Dataset):
         raise Contract.of("data.name", name, "a hflray.Dataset, as Dataset.of makes it").error(described(dataset))
+    if not is_ours(make):
+        _check_fields(name, dataset)
     return replace(dataset, name=spoken(name)) if dataset.name == UNNAMED else dataset
+
+
+def _check_fields(name: str, dataset: Dataset) -> None:
+    """Raise ConfigError if a data set of the user's own was not made by `Dataset.of`, and an array is not as there."""
+    inputs = {"u": "uint8 images (n, channels, height, width)", "f": "float32 features (n, …)", "i": "int32 tokens"}
+    kinds = f"{', '.join(inputs.values())}, and targets (n,) from 0 to {dataset.num_classes - 1}"
+    contract = Contract.of("data.name", name, kinds, "make it by hflray.Dataset.of, which checks and converts arrays")
+    shape = (None, *np.shape(dataset.x_train)[1:])
+    for part in ("train", "test"):
+        x, y = getattr(dataset, f"x_{part}"), getattr(dataset, f"y_{part}")
+        where = f" for x_{part}"
+        contract.array(x, shape, where=where)
+        if not isinstance(x, np.ndarray) or x.dtype not in (np.uint8, np.float32, np.int32) or not len(x) or x.ndim < 2:
+            raise contract.error(described(x) + where)
+        where = f" for y_{part}"
+        if dataset.kind == "regression":
+            contract.array(y, (len(x),), where=where)
+        else:
+            contract.array(y, (len(x),), "i", 0, dataset.num_classes - 1, where)
+        if not isinstance(y, np.ndarray) or y.dtype != (np.float32 if dataset.kind == "regression" else np.int64):
+            raise contract.error(described(y) + where)
+    if dataset.groups is not None:
+        contract.array(dataset.groups, (len(dataset.y_train),), "i", 0, where=" for groups")
 
 
 def data_root(root: str | Path | None = None) -> Path:

@@ -90,9 +90,14 @@ def learner_settings(algorithm: dict[str, Any]) -> str:
 def _other_than_table_1(fleet: dict[str, Any]) -> str:
     """Return which settings of a policy's fleets are not those of Table I, as text for the card."""
     table_1 = FleetConfig().model_dump(mode="json")
-    said = ("num_devices", "num_edges", "deployment_seed", "dense")  # the card says them, or they change no fleet
+    named_elsewhere = (
+        "num_devices",
+        "num_edges",
+        "deployment_seed",
+        "dense",
+    )  # the card says them, or they change no fleet
     other = [f"`fleet.{key}: {shorten(value)}`" for key, value in sorted(fleet.items())
-             if key not in said and value != table_1.get(key)]  # fmt: skip
+             if key not in named_elsewhere and value != table_1.get(key)]  # fmt: skip
     return f" but for {', '.join(other)}" if other else ""
 
 

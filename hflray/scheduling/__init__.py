@@ -18,6 +18,7 @@ from hflray.scheduling.poll import Poll
 from hflray.support.arrays import IntArray
 from hflray.support.references import short, spoken
 from hflray.support.returned import Contract
+from hflray.support.text import shorten
 
 __all__ = [
     "ClusterScheduler",
@@ -65,7 +66,7 @@ def choose_devices_and_edges(scheduler: Scheduler, context: RoundContext) -> tup
     )
     devices = _checked_devices(chosen[0], "schedule_and_assign", scheduler, context)
     up = np.flatnonzero(context.edges_up)
-    accepted = f"for each of {len(devices)} devices one of the edges {', '.join(map(str, up))}"
+    accepted = f"for each of {len(devices)} devices one of the {len(up)} edges that are up ({shorten(up.tolist())})"
     contract = Contract.of("scheduling.name", scheduler, accepted, MEND.format("schedule_and_assign"))
     where = f" for the edges in round {context.round}"
     edges = contract.array(chosen[1], devices.shape, "i", where=where)

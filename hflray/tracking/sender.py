@@ -306,8 +306,8 @@ class Sender:
             bug = is_bug(self.sink, error)
             if box.failures < ARTIFACT_ATTEMPTS and not bug:
                 raise
-            said = f"{named(self.sink)} fails ({own_reason(error)})" if bug else reason(error)
-            log.warning("%s: an artifact could not be logged: %s", box.run.name, said)
+            cause = f"{named(self.sink)} fails ({own_reason(error)})" if bug else reason(error)
+            log.warning("%s: an artifact could not be logged: %s", box.run.name, cause)
         with self._lock:
             del box.artifacts[0]
             box.failures = 0

@@ -74,11 +74,11 @@ class _Round:
     def run(self, wants_losses: bool) -> RoundResult:
         """Submit the whole round, wait for it, and combine the edges."""
         executor, amounts, parts, rule = self.executor, self.amounts, self.parts, self.parts.rule
-        size, state = sum(amounts.setting.sizes), self.before.rule
-        start = executor.put(Version(self.before.model)) if not vectors_for(rule, state, 0, size) else None
+        size, cloud_state = sum(amounts.setting.sizes), self.before.rule
+        start = executor.put(Version(self.before.model)) if not vectors_for(rule, cloud_state, 0, size) else None
         versions: dict[int, Ref] = {}
         for turn in amounts.turns:
-            vectors = vectors_for(rule, state, turn.edge, size)
+            vectors = vectors_for(rule, cloud_state, turn.edge, size)
             versions[turn.edge] = start if start is not None else executor.put(Version(self.before.model, vectors))
         memories = self._memories()
         last = {turn.edge: turn.last for turn in amounts.turns}

@@ -185,8 +185,8 @@ def _checked(compressor: Compressor, place: str, sent: Any, size: int) -> tuple[
     if is_ours(compressor):
         update, residual = sent
         return update, residual
-    kept = f"the residual, of the same shape{'' if compressor.remembers else ' (None unless its class says remembers)'}"
-    accepted = f"the update as it arrives, finite numbers of shape ({size},), and {kept}"
+    rest = f"the residual, of the same shape{'' if compressor.remembers else ' (None unless its class says remembers)'}"
+    accepted = f"the update as it arrives, finite numbers of shape ({size},), and {rest}"
     contract = Contract.of(f"compression.{place}.name", compressor, accepted, "mend its method send")
     update, residual = contract.pair(sent)
     update = contract.array(update, (size,), where=" for the update")

@@ -35,8 +35,8 @@ def after_training(
         return made
     accepted = f"the memory, a dict of arrays by name, and a dict of vectors of shape {trained.shape} by name"
     contract = _contract(rule, "finish", accepted)
-    kept, vectors = contract.pair(made)
-    return _memory(contract, kept), _vectors(contract, vectors, len(trained), all_finite(trained))
+    memory_after, vectors = contract.pair(made)
+    return _memory(contract, memory_after), _vectors(contract, vectors, len(trained), all_finite(trained))
 
 
 def vectors_for(rule: LocalRule, state: State, edge: int, size: int) -> Mapping[str, Vector]:
@@ -71,8 +71,8 @@ def scaled(rule: LocalRule, made: Any, count: int) -> tuple[FloatArray, float] |
 
 def _memory(contract: Contract, made: object) -> Memory:
     contract.arrays(made)
-    kept: Memory = made  # type: ignore[assignment]
-    return kept
+    memory: Memory = made  # type: ignore[assignment]
+    return memory
 
 
 def _vectors(contract: Contract, made: object, size: int, finite: bool) -> Mapping[str, Vector]:

@@ -102,10 +102,10 @@ class World:
             )  # fmt: skip
         if self.mobility is not None and self._places is not None:
             section, places = self.config.mobility, self._places
-            some = np.arange(self._num_devices)[:2]
+            two = np.arange(self._num_devices)[:2]
             try_part(
                 "world.mobility.name", section.name, self.mobility, section.slot_s,
-                lambda part: (places.all(part), places.at(part, some)),
+                lambda part: (places.all(part), places.at(part, two)),
             )  # fmt: skip
 
     @property

@@ -15,6 +15,7 @@ from tests.conftest import says
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "parts.md"
 WRONG = """import numpy as np
+import torch
 import hflray
 from hflray.tracking import Sink
 from hflray.world.fading import Fading
@@ -58,6 +59,16 @@ def some_helper(a, b):
     return a
 
 
+class Block(torch.nn.Module):
+    def forward(self, x):
+        return x
+
+
+class Callback:
+    def __call__(self, value):
+        return value
+
+
 class _Private:
     def assign(self, fleet, work, devices, rng):
         return None
@@ -93,13 +104,14 @@ def test_the_parts_of_the_page_are_all_right(check) -> None:
 
 def test_each_wrong_part_is_one_line(check) -> None:
     code, lines, err = check(WRONG.replace("LAST", "-1"))
-    assert (code, err, len(lines)) == (2, "", 5)
+    assert (code, err, len(lines)) == (2, "", 7)
     of = {line.split()[1]: line for line in lines}
     assert says(of["InDecibels"], "fading", "world.fading.name: own.py:InDecibels returned -", "not in dB", "factor")
     assert says(of["Broken"], "sink", "tracking.sinks: own.py:Broken fails (own.py:", "AttributeError", "correct it")
     assert says(of["Decaying"], "scheduler", "option 'decay' is missing")
     assert says(of["quality"], "target.metric: own.py:quality", "; or training.loss: own.py:quality")
-    assert says(of["some_helper"], "- ", "not tried")
+    for name in ("some_helper", "Block", "Callback"):
+        assert says(of[name], "- ", "not tried")
 
 
 def test_an_option_that_a_part_needs_is_given_by_set(check) -> None:

@@ -162,7 +162,13 @@ PARTS: dict[str, Written] = {
         "    made = hflray.Dataset.of(x, y, x, y)\n"
         "    return EXPR\n",
         "made",
-        ("None", "(x, y)", "hflray.Dataset.of(x, y, x, y[1:])", "{'x': x}"),
+        (
+            "None", "(x, y)", "hflray.Dataset.of(x, y, x, y[1:])", "{'x': x}", "hflray.Dataset('a', x, y, x, y, 4)",
+            "hflray.Dataset('a', made.x_train, y + 1, made.x_test, y, 4)", "dataclasses.replace(made, y_test=y - 1)",
+            "dataclasses.replace(made, x_train=made.x_train * np.float32('nan'))",
+            "dataclasses.replace(made, x_test=made.x_test[:, :2])", "dataclasses.replace(made, y_train=y[1:])",
+            "dataclasses.replace(made, groups=y[1:])", "dataclasses.replace(made, y_train=y * 1.0)",
+        ),
         ("data.samples_per_device=[10, 12]",),
     ),
     "local_rule": Written(
@@ -236,6 +242,7 @@ MORE = {  # further contracts of a kind, as (kind, setting, text, right, wrong)
 }  # fmt: skip
 PARTS |= {name: Written(setting, text, right, wrong) for name, (kind, setting, text, right, wrong) in MORE.items()}
 IMPORTS = (
+    "import dataclasses\n"
     "import numpy as np\nimport torch\nimport hflray, hflray.aggregation, hflray.compression, hflray.training.rules\n"
 )
 IMPORTS += "import hflray.world.fading, hflray.world.availability, hflray.world.mobility\n\n\n"
