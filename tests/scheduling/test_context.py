@@ -286,7 +286,7 @@ def test_a_scheduler_that_assigns_is_asked_instead_of_the_assigner(monkeypatch: 
         ([0, 1, 2, 3, 4, 99], [0] * 6, "device 99"),
         ([0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 0, 0], "edge 3"),
         ([0, 1, 2, 3, 4, 5], [0] * 5, "shape"),
-        ([0, 1, 2, 3, 4, 5], [0.5] * 6, "edge 0.5"),
+        ([0, 1, 2, 3, 4, 5], [0.5] * 6, "float64"),
     ],
 )
 def test_wrong_edges_are_the_schedulers_error(devices: list[Any], edges: list[Any], named: str) -> None:
