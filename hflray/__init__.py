@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 from hflray.support.moved import Moved
 
 if TYPE_CHECKING:
+    from hflray.aggregation import Aggregator as Aggregator
     from hflray.allocation import Allocation as Allocation
     from hflray.allocation import allocate_round as allocate_round
     from hflray.assignment import Assigner as Assigner
     from hflray.assignment import build_assigner as build_assigner
+    from hflray.compression import Compressor as Compressor
     from hflray.config import ExperimentConfig as ExperimentConfig
     from hflray.config import FleetConfig as FleetConfig
     from hflray.config import load_config as load_config
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from hflray.data import Dataset as Dataset
     from hflray.data import build_partition as build_partition
     from hflray.data import load_dataset as load_dataset
+    from hflray.data.partition import Partition as Partition
     from hflray.errors import ConfigError as ConfigError
     from hflray.errors import DataError as DataError
     from hflray.errors import DivergedError as DivergedError
@@ -37,19 +40,27 @@ if TYPE_CHECKING:
     from hflray.experiment.scenario import Scenario as Scenario
     from hflray.fleet import Fleet as Fleet
     from hflray.fleet import sample_fleet as sample_fleet
+    from hflray.report.runs import read_sweep as read_sweep
     from hflray.scheduling import Scheduler as Scheduler
     from hflray.scheduling import build_scheduler as build_scheduler
     from hflray.tracking.sink import Sink as Sink
+    from hflray.training.rules import LocalRule as LocalRule
+    from hflray.world.availability import Availability as Availability
+    from hflray.world.fading import Fading as Fading
+    from hflray.world.mobility import Mobility as Mobility
 
 __version__ = "0.2.0"
 
 # The public names of each module. A test checks that they equal the imports above.
 _PUBLIC = {
+    "hflray.aggregation": ("Aggregator",),
     "hflray.allocation": ("Allocation", "allocate_round"),
     "hflray.assignment": ("Assigner", "build_assigner"),
+    "hflray.compression": ("Compressor",),
     "hflray.config": ("ExperimentConfig", "FleetConfig", "load_config"),
     "hflray.cost": ("RoundCost", "Workload", "round_cost"),
     "hflray.data": ("Dataset", "build_partition", "load_dataset"),
+    "hflray.data.partition": ("Partition",),
     "hflray.errors": (
         "ConfigError",
         "DataError",
@@ -62,8 +73,13 @@ _PUBLIC = {
     "hflray.experiment.record": ("RoundRecord",),
     "hflray.experiment.scenario": ("Scenario",),
     "hflray.fleet": ("Fleet", "sample_fleet"),
+    "hflray.report.runs": ("read_sweep",),
     "hflray.scheduling": ("Scheduler", "build_scheduler"),
     "hflray.tracking.sink": ("Sink",),
+    "hflray.training.rules": ("LocalRule",),
+    "hflray.world.availability": ("Availability",),
+    "hflray.world.fading": ("Fading",),
+    "hflray.world.mobility": ("Mobility",),
 }
 sys.meta_path.append(Moved())  # former names of modules
 _MODULE = {name: module for module, names in _PUBLIC.items() for name in names}

@@ -109,6 +109,17 @@ def check_loss(name: str, kind: Kind, num_outputs: int) -> None:
         raise ConfigError(f"{refused} returns {number} for outputs of 0.5 and targets of 0; {fix}, a finite number")
     if not value.requires_grad:
         raise ConfigError(f"{refused} has no gradient; {fix}, computed by torch from the outputs")
+    for reduction, shape in (("none", (2,)), ("sum", ())):
+        try:
+            value = find_loss(name)(outputs, targets, reduction=reduction)
+        except Exception as error:  # a user's function may raise any type, and torch.func.vmap too
+            raise ConfigError(f"{refused} fails with the reduction {reduction} ({reason(error)}); {fix}") from error
+        if not isinstance(value, Tensor) or tuple(value.shape) != shape:
+            returned = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise ConfigError(
+                f"{refused} returns {returned} for two samples with the reduction {reduction}; accepted: a tensor of "
+                f"shape {shape}; correct it"
+            )
 
 
 def count_correct(scores: Tensor, targets: Tensor) -> int:

@@ -165,6 +165,9 @@ METHODS: dict[Kind, tuple[str, ...]] = {
     "scheduler": ("schedule",),
     "assigner": ("assign",),
     "partition": ("__call__",),
+    "availability": ("available", "advance", "state_dict", "load_state_dict"),
+    "fading": ("factor",),
+    "mobility": ("advance", "at", "places", "state_dict", "load_state_dict"),
     "sink": ("open", "rounds", "end"),
 }
 # The arguments with which a class or function of a kind is called, by position; all others are options, by name.

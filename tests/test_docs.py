@@ -73,6 +73,13 @@ def test_the_notebook_example_runs(capsys) -> None:
     names["later"].close()
 
 
+def test_the_page_of_contracts_has_every_kind_with_its_settings() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", text_of("reference/parts.md"), flags=re.M)
+    said = {kind: set(re.findall(r"`([\w.]+)`", settings)) for kind, settings in rows}
+    settings = {kind: {key for key, each in named_settings().items() if each == kind} for kind in registry.GROUPS}
+    assert said == settings
+
+
 def test_the_example_scheduler_runs_through_the_registry(monkeypatch) -> None:
     monkeypatch.setattr(registry, "_ADDED", {})
     names: dict[str, Any] = {"__name__": "docs"}

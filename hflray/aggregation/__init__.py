@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from hflray.aggregation.base import Aggregator, Frame, OfModels, Rows, Sent, State
+from hflray.aggregation.base import Aggregator, Frame, OfModels, Rows, Sent, State, finished
 from hflray.aggregation.fixed_point import FloatVector, SumVector
 from hflray.aggregation.mean import Mean, OfUpdate
 
@@ -22,4 +22,5 @@ __all__ = [
     "Sent",
     "State",
     "SumVector",
+    "finished",
 ]

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from hflray.aggregation.fixed_point import FloatVector
 from hflray.support.arrays import FloatArray, IntArray
+from hflray.support.returned import Contract, all_finite, is_ours
 
 State = Mapping[str, NDArray[Any]]  # what the cloud's aggregator keeps from round to round, by name
 
@@ -130,6 +131,47 @@ class Aggregator(ABC):
         """
 
 
+def finished(
+    aggregator: Aggregator, total: Any, before: FloatVector, state: State, frame: Frame
+) -> tuple[FloatVector, State]:
+    """Return what `Aggregator.finish` returns, after a look if the class is a user's own.
+
+    Raises:
+        ConfigError: it is no model of finite numbers and no next state, although all that it was made of is finite.
+    """
+    made = aggregator.finish(total, before, state, frame)
+    if is_ours(aggregator):
+        return made
+    contract = _contract(
+        aggregator, frame, "finish", f"the model, finite numbers of shape {before.shape}, and the next state"
+    )
+    model = contract.array(contract.pair(made)[0], before.shape, finite=all_finite((total, before)))
+    return np.asarray(model, dtype=np.float32), contract.arrays(made[1])
+
+
+def checked_numbers(aggregator: Aggregator, frame: Frame, method: str, numbers: Any, size: int) -> FloatArray:
+    """Return the numbers, (P,), that a method of an aggregator returned. Raises ConfigError: their shape is another."""
+    if is_ours(aggregator):
+        return np.asarray(numbers)
+    accepted = f"{size} numbers of shape ({size},)"
+    return _contract(aggregator, frame, method, accepted).array(numbers, (size,), finite=False)
+
+
+def checked_step(aggregator: Aggregator, frame: Frame, made: Any, size: int) -> tuple[FloatArray, State]:
+    """Return the change, (P,), and the state that a user's step returned. Raises ConfigError: they are none."""
+    if is_ours(aggregator):
+        change, state = made
+        return change, state
+    accepted = f"the change of the model, {size} numbers of shape ({size},), and the next state"
+    contract = _contract(aggregator, frame, "step", accepted)
+    change, state = contract.pair(made)
+    return contract.array(change, (size,), finite=False), contract.arrays(state)
+
+
+def _contract(aggregator: Aggregator, frame: Frame, method: str, accepted: str) -> Contract:
+    return Contract.of(f"aggregation.{frame.place}.name", aggregator, accepted, f"mend its method {method}")
+
+
 class Rows(NamedTuple):
     """Models as rows, sorted by sender.
 
@@ -169,7 +211,7 @@ class OfModels(Aggregator):
         """See `Aggregator.finish`."""
         end = len(before) - frame.statistics
         models, weights = total.models.astype(np.float64), total.weights.astype(np.float64)
-        combined = self.of_models(models[:, :end], weights)
+        combined = checked_numbers(self, frame, "of_models", self.of_models(models[:, :end], weights), end)
         statistics = (weights[:, None] * models[:, end:]).sum(axis=0) / weights.sum()
         return np.concatenate([combined, statistics]).astype(np.float32), state
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from hflray.aggregation.base import Aggregator, Frame, Sent, State
+from hflray.aggregation.base import Aggregator, Frame, Sent, State, checked_step
 from hflray.aggregation.fixed_point import FloatVector, SumVector, mean, weighted
 from hflray.support.arrays import FloatArray
 
@@ -52,7 +52,7 @@ class OfUpdate(Mean):
         combined, _ = super().finish(total, before, state, frame)
         end = len(before) - frame.statistics
         was = before[:end].astype(np.float64)
-        change, state = self.step(combined[:end] - was, state)
+        change, state = checked_step(self, frame, self.step(combined[:end] - was, state), end)
         combined[:end] = was + change
         return combined, state
 

@@ -13,8 +13,9 @@ from hflray.cost import Workload
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet
 from hflray.support.arrays import BoolArray
+from hflray.support.returned import Contract
 
-__all__ = ["Assigner", "assign_among", "build_assigner", "check_any_edges", "configured_assigner"]
+__all__ = ["Assigner", "assign_among", "assigned", "build_assigner", "check_any_edges", "configured_assigner"]
 
 # The keys of the configuration's `assignment` section that each assigner takes; other assigners ignore them. These
 # assigners also take `allocation.coupling`, so that they minimise the objective of the round's allocation.
@@ -67,12 +68,33 @@ def assign_among(
     The assigner is given the fleet without the other edges, and its answer is mapped back to `fleet`.
 
     Raises:
-        ConfigError: besides the assigner's own reasons, it needs all edges.
+        ConfigError: besides the assigner's own reasons, it needs all edges, or returned no edge of the fleet for each
+            device.
     """
     if edges_up.all():
-        return assigner.assign(fleet, work, devices, rng)
+        return assigned(assigner, fleet, work, devices, rng)
     up = np.flatnonzero(edges_up)
-    return np.asarray(up[assigner.assign(fleet.take_edges(up), work, devices, rng)], dtype=np.intp)
+    return np.asarray(up[assigned(assigner, fleet.take_edges(up), work, devices, rng)], dtype=np.intp)
+
+
+def assigned(
+    assigner: Assigner,
+    fleet: Fleet,
+    work: Workload,
+    devices: ArrayLike,
+    rng: np.random.Generator,
+    setting: str = "assignment.name",
+) -> NDArray[np.intp]:
+    """Return the edge that an assigner, whom a `setting` names, chooses for each of `devices`, (H,).
+
+    Raises:
+        ConfigError: besides the assigner's own reasons, it returned no edge of the fleet for each device.
+    """
+    edges = assigner.assign(fleet, work, devices, rng)
+    count = np.size(devices)
+    accepted = f"for each of {count} devices the index of an edge, from 0 to {fleet.num_edges - 1}"
+    contract = Contract.of(setting, assigner, accepted, "mend its method assign")
+    return contract.array(edges, (count,), "i", 0, fleet.num_edges - 1).astype(np.intp)
 
 
 def check_any_edges(assigner: Assigner) -> None:

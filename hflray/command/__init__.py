@@ -1,1 +1,1 @@
-"""The command ``hflray``: `cli` names its subcommands, and `data`, `doctor` and `new` are those that stand here."""
+"""The command ``hflray``: `cli` names its subcommands; `check`, `data`, `doctor`, `new` and `report` stand here."""

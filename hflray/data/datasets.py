@@ -23,8 +23,9 @@ from hflray.config import Kind
 from hflray.data.download import FOLDERS, load_or_download
 from hflray.data.npz import check_arrays, read_arrays
 from hflray.data.own import check_own
-from hflray.errors import ConfigError, DataError
+from hflray.errors import DataError
 from hflray.support.references import spoken
+from hflray.support.returned import Contract, described, is_ours
 
 FASHION_RANGE = (400, 700)  # also used for every data set that the paper does not use
 CIFAR_RANGE = (300, 600)
@@ -48,6 +49,7 @@ class Dataset:
         kind: what is learned: a class, a number, or the token that follows the input.
         num_tokens: the number of different tokens in the inputs; None if the inputs are no tokens.
         groups: the group of each training sample, (n,) int64 from 0, such as its writer; None: there are none.
+            Partitions deal by groups; what is learned and counted as classes stay the labels.
         target_mean, target_std: mean and standard deviation of a regression's training targets, in their own unit.
         notes: remarks for the user.
 
@@ -97,8 +99,9 @@ class Dataset:
             y_train, y_test: the targets, (n,): class labels from 0, each at least once in training; numbers, for a
                 regression; or the token after each input, for ``next_token``.
             kind: what is learned, ``classification``, ``regression`` or ``next_token``.
-            groups: the group of each training sample, (n,) integers or texts. Partitions that need classes then use
-                the groups; without them they use the targets, and the deciles of a regression's targets.
+            groups: the group of each training sample, (n,) integers or texts, such as its site. Partitions deal by the
+                groups; without them by the targets, and by the deciles of a regression's targets. Labels stay labels:
+                the classes that are counted (`hflray.scheduling.RoundContext.class_counts`) are those of `labels`.
             name: name in messages and logs.
             samples_range: the lowest and highest D_n of a device unless ``data.samples_per_device`` is set.
 
@@ -144,11 +147,20 @@ class Dataset:
 
     @cached_property
     def strata(self) -> NDArray[np.int64]:
-        """The class of each training sample for partitions and clustering, (n,) int64 from 0, without gaps.
+        """What partitions and clustering take for the class of each training sample, (n,) int64 from 0, without gaps.
 
-        It is the given group, else the label or the token that follows, else the decile of a regression's target.
+        It is the given group, else that of `labels`.
         """
-        if self.groups is not None:
+        return self.labels if self.groups is None else self.groups
+
+    @cached_property
+    def labels(self) -> NDArray[np.int64]:
+        """The class of each training sample, (n,) int64 from 0, without gaps.
+
+        It is the label, whatever the group is, or the decile of a regression's target. Tokens are no classes: for
+        ``next_token`` it is the group, and without groups the token that follows.
+        """
+        if self.kind == "next_token" and self.groups is not None:
             return self.groups
         if self.kind == "regression":
             edges = np.unique(np.quantile(self.y_train, np.arange(1, QUANTILES) / QUANTILES))
@@ -162,7 +174,18 @@ class Dataset:
     @property
     def num_strata(self) -> int:
         """The number of different `strata`."""
-        return self.num_classes if self.strata is self.y_train else int(self.strata.max()) + 1
+        return self.num_labels if self.groups is None else int(self.groups.max()) + 1
+
+    @property
+    def num_labels(self) -> int:
+        """The number of different `labels`."""
+        return self.num_classes if self.kind == "classification" else int(self.labels.max()) + 1
+
+    @property
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """What is known of each training sample, (n,) each: ``label``, ``target``, and ``group`` if there is one."""
+        groups = {} if self.groups is None else {"group": self.groups}
+        return {"label": self.labels, "target": self.y_train, **groups}
 
     @property
     def channel_mean(self) -> NDArray[np.float32]:
@@ -220,10 +243,33 @@ def load_dataset(name: str, root: str | Path | None = None, seed: int = 0) -> Da
         text = str(error)
         raise DataError(text if text.startswith("data.name") else f"data.name: {spoken(name)}: {text}") from error
     if not isinstance(dataset, Dataset):
-        raise ConfigError(
-            f"data.name: '{spoken(name)}' returned a {type(dataset).__name__}; it must return a hflray.data.Dataset"
-        )
+        raise Contract.of("data.name", name, "a hflray.Dataset, as Dataset.of makes it").error(described(dataset))
+    if not is_ours(make):
+        _check_fields(name, dataset)
     return replace(dataset, name=spoken(name)) if dataset.name == UNNAMED else dataset
+
+
+def _check_fields(name: str, dataset: Dataset) -> None:
+    """Raise ConfigError if a data set of the user's own was not made by `Dataset.of`, and an array is not as there."""
+    inputs = {"u": "uint8 images (n, channels, height, width)", "f": "float32 features (n, …)", "i": "int32 tokens"}
+    kinds = f"{', '.join(inputs.values())}, and targets (n,) from 0 to {dataset.num_classes - 1}"
+    contract = Contract.of("data.name", name, kinds, "make it by hflray.Dataset.of, which checks and converts arrays")
+    shape = (None, *np.shape(dataset.x_train)[1:])
+    for part in ("train", "test"):
+        x, y = getattr(dataset, f"x_{part}"), getattr(dataset, f"y_{part}")
+        where = f" for x_{part}"
+        contract.array(x, shape, where=where)
+        if not isinstance(x, np.ndarray) or x.dtype not in (np.uint8, np.float32, np.int32) or not len(x) or x.ndim < 2:
+            raise contract.error(described(x) + where)
+        where = f" for y_{part}"
+        if dataset.kind == "regression":
+            contract.array(y, (len(x),), where=where)
+        else:
+            contract.array(y, (len(x),), "i", 0, dataset.num_classes - 1, where)
+        if not isinstance(y, np.ndarray) or y.dtype != (np.float32 if dataset.kind == "regression" else np.int64):
+            raise contract.error(described(y) + where)
+    if dataset.groups is not None:
+        contract.array(dataset.groups, (len(dataset.y_train),), "i", 0, where=" for groups")
 
 
 def data_root(root: str | Path | None = None) -> Path:

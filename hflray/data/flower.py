@@ -1,7 +1,7 @@
 """Flower's partitioners (`flwr_datasets.partitioner`) as partitions: ``data.partition: flwr:ShardPartitioner``.
 
 The package is the optional extra ``flwr``. A partitioner is built with ``data.partition_options``; the number of
-devices, the column of the classes and the seed are ours, unless the options name them. Most partitioners deal out all
+devices, the column to deal by and the seed are ours, unless the options name them. Most partitioners deal out all
 samples and decide D_n themselves; those that take ``partition_sizes`` get the drawn sizes.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from hflray.errors import ConfigError, DataError, nearest
 from hflray.support.text import one_line
 
 PACKAGE = "flwr_datasets.partitioner"
-INDEX, LABEL = "index", "label"  # the columns of the table that is dealt out
+INDEX, LABEL, GROUP = "index", "label", "group"  # columns of the table that is dealt out
 
 
 class FlowerPartition:
@@ -57,8 +58,18 @@ class FlowerPartition:
                     f"accepted: {', '.join(accepted)}"
                 )
 
-    def __call__(self, labels: Ints, num_devices: int, sizes: Ints, rng: np.random.Generator) -> list[Ints]:
+    def __call__(
+        self,
+        labels: Ints,
+        num_devices: int,
+        sizes: Ints,
+        rng: np.random.Generator,
+        columns: Mapping[str, NDArray[Any]] | None = None,
+    ) -> list[Ints]:
         """Deal samples to devices.
+
+        The partitioner sees all `columns` (`hflray.data.Dataset.columns`), without which there is ``label`` alone.
+        Unless ``partition_by`` is an option, it deals by ``group`` if there is one, else by ``label``.
 
         Raises:
             DataError: the partitioner fails, or does not give each device a sample.
@@ -66,16 +77,17 @@ class FlowerPartition:
         from datasets import Dataset, disable_progress_bars
 
         disable_progress_bars()
+        columns = columns or {LABEL: labels}
         ours = {
             "num_partitions": num_devices,
-            "partition_by": LABEL,
+            "partition_by": GROUP if GROUP in columns else LABEL,
             "partition_sizes": [int(size) for size in sizes],
             "seed": int(rng.integers(2**31)),
         }
         taken = {name: value for name, value in ours.items() if name in inspect.signature(self._make).parameters}
         try:
             partitioner = self._make(**(taken | self._options))
-            partitioner.dataset = Dataset.from_dict({INDEX: np.arange(len(labels)), LABEL: labels})
+            partitioner.dataset = Dataset.from_dict({INDEX: np.arange(len(labels)), **columns})
             count = partitioner.num_partitions
             parts = [self._part(partitioner, device) for device in range(min(count, num_devices))]
         except Exception as error:  # its checks raise many types

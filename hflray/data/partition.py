@@ -10,8 +10,9 @@ A partition is a callable ``(labels, num_devices, sizes, rng) -> parts`` without
 
 * `labels`: class of each sample, (n,), integers;
 * `sizes`: number of samples of each device, (N,);
-* `parts`: N disjoint, sorted int64 index arrays into `labels`, of exactly these sizes. Those of ``resampled``
-  (`hflray.data.resampled`) are not disjoint.
+* `parts`: N sorted int64 index arrays into `labels`, of exactly these sizes. They are disjoint, unless the class says
+  ``shared = True``, as ``resampled`` does (`hflray.data.resampled`). What a user's partition returns may have other
+  sizes, and is checked (`checked_parts`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 
 from hflray import registry
 from hflray.errors import ConfigError, DataError
+from hflray.support.returned import Contract, described
 
 Ints = NDArray[np.int64]
 FIX = "lower fleet.num_devices or data.samples_per_device"
@@ -282,6 +284,45 @@ def device_sizes(
         f"D_n scaled from {low}..{high} to {bottom}..{top} for {num_devices} devices"
     )
     return rng.integers(bottom, top, num_devices, endpoint=True), message
+
+
+def checked_parts(partition: Partition, name: str, parts: Any, samples: int, num_devices: int) -> Sequence[Ints]:
+    """Return the samples of each device, N index arrays, after a look at what a partition has returned.
+
+    Args:
+        partition: what has returned them. Devices may hold the same samples if it has an attribute `shared` that is
+            true.
+        name: its name or reference.
+        parts: what it returned.
+        samples: the number of training samples, n.
+        num_devices: N.
+
+    Raises:
+        ConfigError: they are no N arrays of indices from 0 to n - 1, one is empty, or a sample is given twice.
+    """
+    shared = bool(getattr(partition, "shared", False))
+    accepted = f"for each of {num_devices} devices a 1-D array of at least one index from 0 to {samples - 1}"
+    alone = "" if shared else ", and each sample once (or a class with shared = True)"
+    contract = Contract.of("data.partition", name, accepted + alone)
+    if not isinstance(parts, list | tuple | np.ndarray) or (isinstance(parts, np.ndarray) and not parts.ndim):
+        raise contract.error(described(parts))
+    if len(parts) != num_devices:
+        raise contract.error(f"{len(parts)} parts for {num_devices} devices")
+    arrays: list[Ints] = []
+    for device, part in enumerate(parts):
+        array = contract.array(part, (None,), "i", 0, samples - 1, f" for device {device}")
+        if not len(array):
+            raise contract.error(f"no sample for device {device}")
+        arrays.append(array.astype(np.int64))
+    if not shared:
+        held = np.concatenate(arrays)
+        order = np.argsort(held, kind="stable")
+        again = np.flatnonzero(held[order][1:] == held[order][:-1])
+        if len(again):
+            owner = np.repeat(np.arange(num_devices), [len(array) for array in arrays])
+            first, second = (int(owner[order[again[0] + step]]) for step in (0, 1))
+            raise contract.error(f"sample {held[order[again[0]]]} for device {first} and again for device {second}")
+    return arrays
 
 
 def label_counts(parts: Sequence[Ints], labels: Ints, num_classes: int) -> Ints:

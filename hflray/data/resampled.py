@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args, overload
+from typing import Any, ClassVar, Literal, get_args, overload
 
 import numpy as np
 
@@ -47,6 +47,7 @@ class ResampledPartition:
         (1000000, [2, 8])
     """
 
+    shared: ClassVar[bool] = True
     mix: Mix = "majority"
     majority_fraction: float = 0.8
     alpha: float = 0.5
@@ -139,10 +140,16 @@ class LabelCounts:
 
     It is indexed by devices alone. ``np.asarray`` of it, and a look at half of the devices or more, computes all rows
     and keeps them.
+
+    Args:
+        parts: the devices' samples.
+        num_classes: C.
+        labels: the class of each sample, (n,), if the parts are drawn by something else, such as groups; None: they are
+            drawn by class, and the samples need not be looked at.
     """
 
-    def __init__(self, parts: ResampledParts, num_classes: int) -> None:
-        self._parts, self.shape = parts, (len(parts), num_classes)
+    def __init__(self, parts: ResampledParts, num_classes: int, labels: Ints | None = None) -> None:
+        self._parts, self.shape, self._labels = parts, (len(parts), num_classes), labels
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -162,5 +169,8 @@ class LabelCounts:
     def _rows(self, devices: Ints) -> Ints:
         rows = np.zeros((len(devices), self.shape[1]), np.int64)
         for row, device in zip(rows, devices.tolist(), strict=True):
-            row[self._parts.classes] = self._parts.counts(device)
+            if self._labels is None:
+                row[self._parts.classes] = self._parts.counts(device)
+            else:
+                row[:] = np.bincount(self._labels[self._parts[device]], minlength=len(row))
         return rows

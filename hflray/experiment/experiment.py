@@ -121,7 +121,7 @@ class Experiment:
         self.world = World(config, self.scenario.fleet)
         if self.world.edges is not None:
             check_any_edges(self.assigner)
-        self._turns = PlannedTurns.of(config, self.work)
+        self.turns = PlannedTurns.of(config, self.work)
         self.under_way = UnderWay.first(config.fleet.num_edges)
         if config.clock.cloud.asynchronous is not None:
             check_clock(self.backend.method, self.backend.method.parts().rule)
@@ -251,8 +251,8 @@ class Experiment:
 
     def _task(self, plan: PlannedRound, wants_losses: bool) -> AnyTask | None:
         """Return what a round trains; None: nothing, because nobody is available."""
-        if plan.played is not None and self._turns is not None:
-            return self._turns.task(plan.played, plan.round, wants_losses)
+        if plan.played is not None and self.turns is not None:
+            return self.turns.task(plan.played, plan.round, wants_losses)
         if not len(plan.schedule.devices):
             return None
         return RoundTask(plan.round, plan.schedule, plan.timeline.participates, wants_losses)
@@ -324,7 +324,7 @@ class Experiment:
     def _plan(self, scheduler: Scheduler) -> tuple[PlannedRound, World]:
         """Return the plan of the next round, and the world after it. This advances `scheduler`."""
         parts = (self.scenario, self.work, self.assigner, self.allocate, self.edge_rule)
-        planner = Planner(self.config, *parts, self._losses, self._turns)
+        planner = Planner(self.config, *parts, self._losses, self.turns)
         return planner.plan(self.round + 1, scheduler, self.world, self.history, self.record, self.under_way)
 
     def devices(self) -> dict[str, list[Any]]:
@@ -418,7 +418,7 @@ class Experiment:
             "changes": [dict(change) for change in self.changes],
             "scheduler": None if self._scheduler is None else self._scheduler.state_dict(),
             **self.world.state_dict(),
-            **({} if self._turns is None else {"under_way": saved(self.under_way)}),
+            **({} if self.turns is None else {"under_way": saved(self.under_way)}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], may_change: Collection[str] = ()) -> None:
@@ -458,7 +458,7 @@ class Experiment:
             self.record = RoundRecord.of_state(state["record"], self._as_planned)
         if self.accountant is not None:
             self.accountant = replace(self.accountant, releases=np.array(state[RELEASES], dtype=np.int64))
-        if self._turns is not None:
+        if self.turns is not None:
             self.under_way = loaded(state["under_way"])
         self._scheduler = None
         if state["scheduler"] is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -11,11 +12,12 @@ from numpy.typing import NDArray
 
 from hflray.config import ExperimentConfig
 from hflray.data import Dataset, build_partition, load_dataset
-from hflray.data.partition import device_sizes, label_counts
+from hflray.data.partition import checked_parts, device_sizes, label_counts
 from hflray.data.resampled import LabelCounts, ResampledParts
 from hflray.errors import ConfigError
 from hflray.fleet import Fleet, sample_fleet
 from hflray.seeding import stream
+from hflray.support.returned import is_ours
 from hflray.training.job import DeviceData
 
 PARTITION_OPTIONS: dict[str, Callable[[ExperimentConfig], dict[str, Any]]] = {
@@ -44,8 +46,8 @@ class Scenario:
         dataset: the data set.
         parts: the sample indices of each device, N arrays; with ``data.partition: resampled`` they are drawn when they
             are looked up.
-        class_counts: the number of samples of each class at each device, (N, C); for data without classes, those of
-            each of `Dataset.strata`. With ``resampled`` a `LabelCounts`.
+        class_counts: the number of samples of each class at each device, (N, C); see `Dataset.labels` for data without
+            classes. With ``resampled`` a `LabelCounts`.
         fleet: the devices and edges; `samples` are the partition's sizes (docs/design.md, D11).
         notes: remarks for the user, such as a scaled-down range of D_n.
         share: makes the samples of `device_data` travel by reference to a data set that Ray holds already; None leaves
@@ -81,8 +83,8 @@ class Scenario:
                 "option, because fleet.num_edges says it; remove it"
             )
         options |= data.partition_options
-        shared = data.partition == "resampled"
-        has_majority = options["mix"] == "majority" if shared else data.partition == "majority"
+        partition = build_partition(data.partition, **options)
+        has_majority = (options["mix"] if data.partition == "resampled" else data.partition) == "majority"
         sizes, note = device_sizes(
             dataset.strata,
             count,
@@ -90,18 +92,21 @@ class Scenario:
             default_range=dataset.samples_range,
             explicit=data.samples_per_device,
             majority_fraction=data.majority_fraction if has_majority else None,
-            shared=shared,
+            shared=bool(getattr(partition, "shared", False)),
             name=dataset.name,
         )
-        parts = build_partition(data.partition, **options)(
-            dataset.strata, count, sizes, stream(config.seed, "partition")
-        )
+        columns = {"columns": dataset.columns} if "columns" in inspect.signature(partition).parameters else {}
+        parts = partition(dataset.strata, count, sizes, stream(config.seed, "partition"), **columns)
+        if not is_ours(partition) and not isinstance(parts, ResampledParts):
+            parts = checked_parts(partition, data.partition, parts, len(dataset.strata), count)
         fleet = sample_fleet(config.fleet, stream(config.seed, "fleet"))
         counts: NDArray[np.int64] | LabelCounts
         if isinstance(parts, ResampledParts):
-            counts, held = LabelCounts(parts, dataset.num_strata), parts.sizes
+            drawn_by_class = dataset.groups is None
+            counts = LabelCounts(parts, dataset.num_labels, None if drawn_by_class else dataset.labels)
+            held = parts.sizes
         else:
-            counts = label_counts(parts, dataset.strata, dataset.num_strata)
+            counts = label_counts(parts, dataset.labels, dataset.num_labels)
             held = np.array([len(part) for part in parts], dtype=np.int64)
         return cls(
             dataset=dataset,

@@ -15,7 +15,7 @@ import numpy as np
 
 from hflray import metrics
 from hflray.allocation import allocate_round
-from hflray.assignment import Assigner, configured_assigner
+from hflray.assignment import Assigner, assigned, configured_assigner
 from hflray.config import BITS_PER_KB, AllocationConfig, DataConfig, ExperimentConfig
 from hflray.cost import RoundCost, Workload, round_cost
 from hflray.data.datasets import CIFAR_RANGE, FASHION_RANGE
@@ -119,7 +119,7 @@ class Instance:
     def assigned(self, assigner: Assigner, seed: int) -> tuple[IntArray, float]:
         """Return an assigner's answer, (H,), and the measured seconds that it took."""
         rng, begin = stream(seed, "assign", self.index), time.perf_counter()
-        assignment = assigner.assign(self.fleet, self.work, self.devices, rng)
+        assignment = assigned(assigner, self.fleet, self.work, self.devices, rng)
         return assignment, time.perf_counter() - begin
 
     def bound(self) -> float:

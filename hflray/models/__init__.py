@@ -40,6 +40,7 @@ from hflray.models.vector import (
     travelling,
 )
 from hflray.seeding import seed_sequence, stream
+from hflray.support.returned import Contract, described
 
 __all__ = [
     "BITS_PER_KB",
@@ -94,6 +95,8 @@ def build(problem: Problem, seed: int = 0) -> nn.Module:
         torch.default_generator.manual_seed(torch_seed(seed, "network"))  # a GPU's generator draws no weights
         arguments = {"input_shape": problem.input_shape, "num_outputs": problem.num_outputs}
         module: nn.Module = registry.build("model", spec.name, arguments, **_tuples(options))
+    if not isinstance(module, nn.Module):
+        raise Contract.of("model.name", spec.name, "a torch.nn.Module").error(described(module))
     if problem.buffers == "local":
         for layer in module.modules():
             if isinstance(layer, nn.modules.batchnorm._NormBase):

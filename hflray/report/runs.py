@@ -281,6 +281,15 @@ def read_sweep(results: Path, name: str, tracking_uri: str | None = None, progre
     Raises:
         ConfigError: there is no such sweep, or neither MLflow nor the journal has its runs; the message names each
             journal that cannot be read.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from hflray import ConfigError, read_sweep
+        >>> try:
+        ...     print([run.name for run in read_sweep(Path("hflray_results"), "no_such_sweep").runs])
+        ... except ConfigError as error:
+        ...     print(str(error).partition(":")[0])
+        no_such_sweep
     """
     path = Path(name)
     if (path / "sweep.json").exists():

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from hflray.assignment.policy import load_policy, save_policy
-from hflray.config import ExperimentConfig
+from hflray.config import ExperimentConfig, FleetConfig
 from hflray.rl.cli import card_app
 from hflray.rl.evaluation import Evaluation, Quality
 from hflray.rl.fleets import FleetSpec, reporting
 from hflray.rl.solved_fleets import FleetPool, prepare
 from hflray.support.provenance import git_commit, release
 from hflray.support.terminal.app import exit_code
+from hflray.support.text import shorten
 
 
 def model_card(
@@ -86,6 +87,20 @@ def learner_settings(algorithm: dict[str, Any]) -> str:
     return "".join(f", {part}" for part in parts)
 
 
+def _other_than_table_1(fleet: dict[str, Any]) -> str:
+    """Return which settings of a policy's fleets are not those of Table I, as text for the card."""
+    table_1 = FleetConfig().model_dump(mode="json")
+    named_elsewhere = (
+        "num_devices",
+        "num_edges",
+        "deployment_seed",
+        "dense",
+    )  # the card says them, or they change no fleet
+    other = [f"`fleet.{key}: {shorten(value)}`" for key, value in sorted(fleet.items())
+             if key not in named_elsewhere and value != table_1.get(key)]  # fmt: skip
+    return f" but for {', '.join(other)}" if other else ""
+
+
 def as_markdown(name: str, card: dict[str, Any], size_bytes: int) -> str:
     """Return the card as Markdown."""
     trained, results, algorithm = card["trained_on"], card["results"], card["algorithm"]
@@ -124,7 +139,8 @@ def as_markdown(name: str, card: dict[str, Any], size_bytes: int) -> str:
         f"{card['env_steps']:,} environment steps, {card['learn_s']:,.0f} s; commit `{card['git_commit']}`.",
         f"* **On** {trained['fleets']:,} random fleets: M = {span(trained['num_edges'])}, "
         f"H = {span(trained['num_scheduled'])}, λ = {span(spec['delay_weight'])} J/s, z of {sizes} KB, otherwise "
-        f"Table I (half of them λ = {spec['base_delay_weight']:g}, z = {spec['base_model_kb']:g} KB){deployment_text}; "
+        f"Table I{_other_than_table_1(spec['fleet'])} (half of them λ = {spec['base_delay_weight']:g}, "
+        f"z = {spec['base_model_kb']:g} KB){deployment_text}; "
         f"teacher: {teacher}.",
         f"* **After {'imitation' if algorithm['ce'] else 'training'}**, on {fleets_of(results)}: agreement "
         f"{results['agreement']:.1%}, objective against {ratios_of(results)} (of means).",

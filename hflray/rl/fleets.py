@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hflray import registry
-from hflray.assignment import build_assigner
+from hflray.assignment import assigned, build_assigner
 from hflray.assignment.features import WIDTHS, FeatureSet, Rows, db_rows, pad_edges, paper_rows
 from hflray.assignment.network import NetworkSpec
 from hflray.assignment.objective import RoundProblem, all_costs, round_problem
@@ -193,7 +193,8 @@ class FleetSpec:
         fleet, work = self.draw(index)
         devices = np.arange(fleet.num_devices)
         teacher = build_assigner(self.teacher, **self.options)
-        labels = teacher.assign(fleet, work, devices, stream(self.seed, f"{self._stream}/teacher", index))
+        rng = stream(self.seed, f"{self._stream}/teacher", index)
+        labels = assigned(teacher, fleet, work, devices, rng, "learning.teacher.name")
         problem = self.problem(fleet, work)
         return SolvedFleet(
             problem,

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from hflray import metrics
 from hflray.allocation import allocate_round
-from hflray.assignment import build_assigner
+from hflray.assignment import assigned, build_assigner
 from hflray.cost import RoundCost, Workload, round_cost
 from hflray.errors import ConfigError
 from hflray.fleet import FleetConfig, sample_fleet
@@ -174,7 +174,7 @@ class SchedulingEnv(gym.Env[NDArray[np.float32], NDArray[np.float32]]):
 
     def _bill(self, devices: IntArray) -> tuple[IntArray, RoundCost]:
         """Return the edges and the bill of a round of these devices."""
-        edges = self.assigner.assign(self.fleet, self.work, devices, self.np_random)
+        edges = assigned(self.assigner, self.fleet, self.work, devices, self.np_random)
         allocation = allocate_round(self.fleet, self.work, devices, edges)
         return edges, round_cost(self.fleet, self.work, devices, edges, allocation)
 

@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from hflray import registry
 from hflray.config import ExperimentConfig
@@ -17,6 +17,8 @@ from hflray.scheduling.context import DeviceHistory, RoundContext
 from hflray.scheduling.poll import Poll
 from hflray.support.arrays import IntArray
 from hflray.support.references import short, spoken
+from hflray.support.returned import Contract
+from hflray.support.text import shorten
 
 __all__ = [
     "ClusterScheduler",
@@ -35,6 +37,8 @@ __all__ = [
     "scheduler_class",
 ]
 
+MEND = "mend its method {}"
+
 
 def choose_devices(scheduler: Scheduler, context: RoundContext) -> IntArray:
     """Return the devices that a scheduler chooses.
@@ -43,9 +47,8 @@ def choose_devices(scheduler: Scheduler, context: RoundContext) -> IntArray:
         ConfigError: it chose another number of devices than min(H, available), or a device twice, or one that does not
             exist or is not available.
     """
-    devices = np.asarray(scheduler.schedule(context.rng if _takes_rng(type(scheduler)) else context))
-    _check_devices(devices, "schedule", scheduler, context)
-    return np.sort(devices).astype(np.intp)
+    chosen = scheduler.schedule(context.rng if _takes_rng(type(scheduler)) else context)
+    return np.sort(_checked_devices(chosen, "schedule", scheduler, context))
 
 
 def choose_devices_and_edges(scheduler: Scheduler, context: RoundContext) -> tuple[IntArray, IntArray | None]:
@@ -57,38 +60,36 @@ def choose_devices_and_edges(scheduler: Scheduler, context: RoundContext) -> tup
     choose = getattr(scheduler, "schedule_and_assign", None)
     if choose is None:
         return choose_devices(scheduler, context), None
-    devices, edges = map(np.asarray, choose(context))
-    _check_devices(devices, "schedule_and_assign", scheduler, context)
+    accepted = f"a pair of arrays of integers, the devices and the edge of each, in round {context.round}"
+    chosen = Contract.of("scheduling.name", scheduler, accepted, MEND.format("schedule_and_assign")).pair(
+        choose(context)
+    )
+    devices = _checked_devices(chosen[0], "schedule_and_assign", scheduler, context)
     up = np.flatnonzero(context.edges_up)
-    if edges.shape != devices.shape or not np.isin(edges, up).all():
-        wrong = edges[~np.isin(edges, up)]
-        reason = f"edge {wrong[0]}" if wrong.size else f"edges of shape {edges.shape}"
-        raise ConfigError(
-            f"scheduling.name: {type(scheduler).__name__} returned {reason} in round {context.round}; accepted: for "
-            f"each of {len(devices)} devices one of the edges {', '.join(map(str, up))}; mend its method "
-            "schedule_and_assign"
-        )
+    accepted = f"for each of {len(devices)} devices one of the {len(up)} edges that are up ({shorten(up.tolist())})"
+    contract = Contract.of("scheduling.name", scheduler, accepted, MEND.format("schedule_and_assign"))
+    where = f" for the edges in round {context.round}"
+    edges = contract.array(chosen[1], devices.shape, "i", where=where)
+    if not (exists := np.isin(edges, up)).all():
+        raise contract.error(f"edge {edges[~exists][0]} in round {context.round}")
     order = np.argsort(devices)
-    return devices[order].astype(np.intp), edges[order].astype(np.intp)
+    return devices[order], edges[order].astype(np.intp)
 
 
-def _check_devices(devices: NDArray[Any], method: str, scheduler: Scheduler, context: RoundContext) -> None:
-    """Raise ConfigError if the devices that a scheduler's method returned are wrong; see `choose_devices`."""
-    name, available = type(scheduler).__name__, context.available
+def _checked_devices(chosen: object, method: str, scheduler: Scheduler, context: RoundContext) -> IntArray:
+    """Return the devices that a scheduler's method returned. Raises ConfigError as `choose_devices` does."""
+    available = context.available
     expected = min(scheduler.num_scheduled, int(available.sum()))
-    if devices.ndim != 1 or (devices.size and devices.dtype.kind not in "iu") or len(devices) != expected:
-        raise ConfigError(
-            f"scheduling.name: {name} returned {devices.dtype} of shape {devices.shape} in round {context.round}; "
-            f"accepted: {expected} indices of devices; mend its method {method}"
-        )
+    accepted = f"{expected} different indices of devices of those that are available"
+    contract = Contract.of("scheduling.name", scheduler, accepted, MEND.format(method))
+    where = f" in round {context.round}"
+    devices = contract.array(chosen, (expected,), "i", where=where).astype(np.intp)
     in_fleet = (devices >= 0) & (devices < len(available))
     refused = devices[~(in_fleet & available[np.where(in_fleet, devices, 0)])]
     if refused.size or len(np.unique(devices)) != len(devices):
         reason = f"device {refused[0]}, which is not available" if refused.size else "a device twice"
-        raise ConfigError(
-            f"scheduling.name: {name} chose {reason}, in round {context.round}; accepted: {expected} different devices "
-            f"of those that are available; mend its method {method}"
-        )
+        raise contract.error(f"{reason},{where}")
+    return devices
 
 
 def looks_back(kind: type[Scheduler]) -> bool:

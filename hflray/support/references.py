@@ -126,6 +126,13 @@ def spoken(name: str) -> str:
     return name if reference is None else f"{reference.source}:{reference.thing}"
 
 
+def named(thing: object) -> str:
+    """Return how messages call a class, a function, or the class of an object: ``mine.py:Thing`` if a file made it."""
+    made: Any = thing if callable(thing) and hasattr(thing, "__qualname__") else type(thing)
+    loader = getattr(sys.modules.get(made.__module__), "__loader__", None)
+    return f"{loader.name}:{made.__qualname__}" if isinstance(loader, _Loader) else str(made.__qualname__)
+
+
 def pin(name: str, folder: Path | None = None) -> str:
     """Return the pinned name of a reference, whose text this process then holds. Nothing of the text runs.
 
@@ -216,6 +223,28 @@ def load(name: str) -> Any:
     Raises:
         ConfigError: the text is not at hand, fails when it runs, or has no such name; the message gives the line.
     """
+    reference, module = _module_of(name)
+    try:
+        return getattr(module, reference.thing)
+    except AttributeError as error:
+        own = list(_own_of(module))
+        raise ConfigError(
+            f"{reference.source} has no '{reference.thing}'{nearest(reference.thing, own)}; it has: "
+            f"{', '.join(own) or 'no class or function'}; correct the name"
+        ) from error
+
+
+def things_in(path: Path) -> dict[str, Any]:
+    """Return the public classes and functions that a file defines, by name; its text runs, once in a process.
+
+    Raises:
+        ConfigError: there is no such file, it is no Python, or it fails when it runs; the message gives the line.
+    """
+    return _own_of(_module_of(f"{path}:_")[1])
+
+
+def _module_of(name: str) -> tuple[Reference, ModuleType]:
+    """Return the parts of a reference and the module that its text has made. Raises ConfigError as `load` does."""
     reference = parse(name)
     if reference is None or not reference.sha256:
         reference = parse(pin(name))
@@ -229,15 +258,7 @@ def load(name: str) -> Any:
     key = source.name, source.sha256
     if key not in _modules:
         _modules[key] = _run(source) if source.is_file else _import(source)
-    module = _modules[key]
-    try:
-        return getattr(module, reference.thing)
-    except AttributeError as error:
-        own = [name for name, value in vars(module).items() if _is_own(name, value, module)]
-        raise ConfigError(
-            f"{source.name} has no '{reference.thing}'{nearest(reference.thing, own)}; it has: "
-            f"{', '.join(own) or 'no class or function'}; correct the name"
-        ) from error
+    return reference, _modules[key]
 
 
 def blame(error: BaseException) -> str | None:
@@ -281,8 +302,14 @@ def _tell(register: Callable[[ModuleType], object], module: ModuleType) -> None:
         register(module)
 
 
-def _is_own(name: str, value: object, module: ModuleType) -> bool:
-    return not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
+def _own_of(module: ModuleType) -> dict[str, Any]:
+    """Return the public classes and functions that a module defines, by name."""
+    own = module.__name__
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", None) == own
+    }
 
 
 def _other_text(now: Source, expected: str) -> str:
@@ -378,7 +405,7 @@ class _Loader(importlib.abc.InspectLoader):
     """Runs a text that is held in memory, and shows its lines to tracebacks and to `inspect`."""
 
     def __init__(self, source: Source, filename: str) -> None:
-        self._source, self._filename = source, filename
+        self._source, self._filename, self.name = source, filename, source.name
 
     def get_source(self, fullname: str) -> str:
         return self._source.text

@@ -18,7 +18,7 @@ from hflray.tracking.mlflow import share_view
 from hflray.tracking.model import FinalModel
 from hflray.tracking.server import PORT, answers, local_server
 from hflray.tracking.sink import Artifact, Ending, Files, Place, Round, Run, Sink
-from hflray.tracking.tracker import SINKS, Tracker, default_uri, sync, titles
+from hflray.tracking.tracker import SINKS, Tracker, default_uri, sync, titles, try_sinks
 from hflray.tracking.view import view_url
 
 __all__ = [
@@ -49,5 +49,6 @@ __all__ = [
     "share_view",
     "sync",
     "titles",
+    "try_sinks",
     "view_url",
 ]

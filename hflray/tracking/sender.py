@@ -1,5 +1,8 @@
 """One thread per tracker sends it the journal's runs. A tracker that is unreachable, slow or full only causes warnings.
 
+A tracker of the user's own that has a bug (`hflray.tracking.sink.BUGS`) is named at once and gets nothing more. The run
+goes on, the journal is whole, and ``hflray sync`` sends everything once the file is mended.
+
 Rounds that a tracker has missed wait in the journal, not in the driver's memory, and are read again from there.
 """
 
@@ -14,8 +17,11 @@ from pathlib import Path
 
 from hflray.errors import ConfigError
 from hflray.support.files import disk_failure, free_bytes, size_text
+from hflray.support.references import named
+from hflray.support.references import reason as own_reason
+from hflray.support.terminal.app import spoken
 from hflray.tracking.journal import Journal, rounds_of
-from hflray.tracking.sink import Artifact, Ending, Round, Run, Sink, reason
+from hflray.tracking.sink import Artifact, Ending, Round, Run, Sink, is_bug, opened, reason
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +87,7 @@ class Sender:
         self._needed = threading.Event()
         self._connected = self._closing = self._warned = False
         self.disk_failed = False  # whether the tracker's disk on this machine was full or failed at the last attempt
+        self.broken = False  # whether the tracker has a bug and gets nothing more
         self._attempts_at_close = 0
         self._thread = threading.Thread(target=self._work, name=f"hflray-{sink.title}", daemon=True)
 
@@ -91,15 +98,17 @@ class Sender:
             ConfigError: the tracker is `required` and cannot be reached, or its setting is wrong.
         """
         sink = self.sink
-        if sink.may_wait() and not required:
-            self._thread.start()
-            return
-        self._needed.set()
         try:
+            if sink.may_wait() and not required:
+                self._thread.start()
+                return
+            self._needed.set()
             self._connect()
         except ConfigError:
             raise
         except Exception as error:  # a server, a proxy, a driver or a full disk may raise any type
+            if is_bug(sink, error):
+                raise ConfigError(f"{sink.setting}: {named(sink)} fails ({own_reason(error)}); correct it") from error
             if required:
                 raise ConfigError(
                     f"{sink.setting}: cannot open '{sink.where}' ({reason(error)}); {sink.repair}, "
@@ -186,6 +195,9 @@ class Sender:
                     log.warning("%s at %s %s", self.sink.title, self.sink.where, self.sink.back)
                     self._warned = self.disk_failed = False
             except Exception as error:
+                if is_bug(self.sink, error):
+                    self._give_up(error)
+                    return
                 self._warn_once(error)
                 if self._closing and not self._retry_at_close():
                     return
@@ -198,6 +210,15 @@ class Sender:
                 return
             if not done:
                 self._wake.set()
+
+    def _give_up(self, error: Exception) -> None:
+        """Say at once that the tracker has a bug. The journal keeps its rounds, also those to come."""
+        self.broken = self._warned = True
+        log.error(
+            "%s: %s fails (%s) and gets nothing more; the journal keeps all rounds; correct it, and then: %s %s",
+            self.sink.setting, named(self.sink), own_reason(error), spoken("sync", "hflray.tracking sync"),
+            self._journal.folder.parent,
+        )  # fmt: skip
 
     def _connect(self) -> None:
         self.sink.connect()
@@ -225,7 +246,7 @@ class Sender:
 
     def _send(self, key: str, box: _Outbox) -> None:
         if not box.opened:
-            last = self.sink.open(box.run)
+            last = opened(self.sink, box.run)
             again = [] if self.sink.has_all(box.run) else box.again()
             with self._lock:
                 box.opened, box.sent = True, last
@@ -282,9 +303,11 @@ class Sender:
             if disk_failure(error) is not None:
                 raise  # the artifact waits for room, and nothing else would fit either
             box.failures += 1
-            if box.failures < ARTIFACT_ATTEMPTS:
+            bug = is_bug(self.sink, error)
+            if box.failures < ARTIFACT_ATTEMPTS and not bug:
                 raise
-            log.warning("%s: an artifact could not be logged: %s", box.run.name, reason(error))
+            cause = f"{named(self.sink)} fails ({own_reason(error)})" if bug else reason(error)
+            log.warning("%s: an artifact could not be logged: %s", box.run.name, cause)
         with self._lock:
             del box.artifacts[0]
             box.failures = 0

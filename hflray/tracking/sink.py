@@ -3,12 +3,14 @@
 A tracker is one file with a class that inherits `Sink` and has `open`, `rounds` and `end`. It is registered under a
 name (in `hflray.registry`, or through the entry point group ``hflray.sinks``) that ``tracking.sinks`` then accepts. It
 is built with one argument, a `Place`, and called by a thread of its own (`hflray.tracking.sender`), so that a slow
-tracker delays nothing else. Any exception causes one warning. The call is repeated later, and the rounds wait in the
-journal.
+tracker delays nothing else. An exception such as an OSError says that the tracker is away: it causes one warning, the
+call is repeated later, and the rounds wait in the journal. An exception that only a bug raises (`BUGS`), such as a
+TypeError or a KeyError, is said at once, and the tracker gets nothing more until `hflray sync`.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +18,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
+from hflray import registry
+from hflray.errors import ConfigError
+from hflray.support import references
+from hflray.support.returned import Contract, described, is_ours
+
+SETTING = "tracking.sinks"
+
 Status = Literal["FINISHED", "FAILED"]
+# The types of errors by which a tracker's own code is wrong, and those among them by which an answer was wrong.
+BUGS = (
+    ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, NotImplementedError,
+    RecursionError, StopIteration, TypeError, ValueError, ConfigError,
+)  # fmt: skip
+ANSWERS = (json.JSONDecodeError, UnicodeError, OSError)
 
 
 @dataclass(frozen=True)
@@ -130,7 +145,7 @@ class Sink(Protocol):
 
     title: str
     where: str
-    setting: str = "tracking.sinks"
+    setting: str = SETTING
     repair: str = "start that server"
     away: str = "does not answer"
     back: str = "answers again"
@@ -171,6 +186,43 @@ class Sink(Protocol):
     def seen_at(self) -> str | None:
         """Return a line for the end of a sweep that says where its runs can be seen, or None."""
         return None
+
+
+def is_bug(sink: Sink, error: BaseException) -> bool:
+    """Return whether an error says that a tracker of the user's own is wrong, and not that it cannot be reached."""
+    return not is_ours(sink) and isinstance(error, BUGS) and not isinstance(error, ANSWERS)
+
+
+def opened(sink: Sink, run: Run) -> int:
+    """Open a run; return its last round. Raises ConfigError: the tracker returned something else."""
+    accepted = "the number of the last round that it has, or -1 for none"
+    return int(Contract.of(SETTING, sink, accepted, "mend its method open").array(sink.open(run), (), "i", -1))
+
+
+def build(name: str, place: Place) -> Sink:
+    """Build a tracker by its name or reference.
+
+    Raises:
+        ConfigError: it is unknown, cannot be built, or is no `Sink`.
+    """
+    made = registry.resolve("sink", name)
+    accepted = "a class that extends hflray.tracking.Sink, is built with a Place, and has a title and where, two texts"
+    contract = Contract.of(SETTING, name, accepted)
+    try:
+        sink = made(place)
+    except ConfigError:
+        raise
+    except Exception as error:  # a user's class may raise any type
+        raise ConfigError(
+            f"{SETTING}: {contract.part} cannot be built ({references.reason(error)}); accepted: {accepted}; correct it"
+        ) from error
+    if Sink not in type(sink).__mro__:
+        raise contract.error(described(sink))
+    for attribute in ("title", "where"):
+        if not isinstance(value := getattr(sink, attribute, None), str):
+            raise contract.error(f"{described(value)} as its {attribute}")
+    built: Sink = sink
+    return built
 
 
 def reason(error: Exception) -> str:

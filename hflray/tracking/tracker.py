@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hflray import registry
+from hflray import metrics, registry
 from hflray.config import (
     ExperimentConfig,
     TrackingConfig,
@@ -26,13 +27,14 @@ from hflray.config import (
 from hflray.errors import ConfigError
 from hflray.support import references
 from hflray.support.provenance import environment
-from hflray.support.references import short
+from hflray.support.references import named, short
+from hflray.support.returned import is_ours
 from hflray.support.seal import is_mine, refuse_links, unsealed
 from hflray.tracking.journal import Journal, Tables, rounds_of
 from hflray.tracking.late_artifacts import remains
 from hflray.tracking.mlflow import MLflowSink
 from hflray.tracking.sender import CLOSE_WITHIN_S, Sender
-from hflray.tracking.sink import Artifact, Ending, Files, Place, Round, Run, reason
+from hflray.tracking.sink import Artifact, Ending, Files, Place, Round, Run, build, is_bug, opened, reason
 from hflray.tracking.timelines import write_timeline
 
 log = logging.getLogger(__name__)
@@ -53,7 +55,50 @@ def default_uri(results: Path) -> str:
 
 def titles(sinks: Sequence[str]) -> str:
     """Return the titles of the trackers with these names. Raises ConfigError: a tracker cannot be loaded."""
-    return ", ".join(registry.resolve("sink", name).title for name in sinks) or "no tracker"
+    return ", ".join(getattr(registry.resolve("sink", name), "title", short(name)) for name in sinks) or "no tracker"
+
+
+def try_sinks(sinks: Sequence[str], uri: str, experiment: str) -> None:
+    """Build the trackers of the user's own in a folder that is then removed, as `--dry-run` does.
+
+    Raises:
+        ConfigError: one cannot be built.
+    """
+    for name in sinks:
+        if not is_ours(registry.resolve("sink", name)):
+            with tempfile.TemporaryDirectory() as folder:
+                build(name, Place(uri, experiment, "dry-run", Path(folder)))
+
+
+def try_sink(name: str) -> str | None:
+    """Send a run of two rounds to a tracker of the user's own, in a folder that is then removed.
+
+    Returns:
+        What is wrong, in one line; None: nothing, or the tracker cannot be reached, which is no fault of its code.
+
+    Raises:
+        ConfigError: it cannot be built.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        sink = build(name, Place(default_uri(Path(folder)), "check", "check", Path(folder)))
+        try:
+            sink.connect()
+            run = Run("check", "check", params=flatten(ExperimentConfig().model_dump(mode="json")))
+            last = opened(sink, run)
+            rounds = [Round(number, _now_ms(), {metrics.ROUND_OBJECTIVE: 1.0}) for number in (1, 2)]
+            sink.rounds(run, [round for round in rounds if round.number > last])
+            sink.has_all(run)
+            sink.end(run, Ending("FINISHED", values=rounds[-1].values))
+            sink.seen_at()
+        except Exception as error:  # a user's class may raise any type
+            if isinstance(error, ConfigError):
+                return str(error)
+            return (
+                f"{sink.setting}: {named(sink)} fails ({references.reason(error)}); correct it"
+                if is_bug(sink, error)
+                else None
+            )
+    return None
 
 
 class Tracker:
@@ -70,6 +115,7 @@ class Tracker:
     Attributes:
         disk_failed: whether `close` left something unsent because the tracker's disk on this machine was full or
             failed.
+        broken: whether `close` left something unsent because a tracker of the user's own has a bug.
 
     Raises:
         ConfigError: a tracker cannot be opened although `required`, or a name is unknown.
@@ -86,10 +132,10 @@ class Tracker:
     ) -> None:
         self.uri, self.sweep, self.folder = uri, sweep, folder
         self.journal = Journal(folder)
-        self.disk_failed = False
+        self.disk_failed = self.broken = False
         self._lock, self._keys = threading.Lock(), dict[str, None]()
         place = Place(uri, experiment, sweep, folder)
-        opened = [registry.resolve("sink", name)(place) for name in sinks]
+        opened = [build(name, place) for name in sinks]
         self._mlflow = next((sink for sink in opened if isinstance(sink, MLflowSink)), None)
         self._senders = [Sender(sink, self.journal, self._lock) for sink in opened]
         for sender in self._senders:
@@ -221,7 +267,13 @@ class Tracker:
 
     def seen_at(self) -> list[str]:
         """Return a line for each tracker that says where its runs can be seen."""
-        return [line for sender in self._senders if (line := sender.sink.seen_at())]
+        lines = []
+        for sender in self._senders:
+            try:
+                lines.append(sender.sink.seen_at())
+            except Exception as error:  # a user's class may raise any type
+                log.warning("%s: %s fails (%s)", sender.sink.setting, named(sender.sink), references.reason(error))
+        return [line for line in lines if line]
 
     def close(self, within_s: float = CLOSE_WITHIN_S) -> bool:
         """Send the remaining data; return True if everything arrived.
@@ -239,9 +291,11 @@ class Tracker:
             if incomplete := sender.unsent():
                 complete = False
                 self.disk_failed |= sender.disk_failed
+                self.broken |= sender.broken
                 log.warning(
                     "%s has not received everything of %s. It is all in %s; %s: python -m hflray.tracking sync %s",
-                    sender.sink.title, ", ".join(incomplete), self.journal.folder, sender.sink.later, self.folder,
+                    sender.sink.title, ", ".join(incomplete), self.journal.folder,
+                    "when it is corrected" if sender.broken else sender.sink.later, self.folder,
                 )  # fmt: skip
         return complete
 
@@ -291,6 +345,24 @@ def _now_ms() -> int:
     return int(time.time() * 1000)
 
 
+def _corrected(name: str, sources: Sequence[references.Source]) -> str:
+    """Return the reference to the present text of a tracker's file, which may have been corrected since the sweep.
+
+    A tracker only receives runs, so that another text changes no result. Without the file, the kept text stays.
+    """
+    reference = references.parse(name)
+    for source in sources:
+        if reference is None or (source.name, source.sha256) != (reference.source, reference.sha256):
+            continue
+        if not source.is_file or not Path(source.path).is_file():
+            return name
+        now = references.pin(f"{source.path}:{reference.thing}")
+        if now != name:
+            log.warning("%s has changed since the sweep began; its present text gets the runs", source.path)
+        return now
+    return name
+
+
 def sync(folder: Path, uri: str | None = None) -> bool:
     """Send the journal's missing data to MLflow and the sweep's other trackers; return True if everything arrived.
 
@@ -311,9 +383,10 @@ def sync(folder: Path, uri: str | None = None) -> bool:
         ) from error
     refuse_links(folder)
     refuse_unpinned({"tracking": {"sinks": sweep.get("sinks")}}, folder / "sweep.json")
+    sinks = dict.fromkeys([*SINKS, *sweep.get("sinks", ())])
     if is_mine(content, f"sweep.json of {folder.resolve().name}"):  # a stranger's files do not run
         references.adopt(sources)
-    sinks = dict.fromkeys([*SINKS, *sweep.get("sinks", ())])
+        sinks = dict.fromkeys(_corrected(name, sources) for name in sinks)
     tracker = Tracker(uri or sweep["uri"], sweep["experiment"], folder.name, folder, required=True, sinks=list(sinks))
     tracker.adopt_all()
     return tracker.close()

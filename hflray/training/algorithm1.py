@@ -23,6 +23,7 @@ from hflray.training.cloud import combine_edges
 from hflray.training.exchange import EdgeTask, Lifted, Ref, Trained, Version
 from hflray.training.memory import after_turn
 from hflray.training.merging import Merge
+from hflray.training.returned import vectors_for
 from hflray.training.rules.base import Memory
 from hflray.training.state import Losses, RoundResult, RoundTask, Setting, TrainingState
 
@@ -74,10 +75,11 @@ class _Round:
     def run(self, wants_losses: bool) -> RoundResult:
         """Submit the whole round, wait for it, and combine the edges."""
         executor, amounts, parts, rule = self.executor, self.amounts, self.parts, self.parts.rule
-        start = executor.put(Version(self.before.model)) if not rule.sends(self.before.rule, 0) else None
+        size, cloud_state = sum(amounts.setting.sizes), self.before.rule
+        start = executor.put(Version(self.before.model)) if not vectors_for(rule, cloud_state, 0, size) else None
         versions: dict[int, Ref] = {}
         for turn in amounts.turns:
-            vectors = rule.sends(self.before.rule, turn.edge)
+            vectors = vectors_for(rule, cloud_state, turn.edge, size)
             versions[turn.edge] = start if start is not None else executor.put(Version(self.before.model, vectors))
         memories = self._memories()
         last = {turn.edge: turn.last for turn in amounts.turns}

@@ -15,6 +15,7 @@ from hflray.clock.synchronous import Turn, turns
 from hflray.support.arrays import FloatArray, IntArray
 from hflray.training.exchange import EdgeTask, Share
 from hflray.training.plan import RoundPlan, plan_round
+from hflray.training.returned import scaled
 from hflray.training.state import RoundTask, Setting
 
 
@@ -86,7 +87,8 @@ class Amounts:
         weights = self.edge_weights()
         shares = np.array([weights[edge] for edge in edges], dtype=np.float64)
         steps = np.array([self._effective_steps(edge) for edge in edges])
-        scales = self._parts.rule.scales("cloud", steps, shares / shares.sum(), self.setting.method.momentum)
+        made = self._parts.rule.scales("cloud", steps, shares / shares.sum(), self.setting.method.momentum)
+        scales = scaled(self._parts.rule, made, len(edges))
         return np.ones(len(edges)) if scales is None else scales[0]
 
     def rate_of(self, edge: int) -> float:
@@ -108,7 +110,8 @@ class Amounts:
         devices, setting = self._members(q, edge), self.setting
         weights = setting.weights[devices].astype(np.float64)
         steps = setting.steps[devices].astype(np.float64)
-        scales = self._parts.rule.scales("edge", steps, weights / weights.sum(), setting.method.momentum)
+        made = self._parts.rule.scales("edge", steps, weights / weights.sum(), setting.method.momentum)
+        scales = scaled(self._parts.rule, made, len(devices))
         return None if scales is None else (dict(zip(devices.tolist(), scales[0].tolist(), strict=True)), scales[1])
 
     def _effective_steps(self, edge: int) -> float:

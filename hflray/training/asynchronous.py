@@ -19,6 +19,7 @@ from hflray.training.amounts import Amounts
 from hflray.training.exchange import Lifted, Ref, Version
 from hflray.training.memory import after_turn
 from hflray.training.merging import Cloud, Merge
+from hflray.training.returned import vectors_for
 from hflray.training.rules.base import Memory
 from hflray.training.state import RoundResult, RoundTask, Setting, TrainingState
 
@@ -100,7 +101,10 @@ def train_turns(executor: Executor, setting: Setting, task: TurnsTask, before: T
         if source:
             return results[source - 1]
         if edge not in first:
-            version = before.fetched[edge] if source is None else Version(before.model, rule.sends(before.rule, edge))
+            if source is None:
+                version = before.fetched[edge]
+            else:
+                version = Version(before.model, vectors_for(rule, before.rule, edge, sum(setting.sizes)))
             first[edge] = executor.put(version)
         return first[edge]
 

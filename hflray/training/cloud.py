@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from hflray.aggregation import FloatVector, Frame, Mean, Sent, SumVector
+from hflray.aggregation import FloatVector, Frame, Mean, Sent, SumVector, finished
 from hflray.aggregation.fixed_point import mean
 from hflray.errors import DivergedError
 from hflray.seeding import stream
 from hflray.training.amounts import Amounts
 from hflray.training.exchange import Lifted, Version, add_extra, delivered
+from hflray.training.returned import at_cloud
 from hflray.training.rules.base import CloudReport, EdgeReport
 from hflray.training.state import TrainingState
 
@@ -47,11 +48,11 @@ def combine_edges(
         arrived = _arrivals(amounts, before, models, residuals)
         reports = {sent.sender: EdgeReport(sent.model[:end], amounts.rate_of(sent.sender)) for sent in arrived}
         lifted = [parts.cloud.lift(sent, frame) for sent in arrived]
-    model, cloud = parts.cloud.finish(parts.cloud.combine(lifted), before.model, before.cloud, frame)
+    model, cloud = finished(parts.cloud, parts.cloud.combine(lifted), before.model, before.cloud, frame)
     extra = {name: mean(total, 1, amounts.extra_bits) for name, total in add_extra(sums).items()}
     plain = _plain_mean(arrived, frame) if arrived else model
     report = CloudReport(before.model[:end], plain[:end], reports, extra, len(setting.samples))
-    own, rule = parts.rule.cloud(report, before.rule)
+    own, rule = at_cloud(parts.rule, report, before.rule)
     if own is not None:
         model = np.concatenate([own, model[end:]]).astype(np.float32)
     if not np.isfinite(model).all():
@@ -69,7 +70,7 @@ def _arrivals(
         rng = stream(setting.seed, "compression of edges", amounts.index, edge)
         model, residual = delivered(
             models[edge].model, before.model, float(factor), setting.method.parts().edge_compressor, setting.sizes, rng,
-            residuals.get(edge),
+            residuals.get(edge), "edge",
         )  # fmt: skip
         if residual is not None:
             residuals[edge] = residual

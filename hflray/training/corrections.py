@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from hflray.errors import ConfigError
-from hflray.support import references
+from hflray.support.returned import Contract, described
 from hflray.training.method import Method
 from hflray.training.rules.base import Received, further, of_correction
 
@@ -24,7 +23,7 @@ class OwnCorrection:
 
     def __init__(self, method: Method, received: Received, shapes: Sequence[torch.Size]) -> None:
         self._shapes = shapes
-        self._name, self._rule = references.spoken(method.rule.name), method.parts().rule
+        self._rule = method.parts().rule
         self._flat = of_correction(self._rule, "flat")
         self._further = {name: getattr(received, name) for name in further(self._rule.correction)}
 
@@ -74,12 +73,10 @@ class OwnCorrection:
         if isinstance(corrected, Tensor) and corrected.shape == weight.shape and corrected.is_floating_point():
             if not checks or bool(torch.isfinite(corrected).all()):
                 return corrected
-            got = "numbers that are not finite"
+            got = "a tensor with numbers that are not finite"
         elif isinstance(corrected, Tensor):
             got = f"a tensor of {corrected.dtype} with the shape {tuple(corrected.shape)}"
         else:
-            got = f"a {type(corrected).__name__}"
-        raise ConfigError(
-            f"training.rule.name: {self._name}: correction returned {got}; accepted: None, or finite floats of the "
-            f"weights' shape {tuple(weight.shape)}; correct it"
-        )
+            got = described(corrected)
+        accepted = f"None, or a tensor of finite floats of the weights' shape {tuple(weight.shape)}"
+        raise Contract.of("training.rule.name", self._rule, accepted, "mend its method correction").error(got)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from hflray.aggregation import Aggregator, FloatVector, Frame, SumVector
+from hflray.aggregation import Aggregator, FloatVector, Frame, SumVector, finished
 from hflray.compression import Compressor, Whole
 from hflray.errors import DivergedError
 from hflray.support.arrays import squared_norm
+from hflray.support.returned import Contract, described, is_ours
 from hflray.training.privacy.mechanism import noised
 
 Ref = Any  # a value, or a reference to it
@@ -116,7 +117,8 @@ def finish(aggregator: Aggregator, lifted: Sequence[Lifted], before: Version, fr
     if frame.size < aggregator.least:
         return before
     total = noised(aggregator.combine([each.part for each in lifted]), frame)
-    model, _ = aggregator.finish(total, before.model, aggregator.start(len(before.model) - frame.statistics), frame)
+    start = aggregator.start(len(before.model) - frame.statistics)
+    model, _ = finished(aggregator, total, before.model, start, frame)
     return Version(model, before.vectors)
 
 
@@ -154,6 +156,7 @@ def delivered(
     sizes: Sequence[int],
     rng: np.random.Generator,
     residual: FloatVector | None,
+    place: Literal["device", "edge"] = "device",
 ) -> tuple[FloatVector, FloatVector | None]:
     """Return a model as it arrives, (P,), and the sender's next residual.
 
@@ -167,6 +170,11 @@ def delivered(
         sizes: how many numbers each trained tensor has.
         rng: draws of the compressor.
         residual: what the sender kept; None: nothing.
+        place: who the sender is.
+
+    Raises:
+        ConfigError: a compressor of the user's own returned something else than an update and a residual.
+        DivergedError: the update is not finite.
     """
     whole = isinstance(compressor, Whole)
     if whole and scale == 1.0:
@@ -176,8 +184,25 @@ def delivered(
     if not whole:
         if not np.isfinite(update).all():  # a compressor might not send what is not finite
             raise DivergedError("the trained weights are not finite; lower training.learning_rate")
-        update, residual = compressor.send(update, sizes, rng, residual)
+        update, residual = _checked(compressor, place, compressor.send(update, sizes, rng, residual), end)
     return np.concatenate([received[:end] + update, model[end:]]).astype(np.float32), residual
+
+
+def _checked(compressor: Compressor, place: str, sent: Any, size: int) -> tuple[FloatVector, FloatVector | None]:
+    """Return what a compressor has sent, after a look if the class is a user's own."""
+    if is_ours(compressor):
+        update, residual = sent
+        return update, residual
+    rest = f"the residual, of the same shape{'' if compressor.remembers else ' (None unless its class says remembers)'}"
+    accepted = f"the update as it arrives, finite numbers of shape ({size},), and {rest}"
+    contract = Contract.of(f"compression.{place}.name", compressor, accepted, "mend its method send")
+    update, residual = contract.pair(sent)
+    update = contract.array(update, (size,), where=" for the update")
+    if residual is None:
+        return update, None
+    if not compressor.remembers:
+        raise contract.error(f"{described(residual)} for the residual")
+    return update, contract.array(residual, (size,), where=" for the residual")
 
 
 def measured(

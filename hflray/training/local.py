@@ -30,6 +30,7 @@ from hflray.training.job import EVALUATION_BATCH, DeviceData, LocalJob, Shards
 from hflray.training.kernels import Kernel, ModuleKernel, build_kernel
 from hflray.training.machine import quiet_heap
 from hflray.training.memory import RESIDUAL, recalled, remembered
+from hflray.training.returned import after_training, begun
 from hflray.training.rules.base import Memory, Received
 from hflray.training.rules.own import OwnTraining
 from hflray.training.samples import Samples
@@ -69,8 +70,7 @@ class DeviceHost:
         self._aggregator, self._measures = self._parts.edge, job.method.measures
         self._loss = find_loss(job.problem.loss)
         self.samples = Samples(job.problem, data)
-        # Exactly one of these two is set, and it also evaluates.
-        self._kernel: Kernel | None = None
+        self._kernel: Kernel | None = None  # exactly one of these two is set, and it also evaluates
         self._batched: BatchedTrainer | None = None
         if job.kernel == "batched":
             self._batched = BatchedTrainer(module, self._loss, rate, job.device, job.precision, job.cuda_graph)
@@ -118,7 +118,7 @@ class DeviceHost:
             return Start(device, version.model)
         model = version.model[: sum(self._sizes)]
         received = Received(model, version.vectors, task.edge_iteration, share.mean_rate, task.last, task.round, device)
-        memory = self._parts.rule.begin(received, recalled(self._parts.rule, memory_of.get(device, {}), task.turn))
+        memory = begun(self._parts.rule, received, recalled(self._parts.rule, memory_of.get(device, {}), task.turn))
         return Start(device, version.model, received, memory)
 
     def _hand_up(
@@ -134,7 +134,7 @@ class DeviceHost:
         extra: dict[str, SumVector] = {}
         if start.received is not None and start.memory is not None:
             rate, end = job.method.total_rate(self._rates(device, *position)), sum(self._sizes)
-            memory, vectors = parts.rule.finish(start.received, vector[:end], rate, start.memory)
+            memory, vectors = after_training(parts.rule, start.received, vector[:end], rate, start.memory)
             for name, each in vectors.items():
                 noun = f"numbers of the rule's vector {name}"
                 extra[name] = weighted(np.asarray(each, dtype=np.float32), 1, task.extra_bits, noun=noun)

@@ -18,6 +18,7 @@ from hflray.seeding import stream
 from hflray.support.arrays import FloatArray
 from hflray.training.exchange import Lifted, Version, add_extra, delivered, finish
 from hflray.training.method import Method
+from hflray.training.returned import at_cloud, vectors_for
 from hflray.training.rules.base import CloudReport, EdgeReport
 
 BUFFER, NEWEST = "buffer", "newest."  # names among what the cloud keeps
@@ -120,7 +121,7 @@ def merged(
     residuals = dict(cloud.residuals)
     rng = stream(merge.seed, "compression of edges", *merge.position, edge)
     model, residual = delivered(
-        trained.model, fetched.model, 1.0, parts.edge_compressor, merge.sizes, rng, residuals.get(edge)
+        trained.model, fetched.model, 1.0, parts.edge_compressor, merge.sizes, rng, residuals.get(edge), "edge"
     )
     if residual is not None:
         residuals[edge] = residual
@@ -146,5 +147,5 @@ def merged(
     report = CloudReport(
         cloud.model[:end], new[:end], {edge: EdgeReport(model[:end], merge.rate)}, extra, merge.num_devices
     )
-    _, rule = parts.rule.cloud(report, cloud.rule)
-    return Version(new, parts.rule.sends(rule, edge)), Cloud(new, rule, stored, residuals)
+    _, rule = at_cloud(parts.rule, report, cloud.rule)
+    return Version(new, vectors_for(parts.rule, rule, edge, end)), Cloud(new, rule, stored, residuals)

@@ -21,6 +21,7 @@ from hflray.config import ExperimentConfig
 from hflray.errors import ConfigError
 from hflray.support import references
 from hflray.support.arrays import FloatArray
+from hflray.support.returned import Contract
 from hflray.training.memory import after_turn
 from hflray.training.privacy.mechanism import Mechanism
 from hflray.training.refusals import check_rule, check_secrecy, check_statistics
@@ -216,18 +217,18 @@ class Method:
         return 4 * size * (num_devices * each + num_edges * parts.edge_compressor.remembers)
 
     def _bits(self, place: Literal["device", "edge"], sizes: tuple[int, ...], statistics: int, uploads: int) -> float:
-        parts, at_device = self.parts(), place == "device"
-        compressor = parts.device_compressor if at_device else parts.edge_compressor
+        parts, name = self.parts(), f"{place}_compressor"
+        compressor, spec = getattr(parts, name), getattr(self, name)
         check_statistics(self, statistics)
-        bits, whole, vectors = compressor.bits(sizes), Whole().bits(sizes), parts.rule.vectors[0 if at_device else 1]
+        contract = Contract.of(f"compression.{place}.name", spec.name, "a number of bits", "mend its method bits")
+        bits, whole = contract.number(compressor.bits(sizes)), Whole().bits(sizes)
         if not 0 < bits <= whole:
-            spec = self.device_compressor if at_device else self.edge_compressor
             raise ConfigError(
-                f"compression.{place}: {references.spoken(spec.name)} sends {bits:,.0f} bits for an update of "
+                f"compression.{place}.name: {references.spoken(spec.name)} sends {bits:,.0f} bits for an update of "
                 f"{whole:,.0f}; accepted: more than 0 and no more than the update has; change its options, or set it "
                 "to none"
             )
-        return bits + vectors * whole / uploads + Whole().bits([statistics])
+        return bits + parts.rule.vectors[place == "edge"] * whole / uploads + Whole().bits([statistics])
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ from hflray.cost import Schedule
 from hflray.support.arrays import BoolArray
 from hflray.training.exchange import Version
 from hflray.training.method import Method
+from hflray.training.returned import started
 from hflray.training.rules.base import Memory
 
 PREFIX = "training."  # of the names of arrays in a checkpoint
@@ -60,7 +61,10 @@ class TrainingState:
     def first(cls, method: Method, model: FloatVector, size: int, num_edges: int) -> TrainingState:
         """Return the state before round 1, of a network with `size` trained numbers and M edges."""
         parts = method.parts()
-        return cls(model, rule=parts.rule.start(size, num_edges), cloud=parts.cloud.start(size))
+        rule, cloud = parts.rule.start(size, num_edges), parts.cloud.start(size)
+        started(parts.rule, "training.rule.name", rule)
+        started(parts.cloud, "aggregation.cloud.name", cloud)
+        return cls(model, rule=rule, cloud=cloud)
 
     @classmethod
     def of_arrays(cls, model: FloatVector, named: Mapping[str, Any]) -> TrainingState:

@@ -147,7 +147,7 @@ def command(
     from hflray.sweep.compare import closing_table
     from hflray.sweep.results import find, new_folder
     from hflray.sweep.tasks import find_task
-    from hflray.tracking import default_uri
+    from hflray.tracking import default_uri, try_sinks
     from hflray.training.machine import available_cpus, keep_to
     from hflray.training.start import cancel_start, start_soon
     from hflray.tune import precompile
@@ -203,6 +203,8 @@ def command(
         )
         checked = check_trials(trials, folder.file.task, measure=can_measure and not dry_run)
         check_metrics(folder.file, checked)
+        # A run builds them before it trains anything.
+        try_sinks(folder.sinks if dry_run else (), folder.uri, folder.experiment)
     if dry_run:
         console.print(_trials_table(folder.file, trials))
     if not quiet:
@@ -294,7 +296,7 @@ def _farewell(folder: SweepFolder, outcomes: Sequence[Outcome], tracker: Tracker
     failed = [outcome for outcome in outcomes if outcome.error]
     for outcome in failed:
         console.print(f"{outcome.name}: failed: {outcome.error}", style="red", **plain)
-    if failed or tracker.disk_failed:
+    if failed or tracker.disk_failed or tracker.broken:
         raise typer.Exit(1)
 
 

@@ -23,6 +23,7 @@ from hflray.config.clock import SemiSynchronousConfig
 from hflray.cost import AllocationLike, RoundCost, Schedule, Workload, rate_bps, upload_delay_s
 from hflray.fleet import Fleet
 from hflray.support.arrays import FloatArray, IntArray
+from hflray.support.returned import is_ours
 from hflray.timeline import Durations, Ends, Hops, Timeline, timeline
 from hflray.world.availability import Availability
 from hflray.world.battery import Battery
@@ -33,6 +34,7 @@ from hflray.world.jitter import Jitter
 from hflray.world.mobility import Mobility, Places
 from hflray.world.outlook import Outlook
 from hflray.world.part import Part
+from hflray.world.returned import CheckedFading, CheckedPlaces, checked_answers, try_part
 from hflray.world.shadowing import ShadowField
 from hflray.world.uplink import faded_upload_s
 
@@ -54,6 +56,8 @@ class World:
 
     def __init__(self, config: ExperimentConfig, fleet: Fleet) -> None:
         self.config, self.clock_s, self.bandwidth_hz = config.world, 0.0, fleet.edge_bandwidth_hz
+        self._num_devices = fleet.num_devices
+        self._places: CheckedPlaces | None = None  # of a motion of the user's own
         self.is_on = self.config.is_on
         own = {"num_devices": fleet.num_devices, "seed": config.seed}
         section = self.config.availability
@@ -68,6 +72,8 @@ class World:
         self.mobility = self._mobility(config, fleet)
         fading = self.config.fading
         self.fading: Fading = registry.build("fading", fading.name, {"seed": config.seed}, **fading.options)
+        if not is_ours(self.fading):
+            self.fading = CheckedFading(self.fading, fading.name)
 
     def _mobility(self, config: ExperimentConfig, fleet: Fleet) -> Mobility | None:
         """Return the motion of the devices; None if they stay."""
@@ -80,7 +86,27 @@ class World:
         if section.name == "static":
             return None
         self._fleet_config, self._shadowing = config.fleet, ShadowField(config.seed, section.correlation_m)
+        if not is_ours(mobility):
+            self._places = CheckedPlaces(section.name, fleet.num_devices, config.fleet.area_m)
         return mobility
+
+    def try_parts(self) -> None:
+        """Try parts of the user's own on copies, before anything starts. Raises ConfigError: one is wrong."""
+        if isinstance(self.fading, CheckedFading):
+            self.fading.try_out()
+        if not is_ours(self.availability):
+            name = self.config.availability.name
+            try_part(
+                "world.availability.name", name, self.availability, 1.0,
+                lambda part: checked_answers(part, name, 1, 1.0, self._num_devices),
+            )  # fmt: skip
+        if self.mobility is not None and self._places is not None:
+            section, places = self.config.mobility, self._places
+            two = np.arange(self._num_devices)[:2]
+            try_part(
+                "world.mobility.name", section.name, self.mobility, section.slot_s,
+                lambda part: (places.all(part), places.at(part, two)),
+            )  # fmt: skip
 
     @property
     def _fades(self) -> bool:
@@ -110,8 +136,11 @@ class World:
             round_index: i, from 1.
             fleet: the devices, links and edges at the start of the experiment.
         """
-        fleet = self._with_links(round_index, fleet, None if self.mobility is None else self.mobility.places())
-        answers = np.asarray(self.availability.available(round_index, self.clock_s), dtype=bool)
+        places = None
+        if self.mobility is not None:
+            places = self.mobility.places() if self._places is None else self._places.all(self.mobility)
+        fleet, name = self._with_links(round_index, fleet, places), self.config.availability.name
+        answers = checked_answers(self.availability, name, round_index, self.clock_s, fleet.num_devices)
         return Outlook(
             round=round_index,
             clock_s=self.clock_s,
@@ -291,7 +320,7 @@ class World:
         for moment_s in np.unique(begin_s):  # each edge has its own
             moving.advance(outlook.clock_s + moment_s)
             starting = devices[begin_s == moment_s]
-            position_m[starting] = moving.at(starting)
+            position_m[starting] = moving.at(starting) if self._places is None else self._places.at(moving, starting)
         return self._with_links(outlook.round, outlook.fleet, position_m)
 
     def ends(self, outlook: Outlook, devices: IntArray) -> Ends:

@@ -273,7 +273,7 @@ def test_a_data_set_of_another_package_is_a_function_of_root(monkeypatch, tmp_pa
         "hflray.registry.resolve", lambda kind, name: lambda root: dataset if root == tmp_path else None
     )
     assert load_dataset("plugin", tmp_path) is dataset
-    with pytest.raises(ConfigError, match=r"'plugin' returned a NoneType; it must return a hflray\.data\.Dataset"):
+    with pytest.raises(ConfigError, match=r"plugin returned None; accepted: a hflray\.Dataset"):
         load_dataset("plugin", tmp_path / "other")
 
 

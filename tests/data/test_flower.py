@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import types
 from importlib.util import find_spec
 from typing import Any
 
@@ -89,3 +91,38 @@ def test_a_mistake_is_one_line(name: str, options: dict[str, Any], kind: type[Ex
         parts_of(name, **options)
     assert text in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_partitioner_sees_every_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower's package is replaced by one whose partitioner deals by an identifier, as NaturalIdPartitioner does."""
+
+    class NaturalIdPartitioner:
+        def __init__(self, partition_by: str) -> None:
+            self.partition_by = partition_by
+
+        @property
+        def num_partitions(self) -> int:
+            return len(set(self.dataset[self.partition_by].tolist()))  # type: ignore[attr-defined]
+
+        def load_partition(self, number: int) -> dict[str, Any]:
+            chosen = np.flatnonzero(self.dataset[self.partition_by] == number)  # type: ignore[attr-defined]
+            return {name: column[chosen] for name, column in self.dataset.items()}  # type: ignore[attr-defined]
+
+    fake = types.ModuleType("flwr_datasets.partitioner")
+    fake.__dict__.update({"__all__": ["NaturalIdPartitioner"], "NaturalIdPartitioner": NaturalIdPartitioner})
+    tables = types.ModuleType("datasets")
+    tables.__dict__["Dataset"] = types.SimpleNamespace(from_dict=lambda table: table)
+    tables.__dict__["disable_progress_bars"] = lambda: None
+    for name, module in {"flwr_datasets": fake, "flwr_datasets.partitioner": fake, "datasets": tables}.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    sites = np.arange(400) // 50
+    columns = {"label": LABELS, "target": LABELS, "group": sites}
+
+    def parts(devices: int, given: dict[str, Any] | None, **options: Any) -> list[np.ndarray]:
+        partition = FlowerPartition("NaturalIdPartitioner", **options)
+        return partition(sites if given else LABELS, devices, np.full(devices, 20), np.random.default_rng(1), given)
+
+    assert [sites[part].tolist() for part in parts(8, columns)] == [[site] * 50 for site in range(8)]
+    by_label = [np.unique(LABELS[part]).tolist() for part in parts(4, columns, partition_by="label")]
+    assert by_label == [[0], [1], [2], [3]]
+    assert [np.unique(LABELS[part]).tolist() for part in parts(4, None)] == by_label

@@ -102,6 +102,10 @@ def test_strata_are_groups_labels_deciles_or_the_tokens_that_follow():
     names = np.array(["b", "a"])[np.arange(40) % 2]
     grouped = Dataset.of(**given(groups=names))
     assert (grouped.strata.tolist(), grouped.num_strata) == ([1, 0] * 20, 2)
+    assert (grouped.labels.tolist(), grouped.num_labels) == (given()["y_train"].tolist(), 4)
+    assert {name: column.tolist() for name, column in grouped.columns.items()} == {
+        "label": grouped.y_train.tolist(), "target": grouped.y_train.tolist(), "group": [1, 0] * 20,
+    }  # fmt: skip
     y = np.random.default_rng(2).permutation(np.arange(40.0))
     regression = Dataset.of(**given(y_train=y, y_test=y[:20], kind="regression"))
     assert regression.num_strata == 10

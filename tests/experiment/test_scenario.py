@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -145,3 +146,58 @@ def test_the_papers_ranges_need_no_scaling(real_data) -> None:
         scenario = Scenario.build(small_config(*overrides))
         assert scenario.notes == []
         assert low <= scenario.fleet.samples.min() <= scenario.fleet.samples.max() <= high
+
+
+GROUPED = """import numpy as np
+from hflray import Dataset
+
+
+def load(root):
+    rng = np.random.default_rng(0)
+    x, y, site = rng.normal(size=(600, 4)), np.arange(600) % 3, np.arange(600) // 50
+    return Dataset.of(x, TARGET, x, TARGET, kind="KIND", groups=site)
+
+
+class BySite:
+    def __call__(self, labels, num_devices, sizes, rng):
+        return [np.flatnonzero(labels == site) for site in range(num_devices)]
+
+
+class ByColumns:
+    def __call__(self, labels, num_devices, sizes, rng, columns):
+        assert sorted(columns) == ["group", "label", "target"]
+        assert np.array_equal(columns["group"], labels)
+        return [np.flatnonzero((columns["group"] == site) & (columns["label"] == 1)) for site in range(num_devices)]
+"""
+
+
+def grouped(folder: Path, partition: str, kind: str = "classification") -> Scenario:
+    target = "rng.normal(size=600)" if kind == "regression" else "y"
+    (folder / "own.py").write_text(
+        GROUPED.replace("TARGET, x, TARGET", f"({target}), x, ({target})").replace("KIND", kind)
+    )
+    name = f"{folder / 'own.py'}:{partition}" if partition.startswith("By") else partition
+    overrides = ["data.samples_per_device=[30, 40]", f"data.partition={name}", f"data.name={folder / 'own.py'}:load"]
+    return Scenario.build(small_config(*overrides))
+
+
+@pytest.mark.parametrize("partition", ["BySite", "majority", "dirichlet", "resampled", "shards"])
+def test_labels_stay_labels_where_samples_are_dealt_by_groups(partition: str, tmp_path: Path) -> None:
+    scenario = grouped(tmp_path, partition)
+    counts, y = np.asarray(scenario.class_counts), scenario.dataset.y_train
+    assert counts.shape == (12, 3)
+    assert np.array_equal(counts, [np.bincount(y[part], minlength=3) for part in scenario.parts])
+    assert np.array_equal(scenario.class_counts[np.array([3, 1])], counts[[3, 1]])
+    sites = [np.bincount(scenario.dataset.groups[part], minlength=12).max() / len(part) for part in scenario.parts]
+    assert min(sites) >= (0.7 if partition in ("BySite", "majority", "resampled") else 0)
+
+
+def test_the_classes_of_a_regression_with_groups_are_its_deciles(tmp_path: Path) -> None:
+    counts = grouped(tmp_path, "BySite", "regression").class_counts
+    assert counts.shape == (12, 10)
+    assert (np.asarray(counts) > 0).sum(axis=1).min() > 5
+
+
+def test_a_partition_sees_every_column_that_it_asks_for(tmp_path: Path) -> None:
+    scenario = grouped(tmp_path, "ByColumns")
+    assert np.array_equal(np.asarray(scenario.class_counts)[:, [0, 2]], np.zeros((12, 2)))

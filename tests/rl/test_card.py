@@ -49,6 +49,17 @@ def test_a_card_lists_the_learners_settings_that_differ_from_the_default():
     assert "squared" not in as_markdown("x", card, 10)
 
 
+def test_a_card_says_what_is_not_of_table_1():
+    _, card = load_policy(SHIPPED)
+    trained = card["trained_on"]
+    own = {"edge_bandwidths_mhz": [0.5, 1.0, 2.0, 3.0, 3.0], "shadowing_db": 6.0}
+    spec = trained["specification"] | {"fleet": trained["specification"]["fleet"] | own}
+    assert "otherwise Table I (half" in as_markdown("x", card, 10)
+    text = as_markdown("x", card | {"trained_on": trained | {"specification": spec}}, 10)
+    bandwidths = "`fleet.edge_bandwidths_mhz: [0.5, 1.0, 2.0, 3.0, 3.0]`"
+    assert f"otherwise Table I but for {bandwidths}, `fleet.shadowing_db: 6.0` (half" in text
+
+
 def test_measuring_uses_the_reporting_fleets(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     path, network = tmp_path / "tiny.safetensors", tiny_network()

@@ -237,7 +237,7 @@ def test_an_unavailable_device_is_the_schedulers_error() -> None:
     context = toy.context(toy.fleet(np.ones((4, 1))), available=[True, False, True, True])
     scheduler = Liar(num_devices=4, num_scheduled=2)
     Liar.answer = [0, 1]
-    with pytest.raises(ConfigError, match=r"^scheduling.name: Liar chose device 1, which is not available") as error:
+    with pytest.raises(ConfigError, match=r"^scheduling.name: Liar returned device 1, which is not available") as error:
         choose_devices(scheduler, context)
     assert "\n" not in str(error.value)
     Liar.answer = [3, 0]
@@ -286,7 +286,7 @@ def test_a_scheduler_that_assigns_is_asked_instead_of_the_assigner(monkeypatch: 
         ([0, 1, 2, 3, 4, 99], [0] * 6, "device 99"),
         ([0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 0, 0], "edge 3"),
         ([0, 1, 2, 3, 4, 5], [0] * 5, "shape"),
-        ([0, 1, 2, 3, 4, 5], [0.5] * 6, "edge 0.5"),
+        ([0, 1, 2, 3, 4, 5], [0.5] * 6, "float64"),
     ],
 )
 def test_wrong_edges_are_the_schedulers_error(devices: list[Any], edges: list[Any], named: str) -> None:

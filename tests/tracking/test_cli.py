@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from mlflow import MlflowClient
 
+from hflray.support import references
+from hflray.support.seal import sealed
 from hflray.tracking import Tracker, default_uri, main, sender
 from tests.conftest import small_config
+from tests.tracking.test_sender import OWN, RIGHT, own_sink, run_with
 
 
 def test_sync_sends_a_sweep_whose_server_never_answered(tmp_path, monkeypatch, capsys, caplog) -> None:
@@ -42,3 +46,27 @@ def test_sync_sends_a_sweep_whose_server_never_answered(tmp_path, monkeypatch, c
 def test_sync_of_another_folder_fails_in_one_line(tmp_path, capsys) -> None:
     assert main(["sync", str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("mine", [True, False])
+def test_sync_catches_up_once_a_tracker_of_ones_own_is_corrected(mine, tmp_path, monkeypatch, caplog, capsys) -> None:
+    monkeypatch.setattr(sender, "RETRY_AFTER_S", 0.05)
+    folder = tmp_path / "sweep"
+    folder.mkdir()
+    sink = own_sink(tmp_path, ROUNDS="rounds.nothing")
+    assert not run_with(folder, sink).close()
+    sweep = {"uri": default_uri(tmp_path), "experiment": "tests", "sinks": [sink]}
+    sweep["references"] = references.to_json(references.sources_of([sink]))
+    purpose = "sweep.json of sweep" if mine else "sweep.json of another"
+    (folder / "sweep.json").write_text(json.dumps(sealed(sweep, purpose)))
+    assert main(["sync", str(folder)]) == 1  # it is not corrected yet
+    assert caplog.text.count("gets nothing more") == 2
+    text = OWN
+    for name, line in RIGHT.items():
+        text = text.replace(name, line)
+    (tmp_path / "own.py").write_text(text)
+    assert main(["sync", str(folder)]) == (0 if mine else 1)  # of a stranger's folder nothing new runs
+    assert (folder / "got.txt").exists() == mine
+    if mine:
+        assert (folder / "got.txt").read_text().split() == ["1", "2", "3"]
+        assert "own.py has changed since the sweep began; its present text gets the runs" in caplog.text

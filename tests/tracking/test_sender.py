@@ -13,8 +13,9 @@ import pytest
 from mlflow import MlflowClient
 
 from hflray.errors import ConfigError
+from hflray.support import references
 from hflray.tracking import Files, Run, Tracker, default_uri, sender
-from tests.conftest import small_config
+from tests.conftest import says, small_config
 from tests.tracking.diary import Diary, until
 
 
@@ -295,3 +296,137 @@ def test_an_end_on_a_full_disk_is_remembered(open_tracker, results, monkeypatch,
     assert not tracker.close(0.2)
     assert tracker.disk_failed
     assert f"python -m hflray.tracking sync {results / 'never'}" in caplog.text
+
+
+OWN = """import json
+import hflray.tracking
+
+
+class Mine(hflray.tracking.Sink):
+    title = "mine"
+
+    def __init__(self, place):
+        self.where = str(place.folder)
+        self.path = place.folder / "got.txt"
+
+    def connect(self):
+        CONNECT
+
+    def open(self, run):
+        return OPEN
+
+    def rounds(self, run, rounds):
+        ROUNDS
+        with self.path.open("a") as file:
+            file.writelines(f"{each.number}\\n" for each in rounds)
+
+    def end(self, run, ending):
+        END
+
+    def seen_at(self):
+        return SEEN
+"""
+RIGHT = {"CONNECT": "pass", "OPEN": "-1", "ROUNDS": "pass", "END": "pass", "SEEN": "None"}
+
+
+def own_sink(folder: Path, **lines: str) -> str:
+    """Write a tracker of one's own with other lines; return the pinned reference to it."""
+    text = OWN
+    for name, line in (RIGHT | lines).items():
+        text = text.replace(name, line)
+    (folder / "own.py").write_text(text)
+    return references.pin(str(folder / "own.py") + ":Mine")
+
+
+def run_with(folder: Path, sink: str) -> Tracker:
+    tracker = Tracker("http://127.0.0.1:9", "tests", "own", folder, sinks=(sink,))
+    tracker.start("t1", "first", small_config(), {})
+    for step in (1, 2, 3):
+        tracker.round("t1", step, {"round/objective": step / 10})
+    tracker.finish("t1")
+    return tracker
+
+
+@pytest.mark.parametrize(
+    "line, error",
+    [
+        ("run.params['nothing']", "KeyError"), ("undefined", "NameError"), ("len(3)", "TypeError"),
+        ("run.nothing", "AttributeError"), ("1 / 0", "ZeroDivisionError"), ("[][1]", "IndexError"),
+        ("int('x')", "ValueError"), ("float('')", "ValueError"),
+        ("__import__('no_such_module_x')", "ModuleNotFoundError"),
+        ("(_ for _ in ()).throw(AssertionError('no'))", "AssertionError"), ("json.dumps(run)", "TypeError"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("method", ["OPEN", "ROUNDS", "END"])
+def test_a_bug_of_a_tracker_is_named_at_once_and_the_journal_is_whole(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, method: str, line: str, error: str
+) -> None:
+    begin = time.monotonic()
+    tracker = run_with(tmp_path, own_sink(tmp_path, **{method: line}))
+    assert not tracker.close()
+    assert time.monotonic() - begin < 5
+    assert tracker.broken
+    (said,) = [record.getMessage() for record in caplog.records if "gets nothing more" in record.getMessage()]
+    assert says(said, "tracking.sinks: own.py:Mine fails (own.py:", error, "correct it", "sync", str(tmp_path))
+    assert "\n" not in said
+    assert "does not answer" not in caplog.text
+    assert [number for number, _ in tracker.history("t1")] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("returned", ["None", "'1'", "1.5", "[1]", "True", "-2"])
+def test_what_open_returns_wrongly_is_a_bug(tmp_path: Path, caplog: pytest.LogCaptureFixture, returned: str) -> None:
+    tracker = run_with(tmp_path, own_sink(tmp_path, OPEN=returned))
+    assert not tracker.close()
+    assert says(caplog.text, "own.py:Mine", "returned", "accepted: the number of the last round", "method open")
+
+
+@pytest.mark.parametrize("error", ["ConnectionError", "TimeoutError", "OSError", "json.loads", "RuntimeError"])
+def test_a_tracker_that_is_away_is_no_bug(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, error: str
+) -> None:
+    monkeypatch.setattr(sender, "RETRY_AFTER_S", 0.05)
+    once = f"self.__dict__.setdefault('n', []).append(1) or len(self.n) > 2 or (_ for _ in ()).throw({error}('x'))"
+    if error == "json.loads":
+        once = "self.__dict__.setdefault('n', []).append(1) or len(self.n) > 2 or json.loads('<html>')"
+    tracker = run_with(tmp_path, own_sink(tmp_path, ROUNDS=once))
+    assert tracker.close()
+    assert not tracker.broken
+    assert "does not answer" in caplog.text
+    assert (tmp_path / "got.txt").read_text().split() == ["1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    "change, said",
+    [
+        ({"CONNECT": "run"}, "fails (own.py:13: NameError"),
+        ({"CONNECT": "int('x')"}, "fails (own.py:13: ValueError"),
+        ({"place.folder /": "place.nowhere /"}, "cannot be built (own.py:10: AttributeError"),
+        ({'title = "mine"': "title = 3"}, "returned the int 3 as its title"),
+        ({"self.where = ": "self.there = "}, "returned None as its where"),
+        (
+            {"Mine(hflray.tracking.Sink)": "Mine"},
+            "returned a Mine; accepted: a class that extends hflray.tracking.Sink",
+        ),
+        ({"open(self, run)": "close(self, run)"}, "has no method 'open'"),
+    ],
+)
+def test_a_tracker_that_cannot_begin_is_refused_before_any_training(
+    tmp_path: Path, change: dict[str, str], said: str
+) -> None:
+    own_sink(tmp_path)
+    text = OWN
+    for name, line in (change | RIGHT if "CONNECT" not in change else RIGHT | change).items():
+        text = text.replace(name, line)
+    (tmp_path / "own.py").write_text(text)
+    with pytest.raises(ConfigError) as error:
+        Tracker("http://127.0.0.1:9", "tests", "own", tmp_path, sinks=(references.pin(f"{tmp_path}/own.py:Mine"),))
+    assert "own.py:Mine" in str(error.value)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_bug_when_the_sweep_ends_costs_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tracker = run_with(tmp_path, own_sink(tmp_path, SEEN="nothing"))
+    assert tracker.close()
+    assert tracker.seen_at() == []
+    assert says(caplog.text, "tracking.sinks: own.py:Mine fails (own.py:", "NameError")

@@ -116,8 +116,8 @@ def test_device_and_round_reach_a_rule_that_names_them(kernel: str) -> None:
         (lambda weights: weights[None], "a tensor of torch.float32 with the shape (1, "),
         (lambda weights: weights.flatten()[:1], "with the shape (1,)"),
         (lambda weights: weights * float("nan"), "not finite"),
-        (lambda weights: weights.numpy(), "a ndarray"),
-        (lambda weights: 0.5, "a float"),
+        (lambda weights: weights.numpy(), "an array of float32 of shape (15, 1, 5, 5)"),
+        (lambda weights: 0.5, "the float 0.5"),
         (lambda weights: torch.zeros(weights.shape, dtype=torch.int64), "a tensor of torch.int64"),
     ],
 )
@@ -132,5 +132,6 @@ def test_what_a_correction_returns_is_checked(returned, got: str) -> None:
         trained(name, "eager")
     message = str(caught.value)
     assert got in message
-    assert f"training.rule.name: test {name}: correction returned" in message
-    assert "accepted: None, or finite floats of the weights' shape" in message
+    assert "training.rule.name: " in message
+    assert "Wrong returned" in message
+    assert "accepted: None, or a tensor of finite floats of the weights' shape" in message

@@ -59,7 +59,7 @@ def test_vectors_of_a_rule_travel_whole(rule: str, vectors: tuple[int, int]) -> 
 
 def test_a_compressor_that_sends_more_than_the_model_is_refused() -> None:
     method = Method(edge_compressor=compressor("top_k", share=0.9))
-    message = r"compression\.edge: top_k sends 3,510 bits for an update of 3,200; accepted: .* set it to none"
+    message = r"compression\.edge\.name: top_k sends 3,510 bits for an update of 3,200; accepted: .* set it to none"
     with pytest.raises(ConfigError, match=message):
         method.edge_bits(SIZES, STATISTICS)
 

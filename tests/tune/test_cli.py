@@ -228,6 +228,32 @@ def test_a_dry_run_tries_a_metric_of_the_users_own(run_in_process, tmp_path) -> 
     assert "target.metric: own.py:f fails (own.py:2: AttributeError: 'numpy.ndarray' object has no attribute" in err
 
 
+OWN_SINK = """import hflray.tracking
+class Mine(hflray.tracking.Sink):
+    title = "mine"
+    def __init__(self, place):
+        self.where = str(place.folder)
+        LINE
+    def open(self, run):
+        return -1
+    def rounds(self, run, rounds):
+        pass
+    def end(self, run, ending):
+        pass
+"""
+
+
+@pytest.mark.parametrize("line", ["place['x']", "self.where = None", "open(place.folder / 'log.txt', 'w').close()"])
+def test_a_dry_run_builds_a_tracker_of_the_users_own(run_in_process, tmp_path, line: str) -> None:
+    (tmp_path / "own.py").write_text(OWN_SINK.replace("LINE", line))
+    code, _, err = run_in_process("--dry-run", "--set", "tracking.sinks=[csv, 'own.py:Mine']")
+    assert sorted(os.listdir(tmp_path)) == ["own.py"]
+    assert (code, bool(err)) == ((0, False) if "open" in line else (2, True))
+    if err:
+        assert len(err.splitlines()) == 1
+        assert says(err, "tracking.sinks: own.py:Mine", "accepted: a class that extends hflray.tracking.Sink")
+
+
 def test_a_users_own_data_set_is_accepted(run_in_process, tmp_path) -> None:
     npz(tmp_path / "mine.npz")
     code, _, err = run_in_process("--dry-run", "--set", "data.name=mine.npz")

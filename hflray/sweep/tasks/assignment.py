@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from hflray.config import ExperimentConfig
 from hflray.support.references import short
+from hflray.support.returned import is_ours
 from hflray.sweep.tasks.base import Job, Result, Results, Shown, Task
 
 if TYPE_CHECKING:
@@ -26,10 +27,13 @@ class AssignmentTask(Task):
     )  # fmt: skip
 
     def check(self, config: ExperimentConfig, scenario: Scenario | None = None, measure: bool = False) -> None:
-        """Build the assigner, which reads its policy file if it has one."""
+        """Build the assigner, which reads its policy file if it has one; try one of the user's own on a fleet."""
         from hflray.assignment import configured_assigner
+        from hflray.experiment.study import Instance
 
-        configured_assigner(config)
+        assigner = configured_assigner(config)
+        if not is_ours(assigner):
+            Instance.of(config, 0).assigned(assigner, config.seed)
 
     def run(self, job: Job) -> Results:
         """Yield a result for each fleet. The step is the number of the fleet."""

@@ -14,6 +14,7 @@ from hflray.rl.files import POLICY, PROGRESS, RLLIB
 from hflray.rl.files import STATE as RLLIB_STATE
 from hflray.support.checksum import checked
 from hflray.support.references import short
+from hflray.support.returned import is_ours
 from hflray.sweep.tasks.base import Job, Product, Progress, Result, Results, Shown, Task
 
 if TYPE_CHECKING:
@@ -39,12 +40,13 @@ class TrainAssignerTask(Task):
     shown = Shown(step_label="Environment steps", counted="environment steps", table="learning", figures=("learning",))
 
     def check(self, config: ExperimentConfig, scenario: Scenario | None = None, measure: bool = False) -> None:
-        """Build the teacher and the network's specification."""
+        """Build the teacher and the network's specification; try a teacher of the user's own on a fleet."""
         from hflray.assignment import build_assigner
         from hflray.rl.fleets import FleetSpec, network_spec
 
         spec = FleetSpec.of(config)
-        build_assigner(spec.teacher, **spec.options)
+        if not is_ours(build_assigner(spec.teacher, **spec.options)):
+            spec.solve(0)
         network_spec(config)
 
     def run(self, job: Job) -> Results:

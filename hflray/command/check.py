@@ -1,0 +1,206 @@
+"""``hflray check own.py``: try every part in a file as ``--dry-run`` would, trackers included.
+
+A part is known by its class, or by the names of its parameters, see `kinds_of`. It is put into a small experiment on
+digits, or on a data set of the same file, which is built and tried (`hflray.experiment.tryout`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hflray.errors import ConfigError, HflrayError
+from hflray.support.terminal.app import HELP, single
+
+if TYPE_CHECKING:
+    from hflray.registry import Kind
+
+SMALL = (
+    "fleet.num_devices=8", "fleet.num_edges=2", "scheduling.num_scheduled=4", "scheduling.name=fedavg",
+    "assignment.name=geographic", "training.backend=serial", "training.local_iterations=1",
+)  # fmt: skip
+# Data of each kind with a network that learns them. A part that needs other data than digits is tried on these.
+DATA = {
+    "classification": ("digits", "{name: logistic}"),
+    "regression": ("friedman1", "{name: mlp}"),
+    "next_token": ("pydoc_topics", "{name: gru, options: {embedding: 4, hidden: 8}}"),
+}
+FOUR = 4  # the arguments of a partition, and of an assigner
+OF_DATA = ("partition", "model", "loss", "metric")  # the kinds for which it matters what is learned
+# What is tried of each kind.
+TRIED: dict[str, str] = {
+    "scheduler": "round 1 planned, state saved",
+    "assigner": "round 1 planned",
+    "dataset": "loaded and dealt to devices",
+    "partition": "dealt to devices",
+    "model": "a batch forward and backward",
+    "loss": "two samples and a batch",
+    "metric": "the whole test set",
+    "local_rule": "a step of some devices",
+    "aggregator": "a step of some devices combined",
+    "compressor": "a step of some devices sent",
+    "availability": "asked at two moments, state saved",
+    "fading": "factors drawn twice",
+    "mobility": "moved, state saved",
+    "sink": "a run of two rounds",
+}
+
+app = single()
+
+
+@app.command(context_settings=HELP)
+def check(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A Python file with parts of your own.")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Set a setting, such as an option that a part needs."),
+    ] = None,
+) -> None:
+    """Try every part in a file as --dry-run would: a line for each says its kind, what was tried, and what is wrong.
+
+    A tracker gets a run of two rounds in a folder that is then removed. The exit code is 2 if a part is wrong.
+
+    \b
+    Examples:
+      hflray check own.py
+      hflray check own.py --set scheduling.options.decay=0.5
+    """
+    from hflray.support import references
+
+    if file.suffix != ".py":
+        raise ConfigError(f"FILE: got {file}; accepted: a Python file, such as own.py; correct it")
+    things = references.things_in(file)
+    parts = [(kinds, name) for name, thing in things.items() if (kinds := kinds_of(thing))]
+    if not parts:
+        raise ConfigError(
+            f"FILE: {file} holds no part; accepted: a class that extends a base class of hflray, or a function such as "
+            "load(root); see docs/reference/parts.md"
+        )
+    datasets = [name for kinds, name in parts if kinds == ["dataset"]]
+    wrong = False
+    for kinds, name in sorted(parts, key=lambda part: part[0] != ["dataset"]):
+        kind, problem = tried(kinds, f"{file}:{name}", [f"{file}:{each}" for each in datasets], overrides or ())
+        wrong |= bool(problem)
+        print(f"{kind:12} {name:20} {TRIED[kind]}: {problem or 'ok'}")
+    for name in things:
+        if name not in [each for _, each in parts]:
+            print(f"{'-':12} {name:20} not tried: no part, by its base class or its parameters")
+    if wrong:
+        raise typer.Exit(2)
+
+
+def kinds_of(thing: Any) -> list[Kind]:
+    """Return what a class or function may be, by its base class or the names of its first parameters.
+
+    A function of outputs and targets is a loss or a metric.
+    """
+    from torch import nn
+
+    from hflray.aggregation import Aggregator
+    from hflray.compression import Compressor
+    from hflray.scheduling import Scheduler
+    from hflray.tracking import Sink
+    from hflray.training.rules import LocalRule
+    from hflray.world.availability import Availability
+    from hflray.world.fading import Fading
+    from hflray.world.mobility import Mobility
+
+    bases: dict[Kind, type[Any]] = {
+        "scheduler": Scheduler, "local_rule": LocalRule, "aggregator": Aggregator, "compressor": Compressor,
+        "availability": Availability, "fading": Fading, "mobility": Mobility, "sink": Sink,
+    }  # fmt: skip
+    if isinstance(thing, type) and not issubclass(thing, nn.Module):
+        of_base: list[Kind] = [kind for kind, base in bases.items() if base in thing.__mro__]
+        by_method: dict[str, Kind] = {"assign": "assigner", "__call__": "partition"}
+        return of_base or [kind for method, kind in by_method.items() if _takes(getattr(thing, method, None), FOUR)]
+    signatures: dict[tuple[str, ...], list[Kind]] = {
+        ("root",): ["dataset"],
+        ("input_shape", "num_outputs"): ["model"],
+        ("outputs", "targets"): ["metric", "loss"],
+        ("module", "batches", "loss", "rate", "rng"): ["local_rule"],
+    }
+    names = tuple(inspect.signature(thing).parameters) if callable(thing) else ()
+    return next((kinds for first, kinds in signatures.items() if names[: len(first)] == first), [])
+
+
+def _takes(method: Any, count: int) -> bool:
+    """Return whether a method of a class can be called with so many arguments by position, besides itself."""
+    try:
+        inspect.signature(method).bind(*range(count + 1))
+    except (TypeError, ValueError):
+        return False
+    return inspect.isfunction(method)
+
+
+def tried(
+    kinds: Sequence[Kind], reference: str, datasets: Sequence[str], overrides: Sequence[str]
+) -> tuple[Kind, str | None]:
+    """Try a part as each of its possible kinds; return the kind, and what is wrong in one line, if anything is.
+
+    Args:
+        kinds: what it may be.
+        reference: the part, ``own.py:Thing``.
+        datasets: references to data sets of the same file.
+        overrides: further settings.
+    """
+    problems = {}
+    for kind in kinds:
+        problem = _problem(kind, reference, datasets, overrides)
+        if problem is None:
+            return kind, None
+        problems[kind] = problem
+    return kinds[-1], "; or ".join(problems.values())
+
+
+def _problem(kind: Kind, reference: str, datasets: Sequence[str], overrides: Sequence[str]) -> str | None:
+    from hflray.config import load_config, named_settings
+    from hflray.data import load_dataset
+    from hflray.support.references import reason
+    from hflray.sweep.tasks import find_task
+    from hflray.tracking.tracker import try_sink
+
+    first = None
+    try:
+        if kind == "sink":
+            return try_sink(reference)
+        settings = [key for key, named in named_settings().items() if named == kind][:1]
+        if kind == "aggregator":
+            settings = _places(reference)
+        for data, network in _data(kind, reference, datasets):
+            model = [] if kind == "model" else [f"model={network or DATA[load_dataset(data).kind][1]}"]
+            data_name = [] if kind == "dataset" else [f"data.name={json.dumps(data)}"]
+            named = [f"{setting}={json.dumps(reference)}" for setting in settings]
+            sections = tuple(f"{setting.rpartition('.')[0]}." for setting in settings)
+            more = [each for each in overrides if "options" not in each.partition("=")[0] or each.startswith(sections)]
+            try:
+                find_task("experiment").check(load_config(None, [*SMALL, *data_name, *model, *named, *more]))
+                return None
+            except HflrayError as error:
+                first = first or str(error)
+    except HflrayError as error:
+        return first or str(error)
+    except Exception as error:  # a part may raise any type
+        return f"fails ({reason(error)}); correct it"
+    return first
+
+
+def _data(kind: Kind, reference: str, datasets: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the data sets on which a part is tried until one fits, each with a network; empty: that of its kind."""
+    if kind == "dataset":
+        return [(reference, "")]
+    if kind not in OF_DATA:
+        return [DATA["classification"]]
+    return [*((each, "") for each in datasets), *DATA.values()]
+
+
+def _places(reference: str) -> list[str]:
+    """Return the settings of the places where an aggregator may stand."""
+    from hflray.support.references import load
+
+    thing = load(reference)
+    return [f"aggregation.{place}.name" for place in ("edge", "cloud") if getattr(thing, f"at_{place}", True)]

@@ -1,0 +1,95 @@
+"""A trial of an experiment's own parts before it starts, so that ``--dry-run`` refuses what would fail in round 1.
+
+Only a user's own parts are tried, and on copies. Round 1 is planned for a scheduler or an assigner, and one step is
+trained for a rule, an aggregator or a compressor. What they return is checked where it enters, as in any round.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+
+from hflray.assignment import configured_assigner
+from hflray.cost import Schedule
+from hflray.errors import ConfigError
+from hflray.experiment.experiment import Experiment
+from hflray.experiment.planning import Planner
+from hflray.models import auxiliary_problem
+from hflray.scheduling import configured_scheduler, scheduler_class
+from hflray.support.returned import Contract, is_ours
+from hflray.training.job import LocalJob
+from hflray.training.serial import SerialHierarchy
+from hflray.training.state import RoundTask
+from hflray.training.tryout import try_network
+
+
+def try_parts(experiment: Experiment) -> None:
+    """Try the parts of an experiment that are a user's own; see the module.
+
+    Raises:
+        HflrayError: a part does not keep its contract; the message is one line.
+    """
+    experiment.world.try_parts()
+    _try_auxiliary(experiment)
+    _try_decisions(experiment)
+    _try_method(experiment)
+
+
+def _try_auxiliary(experiment: Experiment) -> None:
+    """Try the network that Algorithm 2 trains, if it is not one of ours."""
+    config = experiment.config
+    name = config.scheduling.auxiliary
+    if scheduler_class(config.scheduling.name).auxiliary is not None and name not in (None, "mini", "global"):
+        problem = auxiliary_problem(experiment.problem, name)
+        try:
+            try_network(problem, config.training, config.seed, experiment.scenario.device_data())
+        except ConfigError as error:
+            raise ConfigError(str(error).replace("model.name", "scheduling.auxiliary", 1)) from error
+
+
+def _try_decisions(experiment: Experiment) -> None:
+    """Plan round 1 with a scheduler and an assigner of their own, and save the scheduler's state."""
+    config, made = experiment.config, scheduler_class(experiment.config.scheduling.name)
+    if is_ours(made) and is_ours(experiment.assigner):
+        return
+    count = config.fleet.num_devices
+    clusters = None if made.auxiliary is None else np.arange(count) % (config.scheduling.num_clusters or 1)
+    scheduler, again = (configured_scheduler(config, clusters) for _ in range(2))
+    planner = Planner(
+        config, experiment.scenario, experiment.work, configured_assigner(config), experiment.allocate,
+        experiment.edge_rule, lambda devices: np.ones(len(devices)), experiment.turns,
+    )  # fmt: skip
+    planner.plan(1, scheduler, experiment.world, experiment.history, None, experiment.under_way)
+    if is_ours(made):
+        return
+    contract = Contract.of(
+        "scheduling.name", config.scheduling.name, "a dict of texts, numbers and lists, which JSON can hold",
+        "mend its method state_dict",
+    )  # fmt: skip
+    state = scheduler.state_dict()
+    try:
+        saved = json.loads(json.dumps(state, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise contract.error(f"a state that JSON cannot hold ({error})") from error
+    if not isinstance(saved, dict):
+        raise contract.error(f"the {type(state).__name__} as its state")
+    again.load_state_dict(saved)
+
+
+def _try_method(experiment: Experiment) -> None:
+    """Train one step of a few devices of two edges with the rule, the aggregators and the compressors."""
+    config, method = experiment.config, experiment.backend.method
+    parts = method.parts()
+    if all(map(is_ours, (parts.rule, parts.edge, parts.cloud, parts.device_compressor, parts.edge_compressor))):
+        return
+    job = LocalJob(
+        experiment.problem, config.seed, local_iterations=1, batch_size=config.training.batch_size,
+        learning_rate=config.training.learning_rate, local_iteration="step", kernel="eager", method=method,
+    )  # fmt: skip
+    edges = min(config.fleet.num_edges, max(2, parts.cloud.least))
+    devices = np.arange(min(config.fleet.num_devices, edges * max(2, parts.edge.least)))
+    task = RoundTask(1, Schedule(devices, devices % edges), np.ones((1, len(devices)), dtype=bool))
+    hierarchy = SerialHierarchy(job, experiment.scenario.device_data(), config.fleet.num_edges)
+    hierarchy.train_round(task, replace(experiment.training))

@@ -1,0 +1,150 @@
+"""``hflray check``: every part in a file is tried, and a line for each says what is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hflray import registry
+from hflray.command.check import TRIED, app
+from hflray.support.terminal.app import exit_code
+from tests.blocks import blocks
+from tests.conftest import says
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "parts.md"
+WRONG = """import numpy as np
+import torch
+import hflray
+from hflray.tracking import Sink
+from hflray.world.fading import Fading
+
+
+class InDecibels(Fading):
+    def factor(self, *indices):
+        return 10 * np.log10(self.draws.exponential(*indices))
+
+
+class Broken(Sink):
+    title = where = "x"
+
+    def __init__(self, place):
+        self.folder = place.folder
+
+    def open(self, run):
+        return LAST
+
+    def rounds(self, run, rounds):
+        rounds.nothing
+
+    def end(self, run, ending):
+        pass
+
+
+class Decaying(hflray.Scheduler):
+    def __init__(self, *, num_devices, num_scheduled, decay):
+        super().__init__(num_devices=num_devices, num_scheduled=num_scheduled)
+        self.decay = decay
+
+    def schedule(self, context):
+        return np.arange(self.num_scheduled) * self.decay
+
+
+def quality(outputs, targets):
+    return outputs.nothing
+
+
+def some_helper(a, b):
+    return a
+
+
+class Block(torch.nn.Module):
+    def forward(self, x):
+        return x
+
+
+class Callback:
+    def __call__(self, value):
+        return value
+
+
+class _Private:
+    def assign(self, fleet, work, devices, rng):
+        return None
+"""
+
+
+@pytest.fixture
+def check(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    """Return a function that checks a file of this text, and returns the exit code, the lines and the errors."""
+
+    def run(text: str, *words: str) -> tuple[int, list[str], str]:
+        (tmp_path / "own.py").write_text(text)
+        code = exit_code(app, [str(tmp_path / "own.py"), *words], "hflray check")
+        captured = capsys.readouterr()
+        return code, captured.out.splitlines(), captured.err
+
+    return run
+
+
+def test_every_kind_says_what_is_tried() -> None:
+    assert set(TRIED) == set(registry.GROUPS)
+
+
+def test_the_parts_of_the_page_are_all_right(check) -> None:
+    (own,) = [block.text for block in blocks(PAGE.read_text(encoding="utf-8")) if block.comment == "<!-- own.py -->"]
+    code, lines, err = check(own)
+    assert (code, err) == (0, "")
+    assert all(line.endswith(": ok") for line in lines)
+    assert {line.split()[0] for line in lines} == set(registry.GROUPS)
+    (shown,) = [block.text for block in blocks(PAGE.read_text(encoding="utf-8")) if block.comment == "<!-- prints -->"]
+    assert set(shown.splitlines()[1:]) - {"…"} <= set(lines)
+
+
+def test_each_wrong_part_is_one_line(check) -> None:
+    code, lines, err = check(WRONG.replace("LAST", "-1"))
+    assert (code, err, len(lines)) == (2, "", 7)
+    of = {line.split()[1]: line for line in lines}
+    assert says(of["InDecibels"], "fading", "world.fading.name: own.py:InDecibels returned -", "not in dB", "factor")
+    assert says(of["Broken"], "sink", "tracking.sinks: own.py:Broken fails (own.py:", "AttributeError", "correct it")
+    assert says(of["Decaying"], "scheduler", "option 'decay' is missing")
+    assert says(of["quality"], "target.metric: own.py:quality", "; or training.loss: own.py:quality")
+    for name in ("some_helper", "Block", "Callback"):
+        assert says(of[name], "- ", "not tried")
+
+
+def test_an_option_that_a_part_needs_is_given_by_set(check) -> None:
+    _, lines, _ = check(WRONG.replace("LAST", "None"), "--set", "scheduling.options.decay=1")
+    of = {line.split()[1]: line for line in lines}
+    assert of["Decaying"].endswith(": ok")
+    assert "InDecibels returned -" in of["InDecibels"]
+    assert says(of["Broken"], "tracking.sinks: own.py:Broken returned None; accepted: the number of the last round")
+    _, lines, _ = check(WRONG, "--set", "scheduling.options.decay=0")
+    assert any("own.py:Decaying returned a device twice" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("x = 1", "holds no part"), ("def f(:", "own.py:1: SyntaxError"), ("import nothing_at_all", "own.py:1: "),
+        ("class Some:\n    pass", "holds no part"), ("def some_helper(a, b):\n    pass", "holds no part"),
+    ],
+)  # fmt: skip
+def test_a_file_without_parts_is_one_line(check, text: str, said: str) -> None:
+    code, lines, err = check(text)
+    assert (code, lines) == (2, [])
+    assert len(err.splitlines()) == 1
+    assert said in err
+
+
+@pytest.mark.parametrize("name", ["own.yaml", "none.py", "folder"])
+def test_another_file_is_refused(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "own.yaml").write_text(json.dumps({}))
+    assert exit_code(app, [str(tmp_path / name)], "hflray check") == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_tracker_that_is_away_is_not_wrong(check) -> None:
+    away = WRONG.replace("LAST", "-1").replace("rounds.nothing", "raise ConnectionError('no server')")
+    assert any("sink" in line and line.endswith(": ok") for line in check(away)[1])
