@@ -19,7 +19,7 @@ import yaml
 from hflray import metrics
 from hflray.config import ExperimentConfig, flatten, refuse_unpinned, validate
 from hflray.errors import ConfigError, HflrayError, nearest
-from hflray.report.labels import DEPLOYMENT, OPTIONS, describe, rank
+from hflray.report.labels import group_by, rank, value_of
 from hflray.sweep.results import SweepFolder, locate
 from hflray.sweep.tasks import Shown, Task, find_task
 from hflray.tracking import History, read_histories, read_journal
@@ -209,16 +209,10 @@ class Sweep:
         """The columns of the runs' tables of rounds, each once."""
         return list(dict.fromkeys(str(name) for run in self.runs for name in run.rounds))
 
-    def label(self, run: Run, leave_out: Sequence[str] = ()) -> str:
-        """Return the label that distinguishes a run's group from the others, such as ``ikc, H = 30``."""
-        return describe(run, [key for key in self.keys if key not in leave_out])
-
-    def groups(self, leave_out: Sequence[str] = ()) -> dict[str, list[Run]]:
-        """Group the runs that differ only in the seed (and in `leave_out`), by label."""
-        groups: dict[str, list[Run]] = {}
-        for run in sorted(self.runs, key=lambda run: (run.config.scheduling.num_scheduled, rank(run))):
-            groups.setdefault(self.label(run, leave_out), []).append(run)
-        return groups
+    def groups(self) -> dict[str, list[Run]]:
+        """Group the runs that differ only in the seed, by a label such as ``ikc, H = 30``."""
+        runs = sorted(self.runs, key=lambda run: (run.config.scheduling.num_scheduled, rank(run)))
+        return group_by(runs, self.keys)
 
     def find(self, name: str) -> Run:
         """Return the run called `name`. Raises ConfigError: there is none."""
@@ -245,17 +239,8 @@ def differing(runs: Sequence[Run]) -> list[str]:
     return [
         key
         for key in dict.fromkeys(key for run in runs for key in run.settings)
-        if key != SEED and not is_execution_key(key) and len({repr(value_without_seed(run, key)) for run in runs}) > 1
+        if key != SEED and not is_execution_key(key) and len({repr(value_of(run, key)) for run in runs}) > 1
     ]
-
-
-def value_without_seed(run: Run, key: str) -> Any:
-    """Return the value of a setting; for the deployment's seed, return whether it is set.
-
-    An option of the scheduler that is not given is an ellipsis, so that it differs from one that is null.
-    """
-    value = run.settings.get(key, ... if key.startswith(OPTIONS) else None)
-    return value is not None if key == DEPLOYMENT else value
 
 
 def read_sweep(results: Path, name: str, tracking_uri: str | None = None, progress: Progress = _no_progress) -> Sweep:

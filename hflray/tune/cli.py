@@ -35,7 +35,8 @@ INTERRUPTED = 130  # the shell's exit code for Ctrl-C
 
 
 def _trials_table(file: SweepFile, trials: Sequence[Trial]) -> Table:
-    from hflray.support.references import short
+    from hflray.support.policies import plain
+    from hflray.support.references import short, spoken
     from hflray.support.terminal.tables import Table
 
     title = f"{file.name}: {len(trials)} trials of task '{file.task}'"
@@ -44,11 +45,12 @@ def _trials_table(file: SweepFile, trials: Sequence[Trial]) -> Table:
             f"{file.name}: a search of {file.tune.samples} trials of task '{file.task}', shown with the first values:"
         )
     last = [key.rpartition(".")[2] for key in file.sweep]
-    keys = [key if last.count(short) > 1 else short for key, short in zip(file.sweep, last, strict=True)]
+    keys = [key if last.count(name) > 1 else name for key, name in zip(file.sweep, last, strict=True)]
     table = Table(title, ["trial", *keys, "max_rounds"], left=1 + len(keys))
     for trial in trials:
-        cells = (trial.name, *(short(trial.values[key]) for key in file.sweep), str(trial.config.max_rounds))
-        table.add_row(*cells)
+        values = [trial.values[key] for key in file.sweep]
+        texts = [plain(spoken(value)) if isinstance(value, str) else short(value) for value in values]
+        table.add_row(trial.name, *texts, str(trial.config.max_rounds))
     return table
 
 
