@@ -35,7 +35,7 @@ def _rows(sweep: Sweep, table: metrics.Table, length: str) -> pd.DataFrame:
     groups = sweep.groups()
     forms = {column: _form(column, groups.values()) for column in columns}
     for label, runs in groups.items():
-        row = {"": mark_modified(label or sweep.name, runs), "seeds": str(len(runs))}
+        row = {"": mark_modified(label or sweep.name, runs), "seeds": _different(runs)}
         if length:
             ends = sorted({int(run.rounds["round"].iloc[-1]) for run in runs})
             row[length] = " to ".join(f"{end:,}" for end in dict.fromkeys((ends[0], ends[-1])))
@@ -45,6 +45,11 @@ def _rows(sweep: Sweep, table: metrics.Table, length: str) -> pd.DataFrame:
             row[column.column] = spread(values, forms[column])
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def _different(runs: Sequence[Run]) -> str:
+    """Return the number of runs, in which equal runs count once, as text."""
+    return str(len({run.identity for run in runs}))
 
 
 def _form(column: metrics.Metric, groups: Iterable[Sequence[Run]]) -> str:
@@ -83,7 +88,7 @@ def _assignment(sweep: Sweep) -> pd.DataFrame:
         coupling = COUPLINGS[runs[0].config.allocation.coupling]
         row = {"": mark_modified(label or sweep.name, runs), "coupling": coupling}
         if several:
-            row["deployments"] = str(len(runs))
+            row["deployments"] = _different(runs)
         row["fleets"] = spread([len(run.rounds) for run in runs], "{:.0f}").split(" ")[0]
         row["fleets"] += "" if all(run.ended for run in runs) else " …"
         for metric, name, template in ASSIGNMENT:

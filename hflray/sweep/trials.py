@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hflray.config import ExperimentConfig, pin_sweep, read_mapping, set_dotted, split_override, validate
+from hflray.config import ExperimentConfig, flatten, pin_sweep, read_mapping, set_dotted, split_override, validate
 from hflray.errors import ConfigError
 from hflray.seeding import stream
 from hflray.support.references import short
@@ -43,8 +43,8 @@ def load_sweep(path: str | Path | None, overrides: Iterable[str] = ()) -> SweepF
     """Load a sweep file, or an empty one if `path` is None, and apply the ``--set`` overrides.
 
     An override applies to the configuration, unless it begins with the name of another section (``tune.``,
-    ``tracking.``, ``sweep.``). An override of a swept key replaces its axis by that one value. The path of a reference
-    (``mine.py:Thing``) is relative to the sweep file, and in an override to the present folder.
+    ``tracking.``, ``sweep.``). An override of a swept key, or of a section with it, replaces its axis by that value. A
+    path (``mine.py:Thing``, ``mine.npz``) is relative to the sweep file, and in an override to the present folder.
 
     Raises:
         ConfigError: the message has one line per mistake.
@@ -52,7 +52,7 @@ def load_sweep(path: str | Path | None, overrides: Iterable[str] = ()) -> SweepF
     tree = read_mapping(path) if path is not None else {}
     if path is not None:
         tree.setdefault("name", _name_of(Path(path)))
-        tree = pin_sweep(tree, Path(path).parent)
+        tree = pin_sweep(tree, Path(path).parent.resolve())
     for key in tree:
         if key in ExperimentConfig.model_fields and key not in SweepFile.model_fields:
             raise ConfigError(
@@ -72,14 +72,58 @@ def load_sweep(path: str | Path | None, overrides: Iterable[str] = ()) -> SweepF
             if tree.get("experiment") is None:
                 tree["experiment"] = {}
             axes = tree.get("sweep")
-            if isinstance(axes, dict):
-                axes.pop(key, None)
+            for name in _names_in(key, value) if isinstance(axes, dict) else ():
+                axes.pop(name, None)
             if not isinstance(tree["experiment"], dict):
                 raise ConfigError(
                     f"experiment: got {shorten(tree['experiment'])}; accepted: a mapping of settings; correct it"
                 )
             set_dotted(tree["experiment"], key, value)
-    return validate(SweepFile, pin_sweep(tree))
+    file = validate(SweepFile, pin_sweep(tree))
+    _refuse_twice(file)
+    return file
+
+
+def _names_in(key: str, value: Any) -> list[str]:
+    """Return the dotted keys that a value sets: its own, and those of the settings in a mapping."""
+    inner = value.items() if isinstance(value, dict) else ()
+    return [key, *(name for each, content in inner for name in _names_in(f"{key}.{each}", content))]
+
+
+def _refuse_twice(file: SweepFile) -> None:
+    """Refuse a setting that is given twice in one file, because one of the two would have no effect.
+
+    A value of an axis takes the place of the experiment's value of its key, and so does a mapping as a whole.
+
+    Raises:
+        ConfigError: an axis lies within another one, the experiment sets what the mappings of an axis do not repeat, or
+            ``tracking`` is given twice.
+    """
+    for outer, axis in file.sweep.items():
+        inner = next((key for key in file.sweep if key.startswith(f"{outer}.")), None)
+        if inner is not None:
+            raise ConfigError(
+                f"sweep: got the axes {outer} and {inner}, which is a part of the first, so that one of them has no "
+                f"effect; accepted: one axis for each setting; remove {outer}, or write {inner} into its values"
+            )
+        section: Any = file.experiment
+        for part in outer.split("."):
+            section = section.get(part) if isinstance(section, dict) else None
+        values = getattr(axis, axis.kind)
+        for key in flatten(section, f"{outer}.") if isinstance(section, dict) else ():
+            if any(isinstance(value, dict) and key not in _names_in(outer, value) for value in values):
+                raise ConfigError(
+                    f"experiment: got {key} beside the axis sweep.{outer}, whose mappings take the place of the whole "
+                    f"section, so that {key} has no effect; write it into each of them, or sweep single settings"
+                )
+    if file.tracking is not None:
+        again = [f"sweep.{key}" for key in file.sweep if key.split(".")[0] == "tracking"]
+        again += ["experiment.tracking"] if file.experiment.get("tracking") else []
+        if again:
+            raise ConfigError(
+                f"tracking: got it beside {again[0]}, which then has no effect; accepted: one of the two; move the "
+                "settings to one place"
+            )
 
 
 def _name_of(path: Path) -> str:

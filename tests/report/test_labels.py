@@ -9,10 +9,19 @@ import pytest
 
 import hflray
 from hflray import metrics
-from hflray.report import labels
-from hflray.report import charts, series
+from hflray.report import charts, labels, series
 from hflray.report.labels import (
-    COLOURS, NAMES, colour, describe, group_by, hfel, label_apart, label_each, mark_modified, pretty, setting,
+    COLOURS,
+    NAMES,
+    colour,
+    describe,
+    group_by,
+    hfel,
+    label_apart,
+    label_each,
+    mark_modified,
+    pretty,
+    setting,
 )  # fmt: skip
 from hflray.report.runs import Run, differing
 from hflray.report.tables import summary

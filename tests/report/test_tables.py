@@ -195,3 +195,8 @@ def test_special_characters_of_latex_are_escaped() -> None:
         r"\end{tabular}",
         r"\end{table}",
     ]
+
+
+def test_equal_runs_count_as_one_seed() -> None:
+    runs = [run({metrics.ACCURACY: [0.5]}, f"seed={seed}") for seed in (0, 0, 1)]
+    assert list(summary(fabricated("any", runs))["seeds"]) == ["2"]
