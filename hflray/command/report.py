@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -225,7 +224,7 @@ def _find_run(
 ) -> Run:
     """Return the run of this name from the sweep that is named, else from the latest sweep that has one."""
     from hflray.report.exports import exports, read_exhibit
-    from hflray.sweep.results import SweepFolder
+    from hflray.sweep.results import by_start
 
     if source is not None and sweep is None:
         exhibits = [read_exhibit(folder) for folder in exports(source)]
@@ -236,13 +235,13 @@ def _find_run(
         raise ConfigError(f"{run}: no such run in the exports in {source}{nearest(run, names)}")
     if source is not None or sweep is not None:
         return _read(sweep, results, source, uri, console).find(run)
-    folders = sorted(results.glob(f"*/journal/{escape(run)}.jsonl"), key=lambda path: path.stat().st_mtime)
+    folders = [folder for folder in by_start(results) if (folder / "journal" / f"{run}.jsonl").is_file()]
     if not folders:
         names = [path.stem for path in results.glob("*/journal/*.jsonl")]
         raise ConfigError(
             f"{run}: no such run in {results}{nearest(run, names)}; name a run of a closing table, or add --sweep"
         )
-    return _read(str(SweepFolder.load(folders[-1].parents[1]).path), results, None, uri, console).find(run)
+    return _read(str(folders[0]), results, None, uri, console).find(run)
 
 
 @app.command(

@@ -182,18 +182,17 @@ def _beside(key: str, name: str, folder: Path, always: bool) -> str:
     """
     start = PATHS[key][0]
     try:
-        here = Path(name.removeprefix(start)).expanduser()
-        there = folder / here
-        is_there, is_here = there.exists(), here.exists()
+        path = Path(name.removeprefix(start)).expanduser()
+        beside, present = (folder / path).exists(), path.exists()
     except (OSError, RuntimeError, ValueError):  # no file has such a name, which the checks of the settings say
         return name
-    if is_here and not is_there:
+    if present and not beside:
         raise ConfigError(
             f"{key}: got '{one_line(name)}', which is not in the folder of the sweep file ({folder.resolve()}) but in "
             f"the present folder ({Path().resolve()}); a path in a sweep file is relative to the file; correct it, or "
             f"give it with --set {key}=…"
         )
-    return f"{start}{there}" if is_there or always else name
+    return f"{start}{folder / path}" if beside or always else name
 
 
 def _changed_sweep(tree: Mapping[str, Any], change: Change) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from hflray.reproduction.queue.frozen import git
 from hflray.reproduction.queue.items import Item, QueueFile, State, is_exported, sweep_of, trials_of
 from hflray.reproduction.queue.processes import Children
 from hflray.support.files import write
+from hflray.sweep.results import by_start
 
 EXPORTS = Path("tests/data/results")
 RESULTS_PAGE = Path("tune_configs/RESULTS.md")
@@ -49,7 +50,7 @@ class Publisher:
         before, state.exported = state.exported, time.time()
         state.save(place)
         shutil.rmtree(scratch, ignore_errors=True)
-        sweep = max((path.parent.name for path in (place / "results").glob("*/sweep.json")), default="")
+        sweep = next((path.name for path in by_start(place / "results")), "")
         report = [state.python, "-m", "hflray.report"]
         # The report reads the journal: a second reader of the SQLite file would delay the sweep that writes it.
         export = [*report, sweep, "--results", str(place / "results"), "--tracking-uri", NO_SERVER]
