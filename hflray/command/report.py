@@ -134,6 +134,9 @@ def show(
         Path | None,
         typer.Option("--export", metavar="DIR", help="Also write the runs as one small file, DIR/NAME.zip."),
     ] = None,
+    brief: Annotated[
+        bool, typer.Option("--brief", help="With --export: without devices, schedules and most metrics of each round.")
+    ] = False,
     source: From = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder to write to; default: report/ in the sweep's folder.")
@@ -144,12 +147,14 @@ def show(
     """Draw the figures, tables and page of a sweep."""
     from hflray import metrics
     from hflray.report import figures, page, tables
-    from hflray.report.exports import export
+    from hflray.report.exports import export, lacking
     from hflray.reproduction.exhibits import exhibit, exhibit_of, verdicts
     from hflray.reproduction.printing import print_verdicts
     from hflray.support.terminal.output import new_console, waiting
     from hflray.support.text import as_file_stem
 
+    if brief and export_to is None:
+        raise ConfigError("--brief: got it without --export; accepted: with --export DIR; add that, or leave it out")
     console = new_console()
     requested = {name: exhibit(name) for name in figure or ()}
     runs = _read(sweep, results, source, tracking_uri, console)
@@ -175,7 +180,8 @@ def show(
             missing += [note for note in not_shown if note not in missing]
             paths.insert(0, index)
         if export_to is not None:
-            paths.append(export(runs, export_to / as_file_stem(runs.name)))
+            paths.append(export(runs, export_to / as_file_stem(runs.name), brief))
+            missing += lacking(runs, brief)
     console.print(_table(tables.summary(runs), runs.title))
     for shown in exhibits.values():
         if shown.claims:

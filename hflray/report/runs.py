@@ -50,11 +50,13 @@ class Run:
         history: what was logged.
         config: the run's configuration.
         part: the folder of the exhibit's part that holds the run (`hflray.report.exports`); empty without parts.
+        brief: whether it was read from a brief export, which has neither devices nor schedules.
     """
 
     history: History
     config: ExperimentConfig
     part: str = ""
+    brief: bool = False
 
     @property
     def name(self) -> str:
@@ -83,6 +85,22 @@ class Run:
     def devices(self) -> pd.DataFrame | None:
         """The table of devices, one row per device (`hflray.tracking.Tables`); None if it was not logged."""
         return self.history.tables.devices
+
+    @property
+    def without_schedules(self) -> str:
+        """Why the run has no devices or no schedules; empty if it has both."""
+        wanted = ("devices", "edges", "bandwidth_hz", "cpu_hz")
+        if self.devices is not None and all(name in self.rounds for name in wanted):
+            return ""
+        if self.brief:
+            return (
+                "it is from a brief export, which has no devices and schedules; export it again from its results, "
+                "without --brief"
+            )
+        return (
+            "its rounds were logged without schedules (by an older hflray, or with more than 10,000 devices, or the "
+            "run has not ended and its journal is elsewhere); run it again to see its rounds in detail"
+        )
 
     @property
     def commit(self) -> str:

@@ -43,7 +43,7 @@ class Publisher:
 
     def renew(self, item: Item, state: State) -> None:
         """Export an item's runs and write RESULTS.md again. A failure is printed, not raised."""
-        from hflray.report.exports import exports, files_of, pack
+        from hflray.report.exports import abridged, exports, files_of, pack
 
         place = self._folder / item.name
         tree, scratch = place / "tree", place / "export"
@@ -63,7 +63,7 @@ class Publisher:
             self._say(f"{item.name}: not exported, see {place / 'export.txt'}")
             return
         (source,) = exports(scratch / "runs")
-        pack(export_of(self._repository, item), files_of(source))
+        pack(export_of(self._repository, item), abridged(files_of(source)))  # it is committed, so that it stays small
         shutil.rmtree(scratch, ignore_errors=True)
         page, text = self._repository / RESULTS_PAGE, self._folder / RESULTS_PAGE.name
         command = [sys.executable, "-m", "hflray.report", "results", "--from", str(EXPORTS), "--out", str(text)]
