@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -25,7 +26,11 @@ def spread(values: Sequence[float], form: str) -> str:
         return "–"
     if len(finite) == 1:
         return form.format(finite[0])
-    return f"{form.format(finite.mean())} ± {form.format(finite.std(ddof=1))}"
+    mean, deviation = float(finite.mean()), float(finite.std(ddof=1))
+    if digits := re.search(r"#?\.(\d+)g", form):  # significant digits are those of the larger, for both alike
+        larger = f"{max(abs(mean), deviation):#.{digits[1]}g}"
+        form = form if "e" in larger else f"{{:,.{len(larger.partition('.')[2])}f}}"
+    return f"{form.format(mean)} ± {form.format(deviation)}"
 
 
 def _rows(sweep: Sweep, table: metrics.Table, length: str) -> pd.DataFrame:

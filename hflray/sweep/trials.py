@@ -54,6 +54,11 @@ def load_sweep(path: str | Path | None, overrides: Iterable[str] = ()) -> SweepF
         tree.setdefault("name", _name_of(Path(path)))
         tree = pin_sweep(tree, Path(path).parent.resolve())
     for key in tree:
+        if key in Axis.model_fields:
+            raise ConfigError(
+                f"{one_line(path)}: '{key}' belongs to a key of 'sweep:'; write it as in "
+                f"sweep: {{seed: {{{key}: [0, 1]}}}}"
+            )
         if key in ExperimentConfig.model_fields and key not in SweepFile.model_fields:
             raise ConfigError(
                 f"{one_line(path)}: '{key}' belongs under 'experiment:'; indent the configuration below that line"
