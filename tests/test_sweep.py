@@ -90,6 +90,28 @@ def test_names_are_unique(tmp_path) -> None:
     assert [trial.name for trial in trials] == ["0-digits-H50-λ1-ikc-d3qn-s1", "1-digits-H50-λ1-ikc-d3qn-s1"]
 
 
+@pytest.mark.parametrize(
+    "sweep, short, whole",
+    [
+        ("{model.name: {grid: ['v1.py:Net', 'v2.py:Net']}}", "name=Net", ["name=v1.py_Net", "name=v2.py_Net"]),
+        ("{scheduling.name: {grid: ['v1.py:Net', 'v2.py:Net']}}", "", ["name=v1.py_Net", "name=v2.py_Net"]),
+        ("{model.options.kind: {grid: ['wide:relu', 'thin:relu']}}", "kind=relu", ["kind=wide_relu", "kind=thin_relu"]),
+        ("{training.weight_decay: {grid: [0.123451, 0.123452]}}", "weight_decay=0.1235",
+         ["weight_decay=0.123451", "weight_decay=0.123452"]),
+    ],
+)  # fmt: skip
+def test_trials_whose_short_names_are_equal_have_their_values_in_full(tmp_path, sweep, short, whole) -> None:
+    for name in ("v1.py", "v2.py"):
+        (tmp_path / name).write_text(f"class Net:\n    name = '{name}'\n")
+    file = load_sweep(write(tmp_path, f"sweep: {sweep}"))
+    trials = expand(file)
+    assert [trial.name.rpartition("-")[2] for trial in trials] == whole
+    older = [trial.name for trial in expand(file, numbered=True)]
+    assert older[0].startswith("0-"), "a sweep that an older hflray began goes on under its names"
+    assert older[1].startswith("1-")
+    assert all(name.endswith(short) for name in older)
+
+
 def test_a_run_is_named_after_its_settings() -> None:
     (trial,) = expand(load_sweep(None, ["data.name=fashion_mnist", "cost.delay_weight=0.1", "assignment.name=random"]))
     assert run_name(trial.config, {}) == "fashion-H50-λ0.1-ikc-random-s0"

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ from typing import Any
 from hflray.config import ExperimentConfig, flatten, pin_sweep, read_mapping, set_dotted, split_override, validate
 from hflray.errors import ConfigError
 from hflray.seeding import stream
-from hflray.support.references import short
+from hflray.support.policies import plain
+from hflray.support.references import parse, short, spoken
 from hflray.support.text import one_line, shorten
 from hflray.sweep.sections import LONGEST_NAME, Axis, PopulationConfig, SweepFile
 from hflray.sweep.tasks import DEFAULT, find_task
@@ -77,8 +78,9 @@ def load_sweep(path: str | Path | None, overrides: Iterable[str] = ()) -> SweepF
             if tree.get("experiment") is None:
                 tree["experiment"] = {}
             axes = tree.get("sweep")
-            for name in _names_in(key, value) if isinstance(axes, dict) else ():
-                axes.pop(name, None)
+            if isinstance(axes, dict):
+                for name in _names_in(key, value):
+                    axes.pop(name, None)
             if not isinstance(tree["experiment"], dict):
                 raise ConfigError(
                     f"experiment: got {shorten(tree['experiment'])}; accepted: a mapping of settings; correct it"
@@ -137,12 +139,17 @@ def _name_of(path: Path) -> str:
     return name if name[:1].isalnum() else f"sweep{name}"
 
 
-def expand(file: SweepFile) -> list[Trial]:
+def expand(file: SweepFile, numbered: bool = False) -> list[Trial]:
     """Return every trial of a sweep, each validated. The first grid varies slowest, and zipped keys vary together.
 
     Drawn values depend only on ``tune.seed`` and the number of the draw, so the same file gives the same trials. A
     search makes its trials while it runs; the result is then a single trial with the first values of all axes, which
     validates the file.
+
+    Args:
+        file: the sweep file.
+        numbered: whether trials whose short names are equal get numbers, as older versions named them, and not first
+            the values in full.
 
     Raises:
         ConfigError: zipped lists have unequal lengths, or a trial's configuration refuses a value. The message then
@@ -176,11 +183,19 @@ def expand(file: SweepFile) -> list[Trial]:
             _check_population(file.tune.population, trial.config)
         base = run_name(trials[0].config, {}, file.task)
         return [Trial(f"{base}-p{number}", trial.values, trial.config) for number, trial in enumerate(trials)]
-    names = [trial.name for trial in trials]
-    if len(set(names)) < len(names):  # a list has two equal values, or values that print alike
+    if _are_different(trials):
+        return trials
+    whole = [Trial(run_name(t.config, t.values, file.task, whole=True), t.values, t.config) for t in trials]
+    if not numbered and _are_different(whole):
+        trials = whole
+    else:  # a list has two equal values, or files of one name
         width = len(str(len(trials)))
         trials = [Trial(f"{i:0{width}d}-{trial.name}", trial.values, trial.config) for i, trial in enumerate(trials)]
     return trials
+
+
+def _are_different(trials: Sequence[Trial]) -> bool:
+    return len({trial.name for trial in trials}) == len(trials)
 
 
 def _check_population(population: PopulationConfig, config: ExperimentConfig) -> None:
@@ -210,12 +225,19 @@ def make_trial(file: SweepFile, values: dict[str, Any]) -> Trial:
     return Trial(run_name(config, values, file.task), values, config)
 
 
-def run_name(config: ExperimentConfig, values: dict[str, Any], task: str = DEFAULT) -> str:
-    """Return a name such as ``digits-H10-λ1-ikc-hfel-s0``, to which the other swept settings are appended."""
+def run_name(config: ExperimentConfig, values: dict[str, Any], task: str = DEFAULT, whole: bool = False) -> str:
+    """Return a name such as ``digits-H10-λ1-ikc-hfel-s0``, to which the other swept settings are appended.
+
+    With `whole`, numbers have all their digits, and references the names of their files.
+    """
     labels = find_task(task).label(config)
     texts = {key: f"{value:.4g}" if isinstance(value, float) else short(value) for key, value in values.items()}
+    shown = [key for key in texts if key not in labels]
+    if whole:
+        shown += [key for key, value in values.items() if key in labels and parse(str(value))]
+        texts = {key: plain(spoken(value)) if isinstance(value, str) else short(value) for key, value in values.items()}
     parts = [part for part in labels.values() if part]
-    parts += [f"{key.rpartition('.')[2]}={value}" for key, value in texts.items() if key not in labels]
+    parts += [f"{key.rpartition('.')[2]}={texts[key]}" for key in shown]
     name = re.sub(r"[^\w.=λ-]+", "_", "-".join(parts))
     if len(name.encode()) > LONGEST_TRIAL:  # a file system has no longer names; the digest keeps them different
         digest = hashlib.sha256(name.encode()).hexdigest()[:8]

@@ -181,7 +181,7 @@ def command(
             fetch(storage, results, resume)
         folder = find(results, resume)
         folder.admit(trust)
-        trials = expand(folder.file)
+        trials = expand(folder.file, numbered=not folder.started_ms)  # it is 0 in the folder of an older hflray
     else:
         file = load_sweep(config or QUICKSTART, overrides or ())
         file = smoke(file) if smoke_run else file
@@ -247,6 +247,7 @@ def _check_unfinished(folder: SweepFolder, results: Path) -> SweepFolder:
     Raises:
         ConfigError: there is an unfinished sweep, and the user did not choose to continue it.
     """
+    from hflray.sweep import expand
     from hflray.sweep.results import SweepFolder, changed_texts, unfinished
 
     path = unfinished(results, folder.file.name)
@@ -254,7 +255,13 @@ def _check_unfinished(folder: SweepFolder, results: Path) -> SweepFolder:
         return folder
     previous = SweepFolder.load(path)
     same = previous.file == folder.file
-    if same and sys.stdin.isatty() and typer.confirm(f"{path.name} is unfinished. Continue it?", default=True):
+    names, older = ([t.name for t in expand(folder.file, numbered=old)] for old in (False, not previous.started_ms))
+    if (
+        same
+        and names == older
+        and sys.stdin.isatty()
+        and typer.confirm(f"{path.name} is unfinished. Continue it?", default=True)
+    ):
         return replace(previous, path=path.resolve(), finished=False)
     texts = changed_texts(previous, folder)
     state = f"with {f'another text of {texts}' if texts else 'other settings'} is unfinished"
