@@ -89,8 +89,8 @@ class Run:
     @property
     def without_schedules(self) -> str:
         """Why the run has no devices or no schedules; empty if it has both."""
-        wanted = ("devices", "edges", "bandwidth_hz", "cpu_hz")
-        if self.devices is not None and all(name in self.rounds for name in wanted):
+        columns = ("devices", "edges", "bandwidth_hz", "cpu_hz")
+        if self.devices is not None and all(name in self.rounds for name in columns):
             return ""
         if self.brief:
             return (
