@@ -13,6 +13,7 @@ mix.
 from __future__ import annotations
 
 from collections.abc import Collection
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +39,16 @@ def may_be_own(name: str) -> bool:
 def describe(name: str) -> Metric:
     """Return the row of a metric of the glossary, or of one of the user's own. Raises KeyError if it can be neither."""
     if may_be_own(name):
-        return Metric(name, name, "1", "round", format="{:,.4g}", short=name, heading=name, curve=True)
+        heading = f"{name} (own)" if name in _headings() else name
+        return Metric(name, heading, "1", "round", format="{:,.4g}", short=heading, heading=heading, curve=True)
     return METRICS[name]
+
+
+@cache
+def _headings() -> set[str]:
+    """Return the headings and labels of tables and charts, which a metric of the user's own must not have as well."""
+    words = {word for row in METRICS.values() for word in (row.label, row.short, row.heading, row.column)}
+    return {"trial", "rounds", "steps", "seeds", "fleets", "deployments", "coupling", *words}
 
 
 def own_of(names: Collection[str]) -> list[Metric]:

@@ -240,6 +240,10 @@ def check(kind: Kind, name: str, setting: str | None = None, words: Sequence[str
             raise ConfigError(f"{setting or kind}: {error}") from error
     listed = [*words, *names(kind)]
     hint = f"; write it as {name}:NAME" if name.endswith(".py") else nearest(name, listed)
+    if kind == "dataset" and not name.endswith(".py") and any(mark in name for mark in "./"):
+        hint = (
+            "; only an .npz is named by its path, and a function of your own reads any other file, as mine.py:load does"
+        )
     raise ConfigError(
         f"{setting or kind}: unknown {kind} {shorten(name)}{hint}; known: {', '.join(listed)}; "
         f"use one of these, or your own as in mine.py:Name, or install a package that adds it (entry point group "

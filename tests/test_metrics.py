@@ -268,3 +268,12 @@ def test_other_names_have_no_row(name):
     assert not metrics.may_be_own(name)
     with pytest.raises(KeyError):
         metrics.describe(name)
+
+
+@pytest.mark.parametrize("name", ["objective", "seeds", "rounds", "T", "accuracy_of_mine"])
+def test_a_metric_of_the_users_own_has_a_heading_of_its_own(name: str) -> None:
+    row = metrics.describe(name)
+    others = {text for other in metrics.METRICS.values() for text in (other.short, other.heading)}
+    assert row.heading not in {"seeds", "rounds", "trial", *others}
+    assert row.name == name
+    assert row.short == row.heading == (name if name == "accuracy_of_mine" else f"{name} (own)")

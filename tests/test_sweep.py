@@ -5,13 +5,25 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hflray.config import validate
+from hflray.config import flatten, load_config, set_dotted, validate
 from hflray.errors import ConfigError
-from hflray.sweep import Axis, SweepFile, assigner_label, expand, load_sweep, run_name, smoke
+from hflray.sweep import (
+    Axis,
+    SweepFile,
+    assigner_label,
+    expand,
+    load_sweep,
+    run_name,
+    smoke,
+    with_absolute_paths,
+    with_data_root,
+)  # fmt: skip
 from hflray.sweep.tasks import TASKS, find_task
+from tests.conftest import says
 
 CONFIGS = Path(__file__).parents[1] / "tune_configs"
 SHIPPED = sorted(CONFIGS.glob("*.yaml"))
@@ -78,6 +90,28 @@ def test_names_are_unique(tmp_path) -> None:
     assert [trial.name for trial in trials] == ["0-digits-H50-λ1-ikc-d3qn-s1", "1-digits-H50-λ1-ikc-d3qn-s1"]
 
 
+@pytest.mark.parametrize(
+    "sweep, short, whole",
+    [
+        ("{model.name: {grid: ['v1.py:Net', 'v2.py:Net']}}", "name=Net", ["name=v1.py_Net", "name=v2.py_Net"]),
+        ("{scheduling.name: {grid: ['v1.py:Net', 'v2.py:Net']}}", "", ["name=v1.py_Net", "name=v2.py_Net"]),
+        ("{model.options.kind: {grid: ['wide:relu', 'thin:relu']}}", "kind=relu", ["kind=wide_relu", "kind=thin_relu"]),
+        ("{training.weight_decay: {grid: [0.123451, 0.123452]}}", "weight_decay=0.1235",
+         ["weight_decay=0.123451", "weight_decay=0.123452"]),
+    ],
+)  # fmt: skip
+def test_trials_whose_short_names_are_equal_have_their_values_in_full(tmp_path, sweep, short, whole) -> None:
+    for name in ("v1.py", "v2.py"):
+        (tmp_path / name).write_text(f"class Net:\n    name = '{name}'\n")
+    file = load_sweep(write(tmp_path, f"sweep: {sweep}"))
+    trials = expand(file)
+    assert [trial.name.rpartition("-")[2] for trial in trials] == whole
+    older = [trial.name for trial in expand(file, numbered=True)]
+    assert older[0].startswith("0-"), "a sweep that an older hflray began goes on under its names"
+    assert older[1].startswith("1-")
+    assert all(name.endswith(short) for name in older)
+
+
 def test_a_run_is_named_after_its_settings() -> None:
     (trial,) = expand(load_sweep(None, ["data.name=fashion_mnist", "cost.delay_weight=0.1", "assignment.name=random"]))
     assert run_name(trial.config, {}) == "fashion-H50-λ0.1-ikc-random-s0"
@@ -121,6 +155,10 @@ def test_the_tracking_section_reaches_every_trial(tmp_path) -> None:
         ("sweep: {cost.delay_weight: {grid: [1, 0]}}", r"trial \(cost.delay_weight=0\): cost.delay_weight"),
         ("sweep: {scheduling.nam: {grid: [ikc]}}", r"trial \(scheduling.nam=ikc\): scheduling.nam: unknown.*'name'"),
         ("task: fly", r"task: .*'fly'"),
+        ("name: no", r"name: got False; .*YAML reads yes, no, on and off as true or false.*in quotes"),
+        ("experiment: {allocation: {coupling: off}}", r"coupling: got False; .*in quotes"),
+        ("grid: {seed: [0, 1]}", r"'grid' belongs to a key of 'sweep:'; write it as in sweep: \{seed: \{grid:"),
+        ("choice: {seed: [0, 1]}", r"'choice' belongs to a key of 'sweep:'"),
         ("name: a/b", r"name: .*a/b"),
         ("max_rounds: 3", r"'max_rounds' belongs under 'experiment:'"),
         ("- 1", r"mapping"),
@@ -149,6 +187,52 @@ def test_mistakes_are_one_line_each(tmp_path, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as error:
         expand(load_sweep(write(tmp_path, text)))
     assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("sweep: {data.partition_options: {grid: [{}]}, data.partition_options.edge_alpha: {grid: [1, 2]}}",
+         "the axes data.partition_options and data.partition_options.edge_alpha"),
+        ("sweep: {training.learning_rate: {grid: [0.1, 0.2]}, training: {zip: [{batch_size: 8}]}}",
+         "the axes training and training.learning_rate"),
+        ("sweep: {clock.cloud: {choice: [synchronous]}, clock.cloud.asynchronous.buffer: {randint: [2, 4]}}",
+         "the axes clock.cloud and clock.cloud.asynchronous.buffer"),
+        ("experiment: {training: {batch_size: 8}}\nsweep: {training: {grid: [{learning_rate: 0.1}]}}",
+         r"experiment: got training.batch_size beside the axis sweep.training"),
+        ("experiment: {tracking: {uri: x}}\ntracking: {experiment: y}", "tracking: got it beside experiment.tracking"),
+        ("sweep: {tracking.experiment: {grid: [x, y]}}\ntracking: {uri: y}", "beside sweep.tracking.experiment"),
+        ("experiment: {seed: 1, seed: 2}", "key 'seed' is given twice"),
+        ("experiment: {model: {options: {1: a, 1: b}}}", "key '1' is given twice"),
+    ],
+)  # fmt: skip
+def test_a_setting_that_is_given_twice_is_refused(tmp_path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as error:
+        load_sweep(write(tmp_path, text))
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_axes_that_share_the_beginning_of_a_name_are_two(tmp_path) -> None:
+    text = "sweep: {data.partition: {grid: [dirichlet]}, data.partition_options.edge_alpha: {grid: [1, 2]}}"
+    assert len(load_sweep(write(tmp_path, text)).sweep) == 2
+
+
+def test_an_axis_takes_the_place_of_the_experiments_value(tmp_path) -> None:
+    text = "experiment: {seed: 7, training: {batch_size: 8}}\nsweep: {seed: {grid: [1]}, training: {grid: [%s]}}"
+    (trial,) = expand(load_sweep(write(tmp_path, text % "{batch_size: 16, learning_rate: 0.1}")))
+    assert (trial.config.seed, trial.config.training.batch_size) == (1, 16)
+
+
+def test_an_override_of_a_section_replaces_the_axes_that_it_sets_and_none_goes_lost(tmp_path) -> None:
+    path = write(tmp_path, "sweep: {training.batch_size: {grid: [8, 16]}, training.learning_rate: {grid: [0.1, 0.2]}}")
+    file = load_sweep(path, ["training={batch_size: 4}"])
+    assert list(file.sweep) == ["training.learning_rate"]
+    assert {trial.config.training.batch_size for trial in expand(file)} == {4}
+    with pytest.raises(ConfigError, match=r"the axes training and training.batch_size"):
+        load_sweep(path, ["sweep.training={grid: [{batch_size: 4}]}"])
+    whole = write(tmp_path, "sweep: {training: {grid: [{batch_size: 8}, {batch_size: 16}]}}")
+    with pytest.raises(ConfigError, match=r"training.learning_rate beside the axis sweep.training"):
+        load_sweep(whole, ["training.learning_rate=0.1"])
 
 
 def test_an_empty_section_sweeps_nothing(tmp_path) -> None:
@@ -302,3 +386,60 @@ def test_a_metric_of_the_users_own_may_choose_values(key: str, tmp_path: Path) -
         "tune: {samples: 4}\n"
     )
     assert "recall" in str(load_sweep(path, [key]).tune)
+
+
+# The settings that hold a path, each with a file or folder that a sweep file names.
+PATHS = {
+    "data.name": "mine.npz", "data.root": "sets", "learning.cache": "fleets", "tracking.uri": "sqlite:///runs.db",
+    "world.availability.options.path": "a.csv", "world.mobility.options.path": "b.csv",
+    "world.edge_failure.trace": "c.csv", "assignment.policy": "p.safetensors",
+    "scheduling.options.policy": "q.safetensors",
+}  # fmt: skip
+
+
+def of(file: SweepFile, key: str, form: str) -> str:
+    """Return the only value of a setting in a sweep file."""
+    if form == "axis":
+        return str(file.sweep[key].grid[-1]).partition("@")[0]  # type: ignore[index]
+    return str(flatten(file.experiment)[key]).partition("@")[0]
+
+
+@pytest.mark.parametrize("form", ["setting", "axis"])
+@pytest.mark.parametrize("key, name", PATHS.items())
+def test_a_path_in_a_sweep_file_is_relative_to_the_file_and_in_an_override_to_the_present_folder(
+    tmp_path, monkeypatch, key: str, name: str, form: str
+) -> None:
+    sweeps, here = tmp_path / "sweeps", tmp_path / "here"
+    start, plain = ("sqlite:///" if "sqlite" in name else ""), name.removeprefix("sqlite:///")
+    for place in (sweeps, here):
+        place.mkdir()
+        (place / plain).touch()
+    monkeypatch.chdir(here)
+    tree: dict[str, Any] = {}
+    set_dotted(tree, key, name)
+    text = {"experiment": tree} if form == "setting" else {"sweep": {key: {"grid": [None, name]}}}
+    (sweeps / "my.yaml").write_text(json.dumps(text))
+    assert of(with_absolute_paths(load_sweep("../sweeps/my.yaml")), key, form) == f"{start}{sweeps / plain}"
+    if "policy" not in key and form == "setting" and key != "tracking.uri":
+        override = with_absolute_paths(load_sweep("../sweeps/my.yaml", [f"{key}={name}"]))
+        assert of(override, key, form) == str(here / name)
+    (sweeps / plain).unlink()
+    with pytest.raises(ConfigError) as error:
+        load_sweep("../sweeps/my.yaml")
+    assert says(str(error.value), f"{key}: got '{name}'", str(sweeps), str(here), "--set")
+
+
+def test_a_data_set_that_is_not_beside_its_sweep_file_may_lie_in_the_folder_of_data_sets(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = with_absolute_paths(load_sweep(write(tmp_path, "experiment: {data: {name: mine.npz}}")))
+    assert file.experiment["data"]["name"] == "mine.npz"
+
+
+def test_a_configuration_in_python_has_the_paths_of_its_file(tmp_path, monkeypatch) -> None:
+    (tmp_path / "mine.npz").touch()
+    assert load_config(write(tmp_path, "data: {name: mine.npz}")).data.name == str(tmp_path / "mine.npz")
+
+
+def test_the_folder_of_data_sets_of_the_command_line_replaces_an_axis_of_it(tmp_path) -> None:
+    file = with_data_root(load_sweep(None, ["sweep.data.root={grid: [a, b]}"]), tmp_path)
+    assert (list(file.sweep), file.experiment["data"]["root"]) == ([], str(tmp_path))

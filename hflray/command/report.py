@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from glob import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -135,6 +134,9 @@ def show(
         Path | None,
         typer.Option("--export", metavar="DIR", help="Also write the runs as one small file, DIR/NAME.zip."),
     ] = None,
+    brief: Annotated[
+        bool, typer.Option("--brief", help="With --export: without devices, schedules and most metrics of each round.")
+    ] = False,
     source: From = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder to write to; default: report/ in the sweep's folder.")
@@ -145,12 +147,14 @@ def show(
     """Draw the figures, tables and page of a sweep."""
     from hflray import metrics
     from hflray.report import figures, page, tables
-    from hflray.report.exports import export
+    from hflray.report.exports import export, lacking
     from hflray.reproduction.exhibits import exhibit, exhibit_of, verdicts
     from hflray.reproduction.printing import print_verdicts
     from hflray.support.terminal.output import new_console, waiting
     from hflray.support.text import as_file_stem
 
+    if brief and export_to is None:
+        raise ConfigError("--brief: got it without --export; accepted: with --export DIR; add that, or leave it out")
     console = new_console()
     requested = {name: exhibit(name) for name in figure or ()}
     runs = _read(sweep, results, source, tracking_uri, console)
@@ -176,7 +180,8 @@ def show(
             missing += [note for note in not_shown if note not in missing]
             paths.insert(0, index)
         if export_to is not None:
-            paths.append(export(runs, export_to / as_file_stem(runs.name)))
+            paths.append(export(runs, export_to / as_file_stem(runs.name), brief))
+            missing += lacking(runs, brief)
     console.print(_table(tables.summary(runs), runs.title))
     for shown in exhibits.values():
         if shown.claims:
@@ -225,7 +230,7 @@ def _find_run(
 ) -> Run:
     """Return the run of this name from the sweep that is named, else from the latest sweep that has one."""
     from hflray.report.exports import exports, read_exhibit
-    from hflray.sweep.results import SweepFolder
+    from hflray.sweep.results import by_start
 
     if source is not None and sweep is None:
         exhibits = [read_exhibit(folder) for folder in exports(source)]
@@ -236,13 +241,13 @@ def _find_run(
         raise ConfigError(f"{run}: no such run in the exports in {source}{nearest(run, names)}")
     if source is not None or sweep is not None:
         return _read(sweep, results, source, uri, console).find(run)
-    folders = sorted(results.glob(f"*/journal/{escape(run)}.jsonl"), key=lambda path: path.stat().st_mtime)
+    folders = [folder for folder in by_start(results) if (folder / "journal" / f"{run}.jsonl").is_file()]
     if not folders:
         names = [path.stem for path in results.glob("*/journal/*.jsonl")]
         raise ConfigError(
             f"{run}: no such run in {results}{nearest(run, names)}; name a run of a closing table, or add --sweep"
         )
-    return _read(str(SweepFolder.load(folders[-1].parents[1]).path), results, None, uri, console).find(run)
+    return _read(str(folders[0]), results, None, uri, console).find(run)
 
 
 @app.command(

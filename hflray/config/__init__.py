@@ -23,7 +23,15 @@ from hflray.config.explanations import explain, validate
 from hflray.config.files import flatten, load_config, parse_yaml, read_mapping, set_dotted, split_override, to_yaml
 from hflray.config.learning import LearningConfig, TeacherConfig
 from hflray.config.model import ModelConfig
-from hflray.config.pinning import named_settings, pin_settings, pin_sweep, policies_in, references_in, refuse_unpinned
+from hflray.config.pinning import (
+    absolute_paths,
+    named_settings,
+    pin_settings,
+    pin_sweep,
+    policies_in,
+    references_in,
+    refuse_unpinned,
+)
 from hflray.config.system import BITS_PER_KB, CostConfig, FleetConfig, dbm_to_w
 from hflray.config.training import MUTABLE, DataConfig, Kind, TrainingConfig
 from hflray.config.world import AvailabilityConfig, BatteryConfig, EdgeFailureConfig, WorldConfig
@@ -57,6 +65,7 @@ __all__ = [
     "TrackingConfig",
     "TrainingConfig",
     "WorldConfig",
+    "absolute_paths",
     "changed_settings",
     "dbm_to_w",
     "explain",

@@ -162,7 +162,7 @@ class CloudClockConfig(Section):
         """The clock in words, with every setting that is not at its default, so that two clocks differ in it."""
         if self.semi_synchronous is not None:
             most = self.semi_synchronous.max_iterations
-            period = f"semi-synchronous, P = {self.semi_synchronous.period_s:.12g} s"
+            period = f"semi-synchronous, P = {str(self.semi_synchronous.period_s).removesuffix('.0')} s"
             return period if most is None else f"{period}, at most {most} iterations"
         if self.asynchronous is None:
             return "synchronous"

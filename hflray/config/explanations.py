@@ -170,6 +170,8 @@ def _fix(field: FieldInfo, value: object) -> str:
     annotation, _ = strip_optional(field.annotation)
     choices = [str(choice) for choice in get_args(annotation)] if get_origin(annotation) is Literal else []
     hint = nearest(str(value), choices)
+    if isinstance(value, bool) and (choices or (isinstance(annotation, type) and issubclass(annotation, str))):
+        hint = "; YAML reads yes, no, on and off as true or false, so write such a text in quotes"
     default = field.default
     if default is PydanticUndefined or isinstance(default, BaseModel):
         return f"{hint}; correct it"

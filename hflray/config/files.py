@@ -41,9 +41,12 @@ class _StrictLoader(yaml.SafeLoader):
                 raise ConfigError(
                     f"line {line}: key '{one_line(key)}' has a line break or a control character; remove it"
                 )
-            if isinstance(key, str) and key in keys:
-                raise ConfigError(f"line {key_node.start_mark.line + 1}: key '{key}' is given twice; keep one")
-            keys.add(key if isinstance(key, str) else repr(key))
+            name = key if isinstance(key, str) else repr(key)
+            if name in keys:
+                raise ConfigError(
+                    f"line {key_node.start_mark.line + 1}: key '{one_line(name)}' is given twice; keep one"
+                )
+            keys.add(name)
         return super().construct_mapping(node, deep=deep)
 
     def construct_yaml_str(self, node: yaml.ScalarNode) -> str:
@@ -216,9 +219,9 @@ def load_config(path: str | Path | None = None, overrides: Iterable[str] = ()) -
 
     Args:
         path: a YAML file with the configuration, or a sweep file, whose ``experiment:`` section is taken; None gives
-            the defaults. References in it (``mine.py:Thing``) are relative to its folder.
-        overrides: ``"dotted.key=value"`` strings, which are applied in order; the values are YAML. References in them
-            are relative to the present folder.
+            the defaults. Paths in it, also of references (``mine.py:Thing``), are relative to its folder.
+        overrides: ``"dotted.key=value"`` strings, which are applied in order; the values are YAML. Paths in them are
+            relative to the present folder.
 
     Returns:
         The validated, frozen configuration.

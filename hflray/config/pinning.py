@@ -1,9 +1,10 @@
-"""References and policies in a configuration or a sweep file, pinned to the content of their files.
+"""Paths in a configuration or a sweep file; references and policies among them are pinned to their files' content.
 
 `hflray.support.references` and `hflray.support.policies` say what a pinned name is.
 
-A path in a file is relative to that file's folder, and a path in an override (``--set``) to the present folder. The
-functions know from the mark `Named` which settings name something of the registry.
+A path in a file is relative to that file's folder, and a path in an override (``--set``) to the present folder; this
+holds for all settings in `PATHS`. The functions know from the mark `Named` which settings name something of the
+registry.
 """
 
 from __future__ import annotations
@@ -25,6 +26,13 @@ from hflray.support.text import one_line, shorten
 
 Change = Callable[[str, str], Any]  # called with a setting's dotted key and its text
 _FORMS = ("grid", "zip", "choice")  # the axes of a sweep whose values are listed
+SQLITE = "sqlite:///"
+# The settings whose texts are paths, each with how such a text begins and ends; their other texts are names.
+PATHS = {
+    "data.name": ("", ".npz"), "data.root": ("", ""), "learning.cache": ("", ""), "tracking.uri": (SQLITE, ""),
+    "world.availability.options.path": ("", ""), "world.mobility.options.path": ("", ""),
+    "world.edge_failure.trace": ("", ""), **dict.fromkeys(policies.SETTINGS, ("", policies.SUFFIX)),
+}  # fmt: skip
 
 
 @cache
@@ -59,7 +67,34 @@ def pin_settings(tree: Mapping[str, Any], folder: Path | None = None) -> dict[st
 
 def pin_sweep(tree: Mapping[str, Any], folder: Path | None = None) -> dict[str, Any]:
     """Return the tree of a sweep file, as it is written, with pinned references; see `pin_settings`."""
-    return _changed_sweep(tree, _pinning(folder))
+    return _changed_sweep(tree, _pinning(folder, sweep=True))
+
+
+def absolute_paths(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tree of a sweep file with absolute paths; those that are relative belong to the present folder.
+
+    The file of a data set that is not there may lie in the folder of data sets, so that its path stays as it is.
+
+    Raises:
+        ConfigError: a text is no path; the message names the setting.
+    """
+
+    def absolute(key: str, name: str) -> str:
+        if not _is_path(key, name):
+            return name
+        start = PATHS[key][0]
+        try:
+            path = Path(name.removeprefix(start)).expanduser().resolve()
+            return f"{start}{path}" if key != "data.name" or path.exists() else name
+        except (OSError, RuntimeError, ValueError) as error:
+            if key == "data.name":  # the check of the data says so
+                return name
+            raise ConfigError(
+                f"{key}: got '{one_line(name)}', which is no path ({error}); accepted: the path of a file or folder; "
+                "correct it, or remove it"
+            ) from error
+
+    return _changed_sweep(tree, absolute)
 
 
 def references_in(tree: Mapping[str, Any], sweep: bool = False) -> dict[str, list[str]]:
@@ -115,10 +150,12 @@ def is_reference(key: str, name: str) -> bool:
     return kind is not None and references.parse(name) is not None and not registry.is_registered(kind, name)
 
 
-def _pinning(folder: Path | None) -> Change:
+def _pinning(folder: Path | None, sweep: bool = False) -> Change:
     def pin(key: str, name: str) -> str:
+        if folder is not None and _is_path(key, name):
+            name = _beside(key, name, folder, sweep and key != "data.name")
         if key in policies.SETTINGS:
-            return policies.pin(name, folder)
+            return policies.pin(name)
         if not is_reference(key, name):
             return name
         try:
@@ -127,6 +164,35 @@ def _pinning(folder: Path | None) -> Change:
             raise ConfigError(f"{key}: got {shorten(name)}; {error}") from error
 
     return pin
+
+
+def _is_path(key: str, name: str) -> bool:
+    start, end = PATHS.get(key, ("\0", ""))
+    return name.startswith(start) and name.endswith(end)
+
+
+def _beside(key: str, name: str, folder: Path, always: bool) -> str:
+    """Return the path of what a file in `folder` calls `name`, which is relative to that folder.
+
+    If nothing is there, only a name in a sweep file is taken for a path there (`always`), and not that of a data set,
+    which may lie in the folder of data sets. A configuration that hflray wrote may have come from elsewhere.
+
+    Raises:
+        ConfigError: it is not there, and the present folder has one of this name, which is not what the file says.
+    """
+    start = PATHS[key][0]
+    try:
+        path = Path(name.removeprefix(start)).expanduser()
+        beside, present = (folder / path).exists(), path.exists()
+    except (OSError, RuntimeError, ValueError):  # no file has such a name, which the checks of the settings say
+        return name
+    if present and not beside:
+        raise ConfigError(
+            f"{key}: got '{one_line(name)}', which is not in the folder of the sweep file ({folder.resolve()}) but in "
+            f"the present folder ({Path().resolve()}); a path in a sweep file is relative to the file; correct it, or "
+            f"give it with --set {key}=…"
+        )
+    return f"{start}{folder / path}" if beside or always else name
 
 
 def _changed_sweep(tree: Mapping[str, Any], change: Change) -> dict[str, Any]:
@@ -152,8 +218,8 @@ def _changed_axis(axis: Any, key: str, change: Change) -> Any:
 
 
 def _changed(value: Any, key: str, change: Change) -> Any:
-    """Return the value of a dotted key with `change` applied to every name of the registry and policy in it."""
-    if key in named_settings() or key in policies.SETTINGS:
+    """Return the value of a dotted key with `change` applied to every name of the registry and every path in it."""
+    if key in named_settings() or key in PATHS:
         if isinstance(value, str):
             return change(key, value)
         return [_changed(each, key, change) for each in value] if isinstance(value, list | tuple) else value

@@ -142,6 +142,13 @@ def _check_memory(path: Path) -> None:
         )
 
 
+def conversion(array: NDArray[Any], numbers: str) -> str:
+    """Return how to turn an array of another type than numbers into the `numbers` that are wanted."""
+    if array.dtype.kind in "USO":
+        return "number the values 0, 1, 2, …, as numpy.unique(VALUES, return_inverse=True)[1] does"
+    return f"convert it, for example to {numbers}"
+
+
 def check_images(array: NDArray[Any], array_name: str) -> tuple[NDArray[np.uint8], int | None]:
     """Check images, convert them to (n, c, h, w) uint8, and add the scale of floats: 1 or 255, or None for integers."""
     layouts = f"(n, height, width) or (n, height, width, channels) with at most {MAX_CHANNELS} channels"
@@ -152,7 +159,7 @@ def check_images(array: NDArray[Any], array_name: str) -> tuple[NDArray[np.uint8
         raise DataError(f"{array_name} is empty, shape {array.shape}; accepted: {layouts}, with at least one image")
     if array.dtype.kind not in "uif":
         raise DataError(
-            f"{array_name} has type {array.dtype}; accepted: integers or floats; convert it, for example to uint8"
+            f"{array_name} has type {array.dtype}; accepted: integers or floats; {conversion(array, 'float32')}"
         )
     scale = None
     if array.dtype.kind == "f":
@@ -174,7 +181,7 @@ def check_labels(array: NDArray[Any], array_name: str) -> NDArray[np.int64]:
         )
     if array.dtype.kind not in "ui":
         raise DataError(
-            f"{array_name} has type {array.dtype}; accepted: integers 0..classes-1; convert it, for example to int64"
+            f"{array_name} has type {array.dtype}; accepted: integers 0..classes-1; {conversion(array, 'int64')}"
         )
     refuse(array < 0, array, array_name, "integers from 0", "labels out of range: relabel the classes 0, 1, 2, …")
     refuse(

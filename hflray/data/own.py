@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hflray.config import Kind
-from hflray.data.npz import check_classes, check_images, check_labels, refuse
+from hflray.data.npz import check_classes, check_images, check_labels, conversion, refuse
 from hflray.errors import DataError, nearest
 from hflray.support.text import shorten
 
@@ -101,9 +101,10 @@ def _array(value: ArrayLike, name: str) -> NDArray[Any]:
     except ValueError as error:  # rows of unequal lengths
         raise DataError(f"{name} is no array ({str(error).splitlines()[0]}); give rows of one length") from error
     if array.dtype.kind not in "uif":
-        raise DataError(
-            f"{name} has type {array.dtype}; accepted: integers or floats; convert it, for example to int64"
-        )
+        fix = conversion(array, "int64")
+        if name.startswith("x"):  # integers stand for tokens
+            fix = "convert it to float32 if it holds features (a text as columns of 0 and 1), or to uint8 if images"
+        raise DataError(f"{name} has type {array.dtype}; accepted: integers or floats; {fix}")
     if array.ndim == 0 or array.size == 0:
         raise DataError(f"{name} is empty, shape {array.shape}; accepted: one row for each sample, at least one")
     if array.dtype.kind == "f":

@@ -108,12 +108,13 @@ class Scenario:
         else:
             counts = label_counts(parts, dataset.labels, dataset.num_labels)
             held = np.array([len(part) for part in parts], dtype=np.int64)
+        as_drawn = np.array_equal(held, sizes)  # a partition of the user's own may have sizes of its own
         return cls(
             dataset=dataset,
             parts=parts,
             class_counts=counts,
             fleet=fleet.with_samples(held),
-            notes=[*(f"{dataset.name}: {remark}" for remark in dataset.notes), *([note] if note else [])],
+            notes=[*(f"{dataset.name}: {remark}" for remark in dataset.notes), *([note] if note and as_drawn else [])],
         )
 
     def device_data(self, x: NDArray[Any] | None = None) -> DeviceData:

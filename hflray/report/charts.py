@@ -16,7 +16,7 @@ import pandas as pd
 
 from hflray import metrics
 from hflray.report import series
-from hflray.report.labels import COLOURS, colour, describe
+from hflray.report.labels import COLOURS, colour, label_each
 from hflray.report.runs import Run, Sweep
 
 LINES = ("solid", "dash", "dashdot", "dot")
@@ -47,7 +47,10 @@ def groups(sweep: Sweep) -> list[dict[str, Any]]:
     by_number = bool(alike) and max(alike.values()) > len(LINES)
     used: Counter[str] = Counter()
     drawn = []
-    for number, (label, runs) in enumerate(sweep.groups().items()):
+    members = sweep.groups()
+    firsts = [runs[0] for runs in members.values()]
+    values = zip(*(label_each(firsts, [key]) for key in sweep.keys), strict=True) if sweep.keys else [()] * len(firsts)
+    for number, (label, of_it) in enumerate(zip(members, values, strict=True)):
         tint = colour(label, number) if by_number else colours[label]
         place = number // len(COLOURS) if by_number else used[tint]
         used[tint] += 1
@@ -57,7 +60,7 @@ def groups(sweep: Sweep) -> list[dict[str, Any]]:
                 "colour": tint,
                 "dash": LINES[place % len(LINES)],
                 "symbol": SYMBOLS[(number if by_number else place) % len(SYMBOLS)],
-                "values": [describe(runs[0], [key]) for key in sweep.keys],
+                "values": list(of_it),
             }
         )
     return drawn

@@ -121,13 +121,8 @@ class Replay:
     run: Run
 
     def __post_init__(self) -> None:
-        missing = [name for name in ("devices", "edges", "bandwidth_hz", "cpu_hz") if name not in self.run.rounds]
-        if missing or self.run.devices is None:
-            raise ConfigError(
-                f"{self.run.name}: its rounds were logged without schedules (by an older hflray, or with more than "
-                "10,000 devices, or the run has not ended and its journal is elsewhere); "
-                "run it again to see its rounds in detail"
-            )
+        if reason := self.run.without_schedules:
+            raise ConfigError(f"{self.run.name}: {reason}")
 
     @cached_property
     def fleet(self) -> Fleet:

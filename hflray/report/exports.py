@@ -3,9 +3,10 @@
 An export is one zip file per sweep. It has ``runs.json`` (names, configurations, environment, last metrics), and the
 tables of all runs (`hflray.tracking.Tables`) in ``rounds.parquet`` and ``devices.parquet``, whose column ``run`` is the
 run's name. Settings that all runs share stand once in ``runs.json``. An optional ``about.txt`` says in a sentence what
-the environment does not, such as who ran the sweep on which machine. An export of more than `MOST_DETAILED` experiments
-has no table of devices, and of each round only the main metrics and the totals, so that it stays small. The same runs
-give the same bytes, with the same versions of PyArrow and zlib.
+the environment does not, such as who ran the sweep on which machine. A *brief* export of experiments has no table of
+devices, and of each round only the main metrics and the totals, so that it stays small; ``brief`` in ``runs.json`` says
+so. Older versions wrote each export of more than `MOST_DETAILED` experiments so, without saying it. The same runs give
+the same bytes, with the same versions of PyArrow and zlib.
 
 Older exports are read as well. They are folders with the same files; those of version 1 have
 ``NAME.rounds.parquet`` and ``NAME.devices.parquet`` for each run and whole configurations. `convert`
@@ -46,8 +47,8 @@ VERSION = 2
 TABLES = ("rounds", "devices")
 RUN = "run"  # the column of the tables that holds the run's name
 EXPERIMENT = "experiment"  # the task
-MOST_DETAILED = 15  # runs; an export of more leaves out who was scheduled and what only a run's own page shows
-COMPACT = re.compile(r"round|test_loss|total/.*")  # the columns that such an export has besides the main metrics
+MOST_DETAILED = 15  # runs; a published export of more is brief (`abridged`)
+BRIEF = re.compile(r"round|test_loss|total/.*")  # the columns that a brief export has besides the main metrics
 FILE = "runs.json"
 ABOUT = "about.txt"
 NAMES = re.compile(r"runs\.json|about\.txt|(.*\.)?(rounds|devices)\.parquet")  # the files of an export, of any version
@@ -59,8 +60,13 @@ def _stem(name: str) -> str:
     return as_file_stem(name.replace("λ", "l"))
 
 
-def export(sweep: Sweep, place: Path) -> Path:
+def export(sweep: Sweep, place: Path, brief: bool = False) -> Path:
     """Write a sweep's runs into the file ``place.zip``, as `pack` does; return its path.
+
+    Args:
+        sweep: the runs.
+        place: the path of the file, with or without ``.zip``.
+        brief: whether to leave out the devices, the schedules and what only a run's own page shows.
 
     Raises:
         ConfigError: two runs have the same name, because their parts differ in a setting that no name shows.
@@ -69,8 +75,8 @@ def export(sweep: Sweep, place: Path) -> Path:
     if duplicates := sorted({run.name for run in sweep.runs if stems.count(_stem(run.name)) > 1}):
         names = ", ".join(duplicates)
         raise ConfigError(f"--export: two runs are called {names}; export {sweep.title}'s parts one by one")
-    compact = sweep.task == EXPERIMENT and len(sweep.runs) > MOST_DETAILED  # other tasks log no totals and few columns
-    tables = [_shown_tables(run, compact) for run in sweep.runs]
+    brief = brief and sweep.task == EXPERIMENT  # other tasks log no totals and few columns
+    tables = [_brief(run.history.tables) if brief else run.history.tables for run in sweep.runs]
     records: list[dict[str, Any]] = []
     configs: list[dict[str, Any]] = []
     for run in sweep.runs:
@@ -95,9 +101,20 @@ def export(sweep: Sweep, place: Path) -> Path:
     content = {
         "version": VERSION, "name": sweep.name, "title": sweep.title, "task": sweep.task,
         "description": sweep.description, "notes": [note for note in sweep.notes if LEFT_OUT in note],
-        "config": shared, "runs": records,
+        "brief": brief or any(run.brief for run in sweep.runs), "config": shared, "runs": records,
     }  # fmt: skip
     return pack(place, _files(content, {run.name: table for run, table in zip(sweep.runs, tables, strict=True)}))
+
+
+def lacking(sweep: Sweep, brief: bool) -> list[str]:
+    """Return a sentence that says what an export of a sweep lacks, if it lacks anything that a report shows."""
+    if not sweep.shown.explorable:
+        return []
+    if brief:
+        return ["the export is brief: devices, schedules and most metrics of a round; leave --brief out for all"]
+    reasons = [reason for run in sweep.runs if (reason := run.without_schedules)]
+    runs = f"{len(reasons)} of {len(sweep.runs)} runs"
+    return [f"devices and schedules of {runs} in the export: {reasons[0]}"] if reasons else []
 
 
 def _files(content: Mapping[str, Any], tables: Mapping[str, Tables]) -> dict[str, bytes]:
@@ -165,14 +182,30 @@ def _folder_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if NAMES.fullmatch(path.name))
 
 
-def _shown_tables(run: Run, compact: bool) -> Tables:
-    """Return a run's tables; a compact export has the main metrics and the totals of each round only."""
-    tables = run.history.tables
-    if not compact:
-        return tables
+def _brief(tables: Tables) -> Tables:
+    """Return the main metrics and the totals of each round only."""
     names = [str(name) for name in tables.rounds]
     main = [row.name for row in metrics.main_of(names)]
-    return Tables(tables.rounds[[name for name in names if COMPACT.fullmatch(name) or name in main]])
+    return Tables(tables.rounds[[name for name in names if BRIEF.fullmatch(name) or name in main]])
+
+
+def abridged(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the files of an export, brief if it has more than `MOST_DETAILED` experiments.
+
+    Raises:
+        ValueError, KeyError: the export is damaged.
+    """
+    content = content_of(files)
+    if len(content["runs"]) <= MOST_DETAILED or content["task"] != EXPERIMENT:
+        return dict(files)
+    tables = {name: _brief(each) for name, each in _read_tables(files, content).items()}
+    return {name: text for name, text in files.items() if name == ABOUT} | _files(content | {"brief": True}, tables)
+
+
+def is_brief(files: Mapping[str, bytes], content: Mapping[str, Any]) -> bool:
+    """Return whether an export is brief; older versions did not write it down."""
+    many = content["task"] == EXPERIMENT and len(content["runs"]) > MOST_DETAILED
+    return bool(content.get("brief", many and f"{TABLES[1]}.parquet" not in files and content["version"] == VERSION))
 
 
 def _joined(frames: Mapping[str, pd.DataFrame]) -> pyarrow.Table:
@@ -245,9 +278,10 @@ def read_export(place: Path) -> Sweep:
                 History(config=json.dumps(record["config"]), tables=tables[record["name"]], **fields, **times)
             )
         about = files.get(ABOUT, b"").decode().strip()
+        brief = is_brief(files, content)
     notes = list(content["notes"])
     sweep = assemble(content["name"], content["title"], content["task"], content["description"], histories, notes)
-    return replace(sweep, parts={"": about})
+    return replace(sweep, parts={"": about}, runs=[replace(run, brief=brief) for run in sweep.runs])
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from hflray import metrics
 from hflray.errors import ConfigError
@@ -96,6 +97,15 @@ def _panels(
     return figure, list(grid.flat[: len(titles)])
 
 
+def _log(axis: Any) -> None:
+    """Make an axis logarithmic, with plain numbers that do not overlap: at most three a decade."""
+    getattr(axis.axes, f"set_{axis.axis_name}scale")("log")
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.12g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
 def _name_lines_below(figure: Figure) -> None:
     """Name each line once below all panels, where even a long name covers no curve and narrows no panel."""
     lines: dict[str, Any] = {}
@@ -144,6 +154,7 @@ def _bars(axes: Any, bars: Sequence[series.Bar], names: Sequence[str]) -> None:
         xerr=whiskers if any(whiskers) else None,
         color=[bar.colour for bar in bars],
         height=0.7,
+        error_kw={"ecolor": "0.35", "elinewidth": 0.8, "capsize": 2},
     )
     numbers = [f"{bar.mean:,.4g}" if bar.values else "not logged" for bar in bars]
     axes.bar_label(drawn, numbers, padding=3, fontsize=7)
@@ -190,10 +201,9 @@ def pareto(sweep: Sweep) -> Figure:
             for row in rows.itertuples():
                 axes.annotate(str(row.point), (row.delay_s, row.energy_j), xytext=(5, 4), textcoords="offset points",
                               fontsize=7, color=tint)  # fmt: skip
-    if len(table) > 1 and table["delay_s"].max() > 8 * table["delay_s"].min():
-        axes.set_xscale("log")
-    if len(table) > 1 and table["energy_j"].max() > 8 * table["energy_j"].min():
-        axes.set_yscale("log")
+    for name, axis in (("delay_s", axes.xaxis), ("energy_j", axes.yaxis)):
+        if len(table) > 1 and table[name].max() > 8 * table[name].min():
+            _log(axis)
     axes.set_xlabel(f"Simulated time delay {sweep.shown.per} (s)")
     axes.set_ylabel(f"Simulated energy {sweep.shown.per} (J)")
     _name_lines_below(figure)
@@ -215,7 +225,7 @@ def assignment_bars(sweep: Sweep) -> Figure:
         bars = series.bars(sweep, metric)
         _bars(axes, bars, [mark_modified(bar.label or sweep.name, bar.runs) for bar in bars])
         axes.set_xlabel(metrics.describe(metric).printed_axis)
-    axes.set_xscale("log")  # the last panel is the latency
+    _log(axes.xaxis)  # the last panel is the latency
     axes.invert_yaxis()
     return figure
 
@@ -296,7 +306,7 @@ def readings(sweep: Sweep) -> Figure:
             axes.axhline(level, color="0.3", lw=0.8, ls=":")
             axes.annotate(f"ceiling, {units} units", (0.02, level), xycoords=("axes fraction", "data"), fontsize=7,
                           va="bottom" if widest else "top")  # fmt: skip
-        axes.set_xscale("log")
+        _log(axes.xaxis)
     _name_lines_below(figure)
     return figure
 

@@ -5,12 +5,17 @@ Names, units and formats of metrics are rows of `hflray.metrics`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hflray.support.references import short
+from hflray.config import named_settings
+from hflray.support import policies
+from hflray.support.references import SHOWN, parse, short, spoken
 
 if TYPE_CHECKING:
     from hflray.report.runs import Run
@@ -61,6 +66,7 @@ SETTINGS = {
     "data.dirichlet_alpha": "α = {:g}",
     "training.local_iteration": "one {} a local iteration",
 }
+HASH = re.compile(rf"@sha256:([0-9a-f]{{{SHOWN}}})[0-9a-f]*")
 ORDER = ("ikc", "vkc", "fedavg")  # the order of the schedulers in the paper
 _COLOUR_OF = {name.label: name.colour for name in NAMES.values() if name.colour}
 
@@ -87,7 +93,9 @@ def setting(key: str, value: Any) -> str:
         return SETTINGS[key].format(value)
     if value is None or isinstance(value, int | float):
         return option(key.rpartition(".")[2].replace("_", " "), f"{value:.15g}" if isinstance(value, float) else value)
-    return pretty(value)
+    if key in named_settings() or str(value) in NAMES:
+        return pretty(value)
+    return policies.plain(str(value))  # a text such as "wide:relu" is no reference here
 
 
 def hfel(exchanges: int) -> str:
@@ -114,51 +122,116 @@ def mark_modified(label: str, runs: Sequence[Run]) -> str:
     return f"{label} ({'' if count == len(runs) else f'{count} of {len(runs)} runs: '}modified checkout)"
 
 
-def describe(run: Run, keys: Sequence[str]) -> str:
-    """Return the values of settings as text; settings without effect on this run are left out."""
+def value_of(run: Run, key: str) -> Any:
+    """Return the value of a setting; for the deployment's seed, return whether it is set.
+
+    An option that is not given is an ellipsis, so that it differs from one that is null.
+    """
+    value = run.settings.get(key, ... if ".options." in key else None)
+    return value is not None if key == DEPLOYMENT else value
+
+
+def effect(run: Run, keys: Sequence[str]) -> dict[str, Any]:
+    """Return the values of the settings that have an effect on a run; runs with the same values are alike."""
+    partition, assigner = run.config.data.partition, run.config.assignment.name
+    needs = {
+        "data.dirichlet_alpha": partition == "dirichlet", "data.majority_fraction": partition == "majority",
+        "assignment.exchanges": assigner == "hfel", "assignment.transfers": assigner == "hfel",
+        "assignment.policy": assigner == "d3qn",
+    }  # fmt: skip
+    values = {key: value_of(run, key) for key in keys if needs.get(key, True)}
+    if "assignment.policy" in values:
+        values["assignment.policy"] = values["assignment.policy"] or "any_deployment"
+    return {key: value for key, value in values.items() if not (key.startswith(OPTIONS) and value is ...)}
+
+
+def in_full(key: str, value: Any, hashed: bool) -> str:
+    """Return a setting's value without abbreviation; `hashed`: with the hash of the file of a reference or policy."""
+    name = key.rpartition(".")[2].replace("_", " ")
+    if value is ...:
+        return f"{name} not given"
+    if isinstance(value, str) and (key in named_settings() or key in policies.SETTINGS):
+        text = HASH.sub(r" (sha256 \1…)" if hashed else "", value)
+        return f"policy {text}" if key in policies.SETTINGS else text
+    return f"{name} {json.dumps(value, ensure_ascii=False, default=repr)}"
+
+
+def label_each(runs: Sequence[Run], keys: Sequence[str]) -> list[str]:
+    """Return a label of each run by the values of these settings; it is the same only where all values are.
+
+    Labels are short (`describe`). Where the short labels of different values are equal, these values are in full.
+    """
+    alike = [tuple((key, repr(value)) for key, value in effect(run, keys).items()) for run in runs]
+    firsts = dict(zip(reversed(alike), reversed(runs), strict=True))
+    labels = {values: describe(run, keys) for values, run in firsts.items()}
+    for hashed in (False, True):
+        for label, count in Counter(labels.values()).items():
+            members = [values for values in labels if labels[values] == label] if count > 1 else []
+            settled = set(members[0]).intersection(*members) if members else set()
+            for values in members:
+                whole = {key for other in members for key, value in other if (key, value) not in settled}
+                labels[values] = describe(firsts[values], keys, whole, hashed)
+    return [labels[values] for values in alike]
+
+
+def group_by(runs: Sequence[Run], keys: Sequence[str]) -> dict[str, list[Run]]:
+    """Group runs by the values of these settings, under the labels of `label_each`."""
+    groups: dict[str, list[Run]] = {}
+    for run, label in zip(runs, label_each(runs, keys), strict=True):
+        groups.setdefault(label, []).append(run)
+    return groups
+
+
+def label_apart(names: Sequence[str], taken: Sequence[str] = ()) -> dict[str, str]:
+    """Return a label of each name of a part, which no other name and no label in `taken` has."""
+    names = list(dict.fromkeys(names))
+    labels = {name: pretty(name) for name in names}
+    for write in (spoken, str):
+        used = Counter(labels.values()) + Counter(taken)
+        labels = {name: write(name) if parse(name) and used[label] > 1 else label for name, label in labels.items()}
+    return labels
+
+
+def describe(run: Run, keys: Sequence[str], whole: Set[str] = frozenset(), hashed: bool = False) -> str:
+    """Return the values of settings as text; settings without effect on this run are left out.
+
+    Args:
+        run: the run.
+        keys: dotted keys.
+        whole: the keys whose values are not abbreviated, see `in_full`.
+        hashed: see `in_full`.
+    """
     parts: list[str] = []
-    for key in keys:
-        if key.startswith(OPTIONS):
-            parts += [option(key.removeprefix(OPTIONS), run.settings[key])] if key in run.settings else []
-            continue
-        value = run.settings.get(key)
-        partition, assigner = run.config.data.partition, run.config.assignment.name
-        if (key == "data.dirichlet_alpha" and partition != "dirichlet") or (
-            key == "data.majority_fraction" and partition != "majority"
-        ):
-            continue
-        if key in ("assignment.exchanges", "assignment.transfers"):
-            if assigner == "hfel" and key == "assignment.exchanges":
-                follows_name = parts[-1:] == [pretty("hfel")]
-                parts[-1:] = [hfel(run.config.assignment.exchanges)] if follows_name else [*parts[-1:], f"k = {value}"]
-            continue
-        if key == "assignment.polish_ms":  # milliseconds, or a word where D3QN's local search has no limit
+    values = effect(run, keys)
+    for key, value in values.items():
+        if key in whole:
+            parts.append(in_full(key, value, hashed))
+        elif key.startswith(OPTIONS):
+            parts.append(option(key.removeprefix(OPTIONS), policies.plain(str(value)) if value is not None else None))
+        elif key == "assignment.exchanges":
+            follows_name = parts[-1:] == [pretty("hfel")]
+            parts[-1:] = [hfel(run.config.assignment.exchanges)] if follows_name else [*parts[-1:], f"k = {value}"]
+        elif key == "assignment.polish_ms":  # milliseconds, or a word where D3QN's local search has no limit
             if value:
                 parts.append(f"polished to an {value}" if isinstance(value, str) else f"+ {value:g} ms")
-            continue
-        if key == "clock.edge.asynchronous":
+        elif key == "clock.edge.asynchronous":
             parts += [value] if value else []
-            continue
-        if key == "assignment.start":  # HFEL's default, geographic, is not named
+        elif key == "assignment.start":  # HFEL's default, geographic, is not named
             parts += [f"{pretty(value)} start"] if value else []
-            continue
-        if key == "assignment.policy":  # the label of the name already contains it, where both are asked for
-            if assigner == "d3qn" and "assignment.name" not in keys:
-                parts.append(policy(run))
-            continue
-        if key == "assignment.name" and assigner == "d3qn":
+        elif key == "assignment.policy":  # the label of the name already contains it, where both are asked for
+            parts += [] if "assignment.name" in keys else [policy(run)]
+        elif key == "assignment.name" and value == "d3qn":
             parts.append(f"{pretty(value)}, {policy(run)}")
-            continue
-        if key == "learning.epsilon" and value is not None:
+        elif key == "learning.epsilon" and value is not None:
             parts.append(f"ε from {value[0]:g} to {value[1]:g}")
-            continue
-        if key == DEPLOYMENT:
-            parts.append("edges redrawn with each fleet" if value is None else "edges kept")
-            continue
-        if key == "allocation.coupling":
+        elif key == DEPLOYMENT:
+            parts.append("edges kept" if value else "edges redrawn with each fleet")
+        elif key == "allocation.coupling":
             parts += ["joint deadline"] if value == "joint" else []
+        elif key == "assignment.transfers" or (
+            key == "data.partition" and value == "majority" and "data.majority_fraction" in keys
+        ):
             continue
-        if key == "data.partition" and value == "majority" and "data.majority_fraction" in keys:
-            continue
-        parts.append(setting(key, value))
+        else:
+            parts.append(setting(key, None if value is ... else value))
     return ", ".join(parts)

@@ -130,11 +130,13 @@ function drawBars(chart, i) {
   const lines = Math.max(1, ...labels.map((label) => label.split("<br>").length)), many = groups.length > 20;
   const spread = groups.map((g) => chart.std[g]), size = many ? 10 : 12;
   const traces = [{ type: "bar", orientation: "h", x: groups.map((g) => chart.mean[g]), y: groups.map((_, row) => row),
-    text: groups.map((g) => number(chart.mean[g], 4)), customdata: groups.map((g) => escaped(GROUPS[g].label)), textposition: "outside", cliponaxis: false,
-    textfont: { size }, marker: { color: groups.map(colourOf) },
+    customdata: groups.map((g) => escaped(GROUPS[g].label)), marker: { color: groups.map(colourOf) },
     error_x: spread.some((value) => value) ? { type: "data", array: spread, color: ink("soft"), thickness: 1 } : undefined,
-    hovertemplate: "%{customdata}: %{x:,.4g}<extra></extra>" }];
-  plot(id, traces, { height: 70 + groups.length * (many ? 14 : 26) * (1 + (lines - 1) * 0.55), margin: { t: 6, l: 10, r: 64, b: 46 }, xaxis: { title: { text: chart.title }, nticks: Math.max(3, Math.floor(width / 90)) },
+    hovertemplate: "%{customdata}: %{x:,.4g}<extra></extra>" },
+  // The number stands behind the whisker, which would strike it through.
+  { type: "scatter", mode: "text", x: groups.map((g) => chart.mean[g] + (chart.std[g] || 0)), y: groups.map((_, row) => row), text: groups.map((g) => ` ${number(chart.mean[g], 4)}`),
+    textposition: "middle right", textfont: { size }, cliponaxis: false, hoverinfo: "skip", showlegend: false }];
+  plot(id, traces, { height: 70 + groups.length * (many ? 14 : 26) * (1 + (lines - 1) * 0.55), margin: { t: 6, l: 10, r: 64, b: 46 }, xaxis: { title: { text: chart.title }, rangemode: "tozero", nticks: Math.max(3, Math.floor(width / 90)) },
     yaxis: { tickvals: groups.map((_, row) => row), ticktext: labels, range: [groups.length - 0.4, -0.6], showgrid: false, tickfont: { size } } });
 }
 

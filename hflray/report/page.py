@@ -252,7 +252,11 @@ def _runs_data(sweep: Sweep, missing: list[str]) -> list[dict[str, Any]]:
     most = max(5, min(MAX_ROUNDS, MAX_ALL_ROUNDS // len(firsts), MAX_ROWS // scheduled))
     shown: list[dict[str, Any]] = []
     characters = 0
+    if brief := sum(run.brief for run in firsts.values()):
+        missing.append(f"{brief} of {len(firsts)} groups are from a brief export, which has no devices and schedules")
     for place, (label, run) in enumerate(firsts.items()):
+        if run.brief:
+            continue
         try:
             data = _run_data(run, f"{label}, seed {run.seed}" if label else run.name, most)
         except HflrayError as error:

@@ -19,15 +19,14 @@ the seed and the assigner: data set, partition and so on. Each field is ranked b
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import starmap
 
 import numpy as np
 import pandas as pd
 
 from hflray import metrics, registry
 from hflray.errors import ConfigError
-from hflray.report.labels import describe, option, pretty
-from hflray.report.runs import SEED, Run, Sweep, differing
+from hflray.report.labels import DEPLOYMENT, OPTIONS, group_by, label_each
+from hflray.report.runs import Run, Sweep, differing
 from hflray.support.pairs import LEVEL, Pairs, family_p
 
 REFERENCE = "ikc"
@@ -38,39 +37,43 @@ QUANTITIES = {
     "joules": (metrics.ENERGY_TO_TARGET_J, metrics.TOTAL_ENERGY_J),
     "E + λT": (metrics.OBJECTIVE_TO_TARGET, metrics.TOTAL_OBJECTIVE),
 }
-OWN = ("scheduling.name", "scheduling.options")
+NAME = "scheduling.name"
+OWN = (NAME, OPTIONS)
 ASSIGNER = "assignment."
 
 Assigner = tuple[tuple[str, str], ...]
 BySeed = dict[int, dict[Assigner, Run]]  # a contestant's runs
 
 
-def contestant(run: Run) -> str:
-    """Return the label of a run's scheduler, with its options."""
-    options = ", ".join(starmap(option, run.config.scheduling.options.items()))
-    name = pretty(run.config.scheduling.name)
-    return f"{name}, {options}" if options else name
-
-
 def fields(runs: Sequence[Run], reference: str = REFERENCE) -> dict[str, dict[str, BySeed]]:
     """Return the runs that have ended, by field, contestant, seed and assigner; the reference is the first contestant.
 
-    A field's name is what distinguishes it from the others, such as ``majority 50%``; it is empty if there is one.
+    A field's name is what distinguishes it from the others, such as ``majority 50%``; it is empty if there is one. A
+    contestant's name is its scheduler's with its options. Deployments of the edges count as assigners do.
     """
-    members: dict[tuple[tuple[str, str], ...], list[Run]] = {}
-    for run in runs:
-        if run.ended and not (_assigns(run) and run.config.assignment.name != "local_search"):
-            key = tuple(item for item in run.identity if item[0] != SEED and not item[0].startswith((*OWN, ASSIGNER)))
-            members.setdefault(key, []).append(run)
-    firsts = [field[0] for field in members.values()]
-    keys = [key for key in differing(firsts) if not key.startswith((*OWN, ASSIGNER))]
+    used = [run for run in runs if run.ended and not (_assigns(run) and run.config.assignment.name != "local_search")]
+    shared = [key for key in differing(used) if not key.startswith((*OWN, ASSIGNER))]
+    options = dict.fromkeys(key for run in used for key in run.settings if key.startswith(OPTIONS))
+    names = label_each(used, [NAME, *options])
+    contestant = {id(run): name for run, name in zip(used, names, strict=True)}
     result: dict[str, dict[str, BySeed]] = {}
-    for field in sorted(members.values(), key=lambda field: [_sortable(field[0].settings.get(key)) for key in keys]):
-        contestants = result.setdefault(describe(field[0], keys), {})
-        for run in sorted(field, key=lambda run: (run.config.scheduling.name != reference, contestant(run).lower())):
-            assigner = tuple(item for item in run.identity if item[0].startswith(ASSIGNER))
-            contestants.setdefault(contestant(run), {}).setdefault(run.seed, {})[assigner] = run
+    ordered = sorted(used, key=lambda run: [_sortable(run.settings.get(key)) for key in shared])
+    for name, field in group_by(ordered, shared).items():
+        contestants = result.setdefault(name, {})
+        field.sort(key=lambda run: (run.config.scheduling.name != reference, contestant[id(run)].lower()))
+        for run in field:
+            assigner = tuple(item for item in run.identity if item[0].startswith((ASSIGNER, DEPLOYMENT)))
+            contestants.setdefault(contestant[id(run)], {}).setdefault(run.seed, {})[assigner] = run
     return result
+
+
+def label_of(contestants: Mapping[str, BySeed], reference: str) -> str | None:
+    """Return the label of the contestant that is this scheduler without options; None if it is not there."""
+    for name, by_seed in contestants.items():
+        scheduling = next(iter(next(iter(by_seed.values())).values())).config.scheduling
+        if scheduling.name == reference and not scheduling.options:
+            return name
+    return None
 
 
 def _sortable(value: object) -> tuple[float, str]:
@@ -156,8 +159,9 @@ def ranking(sweep: Sweep, reference: str = REFERENCE) -> pd.DataFrame | None:
     """
     frames = {}
     for field, contestants in fields(sweep.runs, reference).items():
-        if is_ranked(contestants) and pretty(reference) in contestants:
-            frames[field] = _ranking(contestants, pretty(reference))
+        name = label_of(contestants, reference)
+        if is_ranked(contestants) and name is not None:
+            frames[field] = _ranking(contestants, name)
     if len(frames) > 1:
         for field, frame in frames.items():
             frame.insert(1, "data", field)

@@ -19,7 +19,7 @@ import yaml
 from hflray import metrics
 from hflray.config import ExperimentConfig, flatten, refuse_unpinned, validate
 from hflray.errors import ConfigError, HflrayError, nearest
-from hflray.report.labels import DEPLOYMENT, OPTIONS, describe, rank
+from hflray.report.labels import group_by, rank, value_of
 from hflray.sweep.results import SweepFolder, locate
 from hflray.sweep.tasks import Shown, Task, find_task
 from hflray.tracking import History, read_histories, read_journal
@@ -51,11 +51,13 @@ class Run:
         history: what was logged.
         config: the run's configuration.
         part: the folder of the exhibit's part that holds the run (`hflray.report.exports`); empty without parts.
+        brief: whether it was read from a brief export, which has neither devices nor schedules.
     """
 
     history: History
     config: ExperimentConfig
     part: str = ""
+    brief: bool = False
 
     @property
     def name(self) -> str:
@@ -84,6 +86,22 @@ class Run:
     def devices(self) -> pd.DataFrame | None:
         """The table of devices, one row per device (`hflray.tracking.Tables`); None if it was not logged."""
         return self.history.tables.devices
+
+    @property
+    def without_schedules(self) -> str:
+        """Why the run has no devices or no schedules; empty if it has both."""
+        columns = ("devices", "edges", "bandwidth_hz", "cpu_hz")
+        if self.devices is not None and all(name in self.rounds for name in columns):
+            return ""
+        if self.brief:
+            return (
+                "it is from a brief export, which has no devices and schedules; export it again from its results, "
+                "without --brief"
+            )
+        return (
+            "its rounds were logged without schedules (by an older hflray, or with more than 10,000 devices, or the "
+            "run has not ended and its journal is elsewhere); run it again to see its rounds in detail"
+        )
 
     @property
     def commit(self) -> str:
@@ -217,16 +235,10 @@ class Sweep:
         """The columns of the runs' tables of rounds, each once."""
         return list(dict.fromkeys(str(name) for run in self.runs for name in run.rounds))
 
-    def label(self, run: Run, leave_out: Sequence[str] = ()) -> str:
-        """Return the label that distinguishes a run's group from the others, such as ``ikc, H = 30``."""
-        return describe(run, [key for key in self.keys if key not in leave_out])
-
-    def groups(self, leave_out: Sequence[str] = ()) -> dict[str, list[Run]]:
-        """Group the runs that differ only in the seed (and in `leave_out`), by label."""
-        groups: dict[str, list[Run]] = {}
-        for run in sorted(self.runs, key=lambda run: (run.config.scheduling.num_scheduled, rank(run))):
-            groups.setdefault(self.label(run, leave_out), []).append(run)
-        return groups
+    def groups(self) -> dict[str, list[Run]]:
+        """Group the runs that differ only in the seed, by a label such as ``ikc, H = 30``."""
+        runs = sorted(self.runs, key=lambda run: (run.config.scheduling.num_scheduled, rank(run)))
+        return group_by(runs, self.keys)
 
     def find(self, name: str) -> Run:
         """Return the run called `name`. Raises ConfigError: there is none."""
@@ -253,17 +265,8 @@ def differing(runs: Sequence[Run]) -> list[str]:
     return [
         key
         for key in dict.fromkeys(key for run in runs for key in run.settings)
-        if key != SEED and not is_execution_key(key) and len({repr(value_without_seed(run, key)) for run in runs}) > 1
+        if key != SEED and not is_execution_key(key) and len({repr(value_of(run, key)) for run in runs}) > 1
     ]
-
-
-def value_without_seed(run: Run, key: str) -> Any:
-    """Return the value of a setting; for the deployment's seed, return whether it is set.
-
-    An option of the scheduler that is not given is an ellipsis, so that it differs from one that is null.
-    """
-    value = run.settings.get(key, ... if key.startswith(OPTIONS) else None)
-    return value is not None if key == DEPLOYMENT else value
 
 
 def read_sweep(results: Path, name: str, tracking_uri: str | None = None, progress: Progress = _no_progress) -> Sweep:

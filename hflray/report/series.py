@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from hflray import metrics
-from hflray.report.labels import DATA, LAMBDA, H, colour, describe, pretty, rank
+from hflray.report.labels import DATA, LAMBDA, H, colour, group_by, label_each, pretty, rank
 from hflray.report.runs import Run, Sweep
 
 # The statistics that summarise a metric over the fleets of an assignment study.
@@ -45,9 +45,9 @@ def panels(sweep: Sweep) -> dict[str, dict[str, list[Run]]]:
     if not series_keys:  # only H varies within a data set, so that H distinguishes the series
         panel_keys, series_keys = [key for key in panel_keys if key == DATA], [key for key in sweep.keys if key != DATA]
     groups: dict[str, dict[str, list[Run]]] = {}
-    for run in sorted(sweep.runs, key=lambda run: (run.config.scheduling.num_scheduled, rank(run))):
-        panel = groups.setdefault(describe(run, panel_keys), {})
-        panel.setdefault(describe(run, series_keys) or pretty(run.config.scheduling.name), []).append(run)
+    runs = sorted(sweep.runs, key=lambda run: (run.config.scheduling.num_scheduled, rank(run)))
+    for run, panel, name in zip(runs, label_each(runs, panel_keys), label_each(runs, series_keys), strict=True):
+        groups.setdefault(panel, {}).setdefault(name or pretty(run.config.scheduling.name), []).append(run)
     return groups
 
 
@@ -148,10 +148,9 @@ def bars(sweep: Sweep, metric: str) -> list[Bar]:
 
 def group_colours(sweep: Sweep) -> dict[str, str]:
     """Return a colour for each group; groups that differ only in H or λ share one."""
-    series = {
-        label: describe(runs[0], [key for key in sweep.keys if key not in (H, LAMBDA)])
-        for label, runs in sweep.groups().items()
-    }
+    groups = sweep.groups()
+    names = label_each([runs[0] for runs in groups.values()], [key for key in sweep.keys if key not in (H, LAMBDA)])
+    series = dict(zip(groups, names, strict=True))
     number = {name: place for place, name in enumerate(dict.fromkeys(series.values()))}
     return {label: colour(name, number[name]) for label, name in series.items()}
 
@@ -170,13 +169,13 @@ def points(sweep: Sweep) -> pd.DataFrame:
         (metrics.ROUND_DELAY_S, metrics.ROUND_ENERGY_J) if study else (metrics.TOTAL_DELAY_S, metrics.TOTAL_ENERGY_J)
     )
     rows: list[dict[str, Any]] = []
-    for runs in sweep.groups().values():
-        values = [[bar_value(sweep, run, name) for run in runs] for name in names]
-        labels = {
-            "series": describe(runs[0], [key for key in sweep.keys if key not in (LAMBDA, H)]) or sweep.name,
-            "point": describe(runs[0], [key for key in sweep.keys if key in (LAMBDA, H)]),
-            "lambda": runs[0].config.cost.delay_weight,
-        }
+    groups = list(sweep.groups().values())
+    firsts = [runs[0] for runs in groups]
+    series = label_each(firsts, [key for key in sweep.keys if key not in (LAMBDA, H)])
+    places = label_each(firsts, [key for key in sweep.keys if key in (LAMBDA, H)])
+    for runs, name, place in zip(groups, series, places, strict=True):
+        values = [[bar_value(sweep, run, metric) for run in runs] for metric in names]
+        labels = {"series": name or sweep.name, "point": place, "lambda": runs[0].config.cost.delay_weight}
         spreads = [np.std(column, ddof=1) if len(column) > 1 else 0.0 for column in values]
         rows.append(labels | {"delay_s": np.mean(values[0]), "energy_j": np.mean(values[1]), "delay_std": spreads[0],
                               "energy_std": spreads[1]})  # fmt: skip
@@ -191,9 +190,10 @@ def fronts(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 def by_scheduled(sweep: Sweep) -> dict[str, dict[int, list[Run]]]:
     """Group runs by data set, then by H, smallest first."""
     data_sets: dict[str, dict[int, list[Run]]] = {}
-    for run in sorted(sweep.runs, key=lambda run: run.config.scheduling.num_scheduled):
-        groups = data_sets.setdefault(pretty(run.config.data.name), {})
-        groups.setdefault(run.config.scheduling.num_scheduled, []).append(run)
+    runs = sorted(sweep.runs, key=lambda run: run.config.scheduling.num_scheduled)
+    for name, members in group_by(runs, [DATA]).items():
+        for run in members:
+            data_sets.setdefault(name, {}).setdefault(run.config.scheduling.num_scheduled, []).append(run)
     return data_sets
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -25,7 +26,11 @@ def spread(values: Sequence[float], form: str) -> str:
         return "–"
     if len(finite) == 1:
         return form.format(finite[0])
-    return f"{form.format(finite.mean())} ± {form.format(finite.std(ddof=1))}"
+    mean, deviation = float(finite.mean()), float(finite.std(ddof=1))
+    if digits := re.search(r"#?\.(\d+)g", form):  # significant digits are those of the larger, for both alike
+        larger = f"{max(abs(mean), deviation):#.{digits[1]}g}"
+        form = form if "e" in larger else f"{{:,.{len(larger.partition('.')[2])}f}}"
+    return f"{form.format(mean)} ± {form.format(deviation)}"
 
 
 def _rows(sweep: Sweep, table: metrics.Table, length: str) -> pd.DataFrame:
@@ -35,7 +40,7 @@ def _rows(sweep: Sweep, table: metrics.Table, length: str) -> pd.DataFrame:
     groups = sweep.groups()
     forms = {column: _form(column, groups.values()) for column in columns}
     for label, runs in groups.items():
-        row = {"": mark_modified(label or sweep.name, runs), "seeds": str(len(runs))}
+        row = {"": mark_modified(label or sweep.name, runs), "seeds": _different(runs)}
         if length:
             ends = sorted({int(run.rounds["round"].iloc[-1]) for run in runs})
             row[length] = " to ".join(f"{end:,}" for end in dict.fromkeys((ends[0], ends[-1])))
@@ -45,6 +50,11 @@ def _rows(sweep: Sweep, table: metrics.Table, length: str) -> pd.DataFrame:
             row[column.column] = spread(values, forms[column])
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def _different(runs: Sequence[Run]) -> str:
+    """Return the number of runs, in which equal runs count once, as text."""
+    return str(len({run.identity for run in runs}))
 
 
 def _form(column: metrics.Metric, groups: Iterable[Sequence[Run]]) -> str:
@@ -83,7 +93,7 @@ def _assignment(sweep: Sweep) -> pd.DataFrame:
         coupling = COUPLINGS[runs[0].config.allocation.coupling]
         row = {"": mark_modified(label or sweep.name, runs), "coupling": coupling}
         if several:
-            row["deployments"] = str(len(runs))
+            row["deployments"] = _different(runs)
         row["fleets"] = spread([len(run.rounds) for run in runs], "{:.0f}").split(" ")[0]
         row["fleets"] += "" if all(run.ended for run in runs) else " …"
         for metric, name, template in ASSIGNMENT:

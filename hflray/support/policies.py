@@ -23,26 +23,20 @@ SHOWN = 12  # digits of a SHA-256 in a message
 _PINNED = re.compile(rf"(?P<path>.+{re.escape(SUFFIX)})@sha256:(?P<sha256>[0-9a-f]{{64}})", re.DOTALL)
 
 
-def pin(name: str, folder: Path | None = None) -> str:
+def pin(name: str) -> str:
     """Return the pinned name of a policy's file.
 
     A name is returned as it is if it is pinned already, if it does not end in ``.safetensors`` (such as a shipped
     policy's), or if its file does not exist.
-
-    Args:
-        name: path of the file, relative to `folder` or to the present folder.
-        folder: the folder of the file that names the policy; None: the present one.
     """
-    if not name.endswith(SUFFIX):
+    path = Path(name)
+    if not name.endswith(SUFFIX) or not path.is_file():
         return name
-    for path in (Path(name) if folder is None else folder / name, Path(name)):
-        if path.is_file():
-            content = path.read_bytes()
-            sha256 = digest(content)
-            if not (copy := _copy(sha256)).is_file():
-                write(copy, content)
-            return f"{path}@sha256:{sha256}"
-    return name
+    content = path.read_bytes()
+    sha256 = digest(content)
+    if not (copy := _copy(sha256)).is_file():
+        write(copy, content)
+    return f"{path}@sha256:{sha256}"
 
 
 def locate(name: str | Path, setting: str) -> Path:

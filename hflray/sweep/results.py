@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from filelock import FileLock, Timeout
 
 from hflray.config import TrackingConfig, policies_in, references_in, refuse_unpinned, validate
@@ -29,6 +31,7 @@ from hflray.sweep import SweepFile
 VERSION = 1
 FILE = "sweep.json"
 LOCK = ".lock"
+STAMP = re.compile(r"-(\d{8}-\d{6})(?:-(\d+))?")  # the end of a folder's name: the time, and a number if that was taken
 REFERENCES = "references"  # the folder with copies of the user's own files, for people and for `put the text back`
 
 
@@ -53,7 +56,7 @@ class SweepFolder:
     """The folder of a sweep.
 
     Attributes:
-        path: the folder. Its name is the sweep's name and the time at which the sweep began.
+        path: the folder. Its name is the sweep's name and the time at which the sweep began, in UTC.
         file: the resolved sweep file.
         uri: the MLflow store in which the sweep's runs are logged.
         experiment: the MLflow experiment of these runs.
@@ -61,6 +64,7 @@ class SweepFolder:
         storage: where Tune keeps trials and checkpoints, `s3://…` or a shared folder; None if that is `path`.
         sinks: the names of the trackers that get the runs.
         sources: the texts behind the sweep's references, which run only after `admit`.
+        started_ms: when the sweep began, ms since 1970; 0 if an older hflray made the folder.
     """
 
     path: Path
@@ -71,6 +75,7 @@ class SweepFolder:
     storage: str | None = None
     sinks: tuple[str, ...] = TrackingConfig().sinks
     sources: tuple[Source, ...] = ()
+    started_ms: int = 0
 
     @property
     def resume_command(self) -> str:
@@ -93,6 +98,8 @@ class SweepFolder:
             "storage": self.storage,
             "sinks": list(self.sinks),
         }
+        if self.started_ms:
+            content["started_ms"] = self.started_ms
         if self.sources:
             content["references"] = references.to_json(self.sources)
             for path, source in self.copies():
@@ -180,21 +187,24 @@ class SweepFolder:
             storage = content.get("storage")  # older folders lack this key
             sinks = tuple(content.get("sinks", TrackingConfig().sinks))  # older folders lack this key too
             sources = references.from_json(content.get("references", ()))
-            return cls(path, file, content["uri"], content["experiment"], content["finished"], storage, sinks, sources)
+            named = {"uri": content["uri"], "experiment": content["experiment"], "finished": content["finished"]}
+            started_ms = int(content.get("started_ms", 0))
+            return cls(path, file, **named, storage=storage, sinks=sinks, sources=sources, started_ms=started_ms)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{path / FILE}: cannot be read ({error}); begin anew with --fresh") from error
 
 
 def new_folder(results: Path, file: SweepFile, uri: str, experiment: str) -> SweepFolder:
     """Return a folder that does not exist yet, for a sweep that begins now."""
-    stem = f"{file.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    now_s = time.time()
+    stem = f"{file.name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now_s))}"
     path, number = results / stem, 1
     while path.exists():
         number += 1
         path = results / f"{stem}-{number}"
     by_key = references_in(file.model_dump(mode="json", exclude_unset=True), sweep=True)
     sources = references.sources_of(name for names in by_key.values() for name in names)
-    return SweepFolder(path.resolve(), file, uri, experiment, sources=sources)
+    return SweepFolder(path.resolve(), file, uri, experiment, sources=sources, started_ms=int(1000 * now_s))
 
 
 def changed_texts(before: SweepFolder, after: SweepFolder) -> str:
@@ -222,8 +232,46 @@ def folders_of(results: Path, name: str) -> Iterator[SweepFolder]:
 
 def _files_of(results: Path, name: str) -> list[Path]:
     """Return ``sweep.json`` of each sweep whose folder's name begins with `name` and a hyphen, the latest first."""
-    files = sorted(results.glob(f"*/{FILE}"), reverse=True)
-    return [file for file in files if file.parent.name.startswith(f"{name}-")]  # a glob would interpret the name
+    return [path / FILE for path in by_start(results) if path.name.startswith(f"{name}-")]
+
+
+def by_start(results: Path) -> list[Path]:
+    """Return the folders of the sweeps in `results`, the latest first."""
+    return sorted((file.parent for file in results.glob(f"*/{FILE}")), key=_start, reverse=True)
+
+
+def _start(path: Path) -> tuple[float, int, str]:
+    """Return when a folder's sweep began (ms since 1970), the number in its name, and the name.
+
+    An older hflray recorded only the starts of the trials, and named a folder by the local time of an unknown place,
+    which counts where there is no trial.
+    """
+    stamp = STAMP.search(path.name)
+    started_ms = 0.0
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        started_ms = float(json.loads((path / FILE).read_text(encoding="utf-8"))["started_ms"])
+    if not started_ms:
+        with suppress(ValueError):  # there is no journal
+            started_ms = min(_first_start(file) for file in path.glob("journal/*.jsonl"))
+    if stamp and not np.isfinite(started_ms or np.inf):
+        with suppress(ValueError, OverflowError):
+            started_ms = 1000 * time.mktime(time.strptime(stamp[1], "%Y%m%d-%H%M%S"))
+    return started_ms if np.isfinite(started_ms) else 0.0, int(stamp[2] or 1) if stamp else 1, path.name
+
+
+def _first_start(journal: Path) -> float:
+    """Return the time in a journal's first line, ms since 1970; infinite if it cannot be read."""
+    try:
+        with journal.open(encoding="utf-8") as file:
+            return float(json.loads(file.readline())["start"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return np.inf
+
+
+def is_called(path: Path, name: str) -> bool:
+    """Return whether a folder's name is a sweep's name and a time."""
+    stamp = STAMP.search(path.name, len(name))
+    return path.name.startswith(name) and stamp is not None and stamp.span() == (len(name), len(path.name))
 
 
 def locate(results: Path, name: str) -> SweepFolder:
@@ -232,11 +280,11 @@ def locate(results: Path, name: str) -> SweepFolder:
     Raises:
         ConfigError: there is no such sweep.
     """
-    folders = sorted(path.parent for path in results.glob(f"*/{FILE}"))
-    for path in reversed(folders):
-        if path.name == name or path.name.rpartition("-")[0].rpartition("-")[0] == name:
+    folders = by_start(results)
+    for path in (*(path for path in folders if path.name == name), *folders):
+        if path.name == name or is_called(path, name):
             return SweepFolder.load(path.resolve())
-    names = [path.name for path in folders]
+    names = sorted(path.name for path in folders)
     raise ConfigError(
         f"{one_line(name)}: no such sweep in {results}{nearest(name, names)}; available: {', '.join(names) or 'none'}"
     )
@@ -252,7 +300,7 @@ def find(results: Path, name: str) -> SweepFolder:
     path = exact if os.path.exists(exact / FILE) else unfinished(results, name)
     if path is None:
         for file in _files_of(results, name):
-            if file.parent.name.rpartition("-")[0].rpartition("-")[0] == name:
+            if is_called(file.parent, name):
                 SweepFolder.load(file.parent)  # a folder that cannot be read raises its own error
         names = sorted(p.parent.name for p in results.glob(f"*/{FILE}"))
         raise ConfigError(

@@ -6,15 +6,16 @@ import hashlib
 import itertools
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hflray.config import ExperimentConfig, pin_sweep, read_mapping, set_dotted, split_override, validate
+from hflray.config import ExperimentConfig, flatten, pin_sweep, read_mapping, set_dotted, split_override, validate
 from hflray.errors import ConfigError
 from hflray.seeding import stream
-from hflray.support.references import short
+from hflray.support.policies import plain
+from hflray.support.references import parse, short, spoken
 from hflray.support.text import one_line, shorten
 from hflray.sweep.sections import LONGEST_NAME, Axis, PopulationConfig, SweepFile
 from hflray.sweep.tasks import DEFAULT, find_task
@@ -43,8 +44,8 @@ def load_sweep(path: str | Path | None, overrides: Iterable[str] = ()) -> SweepF
     """Load a sweep file, or an empty one if `path` is None, and apply the ``--set`` overrides.
 
     An override applies to the configuration, unless it begins with the name of another section (``tune.``,
-    ``tracking.``, ``sweep.``). An override of a swept key replaces its axis by that one value. The path of a reference
-    (``mine.py:Thing``) is relative to the sweep file, and in an override to the present folder.
+    ``tracking.``, ``sweep.``). An override of a swept key, or of a section with it, replaces its axis by that value. A
+    path (``mine.py:Thing``, ``mine.npz``) is relative to the sweep file, and in an override to the present folder.
 
     Raises:
         ConfigError: the message has one line per mistake.
@@ -52,8 +53,13 @@ def load_sweep(path: str | Path | None, overrides: Iterable[str] = ()) -> SweepF
     tree = read_mapping(path) if path is not None else {}
     if path is not None:
         tree.setdefault("name", _name_of(Path(path)))
-        tree = pin_sweep(tree, Path(path).parent)
+        tree = pin_sweep(tree, Path(path).parent.resolve())
     for key in tree:
+        if key in Axis.model_fields:
+            raise ConfigError(
+                f"{one_line(path)}: '{key}' belongs to a key of 'sweep:'; write it as in "
+                f"sweep: {{seed: {{{key}: [0, 1]}}}}"
+            )
         if key in ExperimentConfig.model_fields and key not in SweepFile.model_fields:
             raise ConfigError(
                 f"{one_line(path)}: '{key}' belongs under 'experiment:'; indent the configuration below that line"
@@ -73,13 +79,58 @@ def load_sweep(path: str | Path | None, overrides: Iterable[str] = ()) -> SweepF
                 tree["experiment"] = {}
             axes = tree.get("sweep")
             if isinstance(axes, dict):
-                axes.pop(key, None)
+                for name in _names_in(key, value):
+                    axes.pop(name, None)
             if not isinstance(tree["experiment"], dict):
                 raise ConfigError(
                     f"experiment: got {shorten(tree['experiment'])}; accepted: a mapping of settings; correct it"
                 )
             set_dotted(tree["experiment"], key, value)
-    return validate(SweepFile, pin_sweep(tree))
+    file = validate(SweepFile, pin_sweep(tree))
+    _refuse_twice(file)
+    return file
+
+
+def _names_in(key: str, value: Any) -> list[str]:
+    """Return the dotted keys that a value sets: its own, and those of the settings in a mapping."""
+    inner = value.items() if isinstance(value, dict) else ()
+    return [key, *(name for each, content in inner for name in _names_in(f"{key}.{each}", content))]
+
+
+def _refuse_twice(file: SweepFile) -> None:
+    """Refuse a setting that is given twice in one file, because one of the two would have no effect.
+
+    A value of an axis takes the place of the experiment's value of its key, and so does a mapping as a whole.
+
+    Raises:
+        ConfigError: an axis lies within another one, the experiment sets what the mappings of an axis do not repeat, or
+            ``tracking`` is given twice.
+    """
+    for outer, axis in file.sweep.items():
+        inner = next((key for key in file.sweep if key.startswith(f"{outer}.")), None)
+        if inner is not None:
+            raise ConfigError(
+                f"sweep: got the axes {outer} and {inner}, which is a part of the first, so that one of them has no "
+                f"effect; accepted: one axis for each setting; remove {outer}, or write {inner} into its values"
+            )
+        section: Any = file.experiment
+        for part in outer.split("."):
+            section = section.get(part) if isinstance(section, dict) else None
+        values = getattr(axis, axis.kind)
+        for key in flatten(section, f"{outer}.") if isinstance(section, dict) else ():
+            if any(isinstance(value, dict) and key not in _names_in(outer, value) for value in values):
+                raise ConfigError(
+                    f"experiment: got {key} beside the axis sweep.{outer}, whose mappings take the place of the whole "
+                    f"section, so that {key} has no effect; write it into each of them, or sweep single settings"
+                )
+    if file.tracking is not None:
+        again = [f"sweep.{key}" for key in file.sweep if key.split(".")[0] == "tracking"]
+        again += ["experiment.tracking"] if file.experiment.get("tracking") else []
+        if again:
+            raise ConfigError(
+                f"tracking: got it beside {again[0]}, which then has no effect; accepted: one of the two; move the "
+                "settings to one place"
+            )
 
 
 def _name_of(path: Path) -> str:
@@ -88,12 +139,17 @@ def _name_of(path: Path) -> str:
     return name if name[:1].isalnum() else f"sweep{name}"
 
 
-def expand(file: SweepFile) -> list[Trial]:
+def expand(file: SweepFile, numbered: bool = False) -> list[Trial]:
     """Return every trial of a sweep, each validated. The first grid varies slowest, and zipped keys vary together.
 
     Drawn values depend only on ``tune.seed`` and the number of the draw, so the same file gives the same trials. A
     search makes its trials while it runs; the result is then a single trial with the first values of all axes, which
     validates the file.
+
+    Args:
+        file: the sweep file.
+        numbered: whether trials whose short names are equal get numbers, as older versions named them, and not first
+            the values in full.
 
     Raises:
         ConfigError: zipped lists have unequal lengths, or a trial's configuration refuses a value. The message then
@@ -127,11 +183,19 @@ def expand(file: SweepFile) -> list[Trial]:
             _check_population(file.tune.population, trial.config)
         base = run_name(trials[0].config, {}, file.task)
         return [Trial(f"{base}-p{number}", trial.values, trial.config) for number, trial in enumerate(trials)]
-    names = [trial.name for trial in trials]
-    if len(set(names)) < len(names):  # a list has two equal values, or values that print alike
+    if _are_different(trials):
+        return trials
+    whole = [Trial(run_name(t.config, t.values, file.task, whole=True), t.values, t.config) for t in trials]
+    if not numbered and _are_different(whole):
+        trials = whole
+    else:  # a list has two equal values, or files of one name
         width = len(str(len(trials)))
         trials = [Trial(f"{i:0{width}d}-{trial.name}", trial.values, trial.config) for i, trial in enumerate(trials)]
     return trials
+
+
+def _are_different(trials: Sequence[Trial]) -> bool:
+    return len({trial.name for trial in trials}) == len(trials)
 
 
 def _check_population(population: PopulationConfig, config: ExperimentConfig) -> None:
@@ -161,12 +225,19 @@ def make_trial(file: SweepFile, values: dict[str, Any]) -> Trial:
     return Trial(run_name(config, values, file.task), values, config)
 
 
-def run_name(config: ExperimentConfig, values: dict[str, Any], task: str = DEFAULT) -> str:
-    """Return a name such as ``digits-H10-λ1-ikc-hfel-s0``, to which the other swept settings are appended."""
+def run_name(config: ExperimentConfig, values: dict[str, Any], task: str = DEFAULT, whole: bool = False) -> str:
+    """Return a name such as ``digits-H10-λ1-ikc-hfel-s0``, to which the other swept settings are appended.
+
+    With `whole`, numbers have all their digits, and references the names of their files.
+    """
     labels = find_task(task).label(config)
     texts = {key: f"{value:.4g}" if isinstance(value, float) else short(value) for key, value in values.items()}
+    shown = [key for key in texts if key not in labels]
+    if whole:
+        shown += [key for key, value in values.items() if key in labels and parse(str(value))]
+        texts = {key: plain(spoken(value)) if isinstance(value, str) else short(value) for key, value in values.items()}
     parts = [part for part in labels.values() if part]
-    parts += [f"{key.rpartition('.')[2]}={value}" for key, value in texts.items() if key not in labels]
+    parts += [f"{key.rpartition('.')[2]}={texts[key]}" for key in shown]
     name = re.sub(r"[^\w.=λ-]+", "_", "-".join(parts))
     if len(name.encode()) > LONGEST_TRIAL:  # a file system has no longer names; the digest keeps them different
         digest = hashlib.sha256(name.encode()).hexdigest()[:8]

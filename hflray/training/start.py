@@ -186,6 +186,11 @@ def _start(num_cpus: int | None, more: dict[str, Any]) -> int:
                     f"RAY_ADDRESS: the cluster at '{address or 'this machine'}' does not let this process in: it wants "
                     "its token; copy its nodes' ~/.ray/auth_token here, chmod 600, and set RAY_AUTH_MODE=token"
                 ) from error
+            if not address and "AF_UNIX path length" in str(error):
+                raise ConfigError(
+                    f"$RAY_TMPDIR, $TMPDIR: got {ray_folder().parent}, which is too long for the sockets that Ray puts "
+                    "below it; accepted: a folder with a short path, such as /tmp; set RAY_TMPDIR to one"
+                ) from error
             if not address:
                 raise
             versions = f"Ray {ray.__version__}, Python {platform.python_version()}"

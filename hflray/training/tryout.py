@@ -57,7 +57,10 @@ def try_network(problem: Problem, training: TrainingConfig, seed: int, data: Dev
     host = DeviceHost(LocalJob(problem, seed, kernel="eager"), data)
     device = int(np.diff(data.offsets).argmax())
     x, y = (tensor[:SAMPLES] for tensor in host.samples.of(device))
-    with torch.random.fork_rng(devices=[]), _named(name, f"read a batch of inputs of the shape {list(x.shape[1:])}"):
+    attempt = f"read a batch of inputs of the shape {list(x.shape[1:])}"
+    if problem.num_tokens is not None:
+        attempt += ", which are tokens because they are integers (features are float32, and images uint8)"
+    with torch.random.fork_rng(devices=[]), _named(name, attempt):
         torch.manual_seed(0)
         _check_outputs(problem, module.eval(), x)
         needed = _check_step(problem, module.train(), x, y)

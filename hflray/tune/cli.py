@@ -35,7 +35,8 @@ INTERRUPTED = 130  # the shell's exit code for Ctrl-C
 
 
 def _trials_table(file: SweepFile, trials: Sequence[Trial]) -> Table:
-    from hflray.support.references import short
+    from hflray.support.policies import plain
+    from hflray.support.references import short, spoken
     from hflray.support.terminal.tables import Table
 
     title = f"{file.name}: {len(trials)} trials of task '{file.task}'"
@@ -44,11 +45,12 @@ def _trials_table(file: SweepFile, trials: Sequence[Trial]) -> Table:
             f"{file.name}: a search of {file.tune.samples} trials of task '{file.task}', shown with the first values:"
         )
     last = [key.rpartition(".")[2] for key in file.sweep]
-    keys = [key if last.count(short) > 1 else short for key, short in zip(file.sweep, last, strict=True)]
+    keys = [key if last.count(name) > 1 else name for key, name in zip(file.sweep, last, strict=True)]
     table = Table(title, ["trial", *keys, "max_rounds"], left=1 + len(keys))
     for trial in trials:
-        cells = (trial.name, *(short(trial.values[key]) for key in file.sweep), str(trial.config.max_rounds))
-        table.add_row(*cells)
+        values = [trial.values[key] for key in file.sweep]
+        texts = [plain(spoken(value)) if isinstance(value, str) else short(value) for value in values]
+        table.add_row(trial.name, *texts, str(trial.config.max_rounds))
     return table
 
 
@@ -179,7 +181,7 @@ def command(
             fetch(storage, results, resume)
         folder = find(results, resume)
         folder.admit(trust)
-        trials = expand(folder.file)
+        trials = expand(folder.file, numbered=not folder.started_ms)  # it is 0 in the folder of an older hflray
     else:
         file = load_sweep(config or QUICKSTART, overrides or ())
         file = smoke(file) if smoke_run else file
@@ -247,6 +249,7 @@ def _check_unfinished(folder: SweepFolder, results: Path) -> SweepFolder:
     Raises:
         ConfigError: there is an unfinished sweep, and the user did not choose to continue it.
     """
+    from hflray.sweep import expand
     from hflray.sweep.results import SweepFolder, changed_texts, unfinished
 
     path = unfinished(results, folder.file.name)
@@ -254,7 +257,13 @@ def _check_unfinished(folder: SweepFolder, results: Path) -> SweepFolder:
         return folder
     previous = SweepFolder.load(path)
     same = previous.file == folder.file
-    if same and sys.stdin.isatty() and typer.confirm(f"{path.name} is unfinished. Continue it?", default=True):
+    names, older = ([t.name for t in expand(folder.file, numbered=old)] for old in (False, not previous.started_ms))
+    if (
+        same
+        and names == older
+        and sys.stdin.isatty()
+        and typer.confirm(f"{path.name} is unfinished. Continue it?", default=True)
+    ):
         return replace(previous, path=path.resolve(), finished=False)
     texts = changed_texts(previous, folder)
     state = f"with {f'another text of {texts}' if texts else 'other settings'} is unfinished"

@@ -21,7 +21,7 @@ from typing import Any
 
 from hflray.errors import ConfigError
 from hflray.support.files import write
-from hflray.sweep.results import FILE, SweepFolder
+from hflray.sweep.results import FILE, SweepFolder, is_called
 from hflray.tracking import default_uri
 from hflray.tune.digests import FILE as DIGESTS
 
@@ -156,7 +156,7 @@ def fetch(uri: str, results: Path, name: str) -> None:
     except OSError as error:
         raise ConfigError(f"--storage: '{uri}' cannot be read ({_short(error)})") from error
     folders = sorted(info.base_name for info in infos if info.type == fs.FileType.Directory)
-    matches = [folder for folder in folders if folder == name or folder.rpartition("-")[0].rpartition("-")[0] == name]
+    matches = [folder for folder in folders if folder == name or is_called(Path(folder), name)]
     if not matches:
         raise ConfigError(f"--resume {name}: no such sweep in {uri}; available: {', '.join(folders) or 'none'}")
     for folder in matches:

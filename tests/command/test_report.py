@@ -85,6 +85,7 @@ def test_a_run_is_found_in_the_latest_sweep_that_has_it(results, capsys) -> None
         (("explain", "digits-H6-λ1-ikc-geographic-s0", "--round", "3"), "accepted: 1 to 2"),
         (("tiny", "--from", "nowhere"), "holds no export"),
         (("results", "--from", "nowhere"), "holds no export"),
+        (("tiny", "--brief"), "--brief: got it without --export"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

@@ -18,6 +18,7 @@ import pytest
 from hflray.data import Dataset, datasets, download, load_dataset, npz
 from hflray.data.datasets import data_root, make_synthetic
 from hflray.errors import ConfigError, DataError
+from tests.conftest import says
 from tests.inputs.corpus import encrypted
 
 
@@ -188,7 +189,11 @@ def poisoned(value: float, dtype: type = np.float32) -> np.ndarray:
         ({"x_train": poisoned(255.5)}, "x_train[2, 3, 4] is 255.5"),
         ({"x_train": poisoned(256, np.int32)}, "x_train[2, 3, 4] is 256; accepted: integers in 0..255"),
         ({"x_train": poisoned(-1, np.int8)}, "x_train[2, 3, 4] is -1"),
-        ({"x_train": np.zeros((12, 16, 16), bool)}, "x_train has type bool"),
+        (
+            {"x_train": np.zeros((12, 16, 16), bool)},
+            "x_train has type bool; accepted: integers or floats; convert it, for example to float32",
+        ),
+        ({"y_train": np.array(["a", "b", "c"] * 4)}, "y_train has type <U1; accepted: integers 0..classes-1; number"),
         ({"x_train": np.zeros((12, 16, 16), complex)}, "x_train has type complex128"),
         ({"x_train": np.zeros((12, 256))}, "x_train has shape (12, 256); accepted: (n, height, width)"),
         ({"x_train": np.zeros((12, 3, 16, 16))}, "move the channels last"),
@@ -259,6 +264,14 @@ def test_an_archive_that_would_fill_the_memory_is_refused_before_it_is_read(tmp_
     assert re.search(
         r"zeros.npz: its arrays need 0\.0 GiB of memory, and this machine has 0\.0 GiB; accepted: ", message
     )
+
+
+@pytest.mark.parametrize("name", ["rows.csv", "digits.json", "sets/mnist.gz", "digits.npy"])
+def test_a_file_that_is_no_npz_is_read_by_a_function_of_ones_own(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"only an \.npz is named by its path") as error:
+        load_dataset(name)
+    assert says(str(error.value), f"unknown dataset '{name}'", "mine.py:load")
+    assert "did you mean" not in str(error.value)
 
 
 def test_unknown_names_list_the_known_ones():

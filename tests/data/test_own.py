@@ -157,7 +157,12 @@ WRONG = [
     ({"y_train": np.arange(40) % 4 * 2}, "y_train labels out of range: y_train[1] is 2, but class 1 has no sample"),
     ({"y_train": np.arange(40) % 4 - 1}, "y_train[0] is -1; accepted: integers from 0; labels out of range"),
     ({"y_test": np.full(20, 4)}, "y_test labels out of range: y_test[0] is 4; accepted: the training labels 0..3"),
-    ({"x_train": features() > 5}, "x_train has type bool; accepted: integers or floats; convert it"),
+    ({"x_train": features() > 5}, "x_train has type bool; accepted: integers or floats; convert it to float32 if it"),
+    ({"y_train": np.array(["no", "yes"] * 20)}, "y_train has type <U3; accepted: integers or floats; number the values "
+     "0, 1, 2, …, as numpy.unique(VALUES, return_inverse=True)[1] does"),
+    ({"y_train": np.array(["no", None] * 20)}, "y_train has type object; accepted: integers or floats; number the"),
+    ({"y_train": np.arange(40) % 2 == 0}, "y_train has type bool; accepted: integers or floats; convert it, for "
+     "example to int64"),
     ({"x_train": [["a"]] * 40}, "x_train has type <U1; accepted: integers or floats; convert it"),
     ({"x_train": [[1, 2], [3]] * 20}, "x_train is no array ("),
     ({"x_test": features(20, 4)}, "x_train holds samples of shape (3,) but x_test of (4,); give both one shape"),

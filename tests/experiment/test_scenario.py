@@ -27,6 +27,18 @@ def test_the_fleets_samples_are_the_partitions_sizes() -> None:
     assert "scaled" in scenario.notes[0]
 
 
+def test_a_partition_with_sizes_of_its_own_has_no_note_on_others(tmp_path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\n\n\n"
+        "class Five:\n"
+        "    def __call__(self, labels, num_devices, sizes, rng):\n"
+        "        return np.arange(5 * num_devices).reshape(num_devices, 5)\n"
+    )
+    scenario = Scenario.build(small_config(f"data.partition={tmp_path}/mine.py:Five"))
+    assert set(scenario.fleet.samples) == {5}
+    assert scenario.notes == []
+
+
 def test_a_scenario_is_a_function_of_the_configuration() -> None:
     one, two, other = (Scenario.build(small_config(f"seed={seed}")) for seed in (3, 3, 4))
     np.testing.assert_array_equal(one.fleet.gain, two.fleet.gain)

@@ -11,16 +11,20 @@ import pandas as pd
 import pytest
 
 from hflray.errors import ConfigError
+from hflray.report import page
+from hflray.report.detail import Replay
 from hflray.report.exports import (
     ABOUT,
     FILE,
     MOST_DETAILED,
     TABLES,
+    abridged,
     content_of,
     convert,
     export,
     exports,
     files_of,
+    lacking,
     pack,
     read_exhibit,
     read_export,
@@ -74,10 +78,10 @@ def test_a_zip_that_is_no_export_is_left_alone(sweep, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "r2", "macro_f1"])
-def test_an_export_of_many_runs_keeps_the_main_metric(metric, tmp_path) -> None:
+def test_a_brief_export_keeps_the_main_metric(metric, tmp_path) -> None:
     rounds = {metric: [0.5, 0.6], "total/delay_s": [1.0, 2.0], "round/delay_s": [1.0, 1.0]}
     runs = [fabricated.run(rounds, f"seed={seed}") for seed in range(MOST_DETAILED + 1)]
-    export(fabricated.sweep("mine", runs), tmp_path / "mine")
+    export(fabricated.sweep("mine", runs), tmp_path / "mine", brief=True)
     for run in read_export(tmp_path / "mine").runs:
         assert list(run.rounds) == ["round", metric, "total/delay_s"]
         assert run.series(metric).tolist() == [0.5, 0.6]
@@ -265,15 +269,49 @@ def test_the_committed_runs_of_figure_3_are_complete() -> None:
     assert "made outside" in read.parts["h10"]
 
 
-def test_an_export_of_many_runs_has_the_accuracy_and_the_totals_only(sweep, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("hflray.report.exports.MOST_DETAILED", len(sweep.runs) - 1)
-    assert "devices.parquet" not in files_of(export(sweep, tmp_path / "many"))
-    many = read_export(tmp_path / "many")
-    for compact, whole in zip(many.runs, sweep.runs, strict=True):
-        assert compact.series("accuracy").equals(whole.series("accuracy"))
-        assert compact.last("total/objective") == whole.last("total/objective")
+def test_an_export_of_many_runs_is_whole(tmp_path) -> None:
+    runs = [fabricated.explorable(2, f"seed={seed}") for seed in range(MOST_DETAILED + 1)]
+    many = fabricated.sweep("many", runs)
+    read = read_export(export(many, tmp_path / "many"))
+    assert_same_sweep(read, many)
+    assert lacking(many, False) == []
+    _, missing = page.render(read)
+    assert missing == []
+    assert len(Replay(read.runs[-1]).round(2).devices) == runs[-1].config.scheduling.num_scheduled
+
+
+def test_a_brief_export_has_the_accuracy_and_the_totals_only_and_says_so(sweep, tmp_path) -> None:
+    assert "devices.parquet" not in files_of(export(sweep, tmp_path / "brief", brief=True))
+    read = read_export(tmp_path / "brief")
+    for brief, whole in zip(read.runs, sweep.runs, strict=True):
+        assert brief.series("accuracy").equals(whole.series("accuracy"))
+        assert brief.last("total/objective") == whole.last("total/objective")
         assert "devices" in whole.rounds
-        assert "devices" not in compact.rounds
+        assert "devices" not in brief.rounds
+    with pytest.raises(ConfigError, match="it is from a brief export, which has no devices and schedules"):
+        Replay(read.runs[0])
+    _, missing = page.render(read)
+    assert missing == ["2 of 2 groups are from a brief export, which has no devices and schedules"]
+    assert "brief" in lacking(sweep, True)[0]
+    assert lacking(read, False)[0].startswith("devices and schedules of 4 of 4 runs in the export: it is from a brief")
+    assert read_export(export(read, tmp_path / "again")).runs[0].brief, "an export of a brief one is brief"
+
+
+def test_an_export_of_many_runs_by_an_older_hflray_is_brief(sweep, tmp_path, monkeypatch) -> None:
+    path = export(sweep, tmp_path / "old", brief=True)
+    content = json.loads(files_of(path)[FILE])
+    del content["brief"]
+    pack(path, files_of(path) | {FILE: json.dumps(content).encode()})
+    assert not read_export(path).runs[0].brief
+    monkeypatch.setattr("hflray.report.exports.MOST_DETAILED", len(sweep.runs) - 1)
+    assert read_export(path).runs[0].brief
+
+
+def test_a_published_export_of_many_runs_is_brief(sweep, tmp_path, monkeypatch) -> None:
+    whole = files_of(export(sweep, tmp_path / "whole")) | {ABOUT: b"made elsewhere"}
+    assert abridged(whole) == whole
+    monkeypatch.setattr("hflray.report.exports.MOST_DETAILED", len(sweep.runs) - 1)
+    assert abridged(whole) == files_of(export(sweep, tmp_path / "brief", brief=True)) | {ABOUT: b"made elsewhere"}
 
 
 def test_an_export_of_many_assignments_is_whole(sweep, tmp_path, monkeypatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -227,3 +228,20 @@ def test_a_name_is_drawn_as_it_is(draw, name, tmp_path) -> None:
     figure.savefig(tmp_path / "figure.svg")
     shown = [text.get_text().replace(r"\$", "$").strip() for text in figure.findobj(Text)]
     assert f"{name}.npz" in shown
+
+
+@pytest.mark.parametrize("factor", [9, 30, 1e4])
+def test_the_ticks_of_a_front_over_decades_are_plain_numbers_that_do_not_overlap(factor: float) -> None:
+    runs = [
+        run({metrics.TOTAL_DELAY_S: [90 * factor / place], metrics.TOTAL_ENERGY_J: [11.0 * place]},
+                       f"cost.delay_weight={place}")
+        for place in (1, factor)
+    ]  # fmt: skip
+    drawn = figures.pareto(fabricated("mine", runs))
+    drawn.canvas.draw()
+    for axis, side in ((drawn.axes[0].xaxis, 0), (drawn.axes[0].yaxis, 1)):
+        texts = [text for text in axis.get_ticklabels(which="both") if text.get_text()]
+        boxes = sorted((text.get_window_extent().get_points()[:, side] for text in texts), key=lambda ends: ends[0])
+        assert len(boxes) >= 2
+        assert all(one[1] < other[0] for one, other in pairwise(boxes))
+        assert all("$" not in text.get_text() for text in texts)

@@ -5,12 +5,27 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
 import hflray
 from hflray import metrics
-from hflray.report import labels
-from hflray.report.labels import COLOURS, NAMES, colour, describe, hfel, mark_modified, pretty, setting
-from hflray.report.runs import differing
-from tests.report.fabricated import CLEAN, run
+from hflray.report import charts, labels, series
+from hflray.report.labels import (
+    COLOURS,
+    NAMES,
+    colour,
+    describe,
+    group_by,
+    hfel,
+    label_apart,
+    label_each,
+    mark_modified,
+    pretty,
+    setting,
+)  # fmt: skip
+from hflray.report.runs import Run, differing
+from hflray.report.tables import summary
+from tests.report.fabricated import CLEAN, run, sweep
 
 PACKAGE = Path(hflray.__file__).parent
 
@@ -84,3 +99,80 @@ def test_the_label_counts_runs_from_a_modified_checkout() -> None:
     assert mark_modified("IKC", runs[:1]) == "IKC"
     assert mark_modified("IKC", runs) == "IKC (1 of 2 runs: modified checkout)"
     assert mark_modified("IKC", runs[1:]) == "IKC (modified checkout)"
+
+
+NET = "class {}:\n    size = {}\n"
+
+
+def seeds_of(settings: str, seeds: tuple[int, ...] = (0, 1)) -> list[Run]:
+    return [run({metrics.ACCURACY: [0.5 + seed / 10]}, settings, f"seed={seed}") for seed in seeds]
+
+
+def written(folder: Path, name: str, thing: str, size: int) -> str:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(NET.format(thing, size))
+    return f"{folder / name}:{thing}"
+
+
+def test_references_of_one_class_name_are_two_groups_everywhere(tmp_path) -> None:
+    names = [written(tmp_path, "v1.py", "Net", 1), written(tmp_path, "v2.py", "Net", 2), "mlp"]
+    runs = [one for name in names for one in seeds_of(f"model.name={name}")]
+    of = sweep("twins", runs)
+    assert {label: len(group) for label, group in of.groups().items()} == {"v1.py:Net": 2, "v2.py:Net": 2, "mlp": 2}
+    assert list(summary(of)["seeds"]) == ["2", "2", "2"]
+    assert list(series.panels(of)[""]) == ["v1.py:Net", "v2.py:Net", "mlp"]
+    assert len(set(series.group_colours(of).values())) == 3
+    assert [group["values"] for group in charts.groups(of)] == [["v1.py:Net"], ["v2.py:Net"], ["mlp"]]
+    alone = sweep("one", runs[2:])
+    assert list(alone.groups()) == ["Net", "mlp"], "a label is short as long as it is unique"
+
+
+def test_two_files_of_one_name_are_told_apart_by_their_hashes(tmp_path) -> None:
+    names = [written(tmp_path / place, "mine.py", "Net", size) for size, place in enumerate("ab")]
+    labels = label_each([one for name in names for one in seeds_of(f"model.name={name}", (0,))], ["model.name"])
+    hashes = [one.config.model.name[-64:][:12] for name in names for one in seeds_of(f"model.name={name}", (0,))]
+    assert labels == [f"mine.py:Net (sha256 {digest}…)" for digest in hashes]
+
+
+@pytest.mark.parametrize(
+    "settings, expected",
+    [
+        (["scheduling.options.kind='wide:relu'", "scheduling.options.kind='thin:relu'"],
+         ["kind wide:relu", "kind thin:relu"]),
+        (["model.options.kind='wide:relu'", "model.options.kind='thin:relu'"], ["wide:relu", "thin:relu"]),
+        (["scheduling.options.wait=2", "scheduling.options.wait='2'"], ["wait 2", 'wait "2"']),
+        (["model.options.wait=null", "seed=0"], ["wait null", "wait not given"]),
+        (["data.majority_fraction=0.801", "data.majority_fraction=0.804"],
+         ["majority fraction 0.801", "majority fraction 0.804"]),
+        (["cost.delay_weight=1", "cost.delay_weight=1.0000001"], ["delay weight 1.0", "delay weight 1.0000001"]),
+        (["clock.cloud.semi_synchronous.period_s=1", "clock.cloud.semi_synchronous.period_s=1.0000000000001"],
+         ["semi-synchronous, P = 1 s", "semi-synchronous, P = 1.0000000000001 s"]),
+    ],
+)  # fmt: skip
+def test_different_values_have_different_labels(settings, expected) -> None:
+    more = "data.partition=majority"
+    runs = [run({metrics.ACCURACY: [0.5]}, one, more) for one in settings]
+    assert list(group_by(runs, differing(runs))) == expected
+
+
+def test_transfers_of_hfel_are_two_groups() -> None:
+    of_hfel = ["assignment.name=hfel", "assignment.exchanges=300"]
+    runs = [run({metrics.ACCURACY: [0.5]}, *of_hfel, f"assignment.transfers={count}") for count in (50, 100)]
+    keys = ["assignment.name", *differing(runs)]
+    assert list(group_by(runs, keys)) == ["HFEL, transfers 50", "HFEL, transfers 100"]
+
+
+def test_a_setting_without_effect_makes_no_group() -> None:
+    runs = [
+        run({metrics.ACCURACY: [0.5]}, "data.partition=iid", f"data.dirichlet_alpha={alpha}") for alpha in (0.1, 1.0)
+    ]
+    assert list(group_by(runs, differing(runs))) == [""]
+
+
+def test_names_of_parts_are_told_apart() -> None:
+    assert label_apart(["a.py:Mine", "b.py:Mine", "ikc"]) == {
+        "a.py:Mine": "a.py:Mine", "b.py:Mine": "b.py:Mine", "ikc": "IKC",
+    }  # fmt: skip
+    assert label_apart(["x/a.py:Mine", "y/a.py:Mine"]) == {name: name for name in ("x/a.py:Mine", "y/a.py:Mine")}
+    assert label_apart(["mine.py:HFEL"]) == {"mine.py:HFEL": "HFEL"}
+    assert label_apart(["mine.py:HFEL"], ["HFEL"]) == {"mine.py:HFEL": "mine.py:HFEL"}

@@ -201,6 +201,21 @@ def test_a_browser_shows_the_names_in_charts_as_they_are(tmp_path) -> None:
 
 
 @pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium here")
+def test_the_table_of_devices_is_whole_at_1300_pixels_and_numbers_stand_behind_whiskers(tmp_path) -> None:
+    runs = [fabricated.explorable(2, "scheduling.num_scheduled=10", f"seed={seed}") for seed in (0, 1)]
+    path, _ = page.write(fabricated.sweep("mine", runs), tmp_path)
+    with Page(1300, 1000) as browser:
+        browser.open(path.as_uri())
+        assert browser.wait_for("document.body && document.body.dataset.ready === 'yes'")
+        for name in ("devices", "edges", "summary"):
+            assert browser.evaluate(f"(e => e.scrollWidth <= e.clientWidth)(document.getElementById('{name}'))"), name
+        bar, text = browser.evaluate("document.getElementById('bar-0').data.map(trace => trace.x[0])")
+        assert text == pytest.approx(
+            bar + browser.evaluate("document.getElementById('bar-0').data[0].error_x.array[0]")
+        )
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium here")
 def test_a_browser_draws_the_charts_and_follows_the_controls(sweep, tmp_path) -> None:
     path, _ = page.write(sweep, tmp_path)
     with Page(1400, 1000) as browser:

@@ -188,3 +188,28 @@ def test_each_data_set_is_ranked_by_itself() -> None:
     table = ranking(sweep("mine", runs))
     assert table is not None
     assert list(table["data"]) == ["digits", "digits", "synthetic", "synthetic"]
+
+
+def test_two_schedulers_of_one_class_name_are_two_contestants(tmp_path) -> None:
+    (tmp_path / "a.py").write_text("class IKC:\n    size = 1\n")
+    runs = [to_target(name, joules) for name, joules in ((f"{tmp_path}/a.py:IKC", 4), ("ikc", 8), ("oort", 2))]
+    assert list(only(runs)) == ["ikc", "a.py:IKC", "Oort"]
+    table = ranking(sweep("mine", runs))
+    assert table is not None
+    assert list(table[""]) == ["Oort", "a.py:IKC", "ikc"]
+    assert "joules × ikc's" in table
+
+
+def test_options_that_print_alike_are_two_contestants() -> None:
+    texts = ("{max_wait: 2}", "{max_wait: '2'}")
+    runs = [to_target("joint_cost", 4, 0, "local_search", f"scheduling.options={text}") for text in texts]
+    assert list(only(runs)) == ['joint_cost, max wait "2"', "joint_cost, max wait 2"]
+
+
+def test_deployments_of_a_seed_are_one_unit() -> None:
+    places = [f"fleet.deployment_seed={number}" for number in (0, 1)]
+    runs = [to_target("ikc", 4, 0, "hfel", place) for place in places]
+    runs += [to_target("oort", joules, 0, "hfel", place) for joules, place in zip((2, 8), places, strict=True)]
+    contestants = only(runs)
+    assert len(contestants["Oort"][0]) == 2, "no run of a deployment replaces another's"
+    np.testing.assert_allclose(compare(contestants["Oort"], contestants["IKC"], "joules").steps, [0.0], atol=1e-12)

@@ -24,6 +24,20 @@ def test_spread_formats_mean_and_deviation() -> None:
     assert spread([], "{:.1f}") == "–"
 
 
+@pytest.mark.parametrize(
+    "values, text",
+    [
+        ([0.88143, 0.89217], "0.8868 ± 0.0076"),
+        ([-3.2, 3.202], "0.001 ± 4.527"),
+        ([1234.5, 1236.5], "1,236 ± 1"),
+        ([3e-7, 5e-7], "4e-07 ± 1.414e-07"),
+        ([0.5, 0.5], "0.5000 ± 0.0000"),
+    ],
+)
+def test_a_mean_and_its_deviation_have_the_same_decimals(values: list[float], text: str) -> None:
+    assert spread(values, "{:,.4g}") == text
+
+
 def test_the_summary_has_the_means_of_the_runs(sweep, records) -> None:
     table = summary(sweep)
     assert [label.removesuffix(" (modified checkout)") for label in table[""]] == ["IKC", "FedAvg"]
@@ -195,3 +209,8 @@ def test_special_characters_of_latex_are_escaped() -> None:
         r"\end{tabular}",
         r"\end{table}",
     ]
+
+
+def test_equal_runs_count_as_one_seed() -> None:
+    runs = [run({metrics.ACCURACY: [0.5]}, f"seed={seed}") for seed in (0, 0, 1)]
+    assert list(summary(fabricated("any", runs))["seeds"]) == ["2"]

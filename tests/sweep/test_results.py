@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,57 @@ def test_resume_takes_the_latest_unfinished_sweep_of_a_name(tmp_path) -> None:
     assert find(tmp_path, "mine-20260101-000000").path.name == "mine-20260101-000000"
     assert unfinished(tmp_path, "other") is None
     assert locate(tmp_path, "mine").path.name == "mine-20260103-000000"
+
+
+def begin(results: Path, zone: str, now_s: float, monkeypatch: pytest.MonkeyPatch) -> SweepFolder:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    monkeypatch.setattr(time, "time", lambda: now_s)
+    folder = new_folder(results, load_sweep(None, ["name=twin"]), "u", "e")
+    folder.save()
+    return folder
+
+
+@pytest.fixture
+def _zone_afterwards():
+    yield
+    os.environ.pop("TZ", None)
+    time.tzset()
+
+
+@pytest.mark.usefixtures("_zone_afterwards")
+def test_the_latest_sweep_is_the_one_that_began_last_in_any_time_zone(tmp_path, monkeypatch) -> None:
+    begin(tmp_path, "UTC-9", 1.8e9, monkeypatch)
+    last = begin(tmp_path, "UTC+8", 1.8e9 + 60, monkeypatch)
+    assert last.path.name == "twin-20270115-080100", "the time in a name is in UTC"
+    assert locate(tmp_path, "twin").path == find(tmp_path, "twin").path == last.path
+    assert SweepFolder.load(last.path).started_ms == 1_800_000_060_000
+
+
+@pytest.mark.usefixtures("_zone_afterwards")
+def test_of_two_sweeps_of_one_second_the_second_is_the_latest(tmp_path, monkeypatch) -> None:
+    folders = [begin(tmp_path, "UTC", 1.8e9, monkeypatch) for _ in range(11)]
+    assert [folder.path.name for folder in folders[1::9]] == ["twin-20270115-080000-2", "twin-20270115-080000-11"]
+    assert locate(tmp_path, "twin").path == unfinished(tmp_path, "twin") == folders[-1].path
+    assert locate(tmp_path, folders[0].path.name).path == folders[0].path
+
+
+def test_an_older_folder_began_with_its_first_trial(tmp_path) -> None:
+    """Older versions named folders by the local time, and recorded the starts of the trials alone."""
+    for stamp, starts in (("20260102-090000", (5_000, 9_000)), ("20260101-200000", (6_000, 7_000))):
+        folder = make_folder(tmp_path, stamp, finished=True)
+        (folder.path / "journal").mkdir()
+        for number, start in enumerate(starts):
+            (folder.path / "journal" / f"{number}.jsonl").write_text(json.dumps({"start": start}) + "\n")
+    assert locate(tmp_path, "mine").path.name == "mine-20260101-200000"
+    (tmp_path / "mine-20260101-200000" / "journal" / "2.jsonl").write_text("damaged")
+    assert locate(tmp_path, "mine").path.name == "mine-20260101-200000"
+
+
+def test_a_sweep_is_not_mistaken_for_one_of_a_longer_name(tmp_path) -> None:
+    make_folder(tmp_path, "20260101-000000", finished=True)
+    make_folder(tmp_path, "20260102-000000", finished=True, name="mine-20260101-000000-2")
+    assert locate(tmp_path, "mine").path.name == "mine-20260101-000000"
 
 
 def test_a_sweep_that_cannot_be_resumed_gives_a_message_of_one_line(tmp_path) -> None:

@@ -148,6 +148,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
 
     monkeypatch.setattr(services, "resolve_ip_for_localhost", lambda host: "192.0.2.1")
     monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(start.session, "own", lambda folder, end: None)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 2.0})
@@ -212,6 +213,26 @@ def test_a_port_that_does_not_exist_is_one_line(calls: list[dict[str, Any]], mon
     with pytest.raises(ConfigError, match=r"^RAY_ADDRESS: cannot join a cluster at '127.0.0.1:99999'.*start it with"):
         start.start_ray()
     assert calls == []
+
+
+def test_a_path_that_is_too_long_for_rays_sockets_names_the_variable(tmp_path, monkeypatch) -> None:
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setenv("TMPDIR", str(long))
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    reason = "validate_socket_filename failed: AF_UNIX path length cannot exceed 107 bytes: /…"
+
+    def init(**options: Any) -> None:
+        raise OSError(reason)
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with pytest.raises(ConfigError, match=r"TMPDIR: got .*x, which is too long .*set RAY_TMPDIR") as error:
+        start.start_ray()
+    assert str(long) in str(error.value)
+    reason = "another"
+    with pytest.raises(OSError, match="another"):
+        start.start_ray()
 
 
 SWEEP = """

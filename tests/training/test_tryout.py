@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from hflray import registry
 from hflray.config import TrainingConfig
 from hflray.errors import ConfigError, HflrayError
+from hflray.experiment import Experiment
 from hflray.models.problem import ModelSpec, Problem
 from hflray.training import tryout
 from hflray.training.tryout import try_network
+from tests.conftest import small_config
 from tests.training.test_local import IMAGES, colour_data
 
 TRAINING = TrainingConfig(batch_size=4)
@@ -154,3 +156,10 @@ def test_a_gpu_refuses_what_it_cannot_train() -> None:
     dropout = Problem(IMAGES, 3, model=ModelSpec.of("mlp", {"dropout": 0.5}))
     with pytest.raises(ConfigError, match=r"'mlp' cannot be trained so .*randomness.*set training.device to cpu"):
         try_network(dropout, on_gpu, 0, colour_data())
+
+
+def test_a_network_for_features_that_gets_tokens_says_so() -> None:
+    with pytest.raises(
+        ConfigError, match=r"'mlp' cannot read .* which are tokens because they are integers \(features"
+    ):
+        Experiment(small_config("data.name=pydoc_topics", "model.name=mlp"))

@@ -207,6 +207,18 @@ def test_a_name_in_the_table_of_trials_is_shown_as_it_is(name: str) -> None:
     assert f" {name} " in console.export_text()
 
 
+def test_references_of_one_class_name_differ_in_the_table_of_trials(tmp_path) -> None:
+    for name in ("v1.py", "v2.py"):
+        (tmp_path / name).write_text(f"class Net:\n    name = '{name}'\n")
+    (tmp_path / "twins.yaml").write_text("sweep: {model.name: {grid: ['v1.py:Net', 'v2.py:Net']}}\n")
+    file = load_sweep(tmp_path / "twins.yaml")
+    trials = expand(file)
+    assert len({trial.name for trial in trials}) == 2
+    text = render(cli._trials_table(file, trials), 200)
+    assert " v1.py:Net " in text
+    assert " v2.py:Net " in text
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_trials_of_figure_7_are_listed_whole_at_any_width(width) -> None:
     file = load_sweep(cli.CONFIGS / "fig7_framework.yaml")

@@ -15,7 +15,7 @@ import numpy as np
 from hflray.assignment import configured_assigner
 from hflray.config import ExperimentConfig, load_config
 from hflray.experiment.study import Instance
-from hflray.report.labels import hfel, pretty
+from hflray.report.labels import hfel, label_apart, pretty
 from hflray.support.arrays import FloatArray
 
 SETTINGS = ("fleet.num_devices=100", "fleet.num_edges=5", "scheduling.num_scheduled=50", "cost.delay_weight=1",
@@ -67,7 +67,7 @@ def contestants(references: Sequence[str]) -> dict[str, ExperimentConfig]:
     Raises:
         ConfigError: a name is unknown, or a reference leads nowhere.
     """
-    own = {pretty(name): (f"assignment.name={name}",) for name in references}
+    own = {label: (f"assignment.name={name}",) for name, label in label_apart(references, list(SHIPPED)).items()}
     return {name: load_config(None, [*SETTINGS, *more]) for name, more in (SHIPPED | own).items()}
 
 
@@ -100,7 +100,7 @@ def compete(
             bounds_j.append(instance.bound())
             progress(len(bounds_j), total)
     best, best_s = np.array(objective_j[BEST_GAIN]), float(np.median(seconds[BEST_GAIN]))
-    own = {pretty(name) for name in references}
+    own = set(label_apart(references, list(SHIPPED)).values())
     places = [
         _place(name, np.array(values), best, np.array(bounds_j), float(np.median(seconds[name])) / best_s, name in own)
         for name, values in objective_j.items()

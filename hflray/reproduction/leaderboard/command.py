@@ -85,20 +85,21 @@ def scheduling(
 
     The shipped schedulers were measured once. Yours train now, ten small runs of some seconds each.
     """
-    from hflray.report.labels import pretty
+    from hflray.report.labels import label_apart, pretty
     from hflray.reproduction.leaderboard import scheduling as board
 
-    console, on_board = new_console(), {pretty(name) for name in board.shipped()}
+    console, on_board = new_console(), board.shipped()
     for name in references or ():  # a mistake ends the command before anything runs
         board.config_of(name, 0)
-        if pretty(name) in on_board:
+        if name in on_board:
             raise ConfigError(f"MINE: got {name}, which is on the board; give a scheduler of your own")
 
     def tell(name: str, seed: int) -> None:
         if not markdown:
             say(console, f"{name}: seed {seed} of {seeds - 1} done")
 
-    own = {pretty(name): board.run(name, board.SEEDS[:seeds], partial(tell, name)) for name in references or ()}
+    labels = label_apart(references or (), [*on_board, *map(pretty, on_board)])
+    own = {label: board.run(name, board.SEEDS[:seeds], partial(tell, name)) for name, label in labels.items()}
     places = board.compete(own, by)
     rows = []
     for number, place in enumerate(places, 1):

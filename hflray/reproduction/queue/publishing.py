@@ -12,6 +12,7 @@ from hflray.reproduction.queue.frozen import git
 from hflray.reproduction.queue.items import Item, QueueFile, State, is_exported, sweep_of, trials_of
 from hflray.reproduction.queue.processes import Children
 from hflray.support.files import write
+from hflray.sweep.results import by_start
 
 EXPORTS = Path("tests/data/results")
 RESULTS_PAGE = Path("tune_configs/RESULTS.md")
@@ -42,14 +43,14 @@ class Publisher:
 
     def renew(self, item: Item, state: State) -> None:
         """Export an item's runs and write RESULTS.md again. A failure is printed, not raised."""
-        from hflray.report.exports import exports, files_of, pack
+        from hflray.report.exports import abridged, exports, files_of, pack
 
         place = self._folder / item.name
         tree, scratch = place / "tree", place / "export"
         before, state.exported = state.exported, time.time()
         state.save(place)
         shutil.rmtree(scratch, ignore_errors=True)
-        sweep = max((path.parent.name for path in (place / "results").glob("*/sweep.json")), default="")
+        sweep = next((path.name for path in by_start(place / "results")), "")
         report = [state.python, "-m", "hflray.report"]
         # The report reads the journal: a second reader of the SQLite file would delay the sweep that writes it.
         export = [*report, sweep, "--results", str(place / "results"), "--tracking-uri", NO_SERVER]
@@ -62,7 +63,7 @@ class Publisher:
             self._say(f"{item.name}: not exported, see {place / 'export.txt'}")
             return
         (source,) = exports(scratch / "runs")
-        pack(export_of(self._repository, item), files_of(source))
+        pack(export_of(self._repository, item), abridged(files_of(source)))  # it is committed, so that it stays small
         shutil.rmtree(scratch, ignore_errors=True)
         page, text = self._repository / RESULTS_PAGE, self._folder / RESULTS_PAGE.name
         command = [sys.executable, "-m", "hflray.report", "results", "--from", str(EXPORTS), "--out", str(text)]

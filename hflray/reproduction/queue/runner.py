@@ -21,6 +21,7 @@ from hflray.reproduction.queue.frozen import (
 from hflray.reproduction.queue.items import Item, QueueFile, State, is_exported, progress, sweep_of, trials_of
 from hflray.reproduction.queue.processes import NICENESS, Children, end_leftovers, marked, wait_a_step
 from hflray.reproduction.queue.publishing import Publisher, export_of, has_file, is_done
+from hflray.sweep.results import by_start
 
 STOP_WITHIN_S = 600.0  # running rounds may take this long: one at H = 100 takes minutes on a busy machine
 RETRIES_AFTER_S = (
@@ -189,9 +190,9 @@ class Runner:
         """Run or resume the item's sweep once, export it at intervals, and return its exit code."""
         place, tree = self._place(item), self._place(item) / "tree"
         command = [state.python, "-m", "hflray.tune"]
-        unfinished = sorted(path.parent.name for path in (place / "results").glob("*/sweep.json"))
+        unfinished = by_start(place / "results")
         if unfinished:
-            command += ["--resume", unfinished[-1]]
+            command += ["--resume", unfinished[0].name]
         else:
             command += [str(tree / item.path), *(word for text in state.overrides for word in ("--set", text))]
         process = self._children.start([*command, "--results", str(place / "results")], place, tree, place / "log.txt")
@@ -239,5 +240,5 @@ def share_cpus(cpus: int, trials: int, least: int) -> tuple[int, int]:
 
 def _ended(results: Path) -> bool:
     """Return whether the newest sweep is finished."""
-    paths = sorted(results.glob("*/sweep.json"))
-    return bool(paths) and bool(json.loads(paths[-1].read_text(encoding="utf-8"))["finished"])
+    folders = by_start(results)
+    return bool(folders) and bool(json.loads((folders[0] / "sweep.json").read_text(encoding="utf-8"))["finished"])

@@ -97,7 +97,7 @@ def _run(app: typer.Typer, words: list[str], name: str) -> int:
             _fail([failure.line("output", shlex.join([*name.split(), *words]))])
             return WRITE_FAILED
         problem = f"{error.filename or 'output'}: {error.strerror or error}"
-        return _fail([f"{problem}; make the folder writable, or name another (--results, --out)"])
+        return _fail([f"{problem}; make the folder writable, or name another (--results, --out, $TMPDIR)"])
     except Exception as error:
         line = blame(error)  # an error in a file of the user's own shows that file's line, and not hflray's calls
         if line is None:

@@ -47,6 +47,14 @@ def test_a_better_assigner_has_a_better_place_and_ones_own_is_marked(tmp_path: P
     assert all(-1e-9 <= place.gap <= place.worst_gap < 1 for place in places)
 
 
+def test_assigners_of_one_class_name_compete_apart(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).write_text(FIRST.replace("First", "HFEL"))
+    names = set(board.contestants(["a.py:HFEL", "b.py:HFEL"])) - set(board.SHIPPED)
+    assert names == {"a.py:HFEL", "b.py:HFEL"}
+
+
 @pytest.mark.usefixtures("few")
 def test_the_objective_is_that_of_the_study_of_figure_6() -> None:
     (place,) = [place for place in board.compete((), fleets=2) if place.name == "geographic"]

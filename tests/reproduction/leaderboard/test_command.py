@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from hflray.errors import ConfigError
 from hflray.reproduction.leaderboard import assignment as assigners
+from hflray.reproduction.leaderboard import scheduling as schedulers
 from hflray.reproduction.leaderboard.command import app
 
 RUN = CliRunner()
@@ -56,6 +57,15 @@ def test_assigners_compete_with_ones_own(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_scheduler_that_is_on_the_board_is_refused() -> None:
     with pytest.raises(ConfigError, match="which is on the board"):
         RUN.invoke(app, ["scheduling", "fedavg"], catch_exceptions=False)
+
+
+def test_a_class_called_as_one_on_the_board_is_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("from hflray.scheduling.fedavg import FedAvg\n\n\nclass ikc(FedAvg):\n    pass\n")
+    monkeypatch.setattr(schedulers, "run", lambda name, seeds, progress: schedulers.shipped()["fedavg"])
+    text = invoked("scheduling", "mine.py:ikc", "--seeds", "1")
+    assert "mine.py:ikc *" in text
+    assert " IKC " in text
 
 
 def test_a_mistake_comes_before_any_run() -> None:
