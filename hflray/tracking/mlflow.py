@@ -30,9 +30,10 @@ import numpy as np
 from hflray import __version__
 from hflray.errors import ConfigError, HflrayError
 from hflray.metrics import ROUND_OBJECTIVE, Table
+from hflray.support.deadline import within
 from hflray.support.text import one_line
 from hflray.tracking.model import FinalModel
-from hflray.tracking.sink import Artifact, Ending, Place, Round, Run, Sink, within
+from hflray.tracking.sink import Artifact, Ending, Place, Round, Run, Sink
 from hflray.tracking.view import TAG, tag_value, view_key, view_state
 
 log = logging.getLogger(__name__)

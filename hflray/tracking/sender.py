@@ -14,10 +14,11 @@ from pathlib import Path
 from shlex import quote
 
 from hflray.errors import ConfigError
+from hflray.support.deadline import within
 from hflray.support.files import disk_failure, free_bytes, size_text
 from hflray.tracking.journal import Journal, rounds_of
 from hflray.tracking.mlflow import database_path
-from hflray.tracking.sink import Artifact, Ending, Round, Run, Sink, reason, within
+from hflray.tracking.sink import Artifact, Ending, Round, Run, Sink, reason
 
 log = logging.getLogger(__name__)
 

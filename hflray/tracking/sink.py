@@ -10,16 +10,12 @@ journal.
 from __future__ import annotations
 
 import re
-import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from typing import Any, Literal, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol
 
-Result = TypeVar("Result")
 Status = Literal["FINISHED", "FAILED"]
 
 
@@ -175,36 +171,6 @@ class Sink(Protocol):
     def seen_at(self) -> str | None:
         """Return a line for the end of a sweep that says where its runs can be seen, or None."""
         return None
-
-
-def within(limit_s: float, call: Callable[[], Result]) -> Result:
-    """Return what `call` returns. After `limit_s` seconds its thread is left alone.
-
-    A server that sends a byte now and then never reaches the time limit of a request.
-
-    Raises:
-        TimeoutError: `call` took longer.
-        Exception: any error of `call`.
-    """
-    ends: SimpleQueue[Callable[[], Result]] = SimpleQueue()
-
-    def run() -> None:
-        try:
-            value = call()
-            ends.put(lambda: value)
-        except Exception as error:
-            ends.put(partial(_raise, error))
-
-    threading.Thread(target=run, daemon=True).start()
-    try:
-        end = ends.get(timeout=limit_s)
-    except Empty:
-        raise TimeoutError(f"no answer in {limit_s:.0f} s") from None
-    return end()
-
-
-def _raise(error: Exception) -> NoReturn:
-    raise error
 
 
 def reason(error: Exception) -> str:

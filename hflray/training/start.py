@@ -22,6 +22,7 @@ from typing import Any
 from hflray.errors import ConfigError, HflrayError
 from hflray.support import ray_private, references
 from hflray.support.cache import cache_folder
+from hflray.support.deadline import within
 from hflray.support.files import MIB, free_bytes, write
 from hflray.training import session
 from hflray.training.machine import available_cpus
@@ -37,6 +38,7 @@ SESSION_BYTES = 20 * MIB  # the files of a session of Ray in `ray_folder`, measu
 # its own event loops into its logs each minute. (With -1 in place of 0, Ray 2.60 writes them without end.)
 CONFIG: dict[str, Any] = {"task_events_report_interval_ms": 0, "event_stats_print_interval_ms": 0}
 CONNECT_S = 10.0  # how long a cluster's address may take to answer
+JOIN_S = 20.0  # and how long the cluster may take to let this process in
 PATIENCE_S = 100.0  # how long the start in the background may take; Ray gives up after twice 30 s
 LATE = "HFLRAY_STARTS_RAY_LATE"  # set for a command that begins anew, so that it starts Ray in its main thread
 
@@ -169,7 +171,7 @@ def _start(num_cpus: int | None, more: dict[str, Any]) -> int:
         try:
             if address:
                 reachable = _is_reachable(address)
-                ray.init(address=address, **QUIET)
+                within(JOIN_S, lambda: ray.init(address=address, **QUIET))  # Ray waits minutes for a Ray that ends
             else:
                 # This is for the processes that Ray starts. One process serves several trials, each in a new thread. By
                 # default glibc gives nearly every thread its own heap, and each heap keeps its peak size.

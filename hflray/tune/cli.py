@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -282,7 +283,11 @@ def _farewell(folder: SweepFolder, outcomes: Sequence[Outcome], tracker: Tracker
             console.print(f"  {line}", **plain)
     for line in tracker.seen_at():
         console.print(line, **plain)
-    place = "" if folder.path.parent == Path("hflray_results").resolve() else f" --results {folder.path.parent}"
+    place = (
+        ""
+        if folder.path.parent == Path("hflray_results").resolve()
+        else f" --results {shlex.quote(str(folder.path.parent))}"
+    )
     report = spoken("report", "hflray.report")
     console.print(f"Figures, tables and a page: {report} {folder.path.name}{place}", **plain)
     for outcome in outcomes:

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -280,3 +281,19 @@ def test_ray_has_the_cpus_that_this_process_may_use(monkeypatch, cpus, expected)
     with pytest.raises(ValueError, match="enough"):
         start.start_ray(3)
     assert given == [expected if (os.cpu_count() or 1) > 1 else None, 3]
+
+
+@pytest.mark.parametrize("address", ["auto", "local_cluster", "192.0.2.1"])
+def test_a_cluster_that_lets_nobody_in_is_a_mistake_and_no_long_wait(monkeypatch, address: str) -> None:
+    """Ray waits for minutes for a Ray that is just ending."""
+    assert start.CONNECT_S + start.JOIN_S <= 30
+    stop = threading.Event()
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    monkeypatch.setattr(start, "JOIN_S", 0.2)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **_: stop.wait(60))
+    begin = time.monotonic()
+    with pytest.raises(ConfigError, match=rf"RAY_ADDRESS: cannot join a cluster at '{address}' .*\(no answer in 0 s\)"):
+        start.start_ray()
+    assert time.monotonic() - begin < 30
+    stop.set()
