@@ -124,8 +124,8 @@ def start_ray(num_cpus: int | None = None) -> int:
 def _begin_anew() -> None:
     """Run this process's command anew in place of it. The processes that Ray has started end with their thread.
 
-    A start in the background was once seen stuck, just before the raylet, and in none of 177 further starts on a busy
-    machine, so that the reason is unknown. A file in the cache folder gets what each thread was doing.
+    A start in the background was once seen stuck, just before the raylet, when Ray's forks still ran Python beside
+    other threads (`ray_private.plain_forks`). A file in the cache folder gets what each thread was doing.
     """
     place = cache_folder("stuck") / f"{os.getpid()}.txt"
     with tempfile.TemporaryFile() as threads:
@@ -208,7 +208,11 @@ def start_local_ray(**options: Any) -> Any:
     import ray
 
     options = ray_private.system_config(options, CONFIG)
-    with ray_private.fewer_processes(), ray_private.keep_loopback(LOOPBACK) as address:
+    with (
+        ray_private.plain_forks(),
+        ray_private.fewer_processes(),
+        ray_private.keep_loopback(LOOPBACK) as address,
+    ):
         # Without "local", Ray would join any cluster that runs on this machine.
         context = _init({"address": "local", "include_dashboard": False, **QUIET, **address, **options})
     if ray.util.get_node_ip_address() != LOOPBACK:

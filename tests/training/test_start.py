@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -297,3 +298,39 @@ def test_a_cluster_that_lets_nobody_in_is_a_mistake_and_no_long_wait(monkeypatch
         start.start_ray()
     assert time.monotonic() - begin < 30
     stop.set()
+
+
+FORKS = """
+import os, signal, sys
+calls = []
+os.register_at_fork(before=lambda: calls.append(1))
+from hflray.training.start import start_ray
+from hflray.support.ray_private import head_node
+start_ray(1)
+print(len(calls), *(info[0].process.pid for info in head_node().all_processes.values()), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_no_python_runs_between_fork_and_exec_of_rays_processes() -> None:
+    """Another thread may import at that moment. The processes still end with their parent, and ignore Ctrl-C."""
+    started = subprocess.Popen([sys.executable, "-c", FORKS], stdout=subprocess.PIPE, text=True)
+    assert started.stdout is not None
+    calls, *pids = map(int, started.stdout.readline().split())
+    assert calls == 0
+    assert len(pids) >= 2
+    assert started.wait(60) == -signal.SIGKILL
+    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=60)
+    assert not alive
+
+
+def test_a_process_of_ray_blocks_the_interrupt_and_starts_for_its_parent_only() -> None:
+    """The program that becomes a process of Ray shows its signals here."""
+    show = ["-c", "print([line.split()[1] for line in open('/proc/self/status') if line.startswith('SigBlk')][0])"]
+    command = [sys.executable, "-I", "-S", "-c", ray_private.BECOME]
+    shown, late = (
+        subprocess.check_output([*command, parent, sys.executable, *show], text=True)
+        for parent in (str(os.getpid()), "1234567")
+    )
+    assert int(shown, 16) & 1 << (signal.SIGINT - 1)
+    assert late == ""
