@@ -24,6 +24,7 @@ from hflray.support import ray_private, references
 from hflray.support.cache import cache_folder
 from hflray.support.deadline import within
 from hflray.support.files import MIB, free_bytes, write
+from hflray.support.limits import check_address_space
 from hflray.training import session
 from hflray.training.machine import available_cpus
 
@@ -165,6 +166,7 @@ def _start(num_cpus: int | None, more: dict[str, Any]) -> int:
     from ray.exceptions import AuthenticationError
 
     if not ray.is_initialized():
+        check_address_space()
         # The address is passed as an argument because Ray may start a new cluster when the environment says "auto".
         address = os.environ.get("RAY_ADDRESS")
         reachable = False

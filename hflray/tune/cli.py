@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hflray.errors import ConfigError
+from hflray.support.limits import check_address_space
 from hflray.support.shipped import CONFIGS
 from hflray.support.terminal.app import HELP, at_end, exit_code, single, spoken
 
@@ -141,6 +142,7 @@ def command(
       hflray tune tune_configs/fashion_small.yaml --dry-run
       hflray tune --resume fashion_small
     """
+    check_address_space(dry_run or listing)
     os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
     # Slow imports come later, while kernels are compiled and Ray starts.
     from hflray.support.terminal.output import new_console, say, show_log, waiting
