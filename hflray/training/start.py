@@ -184,11 +184,11 @@ def _start(num_cpus: int | None, more: dict[str, Any]) -> int:
                 context = start_local_ray(num_cpus=num_cpus, object_store_memory=OBJECT_STORE_BYTES, **more)
                 session.own(Path(context.address_info["session_dir"]), partial(ray.shutdown, wait_for_processes=True))
         except (AuthenticationError, OSError, ValueError, OverflowError, RuntimeError) as error:
-            # For a wrong token Ray often reports only that it could not connect.
+            # For a wrong token Ray often reports only that it could not connect, or tries for longer than `JOIN_S`.
+            token = "it wants its token; copy its nodes' ~/.ray/auth_token here, chmod 600, and set RAY_AUTH_MODE=token"
             if isinstance(error, AuthenticationError) or (reachable and isinstance(error, ConnectionError)):
                 raise ConfigError(
-                    f"RAY_ADDRESS: the cluster at '{address or 'this machine'}' does not let this process in: it wants "
-                    "its token; copy its nodes' ~/.ray/auth_token here, chmod 600, and set RAY_AUTH_MODE=token"
+                    f"RAY_ADDRESS: the cluster at '{address or 'this machine'}' does not let this process in: {token}"
                 ) from error
             if not address:
                 raise
@@ -196,6 +196,7 @@ def _start(num_cpus: int | None, more: dict[str, Any]) -> int:
             raise ConfigError(
                 f"RAY_ADDRESS: cannot join a cluster at '{address}' as {versions} ({last_line(error)}); start it with "
                 "`ray up`, run this on one of its nodes, or leave --address out for this machine alone"
+                + (f"; or {token}" if reachable and isinstance(error, TimeoutError) else "")
             ) from error
     references.pickle_by_value(ray.cloudpickle.register_pickle_by_value)
     return max(1, int(ray.cluster_resources().get("CPU", 1)))
