@@ -48,11 +48,10 @@ def _check(factors: dict[str, int], most: int, each_s: float, whole: str, unit: 
     accepted = most // (total // factors[name])
     product = " × ".join(f"{count:,}" for count in factors.values())
     made = f"{total:,} {unit}" if len(factors) == 1 else f"{product} = {total:,} {unit}"
-    others = [other for other in factors if other != name]
+    beside = ", ".join(f"{other} = {count:,}" for other, count in factors.items() if other != name)
     raise ValueError(
         f"{name}: got {factors[name]:,}; {whole} would have {made}, which take at least {_duration(total * each_s)}; "
-        f"accepted{' with ' + ', '.join(f'{o} = {factors[o]:,}' for o in others) if others else ''}: "
-        f"1 to {max(accepted, 1):,}; lower it"
+        f"accepted{f' with {beside}' * bool(beside)}: 1 to {max(accepted, 1):,}; lower it"
     )
 
 
