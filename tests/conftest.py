@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,6 +33,38 @@ SMALL = (
     "training.batch_size=16",
     "training.backend=serial",
 )
+
+
+FIFTHS = 5
+BEGAN_S = time.monotonic()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Two options with which `.ci/run` runs a part of the slow tests, in a time that it has."""
+    parser.addoption("--fifth", type=int, choices=range(FIFTHS), help="run this fifth of the tests only, from 0")
+    parser.addoption("--within", type=float, metavar="MINUTES", help="begin no test later, and skip the rest")
+
+
+def fifth_of(node_id: str) -> int:
+    """Return the fifth of a test, which does not depend on the other tests."""
+    return zlib.crc32(node_id.encode()) % FIFTHS
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the tests of ``--fifth``."""
+    fifth = config.option.fifth
+    if fifth is not None:
+        others = [item for item in items if fifth_of(item.nodeid) != fifth]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if fifth_of(item.nodeid) == fifth]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what would begin later than ``--within`` allows."""
+    minutes = item.config.option.within
+    if minutes is not None and time.monotonic() - BEGAN_S > 60 * minutes:
+        pytest.skip(f"the {minutes:g} minutes of --within are over")
 
 
 @pytest.hookimpl(optionalhook=True)

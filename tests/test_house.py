@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from hflray.sweep.tasks import TASKS
+from tests import conftest
 
 ROOT = Path(__file__).parents[1]
 
@@ -348,3 +352,37 @@ def test_a_long_file_and_an_orphan_are_reported():
     tests += ["benchmarks/test_speed.py", "cluster/test_launcher.py"]
     assert orphans(tests, modules) == []
     assert orphans(["test_ikc.py", "scheduling/test_cost.py"], modules) == ["scheduling/test_cost.py", "test_ikc.py"]
+
+
+def test_each_test_is_in_one_of_five_fifths(request) -> None:
+    """The fifths together are all tests, and none has more than its share and a half."""
+    names = [item.nodeid for item in request.session.items] + [f"tests/a.py::test[{n}]" for n in range(500)]
+    gone: list[list[SimpleNamespace]] = []
+    kept = []
+    for fifth in range(conftest.FIFTHS):
+        items = [SimpleNamespace(nodeid=name) for name in names]
+        config = SimpleNamespace(
+            option=SimpleNamespace(fifth=fifth),
+            hook=SimpleNamespace(pytest_deselected=lambda items: gone.append(items)),
+        )
+        conftest.pytest_collection_modifyitems(config, items)  # type: ignore[arg-type]
+        assert 0.5 * len(names) / 5 < len(items) < 1.5 * len(names) / 5
+        assert len(items) + len(gone[-1]) == len(names)
+        kept += [item.nodeid for item in items]
+    assert sorted(kept) == sorted(names)
+
+
+def test_no_test_begins_after_its_time() -> None:
+    command = [sys.executable, "-m", "pytest", "-n", "0", "-p", "no:cacheprovider", "tests/test_seeding.py"]
+    done = subprocess.run([*command, "--within", "0"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "the 0 minutes of --within are over" in done.stdout
+    assert " passed" not in done.stdout
+
+
+def test_ci_runs_the_tests_that_the_suite_leaves_out() -> None:
+    """The number of fifths in .ci/run is that of the option."""
+    text = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert "pytest -m cluster --within" in text
+    assert f"number % {conftest.FIFTHS}" in text
+    assert 'pytest -m slow --fifth "$fifth" --within' in text

@@ -29,11 +29,13 @@ class Period:
     def check(self, round_index: int) -> None:
         """Raise ConfigError if an edge would begin more than `MOST_ITERATIONS` edge iterations, as planned."""
         shortest_s = float(self.iteration_s[self.iteration_s > 0].min(initial=np.inf))
-        if self.max_iterations is None and self.period_s > MOST_ITERATIONS * shortest_s:
+        limited = self.max_iterations is not None and self.max_iterations <= MOST_ITERATIONS
+        if not limited and self.period_s > MOST_ITERATIONS * shortest_s:
             raise ConfigError(
                 f"clock.cloud.semi_synchronous.period_s: got {self.period_s:g}; an edge whose iterations take "
                 f"{shortest_s:.3g} s in round {round_index} would begin more than {MOST_ITERATIONS:,}; accepted: at "
-                f"most {MOST_ITERATIONS * shortest_s:.3g}, or any with max_iterations; set it, or lower this"
+                f"most {MOST_ITERATIONS * shortest_s:.3g}, or any with max_iterations = 1 to {MOST_ITERATIONS:,}; "
+                "set it, or lower this"
             )
 
     def goes_on(self, iteration: int, now_s: FloatArray, hop_s: FloatArray) -> BoolArray:

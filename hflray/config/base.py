@@ -20,6 +20,15 @@ def as_range(value: object) -> object:
     return (value, value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
+def unsigned(value: Any) -> Any:
+    """Return a value in which each -0.0 is 0.0; NumPy's generators refuse a scale of -0.0."""
+    if isinstance(value, float):
+        return value + 0.0
+    if type(value) in (tuple, list):
+        return type(value)(map(unsigned, value))
+    return {key: unsigned(each) for key, each in value.items()} if type(value) is dict else value
+
+
 # The second argument is what the JSON Schema of sweep files says (`hflray.sweep.schema`).
 Range = Annotated[tuple[float, float], BeforeValidator(as_range, json_schema_input_type=float | tuple[float, float])]
 IntRange = Annotated[tuple[int, int], BeforeValidator(as_range, json_schema_input_type=int | tuple[int, int])]
@@ -100,6 +109,11 @@ class Section(BaseModel):
     def _names_are_known(cls, value: Any, info: ValidationInfo) -> Any:
         marks = [mark for mark in cls.model_fields[str(info.field_name)].metadata if isinstance(mark, Named)]
         return marks[0].accepts(value) if marks else value
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _zero_has_no_sign(cls, value: Any) -> Any:
+        return unsigned(value)
 
     @field_validator("*", mode="after")
     @classmethod

@@ -46,20 +46,22 @@ class AssignmentConfig(Section):
         "d3qn",
         description="d3qn | local_search | hfel | load_balanced | even_gain | best_gain | geographic | random | home",
     )
-    transfers: int = Field(100, ge=0, description="hfel: random transfers tried (the paper: 100)")
-    exchanges: int = Field(300, ge=0, description="hfel: random exchanges tried (the paper: 100 or 300)")
+    transfers: int = Field(100, ge=0, le=10_000_000, description="hfel: random transfers tried (the paper: 100)")
+    exchanges: int = Field(300, ge=0, le=10_000_000, description="hfel: random exchanges tried (the paper: 100 or 300)")
     start: Literal["geographic", "best_gain", "random"] | None = Field(
         None,
         description="first assignment of hfel and local_search; null: geographic for hfel, best_gain for local_search",
     )
-    restarts: int = Field(0, ge=0, description="local_search: number of further searches from perturbed starts")
+    restarts: int = Field(
+        0, ge=0, le=1_000_000, description="local_search: number of further searches from perturbed starts"
+    )
     budget_ms: float | None = Field(
         None, gt=0, description="local_search: keep searching for this time; the result then depends on the machine"
     )
     policy: str | None = Field(
         None, description="d3qn: any_deployment, paper_db, paper_literal, paper_best, or a path; null: any_deployment"
     )
-    polish_ms: Annotated[float, Field(ge=0)] | Literal["optimum"] | None = Field(
+    polish_ms: Annotated[float, Field(ge=0, le=3.6e6)] | Literal["optimum"] | None = Field(
         None,
         description="d3qn: time for a local search from its assignment; optimum: until a local optimum; null: none",
     )

@@ -14,6 +14,7 @@ from hflray.config.combining import AggregationConfig, CompressionConfig, Privac
 from hflray.config.decisions import AllocationConfig, AssignmentConfig, SchedulingConfig
 from hflray.config.learning import LearningConfig
 from hflray.config.model import ModelConfig
+from hflray.config.size import check_size
 from hflray.config.system import CostConfig, FleetConfig
 from hflray.config.training import DataConfig, TrainingConfig
 from hflray.config.world import WorldConfig
@@ -167,6 +168,11 @@ class ExperimentConfig(Section):
                 f"target.epsilon: got {self.target.epsilon:g} with privacy.clip = null, which spends no ε; accepted: "
                 "null, or a number beside privacy.clip; set privacy.clip, or remove target.epsilon"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _rounds_end(self) -> Self:
+        check_size(self)
         return self
 
     @model_validator(mode="after")

@@ -16,7 +16,7 @@ class TeacherConfig(Section):
     name: Annotated[str, Named("assigner")] = Field(
         "hfel", description="any assigner that does not need a policy; the paper: hfel"
     )
-    exchanges: int = Field(300, ge=0, description="hfel: random exchanges tried (the paper: 300)")
+    exchanges: int = Field(300, ge=0, le=10_000_000, description="hfel: random exchanges tried (the paper: 300)")
     start: Literal["geographic", "best_gain", "random"] | None = Field(
         "best_gain",
         description="first assignment of hfel and local_search; null: the assigner's default. HFEL's labels from "
@@ -43,11 +43,13 @@ class LearningConfig(Section):
     architecture: Literal["bilstm", "shared"] = Field(
         "bilstm", description="bilstm: the paper's network, for one M; shared: a network for any M"
     )
-    hidden: int = Field(256, ge=1, description="units of each LSTM (the paper: 256)")
-    width: int = Field(64, ge=1, description="shared: units of the link encoder")
-    refinements: int = Field(2, ge=0, description="shared: rounds of load balancing inside the network")
+    hidden: int = Field(256, ge=1, le=65_536, description="units of each LSTM (the paper: 256)")
+    width: int = Field(64, ge=1, le=65_536, description="shared: units of the link encoder")
+    refinements: int = Field(2, ge=0, le=1_000, description="shared: rounds of load balancing inside the network")
     teacher: TeacherConfig = TeacherConfig()
-    fleets: int = Field(2000, ge=1, description="fleets that the teacher solves before training; they are cached")
+    fleets: int = Field(
+        2000, ge=1, le=10_000_000, description="fleets that the teacher solves before training; they are cached"
+    )
     cache: str | None = Field(None, description="folder of the solved fleets; null: ~/.cache/hflray/fleets/<hash>")
     num_scheduled: IntRange | None = Field(None, description="H, or a range of H; null: scheduling.num_scheduled")
     num_edges: IntRange | None = Field(None, description="M, or a range of M (shared only); null: fleet.num_edges")
@@ -64,7 +66,9 @@ class LearningConfig(Section):
     minutes: float | None = Field(
         5.0, gt=0, description="minutes of training; the result then depends on the machine; null: no limit"
     )
-    env_steps: int | None = Field(None, ge=1, description="devices assigned in training; null: no limit")
+    env_steps: int | None = Field(
+        None, ge=1, le=10_000_000_000, description="devices assigned in training; null: no limit"
+    )
     learning_rate: float = Field(1e-3, gt=0, description="learning rate of Adam at the start (measured: 1e-3)")
     final_learning_rate: float = Field(1e-4, gt=0, description="learning rate of Adam at the end; it falls linearly")
     learning_rate_steps: int = Field(1_000_000, ge=1, description="environment steps until final_learning_rate")
@@ -78,7 +82,7 @@ class LearningConfig(Section):
         description="episodes: an update draws whole episodes; transitions: it draws single transitions uniformly, as "
         "in Algorithm 5, and passes each of their episodes through the network once",
     )
-    train_batch: int = Field(200, ge=1, description="O, transitions in an update (the paper: 128)")
+    train_batch: int = Field(200, ge=1, le=10_000_000, description="O, transitions in an update (the paper: 128)")
     target_update_steps: int = Field(
         2000, ge=1, description="J, environment steps between updates of the target network"
     )
@@ -96,10 +100,10 @@ class LearningConfig(Section):
     learning_starts: int = Field(1000, ge=0, description="environment steps before the first update")
     td: float = Field(1.0, ge=0, description="weight of the TD loss (21)")
     ce: float = Field(0.0, ge=0, description="weight of the cross-entropy between Q and the teacher's edge, as in DQfD")
-    buffer_capacity: int = Field(100_000, ge=1, description="transitions in the replay buffer")
-    environments: int = Field(4, ge=1, description="episodes sampled at the same time")
+    buffer_capacity: int = Field(100_000, ge=1, le=100_000_000, description="transitions in the replay buffer")
+    environments: int = Field(4, ge=1, le=10_000, description="episodes sampled at the same time")
     evaluate_every: int = Field(10_000, ge=1, description="environment steps between evaluations")
-    evaluation_fleets: int = Field(100, ge=1, description="held-out fleets (the paper: 100)")
+    evaluation_fleets: int = Field(100, ge=1, le=1_000_000, description="held-out fleets (the paper: 100)")
 
     @field_validator("num_scheduled", "num_edges", "delay_weight")
     @classmethod

@@ -35,7 +35,7 @@ class FleetConfig(Section):
 
     num_devices: int = Field(100, ge=1, le=10_000_000, description="N, the devices of the fleet")
     num_edges: int = Field(5, ge=1, le=1_000_000, description="M, the edge servers")
-    area_km: float = Field(1.0, gt=0, le=1e6, description="side of the square area; the cloud is at its centre")
+    area_km: float = Field(1.0, ge=1e-4, le=1e6, description="side of the square area; the cloud is at its centre")
     min_distance_m: float = Field(1.0, ge=1e-3, le=1e9, description="shorter distances are raised to this one")
     path_loss_db: float = Field(128.1, ge=-200, le=500, description="path loss at 1 km")
     path_loss_slope_db: float = Field(37.6, gt=0, le=100, description="path loss per decade of distance")

@@ -69,8 +69,8 @@ class RateDecayConfig(Section):
 class TrainingConfig(Section):
     """Local training (Algorithm 1), and the processes and processors that run it."""
 
-    local_iterations: int = Field(5, ge=1, le=1_000_000, description="L, local iterations in an edge iteration")
-    edge_iterations: int = Field(5, ge=1, le=1_000_000, description="Q, edge iterations in a round")
+    local_iterations: int = Field(5, ge=1, description="L, local iterations in an edge iteration")
+    edge_iterations: int = Field(5, ge=1, description="Q, edge iterations in a round")
     batch_size: int = Field(64, ge=1, le=1_000_000_000, description="samples of a mini-batch")
     learning_rate: float = Field(0.01, gt=0, le=1e30, description="β, learning rate of SGD")
     rule: RuleConfig = RuleConfig()

@@ -9,6 +9,9 @@ both, and that the installed Ray has each of these names.
 from __future__ import annotations
 
 import inspect
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import wraps
@@ -108,6 +111,39 @@ def fewer_processes() -> Iterator[None]:
         for name in SPARED:
             stack.enter_context(_exchanged(Node, name, lambda self, *arguments, **options: None))
         stack.enter_context(_exchanged(services, "start_raylet", start_with_a_free_port))
+        yield
+
+
+# A program that does what Ray does between fork and exec, and then becomes a process of Ray. Its first argument is its
+# parent, which may have ended before. 1 is PR_SET_PDEATHSIG.
+BECOME = """
+import ctypes, os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
+if os.getppid() == int(sys.argv[1]):
+    os.execvp(sys.argv[2], sys.argv[2:])
+"""
+
+
+@contextmanager
+def plain_forks() -> Iterator[None]:
+    """Within the block, let no Python run between fork and exec of Ray's own processes.
+
+    Ray blocks SIGINT there, and lets the process end with its parent. Such a fork calls the hooks of all modules. While
+    another thread imports `concurrent.futures`, its hook failed ("release unlocked lock"), and the child would wait for
+    ever for a lock that another thread had held.
+    """
+    from ray._private import services
+
+    if not sys.platform.startswith("linux") or not hasattr(services, "ConsolePopen"):
+        yield
+        return
+
+    def start(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        become = [sys.executable, "-I", "-S", "-c", BECOME, str(os.getpid())]
+        return subprocess.Popen([*become, *command], **{**options, "preexec_fn": None})
+
+    with _exchanged(services, "ConsolePopen", start):
         yield
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import shlex
 import sys
 import webbrowser
 from collections.abc import Sequence
@@ -121,7 +122,7 @@ def comparison_lines(folder: SweepFolder, experiment_id: str | None, run_ids: Se
     """
     server = _is_server(folder.uri)
     base = folder.uri.rstrip("/") if server else LOCAL
-    lines = [] if server else [f"mlflow ui --backend-store-uri {folder.uri}"]
+    lines = [] if server else [f"mlflow ui --backend-store-uri {shlex.quote(folder.uri)}"]
     if experiment_id is None or not run_ids:
         return lines
     lines.append(f"charts: {charts_url(folder, experiment_id, base)}")

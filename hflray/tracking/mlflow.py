@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import sqlite3
 import tempfile
@@ -22,13 +23,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import numpy as np
 
 from hflray import __version__
 from hflray.errors import ConfigError, HflrayError
 from hflray.metrics import ROUND_OBJECTIVE, Table
+from hflray.support.deadline import within
 from hflray.support.text import one_line
 from hflray.tracking.model import FinalModel
 from hflray.tracking.sink import Artifact, Ending, Place, Round, Run, Sink
@@ -36,6 +38,7 @@ from hflray.tracking.view import TAG, tag_value, view_key, view_state
 
 log = logging.getLogger(__name__)
 
+SHARE_WITHIN_S = 20.0  # how long the end of a sweep waits until its view is stored
 TAG_LENGTH = 5000  # MLflow's limit on the length of a tag's value
 
 # These are set before mlflow is imported, because its default of five retries with backoff takes minutes.
@@ -53,6 +56,24 @@ def client_of(uri: str) -> Any:
     for name in ("mlflow", "alembic", "urllib3", "sqlalchemy"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return MlflowClient(tracking_uri=uri)
+
+
+def database_uri(path: Path) -> str:
+    """Return the tracking URI of an SQLite file, which needs no server.
+
+    SQLAlchemy ends the path of a URI at ``?`` and decodes it. MLflow makes the folder that it reads in a URI of
+    ``sqlite:///`` without decoding it, and none where the driver is named too.
+    """
+    text = str(path)
+    if not set(text) & set("#%?"):
+        return f"sqlite:///{text}"
+    return "sqlite+pysqlite:///" + re.sub("[#%?]", lambda mark: quote(mark[0]), text)
+
+
+def database_path(uri: str) -> Path | None:
+    """Return the path of the SQLite file of a tracking URI; None: it has options, or is of another tracker."""
+    match = re.fullmatch(r"sqlite(?:\+pysqlite)?:///([^?]+)", uri)
+    return Path(unquote(match[1])) if match else None
 
 
 def quoted(text: str) -> str:
@@ -80,7 +101,7 @@ def make_database(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=path.parent) as folder:
         scratch = Path(folder) / path.name
-        client_of(f"sqlite:///{scratch}").search_experiments(max_results=1)
+        client_of(database_uri(scratch)).search_experiments(max_results=1)
         try:
             os.link(scratch, path)
         except FileExistsError:
@@ -119,7 +140,8 @@ def share_view(uri: str, experiment_id: str, sweep: str, keys: Sequence[str], ta
         keys: the swept settings, as dotted keys.
         table: the table of `hflray.metrics` of the sweep's task.
     """
-    try:
+
+    def share() -> bool:
         client = client_of(uri)
         runs = client.search_runs([experiment_id], f"tags.`hflray.sweep` = '{sweep}'")
         logged = {name for run in runs for name in run.data.metrics}
@@ -128,10 +150,13 @@ def share_view(uri: str, experiment_id: str, sweep: str, keys: Sequence[str], ta
         if len(value) > TAG_LENGTH:  # MLflow would cut it off
             return False
         client.set_experiment_tag(experiment_id, TAG + view_key(sweep), value)
+        return True
+
+    try:
+        return within(SHARE_WITHIN_S, share)
     except Exception:  # the runs are logged all the same, and the page without the view shows them
         log.debug("the view of %s was not stored", sweep, exc_info=True)
         return False
-    return True
 
 
 class MLflowSink(Sink):
@@ -156,8 +181,8 @@ class MLflowSink(Sink):
 
     def may_wait(self) -> bool:
         """Return whether the database is still to be made, which takes some CPU seconds, as MLflow's import does."""
-        path = self.where.removeprefix("sqlite:///")
-        return path != self.where and not Path(path).exists()
+        path = database_path(self.where)
+        return path is not None and not path.exists()
 
     def connect(self) -> None:
         """Find or create the experiment.
@@ -167,17 +192,18 @@ class MLflowSink(Sink):
             Exception: any error of MLflow, for example of a server that does not answer.
         """
         uri, experiment = self._place.uri, self._place.experiment
-        path = uri.removeprefix("sqlite:///")
-        if path != uri and "?" not in path:
-            if Path(path).exists():
-                check_database(Path(path))
+        if (path := database_path(uri)) is not None:
+            if path.exists():
+                check_database(path)
             else:
-                make_database(Path(path))
+                make_database(path)
         client = client_of(uri)
         stored = client.get_experiment_by_name(experiment)
         if stored is None:
             # With SQLite, artifacts lie beside the database and not in the current folder.
-            location = str((self._place.folder.parent / "artifacts").resolve()) if uri.startswith("sqlite") else None
+            beside = (self._place.folder.parent / "artifacts").resolve()
+            local = beside.as_uri() if "%" in str(beside) else str(beside)  # MLflow decodes a path
+            location = local if uri.startswith("sqlite") else None
             try:
                 client.create_experiment(experiment, artifact_location=location)
             except Exception:  # another process may have created it, or the answer was lost, so look it up again

@@ -14,20 +14,26 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 
 from hflray.errors import ConfigError
+from hflray.support.deadline import within
 from hflray.support.files import disk_failure, free_bytes, size_text
 from hflray.support.references import named
 from hflray.support.references import reason as own_reason
 from hflray.support.terminal.app import spoken
 from hflray.tracking.journal import Journal, rounds_of
+from hflray.tracking.mlflow import database_path
 from hflray.tracking.sink import Artifact, Ending, Round, Run, Sink, is_bug, opened, reason
 
 log = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 5.0  # the pause before a failing tracker is tried again
 PATIENCE_S = 20.0  # a connection that may wait (`Sink.may_wait`) is made after this time at the latest
+CONNECT_WITHIN_S = 60.0  # how long the start of a sweep waits for a tracker
 CLOSE_WITHIN_S = 20.0  # how long the end of a sweep waits for a tracker that does not answer
+STALLED_AFTER_S = 60.0  # and for the next thing to arrive at one that answers; a large model takes as long
+SAY_EVERY_S = 10.0
 ARTIFACT_ATTEMPTS = 3
 
 
@@ -89,6 +95,7 @@ class Sender:
         self.disk_failed = False  # whether the tracker's disk on this machine was full or failed at the last attempt
         self.broken = False  # whether the tracker has a bug and gets nothing more
         self._attempts_at_close = 0
+        self._arrived_s = 0.0  # when the tracker last took something
         self._thread = threading.Thread(target=self._work, name=f"hflray-{sink.title}", daemon=True)
 
     def begin(self, required: bool) -> None:
@@ -103,7 +110,7 @@ class Sender:
                 self._thread.start()
                 return
             self._needed.set()
-            self._connect()
+            within(CONNECT_WITHIN_S, self._connect)
         except ConfigError:
             raise
         except Exception as error:  # a server, a proxy, a driver or a full disk may raise any type
@@ -167,9 +174,28 @@ class Sender:
         self._needed.set()
         self._wake.set()
 
-    def wait(self, deadline: float) -> None:
-        """Wait for the thread's end. A tracker that answers has unlimited time, any other has until `deadline`."""
-        while self._thread.is_alive() and (not self._warned or time.monotonic() < deadline):
+    def wait(self, began_s: float, within_s: float) -> None:
+        """Wait for the thread's end, with a line each `SAY_EVERY_S` seconds.
+
+        The wait is given up when nothing has arrived for `STALLED_AFTER_S` seconds, or for `within_s` at a tracker that
+        does not answer.
+
+        Args:
+            began_s: the moment of `close_soon`.
+            within_s: see above, in s.
+        """
+        said_s = began_s
+        while self._thread.is_alive():
+            now_s, limit_s = time.monotonic(), within_s if self._warned else STALLED_AFTER_S
+            still_s = now_s - max(began_s, self._arrived_s)
+            if still_s >= limit_s:
+                return
+            if now_s - said_s >= SAY_EVERY_S:
+                said_s = now_s
+                log.warning(
+                    "%s: %d runs are still to be sent, and nothing has arrived for %.0f s (given up after %.0f s)",
+                    self.sink.title, len(self.unsent()), still_s, limit_s,
+                )  # fmt: skip
             self._thread.join(timeout=0.2)
 
     def unsent(self) -> list[str]:
@@ -217,12 +243,12 @@ class Sender:
         log.error(
             "%s: %s fails (%s) and gets nothing more; the journal keeps all rounds; correct it, and then: %s %s",
             self.sink.setting, named(self.sink), own_reason(error), spoken("sync", "hflray.tracking sync"),
-            self._journal.folder.parent,
+            quote(str(self._journal.folder.parent)),
         )  # fmt: skip
 
     def _connect(self) -> None:
         self.sink.connect()
-        self._connected = True
+        self._connected, self._arrived_s = True, time.monotonic()
 
     def _retry_at_close(self) -> bool:
         self._attempts_at_close += 1
@@ -239,7 +265,7 @@ class Sender:
             log.warning(
                 "%s at %s cannot be written (%s; %s free); the journal keeps the rounds, which are sent when there is "
                 "room, or by python -m hflray.tracking sync %s",
-                title, place, failure.reason, size_text(free_bytes(place)), self._journal.folder.parent,
+                title, place, failure.reason, size_text(free_bytes(place)), quote(str(self._journal.folder.parent)),
             )  # fmt: skip
         else:
             log.warning("%s at %s %s; keeping the rounds for later: %s", title, where, self.sink.away, reason(error))
@@ -247,6 +273,7 @@ class Sender:
     def _send(self, key: str, box: _Outbox) -> None:
         if not box.opened:
             last = opened(self.sink, box.run)
+            self._arrived_s = time.monotonic()
             again = [] if self.sink.has_all(box.run) else box.again()
             with self._lock:
                 box.opened, box.sent = True, last
@@ -259,6 +286,7 @@ class Sender:
             self._send_artifact(box)
         if ending is not None:
             self.sink.end(box.run, replace(ending, values=dict(box.values)))
+            self._arrived_s = time.monotonic()
             with self._lock:
                 box.ending = None if box.ending is ending else box.ending
                 if not box.waiting:
@@ -286,6 +314,7 @@ class Sender:
                 count += 1
             part, batch = batch[:count], batch[count:]
             self.sink.rounds(box.run, part)
+            self._arrived_s = time.monotonic()
             numbers = {round.number for round in part}
             with self._lock:
                 box.pending = [round for round in box.pending if round.number not in numbers]
@@ -299,6 +328,7 @@ class Sender:
     def _send_artifact(self, box: _Outbox) -> None:
         try:
             self.sink.artifact(box.run, box.artifacts[0])
+            self._arrived_s = time.monotonic()
         except Exception as error:
             if disk_failure(error) is not None:
                 raise  # the artifact waits for room, and nothing else would fit either
@@ -315,5 +345,4 @@ class Sender:
 
 def _local_path(where: str) -> Path | None:
     """Return the path of a tracker on this machine, or None for the address of a server."""
-    path = where.removeprefix("sqlite:///")
-    return None if "://" in path else Path(path)
+    return database_path(where) or (None if "://" in where else Path(where))

@@ -12,10 +12,11 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from shlex import quote
 from typing import NamedTuple
 
 from hflray.errors import HflrayError
+from hflray.tracking.mlflow import database_path
 
 PORT = 5000  # MLflow's own
 START_WITHIN_S = 180.0
@@ -70,18 +71,21 @@ def local_server(uri: str, run_id: str, starting: Callable[[], None] = lambda: N
     starting()
     port = _free_port()
     base = f"http://127.0.0.1:{port}"
-    path = Path(uri.removeprefix("sqlite:///"))
+    path = database_path(uri)
     # The server's job runner has a dozen processes, and no page here needs it.
     env = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    folder = path.parent if path is not None and path.is_file() else None
     process = subprocess.Popen(
-        _command(uri, port), env=env, cwd=path.parent if path.is_file() else None, start_new_session=True,
+        _command(uri, port), env=env, cwd=folder, start_new_session=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
         deadline = time.monotonic() + START_WITHIN_S
         while not has_run(base, run_id):
             if process.poll() is not None or time.monotonic() > deadline:
-                raise HflrayError(f"the MLflow server did not start; see why: mlflow server --backend-store-uri {uri}")
+                raise HflrayError(
+                    f"the MLflow server did not start; see why: mlflow server --backend-store-uri {quote(uri)}"
+                )
             time.sleep(0.3)
         yield LocalServer(base, process)
     finally:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from hflray import metrics, registry
@@ -32,7 +33,7 @@ from hflray.support.returned import is_ours
 from hflray.support.seal import is_mine, refuse_links, unsealed
 from hflray.tracking.journal import Journal, Tables, rounds_of
 from hflray.tracking.late_artifacts import remains
-from hflray.tracking.mlflow import MLflowSink
+from hflray.tracking.mlflow import MLflowSink, database_uri
 from hflray.tracking.sender import CLOSE_WITHIN_S, Sender
 from hflray.tracking.sink import Artifact, Ending, Files, Place, Round, Run, build, is_bug, opened, reason
 from hflray.tracking.timelines import write_timeline
@@ -50,7 +51,7 @@ def _environment_text() -> str:
 
 def default_uri(results: Path) -> str:
     """Return the URI of a SQLite file in the results folder, which needs no server."""
-    return f"sqlite:///{results.resolve() / 'mlflow.db'}"
+    return database_uri(results.resolve() / "mlflow.db")
 
 
 def titles(sinks: Sequence[str]) -> str:
@@ -278,14 +279,15 @@ class Tracker:
     def close(self, within_s: float = CLOSE_WITHIN_S) -> bool:
         """Send the remaining data; return True if everything arrived.
 
-        A tracker that answers has unlimited time, any other has `within_s` seconds. Ctrl-C ends the wait.
+        A tracker has time as long as it takes something, and `within_s` seconds if it does not answer; see
+        `Sender.wait`. Ctrl-C ends the wait.
         """
         for sender in self._senders:
             sender.close_soon()
-        deadline = time.monotonic() + within_s
+        began_s = time.monotonic()
         with suppress(KeyboardInterrupt):
             for sender in self._senders:
-                sender.wait(deadline)
+                sender.wait(began_s, within_s)
         complete = True
         for sender in self._senders:
             if incomplete := sender.unsent():
@@ -295,7 +297,7 @@ class Tracker:
                 log.warning(
                     "%s has not received everything of %s. It is all in %s; %s: python -m hflray.tracking sync %s",
                     sender.sink.title, ", ".join(incomplete), self.journal.folder,
-                    "when it is corrected" if sender.broken else sender.sink.later, self.folder,
+                    "when it is corrected" if sender.broken else sender.sink.later, quote(str(self.folder)),
                 )  # fmt: skip
         return complete
 

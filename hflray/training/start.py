@@ -22,7 +22,9 @@ from typing import Any
 from hflray.errors import ConfigError, HflrayError
 from hflray.support import ray_private, references
 from hflray.support.cache import cache_folder
+from hflray.support.deadline import within
 from hflray.support.files import MIB, free_bytes, write
+from hflray.support.limits import check_address_space
 from hflray.training import session
 from hflray.training.machine import available_cpus
 
@@ -37,6 +39,7 @@ SESSION_BYTES = 20 * MIB  # the files of a session of Ray in `ray_folder`, measu
 # its own event loops into its logs each minute. (With -1 in place of 0, Ray 2.60 writes them without end.)
 CONFIG: dict[str, Any] = {"task_events_report_interval_ms": 0, "event_stats_print_interval_ms": 0}
 CONNECT_S = 10.0  # how long a cluster's address may take to answer
+JOIN_S = 20.0  # and how long the cluster may take to let this process in
 PATIENCE_S = 100.0  # how long the start in the background may take; Ray gives up after twice 30 s
 LATE = "HFLRAY_STARTS_RAY_LATE"  # set for a command that begins anew, so that it starts Ray in its main thread
 
@@ -122,8 +125,8 @@ def start_ray(num_cpus: int | None = None) -> int:
 def _begin_anew() -> None:
     """Run this process's command anew in place of it. The processes that Ray has started end with their thread.
 
-    A start in the background was once seen stuck, just before the raylet, and in none of 177 further starts on a busy
-    machine, so that the reason is unknown. A file in the cache folder gets what each thread was doing.
+    A start in the background was once seen stuck, just before the raylet, when Ray's forks still ran Python beside
+    other threads (`ray_private.plain_forks`). A file in the cache folder gets what each thread was doing.
     """
     place = cache_folder("stuck") / f"{os.getpid()}.txt"
     with tempfile.TemporaryFile() as threads:
@@ -163,13 +166,14 @@ def _start(num_cpus: int | None, more: dict[str, Any]) -> int:
     from ray.exceptions import AuthenticationError
 
     if not ray.is_initialized():
+        check_address_space()
         # The address is passed as an argument because Ray may start a new cluster when the environment says "auto".
         address = os.environ.get("RAY_ADDRESS")
         reachable = False
         try:
             if address:
                 reachable = _is_reachable(address)
-                ray.init(address=address, **QUIET)
+                within(JOIN_S, lambda: ray.init(address=address, **QUIET))  # Ray waits minutes for a Ray that ends
             else:
                 # This is for the processes that Ray starts. One process serves several trials, each in a new thread. By
                 # default glibc gives nearly every thread its own heap, and each heap keeps its peak size.
@@ -180,11 +184,11 @@ def _start(num_cpus: int | None, more: dict[str, Any]) -> int:
                 context = start_local_ray(num_cpus=num_cpus, object_store_memory=OBJECT_STORE_BYTES, **more)
                 session.own(Path(context.address_info["session_dir"]), partial(ray.shutdown, wait_for_processes=True))
         except (AuthenticationError, OSError, ValueError, OverflowError, RuntimeError) as error:
-            # For a wrong token Ray often reports only that it could not connect.
+            # For a wrong token Ray often reports only that it could not connect, or tries for longer than `JOIN_S`.
+            token = "it wants its token; copy its nodes' ~/.ray/auth_token here, chmod 600, and set RAY_AUTH_MODE=token"
             if isinstance(error, AuthenticationError) or (reachable and isinstance(error, ConnectionError)):
                 raise ConfigError(
-                    f"RAY_ADDRESS: the cluster at '{address or 'this machine'}' does not let this process in: it wants "
-                    "its token; copy its nodes' ~/.ray/auth_token here, chmod 600, and set RAY_AUTH_MODE=token"
+                    f"RAY_ADDRESS: the cluster at '{address or 'this machine'}' does not let this process in: {token}"
                 ) from error
             if not address and "AF_UNIX path length" in str(error):
                 raise ConfigError(
@@ -197,6 +201,7 @@ def _start(num_cpus: int | None, more: dict[str, Any]) -> int:
             raise ConfigError(
                 f"RAY_ADDRESS: cannot join a cluster at '{address}' as {versions} ({last_line(error)}); start it with "
                 "`ray up`, run this on one of its nodes, or leave --address out for this machine alone"
+                + (f"; or {token}" if reachable and isinstance(error, TimeoutError) else "")
             ) from error
     references.pickle_by_value(ray.cloudpickle.register_pickle_by_value)
     return max(1, int(ray.cluster_resources().get("CPU", 1)))
@@ -211,7 +216,11 @@ def start_local_ray(**options: Any) -> Any:
     import ray
 
     options = ray_private.system_config(options, CONFIG)
-    with ray_private.fewer_processes(), ray_private.keep_loopback(LOOPBACK) as address:
+    with (
+        ray_private.plain_forks(),
+        ray_private.fewer_processes(),
+        ray_private.keep_loopback(LOOPBACK) as address,
+    ):
         # Without "local", Ray would join any cluster that runs on this machine.
         context = _init({"address": "local", "include_dashboard": False, **QUIET, **address, **options})
     if ray.util.get_node_ip_address() != LOOPBACK:

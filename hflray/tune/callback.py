@@ -155,9 +155,17 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
 
     @_ends_the_sweep
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        sweep_trial, outcome = self._opened(trial)
+        outcome.ended, outcome.error = False, None
+        self._progress.started(sweep_trial.name, sweep_trial.name, self._task.total(sweep_trial.config))
+
+    def _opened(self, trial: Any) -> tuple[Trial, Outcome]:
+        """Return a trial and its outcome, and begin its run with the first event, which need not be its start.
+
+        A trial whose actor is lost while it is created only fails, and one that is stopped before only ends.
+        """
         sweep_trial = self._sweep_trial(trial)
         outcome = self.outcomes.setdefault(sweep_trial.name, Outcome(sweep_trial.name))
-        outcome.ended, outcome.error = False, None
         if not outcome.opened:
             dataset = self._checked.described(sweep_trial.config)
             tags = {"hflray.task": self._task.name}
@@ -166,14 +174,14 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
             )
             self._send(sweep_trial)
             outcome.opened = True
-        self._progress.started(sweep_trial.name, sweep_trial.name, self._task.total(sweep_trial.config))
+        return sweep_trial, outcome
 
     @_ends_the_sweep
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
-        sweep_trial = self._sweep_trial(trial)
-        outcome, index, values = self.outcomes[sweep_trial.name], int(result["round"]), result["metrics"]
+        sweep_trial, outcome = self._opened(trial)
+        index, values = int(result["round"]), result["metrics"]
         if result.get("error"):
             outcome.error = result["error"]
             return
@@ -191,9 +199,8 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
 
     @_ends_the_sweep
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        sweep_trial = self._sweep_trial(trial)
+        sweep_trial, outcome = self._opened(trial)
         self._stop.saved(trial)
-        outcome = self.outcomes[sweep_trial.name]
         if outcome.error is None:
             outcome.stopped = stopped_by(self.file, sweep_trial, outcome)
             # The tables are read when they are sent, because a sweep may be far ahead of its trackers.
@@ -211,17 +218,22 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
         self._end(sweep_trial, outcome.error)
         if self.file.tune.population is None:  # in a population other trials may still adopt this trial's state
             slim(trial)
-        self._trials.pop(trial.trial_id)
+        self._trials.pop(trial.trial_id, None)
         if time.monotonic() - self._trimmed > TRIM_EVERY_S:
             self._trimmed = time.monotonic()
             trim()
 
     @_ends_the_sweep
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        sweep_trial = self._sweep_trial(trial)
+        sweep_trial, outcome = self._opened(trial)
         self._stop.saved(trial)
-        self.outcomes[sweep_trial.name].error = _reason(trial)
-        self._end(sweep_trial, self.outcomes[sweep_trial.name].error)
+        outcome.error = _reason(trial)
+        self._end(sweep_trial, outcome.error)
+
+    def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        """Say that a trial failed and starts again."""
+        again = f"it starts again ({trial.num_failures} of {self.file.tune.max_failures} times)"
+        self._progress.line(f"{self._sweep_trial(trial).name}: failed: {_reason(trial)}; {again}")
 
     def _end(self, sweep_trial: Trial, error: str | None) -> None:
         outcome = self.outcomes[sweep_trial.name]
@@ -359,10 +371,15 @@ def stopped_by(file: SweepFile, trial: Trial, outcome: Outcome) -> str | None:
 
 
 def _reason(trial: Any) -> str:
-    """Return one line with the reason why a trial failed and the path of the traceback."""
+    """Return one line with the reason of a trial's last failure and the path of Tune's text of all of them.
+
+    A traceback ends with the reason. What Ray says of a lost process begins with it, and lists the machine's memory.
+    """
     try:
-        text = Path(trial.error_file).read_text(encoding="utf-8")
+        text = Path(trial.error_file).read_text(encoding="utf-8").rpartition("Failure # ")[2].partition("\n")[2]
     except (OSError, TypeError):
         text = ""
-    lines = [line for line in text.strip().splitlines() if line.strip()]
-    return f"{lines[-1] if lines else 'the trial ended without an error message'} (traceback: {trial.error_file})"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    last = "Traceback" in text or ' File "' in text
+    reason = lines[-1 if last else 0] if lines else "the trial ended without a message"
+    return f"{reason} (traceback: {trial.error_file})"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hflray.errors import ConfigError
+from hflray.support.limits import check_address_space
 from hflray.support.shipped import CONFIGS
 from hflray.support.terminal.app import HELP, at_end, exit_code, single, spoken
 
@@ -142,6 +144,7 @@ def command(
       hflray tune tune_configs/fashion_small.yaml --dry-run
       hflray tune --resume fashion_small
     """
+    check_address_space(dry_run or listing)
     os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
     # Slow imports come later, while kernels are compiled and Ray starts.
     from hflray.support.terminal.output import new_console, say, show_log, waiting
@@ -293,7 +296,11 @@ def _farewell(folder: SweepFolder, outcomes: Sequence[Outcome], tracker: Tracker
             console.print(f"  {line}", **plain)
     for line in tracker.seen_at():
         console.print(line, **plain)
-    place = "" if folder.path.parent == Path("hflray_results").resolve() else f" --results {folder.path.parent}"
+    place = (
+        ""
+        if folder.path.parent == Path("hflray_results").resolve()
+        else f" --results {shlex.quote(str(folder.path.parent))}"
+    )
     report = spoken("report", "hflray.report")
     console.print(f"Figures, tables and a page: {report} {folder.path.name}{place}", **plain)
     for outcome in outcomes:

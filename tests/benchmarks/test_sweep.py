@@ -39,7 +39,6 @@ def test_the_drivers_memory_hardly_grows_with_the_trials(tmp_path: Path) -> None
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_rounds_do_not_wait_for_a_server(tmp_path: Path) -> None:
+    """Each request to the slow server takes 2 s, which no round takes longer than with the others."""
     medians = sweep.servers(tmp_path, 20, turns=1).facts
-    assert max(medians.values()) < 1.25 * min(
-        medians.values()
-    )  # a request to the slow server takes as long as many rounds
+    assert max(medians.values()) - min(medians.values()) < 1.0

@@ -69,7 +69,7 @@ def test_the_benchmark_runs_and_all_contestants_do_the_same_work(short_folder, t
     assert "serial (c) and actors (d) ended with the same bits" in done.stdout
     assert (
         len(re.findall(r"load average [\d.]+ at the start; other processes had [\d.]+ CPUs meanwhile", done.stdout))
-        == 3
+        >= 3  # a busy machine is said again
     )
     # The peers' environments would be installed from PyPI.
     assert not list((tmp_path / "hflray" / "bench").glob("flwr*"))

@@ -2,10 +2,10 @@
 
     python -m tests.chaos.long [--rounds 2000] [--trials 300] [--out FILE.json]
 
-Two sweeps run one after the other: one trial of many short rounds, and many trials of two rounds. While they run, the
-memory of the driver, the trials and the actors, their open files, their part of /dev/shm and Ray's temporary folder are
-measured every `EVERY_S`. A line of the table compares the first tenth of the rounds or trials after the warm-up with
-the last tenth, by medians.
+Two sweeps run one after the other: one trial of many short rounds, and many trials of two rounds. From the moment when
+MLflow has the first run, before which the driver imports its libraries, the memory of the driver, the trials and the
+actors, their open files, their part of /dev/shm and Ray's temporary folder are measured every `EVERY_S`. A line of the
+table compares the first tenth of the rounds or trials after the warm-up with the last tenth, by medians.
 
 Memory is the unique set size (USS): pages that no other process has. A page of the object store that all processes map
 would otherwise count several times.
@@ -86,8 +86,9 @@ class Series:
 
     def tenths(self, quantity: str) -> tuple[float, float] | None:
         """Return the medians of a quantity in the first tenth after the warm-up and in the last; None: not measured."""
-        low, high = WARM_UP * self.total, 0.9 * self.total
-        first = [s.values[quantity] for s in self.samples if low <= s.done <= 2 * low and quantity in s.values]
+        width, high = WARM_UP * self.total, 0.9 * self.total
+        low = max(width, self.samples[0].done)
+        first = [s.values[quantity] for s in self.samples if low <= s.done <= low + width and quantity in s.values]
         last = [s.values[quantity] for s in self.samples if s.done >= high and quantity in s.values]
         return (statistics.median(first), statistics.median(last)) if first and last else None
 
@@ -183,8 +184,8 @@ class Counter:
             self.ended += sum(line.startswith(b'{"end"') for line in text.split(b"\n"))
 
 
-def run(folder: Path, name: str, trials: int, rounds: int) -> Series:
-    """Run a sweep of `trials` trials with `rounds` rounds each, and measure it.
+def run(folder: Path, name: str, trials: int, rounds: int, every_s: float = EVERY_S) -> Series:
+    """Run a sweep of `trials` trials with `rounds` rounds each, and measure it every `every_s` seconds.
 
     Raises:
         RuntimeError: the sweep failed.
@@ -207,8 +208,9 @@ def run(folder: Path, name: str, trials: int, rounds: int) -> Series:
         while process.poll() is None:
             counter.update()
             done = counter.rounds if trials == 1 else counter.ended
-            series.samples.append(Sample(time.monotonic() - begin, done, measure(process.pid)))
-            time.sleep(EVERY_S)
+            if any(folder.glob("hflray_results/artifacts/*/artifacts/config.yaml")):  # MLflow has a run
+                series.samples.append(Sample(time.monotonic() - begin, done, measure(process.pid)))
+            time.sleep(every_s)
     if process.returncode:
         raise RuntimeError(f"the sweep failed: {(folder / 'output.txt').read_text()[-2000:]}")
     series.wall_s = time.monotonic() - begin

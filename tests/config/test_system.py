@@ -67,7 +67,7 @@ def test_extreme_numbers_are_refused(override):
     [
         {"area_km": 1e6, "path_loss_db": 500, "path_loss_slope_db": 100, "shadowing_db": 50},
         {
-            "area_km": 1e-300,
+            "area_km": 1e-4,
             "min_distance_m": 1e-3,
             "path_loss_db": -200,
             "path_loss_slope_db": 100,

@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 import torch
 from mlflow import MlflowClient
+from sqlalchemy.engine import make_url
 
 from hflray.config import load_config, to_yaml
 from hflray.data import load_dataset
@@ -37,6 +38,43 @@ from tests.conftest import small_config
 from tests.disks import small_disk_at
 from tests.hostile import IMAGE, SCRIPT
 from tests.tracking.diary import until
+
+
+@pytest.mark.parametrize("name", ["q6 50%20done", "a#b", "what?", "100%", "é ü", "a;b=c&d", "%3F", "it's"])
+def test_a_results_path_may_have_any_characters(name: str, tmp_path: Path) -> None:
+    """The database and the artifacts are inside the folder, nothing is beside it, and MLflow reads both again."""
+    results = tmp_path / name
+    uri = default_uri(results)
+    assert module.database_path(uri) == results / "mlflow.db"
+    tracker = Tracker(uri, "hflray", "sweep", results / "sweep", required=True)
+    tracker.start("t1", "one", small_config(), {})
+    tracker.round("t1", 1, {"accuracy": 0.5})
+    tracker.finish("t1")
+    assert tracker.close()
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert sorted(path.name for path in results.iterdir()) == ["artifacts", "mlflow.db", "sweep"]
+    (run_id,) = tracker.run_ids()
+    client = module.client_of(uri)
+    assert client.get_run(run_id).data.metrics["accuracy"] == 0.5
+    assert "config.yaml" in [each.path for each in client.list_artifacts(run_id)]
+    assert list(results.glob(f"artifacts/{run_id}/artifacts/config.yaml"))
+
+
+@pytest.mark.parametrize(
+    "uri, path",
+    [
+        ("sqlite:////a/b c.db", "/a/b c.db"),
+        ("sqlite+pysqlite:////a/50%2520/x.db", "/a/50%20/x.db"),
+        ("sqlite:///rel.db", "rel.db"),
+        ("sqlite:////a.db?mode=ro", None),
+        ("http://server", None),
+        ("postgresql:///x", None),
+    ],
+)
+def test_the_path_of_a_database_is_that_of_sqlalchemy(uri: str, path: str | None) -> None:
+    assert module.database_path(uri) == (None if path is None else Path(path))
+    if path is not None:
+        assert make_url(uri).database == path
 
 
 def test_a_database_is_made_whole_or_not_at_all(tmp_path, monkeypatch) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import json
+import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -125,6 +127,75 @@ def test_an_interrupt_ends_the_wait_for_the_server(open_tracker, results, monkey
     assert not tracker.close()
     assert "python -m hflray.tracking sync" in caplog.text
     blocked.set()
+
+
+def test_a_tracker_has_time_while_things_arrive_and_no_more(tmp_path, diary, monkeypatch, caplog) -> None:
+    """The limit holds from one thing that arrives to the next, and each line says how long nothing has arrived."""
+    monkeypatch.setattr(sender, "STALLED_AFTER_S", 0.5)
+    monkeypatch.setattr(sender, "SAY_EVERY_S", 0.2)
+    tracker = Tracker("http://127.0.0.1:9", "tests", "dripping", tmp_path / "a b", sinks=("diary",))
+    (sink,) = diary
+    tracker.start("t1", "slow", small_config(), {})
+    until(lambda: sink.of("open"))
+    sink._call = lambda name, *rest: (time.sleep(0.3), sink.calls.append((name, *rest)))  # type: ignore[method-assign]
+    for _ in range(5):  # 1.5 s together
+        tracker.artifact("t1", Files(lambda folder: []))
+    assert tracker.close()
+    assert caplog.text.count("runs are still to be sent, and nothing has arrived for 0 s (given up after 0 s)") >= 3
+    assert len(sink.of("artifact")) == 5
+
+    caplog.clear()
+    tracker = Tracker("http://127.0.0.1:9", "tests", "stalled", tmp_path / "a b", sinks=("diary",))
+    sink = diary[-1]
+    tracker.start("t1", "stalled", small_config(), {})
+    until(lambda: sink.of("open"))
+    sink.hold = threading.Event()
+    tracker.artifact("t1", Files(lambda folder: []))
+    begin = time.monotonic()
+    assert not tracker.close()
+    assert time.monotonic() - begin < 10
+    sink.hold.set()
+    assert "the diary has not received everything of stalled" in caplog.text
+    assert f"python -m hflray.tracking sync '{tmp_path / 'a b'}'" in caplog.text
+
+
+@pytest.fixture
+def dripping() -> Iterator[str]:
+    """Yield the address of a server that accepts connections and sends a byte each 0.1 s for ever."""
+    stop = threading.Event()
+
+    def drip(client: socket.socket) -> None:
+        with client, suppress(OSError):
+            client.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000000\r\n\r\n")
+            while not stop.wait(0.1):
+                client.sendall(b" ")
+
+    def serve(server: socket.socket) -> None:
+        with suppress(OSError):
+            while not stop.is_set():
+                threading.Thread(target=drip, args=(server.accept()[0],), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=serve, args=(server,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        stop.set()
+
+
+def test_a_server_that_drips_delays_neither_the_start_nor_the_end_for_ever(
+    dripping, tmp_path, monkeypatch, caplog
+) -> None:
+    """Each byte comes in time for the limit of a request, and the answer never does."""
+    monkeypatch.setattr(sender, "CONNECT_WITHIN_S", 0.5)
+    with pytest.raises(ConfigError, match=r"tracking.uri: cannot open .*no answer in 0 s"):
+        Tracker(dripping, "tests", "required", tmp_path / "required", required=True)
+    tracker = Tracker(dripping, "tests", "dripping", tmp_path / "dripping")
+    assert "does not answer; keeping the rounds for later: no answer in 0 s" in caplog.text
+    tracker.start("t1", "kept", small_config(), {})
+    tracker.round("t1", 1, {"accuracy": 0.5})
+    begin = time.monotonic()
+    assert not tracker.close(within_s=0.5)
+    assert time.monotonic() - begin < 10
+    assert "has not received everything of kept" in caplog.text
 
 
 def test_an_unreachable_tracker_delays_no_other(open_tracker, results, monkeypatch, caplog, diary) -> None:

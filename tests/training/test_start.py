@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -301,3 +303,55 @@ def test_ray_has_the_cpus_that_this_process_may_use(monkeypatch, cpus, expected)
     with pytest.raises(ValueError, match="enough"):
         start.start_ray(3)
     assert given == [expected if (os.cpu_count() or 1) > 1 else None, 3]
+
+
+@pytest.mark.parametrize("address", ["auto", "local_cluster", "192.0.2.1"])
+def test_a_cluster_that_lets_nobody_in_is_a_mistake_and_no_long_wait(monkeypatch, address: str) -> None:
+    """Ray waits for minutes for a Ray that is just ending."""
+    assert start.CONNECT_S + start.JOIN_S <= 30
+    stop = threading.Event()
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    monkeypatch.setattr(start, "JOIN_S", 0.2)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", lambda **_: stop.wait(60))
+    begin = time.monotonic()
+    with pytest.raises(ConfigError, match=rf"RAY_ADDRESS: cannot join a cluster at '{address}' .*\(no answer in 0 s\)"):
+        start.start_ray()
+    assert time.monotonic() - begin < 30
+    stop.set()
+
+
+FORKS = """
+import os, signal, sys
+calls = []
+os.register_at_fork(before=lambda: calls.append(1))
+from hflray.training.start import start_ray
+from hflray.support.ray_private import head_node
+start_ray(1)
+print(len(calls), *(info[0].process.pid for info in head_node().all_processes.values()), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_no_python_runs_between_fork_and_exec_of_rays_processes() -> None:
+    """Another thread may import at that moment. The processes still end with their parent, and ignore Ctrl-C."""
+    started = subprocess.Popen([sys.executable, "-c", FORKS], stdout=subprocess.PIPE, text=True)
+    assert started.stdout is not None
+    calls, *pids = map(int, started.stdout.readline().split())
+    assert calls == 0
+    assert len(pids) >= 2
+    assert started.wait(60) == -signal.SIGKILL
+    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=60)
+    assert not alive
+
+
+def test_a_process_of_ray_blocks_the_interrupt_and_starts_for_its_parent_only() -> None:
+    """The program that becomes a process of Ray shows its signals here."""
+    show = ["-c", "print([line.split()[1] for line in open('/proc/self/status') if line.startswith('SigBlk')][0])"]
+    command = [sys.executable, "-I", "-S", "-c", ray_private.BECOME]
+    shown, late = (
+        subprocess.check_output([*command, parent, sys.executable, *show], text=True)
+        for parent in (str(os.getpid()), "1234567")
+    )
+    assert int(shown, 16) & 1 << (signal.SIGINT - 1)
+    assert late == ""

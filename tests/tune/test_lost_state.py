@@ -41,10 +41,16 @@ SEARCH = (
     + "sweep:\n  seed: {randint: [0, 1000000]}\n  cost.delay_weight: {loguniform: [0.1, 10]}\n"
     + "tune: {samples: 3, max_concurrent: 1, search: {metric: objective_to_target}}\n"
 )
+ROUNDS = 60  # so many that no trial ends between its interrupt and its stop, however fast the machine is
+LONG_SEARCH = (
+    SEARCH.replace("\n  target_accuracy: 0.01", "")
+    .replace("max_rounds: 2", f"max_rounds: {ROUNDS}")
+    .replace("objective_to_target", "test_loss")
+)
 POPULATION = (
-    SMALL.replace("max_rounds: 2", "max_rounds: 4")
+    SMALL.replace("max_rounds: 2", f"max_rounds: {ROUNDS}")
     + "sweep:\n  training.learning_rate: {loguniform: [0.0001, 0.1]}\n"
-    + "tune: {samples: 2, population: {every: 2, replaced: 0.5}}\n"
+    + "tune: {samples: 2, population: {every: 30, replaced: 0.5}}\n"
 )
 
 
@@ -129,7 +135,7 @@ def lose_the_state(folder: Path) -> None:
 def test_a_search_that_was_interrupted_ends_with_all_its_trials(
     ray_session, run_in_process, tmp_path, monkeypatch, lost: bool
 ) -> None:
-    (tmp_path / "lost.yaml").write_text(SEARCH)
+    (tmp_path / "lost.yaml").write_text(LONG_SEARCH)
     with monkeypatch.context() as patch:
         interrupt_at(patch, place=1, round_number=1)
         code, out, err = run_in_process("lost.yaml")
@@ -171,6 +177,6 @@ def test_a_population_that_lost_tunes_state_begins_its_members_anew(
     assert sorted(given_up(journal)) == sorted(names)
     assert sorted(completed(journal)) == sorted(f"{name}-2" for name in names)
     for name in completed(journal):
-        assert [entry["round"] for entry in journal.entries(name) if "round" in entry] == [1, 2, 3, 4]
+        assert [entry["round"] for entry in journal.entries(name) if "round" in entry] == [*range(1, ROUNDS + 1)]
     expected = dict.fromkeys(completed(journal), "FINISHED") | dict.fromkeys(names, "FAILED")
     assert statuses(tmp_path / "hflray_results") == expected

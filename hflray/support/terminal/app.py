@@ -6,9 +6,11 @@ time that ``hflray --help`` takes without them.
 
 from __future__ import annotations
 
+import codecs
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,19 @@ WRITE_FAILED = 1  # the exit code if a file could not be written; the same comma
 STOPPED = 1  # the exit code of a question that the user does not answer
 # Typer does not export the class of all mistakes in a command line, and its module depends on Typer's version.
 USAGE_ERROR: type[Any] = typer.BadParameter.__mro__[2]
+# What stands for a character that the output's encoding lacks: one of ASCII, so that tables keep their columns.
+PLAIN = str.maketrans("✓✗⊣⚑…─−–×·≤≥→←λμ", "+x|!.---x.<>><lu")
 _last_calls: list[Callable[[], object]] = []
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end].translate(PLAIN)
+    return lacking.encode("ascii", "backslashreplace").decode("ascii"), error.end
+
+
+codecs.register_error("hflray.plain", _plain)
 
 
 class Commands(TyperGroup):
@@ -68,6 +82,9 @@ def exit_code(app: typer.Typer, arguments: Sequence[str] | None, name: str) -> i
         an OSError or an error in a file of the user's own (`hflray.support.references`), each of which is one line on
         stderr (an HflrayError has a line for each mistake).
     """
+    for stream in (sys.stdout, sys.stderr):  # whose encoding may be Latin-1; and a file's name need not be UTF-8
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="hflray.plain")
     try:
         return _run(app, sys.argv[1:] if arguments is None else list(arguments), name)
     finally:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +13,7 @@ import typer
 
 from hflray.errors import ConfigError
 from hflray.support import references
-from hflray.support.terminal.app import HELP, at_end, exit_code, group, single, spoken
+from hflray.support.terminal.app import HELP, PLAIN, at_end, exit_code, group, single, spoken
 
 app = group()
 
@@ -153,3 +155,31 @@ def test_an_error_in_a_users_file_is_the_line_of_that_file(capsys, tmp_path, mon
     assert capsys.readouterr().err == "error: mine.py:2: KeyError: 'a'; correct the file\n"
     with pytest.raises(KeyError):  # an error of hflray's own keeps its traceback
         exit_code(command, ["ours"], "program")
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii", "cp1252", "utf-8"])
+def test_an_output_takes_every_character_whatever_its_encoding(encoding: str) -> None:
+    """A mark has one character of ASCII in its place, and any other character its number."""
+    marks = "".join(map(chr, PLAIN))
+    lines = [f"{marks}│", "é 字 \udcff", "plain"]  # and the byte FF of a file's name
+    code = f"""
+import sys, typer
+from hflray.support.terminal.app import exit_code, single
+app = single()
+@app.command()
+def say():
+    for line in {lines!r}:
+        print(line)
+        print(line, file=sys.stderr)
+raise SystemExit(exit_code(app, [], 'say'))
+"""
+    env = os.environ | {"PYTHONIOENCODING": encoding}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == done.stderr
+    printed = done.stdout.decode(encoding).splitlines()
+    assert printed[2] == "plain"
+    assert printed[1].endswith("\\udcff")
+    shown = [mark if mark.encode(encoding, "ignore") else chr(plain) for mark, plain in
+             ((chr(mark), plain) for mark, plain in PLAIN.items())]  # fmt: skip
+    assert printed[0].startswith("".join(shown))

@@ -1,0 +1,36 @@
+"""`hflray.support.limits`: a limit that Ray cannot live with is one line that names it."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hflray.errors import ConfigError
+from hflray.support import limits
+
+
+@pytest.mark.parametrize("kib, fits", [(1_500_000, False), (4_000_000, False), (4_718_592, True), (-1, True)])
+def test_less_address_space_than_ray_maps_is_refused(monkeypatch, kib: int, fits: bool) -> None:
+    monkeypatch.setattr(limits.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (kib * 1024 if kib > 0 else resource.RLIM_INFINITY, -1))
+    if fits:
+        limits.check_address_space()
+        return
+    with pytest.raises(ConfigError, match=rf"ulimit -v: got {kib:,} KiB .* maps 4.5 GiB; accepted: 4,718,592 or more"):
+        limits.check_address_space()
+
+
+@pytest.mark.parametrize("kib", [400_000, 4_000_000])
+def test_a_sweep_in_a_shell_with_that_limit_is_one_line(tmp_path: Path, kib: int) -> None:
+    command = f'ulimit -v {kib} && exec "$0" -m hflray.tune'
+    done = subprocess.run(
+        ["bash", "-c", command, sys.executable], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=100
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: ulimit -v: got {kib:,} KiB")
+    assert len((done.stdout + done.stderr).splitlines()) == 1
+    assert not list(tmp_path.iterdir())
