@@ -41,9 +41,9 @@ class OwnCorrection:
             ConfigError: it has another shape, or (with `checks`) it is not finite.
         """
         resident = [tensor.shape for tensor in weights]
-        weights, received = self._seen(weights), self._seen(received)
-        vectors = {name: self._seen(tensors) for name, tensors in vectors.items()}
-        memory = {name: self._seen(tensors) for name, tensors in memory.items()}
+        weights, received = self._arranged(weights), self._arranged(received)
+        vectors = {name: self._arranged(tensors) for name, tensors in vectors.items()}
+        memory = {name: self._arranged(tensors) for name, tensors in memory.items()}
         corrections = [
             self._checked(
                 self._rule.correction(
@@ -61,7 +61,7 @@ class OwnCorrection:
         parts = torch.split(corrections[0], [shape.numel() for shape in resident]) if self._flat else corrections
         return [part.reshape(shape) for part, shape in zip(parts, resident, strict=True)]
 
-    def _seen(self, tensors: list[Tensor]) -> list[Tensor]:
+    def _arranged(self, tensors: list[Tensor]) -> list[Tensor]:
         """Return tensors as the rule sees them."""
         if self._flat:
             return [torch.cat([tensor.reshape(-1) for tensor in tensors])]

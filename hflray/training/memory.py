@@ -9,15 +9,15 @@ TURN = "turn"  # the name of the turn in which a device trained last, if its rul
 Turn = tuple[int, int]  # a round, or a turn of an edge in it where the cloud is asynchronous
 
 
-def after_turn(rule: LocalRule, kept: Memory) -> dict[str, object]:
+def after_turn(rule: LocalRule, memory: Memory) -> dict[str, object]:
     """Return what of a device's memory lasts beyond a turn."""
-    forgotten = (*(kept if rule.forgets is True else rule.forgets or ()), TURN)
-    return {name: value for name, value in kept.items() if name == RESIDUAL or name not in forgotten}
+    forgotten = (*(memory if rule.forgets is True else rule.forgets or ()), TURN)
+    return {name: value for name, value in memory.items() if name == RESIDUAL or name not in forgotten}
 
 
-def recalled(rule: LocalRule, kept: Memory, turn: Turn) -> Memory:
+def recalled(rule: LocalRule, memory: Memory, turn: Turn) -> Memory:
     """Return what the rule has of a device's memory at a reception in a turn."""
-    now = kept if kept.get(TURN, turn) == turn else after_turn(rule, kept)
+    now = memory if memory.get(TURN, turn) == turn else after_turn(rule, memory)
     return {name: value for name, value in now.items() if name not in (RESIDUAL, TURN)}
 
 

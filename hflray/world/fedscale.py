@@ -100,8 +100,8 @@ def _client(name: str, client: Any) -> tuple[list[Spell], float]:
         )
     times = [time for spell in zip(starts, ends, strict=True) for time in spell]
     _check(f"client {name!r}", times)
-    kept = [(first, min(last, finish_s)) for first, last in zip(starts, ends, strict=True) if first < finish_s]
-    return kept, finish_s
+    spells = [(first, min(last, finish_s)) for first, last in zip(starts, ends, strict=True) if first < finish_s]
+    return spells, finish_s
 
 
 def _csv(text: str, devices: int | None) -> list[tuple[list[Spell], float]]:

@@ -33,8 +33,8 @@ class OwnTraining(LocalRule):
 
     def __init__(self, train: Callable[..., Any], spoken: str, options: Mapping[str, Any]) -> None:
         parameters = inspect.signature(train).parameters  # a default may be torch's name of a device
-        wanted = (name for name in further(train) if parameters[name].default is inspect.Parameter.empty)
-        self.further = tuple(name for name in wanted if name not in options)
+        required = (name for name in further(train) if parameters[name].default is inspect.Parameter.empty)
+        self.further = tuple(name for name in required if name not in options)
         try:
             inspect.signature(train).bind(*ARGUMENTS, **options, **dict.fromkeys(self.further))
         except TypeError as error:
