@@ -28,6 +28,8 @@ from hflray.training.serial import SerialHierarchy
 from hflray.training.state import RoundTask
 from hflray.training.tryout import try_network
 
+_tried: set[str] = set()  # configurations without their seed, so that a sweep's seeds need one trial
+
 
 def try_parts(experiment: Experiment) -> None:
     """Try the parts of an experiment that are a user's own; see the module.
@@ -35,10 +37,14 @@ def try_parts(experiment: Experiment) -> None:
     Raises:
         HflrayError: a part does not keep its contract; the message is one line.
     """
+    key = experiment.config.model_copy(update={"seed": 0}).model_dump_json()
+    if key in _tried:
+        return
     experiment.world.try_parts()
     _try_auxiliary(experiment)
     _try_decisions(experiment)
     _try_method(experiment)
+    _tried.add(key)
 
 
 def _try_auxiliary(experiment: Experiment) -> None:
