@@ -125,8 +125,8 @@ def _try_correction(rule: LocalRule, experiment: Experiment) -> None:
     memory = begun(rule, Received(state.model[:size], vectors), {})
     weights = torch.from_numpy(state.model[None, :size].copy())
     by_name = (
-        {name: torch.from_numpy(np.array(each, dtype=np.float32)[None]) for name, each in kept.items()}
-        for kept in (vectors, {name: each for name, each in memory.items() if name in rule.memory})
+        {name: torch.from_numpy(np.array(each, dtype=np.float32)[None]) for name, each in arrays.items()}
+        for arrays in (vectors, {name: each for name, each in memory.items() if name in rule.memory})
     )
     try:
         made = rule.correction(weights, weights.clone(), *by_name)
