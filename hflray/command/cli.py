@@ -50,7 +50,7 @@ COMMANDS = {
     "sync": Subcommand("hflray.tracking.cli:sync_app", "Send the rounds that MLflow or another tracker has missed."),
     "data": Subcommand("hflray.command.data:app", "List the data sets, download them, and check their files."),
     "doctor": Subcommand("hflray.command.doctor:app", "Check this machine for everything that a sweep needs."),
-    "check": Subcommand("hflray.command.check:app", "Try the parts in a file of your own, as --dry-run would."),
+    "check": Subcommand("hflray.command.check:app", "Try every part in a file of your own, as --dry-run would."),
     "new": Subcommand("hflray.command.new:app", "Write a commented sweep file to begin with."),
 }  # fmt: skip
 

@@ -230,6 +230,15 @@ MORE = {  # further contracts of a kind, as (kind, setting, text, right, wrong)
         "        return EXPR\n",
         "(report.mean, state)", ("None", "report.mean", "(report.mean[1:], state)", "(report.mean * np.nan, state)",
         "(report.mean, None)", "(1.0, state)")),
+    "rule's correction": (
+        "local_rule",
+        "training.rule.name",
+        "class Mine(hflray.training.rules.LocalRule):\n"
+        "    def correction(self, weights, received, vectors, memory):\n        pull = 0.1 * (weights - received)\n"
+        "        return EXPR\n",
+        "pull",
+        ("pull[:, 1:]", "pull.sum()", "0.1", "pull / pull.norm()", "[pull]", "{'pull': pull}", "pull[None]", "'pull'"),
+    ),
     "rule that scales": ("local_rule", "training.rule.name",
         "class Mine(hflray.training.rules.LocalRule):\n    def scales(self, place, steps, weights, momentum):\n"
         "        return EXPR\n",
@@ -328,3 +337,21 @@ def test_a_part_that_says_so_may_give_a_sample_to_several_devices(tmp_path: Path
     sizes = "data.samples_per_device=[1000, 1438]"
     config = load_config(None, [*SMALL, *QUICK, f"data.partition={tmp_path / 'shared.py'}:Mine", sizes])
     assert len(Experiment(config).scenario.parts) == 12
+
+
+@pytest.mark.parametrize(
+    "line, facts",
+    [
+        ("list(module.parameters())[0].data.fill_(float('nan'))", ("training.rule.name: own.py:Mine", "not finite")),
+        ("list(module.parameters())[0].data.fill_(1e30)", ("training.rule.name: own.py:Mine", "as large as 1e+30")),
+        ("module.nothing()", ("device 0: own.py:", "AttributeError")),
+    ],
+)
+def test_training_of_ones_own_is_tried(line: str, facts: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(f"def Mine(module, batches, loss, rate, rng):\n    {line}\n")
+    config = load_config(None, [*SMALL, *QUICK, f"training.rule.name={tmp_path / 'own.py'}:Mine"])
+    with pytest.raises(HflrayError) as error:
+        dry_run(config)
+    assert says(str(error.value), *facts)
+    assert "learning_rate" not in str(error.value)
+    assert "\n" not in str(error.value)
