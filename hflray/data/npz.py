@@ -101,7 +101,8 @@ def _load(path: Path) -> dict[str, NDArray[Any]]:
     accepted = f"accepted: an .npz file with the keys {', '.join(KEYS)}"
     if not os.path.isfile(path):  # False also for a path that no file can have
         raise DataError(
-            f"data.name: {path}: no such file; {accepted}; check the path, or set --data-root / $HFLRAY_DATA"
+            f"data.name: {path}: no such file; {accepted}; check the path (in a sweep file it is "
+            "relative to that file), or set --data-root / $HFLRAY_DATA"
         )
     try:
         _check_memory(path)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import shutil
 from pathlib import Path
 
 import pytest
 
 import hflray
 from hflray import metrics
+from hflray.assignment.policy import SHIPPED
 from hflray.report import charts, labels, series
 from hflray.report.labels import (
     COLOURS,
@@ -176,3 +178,15 @@ def test_names_of_parts_are_told_apart() -> None:
     assert label_apart(["x/a.py:Mine", "y/a.py:Mine"]) == {name: name for name in ("x/a.py:Mine", "y/a.py:Mine")}
     assert label_apart(["mine.py:HFEL"]) == {"mine.py:HFEL": "HFEL"}
     assert label_apart(["mine.py:HFEL"], ["HFEL"]) == {"mine.py:HFEL": "mine.py:HFEL"}
+
+
+def test_two_policies_of_one_file_name_are_two_groups(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    paths = []
+    for place, name in (("a", "paper_db"), ("b", "paper_literal")):
+        (tmp_path / place).mkdir()
+        paths.append(shutil.copy(SHIPPED.with_name(f"{name}.safetensors"), tmp_path / place / "mine.safetensors"))
+    policies = [*paths, "null", "any_deployment"]
+    runs = [run({metrics.ACCURACY: [0.5]}, "assignment.name=d3qn", f"assignment.policy={name}") for name in policies]
+    groups = group_by(runs, ["assignment.policy"])
+    assert list(groups) == [*(f"policy {path}" for path in paths), "shipped (any deployment)"]
