@@ -92,13 +92,17 @@ def test_ci_runs_the_readmes_test_command() -> None:
     assert [block.text.strip() for block in blocks(TEXT) if block.comment == LEFT_TO_CI] == [command[1]]
     steps = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     assert "<!-- test command -->" in steps
-    # The script creates a new environment before, and the test command is its last step.
+    # The script creates a new environment before, and what follows uses it for the tests that the command leaves out.
     assert (
         steps.rindex("rm -rf .venv")
         < steps.rindex("<!-- test command -->")
         < steps.rindex('bash -euo pipefail -c "$command"')
     )
-    assert steps.endswith('bash -euo pipefail -c "$command"\n')
+    rest = steps.partition('bash -euo pipefail -c "$command"\n')[2]
+    assert [line.split()[3:5] for line in rest.splitlines() if line.startswith(".venv/bin/python -m pytest")] == [
+        ["-m", "cluster"],
+        ["-m", "slow"],
+    ]
 
 
 def test_ci_and_make_run_the_same_checks() -> None:

@@ -24,6 +24,7 @@ from hflray.world.trace import Trace, check_digest
 
 OPTIONS = "world.mobility.options"
 AT_ONCE = 500_000  # random numbers drawn at once
+MOST_SLOTS = 10_000_000  # between two moments at which one looks; drawing them takes minutes
 MOST_MOVED = 100_000  # devices that all move in each slot; of more, those move that somebody looks at
 MEAN_LEG = (2 + math.sqrt(2) + 5 * math.log(1 + math.sqrt(2))) / 15  # mean distance of two points of a unit square
 
@@ -60,7 +61,17 @@ class Mobility(Part, ABC):
         self._slot = 0
 
     def advance(self, clock_s: float) -> None:
-        """Move to the last whole slot until `clock_s`."""
+        """Move to the last whole slot until `clock_s`.
+
+        Raises:
+            ConfigError: this would be more than `MOST_SLOTS` steps.
+        """
+        ahead_s = clock_s - self._slot * self.slot_s
+        if ahead_s > MOST_SLOTS * self.slot_s:
+            raise ConfigError(
+                f"world.mobility.slot_s: got {self.slot_s:g}; {ahead_s:.3g} s of motion would have more than "
+                f"{MOST_SLOTS:,} steps; accepted here: at least {ahead_s / MOST_SLOTS:.2g}; raise it"
+            )
         slot = math.floor(clock_s / self.slot_s)
         if slot > self._slot:
             first, self._slot = self._slot + 1, slot

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -129,3 +130,11 @@ def test_a_large_fleet_moves_the_devices_that_somebody_looks_at(monkeypatch: pyt
         np.testing.assert_array_equal(np.asarray(mobility.places()), eager.position_m)
     assert "moved_to" not in eager.state_dict()
     assert lazy.places()[:, 0].tolist() == eager.position_m[:, 0].tolist()
+
+
+@pytest.mark.parametrize("slot_s, clock_s", [(5e-324, 12.0), (1e-9, 12.0), (1.0, 1e9)])
+def test_motion_of_too_many_steps_is_refused(slot_s: float, clock_s: float) -> None:
+    part = GaussMarkov(seed=2, position_m=START_M[:3], area_m=1000.0, slot_s=slot_s, speed_m_per_s=20.0)
+    refused = f"world.mobility.slot_s: got {slot_s:g}; {clock_s:.3g} s of motion would have more than 10,000,000 steps"
+    with pytest.raises(ConfigError, match=re.escape(refused)):
+        part.advance(clock_s)
