@@ -9,20 +9,16 @@ from __future__ import annotations
 import json
 
 import numpy as np
-import torch
 
 from hflray.assignment import configured_assigner
 from hflray.cost import Schedule
 from hflray.errors import ConfigError, DivergedError
 from hflray.experiment.experiment import Experiment
 from hflray.experiment.planning import Planner
-from hflray.models import auxiliary_problem, build, trained
+from hflray.models import auxiliary_problem
 from hflray.scheduling import configured_scheduler, scheduler_class
 from hflray.support.returned import Contract, is_ours
 from hflray.training.job import LocalJob
-from hflray.training.returned import begun, vectors_for
-from hflray.training.rules import LocalRule
-from hflray.training.rules.base import Received, corrects
 from hflray.training.rules.own import OwnTraining
 from hflray.training.serial import SerialHierarchy
 from hflray.training.state import RoundTask
@@ -99,7 +95,6 @@ def _try_method(experiment: Experiment) -> None:
         experiment.problem, config.seed, local_iterations=1, batch_size=config.training.batch_size,
         learning_rate=config.training.learning_rate, local_iteration="step", kernel="eager", method=method,
     )  # fmt: skip
-    _try_correction(parts.rule, experiment)
     edges = min(config.fleet.num_edges, max(2, parts.cloud.least))
     devices = np.arange(min(config.fleet.num_devices, edges * max(2, parts.edge.least)))
     task = RoundTask(1, Schedule(devices, devices % edges), np.ones((1, len(devices)), dtype=bool))
@@ -113,28 +108,3 @@ def _try_method(experiment: Experiment) -> None:
         raise Contract.of("training.rule.name", rule, accepted).error(
             f"from one step: {str(error).rpartition('; ')[0]}"
         ) from error
-
-
-def _try_correction(rule: LocalRule, experiment: Experiment) -> None:
-    """Ask a rule for its correction at the first step of a device, where it still has what it received."""
-    if is_ours(rule) or not corrects(rule):
-        return
-    state = experiment.training
-    size = sum(tensor.numel() for tensor in trained(build(experiment.problem, experiment.config.seed)))
-    vectors = vectors_for(rule, state.rule, 0, size)
-    memory = begun(rule, Received(state.model[:size], vectors), {})
-    weights = torch.from_numpy(state.model[None, :size].copy())
-    by_name = (
-        {name: torch.from_numpy(np.array(each, dtype=np.float32)[None]) for name, each in arrays.items()}
-        for arrays in (vectors, {name: each for name, each in memory.items() if name in rule.memory})
-    )
-    try:
-        made = rule.correction(weights, weights.clone(), *by_name)
-    except Exception:  # the step that follows shows it as it would be in training
-        return
-    if made is None:
-        return
-    accepted = "None, or finite numbers in the shape of the weights that it was asked for"
-    contract = Contract.of("training.rule.name", rule, accepted, "mend its method correction")
-    array = made.detach().numpy() if isinstance(made, torch.Tensor) else made
-    contract.array(array, tuple(weights.shape), where=f" for weights of shape {tuple(weights.shape)}")
