@@ -101,7 +101,7 @@ def rules(sweep: Sweep) -> str:
         lambda run: (
             f"{run.config.data.majority_fraction:g}",
             f"{run.config.training.edge_iterations}",
-            run.config.training.rule.name,
+            run.settings["training.rule.name"],
         ),
     )
     present = {key[-1] for key in groups}
