@@ -1,1 +1,1 @@
-"""What repeats and judges the paper: its exhibits, its claims and their evidence, and Table II's choices."""
+"""What repeats and judges the paper: its exhibits, its claims and their evidence."""
