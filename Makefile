@@ -50,24 +50,15 @@ pythons: ## Run a short suite on every promised Python of this machine (the firs
 golden: ## Compare this tree with early commits: hashes to the bit, bills to 1e-12
 	$(PYTHON) -m pytest tests/test_golden.py -m 'slow or not slow'
 
-bench: ## Run all benchmarks, as ratios measured side by side, while the queue is paused (BENCH='--only scale')
+bench: ## Run all benchmarks, as ratios measured side by side (BENCH='--only scale')
 	-@$(PYTHON) -m tests.benchmarks peers
-	@$(PYTHON) -m hflray.reproduction.queue paused -- $(PYTHON) -m tests.benchmarks $(BENCH)
+	@$(PYTHON) -m tests.benchmarks $(BENCH)
 
 bench-check: ## List what that run measured as over 10 % slower than tests/benchmarks/results/ has for this type of CPU
 	@$(PYTHON) -m tests.benchmarks check $(BENCH)
 
 bench-keep: ## Save that run in tests/benchmarks/results/ as the one of this type of CPU
 	@$(PYTHON) -m tests.benchmarks keep $(BENCH)
-
-queue: ## Start or continue the long runs of tune_configs/queue/ in the background (QUEUE='--cpus 2')
-	@$(PYTHON) -m hflray.reproduction.queue start $(QUEUE)
-
-queue-stop: ## End the long runs after their running rounds are finished and saved
-	@$(PYTHON) -m hflray.reproduction.queue stop
-
-queue-status: ## Show the progress, the speed and the remaining time of each long run
-	@$(PYTHON) -m hflray.reproduction.queue status
 
 mutants: ## Change one token of a core module at a time, and count the changes that its tests notice (MUTANTS='--limit 20')
 	$(PYTHON) -m pip install -q -e '.[mutants]'

@@ -6,8 +6,10 @@ import dataclasses
 import importlib.util
 import inspect
 import json
+import os
 import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -311,6 +313,38 @@ def test_every_command_is_valid(command: str, monkeypatch, tmp_path) -> None:
     with pytest.raises(SystemExit) as end:
         cli.main()
     assert not end.value.code
+
+
+def test_the_loop_over_long_sweeps_resumes_one_and_skips_what_has_ended(tmp_path) -> None:
+    (loop,) = [one.text for one in blocks(text_of("howto/queue.md")) if one.comment == "<!-- the loop -->"]
+    said = tmp_path / "said"
+    fake = """#!/bin/bash
+    echo "$@" >> said
+    [ -e interrupt ] && rm interrupt && kill -INT $PPID && exit 130
+    [ "$1" = report ] && mkdir -p exports && touch "exports/$2.zip"
+    [[ "$*" != *fig5_ceilings.yaml* && "$*" != *"${broken:-none}"* ]]
+    """
+    (tmp_path / "hflray").write_text(fake, encoding="utf-8")
+    (tmp_path / "hflray").chmod(0o755)
+    (tmp_path / "interrupt").touch()
+
+    def calls(broken: str = "none") -> list[str]:
+        said.write_text("", encoding="utf-8")
+        env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "broken": broken}
+        subprocess.run(["bash", "-c", loop], cwd=tmp_path, env=env, timeout=60, check=False)
+        return said.read_text(encoding="utf-8").splitlines()
+
+    begin = "tune tune_configs/{}.yaml --cpus 2"
+    resume, report = "tune --resume {} --cpus 2", "report {} --export exports --brief"
+    one, other = "fig5_ceilings", "fig5_fewer_draws"
+    assert calls() == [begin.format(one)]  # Ctrl-C
+    assert calls(broken=other) == [
+        *(each.format(one) for each in (begin, resume, report)),
+        *(each.format(other) for each in (begin, resume, resume)),
+    ]
+    assert calls() == [begin.format(other), report.format(other)]
+    assert calls() == []
+    assert [load_sweep(ROOT / "tune_configs" / f"{name}.yaml").name for name in (one, other)] == [one, other]
 
 
 def test_every_link_leads_to_a_file() -> None:

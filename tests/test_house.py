@@ -59,14 +59,6 @@ OTHER_WORDS = {
 # The only functions that write files by other means than `hflray.support.files`, by path and name, with the reason.
 OTHER_WRITERS = {
     ("sweep/results.py", "claimed"): "a lock's file, which contains the number of its process",
-    ("reproduction/queue/lock.py", "locked"): "a lock's file",
-    ("reproduction/queue/command.py", "launch"): "a log",
-    ("reproduction/queue/processes.py", "start"): "a log",
-    ("reproduction/queue/processes.py", "group_last"): "a file of /proc",
-    (
-        "reproduction/queue/frozen.py",
-        "copy_package",
-    ): "an environment, which counts once its list of packages is written",
     ("tune/storage.py", "_write"): "S3 shows an object only when all of it has arrived",
     ("tune/storage.py", "check_storage"): "a probe that is deleted",
     ("tune/mending.py", "salvage"): "copies of checkpoints; one that a kill cut off is copied again",

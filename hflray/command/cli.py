@@ -49,7 +49,7 @@ COMMANDS = {
     "nodes": Subcommand("hflray.tune.nodes:app", "Check that all nodes of a cluster run the same versions."),
     "sync": Subcommand("hflray.tracking.cli:sync_app", "Send the rounds that MLflow or another tracker has missed."),
     "data": Subcommand("hflray.command.data:app", "List the data sets, download them, and check their files."),
-    "doctor": Subcommand("hflray.command.doctor:app", "Check this machine for everything that a sweep needs."),
+    "doctor": Subcommand("hflray.command.doctor:app", "Check versions, memory, disk, Ray and data sets here."),
     "check": Subcommand("hflray.command.check:app", "Try every part in a file of your own, as --dry-run would."),
     "new": Subcommand("hflray.command.new:app", "Write a commented sweep file to begin with."),
 }  # fmt: skip

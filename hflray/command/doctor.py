@@ -1,7 +1,6 @@
 """``hflray doctor``: whether this machine has what a sweep needs, and what to mend.
 
-A finding that stops every sweep makes the exit code 1. Other problems cost time or accuracy of a measurement, or stop
-only some sweeps.
+A finding that stops every sweep makes the exit code 1. Other problems cost time, or stop only some sweeps.
 """
 
 from __future__ import annotations
@@ -28,10 +27,6 @@ if TYPE_CHECKING:
 GIB = 2**30
 FREE_BYTES = GIB  # a data set and its checkpoints need some hundred MB
 FULL_SHARE = 0.95  # Ray does not spill objects to a disk that is fuller
-OPEN_FILES = 4096  # Ray warns below it
-KERNELS = ("fused", "native", "channels_last", "eager")
-IMAGE_SHAPE, NUM_CLASSES, BATCH = (1, 28, 28), 10, 64  # the measured step: Fashion-MNIST in the paper's batches
-MEASURE_S = 0.3
 NAME_WIDTH = 16  # of the longest name of a finding
 
 
@@ -92,20 +87,6 @@ def versions() -> Check:
     yield Finding("libraries", text, "; ".join(problems), f"pip install {' '.join(fixes)}" if fixes else "", missing)
 
 
-def cpu() -> Check:
-    """Say which CPUs there are, and whether others use them."""
-    from hflray.support.provenance import environment
-    from hflray.training.machine import available_cpus
-
-    count, load = len(available_cpus()), os.getloadavg()[0]
-    busy = load > 1.5 * count
-    yield Finding(
-        "CPU", f"{environment()['cpu']}, {count} for this process, load {load:.1f}",
-        f"other programs use the CPUs (load {load:.1f} on {count})" if busy else "",
-        "wait for them or end them; results stay the same, and take longer" if busy else "",
-    )  # fmt: skip
-
-
 def memory() -> Check:
     """Check that the memory suffices for a trial with one actor."""
     from hflray.sweep.preflight import DEVICE_ACTOR_MB, DRIVER_MB, EDGE_ACTOR_MB, RAY_MB, TRIAL_MB
@@ -128,20 +109,6 @@ def memory() -> Check:
             f"Ray's object store takes {OBJECT_STORE_BYTES / GIB:.0f} GiB and uses the slower /tmp" if small else "",
             "enlarge it, in a container with docker run --shm-size=3g" if small else "",
         )  # fmt: skip
-
-
-def open_files() -> Check:
-    """Check how many files a process may open; Ray raises the soft limit to the hard one."""
-    import resource
-
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    unlimited = hard == resource.RLIM_INFINITY
-    low = not unlimited and hard < OPEN_FILES
-    yield Finding(
-        "open files", "no limit" if unlimited else f"at most {hard:,} in a process",
-        f"with fewer than {OPEN_FILES:,}, Ray may lose connections" if low else "",
-        "raise the hard limit to 8192 or more: ulimit -Hn 8192 as root, or LimitNOFILE of the service" if low else "",
-    )  # fmt: skip
 
 
 def folders(results: Path, data: Path) -> Check:
@@ -192,58 +159,6 @@ def unwritable(folder: Path) -> str:
     return ""
 
 
-def kernels() -> Check:
-    """Measure the kernels of local training on the CPU, and say whether those of the allocation are compiled."""
-    import torch
-
-    from hflray.models.problem import Problem
-    from hflray.support.cache import cache_folder
-    from hflray.support.native import compiler
-    from hflray.sweep import expand, load_sweep
-    from hflray.training.autotune import sample_kernel, samples_per_second
-    from hflray.tune import precompile
-    from hflray.tune.cli import QUICKSTART
-
-    rates, failures, problem = {}, {}, Problem(IMAGE_SHAPE, NUM_CLASSES)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        for name in KERNELS:
-            try:
-                kernel = sample_kernel(name, problem, BATCH, "float32")  # type: ignore[arg-type]
-                rates[name] = samples_per_second(kernel, BATCH, MEASURE_S)
-            except HflrayError as error:
-                failures[name] = str(error)
-    finally:
-        torch.set_num_threads(threads)
-    text = ", ".join(f"{name} {rate:,.0f}" for name, rate in rates.items())
-    yield Finding(
-        "training", f"samples/s on one CPU (Fashion-MNIST, batches of {BATCH}): {text}",
-        failures.get("fused", ""),
-        "install a C compiler, such as gcc (apt-get install gcc)" if "fused" in failures and not compiler() else "",
-    )  # fmt: skip
-    stamp = precompile.stamp_name(precompile.kernels_name(expand(load_sweep(QUICKSTART))[0].config))
-    ready = (cache_folder("kernels") / stamp).exists()
-    yield Finding("allocation", "compiled" if ready else "compiled by the first sweep, while Ray starts")
-
-
-def gpu() -> Check:
-    """Say which GPUs torch can use."""
-    import torch
-
-    if torch.cuda.is_available():
-        for number in range(torch.cuda.device_count()):
-            card = torch.cuda.get_device_properties(number)
-            yield Finding(f"GPU {number}", f"{card.name}, {card.total_memory / GIB:.0f} GiB, CUDA {torch.version.cuda}")
-        return
-    driver = shutil.which("nvidia-smi") is not None
-    yield Finding(
-        "GPU", "none that torch can use; training.device: cpu is the default",
-        f"nvidia-smi is here, and torch {torch.__version__} sees no GPU" if driver else "",
-        "install the CUDA build of torch (https://pytorch.org/get-started/locally)" if driver else "",
-    )  # fmt: skip
-
-
 def ray() -> Check:
     """Start Ray, or join the cluster at $RAY_ADDRESS."""
     from hflray.training.start import last_line, start_ray
@@ -257,31 +172,6 @@ def ray() -> Check:
         yield Finding("Ray", f"does not start on {where}", last_line(error), fix, True)
         return
     yield Finding("Ray", f"starts on {where} with {cpus} CPUs in {time.monotonic() - began:.1f} s")
-
-
-def mlflow_database(results: Path) -> Check:
-    """Check the database of MLflow in the results folder."""
-    import sqlite3
-
-    path = results / "mlflow.db"
-    if not path.exists():
-        yield Finding("MLflow", f"{path} does not exist yet; the first sweep makes it")
-        return
-    try:
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
-        try:
-            (state,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-            (count,) = connection.execute("SELECT count(*) FROM runs").fetchone()
-        finally:
-            connection.close()
-    except sqlite3.Error as error:
-        state, count = str(error), 0
-    fix = f"move {path} away; hflray sync FOLDER sends a sweep's rounds from its journal to a new one"
-    damaged = state != "ok"
-    yield Finding(
-        "MLflow", f"{path}: damaged" if damaged else f"{path}: {count:,} runs",
-        " ".join(state.split()) if damaged else "", fix if damaged else "", damaged,
-    )  # fmt: skip
 
 
 def data_sets(folder: Path) -> Check:
@@ -299,13 +189,13 @@ app = single()
 @app.command(context_settings=HELP)
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="Leave out the kernels' measurement and Ray's start.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Leave out Ray's start.")] = False,
     results: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("hflray_results"),
     data_root: Annotated[
         Path | None, typer.Option(help="Folder of the data sets; else $HFLRAY_DATA, else ~/.cache/hflray.")
     ] = None,
 ) -> None:
-    """Check this machine for everything that a sweep needs, and say what to mend.
+    """Check versions, memory, disk, Ray and data sets of this machine, and say what to mend.
 
     The exit code is 1 if no sweep can run here, and 0 otherwise.
     """
@@ -314,14 +204,12 @@ def doctor(
 
     data, console = folder_of_data(data_root), new_console()
     checks: dict[str, Callable[[], Check]] = {
-        "reading versions": versions, "looking at the CPUs": cpu, "looking at the memory": memory,
-        "looking at limits": open_files, "writing to the folders": lambda: folders(results, data),
-        "measuring kernels": kernels, "looking for GPUs": gpu, "starting Ray": ray,
-        "reading MLflow's database": lambda: mlflow_database(results),
+        "reading versions": versions, "looking at the memory": memory,
+        "writing to the folders": lambda: folders(results, data), "starting Ray": ray,
         "looking for data sets": lambda: data_sets(data),
     }  # fmt: skip
     if quick:
-        del checks["measuring kernels"], checks["starting Ray"]
+        del checks["starting Ray"]
     findings: list[Finding] = []
     for text, check in checks.items():
         with waiting(console, text, quiet=as_json or not console.is_terminal):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 
-COMMANDS = ("show", "explain", "list", "results", "choices", "convert")
+COMMANDS = ("show", "explain", "list", "results", "convert")
 
 
 class ShowByDefault(Commands):
@@ -277,46 +277,11 @@ def results_page(
 ) -> None:
     """Write our results beside the paper's as one markdown file, from exports."""
     from hflray.reproduction import results_page
-    from hflray.reproduction.table2_choices import Study
     from hflray.support.terminal.output import new_console
 
-    text = results_page.render(results_page.read_all(source), CONFIGS, source.as_posix(), Study.read(source))
+    text = results_page.render(results_page.read_all(source), CONFIGS, source.as_posix())
     write(out, text)
     new_console().print(f"  {out}", **PLAIN)
-
-
-@app.command(
-    "choices",
-    context_settings=HELP,
-    help="Table II under each choice that the paper leaves open, billed on random fleets.",
-)
-def choices_page(
-    fleets: Annotated[int, typer.Option(help="Number of random fleets, the same for every choice.")] = 200,
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting, such as seed=1; repeatable.")
-    ] = None,
-    export_to: Annotated[
-        Path | None, typer.Option("--export", metavar="DIR", help="Also write the bills, for RESULTS.md.")
-    ] = None,
-    top: Annotated[int, typer.Option(min=1, help="Number of choices printed, those nearest to the paper first.")] = 10,
-) -> None:
-    """Bill Table II under each choice that the paper leaves open, and print the ranking."""
-    from hflray.reproduction import table2_text
-    from hflray.reproduction.table2_choices import Study, rank
-    from hflray.support.terminal.output import new_console
-
-    console = new_console()
-    with _bar("fleets", console) as bar:
-        task = bar.add_task("fleets", total=fleets)
-        study = Study.make(overrides or (), fleets, lambda done, total: bar.update(task, completed=done, total=total))
-    ranked = rank(study.bills)
-    for number, row in enumerate(table2_text.table(ranked.head(top)).to_dict("records"), start=1):
-        cells = " | ".join(f"{str(name).strip()} {cell}" for name, cell in row.items())
-        console.print(f"{number:3} {cells}", **PLAIN)
-    for line in table2_text.findings(study, ranked):
-        console.print(f"* {line}", **PLAIN)
-    if export_to is not None:
-        _print_paths(study.export(export_to), console)
 
 
 @app.command("convert", context_settings=HELP, help="Write exports of an older form again as one file each.")

@@ -47,7 +47,7 @@ VERSION = 2
 TABLES = ("rounds", "devices")
 RUN = "run"  # the column of the tables that holds the run's name
 EXPERIMENT = "experiment"  # the task
-MOST_DETAILED = 15  # runs; a published export of more is brief (`abridged`)
+MOST_DETAILED = 15  # runs; an older export of more may be brief (`is_brief`)
 BRIEF = re.compile(r"round|test_loss|total/.*")  # the columns that a brief export has besides the main metrics
 FILE = "runs.json"
 ABOUT = "about.txt"
@@ -187,19 +187,6 @@ def _brief(tables: Tables) -> Tables:
     names = [str(name) for name in tables.rounds]
     main = [row.name for row in metrics.main_of(names)]
     return Tables(tables.rounds[[name for name in names if BRIEF.fullmatch(name) or name in main]])
-
-
-def abridged(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the files of an export, brief if it has more than `MOST_DETAILED` experiments.
-
-    Raises:
-        ValueError, KeyError: the export is damaged.
-    """
-    content = content_of(files)
-    if len(content["runs"]) <= MOST_DETAILED or content["task"] != EXPERIMENT:
-        return dict(files)
-    tables = {name: _brief(each) for name, each in _read_tables(files, content).items()}
-    return {name: text for name, text in files.items() if name == ABOUT} | _files(content | {"brief": True}, tables)
 
 
 def is_brief(files: Mapping[str, bytes], content: Mapping[str, Any]) -> bool:

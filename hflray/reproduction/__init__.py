@@ -1,1 +1,1 @@
-"""What repeats and judges the paper: its exhibits, its claims and their evidence, Table II's choices, and the queue."""
+"""What repeats and judges the paper: its exhibits, its claims and their evidence."""

@@ -12,9 +12,7 @@ from hflray.report.exports import exports, read_exhibit
 from hflray.report.ranking import ranking, unranked
 from hflray.report.runs import SEED, Run, Sweep
 from hflray.report.tables import compare_with_reference, summary, to_markdown
-from hflray.reproduction import table2_text
 from hflray.reproduction.exhibits import EXHIBITS, Exhibit, verdicts, with_borrowed
-from hflray.reproduction.table2_choices import Study
 from hflray.sweep import Trial, expand, load_sweep
 
 HEAD = """# Results beside the paper's
@@ -226,21 +224,18 @@ def _answers(shown: Exhibit, sweep: Sweep) -> str:
     return to_markdown(verdicts(shown, sweep)).rstrip().replace("--:", "---")
 
 
-def render(sweeps: Mapping[str, Sweep], configs: Path, source: str, study: Study | None = None) -> str:
+def render(sweeps: Mapping[str, Sweep], configs: Path, source: str) -> str:
     """Return the whole page.
 
     Args:
         sweeps: the exports by the name of their sweep file.
         configs: the folder of the shipped sweep files.
         source: the folder of the exports, as the page names it.
-        study: the study of Table II's choices, whose section follows Table II.
     """
     command = f"python -m hflray.report results --from {source}"
     parts = [HEAD.format(command=command, source=source)]
     for name, shown in EXHIBITS.items():
         parts.append(section(name, shown, sweeps.get(shown.config), configs))
-        if name == "table2" and study is not None:
-            parts.append(table2_text.section(study, source))
     return "\n".join(parts)
 
 

@@ -102,7 +102,6 @@ def clustering_cost(
     *,
     edge_iterations: int = 1,
     max_cpu: bool = False,
-    assignment: IntArray | None = None,
 ) -> RoundCost:
     """Compute Algorithm 2's delay and energy: (4) to (10), (13) and (14) over all N devices, without a cloud hop.
 
@@ -117,15 +116,14 @@ def clustering_cost(
         allocate: called as ``allocate(fleet, work, devices, assignment)``, such as `hflray.allocation.allocate_round`.
         edge_iterations: number of billed edge iterations; 1 or Q.
         max_cpu: bill f_n^max instead of the allocated frequencies; the bandwidths stay as allocated.
-        assignment: the edge of each device, (N,); None: the nearest edge.
 
     Raises:
-        ConfigError: a size or count is not above 0, or the assignment does not fit these devices and edges.
+        ConfigError: a size or count is not above 0.
         InfeasibleError: raised by `allocate`.
     """
     work = Workload(model_bits, local_iterations, edge_iterations, delay_weight, cloud_hop=False)
     devices = np.arange(fleet.num_devices, dtype=np.intp)
-    edges = fleet.nearest_edges(devices)[:, 0] if assignment is None else assignment
+    edges = fleet.nearest_edges(devices)[:, 0]
     allocation = allocate(fleet, work, devices, edges)
     if max_cpu:
         allocation = _Billed(allocation.bandwidth_hz, fleet.max_cpu_hz)

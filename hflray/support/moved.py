@@ -1,4 +1,4 @@
-"""Former names of modules that the documentation has shown to users; an import of one gives the module of today.
+"""Former names of modules that 0.1 or 0.2 has documented; an import of one gives the module of today.
 
 `hflray` appends `Moved` to the finders of imports, which Python asks only where no file has the name. No pickle of a
 results folder names a module of this table: those of Ray Tune name modules of `hflray.tune` that have not moved, and
@@ -15,13 +15,8 @@ from importlib.machinery import ModuleSpec
 from types import CodeType, ModuleType
 
 MOVED = {
-    "hflray.checkpoint": "hflray.support.checkpoint",
     "hflray.compare": "hflray.sweep.compare",
     "hflray.record": "hflray.experiment.record",
-    "hflray.rl.pool": "hflray.rl.solved_fleets",
-    "hflray.scenario": "hflray.experiment.scenario",
-    "hflray.study": "hflray.experiment.study",
-    "hflray.tasks": "hflray.sweep.tasks",
 }
 
 

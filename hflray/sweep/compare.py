@@ -7,16 +7,16 @@ import json
 import re
 import shlex
 import sys
+import urllib.error
+import urllib.request
 import webbrowser
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
-from rich.console import Console
 
 from hflray import metrics
 from hflray.errors import HflrayError
@@ -26,9 +26,9 @@ from hflray.support.terminal.tables import Table
 from hflray.support.text import one_line
 from hflray.sweep.results import SweepFolder, locate
 from hflray.sweep.tasks import find_task
-from hflray.tracking import PORT, answers, local_server, read_runs, share_view, view_url
+from hflray.tracking import read_runs, share_view, view_url
 
-LOCAL = f"http://127.0.0.1:{PORT}"  # where `mlflow ui` serves
+LOCAL = "http://127.0.0.1:5000"  # where `mlflow ui` serves
 PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 NAME_WIDTH = 16  # minimum width of a trial's name in a closing table
 
@@ -122,7 +122,7 @@ def comparison_lines(folder: SweepFolder, experiment_id: str | None, run_ids: Se
     """
     server = _is_server(folder.uri)
     base = folder.uri.rstrip("/") if server else LOCAL
-    lines = [] if server else [f"mlflow ui --backend-store-uri {shlex.quote(folder.uri)}"]
+    lines = [] if server else [_server_command(folder)]
     if experiment_id is None or not run_ids:
         return lines
     lines.append(f"charts: {charts_url(folder, experiment_id, base)}")
@@ -140,28 +140,29 @@ def charts_url(folder: SweepFolder, experiment_id: str, base: str = LOCAL) -> st
     return view_url(experiment_id, folder.path.name, base, shared)
 
 
-def open_charts(folder: SweepFolder, experiment_id: str, run_id: str, console: Console) -> str | None:
-    """Open the charts of a sweep in the browser; return the reason if that fails, else None.
+def open_charts(folder: SweepFolder, experiment_id: str, run_id: str) -> str | None:
+    """Open the charts of a sweep in the browser; return the reason if that fails, else None."""
+    base, start = folder.uri.rstrip("/"), "start it"
+    if not _is_server(folder.uri):
+        base, start = LOCAL, f"start one: {_server_command(folder)}"
+    if not _answers(base, run_id):
+        return f"no MLflow server with this sweep answers at {base}; {start}"
+    return _open(charts_url(folder, experiment_id, base))
 
-    If MLflow is a database file that no server on this machine serves yet, a server is started, and this function
-    returns when Ctrl-C ends it.
 
-    Raises:
-        HflrayError: the server does not start.
-    """
-    if _is_server(folder.uri):
-        base = folder.uri.rstrip("/")
-        if not answers(base):
-            return f"no MLflow server answers at {base}; start it"
-        return _open(charts_url(folder, experiment_id, base))
-    with local_server(folder.uri, run_id, lambda: console.print("starting an MLflow server …", **PLAIN)) as server:
-        page = charts_url(folder, experiment_id, server.base)
-        problem = _open(page)
-        if server.process is not None:
-            console.print(f"MLflow serves {page}; Ctrl-C ends it", **PLAIN)
-            with suppress(KeyboardInterrupt):
-                server.process.wait()
-    return problem
+def _answers(base: str, run_id: str) -> bool:
+    """Return whether an MLflow server at an address has a run, or refuses to say so without a password."""
+    try:
+        urllib.request.urlopen(f"{base}/api/2.0/mlflow/runs/get?run_id={run_id}", timeout=10).close()
+    except urllib.error.HTTPError as error:
+        return error.code in (401, 403)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _server_command(folder: SweepFolder) -> str:
+    return f"mlflow ui --backend-store-uri {shlex.quote(folder.uri)}"
 
 
 def _open(page: str) -> str | None:
@@ -189,7 +190,7 @@ def show(sweep: str, results: Path, opens: bool = False) -> str | None:
         Why the charts could not be opened, or None.
 
     Raises:
-        HflrayError: there is no such sweep, MLflow has none of its runs, or no server could be started.
+        HflrayError: there is no such sweep, or MLflow has none of its runs.
     """
     folder = locate(results, sweep)
     experiment_id, runs = read_runs(folder.uri, folder.experiment, folder.path.name)
@@ -202,7 +203,7 @@ def show(sweep: str, results: Path, opens: bool = False) -> str | None:
     console.print(closing_table(folder.path.name, outcomes, console.width, table_of))
     for line in comparison_lines(folder, experiment_id, [run.run_id for run in runs]):
         console.print(line, **PLAIN)
-    return open_charts(folder, experiment_id, runs[0].run_id, console) if opens else None
+    return open_charts(folder, experiment_id, runs[0].run_id) if opens else None
 
 
 app = single()
@@ -213,7 +214,7 @@ def compare(
     sweep: Annotated[str, typer.Argument(help="The sweep's folder in the results, or its name for the latest one.")],
     results: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("hflray_results"),
     opens: Annotated[
-        bool, typer.Option("--open", help="Open the sweep's charts in the browser; start MLflow's server if needed.")
+        bool, typer.Option("--open", help="Open the sweep's charts in the browser, if MLflow's server runs.")
     ] = False,
 ) -> None:
     """Print a sweep's closing table again, and the addresses of its runs in MLflow."""

@@ -7,7 +7,7 @@ A tracker that is unreachable, slow or full causes warnings and never fails a tr
 answers again, or by ``python -m hflray.tracking sync``.
 
 `tracker` is the public interface, `sink` is the protocol of a tracker, `mlflow` and `csv` are trackers, and `history`
-reads finished runs. `view` describes MLflow's page of charts for a sweep, and `server` starts MLflow to show it.
+reads finished runs. `view` describes MLflow's page of charts for a sweep.
 """
 
 from hflray.support.provenance import environment, git_commit
@@ -16,13 +16,11 @@ from hflray.tracking.history import History, LoggedRun, read_histories, read_jou
 from hflray.tracking.journal import Journal, Tables
 from hflray.tracking.mlflow import share_view
 from hflray.tracking.model import FinalModel
-from hflray.tracking.server import PORT, answers, local_server
 from hflray.tracking.sink import Artifact, Ending, Files, Place, Round, Run, Sink
 from hflray.tracking.tracker import SINKS, Tracker, default_uri, sync, titles, try_sinks
 from hflray.tracking.view import view_url
 
 __all__ = [
-    "PORT",
     "SINKS",
     "Artifact",
     "Ending",
@@ -37,11 +35,9 @@ __all__ = [
     "Sink",
     "Tables",
     "Tracker",
-    "answers",
     "default_uri",
     "environment",
     "git_commit",
-    "local_server",
     "main",
     "read_histories",
     "read_journal",

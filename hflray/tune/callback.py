@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import json
 import math
 import os
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
@@ -41,7 +39,6 @@ from hflray.tune.trial import NAME, trial_name
 # Tags of a run.
 STOPPED = "hflray.stopped"  # why the run was stopped early
 CHANGES = "hflray.population"  # settings that changed between rounds, [{"after_round", "changed", "from"}] in JSON
-TRIM_EVERY_S = 5.0
 
 
 def _ends_the_sweep(method: Callable[..., None]) -> Callable[..., None]:
@@ -91,7 +88,6 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
         self.outcomes: dict[str, Outcome] = {}
         self._trials: dict[str, Trial] = {}
         self._digests, self._staging = digests or TuneDigests(folder), Path()
-        self._trimmed = time.monotonic()
         SweepCallback.current = self
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -219,9 +215,6 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
         if self.file.tune.population is None:  # in a population other trials may still adopt this trial's state
             slim(trial)
         self._trials.pop(trial.trial_id, None)
-        if time.monotonic() - self._trimmed > TRIM_EVERY_S:
-            self._trimmed = time.monotonic()
-            trim()
 
     @_ends_the_sweep
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -321,15 +314,6 @@ def slim(trial: Any) -> None:
     for saved in data.checkpoint_manager.best_checkpoint_results:
         saved.metrics = {}
     trial.invalidate_json_state()
-
-
-def trim() -> None:
-    """Return freed memory to the system, because glibc keeps the gaps of ended trials in the heaps of its many threads.
-
-    Otherwise the driver of 200 short trials grows by 20 to 70 kB with each trial, although it references none of them.
-    """
-    with suppress(OSError, AttributeError):  # the C library is not glibc
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def current_callback() -> SweepCallback | None:

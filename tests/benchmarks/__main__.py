@@ -1,4 +1,4 @@
-"""All benchmarks in one go: `python -m tests.benchmarks [run|check|keep|list|peers]`; `make bench` pauses the queue.
+"""All benchmarks in one go: `python -m tests.benchmarks [run|check|keep|list|peers]`.
 
 run    measures the tables that are missing at this commit, each benchmark in its own process with a time limit, and
        writes hflray_results/bench/CPU.json; a benchmark that fails is stored as failed, and the others continue

@@ -112,7 +112,10 @@ def experiment(*overrides: str, clusters: list[int] | None = None) -> dict[str, 
 
 def study(*overrides: str) -> list[dict[str, float]]:
     """Run the task ``assignment`` and return the bill of every fleet."""
-    from hflray.study import run_study
+    try:
+        from hflray.experiment.study import run_study
+    except ModuleNotFoundError:  # its name in early commits
+        from hflray.study import run_study
 
     from hflray.config import load_config
 

@@ -18,7 +18,6 @@ from hflray.report.exports import (
     FILE,
     MOST_DETAILED,
     TABLES,
-    abridged,
     content_of,
     convert,
     export,
@@ -305,13 +304,6 @@ def test_an_export_of_many_runs_by_an_older_hflray_is_brief(sweep, tmp_path, mon
     assert not read_export(path).runs[0].brief
     monkeypatch.setattr("hflray.report.exports.MOST_DETAILED", len(sweep.runs) - 1)
     assert read_export(path).runs[0].brief
-
-
-def test_a_published_export_of_many_runs_is_brief(sweep, tmp_path, monkeypatch) -> None:
-    whole = files_of(export(sweep, tmp_path / "whole")) | {ABOUT: b"made elsewhere"}
-    assert abridged(whole) == whole
-    monkeypatch.setattr("hflray.report.exports.MOST_DETAILED", len(sweep.runs) - 1)
-    assert abridged(whole) == files_of(export(sweep, tmp_path / "brief", brief=True)) | {ABOUT: b"made elsewhere"}
 
 
 def test_an_export_of_many_assignments_is_whole(sweep, tmp_path, monkeypatch) -> None:

@@ -45,16 +45,14 @@ def test_a_method_has_its_label_and_its_colour() -> None:
 def test_labels_and_colours_of_methods_are_defined_only_in_labels() -> None:
     """No string in another module is the label of a method or a colour of the palette."""
     labels_of = {label.label for name, label in NAMES.items() if label.label != name} | {hfel(100), hfel(300)}
-    # Table II's rows have the paper's own labels, one of which is IKC.
-    allowed = {("reproduction/table2_choices.py", pretty("ikc"))}
-    copies = [
+    copies = {
         (path.relative_to(PACKAGE).as_posix(), node.value)
         for path in sorted(PACKAGE.rglob("*.py"))
         if path.name != "labels.py"
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in labels_of | {*COLOURS}
-    ]
-    assert set(copies) == allowed
+    }
+    assert copies == set()
 
 
 def test_a_label_leaves_out_settings_without_effect() -> None:

@@ -32,8 +32,7 @@ def test_another_missing_module_is_an_error() -> None:
         importlib.import_module("hflray.recrod")
 
 
-@pytest.mark.parametrize("module", ["hflray.compare", "hflray.tune.queue"])
-def test_a_former_command_runs(module: str) -> None:
-    process = subprocess.run([sys.executable, "-m", module, "--help"], capture_output=True, text=True)
+def test_a_former_command_runs() -> None:
+    process = subprocess.run([sys.executable, "-m", "hflray.compare", "--help"], capture_output=True, text=True)
     assert process.returncode == 0, process.stderr
     assert "Usage:" in process.stdout

@@ -8,11 +8,8 @@ import json
 import threading
 import time
 import webbrowser
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
-from types import SimpleNamespace
 from urllib.parse import parse_qs
 
 import pytest
@@ -20,7 +17,6 @@ from mlflow import MlflowClient
 from rich.console import Console
 
 from hflray import metrics
-from hflray.errors import HflrayError
 from hflray.support.terminal.output import WIDE
 from hflray.support.text import as_html, one_line
 from hflray.sweep import compare, load_sweep
@@ -36,7 +32,6 @@ from hflray.sweep.compare import (
 )
 from hflray.sweep.results import SweepFolder
 from hflray.tracking import Tracker, default_uri
-from hflray.tracking.server import LocalServer
 from hflray.tracking.view import TAG, view_key
 from tests.browser import CHROMIUM, Page
 from tests.conftest import small_config
@@ -229,7 +224,7 @@ def test_the_command_prints_the_runs_that_mlflow_has(tmp_path, capsys, monkeypat
     client = MlflowClient(uri)
     experiment = client.get_experiment_by_name("tests")
     assert [key for key in experiment.tags if "View" in key] == [f"{TAG}{view_key(folder.path.name)}"]
-    monkeypatch.setattr(compare, "open_charts", lambda folder, experiment_id, run_id, console: f"run {run_id}")
+    monkeypatch.setattr(compare, "open_charts", lambda folder, experiment_id, run_id: f"run {run_id}")
     assert main(["mine", "--results", str(tmp_path), "--open"]) == 2
     assert capsys.readouterr().err == f"error: --open: run {tracker.run_ids()[0]}\n"
     monkeypatch.setattr(compare, "open_charts", lambda *_: None)
@@ -238,66 +233,43 @@ def test_the_command_prints_the_runs_that_mlflow_has(tmp_path, capsys, monkeypat
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-class PasswordServer(http.server.BaseHTTPRequestHandler):
-    """A server that answers every request with status 401."""
+class FakeServer(http.server.BaseHTTPRequestHandler):
+    """A server that asks for a password, answers that it has no such run, or has the run ``aa``."""
+
+    password = False
 
     def do_GET(self) -> None:
-        self.send_error(401)
+        known = self.path == "/api/2.0/mlflow/runs/get?run_id=aa"
+        self.send_response(401 if self.password else 200 if known else 404)
+        self.end_headers()
 
     def log_message(self, *_: object) -> None:
         """Write no log."""
 
 
-def test_open_shows_the_charts_if_the_server_answers(tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("database", [False, True])
+@pytest.mark.parametrize("password", [False, True])
+def test_open_shows_the_charts_if_a_server_with_the_sweep_answers(database, password, tmp_path, monkeypatch) -> None:
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", lambda page: not opened.append(page))
     monkeypatch.setattr(compare, "share_view", lambda *_: True)
-    with http.server.HTTPServer(("127.0.0.1", 0), PasswordServer) as server:
+    monkeypatch.setattr(FakeServer, "password", password)
+    with http.server.HTTPServer(("127.0.0.1", 0), FakeServer) as server:
         base = f"http://127.0.0.1:{server.server_port}"
-        folder = folder_of(tmp_path, f"{base}/")
+        monkeypatch.setattr(compare, "LOCAL", base)
+        folder = folder_of(tmp_path, "sqlite:///x.db" if database else f"{base}/")
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        assert open_charts(folder, "7", "aa", Console()) is None
+        assert open_charts(folder, "7", "aa") is None
+        other = open_charts(folder, "7", "bb")  # a server of another database
         monkeypatch.setattr(webbrowser, "open", lambda page: False)
-        assert f"found no browser; open {opened[0]} in one" == open_charts(folder, "7", "aa", Console())
+        assert f"found no browser; open {opened[0]} in one" == open_charts(folder, "7", "aa")
         server.shutdown()
-    assert [page.partition("&view")[0] for page in opened] == [
-        f"{base}/#/experiments/7/runs?compareRunsMode=CHART&workflowType=machine_learning"
-    ]
-    assert open_charts(folder, "7", "aa", Console()) == f"no MLflow server answers at {base}; start it"
-
-
-@pytest.mark.parametrize("started", [True, False])
-def test_open_serves_a_database_until_ctrl_c_unless_a_server_already_does(started, tmp_path, monkeypatch) -> None:
-    events: list[str] = []
-
-    def wait() -> None:
-        events.append("waited")
-        raise KeyboardInterrupt
-
-    @contextmanager
-    def serve(uri: str, run_id: str, starting: Callable[[], None]) -> Iterator[LocalServer]:
-        if started:
-            starting()
-        yield LocalServer("http://127.0.0.1:7", SimpleNamespace(wait=wait) if started else None)  # type: ignore[arg-type]
-        events.append(f"left {uri} {run_id}")
-
-    monkeypatch.setattr(compare, "local_server", serve)
-    monkeypatch.setattr(compare, "share_view", lambda *_: True)
-    monkeypatch.setattr(webbrowser, "open", lambda page: not events.append(page.partition("#")[0]))
-    console = Console(record=True, file=io.StringIO(), width=80)
-    assert open_charts(folder_of(tmp_path, "sqlite:///x.db"), "7", "aa", console) is None
-    assert events == ["http://127.0.0.1:7/", *["waited"] * started, "left sqlite:///x.db aa"]
-    text = console.export_text()
-    assert ("starting an MLflow server" in text, "Ctrl-C ends it" in text) == (started, started)
-
-
-def test_a_server_that_does_not_start_is_one_line(tmp_path, capsys, monkeypatch) -> None:
-    def refuse(*_: object) -> None:
-        raise HflrayError("the MLflow server did not start")
-
-    monkeypatch.setattr(compare, "show", refuse)
-    assert main(["mine", "--results", str(tmp_path), "--open"]) == 2
-    assert capsys.readouterr().err == "error: the MLflow server did not start\n"
+    page = f"{base}/#/experiments/7/runs?compareRunsMode=CHART&workflowType=machine_learning"
+    assert {each.partition("&view")[0] for each in opened} == {page}
+    start = "start one: mlflow ui --backend-store-uri sqlite:///x.db" if database else "start it"
+    reason = f"no MLflow server with this sweep answers at {base}; {start}"
+    assert other == (None if password else reason)
+    assert open_charts(folder, "7", "aa") == reason  # no server any more
 
 
 SIX = """

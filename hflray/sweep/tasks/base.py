@@ -187,7 +187,7 @@ class Task(ABC):
         refuses: keys of ``tune`` that the task's sweep files must not set.
         trains_devices: whether a trial has device actors, which reserve CPUs and GPUs.
         trains_model: whether a trial trains the global model to its last round. If so, the driver estimates its time,
-            the trackers get the final model, and the queue's ``experiments`` apply.
+            and the trackers get the final model.
         saves: whether a trial saves states to continue from.
         product: a file of the last state that is kept in the sweep's folder; None if there is no such file.
         keeps_history: whether the closing table needs the metrics of every step. The driver then keeps them in memory.

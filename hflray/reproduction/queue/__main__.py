@@ -1,6 +1,0 @@
-"""``python -m hflray.reproduction.queue``."""
-
-from hflray.reproduction.queue.command import main
-
-if __name__ == "__main__":
-    main()
