@@ -22,7 +22,7 @@ class Prox(LocalRule):
 
 register("local_rule", "prox", Prox)
 
-# %% Train with each rule. SCAFFOLD sends one vector more on each hop, and its bill says so.
+# %% Train with each rule. SCAFFOLD sends one vector more a round on each hop, and its bill says so.
 SETTINGS = [
     "fleet.num_devices=20", "fleet.num_edges=3", "scheduling.num_scheduled=6", "scheduling.name=fedavg",
     "data.majority_fraction=1", "training.local_iterations=2", "training.edge_iterations=2", "training.batch_size=16",

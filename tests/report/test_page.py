@@ -112,7 +112,7 @@ def test_a_metric_of_the_users_own_is_the_main_one_with_its_column_and_curve(tmp
     assert (drawn.main_metric, runs[0].target, runs[0].reached(0.5)) == ("macro_f1", 0.5, 2)
     text, _ = page.render(drawn)
     assert re.findall(r"<th>(.*?)</th>", text)[3:5] == ["macro_f1", "accuracy, %"]
-    assert re.findall(r"<td>(.*?)</td>", text)[3] == "0.55 ± 0"
+    assert re.findall(r"<td>(.*?)</td>", text)[3] == "0.5500 ± 0.0000"
     charts = {chart["title"]: chart["lines"][0]["mean"] for chart in data_of(text)["curves"]["charts"]}
     assert charts == {"macro_f1": [0.3, 0.55], "Test accuracy (%)": [40.0, 60.0]}
 
