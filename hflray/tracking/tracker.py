@@ -28,7 +28,7 @@ from hflray.config import (
 from hflray.errors import ConfigError
 from hflray.support import references
 from hflray.support.provenance import environment
-from hflray.support.references import named, short
+from hflray.support.references import named, short, spoken
 from hflray.support.returned import is_ours
 from hflray.support.seal import is_mine, refuse_links, unsealed
 from hflray.tracking.journal import Journal, Tables, rounds_of
@@ -171,9 +171,9 @@ class Tracker:
             tags={
                 "hflray.sweep": self.sweep,
                 "hflray.trial": key,
-                "hflray.dataset": short(config.data.name),
-                "hflray.scheduler": short(config.scheduling.name),
-                "hflray.assigner": short(config.assignment.name),
+                "hflray.dataset": spoken(config.data.name),
+                "hflray.scheduler": spoken(config.scheduling.name),
+                "hflray.assigner": spoken(config.assignment.name),
                 **{f"reference/{named_settings()[setting]}": ", ".join(names) for setting, names in by_key.items()},
                 **tags,
             },

@@ -121,6 +121,6 @@ def test_a_run_has_the_references_as_tags_and_their_texts_as_artifacts(open_trac
     assert pinned.startswith("mine.py:Mine@sha256:")
     assert run.tags["reference/scheduler"] == run.params["scheduling.name"] == pinned
     assert run.tags["reference/assigner"] == pinned
-    assert (run.tags["hflray.scheduler"], run.tags["hflray.assigner"]) == ("Mine", "Mine")
+    assert (run.tags["hflray.scheduler"], run.tags["hflray.assigner"]) == ("mine.py:Mine", "mine.py:Mine")
     assert run.artifacts["references/mine.py"] == "class Mine: pass\n"
     assert not [name for name in run.tags if name.startswith("reference/") and "data" in name]
