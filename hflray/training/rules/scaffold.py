@@ -1,7 +1,7 @@
 """SCAFFOLD: control variates against the drift of devices (Karimireddy et al., "SCAFFOLD: Stochastic controlled
 averaging for federated learning", 2020), with option II of its Algorithm 1.
 
-A round takes the place of the paper's round: cₙ and c stay fixed in it, over all of its edge iterations. Moved in each
+A round takes the place of the paper's round (docs/design.md, D12): cₙ and c stay fixed in it. Moved in each
 edge iteration, cₙ would leave a c that stands, and an edge would walk Q times along the last round's c. What the moves
 w₀ − w reconstruct contains weight decay and clipping, as in the authors' code.
 """
