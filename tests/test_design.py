@@ -65,4 +65,4 @@ def test_a_citation_that_leads_nowhere_is_found(text: str, missing: list[str]) -
 
 
 def test_decisions_are_numbered_in_order() -> None:
-    assert re.findall(r"^\*\*D(\d+)\.", DESIGN, flags=re.M) == [str(number) for number in range(1, 12)]
+    assert re.findall(r"^\*\*D(\d+)\.", DESIGN, flags=re.M) == [str(number) for number in range(1, 13)]
