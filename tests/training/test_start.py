@@ -54,7 +54,7 @@ def test_a_ray_that_was_begun_in_vain_is_ended() -> None:
 
 def test_a_ray_of_the_process_itself_outlives_a_start_in_vain() -> None:
     """The caller of the command's entry point may have a Ray of its own, with resources that ours would lack."""
-    before = "ray.init(num_cpus=1, resources={'theirs': 1}, include_dashboard=False)"
+    before = "ray.init('local', num_cpus=1, resources={'theirs': 1}, include_dashboard=False)"  # no other's cluster
     assert run("cancel_start()\nprint(ray.cluster_resources().get('theirs'))", before) == "1.0"
 
 
