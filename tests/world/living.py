@@ -51,5 +51,10 @@ def as_run(experiment: Experiment) -> SimpleNamespace:
     for label, column in enumerate(counts.T):
         devices[f"class/{label}"] = column
     return SimpleNamespace(
-        name="living", main_metric="accuracy", config=experiment.config, rounds=pd.DataFrame(rows), devices=devices
+        without_schedules="",
+        name="living",
+        main_metric="accuracy",
+        config=experiment.config,
+        rounds=pd.DataFrame(rows),
+        devices=devices,
     )
