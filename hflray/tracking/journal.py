@@ -1,30 +1,37 @@
-"""The journal: one JSON line per event in ``<sweep>/journal/<trial>.jsonl``, written before any tracker is called.
+"""The journal: one JSON line per event in ``<sweep>/journal/<trial>.jsonl``, written before anything else hears of it.
 
-It holds all that a run needs, so that a run does not depend on a tracker. A run's lines are ``start`` (name,
-parameters, tags, texts), ``round`` (metrics, schedule, timeline), ``devices`` and ``end`` (status, error, tags).
+It holds all that a run needs, so that a run depends on no tracker and on no state of Ray Tune. A run's lines are
 
-Each line ends with its checksum ``crc32``, and a damaged line is never used. A line without one, from an older hflray,
-is accepted before the first line with one. A resume appends a line ``void_from`` (`Journal.mend`): the lines from that
-offset in bytes up to this line are damaged, or follow a damaged line, and the trial makes their rounds again.
+* ``start`` (time, name, parameters, tags, texts), ``devices``, ``end`` (status, error, tags);
+* ``round`` (time, metrics, schedule, timeline);
+* ``draw`` (the number and the values of a trial of a search);
+* ``exchange`` (a round, the trial ``from`` which a member of a population takes its state after it, and its values);
+* ``artifact`` (a kind of `hflray.tracking.artifacts`), before the ``end``.
+
+Each line ends with its checksum ``crc32``. The first line that is damaged ends the journal: a resume cuts it off there
+(`Journal.cut`), and the rounds after it are made again. A line without a checksum, from an older hflray, is accepted
+before the first line with one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hflray.support.checksum import from_line, to_line
+from hflray.support.checksum import CRC32, from_line, to_line
 from hflray.support.files import append_line
 from hflray.tracking.sink import Ending, Round, Run
 
 if TYPE_CHECKING:
     import pandas as pd
 
-VOID = "void_from"
+VOID = "void_from"  # an older hflray left the damaged lines from this offset up to its line, and did not cut them off
+MARK = f'"{CRC32}": "'.encode()
 
 
 @dataclass(frozen=True)
@@ -77,10 +84,11 @@ class Journal:
 
     Args:
         folder: the sweep's results folder.
+        mirror: is called with a run's key after each line, to copy it to a storage; its errors are those of `write`.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder / "journal"
+    def __init__(self, folder: Path, mirror: Callable[[str], None] | None = None) -> None:
+        self.folder, self._mirror = folder / "journal", mirror
 
     def path(self, key: str) -> Path:
         """Return the path of a run's file."""
@@ -94,6 +102,8 @@ class Journal:
         """Append a line to a run's file, all of it or nothing. Raises OSError: the file cannot be written."""
         self.folder.mkdir(parents=True, exist_ok=True)
         append_line(self.path(key), to_line(entry))
+        if self._mirror is not None:
+            self._mirror(key)
 
     def begin(self, run: Run, time_ms: int) -> None:
         """Record the start of a run."""
@@ -106,92 +116,101 @@ class Journal:
 
     def run(self, key: str) -> Run | None:
         """Return the run of the last ``start`` line; None if there is none."""
-        starts = [entry for entry in self.entries(key) if "start" in entry]
-        if not starts:
-            return None
-        description = {name: starts[-1][name] for name in ("name", "params", "tags", "artifacts", "dataset")}
-        return Run(key, **description)
+        return run_of(key, self.entries(key))
 
     def ending(self, key: str) -> Ending | None:
         """Return how a run ended; None if it has not ended."""
-        for entry in reversed(self.entries(key)):
-            if "end" in entry:
-                return Ending("FAILED" if entry["error"] else "FINISHED", entry["error"], dict(entry.get("tags", {})))
-            if "start" in entry:
-                break
-        return None
+        return ending_of(self.entries(key))
 
-    def entries(self, key: str, size: int = -1) -> list[dict[str, Any]]:
-        """Return a run's entries, or those in the first `size` bytes of its file. Damaged lines are skipped."""
-        return self._read(key, size).entries
+    def entries(self, key: str) -> list[dict[str, Any]]:
+        """Return a run's entries up to the first damaged line."""
+        return self.tail(key, 0)[0]
+
+    def tail(self, key: str, offset: int) -> tuple[list[dict[str, Any]], int]:
+        """Return a run's entries from `offset` (bytes) up to the first damaged line, and the offset after them."""
+        lines, end = self._lines(key, offset)
+        broken = next((number for number, (_, entry) in enumerate(lines) if entry is None), None)
+        whole = [entry for _, entry in lines[:broken] if entry is not None]
+        return whole, end if broken is None else lines[broken][0]
 
     def lost_lines(self, key: str) -> int:
-        """Return how many lines of a run are damaged and not made again.
+        """Return how many lines of a run are lost, from the first damaged one on."""
+        lines, _ = self._lines(key)
+        return len(lines) - next((number for number, (_, entry) in enumerate(lines) if entry is None), len(lines))
 
-        A last line without a newline does not count, because it may still be being written.
-        """
-        reading = self._read(key)
-        return len([offset for offset in reading.damaged if offset != reading.tail])
+    def cut(self, key: str, after: int | None = None) -> int:
+        """Remove a damaged line and all after it, and a last line that a kill has cut off.
 
-    def mend(self, key: str, cut: bool = True) -> int:
-        """Prepare the journal of a run that continues, and return the number of damaged lines before its last line.
+        Args:
+            key: the run's key.
+            after: removes everything after this round as well; 0: all rounds.
 
-        A last line that a kill has cut off is void. If `cut`, the first damaged line and all lines after it are void:
-        the run then ends with its last round before the damage.
+        Returns:
+            How many lines were lost to damage.
 
         Raises:
             OSError: the file cannot be read or written.
         """
-        reading = self._read(key)
-        lost = [offset for offset in reading.damaged if offset != reading.tail]
-        void = lost[:1] if cut and lost else [offset for offset in reading.damaged if offset == reading.tail]
-        if void:
-            append_line(self.path(key), to_line({VOID: void[0]}))
-        return len(lost)
-
-    def _read(self, key: str, size: int = -1) -> _Reading:
-        reading = _Reading()
         if not self.path(key).exists():
-            return reading
+            return 0
+        lines, end = self._lines(key)
+        lost = self.lost_lines(key)
+        unwanted = [start for start, entry in lines if entry is None or _is_after(entry, after)]
+        keep = unwanted[0] if unwanted else end
+        if keep < self.path(key).stat().st_size:
+            os.truncate(self.path(key), keep)
+        return lost
+
+    def _lines(self, key: str, offset: int = 0) -> tuple[list[tuple[int, dict[str, Any] | None]], int]:
+        """Return offset and entry of each line that ends with a newline, None if it is damaged, and where they end."""
+        lines: list[tuple[int, dict[str, Any] | None]] = []
+        if not self.path(key).exists():
+            return lines, offset
         with self.path(key).open("rb") as file:
-            content = file.read(size)
-        offset, offsets, any_confirmed = 0, list[int](), False
-        for line in content.split(b"\n"):
-            reading.tail = offset
+            file.seek(offset)
+            *content, _ = file.read().split(b"\n")  # what follows the last newline may still be being written
+        any_confirmed, is_checked = False, any(MARK in line for line in content)
+        for line in content:
             try:
                 entry, confirmed = from_line(line) if line else ({}, False)
-                if line and not confirmed and (any_confirmed or VOID in entry):
+                if line and not confirmed and any_confirmed:
                     raise ValueError("it has no checksum, although an earlier line has one")
                 any_confirmed |= confirmed
                 if VOID in entry:
-                    count = len([start for start in offsets if start < entry[VOID]])
-                    del reading.entries[count:], offsets[count:]
-                    reading.damaged = [start for start in reading.damaged if start < entry[VOID]]
+                    lines = [each for each in lines if each[0] < entry[VOID]]
                 elif line:
-                    reading.entries.append(entry)
-                    offsets.append(offset)
+                    lines.append((offset, entry))
             except ValueError:
-                reading.damaged.append(offset)
+                if is_checked:  # an older hflray, whose lines had no checksums, went on after a line that was cut off
+                    lines.append((offset, None))
             offset += len(line) + 1
-        return reading
+        return lines, offset
 
 
-@dataclass
-class _Reading:
-    """What a run's file holds.
-
-    Attributes:
-        entries: the entries of the lines that are whole and not void.
-        damaged: the offsets in bytes of the lines that are damaged and not void.
-        tail: the offset of the text after the last newline, which may still be being written.
-    """
-
-    entries: list[dict[str, Any]] = field(default_factory=list)
-    damaged: list[int] = field(default_factory=list)
-    tail: int = 0
+def _is_after(entry: Mapping[str, Any], after: int | None) -> bool:
+    rounds = (entry.get("round"), entry.get("exchange"))
+    return after is not None and ("end" in entry or any(number is not None and number > after for number in rounds))
 
 
-def rounds_of(entries: list[dict[str, Any]]) -> list[Round]:
+def run_of(key: str, entries: Sequence[Mapping[str, Any]]) -> Run | None:
+    """Return the run of the last ``start`` among journal entries; None if there is none."""
+    start = next((entry for entry in reversed(entries) if "start" in entry), None)
+    if start is None:
+        return None
+    return Run(key, **{name: start[name] for name in ("name", "params", "tags", "artifacts", "dataset")})
+
+
+def ending_of(entries: Sequence[Mapping[str, Any]]) -> Ending | None:
+    """Return how the run of these journal entries ended; None if it has not, or has begun again."""
+    for entry in reversed(entries):
+        if "end" in entry:
+            return Ending("FAILED" if entry["error"] else "FINISHED", entry["error"], dict(entry.get("tags", {})))
+        if "start" in entry or "round" in entry:
+            break
+    return None
+
+
+def rounds_of(entries: Sequence[Mapping[str, Any]]) -> list[Round]:
     """Return the rounds among journal entries, each once, in ascending order."""
     rounds = {e["round"]: Round(e["round"], e["time"], e["metrics"]) for e in entries if "round" in e}
     return [rounds[number] for number in sorted(rounds)]
