@@ -36,6 +36,10 @@ class DamagedError(ConfigError):
     """A file that hflray wrote is missing, cut off or changed, so that it is not used."""
 
 
+class RefusedError(ConfigError):
+    """A run cannot go on from its checkpoints as they are, and nothing of them has been changed."""
+
+
 class DataError(HflrayError):
     """A data set is missing or malformed, or a partition of it cannot be made.
 
@@ -63,10 +67,6 @@ class InfeasibleError(HflrayError):
         ...     print(str(error).partition(":")[0])
         allocation of edge 0
     """
-
-
-class NoRoomError(HflrayError):
-    """A disk has less room than a sweep's reserve; the message names the folder, both sizes and the fix."""
 
 
 class WriteError(HflrayError):

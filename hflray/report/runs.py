@@ -298,7 +298,7 @@ def read_sweep(results: Path, name: str, tracking_uri: str | None = None, progre
     if (path / "sweep.json").exists():
         results, name = path.resolve().parent, path.resolve().name
     folder = locate(results, name)
-    folder.adopt_mine()
+    folder.adopt_own()
     notes: list[str] = []
     journal = _journal(folder, notes)
     try:

@@ -23,6 +23,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from hflray.errors import ConfigError
+
 MIB = 2**20
 # No space, over the quota, a read-only file system, and a defect of the device.
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
@@ -108,8 +110,13 @@ def write(path: str | Path, content: str | bytes, durable: bool = False) -> Path
     Raises:
         OSError: the file cannot be written. The error names `path`.
     """
-    with replacing(path, durable) as scratch:
-        scratch.write_bytes(content.encode() if isinstance(content, str) else content)
+    data = content.encode() if isinstance(content, str) else content
+    try:
+        with replacing(path, durable) as scratch:
+            scratch.write_bytes(data)
+    except OSError as error:
+        _name(error, Path(path), len(data))
+        raise
     return Path(path)
 
 
@@ -140,7 +147,7 @@ def append(path: Path, content: bytes, create: bool = True) -> None:
         finally:
             os.close(file)
     except OSError as error:
-        _name(error, path)
+        _name(error, path, len(content))
         raise
 
 
@@ -153,36 +160,36 @@ def append_line(path: Path, text: str) -> None:
     append(path, content)
 
 
-def _name(error: BaseException, path: Path) -> None:
-    """Let the error of a disk name the file that was to be written, and not the scratch file or nothing."""
+def _name(error: BaseException, path: Path, needed_bytes: int = 0) -> None:
+    """Let the error of a disk name the file that was to be written, and its size, and not the scratch file."""
     if isinstance(error, OSError) and error.errno in DISK_ERRORS:
         error.filename, error.filename2 = str(path), None
+        error.needed_bytes = needed_bytes  # type: ignore[attr-defined]  # for `disk_failure`
 
 
 class Failure(NamedTuple):
-    """Why a write failed: the operating system's error number, and the path if it is known."""
+    """Why a write failed: the operating system's error number, and path and size if they are known."""
 
     number: int
     path: Path | None
+    needed_bytes: int = 0
 
     @property
     def reason(self) -> str:
         """The operating system's description, such as ``No space left on device``."""
         return os.strerror(self.number)
 
-    def line(self, place: str | Path, command: str, needed_bytes: int = 0) -> str:
+    def line(self, place: str | Path, command: str) -> str:
         """Return one line for the user.
 
         Args:
             place: the folder that is named if the path is not known.
             command: the command that goes on.
-            needed_bytes: how much should be free there, if that is known.
         """
         path = self.path or Path(place)
-        room = ""
+        room = f"; {size_text(self.needed_bytes)} needed" if self.needed_bytes else ""
         with suppress(OSError):
-            free = free_bytes(path)
-            room = f"; {size_text(free)} free" + (f", {size_text(needed_bytes)} needed" if free < needed_bytes else "")
+            room += f"; {size_text(free_bytes(path))} free"
         advice = ADVICE.get(self.number, "make it writable")
         return f"{path}: cannot be written ({self.reason}{room}); {advice}, then go on with: {command}"
 
@@ -197,7 +204,8 @@ def disk_failure(error: BaseException | None) -> Failure | None:
     while error is not None and id(error) not in visited:
         visited.add(id(error))
         if isinstance(error, OSError) and error.errno in DISK_ERRORS:
-            return Failure(error.errno, Path(os.fsdecode(error.filename)) if error.filename else None)
+            path = Path(os.fsdecode(error.filename)) if error.filename else None
+            return Failure(error.errno, path, getattr(error, "needed_bytes", 0))
         text = f"{type(error).__name__}: {error}"
         for message, number in DISK_MESSAGES.items():
             if message.lower() in text.lower():
@@ -247,3 +255,18 @@ def size_text(size_bytes: float) -> str:
     if mib < 1024:
         return f"{mib:.1f} MiB" if mib < 9.95 else f"{mib:.0f} MiB"
     return f"{mib / 1024:.1f} GiB"
+
+
+def refuse_links(folder: Path) -> None:
+    """Refuse a folder that holds symbolic links, because a stranger's link would let hflray write into other files.
+
+    Raises:
+        ConfigError: the folder holds a link. The folder itself may be one.
+    """
+    for place, folders, names in os.walk(folder):
+        for name in (*folders, *names):
+            if (path := Path(place, name)).is_symlink():
+                raise ConfigError(
+                    f"{path}: a symbolic link to {os.readlink(path)}, through which another file would be changed; "
+                    "put the file itself in its place, or remove the link"
+                )

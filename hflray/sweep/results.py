@@ -20,10 +20,9 @@ from filelock import FileLock, Timeout
 from hflray.config import TrackingConfig, policies_in, references_in, refuse_unpinned, validate
 from hflray.errors import ConfigError, nearest
 from hflray.support import policies, references
-from hflray.support.checksum import stamped
+from hflray.support.checksum import checked, stamped
 from hflray.support.files import write
 from hflray.support.references import SHOWN, Source
-from hflray.support.seal import is_mine, sealed, unsealed
 from hflray.support.terminal.app import spoken
 from hflray.support.text import one_line
 from hflray.sweep import SweepFile
@@ -32,6 +31,8 @@ VERSION = 1
 FILE = "sweep.json"
 LOCK = ".lock"
 STAMP = re.compile(r"-(\d{8}-\d{6})(?:-(\d+))?")  # the end of a folder's name: the time, and a number if that was taken
+LEFT_OUT = ("reserve_mb",)
+IN_STORAGE = "hflray"  # the subfolder of a sweep's folder in a storage that holds hflray's files
 REFERENCES = "references"  # the folder with copies of the user's own files, for people and for `put the text back`
 
 
@@ -83,12 +84,13 @@ class SweepFolder:
         place = "" if self.path.parent == Path("hflray_results").resolve() else f" --results {self.path.parent}"
         return f"{spoken('tune', 'hflray.tune')} --resume {self.path.name}{place}"
 
-    def save(self, seal: bool = True) -> None:
-        """Write ``sweep.json`` with a checksum and this user's seal.
+    @property
+    def place(self) -> str:
+        """The folder of the trials' checkpoints: this one, or the sweep's folder in the storage."""
+        return f"{self.storage.rstrip('/')}/{self.path.name}/{IN_STORAGE}" if self.storage else str(self.path)
 
-        Raises:
-            ConfigError: see `hflray.support.seal.user_key`.
-        """
+    def content(self) -> bytes:
+        """Return what ``sweep.json`` holds, with a checksum."""
         content = {
             "version": VERSION,
             "file": self.file.model_dump(mode="json", exclude_unset=True),
@@ -102,37 +104,17 @@ class SweepFolder:
             content["started_ms"] = self.started_ms
         if self.sources:
             content["references"] = references.to_json(self.sources)
-            for path, source in self.copies():
-                write(path, source.text, durable=True)
-        content = sealed(content, self.purpose) if seal else stamped(content)
-        write(self.path / FILE, json.dumps(content, indent=1, ensure_ascii=False), durable=True)
+        return json.dumps(stamped(content), indent=1, ensure_ascii=False).encode()
 
-    @property
-    def purpose(self) -> str:
-        """What the seal of ``sweep.json`` is for, see `hflray.support.seal.sealed`."""
-        return f"sweep.json of {self.path.name}"
+    def save(self) -> None:
+        """Write ``sweep.json`` and copies of the texts behind the references. Raises OSError: one cannot be written."""
+        for path, source in self.copies():
+            write(path, source.text, durable=True)
+        write(self.path / FILE, self.content(), durable=True)
 
-    def is_mine(self) -> bool:
-        """Return whether ``sweep.json``, as it is on the disk, carries this user's seal.
-
-        Raises:
-            ConfigError: see `hflray.support.seal.user_key`.
-        """
-        try:
-            content = json.loads((self.path / FILE).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return False
-        return is_mine(content, self.purpose)
-
-    def adopt_mine(self) -> None:
-        """Let the texts run in this process if ``sweep.json`` carries this user's seal, for a report.
-
-        A report needs them where a part of the world is the user's own. It reports what has run, so that it does not
-        matter whether a file has another text now.
-        """
-        with suppress(ConfigError):  # there is no key that could be read, and so nothing is this user's
-            if self.sources and self.is_mine():
-                references.adopt(self.sources)
+    def adopt_own(self) -> list[Source]:
+        """Let those texts run in this process that are this user's own files; return the others."""
+        return references.adopt_own(self.sources, outside=self.path.parent)
 
     def copies(self) -> list[tuple[Path, Source]]:
         """Return where the copy of each text lies in the folder."""
@@ -145,7 +127,7 @@ class SweepFolder:
             trust: whether the user says that they trust the folder.
 
         Raises:
-            ConfigError: ``sweep.json`` carries no seal of this user, the file of a reference or of a policy has another
+            ConfigError: a text is not that of the user's own file where it was read, the file of a policy has another
                 content now, or the copy that a user can read is not the text that would run.
         """
         tree = self.file.model_dump(mode="json", exclude_unset=True)
@@ -155,12 +137,17 @@ class SweepFolder:
         names |= {name for name in self.sinks if references.parse(name)}
         if not names:
             return
-        if not (trust or self.is_mine()):
-            things = ", ".join(sorted(map(references.spoken, names)))
+        for source in self.sources:
+            references.refuse_change(source)
+        foreign = self.adopt_own()
+        if not foreign:
+            return
+        if not trust:
+            things = ", ".join(sorted(f"{source.name}, which was read at {source.path}" for source in foreign))
             raise ConfigError(
-                f"{self.path}: the sweep runs code of its own ({things}), and sweep.json "
-                f"carries no seal of this user, so that it may be a stranger's; read {self.path / REFERENCES}, and if "
-                f"you trust it, go on with --resume {self.path.name} --trust (docs/recovery.md)"
+                f"{self.path}: the sweep runs code of its own ({things}), and no file of yours there has this text, so "
+                f"that it may be a stranger's; read {self.path / REFERENCES}, and if you trust it, go on with --resume "
+                f"{self.path.name} --trust (docs/recovery.md)"
             )
         for path, source in self.copies():
             if not path.exists() or path.read_bytes() != source.text.encode():
@@ -168,14 +155,15 @@ class SweepFolder:
                     f"{path}: is not the text with sha256 {source.sha256[:SHOWN]}… that sweep.json keeps and that "
                     "would run; put the file back, or begin anew with --fresh"
                 )
-            references.refuse_change(source)
         references.adopt(self.sources)
 
     @classmethod
     def load(cls, path: Path) -> SweepFolder:
         """Read ``sweep.json``. Raises ConfigError: the file is damaged or has another version."""
         try:
-            content = unsealed(json.loads((path / FILE).read_text(encoding="utf-8")))
+            content = checked(json.loads((path / FILE).read_text(encoding="utf-8")))
+            for name in LEFT_OUT:  # an older hflray had these settings of ``tune``, which changed no result
+                content["file"].get("tune", {}).pop(name, None)
             version = content["version"]
             if version != VERSION:
                 raise ConfigError(

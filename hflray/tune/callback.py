@@ -5,300 +5,230 @@ from __future__ import annotations
 import errno
 import json
 import math
-import os
+import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from pyarrow.fs import LocalFileSystem
-from ray.air.constants import EXPR_RESULT_FILE
+import ray
 from ray.tune import Callback
-from ray.tune.logger import JsonLoggerCallback
-from ray.tune.utils.util import SafeFallbackEncoder
 
 from hflray import metrics
-from hflray.experiment.scenario import data_key
-from hflray.models.problem import Problem
-from hflray.support.files import Failure, append_line, disk_failure, write
+from hflray.errors import HflrayError, WriteError
+from hflray.support.checkpoints import Checkpoints
+from hflray.support.files import Failure, disk_failure, write
 from hflray.sweep import SweepFile, Trial, make_trial
 from hflray.sweep.compare import Outcome
 from hflray.sweep.preflight import Checked
 from hflray.sweep.progress import SweepProgress
+from hflray.sweep.results import SweepFolder
 from hflray.sweep.tasks import find_task
 from hflray.sweep.tasks.base import Product
-from hflray.tracking import Files, FinalModel, Tracker
-from hflray.tune.digests import TUNER, TuneDigests
-from hflray.tune.disk_pause import RoomWatch
-from hflray.tune.mending import DAMAGED, read_tuner
+from hflray.tracking import Tracker
+from hflray.tune.launch import LAST, NAME, TRIAL, VALUES
 from hflray.tune.stopping import CleanStop
-from hflray.tune.storage import Storage
-from hflray.tune.trial import NAME, trial_name
 
 # Tags of a run.
 STOPPED = "hflray.stopped"  # why the run was stopped early
 CHANGES = "hflray.population"  # settings that changed between rounds, [{"after_round", "changed", "from"}] in JSON
 
+HEAD_CHECK_S = 5.0  # how often the driver looks whether Ray's own processes still run
+
 
 def _ends_the_sweep(method: Callable[..., None]) -> Callable[..., None]:
-    """Let a file that `method` cannot write end the sweep, and not only Tune's present step.
+    """Let a journal that `method` cannot write, or may no longer write, end the sweep, and not only Tune's step.
 
     The error still reaches Tune, which then does not regard the trial as ended.
     """
 
     @wraps(method)
-    def guarded(self: SweepCallback | ResultFile, *arguments: Any, **options: Any) -> None:
+    def guarded(self: SweepCallback, *arguments: Any, **options: Any) -> None:
         try:
             method(self, *arguments, **options)
+        except HflrayError as error:
+            self.fail(error)
+            raise
         except OSError as error:
             path = Path(str(error.filename)) if error.filename else None
-            self.fail(disk_failure(error) or Failure(error.errno or errno.EIO, path))
+            self.fail(self.unwritten(disk_failure(error) or Failure(error.errno or errno.EIO, path)))
             raise
 
     return guarded
 
 
 class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for it
-    """Pass Tune's events to the progress display, the tracker and the outcomes.
+    """Pass Tune's events to the journal, the progress display, the tracker and the outcomes.
 
     Attributes:
         outcomes: the trials' outcomes by name.
-        failure: why a file of the sweep could not be written; None if all could.
+        failure: the error that ends the sweep; None if there is none.
+        refused: why trials cannot go on from their checkpoints, by name.
     """
 
     current: SweepCallback | None = None
 
     def __init__(
-        self,
-        file: SweepFile,
-        checked: Checked,
-        progress: SweepProgress,
-        tracker: Tracker,
-        stop: CleanStop,
-        storage: Storage | None = None,
-        folder: Path = Path(),
-        digests: TuneDigests | None = None,
-        watch: RoomWatch | None = None,
+        self, folder: SweepFolder, checked: Checked, progress: SweepProgress, tracker: Tracker, stop: CleanStop
     ) -> None:
-        self.file, self._checked, self._progress, self._tracker = file, checked, progress, tracker
-        self._stop, self._storage, self._folder, self._watch = stop, storage, folder, watch
-        self.failure: Failure | None = None
-        self._task = find_task(file.task)
+        self.file, self._folder = folder.file, folder
+        self._checked, self._progress, self._tracker, self._stop = checked, progress, tracker, stop
+        self.failure: HflrayError | None = None
+        self.refused: dict[str, str] = {}
+        self._task = find_task(self.file.task)
         self.outcomes: dict[str, Outcome] = {}
         self._trials: dict[str, Trial] = {}
-        self._digests, self._staging = digests or TuneDigests(folder), Path()
+        self._looked_s = 0.0
         SweepCallback.current = self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Tune pickles its callbacks into the sweep's folder and loads them to resume. Screens and connections cannot be
-        # pickled, so the pickle loads as the callback of the process that resumes.
+        # Tune pickles and copies its callbacks. Screens and connections cannot be pickled, so that the copy is the
+        # callback of the process.
         return current_callback, ()
 
     def take_over(self, name: str) -> None:
-        """Restore a trial's outcome of a resumed sweep from its journal, whether or not Tune runs the trial again."""
+        """Restore a trial's outcome from its journal, whether or not Tune runs the trial again."""
         outcome = self.outcomes.setdefault(name, Outcome(name))
         for index, values in self._tracker.history(name):
             _add(outcome, index, values, keep=self._task.keeps_history)
         outcome.ended, outcome.error = self._tracker.ended(name)
         outcome.stopped = self._tracker.end_tags(name).get(STOPPED)
         self._progress.resumed(name, outcome.round or 0)
-        if outcome.ended:
-            product = self._task.product
-            copy = product_path(product, self._folder, name) if product is not None else None
-            self._tracker.adopt(name, [copy] if copy is not None and copy.exists() else [])
+        if outcome.ended and outcome.error is None:
             self._progress.ended(name, name, outcome.error, outcome.stopped)
 
-    def fail(self, failure: Failure) -> None:
-        """End the sweep, because a file could not be written."""
-        self.failure = self.failure or failure
+    def fail(self, error: HflrayError) -> None:
+        """End the sweep."""
+        self.failure = self.failure or error
         self._stop.at_once()
 
-    def record_tuner(self, place: str) -> None:
-        """Record the digest of the file that Tune has written at its start into the folder or bucket `place`."""
-        self._digests.add(TUNER, read_tuner(place, self._folder.name))
-        self._save_digests()
-
-    def get_state(self) -> None:
-        """Record the digests of Tune's state. Tune calls this when it has staged its state, before it copies it."""
-        if self._staging == Path():  # Tune has not made its trials yet
-            return
-        with suppress(OSError):  # without a record, a resume uses the trials' own checkpoints
-            if self._digests.add_staged(self._staging):
-                self._save_digests()
-
-    def _save_digests(self) -> None:
-        self._digests.save()
-        if self._storage is not None:
-            self._storage.send()
+    def unwritten(self, failure: Failure) -> WriteError:
+        """Return the error of a file that cannot be written."""
+        return WriteError(failure.line(self._folder.path, self._folder.resume_command))
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        if self._staging == Path() and trials:
-            self._staging = Path(trials[0].storage.experiment_driver_staging_path)
-            self.get_state()  # Tune has staged its first state already
-        failure = None if self._watch is None else self._watch.step()
-        if failure is not None:
-            self.fail(failure)
+        """React to Ctrl-C, and to a Ray that has lost its own processes, for which Tune would wait for ever."""
+        if time.monotonic() - self._looked_s > HEAD_CHECK_S and self.failure is None:
+            self._looked_s = time.monotonic()
+            if not any(node["Alive"] for node in ray.nodes()):
+                message = (
+                    "Ray's own process (the raylet) has ended, so no trial can go on; every finished round is saved"
+                )
+                self.fail(HflrayError(f"{message}; go on with: {self._folder.resume_command}"))
         self._stop.step(trials)
-
-    def on_experiment_end(self, trials: list[Any], **info: Any) -> None:
-        """Keep Tune from opening the pickles of the trials' errors, which may be a stranger's."""
-        for trial in trials:
-            trial.run_metadata.pickled_error_filename = None
-
-    def on_trial_save(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._stop.saved(trial)
 
     @_ends_the_sweep
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        sweep_trial, outcome = self._opened(trial)
+        sweep_trial, outcome = self._known(trial)
         outcome.ended, outcome.error = False, None
+        if outcome.round is None:
+            self._open(sweep_trial, outcome)
         self._progress.started(sweep_trial.name, sweep_trial.name, self._task.total(sweep_trial.config))
 
-    def _opened(self, trial: Any) -> tuple[Trial, Outcome]:
-        """Return a trial and its outcome, and begin its run with the first event, which need not be its start.
+    def _known(self, trial: Any) -> tuple[Trial, Outcome]:
+        """Return a trial and its outcome. Its first event need not be its start.
 
         A trial whose actor is lost while it is created only fails, and one that is stopped before only ends.
         """
-        sweep_trial = self._sweep_trial(trial)
-        outcome = self.outcomes.setdefault(sweep_trial.name, Outcome(sweep_trial.name))
+        name, values = trial.config[TRIAL][NAME], trial.config[TRIAL][VALUES]
+        if name not in self._trials:
+            config = self._checked.resolved.get(name) or make_trial(self.file, values).config
+            self._trials[name] = Trial(name, values, config)
+        return self._trials[name], self.outcomes.setdefault(name, Outcome(name))
+
+    def _open(self, trial: Trial, outcome: Outcome) -> None:
+        """Begin the trial's run in the journal; one that goes on begins with its first event after the start."""
         if not outcome.opened:
-            dataset = self._checked.described(sweep_trial.config)
-            tags = {"hflray.task": self._task.name}
-            self._tracker.start(
-                sweep_trial.name, sweep_trial.name, sweep_trial.config, tags, dataset, self._task.learns
-            )
-            self._send(sweep_trial)
+            dataset, tags = self._checked.described(trial.config), {"hflray.task": self._task.name}
+            self._tracker.start(trial.name, trial.name, trial.config, tags, dataset, self._task.learns)
             outcome.opened = True
-        return sweep_trial, outcome
 
     @_ends_the_sweep
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
-        sweep_trial, outcome = self._opened(trial)
-        index, values = int(result["round"]), result["metrics"]
+        sweep_trial, outcome = self._known(trial)
+        name, index, values = sweep_trial.name, int(result["round"]), result["metrics"]
+        if result.get("saved"):
+            self._stop.saved(trial)
+        if result.get("disk"):
+            number, path, needed_bytes = result["disk"]
+            self.fail(self.unwritten(Failure(number, Path(path) if path else None, needed_bytes)))
+        if result.get("refused"):
+            self.refused[name] = result["error"]
         if result.get("error"):
             outcome.error = result["error"]
             return
+        self._open(sweep_trial, outcome)
         if result.get("note"):
-            self._progress.line(f"{sweep_trial.name}: {result['note']}")
+            self._progress.line(f"{name}: {result['note']}")
         if outcome.round is not None and index <= outcome.round:
             return  # a trial that continues from its checkpoint repeats a round, bit for bit
         _add(outcome, index, values, keep=self._task.keeps_history)
         outcome.changes = result.get("changes", outcome.changes)
         details = (result.get(key) for key in ("schedule", "devices", "timeline"))
-        self._tracker.round(sweep_trial.name, index, values, *details)
-        self._send(sweep_trial)
+        self._tracker.round(name, index, values, *details)
         done, total, unit, text = self._task.progress(sweep_trial.config, index, values)
-        self._progress.round(sweep_trial.name, sweep_trial.name, done, total, text, unit)
+        self._progress.round(name, name, done, total, text, unit)
 
     @_ends_the_sweep
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        sweep_trial, outcome = self._opened(trial)
+        sweep_trial, outcome = self._known(trial)
+        name = sweep_trial.name
         self._stop.saved(trial)
+        if self.failure is not None or name in self.refused:
+            return  # it has not ended, and goes on with a resume
+        if outcome.error is None:
+            self._open(sweep_trial, outcome)
+            outcome.error = self._gap(name)
         if outcome.error is None:
             outcome.stopped = stopped_by(self.file, sweep_trial, outcome)
-            # The tables are read when they are sent, because a sweep may be far ahead of its trackers.
-            tables = Files(lambda folder: self._tracker.tables(sweep_trial.name).write(folder))
-            self._tracker.artifact(sweep_trial.name, tables)
-            self._tracker.timeline(sweep_trial.name)
-            saved, dataset = trial.checkpoint, self._checked.datasets.get(data_key(sweep_trial.config))
+            for kind in ("tables", "timeline"):
+                self._tracker.artifact(name, kind)
+            checkpoints = Checkpoints(self._folder.place, name)
+            saved = checkpoints.rounds()[:1] if self._task.saves else []
             if saved and self._task.product is not None:
-                path = keep(self._task.product, saved, self._folder, sweep_trial.name)
-                self._progress.line(f"{sweep_trial.name}: {self._task.product.label} in {path}")
-                self._tracker.artifact(sweep_trial.name, Files(lambda folder: [path]))
-            if saved and self._task.trains_model and dataset is not None:
-                problem = Problem.of(dataset, sweep_trial.config)
-                self._tracker.artifact(sweep_trial.name, FinalModel(saved.as_directory, dataset, problem))
-        self._end(sweep_trial, outcome.error)
-        if self.file.tune.population is None:  # in a population other trials may still adopt this trial's state
-            slim(trial)
-        self._trials.pop(trial.trial_id, None)
+                path = keep(self._task.product, checkpoints, saved[0], self._folder.path)
+                self._progress.line(f"{name}: {self._task.product.label} in {path}")
+                self._tracker.artifact(name, "file", str(path.relative_to(self._folder.path)))
+            if saved and self._task.trains_model:
+                self._tracker.artifact(name, "model")
+        self._end(sweep_trial, outcome)
+        slim(trial)
+        self._trials.pop(name, None)
 
     @_ends_the_sweep
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        sweep_trial, outcome = self._opened(trial)
+        sweep_trial, outcome = self._known(trial)
         self._stop.saved(trial)
+        if self.failure is not None:
+            return
         outcome.error = _reason(trial)
-        self._end(sweep_trial, outcome.error)
+        self._end(sweep_trial, outcome)
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        """Say that a trial failed and starts again."""
+        """Say that a trial failed, and let it start again after the last round of its journal."""
+        sweep_trial, outcome = self._known(trial)
+        trial.set_config(trial.config | {TRIAL: trial.config[TRIAL] | {LAST: outcome.round or 0}})
         again = f"it starts again ({trial.num_failures} of {self.file.tune.max_failures} times)"
-        self._progress.line(f"{self._sweep_trial(trial).name}: failed: {_reason(trial)}; {again}")
+        self._progress.line(f"{sweep_trial.name}: failed: {_reason(trial)}; {again}")
 
-    def _end(self, sweep_trial: Trial, error: str | None) -> None:
-        outcome = self.outcomes[sweep_trial.name]
+    def _gap(self, name: str) -> str | None:
+        """Return what is wrong with a trial whose rounds in the journal are not 1, 2, 3 and so on."""
+        numbers = [number for number, _ in self._tracker.history(name)]
+        if not self._task.consecutive or numbers == list(range(1, len(numbers) + 1)):
+            return None
+        missing = sorted({*range(1, max(numbers) + 1)} - {*numbers})
+        return f"its journal lacks the rounds {missing[0]} to {missing[-1]}; begin the sweep anew with --fresh"
+
+    def _end(self, trial: Trial, outcome: Outcome) -> None:
+        self._open(trial, outcome)
         outcome.ended = True
         tags = {STOPPED: outcome.stopped} if outcome.stopped else {}
         if outcome.changes:
             tags[CHANGES] = json.dumps(outcome.changes, ensure_ascii=False)
-        self._tracker.finish(sweep_trial.name, error=error, tags=tags)
-        self._send(sweep_trial)
-        self._progress.ended(sweep_trial.name, sweep_trial.name, error, outcome.stopped)
-
-    def _send(self, sweep_trial: Trial) -> None:
-        """Send the journal to the storage. Tune saves its state of a round only afterwards, so no round is missing."""
-        if self._storage is not None:
-            self._storage.send(sweep_trial.name)
-
-    def _sweep_trial(self, trial: Any) -> Trial:
-        if trial.trial_id not in self._trials:
-            name = trial_name(self.file, trial.config, trial.trial_id)
-            point = make_trial(self.file, {k: v for k, v in trial.config["values"].items() if k != NAME})
-            config = self._checked.resolved.get(name, point.config)
-            self._trials[trial.trial_id] = Trial(name, point.values, config)
-        return self._trials[trial.trial_id]
-
-
-class ResultFile(JsonLoggerCallback):  # type: ignore[misc]
-    """Tune's record of a trial's results, ``result.json``, in whole lines.
-
-    Tune's own class writes it into Ray's temporary folder, from which Tune copies it to the results' folder every few
-    seconds, and a trial that continues begins with that copy. The rounds since the last copy were therefore missing
-    after a kill. This class adds each line to the file in the results' folder itself. A round that is repeated is in it
-    twice. Only a file for a bucket, to which nothing can be added, is written and copied as Tune does it.
-    """
-
-    def log_trial_start(self, trial: Any) -> None:
-        """Write the trial's parameters, and begin or fetch a file that is copied. A file of no use is set aside."""
-        path = _result_path(trial)
-        if path is None:
-            super().log_trial_start(trial)
-            return
-        trial.init_local_path()
-        self.update_config(trial, trial.config)
-        if path.exists() and not os.access(path, os.R_OK | os.W_OK):
-            path.replace(path.with_name(DAMAGED + path.name))  # the journal has all rounds, so that it stops nothing
-
-    @_ends_the_sweep
-    def log_trial_result(self, iteration: int, trial: Any, result: dict[str, Any]) -> None:
-        """Append a line, all of it or nothing."""
-        path = _result_path(trial)
-        if path is None and trial not in self._trial_files:
-            self.log_trial_start(trial)
-        path = path or Path(trial.local_path, EXPR_RESULT_FILE)
-        slim_result = {key: value for key, value in result.items() if key != "timeline"}  # the journal has it
-        append_line(path, json.dumps(slim_result, cls=SafeFallbackEncoder))
-
-    def fail(self, failure: Failure) -> None:
-        """End the sweep, because a line could not be written."""
-        if SweepCallback.current is not None:
-            SweepCallback.current.fail(failure)
-
-    def _restore_from_remote(self, file_name: str, trial: Any) -> None:
-        if not Path(trial.local_path, file_name).exists():  # the copy is seconds old
-            super()._restore_from_remote(file_name, trial)
-
-
-def _result_path(trial: Any) -> Path | None:
-    """Return the path of a trial's ``result.json`` in the results' folder, or None if that is a bucket."""
-    if not isinstance(trial.storage.storage_filesystem, LocalFileSystem):
-        return None
-    folder = Path(str(trial.storage.trial_fs_path))
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder / str(EXPR_RESULT_FILE)
+        self._tracker.finish(trial.name, error=outcome.error, tags=tags)
+        self._progress.ended(trial.name, trial.name, outcome.error, outcome.stopped)
 
 
 def slim(trial: Any) -> None:
@@ -311,8 +241,6 @@ def slim(trial: Any) -> None:
     needed = ("trial_id", "training_iteration", "round", "done", "config")
     data.last_result = {key: data.last_result[key] for key in needed if key in data.last_result}
     data.metric_analysis, data.metric_n_steps = {}, {}
-    for saved in data.checkpoint_manager.best_checkpoint_results:
-        saved.metrics = {}
     trial.invalidate_json_state()
 
 
@@ -328,16 +256,11 @@ def _add(outcome: Outcome, index: int, values: dict[str, float], keep: bool) -> 
         outcome.history.append(values)
 
 
-def keep(product: Product, checkpoint: Any, folder: Path, trial: str) -> Path:
-    """Copy the task's product from a trial's last checkpoint into the sweep's folder and return the copy's path."""
-    path = product_path(product, folder, trial)
-    with checkpoint.as_directory() as source:
-        return write(path, (Path(source) / product.file).read_bytes())
-
-
-def product_path(product: Product, folder: Path, trial: str) -> Path:
-    """Return the path of the copy of a trial's product in the sweep's folder."""
-    return folder / product.folder / f"{trial}{Path(product.file).suffix}"
+def keep(product: Product, checkpoints: Checkpoints, round: int, folder: Path) -> Path:
+    """Copy the task's product from a trial's checkpoint into the sweep's folder and return the copy's path."""
+    path = folder / product.folder / f"{checkpoints.trial}{Path(product.file).suffix}"
+    with checkpoints.open(round) as source:
+        return write(path, (source / product.file).read_bytes())
 
 
 def stopped_by(file: SweepFile, trial: Trial, outcome: Outcome) -> str | None:

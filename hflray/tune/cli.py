@@ -106,7 +106,7 @@ def command(
     trust: Annotated[
         bool,
         typer.Option(
-            "--trust", help="With --resume: run a folder's pickles and Python files although they lack your seal."
+            "--trust", help="With --resume: run a folder's Python files although they are no files of yours here."
         ),
     ] = False,
     fresh: Annotated[
@@ -235,7 +235,6 @@ def command(
         resume=going_on,
         require_tracking=require_tracking,
         quiet=quiet,
-        trust=trust,
     )
     title = f"{folder.file.name} ({time.monotonic() - started:.0f} s)"
     task = find_task(folder.file.task)

@@ -15,14 +15,14 @@ from hflray.config import ExperimentConfig
 from hflray.errors import ConfigError
 from hflray.experiment.scenario import data_key
 from hflray.models.problem import Problem
-from hflray.sweep import SweepFile, Trial
+from hflray.sweep import SweepFile, Trial, make_trial
 from hflray.sweep.preflight import Checked
 from hflray.sweep.tasks import find_task
 from hflray.training.actor_pool import processes_per_gpu
 from hflray.training.plan import pool_size
 from hflray.training.processes import Load, gpu_load
+from hflray.tune.launch import NAME, TRIAL, VALUES
 from hflray.tune.nodes import check_gpus
-from hflray.tune.trial import NAME, trial_config
 
 
 class Placement:
@@ -80,8 +80,8 @@ class Placement:
         """Return the placement group of the trial with Tune's parameters."""
         from ray.tune.execution.placement_groups import PlacementGroupFactory
 
-        name = str(params["values"].get(NAME, ""))
-        return PlacementGroupFactory(self.bundles(trial_config(self._file, params), name))
+        start = params[TRIAL]
+        return PlacementGroupFactory(self.bundles(make_trial(self._file, start[VALUES]).config, start[NAME]))
 
     @property
     def _trains_devices(self) -> bool:

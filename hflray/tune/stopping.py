@@ -7,25 +7,27 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
-from hflray.support.ray_private import has_note, put_note, remove_note
+from hflray.support.store import Store
 
 MESSAGE = "stopping: each running trial finishes and saves its round; Ctrl-C again stops at once"
+FLAG = "stopping"  # the file, beside the checkpoints, that asks the trials to save their next round
 
 
 class CleanStop:
     """Ask the trials of a sweep to save, and stop Tune when they have saved.
 
     Args:
-        sweep: the name of the sweep's folder, with which the trials call `stop_requested`.
+        place: the place of the checkpoints, in which the trials look for the flag.
         saves: whether trials save states. If not, Tune is stopped without a wait.
         say: prints a line.
     """
 
-    def __init__(self, sweep: str, saves: bool, say: Callable[[str], None]) -> None:
-        self._key, self._saves, self._say = _key(sweep), saves, say
+    def __init__(self, place: str, saves: bool, say: Callable[[str], None]) -> None:
+        self._store, self._saves, self._say = Store(place), saves, say
         self._tune_handler: Any = None
         self._handler_before: Any = signal.SIG_DFL
         self._pressed = self._at_once = False
@@ -33,12 +35,13 @@ class CleanStop:
 
     def __enter__(self) -> CleanStop:
         self._handler_before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
-        remove_note(self._key)
+        self._store.remove(FLAG)
         return self
 
     def __exit__(self, *_: object) -> None:
         signal.signal(signal.SIGTERM, self._handler_before)
-        remove_note(self._key)
+        with suppress(OSError):  # the next start removes it
+            self._store.remove(FLAG)
 
     def step(self, trials: list[Any]) -> None:
         """React to a signal. Tune's loop calls this in every step with its trials."""
@@ -54,7 +57,8 @@ class CleanStop:
             self._waiting = running if self._saves else set()
             if self._waiting:
                 self._say(MESSAGE)
-                put_note(self._key, b"1")
+                with suppress(OSError):  # a full disk could not keep the states either
+                    self._store.write(FLAG, b"")
         if not self._waiting:
             self._stop_tune()
 
@@ -78,10 +82,8 @@ class CleanStop:
             handler(signal.SIGINT, None)
 
 
-def _key(sweep: str) -> bytes:
-    return f"hflray/stop/{sweep}".encode()
-
-
-def stop_requested(sweep: str) -> bool:
+def stop_requested(place: str) -> bool:
     """Return, in a trial, whether its sweep is being stopped, so that the last round must be saved."""
-    return has_note(_key(sweep))
+    with suppress(OSError):
+        return Store(place).has(FLAG)
+    return False

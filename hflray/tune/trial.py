@@ -1,53 +1,56 @@
-"""A trial of a sweep runs a task in a process of Tune, reports its results, and saves its state when that is due."""
+"""A trial of a sweep runs a task in a process of Tune, saves its state when that is due, and reports its results."""
 
 from __future__ import annotations
 
 import os
 import platform
-import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from pyarrow.fs import FileSelector, FileType
-
 from hflray.config import ExperimentConfig
-from hflray.errors import HflrayError, WorkerLostError
+from hflray.errors import HflrayError, RefusedError, WorkerLostError
 from hflray.experiment import Experiment
 from hflray.experiment.scenario import Scenario, data_key
 from hflray.support import references
+from hflray.support.checkpoints import Checkpoints
 from hflray.support.files import disk_failure
 from hflray.support.provenance import differences, release
 from hflray.sweep import SweepFile, make_trial
 from hflray.sweep.tasks import Job, Result, Saved, find_task
-from hflray.tune.disk_pause import Room
+from hflray.tune.launch import ADOPTED, LAST, NAME, TRIAL, VALUES
 from hflray.tune.live import LiveTrial
-from hflray.tune.lost_state import worst
-from hflray.tune.mending import SALVAGED
-from hflray.tune.population import score
+from hflray.tune.search import worst
 from hflray.tune.shared_data import share
 from hflray.tune.stopping import stop_requested
 
-NAME = "name"  # the key of a trial's name among its values; no key of the configuration has this name
 
+@dataclass(frozen=True)
+class Sweep:
+    """What all trials of a sweep share. It is pickled for each trial, so it is kept small.
 
-def trial_config(sweep: SweepFile, params: dict[str, Any]) -> ExperimentConfig:
-    """Return the configuration of the trial with Tune's parameters ``{"values": {dotted key: value}}``."""
-    return make_trial(sweep, {key: value for key, value in params["values"].items() if key != NAME}).config
+    Attributes:
+        name: the name of the sweep's folder.
+        file: the contents of the sweep file.
+        place: the folder of the checkpoints, see `hflray.sweep.results.SweepFolder.place`.
+        settled: settings of `training` that the driver has measured, such as the kernel, by the trial's name.
+        expected: the driver's `release`, or None. A node that joined later may run another one.
+        sources: the texts behind the sweep's references.
+    """
 
-
-def trial_name(sweep: SweepFile, params: dict[str, Any], trial_id: str) -> str:
-    """Return the name of the trial with Tune's parameters. A search may draw equal values, so its names get an id."""
-    values = dict(params["values"])
-    return str(values.pop(NAME, "")) or f"{make_trial(sweep, values).name}-{trial_id.rpartition('_')[2]}"
+    name: str
+    file: dict[str, Any]
+    place: str
+    settled: Mapping[str, Mapping[str, Any]]
+    expected: dict[str, str] | None = None
+    sources: tuple[references.Source, ...] = ()
 
 
 def trial_experiment(
-    config: ExperimentConfig, sweep: SweepFile, datasets: dict[Any, Any], measured: dict[str, Any]
+    config: ExperimentConfig, sweep: SweepFile, datasets: dict[Any, Any], measured: Mapping[str, Any]
 ) -> Experiment:
     """Make a trial's experiment in the trial's process.
 
@@ -75,115 +78,89 @@ def trial_experiment(
     return Experiment(config, scenario, cpus=cpus, gpus=gpus, settled=settled, keep_actors=sweep.tune.reuse)
 
 
-def run_trial(
-    params: dict[str, Any],
-    file: dict[str, Any],
-    datasets: dict[Any, Any],
-    settled: dict[str, dict[str, Any]] | None = None,
-    expected: dict[str, str] | None = None,
-    room: Room | None = None,
-    sources: tuple[references.Source, ...] = (),
-) -> None:
-    """Run the trial with the values ``params["values"]`` of the sweep `file`. This is the function that Tune calls.
+def run_trial(params: dict[str, Any], shared: Sweep, datasets: dict[Any, Any]) -> None:
+    """Run the trial ``params["trial"]`` (`hflray.tune.launch`). This is the function that Tune calls.
 
     A mistake, also one in a file of the user's own, or a diverged model is reported as a result, ``{"error": …}``,
-    because another attempt would fail in the same way. An error from a lost process or actor reaches Tune, which
-    restarts the trial from its last checkpoint. A disk that is full or fails ends the sweep: the trial tells the
-    driver, and waits for its end.
+    because another attempt would fail in the same way. A trial that must not begin (`RefusedError`) says so with
+    ``{"refused": True}`` beside it, and a disk that is full or fails with ``{"disk": [number, path, bytes needed]}``.
+    An error from a lost process or actor reaches Tune, which restarts the trial.
 
     Args:
         params: Tune's parameters of the trial.
-        file: the contents of the sweep file.
+        shared: what all trials of the sweep share.
         datasets: Ray references to the data sets, by `data_key`; the driver has loaded each once.
-        settled: settings of `training` that the driver has measured, such as the kernel, by the trial's name.
-        expected: the driver's `release`. A node that joined later may run another one.
-        room: the disks at whose reserve the trial pauses; None: it never pauses.
-        sources: the texts behind the sweep's references.
     """
     from ray import cloudpickle, tune
 
-    references.adopt(sources)
+    references.adopt(shared.sources)
     references.pickle_by_value(cloudpickle.register_pickle_by_value)
-
     # The next trial reuses this process, so the last calls of this trial get time to end first.
     os.environ.setdefault("TUNE_FUNCTION_THREAD_TIMEOUT_S", "60")
-    sweep = SweepFile.model_validate(file)
-    measured = (settled or {}).get(str(params["values"].get(NAME, "")), {})
+    sweep, start = SweepFile.model_validate(shared.file), params[TRIAL]
+    population = sweep.tune.population
     try:
-        if expected is not None and (difference := differences(expected, release())):
+        if shared.expected is not None and (difference := differences(shared.expected, release())):
             raise HflrayError(
                 f"node {platform.node()} runs {difference}; run cluster/setup_node.sh there, then --resume"
             )
-        config = trial_config(sweep, params)
-        every, name = config.checkpoint.every, tune.get_context().get_experiment_name()
+        config = make_trial(sweep, start[VALUES]).config
+        checkpoints = Checkpoints(shared.place, start[NAME], population.every if population else 0)
         job = Job(
             config,
             cpus=sweep.tune.cpus_per_trial,
-            saved=_saved(),
-            mutable=tuple(sweep.sweep) if sweep.tune.population is not None else (),
-            make=lambda config: trial_experiment(config, sweep, datasets, measured),
-            watch=lambda experiment: LiveTrial(name, trial_name(sweep, params, trial_id()), experiment).round,
+            saved=_saved(shared.place, start),
+            mutable=tuple(sweep.sweep) if population is not None else (),
+            make=lambda config: trial_experiment(config, sweep, datasets, shared.settled.get(start[NAME], {})),
+            watch=lambda experiment: LiveTrial(shared.name, start[NAME], experiment).round,
         )
         with closing(find_task(sweep.task).run(job)) as results:
             for result in results:
-                if room is not None:
-                    room.wait(trial_id())
-                saves = result.save is not None and (result.due or (bool(every) and stop_requested(name)))
-                _report(result, sweep, saves)
+                asked = not result.due and bool(config.checkpoint.every) and stop_requested(shared.place)
+                saves = result.save is not None and (result.due or asked)
+                if saves and result.save is not None:  # before its report, so that no reported state is lost
+                    checkpoints.save(result.step, result.save)
+                tune.report(_entries(result, sweep, saves))
     except WorkerLostError:
         raise
     except Exception as error:
         failure = disk_failure(error)
-        if failure is not None and room is not None:
-            room.fail(failure)
         mistake = str(error) if isinstance(error, HflrayError) else references.blame(error)
-        if mistake is None:
+        report = {"round": -1, "metrics": {}, "error": mistake, "refused": isinstance(error, RefusedError)}
+        if failure is not None:
+            report |= {"error": failure.reason, "disk": [failure.number, str(failure.path or ""), failure.needed_bytes]}
+        elif mistake is None:
             raise
-        traceback.print_exception(error)  # into the worker's log, which is kept if a trial fails
-        tune.report({"round": -1, "metrics": {}, "error": mistake})
+        else:
+            traceback.print_exception(error)  # into the worker's log, which is kept if a trial fails
+        tune.report(report)
 
 
-def trial_id() -> str:
-    """Return Tune's id of the trial that runs in this process."""
-    from ray import tune
+def _saved(place: str, start: Mapping[str, Any]) -> Iterator[Saved]:
+    """Yield the checkpoints from which the trial may go on, the newest first.
 
-    return str(tune.get_context().get_trial_id())
-
-
-def _saved() -> Iterator[Saved]:
-    """Yield Tune's checkpoint for this trial, then the earlier ones, newest first, and last the salvaged one."""
-    from ray import tune
-
-    latest = tune.get_checkpoint()
-    if latest is not None:
-        system, (parent, _, newest) = latest.filesystem, str(latest.path).rpartition("/")
-        trial = parent.rpartition("/")[2]
-        yield Saved(trial, latest.as_directory)  # it is downloaded if it is not on this disk
-        names = [info.base_name for info in system.get_file_info(FileSelector(parent, allow_not_found=True))]
-        for name in sorted((name for name in names if name.startswith("checkpoint_") and name < newest), reverse=True):
-            yield Saved(trial, tune.Checkpoint(f"{parent}/{name}", system).as_directory)
-    storage = tune.get_context().get_storage()
-    salvaged = tune.Checkpoint(f"{storage.trial_fs_path}/{SALVAGED}", storage.storage_filesystem)
-    if salvaged.filesystem.get_file_info(salvaged.path).type == FileType.Directory:
-        yield Saved(storage.trial_dir_name, salvaged.as_directory)
+    A state is saved before its round is in the journal. If the driver is killed between the two, a trial that went on
+    from it would leave that round out, so that a checkpoint after the journal's last round is not used. After an
+    exchange a member of a population has the state of its donor, until it has saved one of its own.
+    """
+    own, adopted = Checkpoints(place, start[NAME]), start.get(ADOPTED)
+    for round in own.rounds():
+        if (adopted[1] if adopted else 0) < round <= start[LAST]:
+            yield Saved(start[NAME], partial(own.open, round))
+    if adopted:
+        donor, round = adopted
+        yield Saved(donor, partial(Checkpoints(place, donor).open, round))
 
 
-def _report(result: Result, sweep: SweepFile, saves: bool) -> None:
-    """Report a result to Tune, with a checkpoint if `saves` is true."""
-    from ray import tune
-
-    search, population = sweep.tune.search, sweep.tune.population
-    entries: dict[str, Any] = {"round": result.step, "metrics": result.metrics}
+def _entries(result: Result, sweep: SweepFile, saved: bool) -> dict[str, Any]:
+    """Return what is reported to Tune."""
+    entries: dict[str, Any] = {"round": result.step, "metrics": result.metrics, "saved": saved}
     for key in ("model_hash", "note", "schedule", "timeline", "devices"):
         if getattr(result, key) is not None:
             entries[key] = getattr(result, key)
+    search, population = sweep.tune.search, sweep.tune.population
     if search is not None:  # a search needs a number even if a trial never reaches its target
         entries["search"] = result.metrics.get(search.metric, worst(search.mode))
     if population is not None:
-        entries |= {"changes": list(result.changes), **score(result, population)}
-    if not saves or result.save is None:
-        tune.report(entries)
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        result.save(Path(folder))
-        tune.report(entries, checkpoint=tune.Checkpoint.from_directory(folder))
+        entries["changes"] = list(result.changes)
+    return entries

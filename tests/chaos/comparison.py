@@ -19,6 +19,7 @@ import yaml
 from hflray.errors import ConfigError
 from hflray.support import checkpoint
 from hflray.support.arrays import deflated
+from hflray.support.checkpoints import Checkpoints
 from hflray.tracking import Journal
 from tests.chaos.sweep import NAME
 
@@ -87,16 +88,15 @@ def simulated(entry: dict[str, Any]) -> dict[str, Any]:
 
 def final_model(folder: Path, trial: str, rounds: int) -> str:
     """Return the hash of the trial's model after its last round, or why there is none."""
-    latest = -1
-    for path in folder.glob(f"{trial}/*/state"):
-        try:
-            state = checkpoint.load(path)
-        except ConfigError:
-            continue
-        if int(state["round"]) == rounds:
-            return hashlib.sha256(state["global_model"].tobytes()).hexdigest()
-        latest = max(latest, int(state["round"]))
-    return f"no whole checkpoint after round {rounds}; the last is after round {latest}"
+    checkpoints = Checkpoints(str(folder), trial)
+    saved = checkpoints.rounds()
+    if rounds not in saved:
+        return f"no checkpoint after round {rounds}; there are {saved}"
+    try:
+        with checkpoints.open(rounds) as state:
+            return hashlib.sha256(checkpoint.load(state / "state")["global_model"].tobytes()).hexdigest()
+    except ConfigError as error:
+        return str(error)
 
 
 @dataclass

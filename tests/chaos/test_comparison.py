@@ -9,6 +9,7 @@ import sqlite3
 import zipfile
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as parquet
@@ -16,6 +17,7 @@ import pytest
 from pyarrow import table
 
 from hflray.support import checkpoint
+from hflray.support.checkpoints import Checkpoints
 from tests.chaos.comparison import ARTIFACTS, Reference, differences
 
 TRIALS, ROUNDS = ("a", "b"), 3
@@ -66,9 +68,13 @@ def results(tmp_path) -> Path:
                 writer.writerows({"round": n, **values(trial, n)} for n in range(1, ROUNDS + 1))
             for number in (ROUNDS - 1, ROUNDS):
                 state = {"round": number, "global_model": np.full(3, number, dtype=np.float32)}
-                checkpoint.save(folder / trial / f"checkpoint_{number:06d}" / "state", state)
+                save(folder, trial, state)
         database.commit()
     return folder.parent
+
+
+def save(folder: Path, trial: str, state: dict[str, Any]) -> None:
+    Checkpoints(str(folder), trial).save(state["round"], lambda scratch: checkpoint.save(scratch / "state", state))
 
 
 def compare(results: Path, reference: Reference) -> list[str]:
@@ -137,9 +143,9 @@ BREAKS = {
     "b: CSV: round 3 is lost": lambda r: edit(r, "csv/b.csv", "3,", "# "),
     "b: CSV: round 1 has other values than the journal": lambda r: edit(r, "csv/b.csv", "1,1.1", "1,1.11"),
     "b: CSV: there is no file": lambda r: next(r.glob("chaos-*/csv/b.csv")).unlink(),
-    "b: the final model is no whole checkpoint after round 3; the last is after round 2": lambda r: shutil.rmtree(
-        next(r.glob(f"chaos-*/b/checkpoint_{ROUNDS:06d}"))
-    ),
+    "b: the final model is no checkpoint after round 3; there are [2]": lambda r: next(
+        r.glob(f"chaos-*/checkpoints/b/*{ROUNDS}")
+    ).unlink(),
     "sweep.json says that the sweep is unfinished": lambda r: edit(r, "sweep.json", "true", "false"),
     "2 sweeps have begun, instead of one": lambda r: shutil.copytree(
         next(r.glob("chaos-*")), r / "chaos-20260102-000000"
@@ -156,7 +162,7 @@ def test_what_is_lost_is_named(results, expected: str) -> None:
 
 def test_another_model_is_named(results) -> None:
     reference = Reference.of_results(results)
-    folder = next(results.glob(f"chaos-*/b/checkpoint_{ROUNDS:06d}")) / "state"
-    checkpoint.save(folder, {"round": ROUNDS, "global_model": np.zeros(3, dtype=np.float32)})
+    state = {"round": ROUNDS, "global_model": np.zeros(3, dtype=np.float32)}
+    save(next(results.glob("chaos-*")), "b", state)
     (line,) = compare(results, reference)
     assert line.startswith("b: the final model is ")

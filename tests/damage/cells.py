@@ -18,25 +18,16 @@ ENDED, OPEN = "s0", "s1"  # the last parts of the names of the trial that has en
 # The kinds of files, by the pattern below the folder of the results; the last match is the newest.
 SWEEP_FILES = {
     "`sweep.json`": "mended-*/sweep.json",
-    "`tune_state.json` (digests of Tune's files)": "mended-*/tune_state.json",
     "journal of an ended trial": f"mended-*/journal/*-{ENDED}.jsonl",
     "journal of an interrupted trial": f"mended-*/journal/*-{OPEN}.jsonl",
-    "newest checkpoint, arrays": f"mended-*/*-{OPEN}/checkpoint_*/state/arrays.safetensors",
-    "newest checkpoint, values": f"mended-*/*-{OPEN}/checkpoint_*/state/state.json",
-    "checkpoint of an ended trial": f"mended-*/*-{ENDED}/checkpoint_*/state/arrays.safetensors",
-    "Tune: `tuner.pkl`": "mended-*/tuner.pkl",
-    "Tune: `experiment_state-….json`": "mended-*/experiment_state-*.json",
-    "Tune: `basic-variant-state-….json` (trial generator)": "mended-*/basic-variant-state-*.json",
-    "Tune: `params.pkl` of a trial": f"mended-*/*-{OPEN}/params.pkl",
-    "Tune: `params.json` of a trial": f"mended-*/*-{OPEN}/params.json",
-    "Tune: `result.json` of a trial": f"mended-*/*-{OPEN}/result.json",
+    "newest checkpoint": f"mended-*/checkpoints/*-{OPEN}/*",
+    "checkpoint of an ended trial": f"mended-*/checkpoints/*-{ENDED}/*",
     "CSV of a trial": f"mended-*/csv/*-{OPEN}.csv",
     "MLflow's database": "mlflow-*.db",
 }
 
 CACHE_FILES = (
     "policy", "fleets' `spec.json`", "fleets' `.npz`", "references on fleets", "measured kernels", "compiled kernel",
-    "your key",
 )  # fmt: skip
 
 

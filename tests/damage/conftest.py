@@ -20,6 +20,7 @@ from hflray import metrics
 from hflray.experiment import Experiment
 from hflray.experiment.record import RoundRecord
 from hflray.support import checkpoint
+from hflray.support.checkpoints import Checkpoints
 from hflray.sweep import expand, load_sweep
 from hflray.sweep.results import SweepFolder
 from hflray.tracking import Journal
@@ -92,9 +93,9 @@ class Interrupted:
                 for metric, value in record.metrics().items():
                     if not metric.startswith("wall/"):
                         assert values[record.round][metric] == value, (name, record.round, metric)
-            states = sorted(self.folder.glob(f"{name}/checkpoint_*/state"))
             if name.endswith(OPEN):
-                np.testing.assert_array_equal(checkpoint.load(states[-1])["global_model"], self.models[name])
+                with (saved := Checkpoints(str(self.folder), name)).open(saved.rounds()[0]) as state:
+                    np.testing.assert_array_equal(checkpoint.load(state / "state")["global_model"], self.models[name])
         if tracked:
             self._check_trackers()
 
@@ -141,7 +142,7 @@ def _interrupted(ray_session, tmp_path_factory) -> Interrupted:
 
     def interrupt(self: SweepCallback, iteration: int, trials: list[Any], trial: Any, result: Any, **info: Any) -> None:
         on_result(self, iteration, trials, trial, result, **info)
-        if self._sweep_trial(trial).name.endswith(OPEN) and result["round"] == 2:
+        if trial.config["trial"]["name"].endswith(OPEN) and result["round"] == 2:
             signal.raise_signal(signal.SIGINT)
 
     with pytest.MonkeyPatch.context() as patch:

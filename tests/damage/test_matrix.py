@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from hflray.support import checkpoint
 from hflray.tracking import Journal
 from hflray.tracking.journal import rounds_of
 from tests.damage.cells import DAMAGES, GOES_ON, PAGE, SAYS_SO, STOPS, SWEEP_FILES, UNMEASURED, table
@@ -22,12 +21,12 @@ from tests.damage.conftest import Answer, Interrupted
 
 pytestmark = pytest.mark.timeout(600)
 
-QUICK = {("`sweep.json`", "emptied"), ("`sweep.json`", "cut in half"), ("newest checkpoint, arrays", "one bit flipped"),
+QUICK = {("`sweep.json`", "emptied"), ("`sweep.json`", "cut in half"), ("newest checkpoint", "one bit flipped"),
          ("`sweep.json`", "deleted")}  # fmt: skip
 # Root reads files of any mode, so the cells of unreadable files run in a process without that privilege.
 WITHOUT_PRIVILEGE = "HFLRAY_TEST_UNREADABLE"
 NO_OVERRIDE = ("setpriv", "--inh-caps=-dac_override,-dac_read_search", "--bounding-set=-dac_override,-dac_read_search")
-WORDS = ("damaged", "cannot be", "not a whole", "lacks", "Permission", "no unfinished sweep", "set aside")
+WORDS = ("damaged", "checksum", "cannot be", "no round any more", "Permission", "no unfinished sweep")
 
 
 def cells() -> list[pytest.param]:
@@ -43,8 +42,8 @@ def cells() -> list[pytest.param]:
 def spoil(interrupted: Interrupted, kind: str, damage: str) -> Path:
     paths = sorted(interrupted.results.glob(SWEEP_FILES[kind]))
     if "newest checkpoint" in kind:  # the newest from which the resume may continue: one may be ahead of the journal
-        last = max(round.number for round in rounds_of(Journal(interrupted.folder).entries(paths[-1].parents[2].name)))
-        paths = [path for path in paths if checkpoint.load(path.parent)["round"] <= last]
+        last = max(round.number for round in rounds_of(Journal(interrupted.folder).entries(paths[-1].parent.name)))
+        paths = [path for path in paths if int(path.name) <= last]
     path = paths[-1]
     DAMAGES[damage](path)
     return path

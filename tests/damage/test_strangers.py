@@ -1,24 +1,23 @@
-"""A results folder from a stranger runs no code: neither Tune's pickles, without this user's seal, nor references."""
+"""A results folder from a stranger runs no code: neither pickles of Ray Tune nor the texts of references."""
 
 from __future__ import annotations
 
-import json
 import pickle
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from ray import cloudpickle
 
 from hflray.command import report as report
+from hflray.errors import ConfigError
 from hflray.experiment import Experiment
 from hflray.support import references
 from hflray.sweep import compare, expand, load_sweep
-from hflray.sweep.results import new_folder
-from hflray.tracking import Files, Tracker, default_uri
-from hflray.tune.digests import FILE as DIGESTS
-from hflray.tune.digests import STATE, TUNER
+from hflray.sweep.results import SweepFolder, new_folder
+from hflray.tracking import Tracker, default_uri
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -40,81 +39,34 @@ def trap(tmp_path) -> Path:
 
 
 def poison(folder: Path, trap: Path) -> None:
-    """Put a stranger's pickle into every place of a sweep's folder from which Tune loads one."""
+    """Put a stranger's pickle into every file of Tune, and where an older hflray let Tune load one."""
     evil = cloudpickle.dumps(Evil(trap))
-    for path in folder.iterdir():
-        if path.name.startswith("experiment_state"):
-            state = json.loads(path.read_text())
-            state["runner_data"]["evil"] = {"_type": "CLOUDPICKLE_FALLBACK", "value": evil.hex()}
-            trials = []
-            for trial, metadata in state["trial_data"]:
-                fields = json.loads(trial)
-                fields["placement_group_factory"] = evil.hex()
-                results = json.loads(metadata)
-                results["evil"] = {"_type": "CLOUDPICKLE_FALLBACK", "value": evil.hex()}
-                trials.append([json.dumps(fields), json.dumps(results)])
-            state["trial_data"] = trials
-            path.write_text(json.dumps(state))
-        elif STATE.fullmatch(path.name) or path.name == TUNER:
+    (start,) = folder.glob("start-*")
+    for place in (start, folder, *(path for path in start.iterdir() if path.is_dir())):
+        for name in ("tuner.pkl", "experiment_state-9.json", "searcher-state-9.pkl", "params.pkl", "error.pkl"):
+            (place / name).write_bytes(evil)
+        for path in [*place.glob("*.pkl"), *place.glob("*state*.json")]:
             path.write_bytes(evil)
-    for name in ("callback-states-0.pkl", "searcher-state-.pkl", "search_gen_state-9.json", "error.pkl", "state.pkl"):
-        (folder / name).write_bytes(evil)
-    for trial in (path for path in folder.iterdir() if (path / "params.pkl").exists()):
-        for name in ("params.pkl", "error.pkl", "checkpoint.pkl", "class_and_ctor_args.pkl"):
-            (trial / name).write_bytes(evil)
-        for saved in trial.glob("checkpoint_*"):
-            for name in ("data.pkl", "state/state.pkl", ".metadata.json"):
-                (saved / name).write_bytes(evil)
 
 
 def test_the_trap_works(interrupted, trap) -> None:
-    """Each poisoned file runs code when Tune's own functions load it, so the other tests can fail."""
-    from ray.tune.execution.tune_controller import TuneController
-    from ray.tune.utils.serialization import _loads_with_cloudpickle
-
     poison(interrupted.folder, trap)
-    pickle.loads((interrupted.folder / TUNER).read_bytes()).close()
-    assert trap.exists()
-    trap.unlink()
-    (state,) = interrupted.folder.glob(TuneController.CKPT_FILE_TMPL.format("*"))
-    _loads_with_cloudpickle(state.read_bytes())
+    pickle.loads((interrupted.folder / "tuner.pkl").read_bytes()).close()
     assert trap.exists()
 
 
-def test_pickles_that_a_stranger_has_put_into_my_folder_are_not_opened(interrupted, call, trap) -> None:
-    poison(interrupted.folder, trap)
+@pytest.mark.parametrize("change", ["poisoned", "deleted"])
+def test_nothing_that_ray_tune_has_written_is_read_again(interrupted, call, trap, change: str) -> None:
+    if change == "poisoned":
+        poison(interrupted.folder, trap)
+    else:
+        shutil.rmtree(*interrupted.folder.glob("start-*"))
     code, out, err = call("--resume", interrupted.folder.name)
     assert code == 0, out + err
     assert not trap.exists()
-    assert "is damaged and set aside" in " ".join(out.split())
-    interrupted.check()
-
-
-@pytest.mark.parametrize("with_record", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_a_folder_of_another_user_is_rebuilt_without_its_pickles(
-    interrupted, call, trap, monkeypatch, tmp_path, with_record: bool
-) -> None:
-    poison(interrupted.folder, trap)
-    if not with_record:
-        (interrupted.folder / DIGESTS).unlink()
-    monkeypatch.setenv("HFLRAY_KEY_FILE", str(tmp_path / "another key"))
-    code, out, err = call("--resume", interrupted.folder.name)
-    assert code == 0, out + err
-    assert not trap.exists()
-    assert "carries no seal of this user" in " ".join(out.split())
     interrupted.check()
     code, _, err = call("--resume", interrupted.folder.name)
     assert (code, "is finished" in err) == (2, True)
-
-
-@pytest.mark.slow
-def test_trust_opens_the_pickles_of_ones_own_folder(interrupted, call, monkeypatch, tmp_path) -> None:
-    """A user who has another key on this machine says that the folder is theirs."""
-    monkeypatch.setenv("HFLRAY_KEY_FILE", str(tmp_path / "another key"))
-    code, out, err = call("--resume", interrupted.folder.name, "--trust")
-    assert code == 0, out + err
-    assert "set aside" not in " ".join(out.split())
-    interrupted.check()
 
 
 def test_a_link_out_of_the_folder_is_refused(interrupted, call, tmp_path) -> None:
@@ -203,7 +155,7 @@ def with_references(tmp_path, trap, monkeypatch) -> Path:
             for record in experiment:
                 values = record.metrics() | (experiment.summary() if experiment.finished else {})
                 tracker.round(trial.name, record.round, values, record.schedule(), experiment.devices())
-        tracker.artifact(trial.name, Files(tracker.tables(trial.name).write))
+        tracker.artifact(trial.name, "tables")
         tracker.finish(trial.name)
     assert tracker.close()
     assert trap.exists(), "the text of the file makes the trap whenever it runs"
@@ -228,7 +180,6 @@ def test_a_strangers_sweep_of_their_own_parts_is_shown_and_none_of_its_code_runs
     with_references, trap, monkeypatch, tmp_path, capsys
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HFLRAY_KEY_FILE", str(tmp_path / "another key"))
     folders = ("--results", str(with_references))
     page = tmp_path / "page"
     code, text = answer(report.main, capsys, "mine", *folders, "--out", str(page), "--export", str(tmp_path / "export"))
@@ -254,6 +205,30 @@ def test_a_strangers_sweep_of_their_own_parts_is_shown_and_none_of_its_code_runs
 
 
 def test_the_report_of_ones_own_sweep_shows_a_world_of_ones_own(with_references, trap, tmp_path, capsys) -> None:
+    (tmp_path / "own.py").write_text(OWN.replace("TRAP", repr(str(trap))))  # the user's own file, with the same text
     code, text = answer(report.main, capsys, "mine", "--results", str(with_references), "--out", str(tmp_path / "page"))
     assert (code, "missing" in text) == (0, False)
     assert trap.exists()
+
+
+def test_the_users_own_file_must_lie_where_it_was_read_outside_the_results(with_references, trap, tmp_path) -> None:
+    folder = SweepFolder.load(next(with_references.glob("mine-*")))
+    folder.finished = False
+    text = OWN.replace("TRAP", repr(str(trap)))
+    with pytest.raises(ConfigError, match=r"own\.py, which was read at .*--trust"):
+        folder.admit()
+    stolen = with_references / "mine" / "own.py"  # a stranger says that it was read inside the folder they sent
+    stolen.parent.mkdir()
+    stolen.write_text(text)
+    folder.sources = tuple(replace(source, path=str(stolen)) for source in folder.sources)
+    with pytest.raises(ConfigError, match="--trust"):
+        folder.admit()
+    folder.admit(trust=True)
+    (tmp_path / "own.py").write_text(text + "# another text\n")
+    folder.sources = tuple(replace(source, path=str(tmp_path / "own.py")) for source in folder.sources)
+    for trust in (False, True):
+        with pytest.raises(ConfigError, match="sha256"):
+            folder.admit(trust)
+    (tmp_path / "own.py").write_text(text)
+    folder.admit()
+    assert not trap.exists()

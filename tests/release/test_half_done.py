@@ -6,8 +6,8 @@ import json
 import shutil
 import subprocess
 import sys
-from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,11 +15,13 @@ import yaml
 
 from hflray import metrics
 from hflray.report.runs import read_sweep
+from hflray.support.checkpoints import Checkpoints
 from hflray.sweep import load_sweep
 from hflray.sweep.results import SweepFolder
 from hflray.sweep.tasks import find_task
 from hflray.sweep.tasks.base import Job, Saved
 from hflray.sweep.trials import expand
+from hflray.tune.older import adopt_older
 from tests.release.half_done import ROUNDS, SWEEP, archives, pack, rounds_of, unpack
 
 VERSIONS = [pytest.param(path, id=path.stem) for path in archives()]
@@ -53,9 +55,10 @@ def test_its_checkpoint_goes_on(archive: Path, tmp_path: Path) -> None:
     folder = unpack(archive, tmp_path)
     file = SweepFolder.load(folder).file
     trial = expand(file)[1]
-    (checkpoint,) = sorted((folder / trial.name).glob("checkpoint_*"))
-    saved = Saved(trial.name, lambda: nullcontext(checkpoint))
-    results = list(find_task(file.task).run(Job(trial.config, saved=[saved])))
+    adopt_older(SweepFolder.load(folder), trial.name)
+    checkpoints = Checkpoints(str(folder), trial.name)
+    saved = [Saved(trial.name, partial(checkpoints.open, number)) for number in checkpoints.rounds()]
+    results = list(find_task(file.task).run(Job(trial.config, saved=saved)))
     assert [result.step for result in results] == [2, 3, 4]
     assert results[0].note is None  # a damaged or foreign checkpoint would be named
     before = journals_of(folder)[trial.name][-1]

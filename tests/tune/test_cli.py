@@ -20,9 +20,10 @@ from rich.console import Console
 from hflray import metrics
 from hflray.experiment import Experiment
 from hflray.models import to_vector
+from hflray.support.checkpoints import Checkpoints
 from hflray.sweep import expand, load_sweep, preflight
 from hflray.sweep.preflight import Checked
-from hflray.tracking import default_uri
+from hflray.tracking import Journal, default_uri
 from hflray.training.machine import available_cpus
 from hflray.tune import cli
 from tests.conftest import says
@@ -103,10 +104,10 @@ def test_a_sweep_end_to_end_with_one_trial_that_diverges(tmp_path) -> None:
     reference = Experiment(trial.config)
     records = list(reference)
     assert [metric.value for metric in accuracies] == [record.accuracy for record in records]
-    (result,) = (tmp_path / "hflray_results").glob("tiny-*/digits-*learning_rate=0.01/result.json")
-    hashes = [json.loads(line)["model_hash"] for line in result.read_text().splitlines()]
-    assert hashes == [record.model_hash for record in records]
-    assert list((tmp_path / "hflray_results").glob("tiny-*/digits-*/checkpoint_*/state/arrays.safetensors"))
+    (path,) = (tmp_path / "hflray_results").glob("tiny-*/journal/digits-*learning_rate=0.01.jsonl")
+    entries = Journal(path.parents[1]).entries(path.stem)
+    assert [e["model_hash"] for e in entries if "round" in e] == [record.model_hash for record in records]
+    assert Checkpoints(str(path.parents[1]), path.stem).rounds() == [2, 1]
 
     # The logged tables and the logged model agree with the loop.
     copies = tmp_path / "copies"

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from hflray import metrics
 from hflray.config import ExperimentConfig
-from hflray.errors import DamagedError
+from hflray.errors import ConfigError, DamagedError, RefusedError
 from hflray.support.references import short
 
 if TYPE_CHECKING:
@@ -121,6 +121,35 @@ class Result:
     due: bool = False
 
 
+def restore(job: Job, load: Callable[[Path], None]) -> tuple[Saved | None, list[str]]:
+    """Load the newest checkpoint that can be loaded.
+
+    Args:
+        job: the trial's job.
+        load: loads the content of a checkpoint's folder.
+
+    Returns:
+        The checkpoint, None if there is none that is whole, and what is wrong with each newer one.
+
+    Raises:
+        RefusedError: none can be loaded, and one of them is whole but of another version or configuration.
+    """
+    problems, refused = list[str](), ""
+    for saved in job.saved:
+        try:
+            with saved.open() as folder:
+                load(Path(folder))
+            return saved, problems
+        except (DamagedError, OSError) as error:
+            problems.append(str(error))
+        except ConfigError as error:
+            problems.append(str(error))
+            refused = refused or str(error)
+    if refused:
+        raise RefusedError(f"{refused}; nothing has been changed: go on with that hflray, or begin anew with --fresh")
+    return None, problems
+
+
 Results = Generator[Result, None, None]  # an iterator that can be closed
 
 
@@ -189,6 +218,7 @@ class Task(ABC):
         trains_model: whether a trial trains the global model to its last round. If so, the driver estimates its time,
             and the trackers get the final model.
         saves: whether a trial saves states to continue from.
+        consecutive: whether the steps of a trial are 1, 2, 3 and so on, so that a missing one is noticed.
         product: a file of the last state that is kept in the sweep's folder; None if there is no such file.
         keeps_history: whether the closing table needs the metrics of every step. The driver then keeps them in memory.
         learns: the section of the settings of what it learns, ``learning`` or ``agent``, which is logged with every
@@ -202,6 +232,7 @@ class Task(ABC):
     trains_devices: ClassVar[bool] = True
     trains_model: ClassVar[bool] = False
     saves: ClassVar[bool] = False
+    consecutive: ClassVar[bool] = True
     product: ClassVar[Product | None] = None
     keeps_history: ClassVar[bool] = False
     learns: ClassVar[str] = ""
@@ -249,24 +280,6 @@ class Task(ABC):
             HflrayError: a mistake was made or the model diverged. Another attempt would fail in the same way.
             WorkerLostError: a process was lost. Another attempt may continue from the last saved state.
         """
-
-    def saved_step(self, folder: Path) -> int:
-        """Return the step after which `Result.save` wrote its state into `folder`.
-
-        Raises:
-            DamagedError: the folder holds no whole state.
-            OSError: the folder cannot be read.
-        """
-        raise DamagedError(f"checkpoint {folder}: the task '{self.name}' saves none; remove it")
-
-    def saved_bytes(self, config: ExperimentConfig, model_bytes: int) -> int:
-        """Return about how many bytes a saved state takes; 0 for a task that saves none.
-
-        Args:
-            config: the trial's configuration.
-            model_bytes: the size of the global model, 4 bytes for each parameter; 0 for a task that needs no data.
-        """
-        return 0
 
     def steps(self, config: ExperimentConfig) -> int:
         """Return the last step that a trial can reach, or 0 if it is unknown."""

@@ -13,6 +13,7 @@ class ClusteringTask(Task):
     """Train the auxiliary models of all devices, cluster the devices, and end."""
 
     name = "clustering"
+    consecutive = False  # its one result is step 0
     shown = Shown(counted=None, curves=False, table="clustering", figures=("clustering",))
 
     def run(self, job: Job) -> Results:

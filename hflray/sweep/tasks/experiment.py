@@ -8,23 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hflray import metrics
-from hflray.errors import ConfigError
 from hflray.support.arrays import deflated
-from hflray.sweep.tasks.base import Job, Result, Results, Shown, Task
+from hflray.sweep.tasks.base import Job, Result, Results, Shown, Task, restore
 
 if TYPE_CHECKING:
     from hflray.config import ExperimentConfig
     from hflray.experiment import Experiment
 
 STATE = "state"  # the folder of the state in a checkpoint
-# Measured sizes in a state's JSON: all settings, and a device's cluster and place in the scheduler's lists.
-STATE_BYTES, DEVICE_BYTES = 5_700, 40
-# What is remembered of the rounds before, if a setting needs it: six numbers of a device, and the last round's record,
-# with a part for each scheduled device, and another one for each of its edge iterations if edges stop waiting.
-PAST_BYTES, REMEMBERED_BYTES, RECORD_BYTES, TIMELINE_BYTES = 5_000, 80, 120, 80
-# What a world adds: its arrays' names and metrics, and a device's arrays in the largest built-in part of each kind,
-# which are markov, the battery and random_waypoint.
-WORLD_BYTES, AVAILABILITY_BYTES, BATTERY_BYTES, MOBILITY_BYTES = 1_500, 17, 8, 72
 DETAILED_DEVICES = 10_000  # larger fleets log no schedules, so that a line of the journal stays under 1 MB
 
 
@@ -65,30 +56,6 @@ class ExperimentTask(Task):
                 )
                 note, devices_sent = None, True
 
-    def saved_step(self, folder: Path) -> int:
-        """Return the round of a checkpoint."""
-        from hflray.support import checkpoint
-
-        return int(checkpoint.load(folder / STATE)["round"])
-
-    def saved_bytes(self, config: ExperimentConfig, model_bytes: int) -> int:
-        """Return the bytes of the model, the configuration, the scheduler's and the world's."""
-        from hflray.scheduling import keeps_past
-
-        world = config.world
-        device_bytes = (
-            DEVICE_BYTES
-            + AVAILABILITY_BYTES * (world.availability.name != "always")
-            + BATTERY_BYTES * (world.battery.capacity_j is not None)
-            + MOBILITY_BYTES * (world.mobility.name != "static")
-        )
-        state = model_bytes + STATE_BYTES + WORLD_BYTES * world.is_on + device_bytes * config.fleet.num_devices
-        if keeps_past(config):
-            scheduled = RECORD_BYTES + TIMELINE_BYTES * config.training.edge_iterations
-            state += PAST_BYTES + REMEMBERED_BYTES * config.fleet.num_devices
-            state += scheduled * config.scheduling.num_scheduled
-        return state + kept_inside(config, model_bytes)
-
 
 def kept_inside(config: ExperimentConfig, model_bytes: int) -> int:
     """Return the most bytes of what is kept between rounds beside the model.
@@ -122,28 +89,28 @@ def save(experiment: Experiment, folder: Path) -> None:
 
 
 def go_on(experiment: Experiment, job: Job) -> str | None:
-    """Load the newest checkpoint that can be read, if there is one; skip damaged ones.
+    """Load the newest checkpoint that can be loaded, if there is one.
 
     Returns:
         A note for the user, or None if the trial simply continues after its own last round. The note names damaged
-        checkpoints, or, in a population, the trial whose state was adopted and the settings that changed.
+        checkpoints, and, in a population, the trial whose state was adopted and the settings that changed.
+
+    Raises:
+        RefusedError: see `hflray.sweep.tasks.base.restore`.
     """
     from hflray.support import checkpoint
 
-    notes: list[str] = []
-    has_checkpoints = False
-    for saved in job.saved:
-        has_checkpoints = True
-        try:
-            with saved.open() as folder:
-                experiment.load_state_dict(checkpoint.load(Path(folder) / STATE), may_change=job.mutable)
-            if experiment.changes and experiment.changes[-1]["after_round"] == experiment.round:
-                change = experiment.changes[-1]
-                change["from"] = saved.trial
-                settings = ", ".join(f"{key} {old:g} → {new:g}" for key, (old, new) in change["changed"].items())
-                notes.append(f"adopts the state of {saved.trial} after round {experiment.round}, with {settings}")
-                return "; ".join(notes)
-            return "; ".join([*notes, f"going on after round {experiment.round}"]) if notes else None
-        except (ConfigError, OSError) as error:
-            notes.append(str(error))
-    return "; ".join([*notes, "starting from round 1"]) if has_checkpoints else None
+    def load(folder: Path) -> None:
+        experiment.load_state_dict(checkpoint.load(folder / STATE), may_change=job.mutable)
+
+    saved, notes = restore(job, load)
+    if saved is None:
+        return "; ".join([*notes, "starting from round 1"]) if notes else None
+    if experiment.changes and experiment.changes[-1]["after_round"] == experiment.round:
+        change = experiment.changes[-1]
+        change["from"] = saved.trial
+        settings = ", ".join(f"{key} {old:g} → {new:g}" for key, (old, new) in change["changed"].items())
+        notes.append(f"adopts the state of {saved.trial} after round {experiment.round}, with {settings}")
+    elif notes:
+        notes.append(f"going on after round {experiment.round}")
+    return "; ".join(notes) or None

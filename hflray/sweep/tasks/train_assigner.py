@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hflray import metrics
 from hflray.config import ExperimentConfig
-from hflray.errors import DamagedError
-from hflray.rl.files import POLICY, PROGRESS, RLLIB
-from hflray.rl.files import STATE as RLLIB_STATE
-from hflray.support.checksum import checked
+from hflray.rl.files import POLICY
 from hflray.support.references import short
 from hflray.support.returned import is_ours
-from hflray.sweep.tasks.base import Job, Product, Progress, Result, Results, Shown, Task
+from hflray.sweep.tasks.base import Job, Product, Progress, Result, Results, Shown, Task, restore
 
 if TYPE_CHECKING:
     from hflray.experiment.scenario import Scenario
@@ -35,6 +31,7 @@ class TrainAssignerTask(Task):
     needs_data = False
     trains_devices = False
     saves = True
+    consecutive = False
     product = Product(POLICY, "policies", "policy")
     learns = "learning"
     shown = Shown(step_label="Environment steps", counted="environment steps", table="learning", figures=("learning",))
@@ -73,34 +70,6 @@ class TrainAssignerTask(Task):
 
         training = AssignerTraining(job.config, workers=job.cpus)
         return training, f"{len(training.pool)} fleets solved in {training.pool.solve_s:.0f} s, now or earlier"
-
-    def saved_step(self, folder: Path) -> int:
-        """Return the environment steps of a checkpoint."""
-        from hflray.support import checkpoint
-
-        checkpoint.load(folder / STATE / RLLIB / RLLIB_STATE)
-        try:
-            return int(checked(json.loads((folder / STATE / PROGRESS).read_text(encoding="utf-8")))["env_steps"])
-        except (ValueError, KeyError) as error:
-            raise DamagedError(f"checkpoint {folder}: not a whole checkpoint ({error}); remove it") from error
-
-    def saved_bytes(self, config: ExperimentConfig, model_bytes: int) -> int:
-        """Return the bytes of the state.
-
-        RLlib saves the policy's network, its target and Adam's two moments in five copies of the policy's size. The
-        replay buffer has, for each transition, a row of 4-byte features and 14 bytes beside it.
-        """
-        import torch
-
-        from hflray.assignment.network import build_network
-        from hflray.rl.fleets import network_spec
-
-        spec = network_spec(config)
-        with torch.random.fork_rng(devices=[]):  # the new network draws weights, and no other draw may depend on it
-            policy = 4 * sum(parameter.numel() for parameter in build_network(spec).parameters())
-        steps = self.steps(config) or config.learning.buffer_capacity
-        transitions = min(steps, config.learning.buffer_capacity)
-        return 6 * policy + transitions * (4 * spec.row + 14)
 
     def steps(self, config: ExperimentConfig) -> int:
         """Return the steps of the environment, or 0 if a time limit ends the training."""
@@ -143,23 +112,18 @@ class TrainAssignerTask(Task):
 
 
 def go_on(training: ResumableTraining, job: Job, note: str | None) -> str | None:
-    """Load the newest checkpoint that is whole, if there is one; skip damaged ones.
+    """Load the newest checkpoint that can be loaded, if there is one.
 
     Returns:
         A note that names damaged checkpoints, or None if the training simply continues, or `note` if it begins.
 
     Raises:
-        ConfigError: a checkpoint is whole, but of another version or configuration.
+        RefusedError: see `hflray.sweep.tasks.base.restore`.
     """
-    notes: list[str] = []
-    for saved in job.saved:
-        try:
-            with saved.open() as folder:
-                training.restore(Path(folder) / STATE)
-            return "; ".join([*notes, f"going on after step {training.env_steps}"]) if notes else None
-        except (DamagedError, OSError) as error:
-            notes.append(str(error))
-    return "; ".join([*notes, "starting from step 0"]) if notes else note
+    saved, problems = restore(job, lambda folder: training.restore(folder / STATE))
+    if not problems:
+        return note if saved is None else None
+    return "; ".join([*problems, f"going on after step {training.env_steps}" if saved else "starting from step 0"])
 
 
 def save(training: ResumableTraining, folder: Path) -> None:

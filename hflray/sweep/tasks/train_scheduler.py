@@ -40,16 +40,6 @@ class TrainSchedulerTask(TrainAssignerTask):
 
         return SchedulerTraining(job.config), None
 
-    def saved_bytes(self, config: ExperimentConfig, model_bytes: int) -> int:
-        """Return the bytes of the state: RLlib saves both networks twice, and Adam's two moments."""
-        from hflray.scheduling.network import ScoreNetwork, ScoreSpec
-
-        width = config.agent.width
-        network = ScoreNetwork(ScoreSpec(width))
-        policy = 4 * sum(parameter.numel() for parameter in network.parameters())
-        critic = 4 * (3 * width * width + 10 * width)
-        return 4 * (policy + critic) + STATE_BYTES
-
     def steps(self, config: ExperimentConfig) -> int:
         """Return the rounds to be played; the last batch may play some more."""
         return config.agent.env_steps
