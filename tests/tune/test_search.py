@@ -1,0 +1,243 @@
+"""`hflray.tune.search`: a search and its halving go on from the journals as if they had not been broken off."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray.tune.schedulers import ASHAScheduler, TrialScheduler
+from ray.tune.search import ConcurrencyLimiter, Searcher
+
+from hflray.errors import ConfigError
+from hflray.sweep import SweepFile, load_sweep, make_trial
+from hflray.tracking import Journal
+from hflray.tracking.sink import Ending, Run
+from hflray.tune import search
+from hflray.tune.launch import LAST, NAME, TRIAL, VALUES, parameters
+from hflray.tune.search import RESULT, WORST, Drawn, Halving, Search, drawn
+
+VALUE = {"seed": 7, "cost.delay_weight": 0.1 + 0.2, "training.batch_size": 16}
+
+
+def sweep(samples: int = 6, *overrides: str) -> SweepFile:
+    return load_sweep(
+        None,
+        [
+            "sweep.seed={randint: [0, 1000]}",
+            "sweep.cost.delay_weight={loguniform: [0.01, 10]}",
+            "sweep.training.batch_size={choice: [8, 16]}",
+            "tune.search={metric: test_loss}",
+            f"tune.samples={samples}",
+            *overrides,
+        ],
+    )
+
+
+class Lines:
+    """A driver that writes each line of a search into a journal."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+
+    def __call__(self, name: str, entry: Any) -> None:
+        self.journal.write(name, entry)
+
+    def rounds(self, name: str, losses: Sequence[float], end: bool = True, error: str | None = None) -> None:
+        self.journal.begin(Run(name, name), time_ms=1)
+        for number, loss in enumerate(losses, start=1):
+            self.journal.write(name, {"round": number, "time": 1, "metrics": {"test_loss": loss}})
+        if end:
+            self.journal.end(name, Ending("FAILED" if error else "FINISHED", error))
+
+
+@pytest.fixture
+def journal(tmp_path) -> Journal:
+    return Journal(tmp_path)
+
+
+def start(file: SweepFile, journal: Journal) -> Search:
+    return Search(file, drawn(journal, file), Lines(journal))
+
+
+def ask(searcher: Searcher, trial_id: str) -> dict[str, Any]:
+    suggestion = searcher.suggest(trial_id)
+    assert suggestion is not None
+    return suggestion[TRIAL]
+
+
+def test_a_draw_is_a_line_before_the_trial_and_its_number_ends_the_trials_name(journal) -> None:
+    file = sweep()
+    searcher = start(file, journal)
+    first, second = ask(searcher, "a"), ask(searcher, "b")
+    assert first[NAME] == f"{make_trial(file, first[VALUES]).name}-00000"
+    assert second[NAME].endswith("-00001")
+    assert journal.entries(first[NAME]) == [{"draw": 0, "values": first[VALUES]}]
+    assert (first[LAST], searcher.remaining) == (0, 6)
+
+
+def test_a_resume_suggests_begun_trials_first_with_their_values_and_then_draws_others(journal) -> None:
+    file, lines = sweep(), Lines(journal)
+    searcher = start(file, journal)
+    trials = [ask(searcher, str(number)) for number in range(4)]
+    lines.rounds(trials[0][NAME], [0.5, 0.4])
+    lines.rounds(trials[1][NAME], [0.9], error="no memory")
+    lines.rounds(trials[2][NAME], [0.6, 0.3, 0.2], end=False)
+
+    again = start(file, journal)
+    assert again.remaining == 5
+    begun = [ask(again, str(number)) for number in range(3)]
+    assert [trial[NAME] for trial in begun] == [trials[place][NAME] for place in (2, 3, 1)]  # the failed one comes last
+    assert [trial[VALUES] for trial in begun] == [trials[place][VALUES] for place in (2, 3, 1)]
+    assert [trial[LAST] for trial in begun] == [3, 0, 1]
+    new = ask(again, "new")
+    assert new[NAME].endswith("-00004")
+    assert new[VALUES] not in [trial[VALUES] for trial in trials]  # another seed draws other values
+    told = again._optuna._ot_study.trials  # what Optuna itself knows
+    assert [(trial.params, trial.value) for trial in told if trial.value is not None] == [(trials[0][VALUES], 0.4)]
+    running = [trial.params for trial in told if trial.value is None]
+    assert running == [trial[VALUES] for trial in (*begun, new)]
+    again.on_trial_complete("0", {RESULT: 0.1})
+    (complete,) = [trial for trial in again._optuna._ot_study.trials if trial.value == 0.1]
+    assert complete.params == begun[0][VALUES]
+
+
+def test_a_failed_trial_is_never_a_good_one(journal) -> None:
+    searcher = start(sweep(), journal)
+    for number, (result, error) in enumerate([({"round": -1, "error": "diverged"}, False), (None, True)]):
+        ask(searcher, str(number))
+        searcher.on_trial_result(str(number), {RESULT: 0.0, "training_iteration": 1})  # it looked good at first
+        searcher.on_trial_complete(str(number), result, error)
+    assert all(trial.value is None and not trial.intermediate_values for trial in searcher._optuna._ot_study.trials)
+
+
+def test_a_trial_without_its_metric_has_the_worst_figure(journal) -> None:
+    file, lines = sweep(1, "tune.search.metric=objective_to_target"), Lines(journal)
+    (trial,) = [ask(start(file, journal), "a")]
+    lines.rounds(trial[NAME], [0.5])
+    assert [known.result for known in drawn(journal, file)] == [WORST]
+    assert search.worst("max") == -WORST
+
+
+def test_a_concurrency_limit_holds_for_begun_trials_too(journal) -> None:
+    file = sweep()
+    searcher = start(file, journal)
+    names = [ask(searcher, str(number))[NAME] for number in range(2)]
+    limited = ConcurrencyLimiter(start(file, journal), max_concurrent=1)
+    assert ask(limited, "a")[NAME] == names[0]
+    assert limited.suggest("b") is None
+    limited.on_trial_complete("a", {RESULT: 1.0})
+    assert ask(limited, "b")[NAME] == names[1]
+
+
+def test_no_more_begun_trials_go_on_than_the_sweep_still_needs(journal) -> None:
+    file, lines = sweep(2), Lines(journal)
+    searcher = start(file, journal)
+    trials = [ask(searcher, str(number)) for number in range(3)]
+    lines.rounds(trials[0][NAME], [0.5], error="given up")
+    lines.rounds(trials[1][NAME], [0.5])
+    again = start(file, journal)
+    assert again.remaining == 1
+    assert ask(again, "a")[NAME] == trials[2][NAME]
+
+
+def test_trials_of_an_older_hflray_are_known_by_their_settings(journal) -> None:
+    file = sweep()
+    for name, time_ms, params in (
+        ("x-ab12cd34", 5, VALUE),
+        ("x-00345678", 4, VALUE | {"seed": 8}),
+        ("y", 1, {"seed": 1}),
+    ):
+        journal.begin(Run(name, name, params={**params, "max_rounds": 3}), time_ms)
+        journal.write(name, {"round": 1, "time": 1, "metrics": {"test_loss": 0.5}})
+    journal.end("x-ab12cd34", Ending("FINISHED"))
+    assert [(trial.number, trial.name, trial.values, trial.result) for trial in drawn(journal, file)] == [
+        (0, "x-00345678", VALUE | {"seed": 8}, None),
+        (1, "x-ab12cd34", VALUE, 0.5),
+    ]  # "y" has a value that is not known
+    assert drawn(journal, load_sweep(None, ["sweep.seed={grid: [1]}"])) == []
+    searcher = start(file, journal)
+    assert ask(searcher, "a")[NAME] == "x-00345678"
+    assert ask(searcher, "b")[NAME].endswith("-00002")
+
+
+def test_without_optuna_the_message_says_how_to_install_it(journal, monkeypatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "ray.tune.search.optuna", None)
+    with pytest.raises(ConfigError, match=r"tune.search: optuna is not installed; pip install 'hflray\[search\]'"):
+        start(sweep(), journal)
+
+
+def test_tune_pickles_nothing_of_a_search_or_of_halving(journal) -> None:
+    searcher = Search(sweep(), [], lambda name, entry: None)
+    assert pickle.loads(pickle.dumps(searcher)) == ""
+    assert pickle.loads(pickle.dumps(Halving(halved(), 9, journal))) == ""
+
+
+def halved() -> SweepFile:
+    return load_sweep(None, ["tune.early_stopping={metric: test_loss, mode: min, grace_rounds: 1, reduction: 2}"])
+
+
+LOSSES = [[0.9, 0.8, 0.7, 0.6], [0.5, 0.4, 0.3, 0.2], [0.7, 0.7, 0.7, 0.7], [0.6, 0.3, 0.5, 0.1], [0.8, 0.2, 0.1, 0.1]]
+LOSSES.append([0.1, 0.9, 0.05, 0.9])
+
+
+def decisions(scheduler: Any, trial: Any, losses: Sequence[float], first: int, limit: int = 4) -> list[str]:
+    """Return the decisions about a trial from its round `first` on, until it is stopped or ends."""
+    made = list[str]()
+    for index in range(first, limit + 1):
+        result = {"round": index, "metrics/test_loss": losses[index - 1]}
+        made.append(scheduler.on_trial_result(None, trial, result))
+        if made[-1] == TrialScheduler.STOP:
+            break
+    if len(made) + first > limit or made[-1] == TrialScheduler.STOP:
+        scheduler.on_trial_complete(None, trial, result)
+    return made
+
+
+@pytest.mark.parametrize("begun", [0, 1, 2, 3])
+def test_halving_decides_as_if_the_sweep_had_not_been_broken_off(journal, begun) -> None:
+    """Three of six trials have ended; a fourth has `begun` so many rounds."""
+    unbroken = ASHAScheduler("round", "metrics/test_loss", "min", max_t=4, grace_period=1, reduction_factor=2)
+    trials = [SimpleNamespace(trial_id=f"{number}", config=parameters(f"t{number}", {})) for number in range(6)]
+    for trial in trials:
+        unbroken.on_trial_add(None, trial)
+    lines = Lines(journal)
+    for number in range(3):
+        made = decisions(unbroken, trials[number], LOSSES[number], 1)
+        lines.rounds(f"t{number}", LOSSES[number][: len(made)])
+    for index in range(1, begun + 1):
+        unbroken.on_trial_result(None, trials[3], {"round": index, "metrics/test_loss": LOSSES[3][index - 1]})
+    lines.rounds("t3", LOSSES[3][:begun], end=False)
+
+    again = Halving(halved(), 4, journal)
+    again_trials = [
+        SimpleNamespace(trial_id=f"new{number}", config=trial.config) for number, trial in enumerate(trials)
+    ]
+    for trial in again_trials[3:]:
+        again.on_trial_add(None, trial)
+    expected, made = list[list[str]](), list[list[str]]()
+    for number, first in ((4, 1), (3, begun + 1), (5, 1)):
+        expected.append(decisions(unbroken, trials[number], LOSSES[number], first))
+        made.append(decisions(again, again_trials[number], LOSSES[number], first))
+    assert made == expected
+    assert {decision for each in made for decision in each} == {TrialScheduler.CONTINUE, TrialScheduler.STOP}
+
+
+def test_a_grace_longer_than_the_trials_stops_nobody_early(journal) -> None:
+    scheduler = Halving(halved(), 3, journal)
+    again = Halving(
+        load_sweep(None, ["tune.early_stopping={grace_rounds: 9, metric: test_loss, mode: min}"]), 3, journal
+    )
+    for trial_scheduler, expected in ((scheduler, 1), (again, 3)):
+        trials = [SimpleNamespace(config=parameters(str(number), {})) for number in range(2)]
+        for trial in trials:
+            trial_scheduler.on_trial_add(None, trial)
+        decisions(trial_scheduler, trials[0], [0.1, 0.1, 0.1], 1, 3)
+        assert len(decisions(trial_scheduler, trials[1], [0.9, 0.9, 0.9], 1, 3)) == expected
+
+
+def test_drawn_says_which_trials_failed() -> None:
+    assert Drawn(0, "a", {}, [], Ending("FAILED", "x"), None).failed
+    assert not Drawn(0, "a", {}, [], Ending("FINISHED", None), 1.0).failed
