@@ -33,7 +33,7 @@ from hflray.tracking import Journal, Tracker, titles
 from hflray.training import session
 from hflray.training.start import start_ray
 from hflray.tune.callback import SweepCallback
-from hflray.tune.launch import ADOPTED, LAST, NAME, TRIAL, VALUES
+from hflray.tune.launch import TRIAL, name_of, parameters
 from hflray.tune.live import discoverable
 from hflray.tune.nodes import check_nodes, check_resources
 from hflray.tune.older import adopt_older
@@ -250,7 +250,7 @@ def _fit(
             max_concurrent_trials=file.tune.max_concurrent,
             # The next trial reuses a trial's process, because starting a process that imports torch takes seconds.
             reuse_actors=file.tune.reuse,
-            trial_dirname_creator=_dirname,
+            trial_dirname_creator=name_of,
             **options,
         ),
         run_config=tune.RunConfig(
@@ -264,10 +264,6 @@ def _fit(
     )
     with suppress(KeyboardInterrupt):  # the second Ctrl-C stops without saving; earlier states are on the disk
         tuner.fit()
-
-
-def _dirname(trial: Any) -> str:
-    return str(trial.config[TRIAL][NAME])
 
 
 def _start_name(base: str) -> str:
@@ -292,14 +288,12 @@ def _tune_config(
     elif not remaining:
         return {}
     else:
-        starts = [
-            {NAME: t.name, VALUES: dict(t.values), LAST: _last(journal, t.name), ADOPTED: None} for t in remaining
-        ]
+        starts = [parameters(t.name, t.values, _last(journal, t.name)) for t in remaining]
         if settings.population is not None:
             past = standing(journal, trials, settings.population)
-            starts = [past.start(start[NAME]) for start in starts]
+            starts = [past.parameters(trial.name) for trial in remaining]
             options["scheduler"] = Population(file, past, journal.write)
-        options["param_space"] = {TRIAL: tune.grid_search(starts)}
+        options["param_space"] = {TRIAL: tune.grid_search([start[TRIAL] for start in starts])}
     if settings.early_stopping is not None:
         options["scheduler"] = Halving(file, max(trial.config.max_rounds for trial in trials), journal)
     return options

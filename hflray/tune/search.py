@@ -10,6 +10,7 @@ System for Massively Parallel Hyperparameter Tuning, 2020 (ASHA). Both are used 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -132,6 +133,7 @@ class Search(Unsaved, Searcher):  # type: ignore[misc]  # Ray ships no types for
                 seed=file.tune.seed + len(past),  # with the first seed it would draw the same values again
                 points_to_evaluate=[trial.values for trial in self._begun],
             )
+            logging.getLogger("optuna").setLevel(logging.WARNING)  # else it says each study and each trial
         except (ImportError, AssertionError) as error:
             raise ConfigError("tune.search: optuna is not installed; pip install 'hflray[search]'") from error
         for values, result in told:

@@ -23,7 +23,7 @@ from hflray.sweep import SweepFile, make_trial
 from hflray.sweep.tasks import Job, Result, Saved, find_task
 from hflray.tune.launch import ADOPTED, LAST, NAME, TRIAL, VALUES
 from hflray.tune.live import LiveTrial
-from hflray.tune.search import worst
+from hflray.tune.search import RESULT, figure
 from hflray.tune.shared_data import share
 from hflray.tune.stopping import stop_requested
 
@@ -159,8 +159,8 @@ def _entries(result: Result, sweep: SweepFile, saved: bool) -> dict[str, Any]:
         if getattr(result, key) is not None:
             entries[key] = getattr(result, key)
     search, population = sweep.tune.search, sweep.tune.population
-    if search is not None:  # a search needs a number even if a trial never reaches its target
-        entries["search"] = result.metrics.get(search.metric, worst(search.mode))
+    if search is not None:
+        entries[RESULT] = figure(search, result.metrics)
     if population is not None:
         entries["changes"] = list(result.changes)
     return entries
