@@ -1,8 +1,9 @@
 """What a trial is started with: the parameters that Ray Tune hands to its function.
 
 They are ``{"trial": {"name", "values", "last", "adopted"}}``. Tune is started anew at each start of a sweep, so that
-they say all that a trial needs to go on: it continues after its newest whole checkpoint that is not after ``last`` and,
-if it has ``adopted`` a state, not before that. Without such a checkpoint it begins with the adopted one, or with round 1.
+they say all that a trial needs to go on: it continues from its newest whole checkpoint that is not after ``last`` and,
+if it has ``adopted`` a state, after that one's round. Without such a checkpoint it continues from the adopted state, or
+begins with round 1.
 """
 
 from __future__ import annotations
