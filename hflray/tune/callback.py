@@ -5,13 +5,13 @@ from __future__ import annotations
 import errno
 import json
 import math
-import time
+import os
+import sys
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
-import ray
 from ray.tune import Callback
 
 from hflray import metrics
@@ -26,6 +26,7 @@ from hflray.sweep.results import SweepFolder
 from hflray.sweep.tasks import find_task
 from hflray.sweep.tasks.base import Product
 from hflray.tracking import Tracker
+from hflray.training import session
 from hflray.tune.launch import LAST, NAME, TRIAL, VALUES
 from hflray.tune.stopping import CleanStop
 
@@ -33,7 +34,7 @@ from hflray.tune.stopping import CleanStop
 STOPPED = "hflray.stopped"  # why the run was stopped early
 CHANGES = "hflray.population"  # settings that changed between rounds, [{"after_round", "changed", "from"}] in JSON
 
-HEAD_CHECK_S = 5.0  # how often the driver looks whether Ray's own processes still run
+HEAD = ("raylet", "gcs_server")  # Ray's processes without which no trial can go on
 
 
 def _ends_the_sweep(method: Callable[..., None]) -> Callable[..., None]:
@@ -78,7 +79,7 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
         self._task = find_task(self.file.task)
         self.outcomes: dict[str, Outcome] = {}
         self._trials: dict[str, Trial] = {}
-        self._looked_s = 0.0
+        self._head = head_processes()
         SweepCallback.current = self
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -107,14 +108,14 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
         return WriteError(failure.line(self._folder.path, self._folder.resume_command))
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """React to Ctrl-C, and to a Ray that has lost its own processes, for which Tune would wait for ever."""
-        if time.monotonic() - self._looked_s > HEAD_CHECK_S and self.failure is None:
-            self._looked_s = time.monotonic()
-            if not any(node["Alive"] for node in ray.nodes()):
-                message = (
-                    "Ray's own process (the raylet) has ended, so no trial can go on; every finished round is saved"
-                )
-                self.fail(HflrayError(f"{message}; go on with: {self._folder.resume_command}"))
+        """React to Ctrl-C, and to the end of one of Ray's own processes, for which Tune would wait."""
+        if lost := [name for pid, name in self._head.items() if not _runs(pid)]:
+            session.keep()
+            print(
+                f"\nerror: Ray's {lost[0]} has ended, so no trial can go on; every finished round is saved; go on with: "
+                f"{self._folder.resume_command}", file=sys.stderr, flush=True,
+            )  # fmt: skip
+            os._exit(1)  # Ray would wait for its lost process, and then end this one with a stack trace of C++
         self._stop.step(trials)
 
     @_ends_the_sweep
@@ -242,6 +243,25 @@ def slim(trial: Any) -> None:
     data.last_result = {key: data.last_result[key] for key in needed if key in data.last_result}
     data.metric_analysis, data.metric_n_steps = {}, {}
     trial.invalidate_json_state()
+
+
+def head_processes() -> dict[int, str]:
+    """Return the processes of `HEAD` that this process has started, by id; none for a Ray of somebody else."""
+    states = {pid: _state(pid) for pid in (int(path.name) for path in Path("/proc").glob("[0-9]*"))}
+    return {pid: name for pid, (name, _, parent) in states.items() if name in HEAD and parent == os.getpid()}
+
+
+def _state(pid: int) -> tuple[str, str, int]:
+    """Return a process's name, its state and its parent; empty if there is no such process, or no such system."""
+    try:
+        name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
+        return name, rest.split()[0], int(rest.split()[1])
+    except (OSError, IndexError):
+        return "", "", 0
+
+
+def _runs(pid: int) -> bool:
+    return _state(pid)[1] not in ("", "Z", "X")
 
 
 def current_callback() -> SweepCallback | None:

@@ -188,13 +188,10 @@ def mend(folder: SweepFolder, trials: Sequence[Trial], journal: Journal, say: Ca
             say(f"{name}: {lost} lines of its journal are damaged; its rounds after {last} are made again")
         elif not last and Checkpoints(folder.place, name).rounds():
             say(f"{name}: its journal has no round any more; its rounds are made again")
-    if population is not None:
-        names = [trial.name for trial in trials]
-        problem = standing(journal, trials, population).problem
-        if problem:
-            say(f"{problem}; all members begin again from round 1")
-            for name in names:
-                journal.cut(name, after=0)
+    if population is not None and (problem := standing(journal, folder.file, trials).again):
+        say(problem)
+        for trial in trials:
+            journal.cut(trial.name, after=0)
 
 
 def _last(journal: Journal, name: str) -> int:
@@ -247,7 +244,8 @@ def _fit(
         tune.with_resources(function, placement),
         param_space=options.pop("param_space"),
         tune_config=tune.TuneConfig(
-            max_concurrent_trials=file.tune.max_concurrent,
+            # A population sees to it itself, because its members wait for each other.
+            max_concurrent_trials=None if file.tune.population else file.tune.max_concurrent,
             # The next trial reuses a trial's process, because starting a process that imports torch takes seconds.
             reuse_actors=file.tune.reuse,
             trial_dirname_creator=name_of,
@@ -290,9 +288,7 @@ def _tune_config(
     else:
         starts = [parameters(t.name, t.values, _last(journal, t.name)) for t in remaining]
         if settings.population is not None:
-            past = standing(journal, trials, settings.population)
-            starts = [past.parameters(trial.name) for trial in remaining]
-            options["scheduler"] = Population(file, past, journal.write)
+            options["scheduler"] = Population(file, standing(journal, file, trials), journal.write)
         options["param_space"] = {TRIAL: tune.grid_search([start[TRIAL] for start in starts])}
     if settings.early_stopping is not None:
         options["scheduler"] = Halving(file, max(trial.config.max_rounds for trial in trials), journal)

@@ -1,1 +1,2 @@
-class Storage: pass
+class Storage:
+    pass

@@ -23,6 +23,7 @@ from hflray.sweep import SweepFile, make_trial
 from hflray.sweep.tasks import Job, Result, Saved, find_task
 from hflray.tune.launch import ADOPTED, LAST, NAME, TRIAL, VALUES
 from hflray.tune.live import LiveTrial
+from hflray.tune.population import score
 from hflray.tune.search import RESULT, figure
 from hflray.tune.shared_data import share
 from hflray.tune.stopping import stop_requested
@@ -162,5 +163,5 @@ def _entries(result: Result, sweep: SweepFile, saved: bool) -> dict[str, Any]:
     if search is not None:
         entries[RESULT] = figure(search, result.metrics)
     if population is not None:
-        entries["changes"] = list(result.changes)
+        entries |= {"changes": list(result.changes), **score(result, population)}
     return entries
