@@ -23,6 +23,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from hflray.errors import ConfigError
+
 MIB = 2**20
 # No space, over the quota, a read-only file system, and a defect of the device.
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
@@ -247,3 +249,18 @@ def size_text(size_bytes: float) -> str:
     if mib < 1024:
         return f"{mib:.1f} MiB" if mib < 9.95 else f"{mib:.0f} MiB"
     return f"{mib / 1024:.1f} GiB"
+
+
+def refuse_links(folder: Path) -> None:
+    """Refuse a folder that holds symbolic links, because a stranger's link would let hflray write into other files.
+
+    Raises:
+        ConfigError: the folder holds a link. The folder itself may be one.
+    """
+    for place, folders, names in os.walk(folder):
+        for name in (*folders, *names):
+            if (path := Path(place, name)).is_symlink():
+                raise ConfigError(
+                    f"{path}: a symbolic link to {os.readlink(path)}, through which another file would be changed; "
+                    "put the file itself in its place, or remove the link"
+                )

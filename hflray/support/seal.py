@@ -26,6 +26,7 @@ from typing import Any
 
 from hflray.errors import ConfigError
 from hflray.support.checksum import canonical, checked, stamped
+from hflray.support.files import refuse_links as refuse_links
 
 log = logging.getLogger(__name__)
 
@@ -129,18 +130,3 @@ def is_mine(content: Any, purpose: str) -> bool:
 
 def _seal(key: bytes, values: Mapping[str, Any], purpose: str) -> str:
     return hmac.new(key, purpose.encode() + b"\0" + canonical(values), "sha256").hexdigest()
-
-
-def refuse_links(folder: Path) -> None:
-    """Refuse a folder that holds symbolic links, because a stranger's link would let hflray write into other files.
-
-    Raises:
-        ConfigError: the folder holds a link. The folder itself may be one.
-    """
-    for place, folders, names in os.walk(folder):
-        for name in (*folders, *names):
-            if (path := Path(place, name)).is_symlink():
-                raise ConfigError(
-                    f"{path}: a symbolic link to {os.readlink(path)}, through which another file would be changed; "
-                    "put the file itself in its place, or remove the link"
-                )

@@ -20,7 +20,6 @@ from ray.tune.utils.util import SafeFallbackEncoder
 
 from hflray import metrics
 from hflray.experiment.scenario import data_key
-from hflray.models.problem import Problem
 from hflray.support.files import Failure, append_line, disk_failure, write
 from hflray.sweep import SweepFile, Trial, make_trial
 from hflray.sweep.compare import Outcome
@@ -28,7 +27,7 @@ from hflray.sweep.preflight import Checked
 from hflray.sweep.progress import SweepProgress
 from hflray.sweep.tasks import find_task
 from hflray.sweep.tasks.base import Product
-from hflray.tracking import Files, FinalModel, Tracker
+from hflray.tracking import Tracker
 from hflray.tune.digests import TUNER, TuneDigests
 from hflray.tune.disk_pause import RoomWatch
 from hflray.tune.mending import DAMAGED, read_tuner
@@ -104,9 +103,6 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
         outcome.stopped = self._tracker.end_tags(name).get(STOPPED)
         self._progress.resumed(name, outcome.round or 0)
         if outcome.ended:
-            product = self._task.product
-            copy = product_path(product, self._folder, name) if product is not None else None
-            self._tracker.adopt(name, [copy] if copy is not None and copy.exists() else [])
             self._progress.ended(name, name, outcome.error, outcome.stopped)
 
     def fail(self, failure: Failure) -> None:
@@ -199,18 +195,15 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
         self._stop.saved(trial)
         if outcome.error is None:
             outcome.stopped = stopped_by(self.file, sweep_trial, outcome)
-            # The tables are read when they are sent, because a sweep may be far ahead of its trackers.
-            tables = Files(lambda folder: self._tracker.tables(sweep_trial.name).write(folder))
-            self._tracker.artifact(sweep_trial.name, tables)
+            self._tracker.artifact(sweep_trial.name, "tables")
             self._tracker.timeline(sweep_trial.name)
             saved, dataset = trial.checkpoint, self._checked.datasets.get(data_key(sweep_trial.config))
             if saved and self._task.product is not None:
                 path = keep(self._task.product, saved, self._folder, sweep_trial.name)
                 self._progress.line(f"{sweep_trial.name}: {self._task.product.label} in {path}")
-                self._tracker.artifact(sweep_trial.name, Files(lambda folder: [path]))
+                self._tracker.artifact(sweep_trial.name, "file", str(path.relative_to(self._folder)))
             if saved and self._task.trains_model and dataset is not None:
-                problem = Problem.of(dataset, sweep_trial.config)
-                self._tracker.artifact(sweep_trial.name, FinalModel(saved.as_directory, dataset, problem))
+                self._tracker.artifact(sweep_trial.name, "model")
         self._end(sweep_trial, outcome.error)
         if self.file.tune.population is None:  # in a population other trials may still adopt this trial's state
             slim(trial)

@@ -136,8 +136,6 @@ def _run(
         if resume:
             for name in completed(journal) if file.tune.search else [trial.name for trial in trials]:
                 callback.take_over(name)
-            for name in gone:
-                tracker.adopt(name)  # the trackers learn that it was given up
         with stop, watch, discoverable(), head_watched(folder.resume_command):
             try:
                 _fit(folder, trials, checked, callback, placement, whole, watch.room)

@@ -16,7 +16,7 @@ from hflray.experiment import Experiment
 from hflray.support import references
 from hflray.sweep import compare, expand, load_sweep
 from hflray.sweep.results import new_folder
-from hflray.tracking import Files, Tracker, default_uri
+from hflray.tracking import Tracker, default_uri
 from hflray.tune.digests import FILE as DIGESTS
 from hflray.tune.digests import STATE, TUNER
 
@@ -203,7 +203,7 @@ def with_references(tmp_path, trap, monkeypatch) -> Path:
             for record in experiment:
                 values = record.metrics() | (experiment.summary() if experiment.finished else {})
                 tracker.round(trial.name, record.round, values, record.schedule(), experiment.devices())
-        tracker.artifact(trial.name, Files(tracker.tables(trial.name).write))
+        tracker.artifact(trial.name, "tables")
         tracker.finish(trial.name)
     assert tracker.close()
     assert trap.exists(), "the text of the file makes the trap whenever it runs"

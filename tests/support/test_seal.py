@@ -14,7 +14,7 @@ import pytest
 
 from hflray.errors import ConfigError
 from hflray.support import seal
-from hflray.support.seal import is_mine, key_path, refuse_links, sealed, unsealed, user_key
+from hflray.support.seal import is_mine, key_path, sealed, unsealed, user_key
 
 VALUES = {"file": {"name": "mine"}, "finished": False}
 
@@ -100,14 +100,3 @@ def test_another_process_of_the_user_has_the_same_key(key) -> None:
     code = "import json, sys; from hflray.support.seal import is_mine; print(is_mine(json.loads(sys.argv[1]), 'x'))"
     done = subprocess.run([sys.executable, "-c", code, content], capture_output=True, text=True, check=True)
     assert done.stdout == "True\n"
-
-
-def test_a_folder_with_a_link_is_refused(tmp_path) -> None:
-    (tmp_path / "sweep" / "journal").mkdir(parents=True)
-    (tmp_path / "sweep" / "journal" / "a.jsonl").write_text("")
-    (tmp_path / "link to the folder").symlink_to(tmp_path / "sweep")
-    refuse_links(tmp_path / "link to the folder")
-    (tmp_path / "bashrc").write_text("")
-    (tmp_path / "sweep" / "journal" / "b.jsonl").symlink_to(tmp_path / "bashrc")
-    with pytest.raises(ConfigError, match=r"b\.jsonl: a symbolic link to .*bashrc"):
-        refuse_links(tmp_path / "sweep")
