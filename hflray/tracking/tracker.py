@@ -333,24 +333,33 @@ def _now_ms() -> int:
 def _corrected(name: str, sources: Iterable[references.Source], outside: Path) -> str:
     """Return the reference to the present text of a tracker's own file, which was corrected after the sweep.
 
-    A tracker only receives runs, so that another text changes no result. It must still define the tracker.
+    A tracker only receives runs, so that another text changes no result.
+
+    Args:
+        name: the name of a tracker.
+        sources: the texts that are not those of the user's own files (`references.adopt_own`).
+        outside: see `references.own_text`.
+
+    Raises:
+        ConfigError: the file is not the user's own, or no longer defines the tracker.
     """
     reference = references.parse(name)
     for source in sources:
         if reference is None or (source.name, source.sha256) != (reference.source, reference.sha256):
             continue
-        text = references.own_text(source, outside)
-        if text is not None and _defines_sink(text, reference.thing):
-            log.warning("%s has changed since the sweep began; its present text gets the runs", source.path)
-            return references.pin(f"{source.path}:{reference.thing}")
+        text = references.own_text(source, outside) if source.is_file else None
+        if text is None or not _defines_sink(text, reference.thing):
+            raise ConfigError(
+                f"tracking.sinks: {spoken(name)} runs only from your own file outside the results, and {source.path} "
+                "is none or has no such tracker; put it there (the sweep's folder keeps its text in references/)"
+            )
+        log.warning("%s has changed since the sweep began; its present text gets the runs", source.path)
+        return references.pin(f"{source.path}:{reference.thing}")
     return name
 
 
 def _defines_sink(text: str, name: str) -> bool:
-    """Return whether a text defines a class of this name and speaks of `Sink`, so that no other file of the user's runs.
-
-    A stranger's folder may name any file.
-    """
+    """Return whether a text looks like a tracker's of this name: a stranger's folder may name any file of the user's."""
     with suppress(SyntaxError, ValueError):
         return "Sink" in text and any(isinstance(n, ast.ClassDef) and n.name == name for n in ast.parse(text).body)
     return False

@@ -12,12 +12,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from hflray.errors import ConfigError
 from hflray.support import files
 from hflray.support.files import (
     append,
     append_line,
     disk_failure,
     free_bytes,
+    refuse_links,
     replacing,
     replacing_folder,
     size_text,

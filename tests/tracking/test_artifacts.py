@@ -96,7 +96,9 @@ def test_a_model_needs_its_data_and_a_configuration_that_hflray_wrote(tmp_path, 
             Artifacts(journal, str(tmp_path)).make(run, "model", None)
 
 
-@pytest.mark.parametrize("path", ["../key", "/etc/passwd", "policies/none", "", "policies", "link", "policies/../../key"])
+@pytest.mark.parametrize(
+    "path", ["../key", "/etc/passwd", "policies/none", "", "policies", "link", "policies/../../key"]
+)
 def test_only_files_of_the_sweep_s_folder_are_sent(tmp_path, path: str) -> None:
     folder = tmp_path / "sweep"
     (folder / "policies").mkdir(parents=True)

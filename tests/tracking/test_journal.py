@@ -107,14 +107,16 @@ def numbers(journal: Journal) -> list[int]:
 
 def test_a_flipped_byte_is_never_read_as_a_metric(tmp_path) -> None:
     journal = journal_of(tmp_path, 3)
-    path, expected = journal.path("t"), {number: number / 8 for number in (1, 2, 3)}
+    path, expected = journal.path("t"), journal.entries("t")
     whole = path.read_bytes()
     for index in range(len(whole)):
         path.write_bytes(whole[:index] + bytes([whole[index] ^ 1]) + whole[index + 1 :])
-        read = {e["round"]: e["metrics"]["accuracy"] for e in journal.entries("t") if "round" in e}
-        assert read.items() <= expected.items()
-        assert len(read) >= 1  # at most two lines are lost, if the newline between them is hit
-        assert (journal.lost_lines("t") > 0) == (len(journal.entries("t")) < 4) or path.read_bytes()[-1:] != b"\n"
+        read, lines = journal.entries("t"), whole[:index].count(b"\n")
+        if lines == 0 and read:  # the name of the first line's checksum was hit, as if an older hflray had written it
+            assert read[1:] == expected[1:]
+        else:
+            assert read == expected[:lines]
+            assert journal.lost_lines("t") > 0 or index == len(whole) - 1
 
 
 def test_a_damaged_line_and_all_after_it_are_made_again(tmp_path) -> None:
@@ -149,7 +151,9 @@ def test_the_entries_from_any_line_on_are_read_up_to_a_given_size(tmp_path) -> N
     for first, offset in enumerate(ends):
         for until in (*range(offset, len(content) + 1, 7), len(content), None):
             read, end = journal.tail("t", offset, until)
-            last = max(number for number, place in enumerate(ends) if place <= (len(content) if until is None else until))
+            last = max(
+                number for number, place in enumerate(ends) if place <= (len(content) if until is None else until)
+            )
             assert (read, end) == (entries[first:last], ends[last])
 
 

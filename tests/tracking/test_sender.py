@@ -188,7 +188,7 @@ def test_a_line_that_the_storage_does_not_have_is_not_sent_yet(opens, tmp_path) 
 
 
 def test_runs_that_have_ended_are_dropped_and_their_journals_not_read_again(opens, monkeypatch) -> None:
-    tracker, page = opens()
+    tracker, _ = opens()
     read: list[tuple[str, int]] = []
     tail = Journal.tail
     monkeypatch.setattr(
@@ -420,7 +420,9 @@ def test_a_required_tracker_that_cannot_be_reached_is_refused(opens, monkeypatch
         opens(required=True)
 
 
-def test_a_full_disk_costs_one_line_with_the_command_and_drops_no_artifact(opens, tmp_path, monkeypatch, caplog) -> None:
+def test_a_full_disk_costs_one_line_with_the_command_and_drops_no_artifact(
+    opens, tmp_path, monkeypatch, caplog
+) -> None:
     tracker, page = opens()
     page.error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     page.fail_in = {"rounds"}
@@ -525,9 +527,7 @@ def test_what_open_returns_wrongly_is_a_bug(tmp_path: Path, caplog: pytest.LogCa
 
 
 @pytest.mark.parametrize("error", ["ConnectionError", "TimeoutError", "OSError", "json.loads", "RuntimeError"])
-def test_a_tracker_that_is_away_is_no_bug(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, error: str
-) -> None:
+def test_a_tracker_that_is_away_is_no_bug(tmp_path: Path, caplog: pytest.LogCaptureFixture, error: str) -> None:
     once = f"self.__dict__.setdefault('n', []).append(1) or len(self.n) > 2 or (_ for _ in ()).throw({error}('x'))"
     if error == "json.loads":
         once = "self.__dict__.setdefault('n', []).append(1) or len(self.n) > 2 or json.loads('<html>')"
