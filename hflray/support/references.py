@@ -19,8 +19,10 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import linecache
+import os
 import platform
 import re
+import stat
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -172,7 +174,30 @@ def adopt(sources: Iterable[Source]) -> None:
 
 
 def adopt_own(sources: Iterable[Source], outside: Path) -> list[Source]:
-    return list(sources)
+    """Let references to those texts run that are the text of the user's own file (`own_text`); return the others."""
+    others = []
+    for source in sources:
+        if own_text(source, outside) == source.text:
+            adopt([source])
+        else:
+            others.append(source)
+    return others
+
+
+def own_text(source: Source, outside: Path) -> str | None:
+    """Return what the file that a text was read from holds now; None: there is none, or it is not the user's own.
+
+    It is the user's own if its path is absolute, it is a file and no link, it belongs to this user (a module may belong
+    to root), and it does not lie in the folder `outside`, which may have come from a stranger.
+    """
+    path, owners = Path(source.path), {os.getuid(), os.getuid() if source.is_file else 0}
+    try:
+        state = path.lstat()
+        if not path.is_absolute() or path.resolve().is_relative_to(outside.resolve()):
+            return None
+        return _text_of(path) if stat.S_ISREG(state.st_mode) and state.st_uid in owners else None
+    except (OSError, ValueError, ConfigError):  # a path may also hold what no path can hold
+        return None
 
 
 def adopted(name: str, text: str, path: str) -> Source:

@@ -26,7 +26,8 @@ from hflray.support.terminal.tables import Table
 from hflray.support.text import one_line
 from hflray.sweep.results import SweepFolder, locate
 from hflray.sweep.tasks import find_task
-from hflray.tracking import read_runs, share_view, view_url
+from hflray.tracking import read_runs
+from hflray.tracking.mlflow import quoted
 
 LOCAL = "http://127.0.0.1:5000"  # where `mlflow ui` serves
 PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
@@ -110,10 +111,10 @@ def comparison_url(experiment_id: str, run_ids: Sequence[str], base: str = LOCAL
 
 
 def comparison_lines(folder: SweepFolder, experiment_id: str | None, run_ids: Sequence[str]) -> list[str]:
-    """Return lines that say how to see a sweep's runs in MLflow, after storing the view that the first address opens.
+    """Return lines that say how to see a sweep's runs in MLflow.
 
     The first line is the command that starts a server, unless the tracking URI is one; the others are addresses of
-    MLflow's pages: the charts of the sweep (`hflray.tracking.view`), then the comparison of the runs.
+    MLflow's pages: the charts of the sweep's runs, then the comparison of the runs.
 
     Args:
         folder: the sweep's folder.
@@ -131,13 +132,9 @@ def comparison_lines(folder: SweepFolder, experiment_id: str | None, run_ids: Se
 
 
 def charts_url(folder: SweepFolder, experiment_id: str, base: str = LOCAL) -> str:
-    """Store the view of a sweep in MLflow, and return the address that opens it.
-
-    If MLflow does not take the view, the address opens the page without it.
-    """
-    table = find_task(folder.file.task).shown.table
-    shared = share_view(folder.uri, experiment_id, folder.path.name, list(folder.file.sweep), table)
-    return view_url(experiment_id, folder.path.name, base, shared)
+    """Return the address of MLflow's page of charts, with the sweep's runs only. MLflow chooses the charts."""
+    page = f"{base}/#/experiments/{experiment_id}/runs?compareRunsMode=CHART&workflowType=machine_learning"
+    return f"{page}&searchFilter={quote(f'tags.`hflray.sweep` = {quoted(folder.path.name)}', safe='')}"
 
 
 def open_charts(folder: SweepFolder, experiment_id: str, run_id: str) -> str | None:

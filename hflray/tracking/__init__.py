@@ -6,19 +6,17 @@ step, and parameters have the configuration's dotted names. The journal, one JSO
 A tracker that is unreachable, slow or full causes warnings and never fails a trial. The missed rounds are sent when it
 answers again, or by ``python -m hflray.tracking sync``.
 
-`tracker` is the public interface, `sink` is the protocol of a tracker, `mlflow` and `csv` are trackers, and `history`
-reads finished runs. `view` describes MLflow's page of charts for a sweep.
+`tracker` is the public interface, `sink` is the protocol of a tracker, `mlflow` and `csv` are trackers, `artifacts` makes
+what is stored with a run, and `history` reads finished runs.
 """
 
 from hflray.support.provenance import environment, git_commit
 from hflray.tracking.cli import main
 from hflray.tracking.history import History, LoggedRun, read_histories, read_journal, read_runs
 from hflray.tracking.journal import Journal, Tables
-from hflray.tracking.mlflow import share_view
 from hflray.tracking.model import FinalModel
 from hflray.tracking.sink import Artifact, Ending, Files, Place, Round, Run, Sink
 from hflray.tracking.tracker import SINKS, Tracker, default_uri, sync, titles, try_sinks
-from hflray.tracking.view import view_url
 
 __all__ = [
     "SINKS",
@@ -42,9 +40,7 @@ __all__ = [
     "read_histories",
     "read_journal",
     "read_runs",
-    "share_view",
     "sync",
     "titles",
     "try_sinks",
-    "view_url",
 ]

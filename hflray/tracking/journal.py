@@ -126,9 +126,12 @@ class Journal:
         """Return a run's entries up to the first damaged line."""
         return self.tail(key, 0)[0]
 
-    def tail(self, key: str, offset: int) -> tuple[list[dict[str, Any]], int]:
-        """Return a run's entries from `offset` (bytes) up to the first damaged line, and the offset after them."""
-        lines, end = self._lines(key, offset)
+    def tail(self, key: str, offset: int, until: int | None = None) -> tuple[list[dict[str, Any]], int]:
+        """Return a run's entries from `offset` (bytes) up to the first damaged line, and the offset after them.
+
+        The file is read up to the offset `until`; None: up to its end.
+        """
+        lines, end = self._lines(key, offset, until)
         broken = next((number for number, (_, entry) in enumerate(lines) if entry is None), None)
         whole = [entry for _, entry in lines[:broken] if entry is not None]
         return whole, end if broken is None else lines[broken][0]
@@ -162,14 +165,22 @@ class Journal:
             os.truncate(self.path(key), keep)
         return lost
 
-    def _lines(self, key: str, offset: int = 0) -> tuple[list[tuple[int, dict[str, Any] | None]], int]:
+    def size(self, key: str) -> int:
+        """Return the size of a run's file in bytes; 0 if there is none."""
+        return self.path(key).stat().st_size if self.path(key).exists() else 0
+
+    def _lines(
+        self, key: str, offset: int = 0, until: int | None = None
+    ) -> tuple[list[tuple[int, dict[str, Any] | None]], int]:
         """Return offset and entry of each line that ends with a newline, None if it is damaged, and where they end."""
         lines: list[tuple[int, dict[str, Any] | None]] = []
         if not self.path(key).exists():
             return lines, offset
         with self.path(key).open("rb") as file:
             file.seek(offset)
-            *content, _ = file.read().split(b"\n")  # what follows the last newline may still be being written
+            *content, _ = file.read(-1 if until is None else max(0, until - offset)).split(
+                b"\n"
+            )  # what follows the last newline may still be being written
         any_confirmed, is_checked = False, any(MARK in line for line in content)
         for line in content:
             try:
@@ -209,6 +220,22 @@ def ending_of(entries: Sequence[Mapping[str, Any]]) -> Ending | None:
         if "start" in entry or "round" in entry:
             break
     return None
+
+
+def artifacts_of(entries: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str | None], None]:
+    """Return the artifacts that journal entries name, by kind and path, without those of an end that was not the last.
+
+    They are the keys of a dictionary, in their order.
+    """
+    named: dict[tuple[str, str | None], None] = {}
+    ended = False
+    for entry in entries:
+        if "artifact" in entry:
+            named[entry["artifact"], entry.get("path")] = None
+        elif ended and ("start" in entry or "round" in entry):
+            named, ended = {}, False
+        ended |= "end" in entry
+    return named
 
 
 def rounds_of(entries: Sequence[Mapping[str, Any]]) -> list[Round]:

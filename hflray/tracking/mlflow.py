@@ -15,7 +15,6 @@ import re
 import shutil
 import sqlite3
 import tempfile
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -29,16 +28,13 @@ import numpy as np
 
 from hflray import __version__
 from hflray.errors import ConfigError, HflrayError
-from hflray.metrics import ROUND_OBJECTIVE, Table
-from hflray.support.deadline import within
+from hflray.metrics import ROUND_OBJECTIVE
 from hflray.support.text import one_line
 from hflray.tracking.model import FinalModel
 from hflray.tracking.sink import Artifact, Ending, Place, Round, Run, Sink
-from hflray.tracking.view import TAG, tag_value, view_key, view_state
 
 log = logging.getLogger(__name__)
 
-SHARE_WITHIN_S = 20.0  # how long the end of a sweep waits until its view is stored
 TAG_LENGTH = 5000  # MLflow's limit on the length of a tag's value
 
 # These are set before mlflow is imported, because its default of five retries with backoff takes minutes.
@@ -128,37 +124,6 @@ def check_database(path: Path) -> None:
         raise HflrayError(f"{path} is damaged ({problem}); move it away: the journals have all rounds")
 
 
-def share_view(uri: str, experiment_id: str, sweep: str, keys: Sequence[str], table: Table) -> bool:
-    """Store the view of a sweep (`hflray.tracking.view`) with the experiment; return whether MLflow took it.
-
-    A later view of the same sweep replaces it.
-
-    Args:
-        uri: the tracking URI.
-        experiment_id: MLflow's id of the experiment.
-        sweep: the tag ``hflray.sweep`` of the sweep's runs.
-        keys: the swept settings, as dotted keys.
-        table: the table of `hflray.metrics` of the sweep's task.
-    """
-
-    def share() -> bool:
-        client = client_of(uri)
-        runs = client.search_runs([experiment_id], f"tags.`hflray.sweep` = '{sweep}'")
-        logged = {name for run in runs for name in run.data.metrics}
-        state = view_state(sweep, keys, table, [run.data.params for run in runs], logged)
-        value = tag_value(sweep, state, int(time.time() * 1000))
-        if len(value) > TAG_LENGTH:  # MLflow would cut it off
-            return False
-        client.set_experiment_tag(experiment_id, TAG + view_key(sweep), value)
-        return True
-
-    try:
-        return within(SHARE_WITHIN_S, share)
-    except Exception:  # the runs are logged all the same, and the page without the view shows them
-        log.debug("the view of %s was not stored", sweep, exc_info=True)
-        return False
-
-
 class MLflowSink(Sink):
     """Sends runs to MLflow.
 
@@ -177,7 +142,7 @@ class MLflowSink(Sink):
         self.run_ids: dict[str, str] = {}
         self._place = place
         self._client: Any = None
-        self._ended: set[str] = set()  # keys of the runs that had ended before they were opened
+        self._ended: set[str] = set()  # keys of the runs that had finished before they were opened
 
     def may_wait(self) -> bool:
         """Return whether the database is still to be made, which takes some CPU seconds, as MLflow's import does."""
@@ -226,7 +191,7 @@ class MLflowSink(Sink):
         runs = client.search_runs([self.experiment_id], query)
         if runs:
             run_id = runs[0].info.run_id
-            if runs[0].info.status in ("FINISHED", "FAILED"):  # this is set last, after all artifacts
+            if runs[0].info.status == "FINISHED":  # this is set last, after all artifacts
                 self._ended.add(run.key)
             client.update_run(run_id, status="RUNNING")
             first = sorted(runs[0].data.metrics, key=lambda name: name != ROUND_OBJECTIVE)[:1]

@@ -3,7 +3,9 @@
 A tracker of the user's own that has a bug (`hflray.tracking.sink.BUGS`) is named at once and gets nothing more. The run
 goes on, the journal is whole, and ``hflray sync`` sends everything once the file is mended.
 
-Rounds that a tracker has missed wait in the journal, not in the driver's memory, and are read again from there.
+A tracker is sent what the journal holds after the last round that the tracker itself names (`Sink.open`). It is asked
+when a run begins and after each failure, so that nothing arrives twice if a call has arrived but its answer is lost, or
+if this process dies. Live, after an outage and in ``hflray sync``, this is one loop.
 """
 
 from __future__ import annotations
@@ -11,20 +13,22 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
 
-from hflray.errors import ConfigError
+from hflray.errors import ConfigError, HflrayError
 from hflray.support.deadline import within
 from hflray.support.files import disk_failure, free_bytes, size_text
 from hflray.support.references import named
 from hflray.support.references import reason as own_reason
 from hflray.support.terminal.app import spoken
-from hflray.tracking.journal import Journal, rounds_of
+from hflray.tracking.artifacts import OLD, Artifacts
+from hflray.tracking.journal import Journal, artifacts_of, ending_of, rounds_of, run_of
 from hflray.tracking.mlflow import database_path
-from hflray.tracking.sink import Artifact, Ending, Round, Run, Sink, is_bug, opened, reason
+from hflray.tracking.sink import Round, Run, Sink, is_bug, opened, reason
 
 log = logging.getLogger(__name__)
 
@@ -38,43 +42,26 @@ ARTIFACT_ATTEMPTS = 3
 
 
 @dataclass
-class _Outbox:
-    """A run and its data that the tracker does not have yet.
+class _Sent:
+    """What a tracker has of a run that has not ended there. After a failure, only `owed` and `attempts` are kept.
 
     Attributes:
-        run: the run.
-        has_backlog: whether rounds after `sent` must be read from the journal, because `pending` may lack some.
-        ending: how the run ended; None before its end and after the end has been sent.
-        opened: whether the tracker has opened the run.
-        pending: rounds to send.
-        sent: the tracker's last round; -1 if it has none.
-        num_rounds: the number of rounds that this process has made.
-        values: the last value of every metric that was sent.
-        artifacts: artifacts to send.
-        again: makes the artifacts of a run that ended in an earlier process; they are sent if the tracker lacks them.
-        failures: the number of failed attempts to send the first of `artifacts`.
+        offset: the size in bytes of the beginning of the journal that has been sent.
+        run: the run; None before its ``start`` line.
+        last: the tracker's last round; None: it must be asked.
+        values: the last value of every metric.
+        named: the artifacts that the journal names, by kind and path.
+        owed: whether the artifacts must be sent: the run had not ended there before, or not with these rounds.
+        attempts: the number of attempts to send each artifact, `ARTIFACT_ATTEMPTS` once it is settled.
     """
 
-    run: Run
-    has_backlog: bool
-    ending: Ending | None = None
-    opened: bool = False
-    pending: list[Round] = field(default_factory=list)
-    sent: int = -1
-    num_rounds: int = 0
+    offset: int = 0
+    run: Run | None = None
+    last: int | None = None
     values: dict[str, float] = field(default_factory=dict)
-    artifacts: list[Artifact] = field(default_factory=list)
-    failures: int = 0
-    again: Callable[[], list[Artifact]] = list
-
-    @property
-    def waiting(self) -> bool:
-        unsent = bool(self.pending or self.has_backlog or self.artifacts)
-        return not self.opened or unsent or self.ending is not None
-
-    def settle(self) -> None:
-        """Drop the data of a run that has arrived completely, so that thousands of trials do not fill the memory."""
-        self.run, self.values = Run(self.run.key, self.run.name), {}
+    named: dict[tuple[str, str | None], None] = field(default_factory=dict)
+    owed: bool = False
+    attempts: Counter[tuple[str, str | None]] = field(default_factory=Counter)
 
 
 class Sender:
@@ -83,14 +70,15 @@ class Sender:
     Args:
         sink: the tracker.
         journal: the sweep's journal.
-        lock: held while a round is written to the journal and passed to the senders, so that both agree.
+        artifacts: makes the runs' artifacts.
     """
 
-    def __init__(self, sink: Sink, journal: Journal, lock: threading.Lock) -> None:
+    def __init__(self, sink: Sink, journal: Journal, artifacts: Artifacts) -> None:
         self.sink = sink
-        self._journal, self._lock, self._wake = journal, lock, threading.Event()
-        self._outboxes: dict[str, _Outbox] = {}
-        self._needed = threading.Event()
+        self._journal, self._artifacts = journal, artifacts
+        self._lock, self._wake, self._needed = threading.Lock(), threading.Event(), threading.Event()
+        self._waiting: dict[str, tuple[int]] = {}  # the size of the journal of each run with news, by key
+        self._sent: dict[str, _Sent] = {}  # of the runs that have not ended at the tracker
         self._connected = self._closing = self._warned = False
         self.disk_failed = False  # whether the tracker's disk on this machine was full or failed at the last attempt
         self.broken = False  # whether the tracker has a bug and gets nothing more
@@ -124,48 +112,21 @@ class Sender:
             self._warn_once(error)
         self._thread.start()
 
-    def open(
-        self,
-        run: Run,
-        has_backlog: bool,
-        ending: Ending | None = None,
-        again: Callable[[], list[Artifact]] = list,
-    ) -> None:
-        """Add a run.
+    def hear(self, key: str, size: int, begins: bool = False) -> None:
+        """Learn that the first `size` bytes of a run's journal are to be sent.
 
         Args:
-            run: the run.
-            has_backlog: whether the journal may hold rounds that the tracker lacks.
-            ending: how the run ended in an earlier process, or None.
-            again: makes the artifacts of a run that has ended, see `Sink.has_all`.
+            key: the run's key.
+            size: see above.
+            begins: whether the run begins, perhaps again, so that all of its journal is read. The first connection,
+                which may wait (`Sink.may_wait`), does not wait for anything else.
         """
         with self._lock:
-            self._outboxes[run.key] = _Outbox(run, has_backlog, ending, again=again)
-        self._wake.set()
-
-    def round(self, key: str, round: Round) -> None:
-        """Send a round that the journal holds. The caller holds the lock."""
-        self._needed.set()
-        box = self._outboxes[key]
-        box.num_rounds += 1
-        if self._warned or box.has_backlog:
-            box.has_backlog = True  # a long outage must not fill the driver's memory, so the journal keeps the round
-        else:
-            box.pending.append(round)
-        self._wake.set()
-
-    def artifact(self, key: str, artifact: Artifact) -> None:
-        """Send an artifact once the tracker has opened the run. There are three attempts."""
-        with self._lock:
-            self._outboxes[key].artifacts.append(artifact)
-        self._wake.set()
-
-    def end(self, key: str, ending: Ending) -> None:
-        """Close a run once its rounds and artifacts have arrived."""
-        with self._lock:
-            box = self._outboxes.get(key)
-            if box is not None:
-                box.ending = ending
+            self._waiting[key] = (size,)
+            if begins:
+                self._sent.pop(key, None)
+        if not begins:
+            self._needed.set()
         self._wake.set()
 
     def close_soon(self) -> None:
@@ -199,9 +160,9 @@ class Sender:
             self._thread.join(timeout=0.2)
 
     def unsent(self) -> list[str]:
-        """Return the names of the runs that have not arrived completely."""
+        """Return the keys of the runs that have not arrived completely."""
         with self._lock:
-            return [box.run.name for box in self._outboxes.values() if box.waiting]
+            return list(self._waiting)
 
     # ---- the thread
 
@@ -210,32 +171,37 @@ class Sender:
         while True:
             self._wake.wait()
             self._wake.clear()
-            with self._lock:
-                waiting = [(key, box) for key, box in self._outboxes.items() if box.waiting]
             try:
-                if not self._connected or (self._warned and waiting):
-                    self._connect()  # after a failure, test the connection before collecting the backlog
-                for key, box in waiting:
-                    self._send(key, box)
-                if self._warned and waiting:
-                    log.warning("%s at %s %s", self.sink.title, self.sink.where, self.sink.back)
-                    self._warned = self.disk_failed = False
+                self._pass()
             except Exception as error:
                 if is_bug(self.sink, error):
                     self._give_up(error)
                     return
                 self._warn_once(error)
+                with self._lock:  # what has arrived is asked of the tracker
+                    self._sent = {key: _Sent(owed=s.owed, attempts=s.attempts) for key, s in self._sent.items()}
                 if self._closing and not self._retry_at_close():
                     return
                 threading.Event().wait(min(RETRY_AFTER_S, 1.0) if self._closing else RETRY_AFTER_S)
                 self._wake.set()
                 continue
-            with self._lock:
-                done = not any(box.waiting for box in self._outboxes.values())
-            if self._closing and done:
+            if self._closing and not self.unsent():
                 return
-            if not done:
-                self._wake.set()
+
+    def _pass(self) -> None:
+        """Send all news, run by run."""
+        with self._lock:
+            waiting = dict(self._waiting)
+        if not self._connected or (self._warned and waiting):
+            self._connect()  # after a failure, the connection is tested before anything is read
+        for key, news in waiting.items():
+            self._send(key, *news)
+            with self._lock:
+                if self._waiting[key] is news:
+                    del self._waiting[key]
+        if self._warned and waiting:
+            log.warning("%s at %s %s", self.sink.title, self.sink.where, self.sink.back)
+            self._warned = self.disk_failed = False
 
     def _give_up(self, error: Exception) -> None:
         """Say at once that the tracker has a bug. The journal keeps its rounds, also those to come."""
@@ -270,77 +236,70 @@ class Sender:
         else:
             log.warning("%s at %s %s; keeping the rounds for later: %s", title, where, self.sink.away, reason(error))
 
-    def _send(self, key: str, box: _Outbox) -> None:
-        if not box.opened:
-            last = opened(self.sink, box.run)
-            self._arrived_s = time.monotonic()
-            again = [] if self.sink.has_all(box.run) else box.again()
-            with self._lock:
-                box.opened, box.sent = True, last
-                box.artifacts[:0] = again
-                box.pending = [round for round in box.pending if round.number > last]
+    def _send(self, key: str, size: int) -> None:
         with self._lock:
-            ending = box.ending
-        self._send_rounds(key, box)
-        while box.artifacts:
-            self._send_artifact(box)
-        if ending is not None:
-            self.sink.end(box.run, replace(ending, values=dict(box.values)))
+            sent = self._sent.setdefault(key, _Sent())
+        entries, end = self._journal.tail(key, sent.offset, size)
+        run = sent.run = run_of(key, entries) or sent.run
+        if run is None:
+            return
+        ending, rounds = ending_of(entries), rounds_of(entries)
+        if sent.last is None:
+            sent.last = opened(self.sink, run)
             self._arrived_s = time.monotonic()
-            with self._lock:
-                box.ending = None if box.ending is ending else box.ending
-                if not box.waiting:
-                    box.settle()
+            sent.owed |= not self.sink.has_all(run)
+        new = [round for round in rounds if round.number > sent.last]
+        sent.owed |= ending is None or bool(new)
+        for part in _parts(new, self.sink.batch):  # only whole rounds, so that the last one tells what has arrived
+            self.sink.rounds(run, part)
+            self._arrived_s, sent.last = time.monotonic(), part[-1].number
+        for round in rounds:
+            sent.values |= round.values
+        sent.offset, sent.named = end, sent.named | artifacts_of(entries)
+        if ending is None:
+            return
+        if sent.owed and type(self.sink).artifact is not Sink.artifact:  # else it has them, or would not take them
+            for kind, path in sent.named or (OLD if ending.error is None else ()):
+                self._send_artifact(run, kind, path, sent.attempts)
+        self.sink.end(run, replace(ending, values=sent.values))
+        self._arrived_s = time.monotonic()
+        with self._lock:  # thousands of trials must not fill the memory
+            self._sent.pop(key, None)
 
-    def _send_rounds(self, key: str, box: _Outbox) -> None:
-        path = self._journal.path(key)
-        with self._lock:
-            for round in box.pending:  # a trial whose journal was damaged makes rounds again that the tracker has
-                if round.number <= box.sent:
-                    box.values |= round.values
-            box.pending = [round for round in box.pending if round.number > box.sent]
-            batch, has_backlog, num_rounds = list(box.pending), box.has_backlog, box.num_rounds
-            size = path.stat().st_size if has_backlog else 0
-        if has_backlog:
-            missed = {round.number: round for round in [*rounds_of(self._journal.entries(key, size)), *batch]}
-            batch = [missed[number] for number in sorted(missed)]
-            for round in batch:
-                box.values |= round.values
-            batch = [round for round in batch if round.number > box.sent]
-        while batch:  # only whole rounds are sent, so that the last round tells what has arrived
-            count = size = 0
-            while count < len(batch) and (not count or size + len(batch[count].values) <= self.sink.batch):
-                size += len(batch[count].values)
-                count += 1
-            part, batch = batch[:count], batch[count:]
-            self.sink.rounds(box.run, part)
-            self._arrived_s = time.monotonic()
-            numbers = {round.number for round in part}
-            with self._lock:
-                box.pending = [round for round in box.pending if round.number not in numbers]
-                box.sent = max(box.sent, *numbers)
-            for round in part:
-                box.values |= round.values
-        if has_backlog:
-            with self._lock:
-                box.has_backlog = box.num_rounds > num_rounds
-
-    def _send_artifact(self, box: _Outbox) -> None:
+    def _send_artifact(self, run: Run, kind: str, path: str | None, attempts: Counter[tuple[str, str | None]]) -> None:
+        if attempts[kind, path] >= ARTIFACT_ATTEMPTS:
+            return
+        artifact = None
         try:
-            self.sink.artifact(box.run, box.artifacts[0])
-            self._arrived_s = time.monotonic()
+            artifact = self._artifacts.make(run, kind, path)
+            if artifact is not None:
+                self.sink.artifact(run, artifact)
+                self._arrived_s = time.monotonic()
         except Exception as error:
             if disk_failure(error) is not None:
                 raise  # the artifact waits for room, and nothing else would fit either
-            box.failures += 1
-            bug = is_bug(self.sink, error)
-            if box.failures < ARTIFACT_ATTEMPTS and not bug:
+            attempts[kind, path] += 1
+            bug = artifact is not None and is_bug(self.sink, error)
+            lasting = isinstance(error, HflrayError if artifact is not None else (HflrayError, ValueError))
+            if attempts[kind, path] < ARTIFACT_ATTEMPTS and not (bug or lasting):
                 raise
             cause = f"{named(self.sink)} fails ({own_reason(error)})" if bug else reason(error)
-            log.warning("%s: an artifact could not be logged: %s", box.run.name, cause)
-        with self._lock:
-            del box.artifacts[0]
-            box.failures = 0
+            log.warning("%s: its %s cannot be sent: %s", run.name, path or kind, cause)
+        attempts[kind, path] = ARTIFACT_ATTEMPTS
+
+
+def _parts(rounds: Sequence[Round], most: int) -> Iterator[list[Round]]:
+    """Yield rounds in parts with at most so many metrics, or of one round."""
+    part: list[Round] = []
+    size = 0
+    for round in rounds:
+        if part and size + len(round.values) > most:
+            yield part
+            part, size = [], 0
+        part.append(round)
+        size += len(round.values)
+    if part:
+        yield part
 
 
 def _local_path(where: str) -> Path | None:

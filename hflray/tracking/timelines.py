@@ -41,6 +41,11 @@ def timeline_of(entries: Sequence[dict[str, Any]]) -> pd.DataFrame | None:
     return pd.concat([pd.DataFrame({"round": n, **rounds[n]}) for n in sorted(rounds)], ignore_index=True)
 
 
+def timeline_path(journal: Journal, key: str) -> Path:
+    """Return the path of a run's timeline, which need not be there."""
+    return journal.folder.parent / FOLDER / f"{key}.csv.gz"
+
+
 def write_timeline(journal: Journal, key: str) -> Path | None:
     """Write a run's timeline into the sweep's folder; return the path, or None if the run has no timeline.
 
@@ -52,4 +57,4 @@ def write_timeline(journal: Journal, key: str) -> Path | None:
     if table is None:
         return None
     text = table.to_csv(index=False, lineterminator="\n")
-    return write(journal.folder.parent / FOLDER / f"{key}.csv.gz", gzip.compress(text.encode(), 6, mtime=0))
+    return write(timeline_path(journal, key), gzip.compress(text.encode(), 6, mtime=0))

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import logging
 import math
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hflray import metrics, registry
 from hflray.config import (
@@ -27,17 +27,20 @@ from hflray.config import (
 )  # fmt: skip
 from hflray.errors import ConfigError
 from hflray.support import references
+from hflray.support.checksum import checked
+from hflray.support.files import refuse_links
 from hflray.support.provenance import environment
 from hflray.support.references import named, short, spoken
 from hflray.support.returned import is_ours
-from hflray.support.files import refuse_links
-from hflray.support.checksum import checked as unsealed
-from hflray.tracking.journal import Journal, Tables, rounds_of
-from hflray.tracking.late_artifacts import remains
+from hflray.tracking.artifacts import KINDS, Artifacts, load
+from hflray.tracking.journal import Journal, rounds_of
 from hflray.tracking.mlflow import MLflowSink, database_uri
 from hflray.tracking.sender import CLOSE_WITHIN_S, Sender
-from hflray.tracking.sink import Artifact, Ending, Files, Place, Round, Run, build, is_bug, opened, reason
+from hflray.tracking.sink import Ending, Place, Round, Run, build, is_bug, opened, reason
 from hflray.tracking.timelines import write_timeline
+
+if TYPE_CHECKING:
+    from hflray.data import Dataset
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +107,9 @@ def try_sink(name: str) -> str | None:
 
 
 class Tracker:
-    """Writes a sweep's runs to the journal, and from there to each tracker in a thread of its own.
+    """Writes a sweep's runs to the journal, which a thread for each tracker reads and sends.
+
+    The runs that the journal holds already are sent as well, as far as a tracker lacks them.
 
     Args:
         uri: MLflow's tracking URI.
@@ -113,6 +118,9 @@ class Tracker:
         folder: the sweep's results folder.
         required: whether to raise if a tracker cannot be opened now, instead of warning and retrying.
         sinks: the names of the trackers, see `hflray.tracking.sink`.
+        journal: the sweep's journal; None: the one in `folder`, without a mirror.
+        place: where the sweep's checkpoints are (`hflray.support.checkpoints.Checkpoints`); None: in `folder`.
+        dataset: returns the data set of a run, whose final model needs it, or None.
 
     Attributes:
         disk_failed: whether `close` left something unsent because the tracker's disk on this machine was full or
@@ -131,18 +139,23 @@ class Tracker:
         folder: Path,
         required: bool = False,
         sinks: Sequence[str] = SINKS,
-        journal=None, place=None, dataset=None,
+        journal: Journal | None = None,
+        place: str | None = None,
+        dataset: Callable[[ExperimentConfig], Dataset | None] = load,
     ) -> None:
         self.uri, self.sweep, self.folder = uri, sweep, folder
         self.journal = journal or Journal(folder)
         self.disk_failed = self.broken = False
-        self._lock, self._keys = threading.Lock(), dict[str, None]()
-        place = Place(uri, experiment, sweep, folder)
-        opened = [build(name, place) for name in sinks]
-        self._mlflow = next((sink for sink in opened if isinstance(sink, MLflowSink)), None)
-        self._senders = [Sender(sink, self.journal, self._lock) for sink in opened]
+        where = Place(uri, experiment, sweep, folder)
+        built = [build(name, where) for name in sinks]
+        self._mlflow = next((sink for sink in built if isinstance(sink, MLflowSink)), None)
+        artifacts = Artifacts(self.journal, place or str(folder), dataset)
+        self._senders = [Sender(sink, self.journal, artifacts) for sink in built]
         for sender in self._senders:
             sender.begin(required)
+        self._keys = dict.fromkeys(self.journal.run_keys())
+        for key in self._keys:
+            self._tell(key, begins=True)
 
     @property
     def experiment_id(self) -> str | None:
@@ -162,6 +175,9 @@ class Tracker:
 
         The settings of the sections of `LEARNING` are logged only for a run that `learns` by this section or sets one
         of them, because no comparison of other runs needs them.
+
+        Raises:
+            OSError: the journal cannot be written. No tracker then gets the line. The same holds for the others.
         """
         unset = [name for name in LEARNING if name != learns and not getattr(config, name).model_fields_set]
         unused = ("tracking.", *(f"{name}." for name in unset))
@@ -182,9 +198,9 @@ class Tracker:
             artifacts={"config.yaml": to_yaml(config), "environment.json": _environment_text(), **_texts(by_key)},
             dataset=dict(dataset) if dataset else None,
         )
-        has_backlog = self.journal.path(key).exists()  # trackers may lack rounds of an earlier process
         self.journal.begin(run, _now_ms())
-        self._open(run, has_backlog)
+        self._keys[key] = None
+        self._tell(key, begins=True)
 
     def round(
         self,
@@ -194,34 +210,37 @@ class Tracker:
         schedule: Mapping[str, Any] | None = None,
         devices: Mapping[str, Any] | None = None,
         timeline: str | None = None,
+        model_hash: str | None = None,
     ) -> None:
         """Log one round's metrics with the round as the step; values that are not finite are left out.
 
         `schedule` (the devices of the round with their edges and resources) and `devices` (the properties of all
-        devices, which hold for all rounds) go to the journal, and from there into the run's `tables`. `timeline` (see
-        `hflray.sweep.tasks.Result`) goes to the journal, and from there into the file of `timeline`.
-
-        Raises:
-            OSError: the journal cannot be written. No tracker then gets the round.
+        devices, which hold for all rounds) go to the journal, and from there into the run's tables. `timeline` (see
+        `hflray.sweep.tasks.Result`) goes to the journal, and from there into the run's timeline. `model_hash` is the
+        SHA-256 of the global model after the round.
         """
-        completed = Round(
-            step, _now_ms(), {name: float(value) for name, value in values.items() if math.isfinite(value)}
-        )
+        finite = {name: float(value) for name, value in values.items() if math.isfinite(value)}
         if devices is not None:
             self.journal.write(key, {"devices": devices})
-        entry = {"round": step, "time": completed.time_ms, "metrics": completed.values}
-        details = {"schedule": schedule, "timeline": timeline}
-        with self._lock:
-            self.journal.write(key, entry | {name: value for name, value in details.items() if value is not None})
-            for sender in self._senders:
-                sender.round(key, completed)
+        details = {"model_hash": model_hash, "schedule": schedule, "timeline": timeline}
+        entry = {"round": step, "time": _now_ms(), "metrics": finite}
+        self.journal.write(key, entry | {name: value for name, value in details.items() if value is not None})
+        self._tell(key)
 
-    def artifact(self, key: str, artifact: Artifact) -> None:
-        """Store `Files` or the `FinalModel` with a run. Each tracker makes three attempts."""
-        return
+    def artifact(self, key: str, kind: str, path: str | None = None) -> None:
+        """Store an artifact with a run at its end. It is made when it is sent, see `hflray.tracking.artifacts`.
+
+        Args:
+            key: the run's key.
+            kind: one of `hflray.tracking.artifacts.KINDS`.
+            path: the path of a ``file``, relative to the sweep's folder.
+        """
+        assert kind in KINDS, kind
+        self.journal.write(key, {"artifact": kind} | ({} if path is None else {"path": path}))
+        self._tell(key)
 
     def timeline(self, key: str) -> None:
-        """Write the timeline of a run, if it has one, and store it with the run; see `hflray.tracking.timelines`.
+        """Write the timeline of a run, if it has one (`hflray.tracking.timelines`), and store it with the run.
 
         Raises:
             OSError: the file cannot be written.
@@ -232,25 +251,25 @@ class Tracker:
             log.warning("%s: its timeline is not written: %s", key, error)
             return
         if path is not None:
-            self.artifact(key, Files(lambda folder: [path]))
+            self.artifact(key, "timeline")
 
     def finish(self, key: str, error: str | None = None, tags: Mapping[str, str] | None = None) -> None:
         """Close a run as FINISHED, or as FAILED with the reason as the tag ``hflray.error``, and set `tags`."""
         if key not in self._keys:
             return
         all_tags = {**(tags or {}), **({"hflray.error": error} if error else {})}
-        ending = Ending("FAILED" if error else "FINISHED", error, all_tags)
-        self.journal.end(key, ending)
+        self.journal.end(key, Ending("FAILED" if error else "FINISHED", error, all_tags))
+        self._tell(key)
+
+    def _tell(self, key: str, begins: bool = False) -> None:
+        """Tell the senders that a run's journal may be sent up to its present end."""
+        size = self.journal.size(key)
         for sender in self._senders:
-            sender.end(key, ending)
+            sender.hear(key, size, begins)
 
     def history(self, key: str) -> list[tuple[int, dict[str, float]]]:
         """Return the journal's rounds of a run as (number, metrics), each once, in ascending order."""
         return [(round.number, round.values) for round in rounds_of(self.journal.entries(key))]
-
-    def tables(self, key: str) -> Tables:
-        """Return the journal of a run as tables."""
-        return Tables.of(self.journal.entries(key))
 
     def ended(self, key: str) -> tuple[bool, str | None]:
         """Return whether a run has ended according to the journal, and the reason if it failed."""
@@ -302,41 +321,6 @@ class Tracker:
                 )  # fmt: skip
         return complete
 
-    def adopt(self, key: str, products: Sequence[Path] = ()) -> None:
-        """Take over a run from the journal, to send the data that the trackers lack.
-
-        Args:
-            key: the run's key.
-            products: further files that belong to the run.
-        """
-        run = self.journal.run(key)
-        if run is None:
-            return
-        ending = self.journal.ending(key)
-
-        def again() -> list[Artifact]:
-            if ending is None or ending.error is not None:
-                return []
-            return [*remains(self.journal, run), *([Files(lambda folder: products)] if products else [])]
-
-        self._open(run, has_backlog=True, ending=ending, again=again)
-
-    def adopt_all(self) -> None:
-        """Take over every run of the journal."""
-        for key in self.journal.run_keys():
-            self.adopt(key)
-
-    def _open(
-        self,
-        run: Run,
-        has_backlog: bool,
-        ending: Ending | None = None,
-        again: Callable[[], list[Artifact]] = list,
-    ) -> None:
-        self._keys[run.key] = None
-        for sender in self._senders:
-            sender.open(run, has_backlog, ending, again)
-
 
 def _texts(by_key: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Return the texts behind references by the path of their artifact."""
@@ -348,26 +332,46 @@ def _now_ms() -> int:
     return int(time.time() * 1000)
 
 
-def _corrected(name: str, sources: Sequence[references.Source]) -> str:
-    """Return the reference to the present text of a tracker's file, which may have been corrected since the sweep.
+def _corrected(name: str, sources: Iterable[references.Source], outside: Path) -> str:
+    """Return the reference to the present text of a tracker's own file, which was corrected after the sweep.
 
-    A tracker only receives runs, so that another text changes no result. Without the file, the kept text stays.
+    A tracker only receives runs, so that another text changes no result.
+
+    Args:
+        name: the name of a tracker.
+        sources: the texts that are not those of the user's own files (`references.adopt_own`).
+        outside: see `references.own_text`.
+
+    Raises:
+        ConfigError: the file is not the user's own, or no longer defines the tracker.
     """
     reference = references.parse(name)
     for source in sources:
         if reference is None or (source.name, source.sha256) != (reference.source, reference.sha256):
             continue
-        if not source.is_file or not Path(source.path).is_file():
-            return name
-        now = references.pin(f"{source.path}:{reference.thing}")
-        if now != name:
-            log.warning("%s has changed since the sweep began; its present text gets the runs", source.path)
-        return now
+        text = references.own_text(source, outside) if source.is_file else None
+        if text is None or not _defines_sink(text, reference.thing):
+            raise ConfigError(
+                f"tracking.sinks: {spoken(name)} runs only from your own file outside the results, and {source.path} "
+                "is none or has no such tracker; put it there (the sweep's folder keeps its text in references/)"
+            )
+        log.warning("%s has changed since the sweep began; its present text gets the runs", source.path)
+        return references.pin(f"{source.path}:{reference.thing}")
     return name
+
+
+def _defines_sink(text: str, name: str) -> bool:
+    """Return whether a text looks like a tracker's of this name: a stranger's folder may name any file of the user's."""
+    with suppress(SyntaxError, ValueError):
+        return "Sink" in text and any(isinstance(n, ast.ClassDef) and n.name == name for n in ast.parse(text).body)
+    return False
 
 
 def sync(folder: Path, uri: str | None = None) -> bool:
     """Send the journal's missing data to MLflow and the sweep's other trackers; return True if everything arrived.
+
+    A tracker of the user's own runs only from the user's own file (`hflray.support.references.own_text`), and not from
+    the text that the folder keeps.
 
     Args:
         folder: the sweep's results folder.
@@ -377,8 +381,7 @@ def sync(folder: Path, uri: str | None = None) -> bool:
         ConfigError: the folder holds no sweep, or a tracker cannot be opened.
     """
     try:
-        content = json.loads((folder / "sweep.json").read_text(encoding="utf-8"))
-        sweep = unsealed(content)
+        sweep = checked(json.loads((folder / "sweep.json").read_text(encoding="utf-8")))
         sources = references.from_json(sweep.get("references", ()))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(
@@ -386,10 +389,8 @@ def sync(folder: Path, uri: str | None = None) -> bool:
         ) from error
     refuse_links(folder)
     refuse_unpinned({"tracking": {"sinks": sweep.get("sinks")}}, folder / "sweep.json")
-    sinks = dict.fromkeys([*SINKS, *sweep.get("sinks", ())])
-    if is_mine(content, f"sweep.json of {folder.resolve().name}"):  # a stranger's files do not run
-        references.adopt(sources)
-        sinks = dict.fromkeys(_corrected(name, sources) for name in sinks)
+    outside = folder.resolve().parent
+    others = references.adopt_own(sources, outside)
+    sinks = dict.fromkeys(_corrected(name, others, outside) for name in [*SINKS, *sweep.get("sinks", ())])
     tracker = Tracker(uri or sweep["uri"], sweep["experiment"], folder.name, folder, required=True, sinks=list(sinks))
-    tracker.adopt_all()
     return tracker.close()

@@ -167,7 +167,7 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
             return  # a trial that continues from its checkpoint repeats a round, bit for bit
         _add(outcome, index, values, keep=self._task.keeps_history)
         outcome.changes = result.get("changes", outcome.changes)
-        details = (result.get(key) for key in ("schedule", "devices", "timeline"))
+        details = (result.get(key) for key in ("schedule", "devices", "timeline", "model_hash"))
         self._tracker.round(name, index, values, *details)
         done, total, unit, text = self._task.progress(sweep_trial.config, index, values)
         self._progress.round(name, name, done, total, text, unit)
@@ -184,8 +184,8 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
             outcome.error = self._gap(name)
         if outcome.error is None:
             outcome.stopped = stopped_by(self.file, sweep_trial, outcome)
-            for kind in ("tables", "timeline"):
-                self._tracker.artifact(name, kind)
+            self._tracker.artifact(name, "tables")
+            self._tracker.timeline(name)
             checkpoints = Checkpoints(self._folder.place, name)
             saved = checkpoints.rounds()[:1] if self._task.saves else []
             if saved and self._task.product is not None:

@@ -11,7 +11,7 @@ from hflray.experiment.record import RoundRecord
 from hflray.report.runs import Sweep, read_sweep
 from hflray.sweep import SweepFile, expand, load_sweep
 from hflray.sweep.results import SweepFolder
-from hflray.tracking import Files, Tracker, default_uri
+from hflray.tracking import Tracker, default_uri
 from tests.conftest import SMALL
 
 NAME = "tiny"
@@ -40,7 +40,7 @@ def results(tmp_path_factory: pytest.TempPathFactory, records: dict[str, list[Ro
                 values = record.metrics() | (experiment.summary() if experiment.finished else {})
                 tracker.round(trial.name, record.round, values, record.schedule(), experiment.devices())
                 rounds.append(record)
-        tracker.artifact(trial.name, Files(tracker.tables(trial.name).write))
+        tracker.artifact(trial.name, "tables")
         tracker.finish(trial.name)
     assert tracker.close()
     return root

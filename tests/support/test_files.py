@@ -12,12 +12,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from hflray.errors import ConfigError
 from hflray.support import files
 from hflray.support.files import (
     append,
     append_line,
     disk_failure,
     free_bytes,
+    refuse_links,
     replacing,
     replacing_folder,
     size_text,
@@ -214,3 +216,14 @@ def test_sizes_are_readable() -> None:
     assert [size_text(n * 2**20) for n in (0, 0.44, 9.96, 512, 3.5 * 1024)] == [
         "0.0 MiB", "0.4 MiB", "10 MiB", "512 MiB", "3.5 GiB",
     ]  # fmt: skip
+
+
+def test_a_folder_with_a_link_is_refused(tmp_path) -> None:
+    (tmp_path / "sweep" / "journal").mkdir(parents=True)
+    (tmp_path / "sweep" / "journal" / "a.jsonl").write_text("")
+    (tmp_path / "link to the folder").symlink_to(tmp_path / "sweep")
+    refuse_links(tmp_path / "link to the folder")
+    (tmp_path / "bashrc").write_text("")
+    (tmp_path / "sweep" / "journal" / "b.jsonl").symlink_to(tmp_path / "bashrc")
+    with pytest.raises(ConfigError, match=r"b\.jsonl: a symbolic link to .*bashrc"):
+        refuse_links(tmp_path / "sweep")

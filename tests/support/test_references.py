@@ -312,3 +312,29 @@ def test_modules_that_are_not_there_or_have_no_text(package):
     assert "cannot be imported" in refusal(references.pin, "hflray_nothing.at_all:Thing")
     assert "has no Python text" in refusal(references.pin, "math:sqrt")
     assert issubclass(ConfigError, HflrayError)
+
+
+def test_only_texts_of_the_user_s_own_files_are_adopted(tmp_path, monkeypatch) -> None:
+    results, place = tmp_path / "results", tmp_path / "place"
+    for folder in (results, place):
+        folder.mkdir()
+    own = references.Source("mine.py", TEXT, str(written(place)))
+    inside = references.Source("inside.py", TEXT, str(written(results, name="inside.py")))
+    (place / "link.py").symlink_to(written(results, name="target.py"))
+    (place / "way").symlink_to(results)
+    os.mkfifo(place / "fifo.py")
+    written(place, TEXT + "\n", "other.py")
+    monkeypatch.chdir(place)
+    names = {
+        "link.py": place / "link.py", "fifo.py": place / "fifo.py", "other.py": place / "other.py",
+        "mine.py": "mine.py", "gone.py": place / "gone.py", "nul.py": "/a\0b", "way.py": place / "way" / "inside.py", "": "", "x.py": place,
+    }  # fmt: skip
+    others = [references.Source(name, TEXT, str(path)) for name, path in names.items()]
+    assert references.adopt_own([own, inside, *others], results) == [inside, *others]
+    assert list(references._sources.values()) == [own]
+    assert references.own_text(others[2], results) == TEXT + "\n"
+    assert references.own_text(own, place / "elsewhere") == TEXT
+    module = references.Source("mine", TEXT, own.path)
+    monkeypatch.setattr(os, "getuid", lambda: os.stat(own.path).st_uid + 1)
+    references._sources.clear()
+    assert references.adopt_own([own, module], results) == ([own] if os.stat(own.path).st_uid == 0 else [own, module])

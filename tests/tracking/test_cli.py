@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 from mlflow import MlflowClient
 
 from hflray.support import references
-from hflray.support.seal import sealed
+from hflray.support.checksum import stamped
 from hflray.tracking import Tracker, default_uri, main, sender
-from tests.conftest import small_config
+from tests.conftest import says, small_config
 from tests.tracking.test_sender import OWN, RIGHT, own_sink, run_with
 
 
@@ -48,25 +50,56 @@ def test_sync_of_another_folder_fails_in_one_line(tmp_path, capsys) -> None:
     assert capsys.readouterr().err.count("\n") == 1
 
 
-@pytest.mark.parametrize("mine", [True, False])
-def test_sync_catches_up_once_a_tracker_of_ones_own_is_corrected(mine, tmp_path, monkeypatch, caplog, capsys) -> None:
-    monkeypatch.setattr(sender, "RETRY_AFTER_S", 0.05)
-    folder = tmp_path / "sweep"
-    folder.mkdir()
-    sink = own_sink(tmp_path, ROUNDS="rounds.nothing")
+def own_sweep(tmp_path: Path, place: Path) -> Path:
+    """Return the folder of a sweep whose tracker in `place` has a bug, as another process finds it."""
+    folder = tmp_path / "results" / "sweep"
+    folder.mkdir(parents=True)
+    sink = own_sink(place, ROUNDS="rounds.nothing")
     assert not run_with(folder, sink).close()
     sweep = {"uri": default_uri(tmp_path), "experiment": "tests", "sinks": [sink]}
     sweep["references"] = references.to_json(references.sources_of([sink]))
-    purpose = "sweep.json of sweep" if mine else "sweep.json of another"
-    (folder / "sweep.json").write_text(json.dumps(sealed(sweep, purpose)))
+    (folder / "sweep.json").write_text(json.dumps(stamped(sweep | {"seal": "of an older hflray"})))
+    references._sources.clear()
+    return folder
+
+
+def correct(place: Path, **changes: str) -> None:
+    text = OWN
+    for name, line in (RIGHT | changes).items():
+        text = text.replace(name, line)
+    (place / "own.py").write_text(text)
+
+
+def test_sync_catches_up_once_a_tracker_of_ones_own_is_corrected(tmp_path, caplog, capsys) -> None:
+    folder = own_sweep(tmp_path, tmp_path)
     assert main(["sync", str(folder)]) == 1  # it is not corrected yet
     assert caplog.text.count("gets nothing more") == 2
-    text = OWN
-    for name, line in RIGHT.items():
-        text = text.replace(name, line)
-    (tmp_path / "own.py").write_text(text)
-    assert main(["sync", str(folder)]) == (0 if mine else 1)  # of a stranger's folder nothing new runs
-    assert (folder / "got.txt").exists() == mine
-    if mine:
-        assert (folder / "got.txt").read_text().split() == ["1", "2", "3"]
-        assert "own.py has changed since the sweep began; its present text gets the runs" in caplog.text
+    assert "has changed" not in caplog.text
+    correct(tmp_path)
+    assert main(["sync", str(folder)]) == 0
+    assert (folder / "got.txt").read_text().split() == ["1", "2", "3"]
+    assert "own.py has changed since the sweep began; its present text gets the runs" in caplog.text
+
+
+@pytest.mark.parametrize("case", ["in the results", "gone", "a link", "another user's", "another file"])
+@pytest.mark.parametrize("corrected", [False, True])
+def test_sync_runs_no_file_that_is_not_the_user_s_own(tmp_path, monkeypatch, capsys, case, corrected: bool) -> None:
+    place = tmp_path / "results" / "place" if case == "in the results" else tmp_path / "place"
+    place.mkdir(parents=True)
+    folder = own_sweep(tmp_path, place)
+    if corrected or case == "another file":
+        correct(place)
+    if case == "gone":
+        (place / "own.py").unlink()
+    elif case == "a link":
+        (place / "own.py").rename(tmp_path / "own.py")
+        (place / "own.py").symlink_to(tmp_path / "own.py")
+    elif case == "another user's":
+        monkeypatch.setattr(os, "getuid", lambda: 54321)
+    elif case == "another file":  # a stranger may name any file of the user's
+        (place / "own.py").write_text(f"open({str(folder / 'got.txt')!r}, 'w')\nclass Mine: pass\n")
+    assert main(["sync", str(folder)]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert says(error, "tracking.sinks: own.py:Mine runs only from your own file", str(place / "own.py"), "put")
+    assert not (folder / "got.txt").exists()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hflray.errors import ConfigError
-from hflray.tracking import Files, default_uri, read_histories, read_journal, read_runs
+from hflray.tracking import Tables, default_uri, read_histories, read_journal, read_runs
 from tests.conftest import small_config
 
 
@@ -17,14 +17,14 @@ def test_tables_are_the_same_from_the_journal_and_from_mlflow(open_tracker, resu
         for step in (2, 1, 2):  # a repeated round counts once
             schedule = {"devices": [0, 1], "edges": [step, 0], "bandwidth_hz": [1.0, 2.0], "cpu_hz": [3.0, 4.0]}
             tracker.round(key, step, {"accuracy": step / 10}, schedule, devices)
-    tables = tracker.tables("done")
+    tables = Tables.of(tracker.journal.entries("done"))
     assert tables.rounds["round"].tolist() == [1, 2]
     assert tables.rounds["edges"].tolist() == [[1, 0], [2, 0]]
     assert tables.devices is not None
     assert tables.devices.to_dict("list") == {
         "device": [0, 1], "samples": [3, 2], "cluster": [0, 1], "class/0": [3, 1], "class/1": [0, 1],
     }  # fmt: skip
-    tracker.artifact("done", Files(tables.write))
+    tracker.artifact("done", "tables")
     tracker.finish("done")
     assert tracker.close()
     done, half = read_histories(default_uri(results), "tests", "tables")
@@ -48,7 +48,6 @@ def test_tags_of_the_end_are_set_and_known_after_a_restart(open_tracker, results
     assert tracker.close()
     assert tracker.end_tags("t1") == {"hflray.stopped": "asha after round 3"}
     again = open_tracker("tagged")
-    again.adopt("t1")
     assert again.close()
     assert again.run_ids(["t1", "unknown"]) == tracker.run_ids()
     (run,) = read_runs(default_uri(results), "tests", "tagged")[1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import math
@@ -10,7 +9,6 @@ import shutil
 import sqlite3
 import threading
 import time
-import zlib
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -31,9 +29,8 @@ from hflray.errors import ConfigError, HflrayError
 from hflray.models import build_model, init_vector, initial_vector, load_vector
 from hflray.models.problem import ModelSpec, Problem
 from hflray.support import checkpoint
-from hflray.tracking import Files, FinalModel, Place, Run, Tracker, default_uri, read_runs, sender
+from hflray.tracking import FinalModel, Place, Run, Tracker, default_uri, read_runs, sender
 from hflray.tracking import mlflow as module
-from hflray.tracking.view import TAG, view_key
 from tests.conftest import small_config
 from tests.disks import small_disk_at
 from tests.hostile import IMAGE, SCRIPT
@@ -119,25 +116,6 @@ def test_a_damaged_database_is_named_with_what_to_do(tmp_path, damage) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_a_view_is_stored_unless_mlflow_refuses_it(open_tracker, results, monkeypatch) -> None:
-    tracker = open_tracker("viewed")
-    for seed in (0, 1):
-        tracker.start(f"t{seed}", f"t{seed}", small_config(f"seed={seed}"), {})
-        tracker.round(f"t{seed}", 1, {"accuracy": 0.5, "edge/0/delay_s": 1.0})
-        tracker.finish(f"t{seed}")
-    assert tracker.close()
-    uri, where = default_uri(results), tracker.experiment_id
-    assert where is not None
-    assert module.share_view(uri, where, "viewed", ["seed"], "training")
-    value = json.loads(MlflowClient(uri).get_experiment(where).tags[f"{TAG}{view_key('viewed')}"])
-    state = json.loads(zlib.decompress(base64.b64decode(value["state"].partition(";")[2])))
-    assert [chart["type"] for chart in state["compareRunCharts"]] == ["LINE", "PARALLEL"]
-    assert "edge/0" in [section["name"] for section in state["compareRunSections"]]
-    monkeypatch.setattr(module, "TAG_LENGTH", len(json.dumps(value)) - 1)
-    assert not module.share_view(uri, where, "viewed", ["seed"], "training")
-    assert not module.share_view("http://127.0.0.1:1", where, "viewed", ["seed"], "training")
-
-
 def test_a_run_holds_params_metrics_tags_and_artifacts(open_tracker, results, tmp_path) -> None:
     config = small_config("cost.delay_weight=0.5")
     tracker = open_tracker("one")
@@ -166,7 +144,7 @@ def test_a_run_holds_params_metrics_tags_and_artifacts(open_tracker, results, tm
     assert [m.step for m in client.get_metric_history(run.info.run_id, "round/delay_s")] == [1]
 
     names = {artifact.path for artifact in client.list_artifacts(run.info.run_id)}
-    assert names == {"config.yaml", "environment.json"}
+    assert names == {"config.yaml", "environment.json", "rounds.parquet"}  # as of an older hflray
     path = client.download_artifacts(run.info.run_id, "config.yaml", str(tmp_path))
     assert load_config(path) == config
     saved = json.loads(Path(client.download_artifacts(run.info.run_id, "environment.json", str(tmp_path))).read_text())
@@ -219,21 +197,19 @@ def test_the_data_set_is_an_input_and_artifacts_are_sent(open_tracker, results, 
     tracker = open_tracker("inputs")
     dataset = {"name": "digits", "digest": "abc", "source": "embedded", "profile": "{}"}
     tracker.start("t1", "x", small_config(), {}, dataset=dataset)
-    existing = tmp_path / "kept.txt"
-    existing.write_text("there already")
-
-    def make(folder: Path) -> list[Path]:
-        (folder / "made.txt").write_text("made when it is sent")
-        return [existing, folder / "made.txt"]
-
-    tracker.artifact("t1", Files(make))
+    tracker.round("t1", 1, {"accuracy": 0.5})
+    (results / "inputs" / "kept.txt").write_text("there already")
+    tracker.artifact("t1", "file", "kept.txt")
+    tracker.artifact("t1", "tables")
+    tracker.finish("t1")
     assert tracker.close()
     run = MlflowClient(default_uri(results)).get_run(tracker.run_ids()[0])
     (used,) = run.inputs.dataset_inputs
     assert (used.dataset.name, used.dataset.digest) == ("digits", "abc")
     client = MlflowClient(default_uri(results))
-    for name, text in (("kept.txt", "there already"), ("made.txt", "made when it is sent")):
-        assert Path(client.download_artifacts(run.info.run_id, name, str(tmp_path / "back"))).read_text() == text
+    assert "rounds.parquet" in {artifact.path for artifact in client.list_artifacts(run.info.run_id)}
+    kept = client.download_artifacts(run.info.run_id, "kept.txt", str(tmp_path))
+    assert Path(kept).read_text() == "there already"
 
 
 def test_a_run_is_found_again_after_a_restart(open_tracker, results) -> None:

@@ -1,124 +1,249 @@
-"""hflray.tracking.sender: an unreachable tracker causes warnings, and receives everything once later."""
+"""hflray.tracking.sender: a tracker receives everything once, whatever fails; one that is away causes warnings."""
 
 from __future__ import annotations
 
 import errno
-import json
+import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from mlflow import MlflowClient
 
 from hflray.errors import ConfigError
 from hflray.support import references
-from hflray.tracking import Files, Run, Tracker, default_uri, sender
+from hflray.tracking import Files, Journal, Run, Tracker, sender
 from tests.conftest import says, small_config
 from tests.tracking.diary import Diary, until
 
 
-def test_a_server_that_fails_costs_a_warning_and_nothing_is_lost(open_tracker, results, monkeypatch, caplog) -> None:
-    monkeypatch.setattr(sender, "RETRY_AFTER_S", 0.05)
-    tracker = open_tracker("three")
-    tracker.start("t1", "patient", small_config(), {})
-    while not tracker.run_ids():
-        threading.Event().wait(0.02)
-    log_batch = tracker._mlflow._client.log_batch
+@pytest.fixture(autouse=True)
+def soon(monkeypatch) -> None:
+    monkeypatch.setattr(sender, "RETRY_AFTER_S", 0.02)
 
-    def down(*_: object, **__: object) -> None:
-        raise ConnectionError("nobody there")
 
-    monkeypatch.setattr(tracker._mlflow._client, "log_batch", down)
-    begin = time.monotonic()
-    for step in (1, 2, 3):
-        tracker.round("t1", step, {"round/objective": step / 10})
-    assert time.monotonic() - begin < 0.5  # a round never waits for the server
-    while "nobody there" not in caplog.text:
-        threading.Event().wait(0.02)
-    threading.Event().wait(0.3)
-    assert caplog.text.count("does not answer") == 1
-    monkeypatch.setattr(tracker._mlflow._client, "log_batch", log_batch)
-    tracker.finish("t1")
+@pytest.fixture
+def opens(tmp_path, diary) -> Callable[..., tuple[Tracker, Diary]]:
+    """Return a function that opens a sweep's tracker with a diary, again after a kill."""
+
+    def opened(name: str = "a sweep", **options: object) -> tuple[Tracker, Diary]:
+        tracker = Tracker("http://127.0.0.1:9", "tests", name, tmp_path / name, sinks=("diary",), **options)  # type: ignore[arg-type]
+        return tracker, diary[-1]
+
+    return opened
+
+
+def begin(tracker: Tracker, *keys: str) -> None:
+    for key in keys or ("t1",):
+        tracker.start(key, key, small_config(), {})
+
+
+def rounds(tracker: Tracker, *numbers: int, key: str = "t1") -> None:
+    for number in numbers:
+        tracker.round(key, number, {"accuracy": number / 8, **({"first": 1.0} if number == 1 else {})})
+
+
+def end(tracker: Tracker, key: str = "t1", error: str | None = None) -> None:
+    if error is None:
+        tracker.artifact(key, "tables")
+    tracker.finish(key, error)
+
+
+def whole(page: Diary, count: int, artifacts: int = 1) -> bool:
+    """Check that a run has ended with each of `count` rounds once, all last values, and its artifacts."""
+    assert page.numbers() == list(range(1, count + 1))
+    ending = page.ending()
+    assert ending is not None
+    assert ending.values == {"accuracy": count / 8, "first": 1.0}
+    return len(page.pages["t1"].artifacts) == artifacts
+
+
+CALLS = ["connect", "open", "rounds", "artifact", "end"]
+
+
+@pytest.mark.parametrize("how", ["fail_in", "lost_in"])
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_that_fails_or_whose_answer_is_lost_repeats_no_round(opens, caplog, call: str, how: str) -> None:
+    tracker, page = opens()
+    setattr(page, how, {call, "open"} if call == "connect" else {call})  # it is called again after a failure only
+    begin(tracker)
+    rounds(tracker, 1, 2)
+    until(lambda: page.numbers() == [1, 2] or "nobody there" in caplog.text)
+    rounds(tracker, 3)
+    begin_s = time.monotonic()
+    end(tracker)
+    assert time.monotonic() - begin_s < 0.5  # the driver never waits for a tracker
+    until(lambda: "nobody there" in caplog.text)
+    setattr(page, how, set())
     assert tracker.close()
-    client = MlflowClient(default_uri(results))
-    history = client.get_metric_history(tracker.run_ids()[0], "round/objective")
-    assert [m.step for m in history] == [1, 2, 3]
-    assert client.get_run(tracker.run_ids()[0]).info.status == "FINISHED"
-    lines = [json.loads(line) for line in (results / "three" / "journal" / "t1.jsonl").read_text().splitlines()]
-    assert [line.get("round") for line in lines] == [None, 1, 2, 3, None]
-    assert tracker.history("t1") == [(step, {"round/objective": step / 10}) for step in (1, 2, 3)]
+    assert whole(page, 3, len(page.of("artifact")))
+    assert 1 <= len(page.of("artifact")) <= sender.ARTIFACT_ATTEMPTS
+    assert caplog.text.count("the diary at my desk does not answer; keeping the rounds") == 1
+    assert caplog.text.count("the diary at my desk answers again") == 1
+    assert tracker.history("t1") == [(n, {"accuracy": n / 8} | ({"first": 1.0} if n == 1 else {})) for n in (1, 2, 3)]
 
 
-def test_rounds_that_a_trial_makes_again_are_not_sent_again(tmp_path, diary) -> None:
+@pytest.mark.parametrize("call", CALLS[1:])
+def test_a_process_that_dies_after_a_call_leaves_nothing_that_is_sent_twice(opens, call: str) -> None:
+    """The first tracker never learns that its call has arrived."""
+    tracker, page = opens()
+    answer, dead = page._call, threading.Event()
+
+    def dies(name: str, *arguments: object, **options: object) -> None:
+        answer(name, *arguments, **options)
+        if name == call:
+            dead.wait(60)
+
+    page._call = dies  # type: ignore[method-assign]
+    begin(tracker)
+    rounds(tracker, 1, 2, 3)
+    end(tracker)
+    until(lambda: page.of(call))
+    again, page = opens()
+    assert again.close()
+    assert whole(page, 3, 2 if call == "artifact" else 1)  # that call must not have been the last one
+    assert len(page.of("open")) == 1
+    third, page = opens()
+    assert third.close()
+    assert [call[0] for call in page.calls] == ["connect", "open", "end"]
+    dead.set()
+
+
+@pytest.mark.parametrize(
+    "events, opened, artifacts",
+    [
+        ("start 1 2 3 end", 1, 1),
+        ("start 1 2 error start 3 end", 2, 1),  # a trial that failed starts again
+        ("start 1 2 error 3 end", 2, 1),
+        ("start 1 2 end start 3 end", 2, 2),
+        ("start 1 2 end start end 3 end", 3, 3),
+        ("start 1 2 restart start 2 3 end", 3, 1),  # a trial that continues repeats a round
+        ("start 1 2 3 restart start end", 3, 1),
+        ("start 1 2 end restart start 2 3 end", 3, 2),
+        ("start 1 2 tables restart start 3 end", 3, 1),
+    ],
+)
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_run_arrives_whole_in_any_order_of_events(opens, events, opened, artifacts, at_once: bool) -> None:
+    """The tracker sees each event alone, or all events of a process at once; a restart is another process."""
+    tracker, page = opens()
+    hold = page.hold = threading.Event()
+    count = 0
+    for event in events.split():
+        if event == "restart":
+            hold.set()
+            assert tracker.close()
+            count += len(page.of("open"))
+            tracker, page = opens()
+            hold = page.hold = threading.Event()
+        elif event == "start":
+            begin(tracker)
+        elif event == "tables":
+            tracker.artifact("t1", "tables")
+        elif event in ("end", "error"):
+            end(tracker, error="lost" if event == "error" else None)
+        else:
+            rounds(tracker, int(event))
+        if not at_once:
+            hold.set()
+            until(lambda t=tracker: not t._senders[0].unsent())  # type: ignore[misc]
+    hold.set()
+    assert tracker.close()
+    ending = page.ending()
+    assert ending is not None
+    assert ending.status == "FINISHED"
+    count += len(page.of("open"))
+    if at_once:
+        assert whole(page, 3, len(page.pages["t1"].artifacts) or -1)
+        assert (count <= opened, len(page.pages["t1"].artifacts) <= artifacts) == (True, True)
+    else:
+        assert whole(page, 3, artifacts)
+        assert count == opened
+
+
+def test_a_line_that_the_storage_does_not_have_is_not_sent_yet(opens, tmp_path) -> None:
+    failing: list[bool] = []
+
+    def mirror(key: str) -> None:
+        if failing:
+            raise OSError("the storage is away")
+
+    tracker, page = opens(journal=Journal(tmp_path / "a sweep", mirror))
+    begin(tracker, "t1", "t2")
+    rounds(tracker, 1)
+    failing.append(True)
+    with pytest.raises(OSError, match="the storage is away"):
+        rounds(tracker, 2)
+    failing.clear()
+    rounds(tracker, 1, key="t2")
+    until(lambda: page.numbers("t2") == [1])
+    assert page.numbers() == [1]
+    rounds(tracker, 3)
+    end(tracker)
+    assert tracker.close()
+    assert whole(page, 3)
+
+
+def test_runs_that_have_ended_are_dropped_and_their_journals_not_read_again(opens, monkeypatch) -> None:
+    tracker, _ = opens()
+    read: list[tuple[str, int]] = []
+    tail = Journal.tail
+    monkeypatch.setattr(
+        Journal, "tail", lambda self, key, offset, until: read.append((key, offset)) or tail(self, key, offset, until)
+    )
+    begin(tracker, "t1", "t2")
+    (thread,) = tracker._senders
+    for number in (1, 2, 3):
+        rounds(tracker, number)
+        until(lambda: not thread.unsent())
+    end(tracker)
+    until(lambda: not thread.unsent())
+    read.clear()
+    for number in (1, 2, 3):
+        rounds(tracker, number, key="t2")
+        until(lambda: not thread.unsent())
+    assert list(thread._sent) == ["t2"]
+    assert {key for key, _ in read} == {"t2"}
+    assert min(offset for _, offset in read) > 1000  # the configuration is not read again
+    assert tracker.close()
+
+
+def test_what_was_missed_is_sent_in_whole_rounds_and_few_calls(opens, caplog) -> None:
+    tracker, page = opens()
+    page.fail_in, page.batch = {"rounds"}, 100
+    begin(tracker)
+    rounds(tracker, 1)
+    until(lambda: "nobody there" in caplog.text)
+    for number in range(2, 101):
+        tracker.round("t1", number, {f"m{i}": 1.0 for i in range(150 if number == 50 else 3)})
+    assert sum(len(sent.values) for sent in tracker._senders[0]._sent.values()) == 0
+    page.fail_in = set()
+    assert tracker.close()
+    assert page.numbers() == list(range(1, 101))
+    calls: list[Sequence] = [sent for _, sent in page.of("rounds")]  # type: ignore[misc]
+    assert len(calls) == 5  # 33 rounds each, and the large one alone
+    assert all(sum(len(round.values) for round in sent) <= 100 or len(sent) == 1 for sent in calls)
+
+
+def test_rounds_that_a_trial_makes_again_are_not_sent_again(opens, tmp_path) -> None:
     """Its journal was damaged or removed, so it began again before the tracker's last round."""
     for last in (3, 5):
-        tracker = Tracker("http://127.0.0.1:9", "tests", "again", tmp_path, sinks=("diary",))
-        (sink,) = diary[-1:]
-        sink.last_rounds = {"t1": 3} if last == 5 else {}
-        tracker.start("t1", "again", small_config(), {})
-        until(lambda sink=sink: sink.of("open"))  # type: ignore[misc]
-        for step in range(1, last + 1):
-            tracker.round("t1", step, {"accuracy": step / 8})
-        tracker.finish("t1")
+        tracker, page = opens()
+        begin(tracker)
+        rounds(tracker, *range(1, last + 1))
+        end(tracker)
         assert tracker.close()
-        assert sink.numbers("t1") == list(range(1, 4) if last == 3 else range(4, 6))
-        assert sink.of("end")[0][1].values == {"accuracy": last / 8}  # type: ignore[attr-defined]
-        (tmp_path / "journal" / "t1.jsonl").unlink()
+        assert whole(page, last, 1 if last == 3 else 2)
+        tracker.journal.path("t1").unlink()
 
 
-def test_rounds_made_while_the_server_is_away_are_kept_in_the_journal_only(open_tracker, results, monkeypatch) -> None:
-    """A long outage must not fill the driver's memory. The missed rounds are read from the journal, once."""
-    monkeypatch.setattr(sender, "RETRY_AFTER_S", 0.05)
-    tracker = open_tracker("away")
-    tracker.start("t1", "far-ahead", small_config(), {})
-    tracker.round("t1", 1, {"round/objective": 0.1})
-    (thread_sender,) = tracker._senders
-    until(lambda: not thread_sender.unsent())
-    tries = []
-
-    def refuse(*_: object) -> None:
-        tries.append(1)
-        raise ConnectionError("nobody there")
-
-    monkeypatch.setattr(thread_sender, "_send", refuse)
-    for step in range(2, 102):
-        tracker.round("t1", step, {"round/objective": step / 10})
-        until(lambda: thread_sender._warned)
-    while len(tries) < 4:
-        threading.Event().wait(0.02)
-    assert len(thread_sender._outboxes["t1"].pending) == 1
-    assert thread_sender._outboxes["t1"].has_backlog
-    monkeypatch.undo()
-    tracker.round("t1", 102, {"round/objective": 10.2})
-    tracker.finish("t1")
-    assert tracker.close()
-    history = MlflowClient(default_uri(results)).get_metric_history(tracker.run_ids()[0], "round/objective")
-    assert [(m.step, m.value) for m in history] == [(step, step / 10) for step in range(1, 103)]
-
-
-def test_data_that_have_arrived_are_dropped(open_tracker, results) -> None:
-    tracker = open_tracker("gone")
-    for key in ("t1", "t2"):
-        tracker.start(key, key, small_config(), {})
-        tracker.round(key, 1, {"round/objective": 1.0})
-    tracker.finish("t1")
-    assert tracker.close()
-    (thread_sender,) = tracker._senders
-    done, running = thread_sender._outboxes["t1"], thread_sender._outboxes["t2"]
-    assert (done.run.params, done.run.tags, done.run.artifacts, done.pending, done.values) == ({}, {}, {}, [], {})
-    assert running.run.params
-    assert len(tracker.run_ids(["t1", "t2"])) == 2
-
-
-def test_an_interrupt_ends_the_wait_for_the_server(open_tracker, results, monkeypatch, caplog) -> None:
-    tracker = open_tracker("impatient")
-    blocked = threading.Event()
-    tracker.start("t1", "slow", small_config(), {})
-    tracker.artifact("t1", Files(lambda folder: [folder] * blocked.wait(60)))
+def test_an_interrupt_ends_the_wait_for_the_server(opens, monkeypatch, caplog) -> None:
+    tracker, page = opens()
+    page.hold = threading.Event()
+    begin(tracker)
 
     def interrupted(timeout: float | None = None) -> None:
         raise KeyboardInterrupt
@@ -126,36 +251,33 @@ def test_an_interrupt_ends_the_wait_for_the_server(open_tracker, results, monkey
     monkeypatch.setattr(tracker._senders[0]._thread, "join", interrupted)
     assert not tracker.close()
     assert "python -m hflray.tracking sync" in caplog.text
-    blocked.set()
+    page.hold.set()
 
 
-def test_a_tracker_has_time_while_things_arrive_and_no_more(tmp_path, diary, monkeypatch, caplog) -> None:
+def test_a_tracker_has_time_while_things_arrive_and_no_more(opens, tmp_path, monkeypatch, caplog) -> None:
     """The limit holds from one thing that arrives to the next, and each line says how long nothing has arrived."""
     monkeypatch.setattr(sender, "STALLED_AFTER_S", 0.5)
     monkeypatch.setattr(sender, "SAY_EVERY_S", 0.2)
-    tracker = Tracker("http://127.0.0.1:9", "tests", "dripping", tmp_path / "a b", sinks=("diary",))
-    (sink,) = diary
-    tracker.start("t1", "slow", small_config(), {})
-    until(lambda: sink.of("open"))
-    sink._call = lambda name, *rest: (time.sleep(0.3), sink.calls.append((name, *rest)))  # type: ignore[method-assign]
-    for _ in range(5):  # 1.5 s together
-        tracker.artifact("t1", Files(lambda folder: []))
+    tracker, page = opens("a b")
+    answer = page._call
+    page._call = lambda name, *rest, **more: (time.sleep(0.3), answer(name, *rest, **more))  # type: ignore[method-assign]
+    begin(tracker, "t1", "t2", "t3")
+    for key in ("t1", "t2", "t3"):  # 2 s together
+        rounds(tracker, 1, key=key)
+        end(tracker, key)
     assert tracker.close()
     assert caplog.text.count("runs are still to be sent, and nothing has arrived for 0 s (given up after 0 s)") >= 3
-    assert len(sink.of("artifact")) == 5
 
     caplog.clear()
-    tracker = Tracker("http://127.0.0.1:9", "tests", "stalled", tmp_path / "a b", sinks=("diary",))
-    sink = diary[-1]
-    tracker.start("t1", "stalled", small_config(), {})
-    until(lambda: sink.of("open"))
-    sink.hold = threading.Event()
-    tracker.artifact("t1", Files(lambda folder: []))
-    begin = time.monotonic()
+    tracker, page = opens("a b")
+    until(lambda: not tracker._senders[0].unsent())
+    page.hold = threading.Event()
+    rounds(tracker, 2)
+    begin_s = time.monotonic()
     assert not tracker.close()
-    assert time.monotonic() - begin < 10
-    sink.hold.set()
-    assert "the diary has not received everything of stalled" in caplog.text
+    assert time.monotonic() - begin_s < 10
+    page.hold.set()
+    assert "the diary has not received everything of t1. It is all in" in caplog.text
     assert f"python -m hflray.tracking sync '{tmp_path / 'a b'}'" in caplog.text
 
 
@@ -190,40 +312,34 @@ def test_a_server_that_drips_delays_neither_the_start_nor_the_end_for_ever(
         Tracker(dripping, "tests", "required", tmp_path / "required", required=True)
     tracker = Tracker(dripping, "tests", "dripping", tmp_path / "dripping")
     assert "does not answer; keeping the rounds for later: no answer in 0 s" in caplog.text
-    tracker.start("t1", "kept", small_config(), {})
+    tracker.start("t1", "t1", small_config(), {})
     tracker.round("t1", 1, {"accuracy": 0.5})
     begin = time.monotonic()
     assert not tracker.close(within_s=0.5)
     assert time.monotonic() - begin < 10
-    assert "has not received everything of kept" in caplog.text
+    assert "has not received everything of t1" in caplog.text
 
 
-def test_an_unreachable_tracker_delays_no_other(open_tracker, results, monkeypatch, caplog, diary) -> None:
-    monkeypatch.setattr(sender, "RETRY_AFTER_S", 0.05)
-    tracker = open_tracker("two", sinks=("mlflow", "diary"))
+def test_an_unreachable_tracker_delays_no_other(tmp_path, diary, caplog) -> None:
+    tracker = Tracker("http://127.0.0.1:9", "tests", "two", tmp_path, sinks=("diary", "csv"))
     (away,) = diary
     away.fail_in = {"connect", "rounds"}
-    tracker.start("t1", "x", small_config(), {})
-    for step in range(1, 11):
-        tracker.round("t1", step, {"round/objective": step / 10})
-    tracker.finish("t1")
-    until(lambda: tracker.run_ids())
-    client = MlflowClient(default_uri(results))
-    until(lambda: client.get_run(tracker.run_ids()[0]).info.status == "FINISHED")
+    begin(tracker)
+    rounds(tracker, *range(1, 11))
+    end(tracker)
+    until(lambda: (tmp_path / "csv" / "t1.csv").exists())
+    until(lambda: len((tmp_path / "csv" / "t1.csv").read_text().splitlines()) == 11)
     until(lambda: len(away.of("rounds failed")) + len(away.of("connect failed")) > 3)
-    assert away.numbers("t1") == []
+    assert away.numbers() == []
     assert caplog.text.count("the diary at my desk does not answer") == caplog.text.count("nobody there") == 1
     away.fail_in = set()
     assert tracker.close()
     assert "the diary at my desk answers again" in caplog.text
-    assert away.numbers("t1") == list(range(1, 11))
-    assert [m.step for m in client.get_metric_history(tracker.run_ids()[0], "round/objective")] == list(range(1, 11))
+    assert away.numbers() == list(range(1, 11))
 
 
-def test_after_a_failure_the_connection_is_tested_before_anything_is_sent(open_tracker, monkeypatch, diary) -> None:
-    monkeypatch.setattr(sender, "RETRY_AFTER_S", 0.01)
-    tracker = open_tracker("asked", sinks=("diary",))
-    (away,) = diary
+def test_after_a_failure_the_connection_is_tested_before_anything_is_sent(opens, monkeypatch) -> None:
+    tracker, away = opens()
     answer = away.open
 
     def lost_while_opening(run: Run) -> int:
@@ -232,7 +348,7 @@ def test_after_a_failure_the_connection_is_tested_before_anything_is_sent(open_t
         return answer(run)
 
     monkeypatch.setattr(away, "open", lost_while_opening)
-    tracker.start("t1", "x", small_config(), {})
+    begin(tracker)
     until(lambda: len(away.of("connect failed")) > 3)
     assert len(away.of("open failed")) == 1
     assert away.of("open") == []
@@ -241,132 +357,91 @@ def test_after_a_failure_the_connection_is_tested_before_anything_is_sent(open_t
     assert tracker.close()
 
 
-def test_an_artifact_that_fails_three_times_is_dropped_and_the_run_ends(
-    open_tracker, monkeypatch, caplog, diary
-) -> None:
-    monkeypatch.setattr(sender, "RETRY_AFTER_S", 0.01)
-    tracker = open_tracker("artifacts", sinks=("diary",))
-    (second_tracker,) = diary
-    second_tracker.fail_in = {"artifact"}
-    tracker.start("t1", "bulky", small_config(), {})
-    tracker.artifact("t1", Files(lambda folder: []))
-    until(lambda: len(second_tracker.of("artifact failed")) == 3)
-    second_tracker.fail_in = set()
-    second = Files(lambda folder: [])
-    tracker.artifact("t1", second)
+def test_an_artifact_that_fails_three_times_is_dropped_and_the_run_ends(opens, tmp_path, caplog) -> None:
+    tracker, page = opens()
+    answer = page._call
+
+    def bulky(name: str, *arguments: object, **options: object) -> None:
+        page.fail_in = {"artifact"} if len(page.of("artifact failed")) < sender.ARTIFACT_ATTEMPTS else set()
+        answer(name, *arguments, **options)
+
+    page._call = bulky  # type: ignore[method-assign]
+    begin(tracker)
+    rounds(tracker, 1)
+    (tmp_path / "a sweep" / "a.txt").write_text("a")
+    tracker.artifact("t1", "tables")
+    tracker.artifact("t1", "file", "a.txt")
     tracker.finish("t1")
     assert tracker.close()
-    assert "bulky: an artifact could not be logged: nobody there" in caplog.text
-    assert second_tracker.of("artifact") == [("t1", second)]
-    assert [ending.status for _, ending in second_tracker.of("end")] == ["FINISHED"]
+    assert "t1: its tables cannot be sent: nobody there" in caplog.text
+    assert len(page.of("artifact failed")) == sender.ARTIFACT_ATTEMPTS
+    assert whole(page, 1)
+    (sent,) = page.pages["t1"].artifacts
+    assert isinstance(sent, Files)
+    assert [path.name for path in sent.make(tmp_path)] == ["a.txt"]
 
 
-def test_a_call_takes_whole_rounds_up_to_the_tracker_s_batch(open_tracker, diary) -> None:
-    tracker = open_tracker("batches", sinks=("diary",))
-    (second_tracker,) = diary
-    second_tracker.batch, second_tracker.hold = 5, threading.Event()
-    tracker.start("t1", "x", small_config(), {})
-    for step in range(1, 6):
-        tracker.round("t1", step, {f"m{i}": 1.0 for i in range(9 if step == 3 else 2)})
-    second_tracker.hold.set()
+@pytest.mark.parametrize("kind", ["nonsense", "model"])
+def test_an_artifact_that_cannot_be_made_costs_one_warning_and_no_attempt(opens, monkeypatch, caplog, kind) -> None:
+    tracker, page = opens()
+    begin(tracker)
+    rounds(tracker, 1)
+    for name in (kind, "tables"):
+        tracker.journal.write("t1", {"artifact": name})
+
+    def made(run: Run) -> None:
+        raise ValueError("no model")
+
+    monkeypatch.setattr(tracker._senders[0]._artifacts, "_model", made)
+    tracker.finish("t1")
     assert tracker.close()
-    sizes = [[round.number for round in rounds] for _, rounds in second_tracker.of("rounds")]
-    assert [number for part in sizes for number in part] == [1, 2, 3, 4, 5]
-    assert len(sizes) >= 3
-    assert all(sum(len(r.values) for r in rounds) <= 5 or len(rounds) == 1 for _, rounds in second_tracker.of("rounds"))
+    assert whole(page, 1)
+    assert caplog.text.count(f"t1: its {kind} cannot be sent") == 1
+    assert "does not answer" not in caplog.text
 
 
-def test_a_required_tracker_that_cannot_be_reached_is_refused(open_tracker, monkeypatch, diary) -> None:
-    monkeypatch.setattr(Diary, "connect", lambda self: (_ for _ in ()).throw(ConnectionError("nobody there")))
-    with pytest.raises(ConfigError, match=r"tracking.sinks: cannot open 'my desk' \(nobody there\); start that server"):
-        open_tracker("needed", sinks=("diary",), required=True)
-
-
-def test_a_tracker_that_may_wait_is_opened_for_the_first_round(open_tracker, diary, monkeypatch) -> None:
+@pytest.mark.parametrize("required", [False, True])
+def test_a_tracker_that_may_wait_is_opened_for_the_first_round(opens, monkeypatch, required: bool) -> None:
     monkeypatch.setattr(sender, "PATIENCE_S", 60.0)
     monkeypatch.setattr(Diary, "may_wait", lambda self: True)
-    opened: list[str] = []
-    monkeypatch.setattr(Diary, "connect", lambda self: opened.append("now"))
-    tracker = open_tracker("patient", sinks=("diary",))
-    tracker.start("t1", "t1", small_config(), {})
+    tracker, page = opens(required=required)
+    begin(tracker)
     time.sleep(0.3)
-    assert opened == []
-    tracker.round("t1", 1, {"accuracy": 0.5})
-    until(lambda: opened == ["now"])
-    tracker.finish("t1")
+    assert len(page.of("connect")) == required
+    rounds(tracker, 1)
+    until(lambda: page.of("connect"))
+    end(tracker)
     assert tracker.close()
 
 
-def test_a_tracker_that_may_wait_and_is_required_is_opened_at_once(open_tracker, diary, monkeypatch) -> None:
-    monkeypatch.setattr(Diary, "may_wait", lambda self: True)
-    opened: list[str] = []
-    monkeypatch.setattr(Diary, "connect", lambda self: opened.append("now"))
-    tracker = open_tracker("required", sinks=("diary",), required=True)
-    assert opened == ["now"]
-    assert tracker.close()
+def test_a_required_tracker_that_cannot_be_reached_is_refused(opens, monkeypatch) -> None:
+    monkeypatch.setattr(Diary, "connect", lambda self: (_ for _ in ()).throw(ConnectionError("nobody there")))
+    with pytest.raises(ConfigError, match=r"tracking.sinks: cannot open 'my desk' \(nobody there\); start that server"):
+        opens(required=True)
 
 
 def test_a_full_disk_costs_one_line_with_the_command_and_drops_no_artifact(
-    open_tracker, results, monkeypatch, caplog
+    opens, tmp_path, monkeypatch, caplog
 ) -> None:
-    monkeypatch.setattr(sender, "RETRY_AFTER_S", 0.02)
-    tracker = open_tracker("full")
-    tracker.start("t1", "patient", small_config(), {})
-    while not tracker.run_ids():
-        threading.Event().wait(0.02)
-    whole = {name: getattr(MlflowClient, name) for name in ("log_batch", "log_artifact")}
-    attempts: list[str] = []
-
-    def full(name: str) -> Callable[..., None]:
-        def call(*_: object, **__: object) -> None:
-            attempts.append(name)
-            raise RuntimeError("(sqlite3.OperationalError) database or disk is full")
-
-        return call
-
-    monkeypatch.setattr(MlflowClient, "log_batch", full("log_batch"))
-    tracker.round("t1", 1, {"round/objective": 0.5})
-    while attempts.count("log_batch") < 3:
-        threading.Event().wait(0.02)
-    monkeypatch.setattr(MlflowClient, "log_artifact", full("log_artifact"))
-
-    def made(folder: Path) -> list[Path]:
-        (folder / "a.txt").write_text("a")
-        return [folder / "a.txt"]
-
-    tracker.artifact("t1", Files(made))
-    monkeypatch.setattr(MlflowClient, "log_batch", whole["log_batch"])
-    while attempts.count("log_artifact") < sender.ARTIFACT_ATTEMPTS + 2:
-        threading.Event().wait(0.02)
+    tracker, page = opens()
+    page.error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    page.fail_in = {"rounds"}
+    begin(tracker)
+    rounds(tracker, 1)
+    until(lambda: len(page.of("rounds failed")) == 3)
+    end(tracker)
+    page.fail_in = {"artifact"}
+    until(lambda: len(page.of("artifact failed")) > sender.ARTIFACT_ATTEMPTS)
     (line,) = [record.getMessage() for record in caplog.records if "cannot be written" in record.getMessage()]
-    assert line.startswith(f"MLflow at {results / 'mlflow.db'} cannot be written (No space left on device; ")
-    assert line.endswith(f"python -m hflray.tracking sync {results / 'full'}")
-    assert tracker._senders[0].disk_failed
-    monkeypatch.setattr(MlflowClient, "log_artifact", whole["log_artifact"])
-    tracker.finish("t1")
-    assert tracker.close()
-    assert not tracker.disk_failed
-    assert "a.txt" in {
-        artifact.path for artifact in MlflowClient(default_uri(results)).list_artifacts(tracker.run_ids()[0])
-    }
-
-
-def test_an_end_on_a_full_disk_is_remembered(open_tracker, results, monkeypatch, caplog) -> None:
+    assert line.startswith("the diary at my desk cannot be written (No space left on device; ")
+    assert line.endswith(f"python -m hflray.tracking sync '{tmp_path / 'a sweep'}'")
     monkeypatch.setattr(sender, "CLOSE_WITHIN_S", 0.2)
-    monkeypatch.setattr(sender, "RETRY_AFTER_S", 0.02)
-    tracker = open_tracker("never")
-    tracker.start("t1", "patient", small_config(), {})
-    while not tracker.run_ids():
-        threading.Event().wait(0.02)
-
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(MlflowClient, "log_batch", full)
-    tracker.round("t1", 1, {"round/objective": 0.5})
     assert not tracker.close(0.2)
     assert tracker.disk_failed
-    assert f"python -m hflray.tracking sync {results / 'never'}" in caplog.text
+    again, page = opens()
+    assert again.close()
+    assert not again.disk_failed
+    assert whole(page, 1)
 
 
 OWN = """import json
@@ -452,10 +527,7 @@ def test_what_open_returns_wrongly_is_a_bug(tmp_path: Path, caplog: pytest.LogCa
 
 
 @pytest.mark.parametrize("error", ["ConnectionError", "TimeoutError", "OSError", "json.loads", "RuntimeError"])
-def test_a_tracker_that_is_away_is_no_bug(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, error: str
-) -> None:
-    monkeypatch.setattr(sender, "RETRY_AFTER_S", 0.05)
+def test_a_tracker_that_is_away_is_no_bug(tmp_path: Path, caplog: pytest.LogCaptureFixture, error: str) -> None:
     once = f"self.__dict__.setdefault('n', []).append(1) or len(self.n) > 2 or (_ for _ in ()).throw({error}('x'))"
     if error == "json.loads":
         once = "self.__dict__.setdefault('n', []).append(1) or len(self.n) > 2 or json.loads('<html>')"
@@ -494,6 +566,17 @@ def test_a_tracker_that_cannot_begin_is_refused_before_any_training(
     assert "own.py:Mine" in str(error.value)
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_bug_in_an_artifact_is_named_and_costs_only_that_artifact(opens, monkeypatch, caplog) -> None:
+    tracker, page = opens()
+    page.fail_in, page.error = {"artifact"}, KeyError("x")
+    begin(tracker)
+    rounds(tracker, 1)
+    end(tracker)
+    assert tracker.close()
+    assert "t1: its tables cannot be sent: Diary fails (KeyError: 'x')" in caplog.text
+    assert whole(page, 1, 0)
 
 
 def test_a_bug_when_the_sweep_ends_costs_a_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -14,7 +14,7 @@ from hflray.experiment import Experiment
 from hflray.support.arrays import deflated
 from hflray.timeline import Timeline
 from hflray.tracking import Journal, Tracker, default_uri
-from hflray.tracking.late_artifacts import remains
+from hflray.tracking.artifacts import Artifacts
 from hflray.tracking.timelines import timeline_of, write_timeline
 from tests.conftest import small_config
 
@@ -92,7 +92,8 @@ def test_a_timeline_that_a_kill_left_unwritten_is_made_from_the_journal(tmp_path
     run = journal.run("t1")
     assert run is not None
     for _ in range(2):
-        _, artifact, *_ = remains(journal, run)
+        artifact = Artifacts(journal, str(tmp_path)).make(run, "timeline", None)
+        assert artifact is not None
         (path,) = artifact.write(tmp_path)
         check(path, found)
         shutil.rmtree(path.parent)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
+import pandas as pd
 import pytest
 
 from hflray.config import to_yaml
 from hflray.errors import ConfigError
-from hflray.tracking import Ending, Files, Run, Tracker, titles
+from hflray.tracking import Ending, Run, Tracker, titles
 from tests.conftest import small_config
 
 
@@ -19,7 +20,7 @@ def test_a_required_store_that_cannot_be_opened_is_refused_at_once(tmp_path) -> 
     assert not (tmp_path / "x").exists()
 
 
-def test_a_second_tracker_receives_everything(open_tracker, diary) -> None:
+def test_a_second_tracker_receives_everything(open_tracker, diary, tmp_path) -> None:
     config = small_config("cost.delay_weight=0.5")
     tracker = open_tracker("told", sinks=("diary",))
     (second_tracker,) = diary
@@ -28,8 +29,7 @@ def test_a_second_tracker_receives_everything(open_tracker, diary) -> None:
     tracker.start("t1", "a-readable-name", config, {"hflray.task": "experiment"}, dataset=data)
     tracker.round("t1", 1, {"accuracy": 0.25, "round/delay_s": 3.0})
     tracker.round("t1", 2, {"accuracy": 0.5, "round/delay_s": math.inf, "rounds_to_target": 2.0}, {"devices": [1]})
-    files = Files(lambda folder: [])
-    tracker.artifact("t1", files)
+    tracker.artifact("t1", "tables")
     tracker.finish("t1", tags={"hflray.stopped": "asha after round 2"})
     assert tracker.close()
 
@@ -41,14 +41,15 @@ def test_a_second_tracker_receives_everything(open_tracker, diary) -> None:
     assert run.tags["hflray.trial"] == "t1"
     assert run.tags["hflray.task"] == "experiment"
     assert run.artifacts["config.yaml"] == to_yaml(config)
-    rounds = [round for _, rounds in second_tracker.of("rounds") for round in rounds]
-    assert [(round.number, round.values) for round in rounds] == [
+    assert [(round.number, round.values) for round in second_tracker.pages["t1"].rounds] == [
         (1, {"accuracy": 0.25, "round/delay_s": 3.0}), (2, {"accuracy": 0.5, "rounds_to_target": 2.0}),
     ]  # fmt: skip
-    assert second_tracker.of("artifact") == [("t1", files)]
+    (tables,) = second_tracker.pages["t1"].artifacts
+    (path,) = tables.write(tmp_path)[:1]
+    assert pd.read_parquet(path)["round"].tolist() == [1, 2]
     last = {"accuracy": 0.5, "round/delay_s": 3.0, "rounds_to_target": 2.0}
     stopped = {"hflray.stopped": "asha after round 2"}
-    assert second_tracker.of("end") == [("t1", Ending("FINISHED", None, stopped, last))]
+    assert second_tracker.ending() == Ending("FINISHED", None, stopped, last)
     assert second_tracker.calls[0] == ("connect",)
     assert [call[0] for call in second_tracker.calls][-2:] == ["artifact", "end"]
     assert tracker.seen_at() == ["Read the diary on my desk"]
@@ -60,17 +61,15 @@ def test_after_a_restart_a_tracker_receives_missing_rounds_and_all_last_values(o
     for step in (1, 2, 3):
         tracker.round("t1", step, {"accuracy": step / 10, **({"clustering/ari": 1.0} if step == 1 else {})})
     assert tracker.close()
+    del diary[-1].pages["t1"].rounds[2:]  # the tracker reports that it has two rounds
     again = open_tracker("restarted", sinks=("diary",))
-    second_tracker = diary[-1]
-    second_tracker.last_rounds["t1"] = 2  # the tracker reports that it has two rounds
     again.start("t1", "x", small_config(), {})
     for step in (3, 4):  # round 3 is repeated
         again.round("t1", step, {"accuracy": step / 10})
     again.finish("t1", error="it diverged")
     assert again.close()
-    assert second_tracker.numbers("t1") == [3, 4]
-    ((_, ending),) = second_tracker.of("end")
-    assert ending == Ending(
+    assert diary[-1].numbers() == [1, 2, 3, 4]
+    assert diary[-1].ending() == Ending(
         "FAILED", "it diverged", {"hflray.error": "it diverged"}, {"accuracy": 0.4, "clustering/ari": 1.0}
     )
 
@@ -79,7 +78,7 @@ def test_the_journal_is_written_without_any_tracker(tmp_path) -> None:
     tracker = Tracker("http://127.0.0.1:9", "tests", "alone", tmp_path / "alone", required=True, sinks=())
     tracker.start("t1", "x", small_config(), {})
     tracker.round("t1", 1, {"accuracy": 0.25})
-    tracker.artifact("t1", Files(lambda folder: []))
+    tracker.artifact("t1", "tables")
     tracker.finish("t1")
     assert tracker.close()
     assert tracker.history("t1") == [(1, {"accuracy": 0.25})]
