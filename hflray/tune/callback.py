@@ -112,8 +112,8 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
         if lost := [name for pid, name in self._head.items() if not _runs(pid)]:
             session.keep()
             print(
-                f"\nerror: Ray's {lost[0]} has ended, so no trial can go on; every finished round is saved; go on with: "
-                f"{self._folder.resume_command}", file=sys.stderr, flush=True,
+                f"\nerror: Ray's {lost[0]} has ended, so no trial can go on; every finished round is saved; go on "
+                f"with: {self._folder.resume_command}", file=sys.stderr, flush=True,
             )  # fmt: skip
             os._exit(1)  # Ray would wait for its lost process, and then end this one with a stack trace of C++
         self._stop.step(trials)

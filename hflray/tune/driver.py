@@ -72,6 +72,8 @@ def run_sweep(
         WriteError: a file cannot be written, because its disk is full, read-only or failing. The sweep can be resumed.
         HflrayError: Ray, or the lease on the storage, was lost. The sweep can be resumed.
     """
+    if resume:
+        refuse_links(folder.path)  # the first thing that is written is the lock
     try:
         with claimed(folder.path), SweepProgress(console, _count(folder.file, trials), quiet) as progress:
             return _run(folder, trials, checked, progress, resume, require_tracking)
@@ -97,8 +99,6 @@ def _run(
     require_tracking: bool,
 ) -> tuple[list[Outcome], Tracker]:
     file = folder.file
-    if resume:
-        refuse_links(folder.path)
     with progress.phase("starting Ray"):
         cpus = start_ray()
         check_nodes(None if folder.storage else folder.path.parent)

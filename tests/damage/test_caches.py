@@ -16,7 +16,6 @@ from hflray.errors import ConfigError
 from hflray.rl.evaluation import references
 from hflray.rl.solved_fleets import prepare
 from hflray.support.native import compiler
-from hflray.support.seal import user_key
 from hflray.training import native
 from hflray.training.autotune import remembered
 from tests.damage.cells import AGAIN, CACHE_FILES, DAMAGES, PAGE, STOPS, table
@@ -66,14 +65,12 @@ CACHES = {
         "hflray/autotune/*.json",
     ),
     "compiled kernel": Cache(use_library, "hflray/native/*.so"),
-    "your key": Cache(lambda folder: [user_key() is not None], "key"),
 }
 
 
 @pytest.fixture
 def folder(monkeypatch, tmp_path) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("HFLRAY_KEY_FILE", str(tmp_path / "key"))
     return tmp_path
 
 

@@ -21,9 +21,7 @@ SAFE_LOADERS = ("_StrictLoader", "yaml.SafeLoader", "LOADER")  # a test says tha
 # The only uses, each with the reason why it is safe.
 ALLOWED = {
     ("rl/resumable.py", "restore_from_path"): "hflray's own method, which reads safetensors and JSON",
-    ("support/ray_private.py", "from_json_state"): "the state's digest carries this user's seal",
     ("tune/trial.py", "cloudpickle"): "it says that a user's class is sent as its text, and loads nothing",
-    ("tune/driver.py", "Tuner.restore"): "the digests of Tune's files carry this user's seal",
 }
 
 

@@ -148,7 +148,7 @@ def test_a_trial_that_could_not_save_or_begin_has_not_ended(told, result) -> Non
     assert callback._tracker.journal.ending(outcome.name) is None
     if "disk" in result:
         assert str(callback.failure).startswith("/x/y: cannot be written (No space left on device; 2.0 MiB needed")
-        assert str(callback.failure).endswith("go on with: resume x")
+        assert str(callback.failure).endswith("go on with: hflray tune --resume x")
     else:
         assert callback.refused == {outcome.name: "of another version"}
 
