@@ -6,8 +6,8 @@ step, and parameters have the configuration's dotted names. The journal, one JSO
 A tracker that is unreachable, slow or full causes warnings and never fails a trial. The missed rounds are sent when it
 answers again, or by ``python -m hflray.tracking sync``.
 
-`tracker` is the public interface, `sink` is the protocol of a tracker, `mlflow` and `csv` are trackers, `artifacts` makes
-what is stored with a run, and `history` reads finished runs.
+`tracker` is the public interface, `sink` is the protocol of a tracker, `mlflow` and `csv` are trackers, `artifacts`
+makes what is stored with a run, and `history` reads finished runs.
 """
 
 from hflray.support.provenance import environment, git_commit

@@ -361,7 +361,7 @@ def _corrected(name: str, sources: Iterable[references.Source], outside: Path) -
 
 
 def _defines_sink(text: str, name: str) -> bool:
-    """Return whether a text looks like a tracker's of this name: a stranger's folder may name any file of the user's."""
+    """Return whether a text looks like that of a tracker: a stranger's folder may name any file of the user's."""
     with suppress(SyntaxError, ValueError):
         return "Sink" in text and any(isinstance(n, ast.ClassDef) and n.name == name for n in ast.parse(text).body)
     return False

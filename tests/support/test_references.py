@@ -325,11 +325,9 @@ def test_only_texts_of_the_user_s_own_files_are_adopted(tmp_path, monkeypatch) -
     os.mkfifo(place / "fifo.py")
     written(place, TEXT + "\n", "other.py")
     monkeypatch.chdir(place)
-    names = {
-        "link.py": place / "link.py", "fifo.py": place / "fifo.py", "other.py": place / "other.py",
-        "mine.py": "mine.py", "gone.py": place / "gone.py", "nul.py": "/a\0b", "way.py": place / "way" / "inside.py", "": "", "x.py": place,
-    }  # fmt: skip
-    others = [references.Source(name, TEXT, str(path)) for name, path in names.items()]
+    paths = [place / name for name in ("link.py", "fifo.py", "other.py", "gone.py", "way/inside.py", "")]
+    texts = [str(path) for path in paths] + ["mine.py", "/a\0b", ""]
+    others = [references.Source(f"{number}.py", TEXT, path) for number, path in enumerate(texts)]
     assert references.adopt_own([own, inside, *others], results) == [inside, *others]
     assert list(references._sources.values()) == [own]
     assert references.own_text(others[2], results) == TEXT + "\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import random
 import shutil
 import sqlite3
 import threading
@@ -34,6 +35,7 @@ from hflray.tracking import mlflow as module
 from tests.conftest import small_config
 from tests.disks import small_disk_at
 from tests.hostile import IMAGE, SCRIPT
+from tests.servers import mlflow_server
 from tests.tracking.diary import until
 
 
@@ -279,6 +281,41 @@ def test_a_full_disk_of_the_store_neither_loses_nor_repeats_a_round(tmp_path, mo
         assert [m.step for m in client.get_metric_history(run_id, "round/objective")] == [1, 2, 3, 4, 5]
         assert [m.step for m in client.get_metric_history(run_id, "edge/299/delay_s")] == [2, 3, 4]
         assert client.get_run(run_id).info.status == "FINISHED"
+
+
+@pytest.mark.timeout(600)
+def test_a_server_that_is_killed_and_started_again_has_each_round_once(tmp_path, monkeypatch, caplog) -> None:
+    """It is killed at moments of its own while rounds arrive."""
+    monkeypatch.setattr(sender, "RETRY_AFTER_S", 0.05)
+    keys, moment = ("t1", "t2"), random.Random(7)
+    with mlflow_server(tmp_path) as server:
+        tracker = Tracker(server.uri, "tests", "killed", tmp_path / "killed")
+        for key in keys:
+            tracker.start(key, key, small_config(), {})
+        for kills in range(3):
+            killer = threading.Timer(moment.uniform(0.05, 1.0), server.stop)
+            killer.start()
+            for step in range(100 * kills + 1, 100 * kills + 101):
+                for key in keys:
+                    tracker.round(key, step, {"round/objective": step / 8, "accuracy": 0.5})
+                time.sleep(0.01)
+            killer.join()
+            server.start()
+        tracker.artifact("t1", "tables")
+        tracker.finish("t1")
+        assert tracker.close()
+        assert "answers again" in caplog.text
+        again = Tracker(server.uri, "tests", "killed", tmp_path / "killed", required=True)
+        again.artifact("t2", "tables")
+        again.finish("t2")
+        assert again.close()
+        client = MlflowClient(server.uri)
+        for run_id in again.run_ids(keys):
+            for name in ("round/objective", "accuracy"):
+                steps = [metric.step for metric in client.get_metric_history(run_id, name)]
+                assert sorted(steps) == list(range(1, 301))
+            assert client.get_run(run_id).info.status == "FINISHED"
+            assert "rounds.parquet" in {artifact.path for artifact in client.list_artifacts(run_id)}
 
 
 @pytest.mark.parametrize("name", [IMAGE, "it's", 'a"b', "[bold]x[", "a\nb", "50 %"])
