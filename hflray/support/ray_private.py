@@ -21,13 +21,6 @@ VERSION = "2.60"  # the release of Ray of which all of this is true
 
 # By the dotted name of a Ray class: the private names that our subclass of it uses or overrides. The reasons:
 INHERITED: dict[str, frozenset[str]] = {
-    # hflray/tune/population.py: an exchange takes place only between trials at the same round, and an ended trial does
-    # not keep the others waiting. The public hooks of the scheduler know neither.
-    "ray.tune.schedulers.PopulationBasedTraining": frozenset(
-        {"_exploit", "_trial_state", "_next_perturbation_sync", "_perturbation_interval"}
-    ),
-    # hflray/tune/callback.py: a trial that continues must not begin with a copy of its results that is seconds old.
-    "ray.tune.logger.JsonLoggerCallback": frozenset({"_trial_files", "_restore_from_remote"}),
     # hflray/rl/algorithm.py: Tune turns the name of a buffer's class into the class, which RLlib then refuses.
     "ray.rllib.algorithms.dqn.DQN": frozenset({"_create_local_replay_buffer_if_necessary"}),
     # hflray/rl/replay.py: the buffer and its state are complete only with RLlib's own counts.
@@ -156,28 +149,11 @@ def system_config(options: Mapping[str, Any], values: Mapping[str, Any]) -> dict
     return {**options, name: {**values, **options.get(name, {})}}
 
 
-def head_node() -> Any:
-    """Return the node whose processes this driver has started, or None; nothing public says that one has ended."""
-    import ray
-
-    return ray._private.worker._global_node
-
-
 def count_no_callbacks() -> None:
     """Let Tune not count the kinds of callbacks, for which it imports MLflow and other libraries for two seconds."""
     from ray.air._internal import usage
 
     usage.tag_callbacks = lambda callbacks: False
-
-
-def last_result(metadata: str) -> Any:
-    """Return the result with the last checkpoint of a trial, from the text in Tune's saved state, or None.
-
-    Only Tune reads its own saved state, and it would restore the whole sweep to do so.
-    """
-    from ray.tune.experiment.trial import _TrainingRunMetadata
-
-    return _TrainingRunMetadata.from_json_state(metadata).checkpoint_manager.latest_checkpoint_result
 
 
 def learner_module(algorithm: Any) -> Any:
@@ -222,42 +198,3 @@ def drop_read(manager: Any) -> None:
     if waiting is not None:
         for futures in getattr(manager, "_tracked_actors_to_task_futures", {}).values():
             futures.intersection_update(waiting)
-
-
-# Trials and driver exchange notes through Ray's key-value store, which is in memory and works while every disk is full.
-
-
-def put_note(key: bytes, note: bytes) -> None:
-    """Write a note for every process of the cluster, in place of an earlier one."""
-    from ray.experimental import internal_kv
-
-    internal_kv._internal_kv_put(key, note)
-
-
-def read_note(key: bytes) -> bytes | None:
-    """Return a note, or None if there is none."""
-    from ray.experimental import internal_kv
-
-    note: bytes | None = internal_kv._internal_kv_get(key)
-    return note
-
-
-def has_note(key: bytes) -> bool:
-    """Return whether there is such a note."""
-    from ray.experimental import internal_kv
-
-    return bool(internal_kv._internal_kv_exists(key))
-
-
-def remove_note(key: bytes) -> None:
-    """Remove a note, if there is one."""
-    from ray.experimental import internal_kv
-
-    internal_kv._internal_kv_del(key)
-
-
-def note_keys(prefix: bytes) -> list[bytes]:
-    """Return the keys of the notes that begin with `prefix`."""
-    from ray.experimental import internal_kv
-
-    return list(internal_kv._internal_kv_list(prefix))

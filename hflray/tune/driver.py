@@ -41,7 +41,7 @@ from hflray.tune.placement import Placement
 from hflray.tune.population import Population, standing
 from hflray.tune.search import Halving, Search, drawn
 from hflray.tune.stopping import CleanStop
-from hflray.tune.storage import Storage
+from hflray.tune.storage import Storage, check_storage
 from hflray.tune.trial import Sweep, run_trial
 
 START = "start-"  # the name of the folder of a start's Tune, before a number
@@ -111,6 +111,9 @@ def _run(
         journal = Journal(folder.path, None if storage is None else storage.send)
         if resume:
             mend(folder, trials, journal, progress.line)
+        if storage is not None:
+            storage.begin()
+        _save(folder, storage)
         with progress.phase(f"opening {titles(folder.sinks)}"):
             tracker = Tracker(
                 folder.uri, folder.experiment, folder.path.name, folder.path, require_tracking, folder.sinks, journal,
@@ -145,18 +148,19 @@ def _run(
 
 @contextmanager
 def _stored(folder: SweepFolder, progress: SweepProgress, resume: bool) -> Iterator[Storage | None]:
-    """Hold the lease on the storage during the block, if there is one, and write ``sweep.json`` to both places."""
+    """Hold the lease on the storage during the block, if there is one, and begin with what the storage has."""
     if not folder.storage:
-        folder.save()
         yield None
         return
+    check_storage(folder.storage)
     storage = Storage(folder.storage, folder.path)
-    with progress.phase("waiting for the storage"):
+    with progress.phase("claiming the storage"):
         storage.claim(progress.line)
     try:
         if resume:
             storage.receive(progress.line)
-        _save(folder, storage)
+            if SweepFolder.load(folder.path).finished:
+                raise ConfigError(f"--resume {folder.path.name}: that sweep is finished; its rounds are here now")
         yield storage
     finally:
         storage.release()

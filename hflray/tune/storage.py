@@ -39,10 +39,9 @@ from typing import Any
 from hflray.errors import ConfigError, HflrayError
 from hflray.support.files import write
 from hflray.support.store import Store, short
-from hflray.sweep.results import FILE, SweepFolder, is_called
+from hflray.sweep.results import FILE, IN_STORAGE, SweepFolder, is_called
 from hflray.tracking import Journal, default_uri
 
-SUBFOLDER = "hflray"  # the folder of hflray's files in a sweep's folder of the storage
 LEASE_S = 16.0  # how long a lease is valid after it was written
 WAIT_S = 30.0  # how long a process waits for the lease of another one
 MOST_TRIES = 5  # to write a lease soon after the one before was judged
@@ -70,7 +69,7 @@ class Storage:
     def __init__(self, uri: str, folder: Path, lease_s: float = LEASE_S) -> None:
         self._store, self._folder, self._journal, self._lease_s = Store(uri), folder, Journal(folder), lease_s
         self._settle_s = lease_s / 8  # after this time all processes see what one has written
-        self._where, self._base = f"{uri.rstrip('/')}/{folder.name}", f"{folder.name}/{SUBFOLDER}"
+        self._where, self._base = f"{uri.rstrip('/')}/{folder.name}", f"{folder.name}/{IN_STORAGE}"
         self._sent: dict[str, int] = {}  # bytes of each journal that the storage has
         self._lock, self._released = threading.RLock(), threading.Event()
         self._lease, self._renewed_s = (
@@ -336,13 +335,13 @@ def fetch(uri: str, results: Path, name: str) -> None:
     """
     store = Store(uri)
     try:
-        folders = [folder for folder in store.names() if store.has(f"{folder}/{SUBFOLDER}/{FILE}")]
+        folders = [folder for folder in store.names() if store.has(f"{folder}/{IN_STORAGE}/{FILE}")]
         matches = [folder for folder in folders if folder == name or is_called(Path(folder), name)]
         if not matches:
             raise ConfigError(f"--resume {name}: no such sweep in {uri}; available: {', '.join(folders) or 'none'}")
         for folder in matches:
             if not (results / folder / FILE).exists():
-                _take(results / folder, store.read(f"{folder}/{SUBFOLDER}/{FILE}"))
+                _take(results / folder, store.read(f"{folder}/{IN_STORAGE}/{FILE}"))
     except OSError as error:
         raise ConfigError(f"--storage: '{uri}' cannot be read ({short(error)})") from error
 
