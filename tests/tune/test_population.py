@@ -511,7 +511,10 @@ def toy(params: dict[str, Any], place: str) -> None:
         tune.report({"round": index, "metrics": {metrics.ACCURACY: accuracy}, **entry})
 
 
-@pytest.mark.parametrize(("reuse", "kills"), [(True, (13, 5, math.inf)), (False, (12, math.inf))])
+@pytest.mark.parametrize(
+    ("reuse", "kills"),
+    [(True, (13, 5, math.inf)), pytest.param(False, (12, math.inf), marks=pytest.mark.slow)],
+)
 def test_tune_runs_a_killed_population_to_the_same_bits(unbroken, tmp_path, reuse, kills) -> None:
     """Ten lines are the rounds up to the first exchange of five members on two CPUs, and then come its two lines."""
     for kill in kills:
