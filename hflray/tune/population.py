@@ -30,7 +30,7 @@ from hflray.sweep import Axis, PopulationConfig, SweepFile, Trial
 from hflray.sweep.tasks import Result
 from hflray.tracking import Journal
 from hflray.tracking.journal import ending_of, rounds_of
-from hflray.tune.launch import TRIAL, Unsaved, Write, name_of, parameters
+from hflray.tune.launch import Unsaved, Write, name_of, parameters
 
 SCORE = "population"  # the key of a member's score in what it reports to Tune
 FACTORS = (0.8, 1.2)
@@ -266,12 +266,12 @@ class Population(Unsaved, FIFOScheduler):  # type: ignore[misc]  # Ray ships no 
         member = self._members[name_of(trial)]
         index = int(result["round"])
         if index <= member.last:  # a round that is repeated after a failure
-            return TrialScheduler.CONTINUE
+            return str(TrialScheduler.CONTINUE)
         member.last = index
         if SCORE not in result or index <= self._passed:
-            return TrialScheduler.CONTINUE
+            return str(TrialScheduler.CONTINUE)
         member.score = float(result[SCORE])
-        return TrialScheduler.NOOP
+        return str(TrialScheduler.NOOP)
 
     def on_trial_error(self, tune_controller: Any, trial: Any) -> None:
         """Wait for this member no longer. Tune adds it again if it starts again."""
@@ -322,6 +322,5 @@ class Population(Unsaved, FIFOScheduler):  # type: ignore[misc]  # Ray ships no 
 
     def _set(self, member: Member, trial: Any) -> None:
         """Give Tune's trial the parameters with which it goes on."""
-        given = parameters(name_of(trial), member.values, member.last, member.adopted)
         member.trial = trial
-        trial.set_config({**trial.config, TRIAL: {**trial.config[TRIAL], **given[TRIAL]}})
+        trial.set_config({**trial.config, **parameters(name_of(trial), member.values, member.last, member.adopted)})

@@ -82,10 +82,10 @@ def drawn(journal: Journal, file: SweepFile) -> list[Drawn]:
         entries = journal.entries(key)
         run, rounds, ending = run_of(key, entries), rounds_of(entries), ending_of(entries)
         line = next((entry for entry in entries if "draw" in entry), None)
-        known = line["values"] if line is not None else run.params if run is not None else {}
-        if not all(name in known for name in file.sweep):
+        recorded = line["values"] if line is not None else run.params if run is not None else {}
+        if not all(name in recorded for name in file.sweep):
             continue
-        values = {name: known[name] for name in file.sweep}
+        values = {name: recorded[name] for name in file.sweep}
         result = figure(search, rounds[-1].values) if rounds and ending is not None and ending.error is None else None
         trial = Drawn(-1 if line is None else int(line["draw"]), key, values, rounds, ending, result)
         if line is not None:
@@ -122,7 +122,7 @@ class Search(Unsaved, Searcher):  # type: ignore[misc]  # Ray ships no types for
         self._begun = open_trials[: self.remaining]
         self._file, self._write = file, write
         self._next = 1 + max((trial.number for trial in past), default=-1)
-        told = [(trial.values, trial.result) for trial in ended if trial.result is not None]
+        evaluated = [(trial.values, trial.result) for trial in ended if trial.result is not None]
         try:
             from ray.tune.search.optuna import OptunaSearch
 
@@ -136,7 +136,7 @@ class Search(Unsaved, Searcher):  # type: ignore[misc]  # Ray ships no types for
             logging.getLogger("optuna").setLevel(logging.WARNING)  # else it says each study and each trial
         except (ImportError, AssertionError) as error:
             raise ConfigError("tune.search: optuna is not installed; pip install 'hflray[search]'") from error
-        for values, result in told:
+        for values, result in evaluated:
             self._optuna.add_evaluated_point(values, result)
 
     def suggest(self, trial_id: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from hflray.sweep.tasks.experiment import ExperimentTask
 from hflray.tracking import Journal
 from hflray.tracking.sink import Ending, Run
 from hflray.tune.launch import ADOPTED, LAST, NAME, TRIAL, VALUES, parameters
-from hflray.tune.population import SCORE, Population, Standing, exchanges, score, standing
+from hflray.tune.population import SCORE, Population, Standing, exchanges, line_of, score, standing
 from tests.conftest import small_config
 
 pytestmark = pytest.mark.timeout(300)
@@ -332,6 +332,53 @@ def test_a_member_that_failed_is_not_waited_for_and_later_goes_on_without_the_ex
     assert exchanged == [[*"abcde"]] * 2  # at the next one it takes part
 
 
+def write_rounds(journal: Journal, name: str, first: int, last: int) -> None:
+    if first == 1:
+        journal.begin(Run(name, name), time_ms=1)
+    for index in range(first, last + 1):
+        journal.write(name, {"round": index, "time": 1, "metrics": {metrics.ACCURACY: ord(name) / 200}})
+
+
+@pytest.mark.parametrize("among", ["abcd", "abcde"])
+def test_the_rest_of_an_exchange_follows_from_those_who_took_part(tmp_path, among) -> None:
+    """Member e failed in round 2 and was run again, either after the exchange of the others or before it."""
+    journal, file = Journal(tmp_path), sweep()
+    for name in "abcd":
+        write_rounds(journal, name, 1, 2)
+    write_rounds(journal, "e", 1, 1)
+    journal.end("e", Ending("FAILED", "no memory"))
+    write_rounds(journal, "e", 2, 2)
+    values = {name: VALUES_OF[name] for name in among}
+    made = exchanges(population_of(file), file.sweep, 0, 2, {name: ord(name) / 200 for name in among}, values)
+    lines = {name: line_of(2, donor, changed, among) for name, (donor, changed) in made.items()}
+    first, second = lines
+    journal.write(first, lines[first])
+    past = standing(journal, file, members())
+    assert (past.owed, past.passed, past.again) == ([(second, lines[second])], 2, "")
+    assert past.members[second].adopted == (made[second][0], 2)
+    scheduler, trial = Population(file, past, Write(journal)), FakeTrial("e")
+    assert journal.entries(second)[-1] == lines[second]
+    scheduler.on_trial_add(None, trial)
+    assert scheduler.on_trial_result(None, trial, {"round": 2, SCORE: 0.5}) == TrialScheduler.CONTINUE
+
+
+def test_a_member_that_failed_does_not_wait_where_the_others_have_passed(tmp_path) -> None:
+    journal, file = Journal(tmp_path), sweep()
+    write_rounds(journal, "a", 1, 3)
+    for name in "bcd":
+        write_rounds(journal, name, 1, 1)
+        journal.end(name, Ending("FINISHED"))
+    write_rounds(journal, "e", 1, 1)
+    journal.end("e", Ending("FAILED", "no memory"))
+    scheduler, trial = Population(file, standing(journal, file, members()), Write(journal)), FakeTrial("e")
+    scheduler.on_trial_add(None, trial)
+    assert scheduler.on_trial_result(None, trial, {"round": 2, SCORE: 0.5}) == TrialScheduler.CONTINUE
+    write_rounds(journal, "e", 2, 2)
+    past = standing(journal, file, members())
+    assert (past.owed, past.passed, past.again) == ([], 2, "")  # a was alone at that exchange
+    assert scheduler.on_trial_result(None, trial, {"round": 4, SCORE: 0.5}) == TrialScheduler.NOOP
+
+
 def test_members_that_end_early_are_not_waited_for(tmp_path) -> None:
     """One has reached its target in the round of an exchange, and one a bound of tune.stop; neither has its end yet."""
     journal, file = Journal(tmp_path), sweep("tune.stop={accuracy: 0.9}")
@@ -386,6 +433,7 @@ def test_the_worst_adopt_the_best_whatever_the_order_of_arrival() -> None:
     assert {donor for donor, _ in made.values()} <= {"d", "e"}
     assert adopt(dict(reversed(scores.items()))) == made
     assert adopt(scores, index=4) != made
+    assert {adopt(scores, index=index)["a"][0] for index in range(2, 40, 2)} == {"d", "e"}
     assert adopt(scores, "tune.seed=1") != made
     assert [*adopt(scores, "tune.population.mode=min")] == ["d", "e"]
 
@@ -511,7 +559,10 @@ def toy(params: dict[str, Any], place: str) -> None:
         tune.report({"round": index, "metrics": {metrics.ACCURACY: accuracy}, **entry})
 
 
-@pytest.mark.parametrize(("reuse", "kills"), [(True, (13, 5, math.inf)), (False, (12, math.inf))])
+@pytest.mark.parametrize(
+    ("reuse", "kills"),
+    [(True, (13, 5, math.inf)), pytest.param(False, (12, math.inf), marks=pytest.mark.slow)],
+)
 def test_tune_runs_a_killed_population_to_the_same_bits(unbroken, tmp_path, reuse, kills) -> None:
     """Ten lines are the rounds up to the first exchange of five members on two CPUs, and then come its two lines."""
     for kill in kills:

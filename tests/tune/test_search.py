@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray import tune
 from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 from ray.tune.search import ConcurrencyLimiter, Searcher
 
@@ -16,7 +17,7 @@ from hflray.sweep import SweepFile, load_sweep, make_trial
 from hflray.tracking import Journal
 from hflray.tracking.sink import Ending, Run
 from hflray.tune import search
-from hflray.tune.launch import LAST, NAME, TRIAL, VALUES, parameters
+from hflray.tune.launch import LAST, NAME, TRIAL, VALUES, name_of, parameters
 from hflray.tune.search import RESULT, WORST, Drawn, Halving, Search, drawn
 
 VALUE = {"seed": 7, "cost.delay_weight": 0.1 + 0.2, "training.batch_size": 16}
@@ -241,3 +242,50 @@ def test_a_grace_longer_than_the_trials_stops_nobody_early(journal) -> None:
 def test_drawn_says_which_trials_failed() -> None:
     assert Drawn(0, "a", {}, [], Ending("FAILED", "x"), None).failed
     assert not Drawn(0, "a", {}, [], Ending("FINISHED", None), 1.0).failed
+
+
+@pytest.mark.timeout(200)
+def test_tune_makes_the_trials_that_a_search_still_needs(ray_session, journal, tmp_path, monkeypatch) -> None:
+    """The first start draws two trials, of which one does not end; the second start goes on with it."""
+    for name in ("TUNE_DISABLE_STRICT_METRIC_CHECKING", "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "0")
+    lines, begun = Lines(journal), list[tuple[str, int]]()
+
+    def run(file: SweepFile, unended: str | None) -> None:
+        class Callback(tune.Callback):  # type: ignore[misc]
+            def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: Any, **info: Any) -> None:
+                begun.append((name_of(trial), result["round"]))
+                journal.write(name_of(trial), {"round": result["round"], "time": 1, "metrics": result["metrics"]})
+
+            def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+                if unended is None or not name_of(trial).endswith(unended):
+                    journal.end(name_of(trial), Ending("FINISHED"))
+
+            def __reduce__(self) -> tuple[Any, ...]:
+                return str, ()
+
+        searcher = Search(file, drawn(journal, file), lines)
+        tune.Tuner(
+            tune.with_resources(tune.with_parameters(toy, rounds=2 if unended else 3), {"cpu": 1}),
+            tune_config=tune.TuneConfig(search_alg=searcher, num_samples=searcher.remaining, max_concurrent_trials=1),
+            run_config=tune.RunConfig(
+                name=f"start-{len(begun)}", storage_path=str(tmp_path), verbose=0, callbacks=[Callback()]
+            ),
+        ).fit()
+
+    run(sweep(2), "-00001")
+    first, second = journal.run_keys() if journal.run_keys()[0].endswith("0") else reversed(journal.run_keys())
+    assert begun == [(first, 1), (first, 2), (second, 1), (second, 2)]
+    begun.clear()
+    run(sweep(3), None)
+    (third,) = {*journal.run_keys()} - {first, second}
+    assert third.endswith("-00002")
+    assert begun == [(second, 3), (third, 1), (third, 2), (third, 3)]
+    assert [trial.ending is not None for trial in drawn(journal, sweep(3))] == [True] * 3
+
+
+def toy(params: dict[str, Any], rounds: int) -> None:
+    """The function of a trial, which goes on after its last round."""
+    for index in range(params[TRIAL][LAST] + 1, rounds + 1):
+        tune.report({"round": index, "metrics": {"test_loss": 1 / index}, RESULT: 1 / index})

@@ -295,6 +295,19 @@ def test_a_pause_between_the_look_and_the_piece_is_noticed_after_the_piece(folde
     assert [entry for entry in journal.entries("a") if "round" in entry] == [{"round": 1}, {"round": 2, "mine": True}]
 
 
+def test_a_lease_that_was_judged_before_its_late_renewal_is_given_up(folder, opened, monkeypatch) -> None:
+    """Another process has found the lease expired, and writes its own just after this one has renewed it."""
+    first, journal = opened()
+    start(first)
+    forget(first)
+    time.sleep(LEASE_S)
+    monkeypatch.setattr(module.time, "sleep", lambda _: place(folder, "lease", "000002-" + "0" * 32).write_text("{}"))
+    with pytest.raises(LeaseLostError, match=r"process \? on host \? has taken over this sweep"):
+        journal.write("a", {"round": 1})
+    monkeypatch.undo()
+    assert not place(folder, "journal", "a").exists()
+
+
 def test_a_short_pause_costs_nothing_but_a_look(folder, opened) -> None:
     first, journal = opened()
     start(first)
