@@ -174,14 +174,14 @@ def adopt(sources: Iterable[Source]) -> None:
 
 
 def adopt_own(sources: Iterable[Source], outside: Path) -> list[Source]:
-    """Let references to those texts run that are the text of the user's own file (`own_text`); return the others."""
-    others = []
+    """Let references to those texts run that are the text of the user's own file (`own_text`); return the other texts."""
+    foreign = []
     for source in sources:
         if own_text(source, outside) == source.text:
             adopt([source])
         else:
-            others.append(source)
-    return others
+            foreign.append(source)
+    return foreign
 
 
 def own_text(source: Source, outside: Path) -> str | None:

@@ -66,8 +66,8 @@ class Artifacts:
             case "tables":
                 return Files(lambda folder: Tables.of(self._journal.entries(run.key)).write(folder))
             case "timeline":
-                there = timeline_path(self._journal, run.key)
-                written = there if there.exists() else write_timeline(self._journal, run.key)
+                table = timeline_path(self._journal, run.key)
+                written = table if table.exists() else write_timeline(self._journal, run.key)
                 return Files(lambda folder: [written]) if written is not None else None
             case "model":
                 return self._model(run)

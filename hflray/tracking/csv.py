@@ -69,8 +69,6 @@ class CSVSink(Sink):
 
     def rounds(self, run: Run, rounds: Sequence[Round]) -> None:
         """Add a row for each round. The rows of a call are written at once."""
-        if run.key not in self._columns:  # the run had ended and continues
-            self.open(run)
         path, columns = self._path(run), self._columns[run.key]
         rows = [{ROUND: round.number, **round.values} for round in rounds]
         new = dict.fromkeys(name for row in rows for name in row if name not in columns)

@@ -97,7 +97,7 @@ class Ending:
 
 
 class Artifact(Protocol):
-    """Files, or the final model (`hflray.tracking.model.FinalModel`), that are stored with a run when it is done."""
+    """Files, or the final model (`hflray.tracking.model.FinalModel`), that are stored with a run when it has ended."""
 
     def write(self, folder: Path) -> Sequence[Path]:
         """Return the paths of the artifact's files. Files that do not exist yet are written into `folder`."""
@@ -162,12 +162,15 @@ class Sink(Protocol):
 
     @abstractmethod
     def open(self, run: Run) -> int:
-        """Create the run, or find it by its key and sweep after a restart; return its last round, or -1 for none."""
+        """Create the run, or find it by its key and sweep; return its last round, or -1 for none.
+
+        It is called when the run begins or begins again, and after a failure, since what arrived is not known then.
+        """
 
     def has_all(self, run: Run) -> bool:
         """Return, after `open`, whether the run had ended here before, with all its artifacts.
 
-        If not, those of an ended run are made again and sent when the sweep is resumed or synchronised.
+        A run that has ended gets its artifacts unless this holds and no round was missing.
         """
         return True
 
@@ -181,7 +184,7 @@ class Sink(Protocol):
 
     @abstractmethod
     def end(self, run: Run, ending: Ending) -> None:
-        """Close the run, whose rounds and artifacts have all arrived. If the run resumes, rounds and an end follow."""
+        """Close the run, whose rounds and artifacts have all arrived. A run that begins again is opened again."""
 
     def seen_at(self) -> str | None:
         """Return a line for the end of a sweep that says where its runs can be seen, or None."""

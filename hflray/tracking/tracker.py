@@ -177,7 +177,7 @@ class Tracker:
         of them, because no comparison of other runs needs them.
 
         Raises:
-            OSError: the journal cannot be written. No tracker then gets the line. The same holds for the others.
+            OSError: the journal cannot be written. No tracker then gets the line. The same holds for the other methods.
         """
         unset = [name for name in LEARNING if name != learns and not getattr(config, name).model_fields_set]
         unused = ("tracking.", *(f"{name}." for name in unset))
@@ -390,7 +390,7 @@ def sync(folder: Path, uri: str | None = None) -> bool:
     refuse_links(folder)
     refuse_unpinned({"tracking": {"sinks": sweep.get("sinks")}}, folder / "sweep.json")
     outside = folder.resolve().parent
-    others = references.adopt_own(sources, outside)
-    sinks = dict.fromkeys(_corrected(name, others, outside) for name in [*SINKS, *sweep.get("sinks", ())])
+    foreign = references.adopt_own(sources, outside)
+    sinks = dict.fromkeys(_corrected(name, foreign, outside) for name in [*SINKS, *sweep.get("sinks", ())])
     tracker = Tracker(uri or sweep["uri"], sweep["experiment"], folder.name, folder, required=True, sinks=list(sinks))
     return tracker.close()

@@ -120,7 +120,8 @@ def test_a_new_metric_widens_the_file_in_one_step(tmp_path, monkeypatch) -> None
     again.rounds(RUN, [round_of(2, rounds_to_target=2.0)])
     assert path.read_bytes() == b"round,accuracy,rounds_to_target\n1,0.1,\n2,0.2,2.0\n"
     again.end(RUN, None)  # type: ignore[arg-type]
-    again.rounds(RUN, [round_of(3)])  # the run continues after its end
+    assert again.open(RUN) == 2  # the run begins again after its end
+    again.rounds(RUN, [round_of(3)])
     assert path.read_bytes().endswith(b"2,0.2,2.0\n3,0.3,\n")
 
 

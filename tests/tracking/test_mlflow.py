@@ -214,25 +214,6 @@ def test_the_data_set_is_an_input_and_artifacts_are_sent(open_tracker, results, 
     assert Path(kept).read_text() == "there already"
 
 
-def test_a_run_is_found_again_after_a_restart(open_tracker, results) -> None:
-    for steps in ((1, 2), (2, 3)):  # round 2 is repeated after a kill
-        tracker = open_tracker("again")
-        tracker.start("t1", "twice", small_config(), {})
-        for step in steps:
-            tracker.round("t1", step, {"round/objective": float(step)})
-        assert tracker.close()
-    tracker = open_tracker("again")
-    tracker.start("t1", "twice", small_config(), {})
-    tracker.finish("t1")
-    assert tracker.close()
-    client = MlflowClient(default_uri(results))
-    runs = client.search_runs([tracker.experiment_id or ""], "tags.`hflray.sweep` = 'again'")
-    assert len(runs) == 1
-    assert runs[0].info.status == "FINISHED"
-    history = client.get_metric_history(runs[0].info.run_id, "round/objective")
-    assert sorted(m.step for m in history) == [1, 2, 3]
-
-
 def test_a_configuration_that_a_kill_has_cut_off_is_written_again(open_tracker, results) -> None:
     """It is written last, and marks a run whose parameters and other texts are complete."""
     tracker = open_tracker("cut")
@@ -310,6 +291,8 @@ def test_a_server_that_is_killed_and_started_again_has_each_round_once(tmp_path,
         again.finish("t2")
         assert again.close()
         client = MlflowClient(server.uri)
+        runs = client.search_runs([again.experiment_id or ""])
+        assert {run.info.run_id for run in runs} == set(again.run_ids(keys)) == set(tracker.run_ids())
         for run_id in again.run_ids(keys):
             for name in ("round/objective", "accuracy"):
                 steps = [metric.step for metric in client.get_metric_history(run_id, name)]

@@ -55,25 +55,6 @@ def test_a_second_tracker_receives_everything(open_tracker, diary, tmp_path) -> 
     assert tracker.seen_at() == ["Read the diary on my desk"]
 
 
-def test_after_a_restart_a_tracker_receives_missing_rounds_and_all_last_values(open_tracker, diary) -> None:
-    tracker = open_tracker("restarted", sinks=("diary",))
-    tracker.start("t1", "x", small_config(), {})
-    for step in (1, 2, 3):
-        tracker.round("t1", step, {"accuracy": step / 10, **({"clustering/ari": 1.0} if step == 1 else {})})
-    assert tracker.close()
-    del diary[-1].pages["t1"].rounds[2:]  # the tracker reports that it has two rounds
-    again = open_tracker("restarted", sinks=("diary",))
-    again.start("t1", "x", small_config(), {})
-    for step in (3, 4):  # round 3 is repeated
-        again.round("t1", step, {"accuracy": step / 10})
-    again.finish("t1", error="it diverged")
-    assert again.close()
-    assert diary[-1].numbers() == [1, 2, 3, 4]
-    assert diary[-1].ending() == Ending(
-        "FAILED", "it diverged", {"hflray.error": "it diverged"}, {"accuracy": 0.4, "clustering/ari": 1.0}
-    )
-
-
 def test_the_journal_is_written_without_any_tracker(tmp_path) -> None:
     tracker = Tracker("http://127.0.0.1:9", "tests", "alone", tmp_path / "alone", required=True, sinks=())
     tracker.start("t1", "x", small_config(), {})
