@@ -7,10 +7,7 @@ read them from the block below.
 from __future__ import annotations
 
 import importlib
-import sys
 from typing import TYPE_CHECKING
-
-from hflray.support.moved import Moved
 
 if TYPE_CHECKING:
     from hflray.aggregation import Aggregator as Aggregator
@@ -81,7 +78,6 @@ _PUBLIC = {
     "hflray.world.fading": ("Fading",),
     "hflray.world.mobility": ("Mobility",),
 }
-sys.meta_path.append(Moved())  # former names of modules
 _MODULE = {name: module for module, names in _PUBLIC.items() for name in names}
 
 __all__ = ["__version__", *sorted(_MODULE)]

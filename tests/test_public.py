@@ -136,3 +136,25 @@ def test_a_missing_example_and_a_wrong_one_are_found() -> None:
     without, wrong = mistakes({"Without": Without, "Wrong": Wrong})
     assert without == "Without: its docstring has no section 'Examples:' with a line of '>>>'"
     assert "Expected:\n    3\nGot:\n    2" in wrong
+
+
+@pytest.mark.parametrize(
+    "former, now", [("hflray.compare", "hflray.sweep.compare"), ("hflray.record", "hflray.experiment.record")]
+)
+def test_a_module_that_0_2_has_documented_keeps_its_name(former: str, now: str) -> None:
+    """A class is one under both names."""
+    old, new = importlib.import_module(former), importlib.import_module(now)
+    names = {name for name in vars(new) if not name.startswith("_")}
+    assert {name for name in names if getattr(old, name) is not getattr(new, name)} == set()
+    assert {"hflray.compare": "closing_table", "hflray.record": "RoundRecord"}[former] in names
+
+
+def test_a_command_that_0_2_has_documented_runs() -> None:
+    process = subprocess.run([sys.executable, "-m", "hflray.compare", "--help"], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    assert "Usage:" in process.stdout
+
+
+def test_no_finder_of_imports_is_added() -> None:
+    code = "import sys; before = list(sys.meta_path); import hflray; print(sys.meta_path == before)"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "True"

@@ -149,7 +149,7 @@ def test_the_classifiers_are_the_accepted_python_versions() -> None:
     accepted = SpecifierSet(project["requires-python"])
     assert promised == [f"3.{minor}" for minor in range(30) if accepted.contains(f"3.{minor}.0")]
     for page in ("README.md", "docs/start/install.md", "docs/start/tutorial.md", "CONTRIBUTING.md"):
-        assert " or ".join(promised) in (ROOT / page).read_text(encoding="utf-8"), page
+        assert f"Python {promised[0]} to {promised[-1]}" in (ROOT / page).read_text(encoding="utf-8"), page
     script = f"{(ROOT / '.ci' / 'pythons').read_text(encoding='utf-8').partition('python_of()')[0]}"
     assert all((ROOT / path).exists() for path in re.findall(r"tests/[\w/.]+", script))
 

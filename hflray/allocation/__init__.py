@@ -6,16 +6,17 @@ methods ``equal`` and ``fixed_cpu`` are the baselines of other papers.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Literal, get_args
 
 from numpy.typing import ArrayLike
 
 from hflray.allocation.instance import Allocation, EdgeProblem, edge_problems
 from hflray.cost import Workload, check_assignment
-from hflray.errors import ConfigError
+from hflray.errors import ConfigError, InfeasibleError
 from hflray.fleet import Fleet
 
-__all__ = ["Allocation", "EdgeProblem", "allocate_round", "edge_problems"]
+__all__ = ["Allocation", "EdgeProblem", "allocate_round", "compile_kernels", "edge_problems"]
 
 Method = Literal["newton", "cvxpy", "equal", "fixed_cpu"]
 Coupling = Literal["per_edge", "joint"]
@@ -74,3 +75,10 @@ def allocate_round(
     if coupling not in ("per_edge", "joint"):
         raise ConfigError(f"allocation.coupling: unknown coupling '{coupling}'; known: per_edge, joint")
     return solver.allocate(fleet, work, scheduled, edges, coupling)
+
+
+def compile_kernels(fleet: Fleet, work: Workload, method: Method, coupling: Coupling) -> None:
+    """Compile the kernels of `allocate_round`, unless they are on the disk, by allocating one device to one edge."""
+    if method in ("newton", "fixed_cpu"):
+        with suppress(InfeasibleError):  # this device need not be one that a round schedules
+            allocate_round(fleet, work, [0], [0], method, coupling)

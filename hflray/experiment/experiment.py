@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from hflray import metrics
 from hflray.aggregation import FloatVector
-from hflray.allocation import allocate_round
+from hflray.allocation import allocate_round, compile_kernels
 from hflray.assignment import check_any_edges, configured_assigner
 from hflray.assignment.sticky import check_once
 from hflray.clock.edge_rule import EdgeRule
@@ -365,6 +365,11 @@ class Experiment:
         """The training backend, which starts on first use."""
         if not self.backend.started:
             self.resolve()
+            self.backend.hierarchy(self.scenario.device_data)
+            # The actors have just been asked for, and take seconds to start, in which this process compiles.
+            compile_kernels(
+                self.scenario.fleet, self.work, self.config.allocation.method, self.config.allocation.coupling
+            )
         return self.backend.hierarchy(self.scenario.device_data)
 
     @property

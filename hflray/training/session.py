@@ -38,8 +38,7 @@ class Session:
 
     def __init__(self, folder: Path, end: Callable[[], None]) -> None:
         self.folder, self._end, self._failed = folder, end, False
-        # The thread that starts Ray is not the one that ends the process.
-        self._lock = FileLock(folder / MARK, fallback_to_soft=False, thread_local=False)
+        self._lock = FileLock(folder / MARK, fallback_to_soft=False)
         self._lock.acquire(timeout=1.0)  # another process may look at the mark at this very moment
 
     def keep(self) -> None:

@@ -1,19 +1,17 @@
 """The start of Ray for this process: it uses its own session, joins a cluster, or starts Ray on this machine.
 
-A Ray that hflray starts listens on the loopback interface only, so that no other machine can reach it.
+A Ray that hflray starts listens on the loopback interface only, so that no other machine can reach it, and lets in only
+who has the token of this user. Ray's settings say whether it wants one: ``RAY_AUTH_MODE``, by default ``token``.
 """
 
 from __future__ import annotations
 
-import faulthandler
 import logging
 import os
 import platform
+import secrets
 import socket
-import sys
 import tempfile
-import threading
-from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -21,9 +19,7 @@ from typing import Any
 
 from hflray.errors import ConfigError, HflrayError
 from hflray.support import ray_private, references
-from hflray.support.cache import cache_folder
 from hflray.support.deadline import within
-from hflray.support.files import MIB, free_bytes, write
 from hflray.support.limits import check_address_space
 from hflray.training import session
 from hflray.training.machine import available_cpus
@@ -33,58 +29,24 @@ log = logging.getLogger(__name__)
 LOOPBACK = "127.0.0.1"
 QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
 OBJECT_STORE_BYTES = 2 * 2**30  # for a Ray that we start: data sets and a few models; Ray spills the excess to disk
-SESSION_BYTES = 20 * MIB  # the files of a session of Ray in `ray_folder`, measured: 0.3 to 7 MiB
-# Ray would keep a record of every call, of which its state API and its dashboard make a page. A Ray that we start has
-# neither, and its GCS server would grow by 16 kB with each round, up to 100,000 calls. Nor does it write statistics of
-# its own event loops into its logs each minute. (With -1 in place of 0, Ray 2.60 writes them without end.)
-CONFIG: dict[str, Any] = {"task_events_report_interval_ms": 0, "event_stats_print_interval_ms": 0}
+# The environment of the processes that Ray starts, unless the user has set it.
+SETTINGS = {
+    # One process serves several trials, each in a new thread. By default glibc gives nearly every thread its own heap,
+    # and each heap keeps its peak size.
+    "MALLOC_ARENA_MAX": "2",
+    # Ray would keep a record of every call, of which its state API and its dashboard make a page. A Ray that we start
+    # has neither, and its GCS server would grow by 16 kB with each round, up to 100,000 calls.
+    "RAY_task_events_report_interval_ms": "0",
+    # Neither Tune's trials, which have an environment of their own, nor their actors could use a worker started before.
+    "RAY_prestart_worker_first_driver": "0",
+}
 CONNECT_S = 10.0  # how long a cluster's address may take to answer
 JOIN_S = 20.0  # and how long the cluster may take to let this process in
-PATIENCE_S = 100.0  # how long the start in the background may take; Ray gives up after twice 30 s
-LATE = "HFLRAY_STARTS_RAY_LATE"  # set for a command that begins anew, so that it starts Ray in its main thread
-
-_starting: Future[int] | None = None  # the start that `start_soon` has begun
 
 
 def ray_folder() -> Path:
     """Return the folder of Ray's sessions on this machine, as Ray chooses it."""
     return Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp") / "ray"
-
-
-def start_soon() -> None:
-    """Begin to start Ray on this machine in the background, unless $RAY_ADDRESS names a cluster; `start_ray` waits.
-
-    Ray starts no workers in advance, because neither Tune's trials, which have an environment of their own, nor their
-    actors could use them. A Ray that this process already has is not touched, so that `cancel_start` cannot end it.
-    Nothing is started on a full disk, about which the later check of the disks has a message.
-    """
-    global _starting
-    ray = sys.modules.get("ray")  # importing Ray takes a second, which the thread below spends in the background
-    if (ray is not None and ray.is_initialized()) or os.environ.get(LATE):
-        return
-    if _starting is None and not os.environ.get("RAY_ADDRESS") and free_bytes(ray_folder()) > SESSION_BYTES:
-        _starting = outcome = Future[int]()
-
-        def begin() -> None:
-            try:
-                outcome.set_result(_start(None, ray_private.system_config({}, {"prestart_worker_first_driver": False})))
-            except BaseException as error:
-                outcome.set_exception(error)
-            threading.Event().wait()  # Ray's processes end with the thread that started them
-
-        threading.Thread(target=begin, name="hflray-start-ray", daemon=True).start()
-
-
-def cancel_start() -> None:
-    """End the start that `start_soon` has begun, if `start_ray` has not used it, because the command ends early."""
-    global _starting
-    if _starting is not None:
-        outcome, _starting = _starting, None
-        with suppress(TimeoutError):
-            if outcome.exception(PATIENCE_S) is None:
-                import ray
-
-                ray.shutdown()
 
 
 def last_line(error: Exception) -> str:
@@ -111,57 +73,6 @@ def start_ray(num_cpus: int | None = None) -> int:
     Raises:
         ConfigError: there is no cluster at ``$RAY_ADDRESS``, it requires a token, or it runs another Ray or Python.
     """
-    global _starting
-    if _starting is not None:
-        outcome, _starting = _starting, None
-        try:
-            outcome.exception(PATIENCE_S)
-        except TimeoutError:
-            _begin_anew()
-        outcome.result()
-    return _start(num_cpus, {})
-
-
-def _begin_anew() -> None:
-    """Run this process's command anew in place of it. The processes that Ray has started end with their thread.
-
-    A start in the background was once seen stuck, just before the raylet, when Ray's forks still ran Python beside
-    other threads (`ray_private.plain_forks`). A file in the cache folder gets what each thread was doing.
-    """
-    place = cache_folder("stuck") / f"{os.getpid()}.txt"
-    with tempfile.TemporaryFile() as threads:
-        faulthandler.dump_traceback(threads, all_threads=True)
-        threads.seek(0)
-        write(place, threads.read())
-    log.warning("Ray was not started within %.0f s, so the command begins anew (see %s)", PATIENCE_S, place)
-    sys.stdout.flush()
-    os.environ[LATE] = "1"
-    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
-
-
-def _init(options: dict[str, Any]) -> Any:
-    """Call ``ray.init``, and once more if this machine was too busy: Ray waits only 30 s for its own processes.
-
-    Raises:
-        HflrayError: it was too busy both times.
-    """
-    import ray
-
-    for _ in range(2):
-        try:
-            return ray.init(**options)
-        except Exception as error:
-            if "timed out during startup" not in str(error):
-                raise
-            ray.shutdown()
-    raise HflrayError(
-        f"Ray's processes did not start within 30 s, twice (load {os.getloadavg()[0]:.0f} on {os.cpu_count()} CPUs); "
-        "nothing was lost; give the same command again when the machine is less busy"
-    )
-
-
-def _start(num_cpus: int | None, more: dict[str, Any]) -> int:
-    """Do what `start_ray` does. `more` holds further arguments for a Ray that we start."""
     import ray
     from ray.exceptions import AuthenticationError
 
@@ -175,13 +86,10 @@ def _start(num_cpus: int | None, more: dict[str, Any]) -> int:
                 reachable = _is_reachable(address)
                 within(JOIN_S, lambda: ray.init(address=address, **QUIET))  # Ray waits minutes for a Ray that ends
             else:
-                # This is for the processes that Ray starts. One process serves several trials, each in a new thread. By
-                # default glibc gives nearly every thread its own heap, and each heap keeps its peak size.
-                os.environ.setdefault("MALLOC_ARENA_MAX", "2")
                 cpus = len(available_cpus())
                 if num_cpus is None and cpus < (os.cpu_count() or 1):
                     num_cpus = cpus  # Ray counts the machine's CPUs, also those that this process must not use
-                context = start_local_ray(num_cpus=num_cpus, object_store_memory=OBJECT_STORE_BYTES, **more)
+                context = start_local_ray(num_cpus=num_cpus, object_store_memory=OBJECT_STORE_BYTES)
                 session.own(Path(context.address_info["session_dir"]), partial(ray.shutdown, wait_for_processes=True))
         except (AuthenticationError, OSError, ValueError, OverflowError, RuntimeError) as error:
             # For a wrong token Ray often reports only that it could not connect, or tries for longer than `JOIN_S`.
@@ -207,6 +115,27 @@ def _start(num_cpus: int | None, more: dict[str, Any]) -> int:
     return max(1, int(ray.cluster_resources().get("CPU", 1)))
 
 
+def _init(options: dict[str, Any]) -> Any:
+    """Call ``ray.init``, and once more if this machine was too busy: Ray waits only 30 s for its own processes.
+
+    Raises:
+        HflrayError: it was too busy both times.
+    """
+    import ray
+
+    for _ in range(2):
+        try:
+            return ray.init(**options)
+        except Exception as error:
+            if "timed out during startup" not in str(error):
+                raise
+            ray.shutdown()
+    raise HflrayError(
+        f"Ray's processes did not start within 30 s, twice (load {os.getloadavg()[0]:.0f} on {os.cpu_count()} CPUs); "
+        "nothing was lost; give the same command again when the machine is less busy"
+    )
+
+
 def start_local_ray(**options: Any) -> Any:
     """Start Ray on this machine with the options of ``ray.init``; all its processes listen on the loopback only.
 
@@ -215,17 +144,38 @@ def start_local_ray(**options: Any) -> Any:
     """
     import ray
 
-    options = ray_private.system_config(options, CONFIG)
-    with (
-        ray_private.plain_forks(),
-        ray_private.fewer_processes(),
-        ray_private.keep_loopback(LOOPBACK) as address,
-    ):
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
+    make_token()
+    with ray_private.keep_loopback():
         # Without "local", Ray would join any cluster that runs on this machine.
-        context = _init({"address": "local", "include_dashboard": False, **QUIET, **address, **options})
+        context = _init({"address": "local", "include_dashboard": False, **QUIET, **options})
     if ray.util.get_node_ip_address() != LOOPBACK:
         log.warning(
             "Ray %s listens on all network interfaces, where its token guards it; set a firewall, or install Ray 2.60",
             ray.__version__,
         )
     return context
+
+
+def make_token() -> None:
+    """Make the token without which Ray lets nobody in, if this user has none, in a file that only this user can read.
+
+    Ray would make one that every user of the machine may read, and two Rays that begin at once would each make their
+    own. Where the file cannot be written, the processes of this Ray alone know the token.
+    """
+    if os.environ.get("RAY_AUTH_MODE", "token").lower() != "token":
+        return
+    place = Path("~/.ray/auth_token").expanduser()
+    if place.exists() or any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
+        return
+    token = secrets.token_hex(32)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=place.parent) as file:
+            file.write(token)
+            file.flush()
+            with suppress(FileExistsError):
+                os.link(file.name, place)  # another process may just have made one, which then is that of both
+    except OSError:
+        os.environ["RAY_AUTH_TOKEN"] = token

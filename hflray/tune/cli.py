@@ -21,7 +21,7 @@ import typer
 from hflray.errors import ConfigError
 from hflray.support.limits import check_address_space
 from hflray.support.shipped import CONFIGS
-from hflray.support.terminal.app import HELP, at_end, exit_code, single, spoken
+from hflray.support.terminal.app import HELP, exit_code, single, spoken
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -146,18 +146,14 @@ def command(
     """
     check_address_space(dry_run or listing)
     os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
-    # Slow imports come later, while kernels are compiled and Ray starts.
-    from hflray.support.terminal.output import new_console, say, show_log, waiting
+    from hflray.support.terminal.output import new_console, show_log, waiting
     from hflray.sweep import expand, load_sweep, smoke, with_absolute_paths, with_data_root
     from hflray.sweep.compare import closing_table
     from hflray.sweep.results import find, new_folder
     from hflray.sweep.tasks import find_task
     from hflray.tracking import default_uri, try_sinks
     from hflray.training.machine import available_cpus, keep_to
-    from hflray.training.start import cancel_start, start_soon
-    from hflray.tune import precompile
 
-    at_end(cancel_start)
     console = new_console()
     show_log(console)
     if verbose:
@@ -195,9 +191,6 @@ def command(
         uri = tracking_uri or first.uri or default_uri(results)
         folder = new_folder(results, file, uri, first.experiment)
         folder.storage, folder.sinks = storage, first.sinks
-    if not dry_run:
-        precompile.announce(precompile.begin(trials), lambda text: None if quiet else say(console, text))
-        start_soon()
     silent = quiet or (dry_run and not console.is_terminal)  # a file gets the list of trials alone
     with waiting(console, "checking data and measuring this machine", silent):
         from hflray.sweep.preflight import check_metrics, check_trials, estimate

@@ -1,9 +1,9 @@
-"""hflray.training.start: the process uses the Ray that has begun to start, which listens on the loopback only."""
+"""hflray.training.start: a Ray that hflray starts listens on the loopback only, and lets in who has its token."""
 
 from __future__ import annotations
 
 import os
-import signal
+import re
 import socket
 import subprocess
 import sys
@@ -18,73 +18,104 @@ from typing import Any
 import psutil
 import pytest
 import ray
-from ray._private import services
-from ray._private.node import Node
+from ray._private import ray_constants, services
 
 from hflray.errors import ConfigError, HflrayError
-from hflray.support import ray_private
 from hflray.training import start
 
-SOON = """
+PACKAGE = Path(start.__file__).parents[1]
+
+
+def run(code: str, **env: str) -> str:
+    """Return the output of a process that runs `code`."""
+    command = [sys.executable, "-c", code]
+    return subprocess.run(
+        command, env=os.environ | env, capture_output=True, text=True, check=True, timeout=150
+    ).stdout.strip()
+
+
+def test_ray_starts_in_the_thread_that_asks_for_it_and_no_process_replaces_itself() -> None:
+    """An import in a thread failed beside the forks of Ray's processes ("release unlocked lock")."""
+    code = """
+import threading
+from hflray.training import start
+begun = []
+original = threading.Thread.start
+threading.Thread.start = lambda self: (begun.append(type(self).__module__), original(self))[1]
+start.start_ray(1)
+print([name for name in begun if name.startswith("hflray")], threading.current_thread() is threading.main_thread())
+"""
+    assert run(code) == "[] True"
+    words = re.compile(r"os\.exec|meta_path\.|register_at_fork")
+    assert [path for path in PACKAGE.rglob("*.py") if words.search(path.read_text(encoding="utf-8"))] == []
+
+
+TOKEN = """
+import os, stat, sys
+from pathlib import Path
+from hflray.training.start import make_token
+make_token()
+place = Path("~/.ray/auth_token").expanduser()
+mode = stat.S_IMODE(place.stat().st_mode) if place.exists() else None
+print(mode, place.read_text() if place.exists() else None, os.environ.get("RAY_AUTH_TOKEN"))
+"""
+
+
+def test_processes_that_start_together_have_one_token_which_only_their_user_can_read(tmp_path) -> None:
+    env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
+    command = [sys.executable, "-c", TOKEN]
+    started = [
+        subprocess.Popen(command, env=env | {"HOME": str(tmp_path)}, stdout=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    (line,) = {process.communicate(timeout=60)[0] for process in started}
+    mode, token, _ = line.split()
+    assert (int(mode), len(token)) == (0o600, 64)
+    assert [path.name for path in (tmp_path / ".ray").iterdir()] == ["auth_token"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"RAY_AUTH_MODE": "disabled"}, {"RAY_AUTH_TOKEN": "mine"}, {"RAY_AUTH_TOKEN_PATH": "/root/mine"}],
+)
+def test_a_setting_of_the_users_is_respected(tmp_path, monkeypatch, settings: dict[str, str]) -> None:
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    assert run(TOKEN, HOME=str(tmp_path), **settings) == f"None None {settings.get('RAY_AUTH_TOKEN')}"
+
+
+def test_a_home_that_cannot_be_written_costs_nothing_but_the_file(tmp_path, monkeypatch) -> None:
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    (tmp_path / ".ray").write_text("a file where the folder would be")
+    *nothing, token = run(TOKEN, HOME=str(tmp_path)).split()
+    assert nothing == ["None", "None"]
+    assert len(token) == 64
+
+
+GUARDED = """
+import os, subprocess, sys
 import ray
-from hflray.training.start import cancel_start, start_ray, start_soon
-{before}
-start_soon()
-start_soon()
-{then}
+from hflray.training.start import start_ray
+start_ray(1)
+address = ray.get_runtime_context().gcs_address
+code = "from ray._raylet import GcsClient; import sys; print(len(GcsClient(sys.argv[1]).get_all_node_info(timeout=5)))"
+for mode in ("token", "disabled"):
+    done = subprocess.run(
+        [sys.executable, "-c", code, address], env=os.environ | {"RAY_AUTH_MODE": mode}, capture_output=True, text=True
+    )
+    print(done.stdout.strip() or "nothing", "uthenti" in done.stderr)
+
+@ray.remote
+class Actor:
+    def answer(self):
+        return os.environ["RAY_AUTH_MODE"]
+
+print(ray.get(Actor.remote().answer.remote()))
 """
 
 
-def run(then: str, before: str = "") -> str:
-    """Return the output of a process that runs `before`, begins to start Ray, and then runs `then`."""
-    command = [sys.executable, "-c", SOON.format(before=before, then=then)]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=150).stdout.strip()
-
-
-def test_a_ray_that_was_begun_is_used_and_stays() -> None:
-    """Ray's processes end with the thread that starts them, which must not end before the process does."""
-    then = "import time\ncpus = start_ray()\ntime.sleep(2)\n"
-    then += "print(cpus == ray.cluster_resources()['CPU'], ray.get(ray.remote(lambda: 7).remote()))"
-    assert run(then) == "True 7"
-
-
-def test_a_ray_that_was_begun_in_vain_is_ended() -> None:
-    assert run("cancel_start()\ncancel_start()\nprint(ray.is_initialized())") == "False"
-
-
-def test_a_ray_of_the_process_itself_outlives_a_start_in_vain() -> None:
-    """The caller of the command's entry point may have a Ray of its own, with resources that ours would lack."""
-    before = "ray.init('local', num_cpus=1, resources={'theirs': 1}, include_dashboard=False)"  # no other's cluster
-    assert run("cancel_start()\nprint(ray.cluster_resources().get('theirs'))", before) == "1.0"
-
-
-def test_a_command_whose_start_of_ray_is_stuck_begins_anew(tmp_path, monkeypatch) -> None:
-    """What each thread was doing is kept, and the command that begins anew starts Ray in its main thread."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    before = """
-import threading
-from hflray.training import start
-print("begins", flush=True)
-start.PATIENCE_S = 0.5
-def start_in_vain(num_cpus, more):
-    if threading.current_thread() is not threading.main_thread():
-        threading.Event().wait()
-    return 3
-start._start = start_in_vain
-"""
-    assert run("print(start_ray())", before).splitlines() == ["begins", "begins", "3"]
-    (kept,) = (tmp_path / "hflray" / "stuck").iterdir()
-    assert "start_in_vain" in kept.read_text(encoding="utf-8")
-
-
-def test_a_start_that_is_stuck_does_not_keep_a_command_that_ends_early() -> None:
-    before = """
-import threading
-from hflray.training import start
-start.PATIENCE_S = 0.5
-start._start = lambda num_cpus, more: threading.Event().wait()
-"""
-    assert run("cancel_start()\nprint('ends')", before) == "ends"
+def test_a_ray_of_ours_lets_in_only_who_has_the_token(tmp_path, monkeypatch) -> None:
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    assert run(GUARDED, HOME=str(tmp_path)).splitlines() == ["1 False", "nothing True", "token"]
 
 
 @pytest.mark.parametrize("failures", [0, 1, 2])
@@ -107,73 +138,47 @@ def test_a_ray_that_a_busy_machine_did_not_start_in_time_is_started_again(monkey
     assert calls == ["init", "shutdown", "init", "shutdown"][: 2 * failures + 1]
 
 
-def test_a_ray_of_ours_has_few_processes_and_waits_for_no_port_of_another_one() -> None:
-    """The fixed port of an agent of a whole Ray may be another Ray's already; ours does not ask for it."""
-    then = """
-import psutil
-from pathlib import Path
-start_ray()
-session = Path(ray._private.worker._global_node.get_session_dir_path())
-names = {kid.name() for kid in psutil.Process().children(recursive=True)} - {"ray::IDLE"}
-print(sorted(names))
-print("52365" in "".join(path.read_text() for path in (session / "logs").glob("dashboard_agent*")))
-from ray._private.node import Node
-from ray._private.services import start_raylet
-print(Node.start_monitor.__name__, start_raylet.__name__)
-"""
-    assert run(then).splitlines() == [
-        "['gcs_server', 'ray::DashboardAgent', 'ray::RuntimeEnvAgent', 'raylet']",
-        "False",
-        "start_monitor start_raylet",
-    ]
-
-
-@pytest.mark.parametrize("gone", ["start_monitor", "start_raylet"])
-def test_a_ray_with_other_names_starts_all_its_processes(monkeypatch, gone: str) -> None:
-    whole = Node.start_log_monitor
-    monkeypatch.delattr(services if gone == "start_raylet" else Node, gone)
-    with ray_private.fewer_processes():
-        assert Node.start_log_monitor is whole
-
-
 # The sockets of a Ray that hflray starts.
 
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
-    """Replace Ray by a recorder: the options of each ``ray.init``, with the address to which loopback is resolved."""
+    """Replace Ray by a recorder: the options of each ``ray.init``, with the address that a new Ray would take."""
     recorded: list[dict[str, Any]] = []
 
     def init(**options: Any) -> Any:
-        recorded.append(options | {"resolved": services.resolve_ip_for_localhost("127.0.0.1")})
+        recorded.append(options | {"takes": services.get_node_ip_address()})
         return SimpleNamespace(address_info={"session_dir": "/"})
 
-    monkeypatch.setattr(services, "resolve_ip_for_localhost", lambda host: "192.0.2.1")
+    monkeypatch.setattr(ray._private.worker, "_global_node", None)
+    monkeypatch.setattr(services, "node_ip_address_from_perspective", lambda address: "192.0.2.1")
     monkeypatch.setattr(ray, "init", init)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(start.session, "own", lambda folder, end: None)
-    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(start, "make_token", lambda: None)
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 2.0})
-    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: recorded[-1].get("_node_ip_address", "192.0.2.1"))
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: recorded[-1]["takes"])
     yield recorded
-    assert services.resolve_ip_for_localhost("127.0.0.1") == "192.0.2.1"  # put back after every start
+    assert ray_constants.ENABLE_RAY_CLUSTER  # put back after every start
 
 
 def test_a_ray_of_our_own_gets_the_loopback_address(calls: list[dict[str, Any]]) -> None:
     assert start.start_ray(2) == 2
     (options,) = calls
     assert options["address"] == "local"
-    assert options["_node_ip_address"] == options["resolved"] == "127.0.0.1"
+    assert options["takes"] == "127.0.0.1"
+    assert not any(name.startswith("_") for name in options)  # all of them are public
 
 
-def test_a_ray_of_our_own_records_no_calls_and_keeps_further_settings(calls: list[dict[str, Any]]) -> None:
-    """Its GCS server and its logs would grow with each round and each minute."""
-    start.start_local_ray(_system_config={"prestart_worker_first_driver": False})
-    assert calls[-1]["_system_config"] == {
-        "task_events_report_interval_ms": 0,
-        "event_stats_print_interval_ms": 0,
-        "prestart_worker_first_driver": False,
-    }
+def test_a_ray_of_our_own_records_no_calls_unless_the_user_wants_it(
+    calls: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its GCS server would grow with each round. The settings are public: variables of the environment."""
+    for name in start.SETTINGS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "7")
+    start.start_local_ray()
+    assert {name: os.environ[name] for name in start.SETTINGS} == start.SETTINGS | {"MALLOC_ARENA_MAX": "7"}
 
 
 @pytest.mark.parametrize("address", ["auto", "{server}"])
@@ -184,10 +189,10 @@ def test_nothing_is_exchanged_when_a_cluster_is_joined(
         address = address.format(server=f"127.0.0.1:{server.getsockname()[1]}")
         monkeypatch.setenv("RAY_ADDRESS", address)
         start.start_ray()
-    assert calls == [{"address": address, **start.QUIET, "resolved": "192.0.2.1"}]
+    assert calls == [{"address": address, **start.QUIET, "takes": "192.0.2.1"}]
 
 
-def test_the_function_is_put_back_if_the_start_fails(
+def test_the_constant_is_put_back_if_the_start_fails(
     calls: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(**_: Any) -> None:
@@ -202,9 +207,9 @@ def test_another_ray_is_started_as_it_is_with_one_warning(
     calls: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with monkeypatch.context() as other:
-        other.setattr(services, "resolve_ip_for_localhost", lambda host="127.0.0.1", port=0: "192.0.2.1")
+        other.delattr(ray_constants, "ENABLE_RAY_CLUSTER")
+        other.setattr(services, "get_node_ip_address", lambda: "192.0.2.1")
         start.start_ray()
-    assert "_node_ip_address" not in calls[0]
     (record,) = caplog.records
     assert "listens on all network interfaces" in record.message
     assert "\n" not in record.message
@@ -267,7 +272,7 @@ def listeners(process: psutil.Process) -> set[tuple[str, str]]:
 @pytest.mark.timeout(600)
 def test_nothing_listens_beyond_the_loopback_while_a_sweep_runs(tmp_path: Path) -> None:
     (tmp_path / "doors.yaml").write_text(SWEEP)
-    env = os.environ | {"PYTHONPATH": str(Path(start.__file__).parents[2])}
+    env = os.environ | {"PYTHONPATH": str(PACKAGE.parent)}
     command = [sys.executable, "-m", "hflray.tune", "doors.yaml"]
     with (tmp_path / "out.txt").open("w") as out:
         process = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=out, stderr=subprocess.STDOUT)
@@ -319,39 +324,3 @@ def test_a_cluster_that_lets_nobody_in_is_a_mistake_and_no_long_wait(monkeypatch
         start.start_ray()
     assert time.monotonic() - begin < 30
     stop.set()
-
-
-FORKS = """
-import os, signal, sys
-calls = []
-os.register_at_fork(before=lambda: calls.append(1))
-from hflray.training.start import start_ray
-from hflray.support.ray_private import head_node
-start_ray(1)
-print(len(calls), *(info[0].process.pid for info in head_node().all_processes.values()), flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_no_python_runs_between_fork_and_exec_of_rays_processes() -> None:
-    """Another thread may import at that moment. The processes still end with their parent, and ignore Ctrl-C."""
-    started = subprocess.Popen([sys.executable, "-c", FORKS], stdout=subprocess.PIPE, text=True)
-    assert started.stdout is not None
-    calls, *pids = map(int, started.stdout.readline().split())
-    assert calls == 0
-    assert len(pids) >= 2
-    assert started.wait(60) == -signal.SIGKILL
-    _, alive = psutil.wait_procs([psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)], timeout=60)
-    assert not alive
-
-
-def test_a_process_of_ray_blocks_the_interrupt_and_starts_for_its_parent_only() -> None:
-    """The program that becomes a process of Ray shows its signals here."""
-    show = ["-c", "print([line.split()[1] for line in open('/proc/self/status') if line.startswith('SigBlk')][0])"]
-    command = [sys.executable, "-I", "-S", "-c", ray_private.BECOME]
-    shown, late = (
-        subprocess.check_output([*command, parent, sys.executable, *show], text=True)
-        for parent in (str(os.getpid()), "1234567")
-    )
-    assert int(shown, 16) & 1 << (signal.SIGINT - 1)
-    assert late == ""

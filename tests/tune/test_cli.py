@@ -414,3 +414,19 @@ def test_a_mistake_in_the_tune_section_gives_one_line(run_in_process, tmp_path, 
     assert len(err.splitlines()) == 1, err
     assert re.search(message, err), err
     assert os.listdir(tmp_path) == []
+
+
+HEAVY = ("torch", "numba", "scipy", "pandas", "sklearn", "mlflow", "ray.tune", "ray.rllib", "cvxpy")
+
+
+@pytest.mark.parametrize(
+    "module, allowed",
+    [("hflray.tune.cli", ()), ("hflray.training.actors", ()), ("hflray.tune.trial", ("torch", "pandas", "ray.tune"))],
+)
+def test_a_process_imports_only_the_libraries_that_it_needs(module: str, allowed: tuple[str, ...]) -> None:
+    """The command, an edge's actor and a trial import only the heavy libraries of their own work."""
+    code = f"import sys, {module}; print([name for name in {HEAVY!r} if name in sys.modules])"
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    ).stdout
+    assert set(eval(output)) <= set(allowed)

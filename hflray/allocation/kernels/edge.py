@@ -179,7 +179,30 @@ def cold_start(n: int, work: FloatArray, setting: Setting) -> tuple[float, float
 def solve_edge(
     devices: Devices, setting: Setting, x: FloatArray, y: FloatArray, start: Guess, tol: float, scratch: FloatArray
 ) -> Solved:
-    """Solve one edge with Newton's method from (x, y, start) if `start` is warm, from a cold start, or by bisection.
+    """Solve one edge with Newton's method (`attempt_edge`), or by bisection where that does not converge.
+
+    Its `evaluations` are at least `BISECTED` after bisection. The arguments are those of `attempt_edge`.
+    """
+    attempted = attempt_edge(devices, setting, x, y, start, tol, scratch)
+    if attempted.residual <= tol:
+        return attempted
+    n, work, count = len(devices.snr), scratch.reshape(-1), attempted.evaluations
+    price, deadline = bisect_edge(devices, setting, x, y)
+    fill(devices, x, y, work)
+    solved = newton(n, work, setting, price, deadline, tol, CAUTIOUS, POLISH)
+    count += solved.evaluations
+    if not solved.residual <= tol:  # return the end of bisection, with its residual
+        fill(devices, x, y, work)
+        solved = newton(n, work, setting, price, deadline, tol, CAUTIOUS, ONCE)
+    copy_unknowns(work, x, y)
+    return Solved(solved.price, solved.deadline, solved.residual, BISECTED + count, solved.slope)
+
+
+@kernel
+def attempt_edge(
+    devices: Devices, setting: Setting, x: FloatArray, y: FloatArray, start: Guess, tol: float, scratch: FloatArray
+) -> Solved:
+    """Solve one edge with Newton's method from (x, y, start) if `start` is warm, or from a cold start.
 
     Args:
         devices, setting, scratch: see the module.
@@ -188,8 +211,9 @@ def solve_edge(
         tol: largest accepted residual.
 
     Returns:
-        The solution; its `evaluations` are 0 for the closed form of one device and at least `BISECTED` after bisection.
-        ``scratch.reshape(-1)`` then is the `work` that `blocks.iteration_cost` needs.
+        The solution; its `evaluations` are 0 for the closed form of one device. ``scratch.reshape(-1)`` then is the
+        `work` that `blocks.iteration_cost` needs. If no attempt converged, the residual is not at most `tol`, and x and
+        y are as they were.
     """
     n, work = len(devices.snr), scratch.reshape(-1)
     if n == 1:
@@ -210,15 +234,7 @@ def solve_edge(
         if solved.residual <= tol:
             copy_unknowns(work, x, y)
             return Solved(solved.price, solved.deadline, solved.residual, count, solved.slope)
-    price, deadline = bisect_edge(devices, setting, x, y)
-    fill(devices, x, y, work)
-    solved = newton(n, work, setting, price, deadline, tol, CAUTIOUS, POLISH)
-    count += solved.evaluations
-    if not solved.residual <= tol:  # return the end of bisection, with its residual
-        fill(devices, x, y, work)
-        solved = newton(n, work, setting, price, deadline, tol, CAUTIOUS, ONCE)
-    copy_unknowns(work, x, y)
-    return Solved(solved.price, solved.deadline, solved.residual, BISECTED + count, solved.slope)
+    return Solved(solved.price, solved.deadline, math.inf, count, 0.0)
 
 
 @kernel
@@ -228,7 +244,7 @@ def solve_alone(devices: Devices, setting: Setting, x: FloatArray, y: FloatArray
     power, cycles, cap = devices.power[0], devices.cycles[0], devices.cap[0]
     x[0], y[0] = math.log(bandwidth), math.log(weight)
     fill(devices, x, y, work)
-    locate(1, work, alpha)
+    locate(len(x), work, alpha)  # of 1; Numba would compile `locate` once more for the constant
     lg = log_1p(devices.snr[0] / bandwidth)
     ratio = devices.snr[0] / bandwidth
     s = setting.bits * LN2 / (bandwidth * lg)

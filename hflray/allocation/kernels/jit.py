@@ -8,28 +8,28 @@ layers do not survive the forks and threads of a Ray worker, and because it comp
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import logging
-import os
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
+from filelock import FileLock, Timeout
 from numba.core import event
 from numba.core.caching import IndexDataCacheFile
-from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import register_jitable
+
+from hflray.support.cache import cache_folder
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 PACKAGE = Path(__file__).parents[2]
 DIGITS = 16  # of the checksum in a folder's name
 FOLDERS = ("allocation", "allocation/kernels", "assignment", "world")  # a test checks that no other folder has kernels
+PATIENCE_S = 60.0  # how long a process waits for another one that compiles, before it compiles as well
 logger = logging.getLogger("hflray")
 
 
@@ -52,80 +52,47 @@ def shared(function: Function) -> Function:
 def _compiled(function: Function, fastmath: Any) -> Function:
     """Return the compiled function, whose cache is valid as long as no file with kernels changes."""
     compiled = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=fastmath)(function)
-    # Numba's cache compares a kernel's own file only, and would keep code that it inlined from another file after that
-    # file changed. This stamp covers all files with kernels.
     cache = getattr(compiled, "_cache", None)
-    index = getattr(cache, "_cache_file", None)
-    if index is not None and hasattr(index, "_source_stamp"):
-        if numba.config.CACHE_DIR:
-            index = _by_content(function, cache)
-        index._source_stamp = (_sources(), 0)
-        compiled.compile = _once(compiled)
+    if hasattr(cache, "_cache_file"):
+        folder = cache._cache_path
+        if numba.config.CACHE_DIR:  # Numba would name it by the file's path, so that a new checkout would compile anew
+            part = Path(function.__code__.co_filename).parent.relative_to(PACKAGE)
+            folder = str(Path(numba.config.CACHE_DIR) / f"hflray-{_sources()[:DIGITS]}" / part)
+            cache._cache_path = cache._impl.locator._cache_path = folder
+        # Numba's own stamp is that of the kernel's file. It would keep code inlined from another file that has changed.
+        cache._cache_file = _Index(folder, cache._impl.filename_base, (_sources(), 0))
     result: Function = compiled
     return result
 
 
-def _by_content(function: Callable[..., Any], cache: Any) -> Any:
-    """Let a kernel's cache lie in a folder of ``NUMBA_CACHE_DIR`` that the kernels' text names; return its index.
+class _Index(IndexDataCacheFile):  # type: ignore[misc]
+    """The index of a kernel's files on the disk, which one process of this user writes at a time.
 
-    Numba would name it by the path of the file, so that each new checkout would compile for minutes.
+    Numba takes the next free number for a new file, and writes the index and then the file. Two processes that compile
+    a kernel for different types would both take number 1, and the index may then name the other's code. So the lock is
+    held from a search in vain until the compiled code is saved, and processes that start together compile once.
     """
-    part = Path(function.__code__.co_filename).parent.relative_to(PACKAGE)
-    folder = str(Path(numba.config.CACHE_DIR) / f"hflray-{_sources()[:DIGITS]}" / part)
-    cache._cache_path = cache._impl.locator._cache_path = folder
-    cache._cache_file = IndexDataCacheFile(folder, cache._impl.filename_base, None)
-    return cache._cache_file
+
+    def load(self, key: Any) -> Any:
+        """Return the saved code, or None; the caller then compiles, which it does in one thread at a time."""
+        found = super().load(key)
+        if found is None:
+            with suppress(OSError, Timeout):
+                _lock().acquire(timeout=PATIENCE_S)
+            found = super().load(key)
+            if found is not None:
+                _lock().release()
+        return found
+
+    def save(self, key: Any, data: Any) -> None:
+        """Save compiled code, and let other processes go on."""
+        super().save(key, data)
+        _lock().release()
 
 
-def _once(compiled: Any) -> Callable[[Any], Any]:
-    """Return the dispatcher's `compile` under a lock, so that one process of this machine compiles at a time."""
-    compile_now = compiled.compile
-
-    def compile_once(signature: Any) -> Any:
-        with global_compiler_lock:  # Numba's lock of the threads is taken first, because a caller may hold it
-            if _gate.held or _is_compiled(compiled, signature):
-                return compile_now(signature)
-            with _gate.alone():
-                return compile_now(signature)  # it reads the disk first
-
-    return compile_once
-
-
-def _is_compiled(compiled: Any, signature: Any) -> bool:
-    """Return whether the kernel is compiled for this signature, in this process or on the disk."""
-    if signature in compiled.overloads:
-        return True
-    try:
-        key = compiled._cache._index_key(signature, compiled.targetctx.codegen())
-        return key in compiled._cache._cache_file._load_index()
-    except (AttributeError, OSError):  # another Numba or an unreadable cache: compile without the lock
-        return True
-
-
-class _Gate:
-    """A lock that the processes of this user hold while they compile into the same cache."""
-
-    def __init__(self) -> None:
-        self.held = False  # by this process; Numba's lock protects it
-
-    @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """Hold the lock during the block, or no lock if its file cannot be made."""
-        place = f"{PACKAGE}\0{os.environ.get('NUMBA_CACHE_DIR', '')}"
-        name = f"hflray-kernels-{os.getuid()}-{hashlib.sha256(place.encode()).hexdigest()[:12]}"
-        with contextlib.ExitStack() as stack:
-            with contextlib.suppress(OSError):
-                file = os.open(Path(tempfile.gettempdir()) / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                stack.callback(os.close, file)
-                fcntl.flock(file, fcntl.LOCK_EX)
-            self.held = True
-            try:
-                yield
-            finally:
-                self.held = False
-
-
-_gate = _Gate()
+@cache
+def _lock() -> FileLock:
+    return FileLock(cache_folder("kernels") / "lock", fallback_to_soft=False, thread_local=False)
 
 
 @cache

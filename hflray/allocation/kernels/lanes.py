@@ -140,7 +140,7 @@ def scratch_for(n: int) -> FloatArray:
 @kernel
 def scratch_for_edges(offsets: IntArray, first: int, last: int) -> FloatArray:
     """Return scratch for any edge from `first` to `last`; edge e has the devices ``offsets[e]:offsets[e + 1]``."""
-    longest = 1
+    longest = np.intp(1)  # a constant of Python would let Numba compile `scratch_for` twice
     for e in range(first, last):
         longest = max(longest, offsets[e + 1] - offsets[e])
     return scratch_for(longest)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,6 @@ STOPPED = 1  # the exit code of a question that the user does not answer
 USAGE_ERROR: type[Any] = typer.BadParameter.__mro__[2]
 # What stands for a character that the output's encoding lacks: one of ASCII, so that tables keep their columns.
 PLAIN = str.maketrans("✓✗⊣⚑…─−–×·≤≥→←λμ", "+x|!.---x.<>><lu")
-_last_calls: list[Callable[[], object]] = []
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
@@ -85,19 +84,7 @@ def exit_code(app: typer.Typer, arguments: Sequence[str] | None, name: str) -> i
     for stream in (sys.stdout, sys.stderr):  # whose encoding may be Latin-1; and a file's name need not be UTF-8
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="hflray.plain")
-    try:
-        return _run(app, sys.argv[1:] if arguments is None else list(arguments), name)
-    finally:
-        while _last_calls:
-            _last_calls.pop()()
-
-
-def at_end(function: Callable[[], object]) -> None:
-    """Let `exit_code` call a function when the command has ended and its error, if any, is printed."""
-    _last_calls.append(function)
-
-
-def _run(app: typer.Typer, words: list[str], name: str) -> int:
+    words = sys.argv[1:] if arguments is None else list(arguments)
     try:
         code = app(words, prog_name=name, standalone_mode=False)
     except HflrayError as error:

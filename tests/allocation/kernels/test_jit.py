@@ -7,10 +7,14 @@ import re
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
+from filelock import FileLock
+
 import hflray
-from hflray.allocation.kernels.jit import kernel_files
+from hflray.allocation.kernels import jit
+from hflray.allocation.kernels.jit import _Index, kernel_files
 
 COMPILES = """
 import numpy as np
@@ -74,5 +78,37 @@ def test_another_checkout_with_the_same_kernels_compiles_nothing(tmp_path) -> No
 
 
 def test_without_a_lock_file_each_process_compiles(tmp_path) -> None:
-    counts = compiled_by(2, NUMBA_CACHE_DIR=str(tmp_path / "cache"), TMPDIR="/nonexistent", TEMP="", TMP="")
+    (tmp_path / "hflray" / "kernels" / "lock").mkdir(parents=True)  # a folder where the file would be
+    counts = compiled_by(2, NUMBA_CACHE_DIR=str(tmp_path / "cache"), XDG_CACHE_HOME=str(tmp_path))
     assert max(counts) >= 2
+
+
+SAVES = """
+import sys, time
+from hflray.allocation.kernels.jit import _Index
+index, name = _Index(sys.argv[1], "kernel", "stamp"), sys.argv[2]
+assert index.load(name) is None
+write = index._save_index
+index._save_index = lambda overloads: (print("writes", flush=True), time.sleep(1.0), write(overloads))
+index.save(name, "code for " + name)
+"""
+
+
+def test_processes_that_save_code_for_two_types_at_once_both_keep_theirs(tmp_path) -> None:
+    """Numba takes the next free number for a file before it writes the index, and both would take the first."""
+    env = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+    command = [sys.executable, "-c", SAVES, str(tmp_path)]
+    started = [subprocess.Popen([*command, name], env=env, stdout=subprocess.PIPE) for name in ("float", "integer")]
+    assert [process.wait(60) for process in started] == [0, 0]
+    index = _Index(str(tmp_path), "kernel", "stamp")
+    assert [index.load(name) for name in ("float", "integer")] == ["code for float", "code for integer"]
+
+
+def test_a_kernel_that_fails_to_compile_keeps_the_others_waiting_for_a_while_only(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(jit, "_lock", cache(lambda: FileLock(tmp_path / "lock", thread_local=False)))
+    monkeypatch.setattr(jit, "PATIENCE_S", 0.1)
+    with FileLock(tmp_path / "lock"):  # as of another process
+        index = _Index(str(tmp_path), "kernel", "stamp")
+        assert index.load("float") is None
+        index.save("float", "code")
+    assert index.load("float") == "code"

@@ -13,7 +13,7 @@ import typer
 
 from hflray.errors import ConfigError
 from hflray.support import references
-from hflray.support.terminal.app import HELP, PLAIN, at_end, exit_code, group, single, spoken
+from hflray.support.terminal.app import HELP, PLAIN, exit_code, group, single, spoken
 
 app = group()
 
@@ -85,19 +85,6 @@ def test_a_full_disk_is_one_line(capsys) -> None:
     assert err.startswith("error: /full/disk: cannot be written (No space left on device")
     assert "program first --name full" in err
     assert err.count("\n") == 1
-
-
-def test_what_a_command_leaves_for_the_end_comes_after_its_error(capsys) -> None:
-    left = single()
-
-    @left.command()
-    def fail() -> None:
-        at_end(lambda: print("last", file=sys.stderr))
-        raise ConfigError("first")
-
-    for _ in range(2):
-        assert exit_code(left, [], "program") == 2
-        assert capsys.readouterr().err == "error: first\nlast\n"
 
 
 def test_the_exit_code_is_the_commands(capsys) -> None:
