@@ -59,12 +59,9 @@ OTHER_WORDS = {
 # The only functions that write files by other means than `hflray.support.files`, by path and name, with the reason.
 OTHER_WRITERS = {
     ("sweep/results.py", "claimed"): "a lock's file, which contains the number of its process",
-    ("tune/storage.py", "_write"): "S3 shows an object only when all of it has arrived",
-    ("tune/storage.py", "check_storage"): "a probe that is deleted",
-    ("tune/mending.py", "salvage"): "copies of checkpoints; one that a kill cut off is copied again",
-    ("tune/mending.py", "put_back"): "copies of checkpoints; one that a kill cut off does not load",
     ("training/machine.py", "__init__"): "a lock's file",
-    ("support/seal.py", "_make"): "a key, unless another process has made one meanwhile",
+    ("support/store.py", "write"): "an object of a bucket shows only when all of it has arrived",
+    ("tune/older.py", "_copy"): "a temporary folder, whose files become a checkpoint",
     ("allocation/kernels/jit.py", "alone"): "a lock's file",
     ("tracking/csv.py", "_cut_torn_row"): "it removes a row that was cut off",
     ("tracking/journal.py", "write"): "a temporary folder, whose files a tracker copies",

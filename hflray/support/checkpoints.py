@@ -19,7 +19,7 @@ from hflray.support.checksum import digest
 from hflray.support.store import Store
 
 FOLDER = "checkpoints"
-KEPT = 2  # checkpoints of a trial
+NUM_NEWEST = 2  # checkpoints of a trial that stay
 _NAME = re.compile(r"\d{8,}")
 
 
@@ -56,7 +56,7 @@ class Checkpoints:
         self._store.write(self._name(round), digest(content).encode() + b"\n" + content)
         before = [saved for saved in self.rounds() if saved <= round]  # later ones are of rounds that are made again
         shared = [saved for saved in before if self._every and saved % self._every == 0]
-        for old in {*before[KEPT:]} - {*shared[:KEPT]}:
+        for old in {*before[NUM_NEWEST:]} - {*shared[:NUM_NEWEST]}:
             self._store.remove(self._name(old))
 
     @contextmanager

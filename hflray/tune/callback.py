@@ -27,7 +27,7 @@ from hflray.sweep.tasks import find_task
 from hflray.sweep.tasks.base import Product
 from hflray.tracking import Tracker
 from hflray.training import session
-from hflray.tune.launch import LAST, NAME, TRIAL, VALUES
+from hflray.tune.launch import LAST, NAME, TRIAL, VALUES, Unsaved
 from hflray.tune.stopping import CleanStop
 
 # Tags of a run.
@@ -58,7 +58,7 @@ def _ends_the_sweep(method: Callable[..., None]) -> Callable[..., None]:
     return guarded
 
 
-class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for it
+class SweepCallback(Unsaved, Callback):  # type: ignore[misc]  # Ray ships no types for it
     """Pass Tune's events to the journal, the progress display, the tracker and the outcomes.
 
     Attributes:
@@ -67,25 +67,24 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
         refused: why trials cannot go on from their checkpoints, by name.
     """
 
-    current: SweepCallback | None = None
-
     def __init__(
-        self, folder: SweepFolder, checked: Checked, progress: SweepProgress, tracker: Tracker, stop: CleanStop
+        self,
+        folder: SweepFolder,
+        checked: Checked,
+        progress: SweepProgress,
+        tracker: Tracker,
+        stop: CleanStop,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self.file, self._folder = folder.file, folder
         self._checked, self._progress, self._tracker, self._stop = checked, progress, tracker, stop
+        self._check = check  # raises HflrayError once the lease on the storage is lost
         self.failure: HflrayError | None = None
         self.refused: dict[str, str] = {}
         self._task = find_task(self.file.task)
         self.outcomes: dict[str, Outcome] = {}
         self._trials: dict[str, Trial] = {}
         self._head = head_processes()
-        SweepCallback.current = self
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Tune pickles and copies its callbacks. Screens and connections cannot be pickled, so that the copy is the
-        # callback of the process.
-        return current_callback, ()
 
     def take_over(self, name: str) -> None:
         """Restore a trial's outcome from its journal, whether or not Tune runs the trial again."""
@@ -116,17 +115,22 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
                 f"with: {self._folder.resume_command}", file=sys.stderr, flush=True,
             )  # fmt: skip
             os._exit(1)  # Ray would wait for its lost process, and then end this one with a stack trace of C++
+        if self.failure is None:
+            try:
+                self._check()
+            except HflrayError as error:
+                self.fail(error)
         self._stop.step(trials)
 
     @_ends_the_sweep
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        sweep_trial, outcome = self._known(trial)
+        sweep_trial, outcome = self._trial_of(trial)
         outcome.ended, outcome.error = False, None
         if outcome.round is None:
             self._open(sweep_trial, outcome)
         self._progress.started(sweep_trial.name, sweep_trial.name, self._task.total(sweep_trial.config))
 
-    def _known(self, trial: Any) -> tuple[Trial, Outcome]:
+    def _trial_of(self, trial: Any) -> tuple[Trial, Outcome]:
         """Return a trial and its outcome. Its first event need not be its start.
 
         A trial whose actor is lost while it is created only fails, and one that is stopped before only ends.
@@ -148,7 +152,7 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
-        sweep_trial, outcome = self._known(trial)
+        sweep_trial, outcome = self._trial_of(trial)
         name, index, values = sweep_trial.name, int(result["round"]), result["metrics"]
         if result.get("saved"):
             self._stop.saved(trial)
@@ -174,7 +178,7 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
 
     @_ends_the_sweep
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        sweep_trial, outcome = self._known(trial)
+        sweep_trial, outcome = self._trial_of(trial)
         name = sweep_trial.name
         self._stop.saved(trial)
         if self.failure is not None or name in self.refused:
@@ -200,7 +204,7 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
 
     @_ends_the_sweep
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        sweep_trial, outcome = self._known(trial)
+        sweep_trial, outcome = self._trial_of(trial)
         self._stop.saved(trial)
         if self.failure is not None:
             return
@@ -209,7 +213,7 @@ class SweepCallback(Callback):  # type: ignore[misc]  # Ray ships no types for i
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Say that a trial failed, and let it start again after the last round of its journal."""
-        sweep_trial, outcome = self._known(trial)
+        sweep_trial, outcome = self._trial_of(trial)
         trial.set_config(trial.config | {TRIAL: trial.config[TRIAL] | {LAST: outcome.round or 0}})
         again = f"it starts again ({trial.num_failures} of {self.file.tune.max_failures} times)"
         self._progress.line(f"{sweep_trial.name}: failed: {_reason(trial)}; {again}")
@@ -262,11 +266,6 @@ def _state(pid: int) -> tuple[str, str, int]:
 
 def _runs(pid: int) -> bool:
     return _state(pid)[1] not in ("", "Z", "X")
-
-
-def current_callback() -> SweepCallback | None:
-    """Return the callback of this process, or None if it has none."""
-    return SweepCallback.current
 
 
 def _add(outcome: Outcome, index: int, values: dict[str, float], keep: bool) -> None:

@@ -121,7 +121,8 @@ def _run(
             )  # fmt: skip
         saves = find_task(file.task).saves and any(trial.config.checkpoint.every for trial in trials)
         stop = CleanStop(folder.place, saves, progress.line)
-        callback = SweepCallback(folder, checked, progress, tracker, stop)
+        check = (lambda: None) if storage is None else storage.check
+        callback = SweepCallback(folder, checked, progress, tracker, stop, check)
         for name in journal.run_keys():
             callback.take_over(name)
         with stop, discoverable():
@@ -176,18 +177,12 @@ def mend(folder: SweepFolder, trials: Sequence[Trial], journal: Journal, say: Ca
     """Cut the journals of a sweep that goes on off where they are damaged, and say which rounds are made again.
 
     Raises:
-        ConfigError: an older hflray has begun a population, whose exchanges are in no journal.
         OSError: a journal cannot be read or written.
     """
     population = folder.file.tune.population
     for name in sorted({*journal.run_keys(), *(trial.name for trial in trials)}):
-        lost, is_older = journal.cut(name), adopt_older(folder, name)
-        last = _last(journal, name)
-        if population is not None and is_older and last:
-            raise ConfigError(
-                f"{folder.path}: an older hflray has begun this population, and its exchanges are not on record; go on "
-                "with that hflray, or begin anew with --fresh"
-            )
+        lost, last = journal.cut(name), _last(journal, name)
+        adopt_older(folder, name)
         if lost:
             say(f"{name}: {lost} lines of its journal are damaged; its rounds after {last} are made again")
         elif not last and Checkpoints(folder.place, name).rounds():

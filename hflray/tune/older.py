@@ -19,8 +19,8 @@ PATTERN = "checkpoint_*"
 STEPS = {"state/state.json": "round", "training/training.json": "env_steps"}
 
 
-def adopt_older(folder: SweepFolder, trial: str) -> bool:
-    """Save the checkpoints of a trial that an older hflray has begun as those of today; return whether it has any.
+def adopt_older(folder: SweepFolder, trial: str) -> None:
+    """Save the checkpoints of a trial that an older hflray has begun as those of today, unless it has some already.
 
     A folder that names no step, because it is damaged, is left out. The old folders stay.
 
@@ -35,7 +35,6 @@ def adopt_older(folder: SweepFolder, trial: str) -> bool:
                 with suppress(OSError, ValueError, KeyError, TypeError):
                     step = int(json.loads((path / name).read_text(encoding="utf-8"))[key])
                     checkpoints.save(step, partial(_copy, path))
-    return bool(older)
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -117,8 +117,8 @@ def run_trial(params: dict[str, Any], shared: Sweep, datasets: dict[Any, Any]) -
         )
         with closing(find_task(sweep.task).run(job)) as results:
             for result in results:
-                asked = not result.due and bool(config.checkpoint.every) and stop_requested(shared.place)
-                saves = result.save is not None and (result.due or asked)
+                stops = not result.due and bool(config.checkpoint.every) and stop_requested(shared.place)
+                saves = result.save is not None and (result.due or stops)
                 if saves and result.save is not None:  # before its report, so that no reported state is lost
                     checkpoints.save(result.step, result.save)
                 tune.report(_entries(result, sweep, saves))

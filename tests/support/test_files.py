@@ -206,8 +206,8 @@ def test_the_fullest_disk_is_named(monkeypatch) -> None:
 
 def test_a_failure_is_one_line_with_path_room_and_command(monkeypatch) -> None:
     monkeypatch.setattr(files, "free_bytes", lambda path: 2 * files.MIB)
-    line = files.Failure(errno.ENOSPC, Path("/a/b")).line("/c", "resume x", 9 * files.MIB)
-    assert says(line, "/a/b: ", "No space left on device", "2.0 MiB free", "9.0 MiB needed", "free space", "resume x")
+    line = files.Failure(errno.ENOSPC, Path("/a/b"), 9 * files.MIB).line("/c", "resume x")
+    assert says(line, "/a/b: ", "No space left on device", "9.0 MiB needed", "2.0 MiB free", "free space", "resume x")
     line = files.Failure(errno.EROFS, None).line("/c", "resume x")
     assert says(line, "/c: ", "Read-only file system", "2.0 MiB free", "writable", "resume x")
 

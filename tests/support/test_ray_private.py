@@ -10,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from ray.tune import Checkpoint, CheckpointConfig
 from ray.util.debug import log_once
 
 from hflray import rl, tune
@@ -193,34 +192,6 @@ def test_callbacks_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage, "tag_callbacks", usage.tag_callbacks)
     ray_private.count_no_callbacks()
     assert usage.tag_callbacks([object()]) is False
-
-
-def test_the_head_is_known_and_notes_are_exchanged(ray_session) -> None:
-    assert ray_private.head_node().dead_processes() == []
-    key = b"hflray/test/note"
-    assert not ray_private.has_note(key)
-    assert ray_private.read_note(key) is None
-    ray_private.put_note(key, b"1")
-    ray_private.put_note(key, b"2")
-    assert ray_private.has_note(key)
-    assert ray_private.read_note(key) == b"2"
-    assert ray_private.note_keys(b"hflray/test/") == [key]
-    ray_private.remove_note(key)
-    assert ray_private.note_keys(b"hflray/test/") == []
-
-
-def test_the_last_result_of_a_trial_is_read_from_its_saved_state(tmp_path: Path) -> None:
-    from ray.train._internal.checkpoint_manager import _CheckpointManager
-    from ray.train._internal.session import _TrainingResult
-    from ray.tune.trainable.metadata import _TrainingRunMetadata
-
-    manager = _CheckpointManager(CheckpointConfig(num_to_keep=2))
-    new, data = _TrainingRunMetadata(), _TrainingRunMetadata()
-    new.checkpoint_manager = data.checkpoint_manager = manager
-    assert ray_private.last_result(new.get_json_state()) is None
-    manager.register_checkpoint(_TrainingResult(Checkpoint(str(tmp_path)), {"round": 3}))
-    saved = ray_private.last_result(data.get_json_state())
-    assert (saved.checkpoint.path, saved.metrics) == (str(tmp_path), {"round": 3})
 
 
 def test_the_module_of_an_algorithm_is_that_of_its_learner() -> None:

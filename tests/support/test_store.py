@@ -29,6 +29,8 @@ def test_a_file_is_written_read_found_and_removed(tmp_path) -> None:
 
 @pytest.mark.parametrize("uri", ["s3://", "nowhere://bucket", "/"])
 def test_what_names_no_place_is_refused_in_one_line(uri: str) -> None:
-    with pytest.raises(ConfigError, match=r"--storage: .* cannot be opened \(.*\); accepted: s3://bucket/folder") as told:
+    with pytest.raises(
+        ConfigError, match=r"--storage: .* cannot be opened \(.*\); accepted: s3://bucket/folder"
+    ) as told:
         Store(uri)
     assert "\n" not in str(told.value)

@@ -70,7 +70,6 @@ def told(tmp_path, diary) -> Iterator[tuple[SweepCallback, Screen, Any]]:
     )
     yield SweepCallback(folder, Checked(), screen, tracker, stop), screen, trial  # type: ignore[arg-type]
     tracker.close(0.1)
-    SweepCallback.current = None
 
 
 RESULT = {"round": 1, "metrics": {"accuracy": 0.5, "round/objective": 1.0}}

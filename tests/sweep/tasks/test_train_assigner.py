@@ -13,7 +13,7 @@ import pytest
 from hflray import metrics
 from hflray.assignment.policy import load_policy
 from hflray.config import load_config
-from hflray.errors import ConfigError, DamagedError
+from hflray.errors import ConfigError
 from hflray.sweep import expand, load_sweep
 from hflray.sweep.tasks import Job, Result, Saved
 from hflray.sweep.tasks.train_assigner import SMALL, TrainAssignerTask
@@ -89,15 +89,11 @@ def test_a_run_without_tune_saves_its_final_state_and_continues_from_it(tmp_path
     (after,) = TASK.run(Job(longer, saved=[saved]))
     assert after.note is None
     assert after.step >= 2000 > results[0].step
-    assert TASK.saved_step(tmp_path) == results[0].step
-
     # A damaged checkpoint is skipped for an earlier one; a whole one of another configuration is an error.
     shutil.copytree(tmp_path / "training", tmp_path / "newer" / "training")
     (arrays,) = (tmp_path / "newer").rglob("arrays.safetensors")
     whole = arrays.read_bytes()
     arrays.write_bytes(whole[:999] + bytes([whole[999] ^ 1]) + whole[1000:])
-    with pytest.raises(DamagedError, match=r"the checksum of arrays\.safetensors differs"):
-        TASK.saved_step(tmp_path / "newer")
     newer = Saved("one", lambda: contextlib.nullcontext(tmp_path / "newer"))
     (again,) = TASK.run(Job(longer, saved=[newer, saved]))
     assert again.note is not None
