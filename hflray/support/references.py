@@ -174,7 +174,7 @@ def adopt(sources: Iterable[Source]) -> None:
 
 
 def adopt_own(sources: Iterable[Source], outside: Path) -> list[Source]:
-    """Let references to those texts run that the user's own file has (`own_text`); return the other texts."""
+    """Let references to those texts run that are the text of the user's own file (`own_text`); return the others."""
     foreign = []
     for source in sources:
         if own_text(source, outside) == source.text:
