@@ -52,7 +52,7 @@ def shared(function: Function) -> Function:
 def _compiled(function: Function, fastmath: Any) -> Function:
     """Return the compiled function, whose cache is valid as long as no file with kernels changes."""
     compiled = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=fastmath)(function)
-    cache = getattr(compiled, "_cache", None)
+    cache: Any = getattr(compiled, "_cache", None)
     if hasattr(cache, "_cache_file"):
         folder = cache._cache_path
         if numba.config.CACHE_DIR:  # Numba would name it by the file's path, so that a new checkout would compile anew
@@ -86,8 +86,10 @@ class _Index(IndexDataCacheFile):  # type: ignore[misc]
 
     def save(self, key: Any, data: Any) -> None:
         """Save compiled code, and let other processes go on."""
-        super().save(key, data)
-        _lock().release()
+        try:
+            super().save(key, data)
+        finally:
+            _lock().release()
 
 
 @cache
