@@ -94,7 +94,8 @@ class _Index(IndexDataCacheFile):  # type: ignore[misc]
 
 @cache
 def _lock() -> FileLock:
-    return FileLock(cache_folder("kernels") / "lock", fallback_to_soft=False, thread_local=False)
+    folder = Path(numba.config.CACHE_DIR or cache_folder("kernels"))
+    return FileLock(folder / "hflray.lock", fallback_to_soft=False, thread_local=False)
 
 
 @cache
