@@ -27,7 +27,7 @@ from hflray.support.cache import cache_folder
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 PACKAGE = Path(__file__).parents[2]
-DIGITS = 16  # of the checksum in a folder's name
+DIGITS = 16  # of a checksum in a name
 FOLDERS = ("allocation", "allocation/kernels", "assignment", "world")  # a test checks that no other folder has kernels
 PATIENCE_S = 60.0  # how long a process waits for another one that compiles, before it compiles as well
 logger = logging.getLogger("hflray")
@@ -94,8 +94,9 @@ class _Index(IndexDataCacheFile):  # type: ignore[misc]
 
 @cache
 def _lock() -> FileLock:
-    folder = Path(numba.config.CACHE_DIR or cache_folder("kernels"))
-    return FileLock(folder / "hflray.lock", fallback_to_soft=False, thread_local=False)
+    """Return the lock of this cache, which is that of the folder in ``NUMBA_CACHE_DIR`` or else of this checkout."""
+    place = hashlib.sha256((numba.config.CACHE_DIR or str(PACKAGE)).encode()).hexdigest()[:DIGITS]
+    return FileLock(cache_folder("kernels") / f"{place}.lock", fallback_to_soft=False, thread_local=False)
 
 
 @cache
