@@ -75,14 +75,14 @@ class _Index(IndexDataCacheFile):  # type: ignore[misc]
 
     def load(self, key: Any) -> Any:
         """Return the saved code, or None; the caller then compiles, which it does in one thread at a time."""
-        found = super().load(key)
-        if found is None:
+        code = super().load(key)
+        if code is None:
             with suppress(OSError, Timeout):
                 _lock().acquire(timeout=PATIENCE_S)
-            found = super().load(key)
-            if found is not None:
+            code = super().load(key)
+            if code is not None:
                 _lock().release()
-        return found
+        return code
 
     def save(self, key: Any, data: Any) -> None:
         """Save compiled code, and let other processes go on."""
