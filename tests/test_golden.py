@@ -1,7 +1,7 @@
 """This tree computes what commits 6c93c38 and 319efcb computed, because later settings are off by default.
 
-Hashes, schedules and clusters are equal to the bit with one set of versions, that of ``cluster/requirements.lock``.
-With others they are not compared, because a release of torch or NumPy may round otherwise. Bills agree to 1e-12 with all of
+Hashes, schedules and clusters are equal to the bit with the versions of ``cluster/requirements.lock``. With others they
+are not compared, because a release of torch or NumPy may round otherwise. Bills agree to 1e-12 with all of
 them: they are sums of what happens to each device (`hflray.timeline`), where those commits multiplied one edge
 iteration by Q.
 """

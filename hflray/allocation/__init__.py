@@ -12,6 +12,7 @@ from typing import Literal, get_args
 from numpy.typing import ArrayLike
 
 from hflray.allocation.instance import Allocation, EdgeProblem, edge_problems
+from hflray.config import AllocationConfig
 from hflray.cost import Workload, check_assignment
 from hflray.errors import ConfigError, InfeasibleError
 from hflray.fleet import Fleet
@@ -77,8 +78,8 @@ def allocate_round(
     return solver.allocate(fleet, work, scheduled, edges, coupling)
 
 
-def compile_kernels(fleet: Fleet, work: Workload, method: Method, coupling: Coupling) -> None:
+def compile_kernels(fleet: Fleet, work: Workload, setting: AllocationConfig) -> None:
     """Compile the kernels of `allocate_round`, unless they are on the disk, by allocating one device to one edge."""
-    if method in ("newton", "fixed_cpu"):
+    if setting.method in ("newton", "fixed_cpu"):
         with suppress(InfeasibleError):  # this device need not be one that a round schedules
-            allocate_round(fleet, work, [0], [0], method, coupling)
+            allocate_round(fleet, work, [0], [0], setting.method, setting.coupling)

@@ -339,11 +339,9 @@ class Experiment:
 
     def summary(self) -> dict[str, float]:
         """Return the glossary's metrics of a run's end. Those of the target are present only if it was reached."""
-        values = {}
-        if self.clustering:
-            values[metrics.CLUSTERING_ARI] = self.clustering["ari"]
-            values[metrics.CLUSTERING_DELAY_S] = self.clustering["delay_s"]
-            values[metrics.CLUSTERING_ENERGY_J] = self.clustering["energy_j"]
+        bill = {"ari": metrics.CLUSTERING_ARI, "delay_s": metrics.CLUSTERING_DELAY_S}
+        bill["energy_j"] = metrics.CLUSTERING_ENERGY_J
+        values = {metric: self.clustering[name] for name, metric in bill.items() if name in self.clustering}
         if self.reached:
             values[metrics.ROUNDS_TO_TARGET] = self.reached["rounds"]
             values[metrics.OBJECTIVE_TO_TARGET] = self.reached["objective"]
@@ -366,10 +364,7 @@ class Experiment:
         if not self.backend.started:
             self.resolve()
             self.backend.hierarchy(self.scenario.device_data)
-            # The actors have just been asked for, and take seconds to start, in which this process compiles.
-            compile_kernels(
-                self.scenario.fleet, self.work, self.config.allocation.method, self.config.allocation.coupling
-            )
+            compile_kernels(self.scenario.fleet, self.work, self.config.allocation)  # while the actors start
         return self.backend.hierarchy(self.scenario.device_data)
 
     @property

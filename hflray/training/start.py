@@ -152,7 +152,8 @@ def start_local_ray(**options: Any) -> Any:
         context = _init({"address": "local", "include_dashboard": False, **QUIET, **options})
     if ray.util.get_node_ip_address() != LOOPBACK:
         log.warning(
-            "Ray %s listens on all network interfaces, where its token guards it; set a firewall, or install Ray 2.60",
+            "Ray %s listens on all network interfaces, where its token guards it; set a firewall, or install a release "
+            "that `hflray doctor` finds right",
             ray.__version__,
         )
     return context

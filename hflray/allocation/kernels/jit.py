@@ -27,7 +27,7 @@ from hflray.support.cache import cache_folder
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 PACKAGE = Path(__file__).parents[2]
-DIGITS = 16  # of the checksum in a folder's name
+DIGITS = 16  # of a checksum in a name
 FOLDERS = ("allocation", "allocation/kernels", "assignment", "world")  # a test checks that no other folder has kernels
 PATIENCE_S = 60.0  # how long a process waits for another one that compiles, before it compiles as well
 logger = logging.getLogger("hflray")
@@ -52,7 +52,7 @@ def shared(function: Function) -> Function:
 def _compiled(function: Function, fastmath: Any) -> Function:
     """Return the compiled function, whose cache is valid as long as no file with kernels changes."""
     compiled = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath=fastmath)(function)
-    cache = getattr(compiled, "_cache", None)
+    cache: Any = getattr(compiled, "_cache", None)
     if hasattr(cache, "_cache_file"):
         folder = cache._cache_path
         if numba.config.CACHE_DIR:  # Numba would name it by the file's path, so that a new checkout would compile anew
@@ -75,24 +75,28 @@ class _Index(IndexDataCacheFile):  # type: ignore[misc]
 
     def load(self, key: Any) -> Any:
         """Return the saved code, or None; the caller then compiles, which it does in one thread at a time."""
-        found = super().load(key)
-        if found is None:
+        code = super().load(key)
+        if code is None:
             with suppress(OSError, Timeout):
                 _lock().acquire(timeout=PATIENCE_S)
-            found = super().load(key)
-            if found is not None:
+            code = super().load(key)
+            if code is not None:
                 _lock().release()
-        return found
+        return code
 
     def save(self, key: Any, data: Any) -> None:
         """Save compiled code, and let other processes go on."""
-        super().save(key, data)
-        _lock().release()
+        try:
+            super().save(key, data)
+        finally:
+            _lock().release()
 
 
 @cache
 def _lock() -> FileLock:
-    return FileLock(cache_folder("kernels") / "lock", fallback_to_soft=False, thread_local=False)
+    """Return the lock of this cache, which is that of the folder in ``NUMBA_CACHE_DIR`` or else of this checkout."""
+    place = hashlib.sha256((numba.config.CACHE_DIR or str(PACKAGE)).encode()).hexdigest()[:DIGITS]
+    return FileLock(cache_folder("kernels") / f"{place}.lock", fallback_to_soft=False, thread_local=False)
 
 
 @cache

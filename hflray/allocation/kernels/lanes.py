@@ -143,7 +143,7 @@ def scratch_for_edges(offsets: IntArray, first: int, last: int) -> FloatArray:
     longest = np.intp(1)  # a constant of Python would let Numba compile `scratch_for` twice
     for e in range(first, last):
         longest = max(longest, offsets[e + 1] - offsets[e])
-    return scratch_for(longest)
+    return scratch_for(longest)  # type: ignore[arg-type]
 
 
 @kernel

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -78,8 +79,10 @@ def test_another_checkout_with_the_same_kernels_compiles_nothing(tmp_path) -> No
 
 
 def test_without_a_lock_file_each_process_compiles(tmp_path) -> None:
-    (tmp_path / "hflray" / "kernels" / "lock").mkdir(parents=True)  # a folder where the file would be
-    counts = compiled_by(2, NUMBA_CACHE_DIR=str(tmp_path / "cache"), XDG_CACHE_HOME=str(tmp_path))
+    cache = str(tmp_path / "cache")
+    place = hashlib.sha256(cache.encode()).hexdigest()[: jit.DIGITS]
+    (tmp_path / "hflray" / "kernels" / f"{place}.lock").mkdir(parents=True)  # a folder where the file would be
+    counts = compiled_by(2, NUMBA_CACHE_DIR=cache, XDG_CACHE_HOME=str(tmp_path))
     assert max(counts) >= 2
 
 
@@ -96,7 +99,7 @@ index.save(name, "code for " + name)
 
 def test_processes_that_save_code_for_two_types_at_once_both_keep_theirs(tmp_path) -> None:
     """Numba takes the next free number for a file before it writes the index, and both would take the first."""
-    env = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+    env = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
     command = [sys.executable, "-c", SAVES, str(tmp_path)]
     started = [subprocess.Popen([*command, name], env=env, stdout=subprocess.PIPE) for name in ("float", "integer")]
     assert [process.wait(60) for process in started] == [0, 0]
