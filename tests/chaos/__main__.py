@@ -4,6 +4,7 @@
     python -m tests.chaos --kills 20 --world   # in a sweep whose trials have a living world with every part on
     python -m tests.chaos --kills 6 --inside   # in a sweep with rules, compressors, aggregators and privacy
     python -m tests.chaos --kills 6 --asynchronous   # in a living world under an asynchronous cloud
+    python -m tests.chaos --kills 10 --population | --search
     python -m tests.chaos --only 17            # one fault again, in a folder that is kept
 
 Each outcome is a line of JSON in the log. The report, as Markdown and JSON, stands beside it.
@@ -21,7 +22,7 @@ from tests.chaos.campaign import CHAIN, Campaign, Outcome, clean_log, read_log, 
 from tests.chaos.fault import draw
 from tests.chaos.report import write
 from tests.chaos.shim import has_compiler
-from tests.chaos.sweep import ASYNCHRONOUS, INSIDE, LIVING, TEXT
+from tests.chaos.sweep import ASYNCHRONOUS, INSIDE, LIVING, POPULATION, SEARCH, TEXT
 
 
 def main() -> int:
@@ -35,6 +36,8 @@ def main() -> int:
     kinds.add_argument(
         "--asynchronous", action="store_true", help="break the sweep in a living world under an asynchronous cloud"
     )
+    kinds.add_argument("--population", action="store_true", help="break a population")
+    kinds.add_argument("--search", action="store_true", help="break a search")
     parser.add_argument("--log", type=Path, help="the log; default hflray_results/chaos/seed-SEED[-KIND].jsonl")
     parser.add_argument("--until", metavar="HH:MM", help="begin no fault after this time of the day")
     parser.add_argument("--only", type=int, metavar="NUMBER", help="run this fault alone and write nothing")
@@ -43,7 +46,9 @@ def main() -> int:
     if not has_compiler():
         print("a C compiler is needed (cc, or $CC)", file=sys.stderr)
         return 2
-    texts = {"world": LIVING, "inside": INSIDE, "asynchronous": ASYNCHRONOUS}
+    texts = {
+        "world": LIVING, "inside": INSIDE, "asynchronous": ASYNCHRONOUS, "population": POPULATION, "search": SEARCH,
+    }  # fmt: skip
     chosen = [kind for kind in texts if getattr(options, kind)]
     name = "-".join([f"seed-{options.seed}", *chosen]) + ".jsonl"
     log = (options.log or Path("hflray_results/chaos") / name).resolve()

@@ -8,10 +8,11 @@ import json
 import sqlite3
 import zipfile
 from collections import Counter
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as parquet
 import yaml
@@ -22,6 +23,9 @@ from hflray.support.arrays import deflated
 from hflray.support.checkpoints import Checkpoints
 from hflray.tracking import Journal
 from tests.chaos.sweep import NAME
+
+if TYPE_CHECKING:
+    from hflray.sweep import Trial
 
 ARTIFACTS = ("config.yaml", "rounds.parquet", "model/MLmodel")  # what MLflow has of every run that has ended
 SHOWN = 5  # how many differences of a kind are named
@@ -61,11 +65,31 @@ class Reference:
     @classmethod
     def of_file(cls, path: Path) -> Reference:
         """Return the reference of a sweep file by plain loops in this process, without Ray."""
-        from hflray.experiment import Experiment
         from hflray.sweep import expand, load_sweep
 
+        return cls.of_trials(expand(load_sweep(path)))
+
+    @classmethod
+    def of_draws(cls, path: Path, results: Path) -> Reference:
+        """Return the reference of the trials that a search has drawn, with the values that its journals name."""
+        from hflray.sweep import Trial, load_sweep, make_trial
+
+        file, (folder,) = load_sweep(path), sorted(each.parent for each in results.glob(f"{NAME}-*/sweep.json"))
+        trials = []
+        for key in Journal(folder).run_keys():
+            values = next(entry["values"] for entry in Journal(folder).entries(key) if "draw" in entry)
+            trials.append(Trial(key, values, make_trial(file, values).config))
+        if len(trials) != file.tune.samples:
+            raise RuntimeError(f"the search has drawn {len(trials)} trials instead of {file.tune.samples}")
+        return cls.of_trials(trials)
+
+    @classmethod
+    def of_trials(cls, trials: Iterable[Trial]) -> Reference:
+        """Return the reference of these trials by plain loops in this process, without Ray."""
+        from hflray.experiment import Experiment
+
         rounds, models = {}, {}
-        for trial in expand(load_sweep(path)):
+        for trial in trials:
             training = trial.config.training.model_copy(update={"backend": "serial"})
             with Experiment(trial.config.model_copy(update={"training": training})) as experiment:
                 made: dict[str, dict[str, Any]] = {}
