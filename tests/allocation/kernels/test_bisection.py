@@ -7,11 +7,16 @@ import math
 import numpy as np
 import pytest
 
+from hflray.allocation import allocate_round
+from hflray.allocation import newton as newton_module
+from hflray.allocation.kernels import onecall
 from hflray.allocation.kernels.bisection import bisect_edge
-from hflray.allocation.kernels.bundles import Devices, Setting
-from hflray.allocation.kernels.edge import newton
+from hflray.allocation.kernels.bundles import Devices, Guess, Setting, Solved
+from hflray.allocation.kernels.edge import BISECTED, attempt_edge, newton, solve_edge
 from hflray.allocation.kernels.lanes import fill, scratch_for
 from hflray.allocation.kernels.terms import invert_slope, log_1p, slack
+from hflray.cost import Workload
+from hflray.fleet import FleetConfig, sample_fleet
 from tests.allocation.instances import ALPHA, BITS, random_edge, solve_all
 
 
@@ -36,6 +41,33 @@ def test_bisection_finds_the_same_optimum_as_newton():
         solved = newton(n, work, setting, price, deadline, 1e-9, 2.0, 8)
         assert solved.residual <= 1e-9
         assert solved.evaluations <= 4
+
+
+def test_an_edge_on_which_newtons_method_fails_is_bisected():
+    """No instance is known, so the tolerance is one that nothing reaches."""
+    problem = random_edge(np.random.default_rng(8), max_devices=25)
+    n = len(problem.members)
+    devices = Devices(problem.snr_hz, problem.cycles, problem.power_w, problem.max_cpu_hz)
+    setting = Setting(problem.bandwidth_hz, problem.delay_weight, BITS, ALPHA)
+    x, y, scratch, cold = np.full(n, 7.0), np.full(n, 7.0), scratch_for(n), Guess(0.0, 0.0, False)
+    attempted = attempt_edge(devices, setting, x, y, cold, -1.0, scratch)
+    assert attempted.residual == math.inf
+    assert (x == 7.0).all()
+    solved = solve_edge(devices, setting, x, y, cold, -1.0, scratch)
+    assert solved.evaluations > BISECTED + attempted.evaluations
+    assert solved.residual <= 1e-9
+    assert np.exp(x).sum() == pytest.approx(problem.bandwidth_hz, rel=1e-8)
+
+
+def test_a_round_in_one_call_leaves_a_failure_to_the_steps_in_numpy(monkeypatch):
+    fleet = sample_fleet(FleetConfig(num_devices=8, num_edges=2), np.random.default_rng(0))
+    round_ = (fleet, Workload(model_bits=BITS), np.arange(6), np.arange(6) % 2)
+    expected = allocate_round(*round_)
+    failed = Solved(0.0, 0.0, math.inf, 1, 0.0)
+    monkeypatch.setattr(onecall, "attempt_edge", lambda *arguments: failed)
+    monkeypatch.setattr(newton_module, "allocate_in_one_call", onecall.allocate_in_one_call.py_func)
+    assert newton_module.allocate_small(*round_) is None
+    np.testing.assert_allclose(allocate_round(*round_).bandwidth_hz, expected.bandwidth_hz, rtol=1e-9)
 
 
 def test_series_and_logarithms_agree():
