@@ -184,7 +184,7 @@ def mend(folder: SweepFolder, trials: Sequence[Trial], journal: Journal, say: Ca
         lost, last = journal.cut(name), _last(journal, name)
         adopt_older(folder, name)
         if lost:
-            say(f"{name}: {lost} lines of its journal are damaged; its rounds after {last} are made again")
+            say(f"{name}: its journal is damaged (lines lost: {lost}); its rounds after {last} are made again")
         elif not last and Checkpoints(folder.place, name).rounds():
             say(f"{name}: its journal has no round any more; its rounds are made again")
     if population is not None and (problem := standing(journal, folder.file, trials).again):
