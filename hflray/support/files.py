@@ -18,7 +18,7 @@ import re
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -235,18 +235,6 @@ def free_bytes(path: str | Path) -> int:
     if state.f_flag & os.ST_RDONLY or (state.f_files and not state.f_favail):
         return 0
     return state.f_bavail * state.f_frsize
-
-
-def fullest(paths: Iterable[str | Path]) -> Path:
-    """Return the one of these paths whose file system has the least free space."""
-
-    def free(path: str | Path) -> int:
-        try:
-            return free_bytes(path)
-        except OSError:  # it does not even answer
-            return -1
-
-    return Path(min(paths, key=free))
 
 
 def size_text(size_bytes: float) -> str:

@@ -77,7 +77,6 @@ class SweepProgress:
         self._completed: dict[str, int] = {}
         self._rounds_made = 0
         self._started_at: float | None = None
-        self._paused = False
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -136,18 +135,6 @@ class SweepProgress:
             self._plain(f"{name}: done" + (f", stopped early: {stopped}" if stopped else ""))
         self._plain(self._summarise())
 
-    def paused(self, text: str) -> None:
-        """Show that the trials pause, and why. The line stays on the screen, also if only failures are shown."""
-        self._paused = True
-        self._console.print(f"paused: {text}", style="yellow", markup=False, highlight=False, soft_wrap=True)
-        self._summarise()
-
-    def going_on(self, text: str) -> None:
-        """Show that the trials go on after a pause."""
-        self._paused = False
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
-        self._summarise()
-
     def line(self, text: str) -> None:
         """Print a line that stays on the screen."""
         if not self._quiet:
@@ -168,8 +155,7 @@ class SweepProgress:
     def _summarise(self) -> str:
         """Return the line about all trials, and show it on the display."""
         remaining_s = self.remaining_s()
-        state = "paused" if self._paused else "running"
-        parts = [f"{self._done - self._failed} of {self._trials} done", f"{len(self._tasks)} {state}"]
+        parts = [f"{self._done - self._failed} of {self._trials} done", f"{len(self._tasks)} running"]
         parts += [f"{self._failed} failed"] if self._failed else []
         parts += [f"about {duration(remaining_s)} left"] if remaining_s and self._done < self._trials else []
         self._progress.update(self._total, note=", ".join(parts[1:]))

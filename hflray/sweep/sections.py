@@ -142,12 +142,6 @@ class TuneConfig(Section):
     reuse: bool = Field(
         True, description="whether the next trial reuses a trial's process; false: each trial has its own process"
     )
-    reserve_mb: float | None = Field(
-        None,
-        ge=0,
-        description="free space of a disk, in MB of 1024² bytes, below which trials pause at the end of a round; null: "
-        "16 MB and two checkpoints of each trial that runs at a time; 0: never pause",
-    )
     samples: int = Field(
         1, ge=1, le=1_000_000, description="draws for each point of the grid; with a search, the number of trials"
     )

@@ -198,12 +198,6 @@ def test_no_room_for_another_file_counts_as_no_room(monkeypatch, tmp_path) -> No
     assert free_bytes(tmp_path) == 0
 
 
-def test_the_fullest_disk_is_named(monkeypatch) -> None:
-    free = {"/a": 5, "/b": 3, "/c": 4}
-    monkeypatch.setattr(files, "free_bytes", free.__getitem__)
-    assert files.fullest(free) == Path("/b")
-
-
 def test_a_failure_is_one_line_with_path_room_and_command(monkeypatch) -> None:
     monkeypatch.setattr(files, "free_bytes", lambda path: 2 * files.MIB)
     line = files.Failure(errno.ENOSPC, Path("/a/b"), 9 * files.MIB).line("/c", "resume x")

@@ -95,22 +95,6 @@ def test_quiet_shows_failures_only() -> None:
     assert run(force_terminal=False, quiet=True).splitlines() == ["second: failed: it [broke]"]
 
 
-@pytest.mark.parametrize("quiet", [False, True])
-@pytest.mark.parametrize("terminal", [False, True])
-def test_a_pause_is_shown_also_if_only_failures_are(quiet: bool, terminal: bool) -> None:
-    console = Console(file=io.StringIO(), width=120, force_terminal=terminal)
-    with SweepProgress(console, trials=3, quiet=quiet) as progress:
-        progress.started("1", "first", rounds=3)
-        progress.paused("/disk [full]; trials wait")
-        assert progress._summarise().startswith("0 of 3 done, 1 paused")
-        progress.going_on("there is room again")
-        assert progress._summarise().startswith("0 of 3 done, 1 running")
-    assert isinstance(console.file, io.StringIO)
-    text = console.file.getvalue()
-    assert text.count("paused: /disk [full]; trials wait") == 1
-    assert text.count("there is room again") == 1
-
-
 def test_the_time_left_follows_from_the_rounds_of_this_process(monkeypatch) -> None:
     now = 100.0
     monkeypatch.setattr(module.time, "monotonic", lambda: now)
