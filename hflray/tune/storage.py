@@ -135,6 +135,13 @@ class Storage:
         if self._lost is not None:
             raise LeaseLostError(self._lost)
 
+    def held(self) -> bool:
+        """Return whether no other process has taken over, as `send` would find. Raises OSError: nobody can tell."""
+        with self._lock, suppress(LeaseLostError):
+            self._keep()
+            return True
+        return False
+
     def receive(self, say: Callable[[str], None]) -> None:
         """Replace ``sweep.json`` and the journals on this machine by those of the storage.
 

@@ -115,6 +115,23 @@ def test_a_journal_arrives_whole_and_goes_on_elsewhere(tmp_path, folder, opened)
     assert [name[:6] for name in names] == ["000001", "000001", "000002", "000002", "000002"]  # none for an ended one
 
 
+def test_rounds_that_another_machine_has_made_come_back_to_the_first_one(tmp_path, folder, opened) -> None:
+    """A dies after round 5, B goes on and dies after round 15, and A goes on to the end."""
+    told = dict[str, list[int]]()
+    for results, last in (("first", 5), ("second", 15), ("first", 20)):
+        storage, journal = opened(results)
+        start(storage)
+        before = max(rounds(journal), default=0)
+        for number in range(before + 1, last + 1):
+            journal.write("a", {"round": number})
+        told[f"{results} to {last}"] = list(range(before + 1, last + 1))
+        storage.save((folder.path / FILE).read_bytes())
+        forget(storage)
+    assert told == {"first to 5": [*range(1, 6)], "second to 15": [*range(6, 16)], "first to 20": [*range(16, 21)]}
+    assert rounds(Journal(folder.path)) == list(range(1, 21))
+    assert storage._whole("a") == journal.path("a").read_bytes()
+
+
 def test_what_only_this_machine_has_does_not_count_and_is_kept_beside_the_journals(folder, opened) -> None:
     first, journal = opened()
     start(first)
@@ -262,6 +279,7 @@ def test_a_process_that_was_paused_longer_than_its_lease_adds_nothing_and_tells_
         first.check()
     with pytest.raises(LeaseLostError):
         first.save(b"{}")
+    assert (first.held(), second.held()) == (False, True)
     assert not [path for path in place(folder, "journal", "a").glob("000001-*") if '"round": 2' in path.read_text()]
     second.release()
     third, journal = opened("third")
