@@ -287,6 +287,25 @@ def test_a_process_that_was_paused_longer_than_its_lease_adds_nothing_and_tells_
     assert rounds(journal) == [1, 2]
 
 
+def test_a_machine_whose_clock_stood_still_while_it_slept_tells_nobody(folder, opened, monkeypatch) -> None:
+    first, journal = opened()
+    start(first)
+    journal.write("a", {"round": 1})
+    forget(first)
+    second, again = opened("second")
+    start(second)
+    again.write("a", {"round": 2, "mine": True})
+    assert not first.held()
+    first._lost = None  # nobody has asked yet
+    with monkeypatch.context() as clock, pytest.raises(LeaseLostError):
+        clock.setattr(module.time, "monotonic", lambda: first._renewed_s)
+        journal.write("a", {"round": 2})
+    second.release()
+    third, journal = opened("third")
+    start(third)
+    assert [entry for entry in journal.entries("a") if "round" in entry] == [{"round": 1}, {"round": 2, "mine": True}]
+
+
 def test_a_pause_between_the_look_and_the_piece_is_noticed_after_the_piece(folder, opened, monkeypatch) -> None:
     first, journal = opened()
     start(first)
