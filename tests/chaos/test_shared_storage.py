@@ -201,12 +201,13 @@ def test_three_folders_on_one_storage_lose_nothing(tmp_path, seed: int, faults: 
 
 def break_one(rng: random.Random, machines: list[Machine], storage: Path, events: Counter[str]) -> None:
     """Wait for a random moment, kill or pause a driver that runs then, and start another one if none runs."""
-    if not any(machine.awake for machine in machines):
+    starts = not any(machine.awake for machine in machines)
+    if starts:
         idle = [machine for machine in machines if machine.process is None]
         for machine in rng.sample(idle, min(len(idle), rng.choice((1, 1, 1, 2)))):  # two at once: one is refused
             machine.start()
     before, begun_s = stored(storage), time.monotonic()
-    early_s = rng.uniform(0, 20) if rng.random() < 0.35 else None  # while it starts, or after another round
+    early_s = rng.uniform(0, 20) if starts and rng.random() < 0.4 else None  # while it starts, or after another round
     while time.monotonic() - begun_s < early_s if early_s is not None else stored(storage) == before:
         look(machines, events)
         assert time.monotonic() - begun_s < 400, "no round within 400 s"
