@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Install the environment of requirements.lock, which is the same on every node. This is quick if it is installed already.
 #   HFLRAY_TORCH=cpu|cuda    cpu: PyTorch's CPU wheels, 0.2 GB; cuda: PyPI's wheels with CUDA, 3 GB. All nodes need the same.
-#   HFLRAY_STORAGE=URI       the storage of trials and checkpoints: s3://bucket/folder, or a folder that all nodes share
+#   HFLRAY_STORAGE=URI       the storage of journals and checkpoints: s3://bucket/folder, or a folder that all nodes share
 #   HFLRAY_TORCH_INDEX=URL   the index of PyTorch's CPU wheels, if it is not download.pytorch.org
 set -euo pipefail
 fail() { echo "error: $*" >&2; exit 1; }

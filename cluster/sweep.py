@@ -134,7 +134,7 @@ def main(arguments: list[str]) -> int:
         return 0
     storage = option_value(arguments, "--storage") or os.environ.get("HFLRAY_STORAGE")
     print(
-        f"\nresults: {RESULTS} on the head; trials and checkpoints: {storage}\n"
+        f"\nresults: {RESULTS} on the head; journals and checkpoints: {storage}\n"
         "charts: `ray attach CLUSTER -p 5000`, then http://127.0.0.1:5000 in a browser\n"
         f"to your machine: ray rsync-down CLUSTER {RESULTS}/ ./hflray_results/",
         flush=True,

@@ -62,7 +62,7 @@ class SweepFolder:
         uri: the MLflow store in which the sweep's runs are logged.
         experiment: the MLflow experiment of these runs.
         finished: whether every trial has ended.
-        storage: where Tune keeps trials and checkpoints, `s3://…` or a shared folder; None if that is `path`.
+        storage: where checkpoints and the true journals are, `s3://…` or a shared folder; None if that is `path`.
         sinks: the names of the trackers that get the runs.
         sources: the texts behind the sweep's references, which run only after `admit`.
         started_ms: when the sweep began, ms since 1970; 0 if an older hflray made the folder.

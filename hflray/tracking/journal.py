@@ -85,10 +85,13 @@ class Journal:
     Args:
         folder: the sweep's results folder.
         mirror: is called with a run's key after each line, to copy it to a storage; its errors are those of `write`.
+        held: says whether this process is still the only writer; no tracker hears of a run if it is not.
     """
 
-    def __init__(self, folder: Path, mirror: Callable[[str], None] | None = None) -> None:
-        self.folder, self._mirror = folder / "journal", mirror
+    def __init__(
+        self, folder: Path, mirror: Callable[[str], None] | None = None, held: Callable[[], bool] = lambda: True
+    ) -> None:
+        self.folder, self._mirror, self.held = folder / "journal", mirror, held
 
     def path(self, key: str) -> Path:
         """Return the path of a run's file."""

@@ -172,7 +172,8 @@ class Sender:
             self._wake.wait()
             self._wake.clear()
             try:
-                self._pass()
+                if not self._pass():
+                    return
             except Exception as error:
                 if is_bug(self.sink, error):
                     self._give_up(error)
@@ -188,13 +189,15 @@ class Sender:
             if self._closing and not self.unsent():
                 return
 
-    def _pass(self) -> None:
-        """Send all news, run by run."""
+    def _pass(self) -> bool:
+        """Send all news, run by run. Return False if another process has taken over, which sends the rest."""
         with self._lock:
             waiting = dict(self._waiting)
         if not self._connected or (self._warned and waiting):
             self._connect()  # after a failure, the connection is tested before anything is read
         for key, news in waiting.items():
+            if not self._journal.held():  # the run may even have ended at the tracker
+                return False
             self._send(key, *news)
             with self._lock:
                 if self._waiting[key] is news:
@@ -202,6 +205,7 @@ class Sender:
         if self._warned and waiting:
             log.warning("%s at %s %s", self.sink.title, self.sink.where, self.sink.back)
             self._warned = self.disk_failed = False
+        return True
 
     def _give_up(self, error: Exception) -> None:
         """Say at once that the tracker has a bug. The journal keeps its rounds, also those to come."""

@@ -120,7 +120,7 @@ def command(
     ),
     storage: Annotated[
         str | None,
-        typer.Option(metavar="URI", help="Storage of trials and checkpoints on a cluster, s3://bucket/folder."),
+        typer.Option(metavar="URI", help="Storage of journals and checkpoints on a cluster, s3://bucket/folder."),
     ] = None,
     address: Annotated[
         str | None, typer.Option(help="Address of the Ray cluster; auto: the cluster of this machine.")

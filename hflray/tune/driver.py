@@ -108,7 +108,7 @@ def _run(
         with progress.phase("measuring the GPU"):
             placement.measure()
     with _stored(folder, progress, resume) as storage:
-        journal = Journal(folder.path, None if storage is None else storage.send)
+        journal = Journal(folder.path) if storage is None else Journal(folder.path, storage.send, storage.held)
         if resume:
             mend(folder, trials, journal, progress.line)
         if storage is not None:

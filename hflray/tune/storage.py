@@ -14,7 +14,8 @@ been written for `LEASE_S`, by the storage's clock. A storage has no "write if n
 
 * After it has written its lease a process waits a moment. Of two leases of one epoch the smaller uuid wins.
 * A process that has not renewed its lease for half of `LEASE_S`, since it was stopped or cut off, renews it, waits a
-  moment, and looks whether there is a later lease, before it relies on anything. If so, it writes nothing more.
+  moment, and looks whether there is a later lease, before it relies on anything. If so, it writes nothing more. It
+  also compares the storage's times of the lease and of each piece, because a machine that sleeps stops its own clock.
 * Pieces are never overwritten. A journal is its pieces in the order of (epoch, offset): each one replaces what is
   there from its offset on. Each epoch begins with a piece for each open journal (`Storage.begin`), which repeats its
   last line and so cuts off what a process of an earlier epoch may still add.
@@ -72,10 +73,8 @@ class Storage:
         self._where, self._base = f"{uri.rstrip('/')}/{folder.name}", f"{folder.name}/{IN_STORAGE}"
         self._sent: dict[str, int] = {}  # bytes of each journal that the storage has
         self._lock, self._released = threading.RLock(), threading.Event()
-        self._lease, self._renewed_s = (
-            (0, ""),
-            0.0,
-        )  # epoch and uuid, and when it was surely ours, by this machine's clock
+        self._lease = (0, "")  # epoch and uuid
+        self._renewed_s = self._written_s = 0.0  # when it was surely ours, by this machine's and the storage's clock
         self._lost: str | None = f"{self._where}: the sweep was not claimed"  # why nothing may be sent
 
     def claim(self, say: Callable[[str], None]) -> int:
@@ -118,7 +117,8 @@ class Storage:
             except LeaseLostError as error:
                 self._store.remove(self._lease_name(lease))
                 raise ConfigError(f"{error}; stop it first") from error
-            self._renewed_s, self._released = judged_s, threading.Event()
+            self._renewed_s, self._written_s = judged_s, self._store.modified_s(self._lease_name(lease))
+            self._released = threading.Event()
         threading.Thread(target=self._renew, args=(self._released,), name="hflray-lease", daemon=True).start()
         return lease[0]
 
@@ -134,6 +134,14 @@ class Storage:
         """Raise LeaseLostError if this process has learned that another one has taken over; ask nobody."""
         if self._lost is not None:
             raise LeaseLostError(self._lost)
+
+    def held(self) -> bool:
+        """Ask the storage whether no other process has taken over. Raises OSError: the storage cannot be read."""
+        with suppress(LeaseLostError):
+            self.check()
+            self._look()
+            return True
+        return False
 
     def receive(self, say: Callable[[str], None]) -> None:
         """Replace ``sweep.json`` and the journals on this machine by those of the storage.
@@ -200,7 +208,8 @@ class Storage:
             if piece:
                 self._store.write(self._piece(key, sent), piece)
                 self._sent[key] = sent + len(piece)
-            self._keep()  # if this process was stopped just now, the piece may have come too late
+                # If this machine was stopped just now, even its clock, the piece may have come too late.
+                self._keep(at_s=self._store.modified_s(self._piece(key, sent)))
 
     def save(self, content: bytes) -> None:
         """Write ``sweep.json``.
@@ -214,11 +223,17 @@ class Storage:
             self._store.write(f"{self._base}/{FILE}", content)
             self._keep()
 
-    def _keep(self, anyway: bool = False) -> None:
-        """Renew the lease if that is due, or `anyway`. Raises LeaseLostError: another process has taken over."""
+    def _keep(self, anyway: bool = False, at_s: float | None = None) -> None:
+        """Renew the lease if that is due, or `anyway`. Raises LeaseLostError: another process has taken over.
+
+        Args:
+            anyway: see above.
+            at_s: what the storage's clock has just shown, if that is known. The clock of a machine that sleeps, or of a
+                virtual one that is paused, stands still.
+        """
         self.check()
         begun_s = time.monotonic()
-        late = begun_s - self._renewed_s > self._lease_s / 2
+        late = max(begun_s - self._renewed_s, (at_s or 0.0) - self._written_s) > self._lease_s / 2
         if not (late or anyway):
             return
         self._look()
@@ -226,7 +241,7 @@ class Storage:
         if late:  # another process may have judged the lease before it was renewed
             time.sleep(self._settle_s)
             self._look()
-        self._renewed_s = begun_s
+        self._renewed_s, self._written_s = begun_s, self._store.modified_s(self._lease_name(self._lease))
 
     def _look(self) -> None:
         """Raise LeaseLostError if there is a later lease, or one of this epoch with a smaller uuid."""

@@ -110,7 +110,7 @@ def simulated(entry: dict[str, Any]) -> dict[str, Any]:
     return {"metrics": values, **{name: entry.get(name) for name in ("schedule", "timeline")}}
 
 
-def final_model(folder: Path, trial: str, rounds: int) -> str:
+def final_model(folder: Path | str, trial: str, rounds: int) -> str:
     """Return the hash of the trial's model after its last round, or why there is none."""
     checkpoints = Checkpoints(str(folder), trial)
     saved = checkpoints.rounds()
@@ -144,7 +144,9 @@ def logged_runs(database: Path, sweep: str) -> dict[str, list[LoggedRun]]:
     return runs
 
 
-def differences(results: Path, reference: Reference, database: Path, store: Path | None = None) -> list[str]:
+def differences(
+    results: Path, reference: Reference, database: Path, store: Path | None = None, place: str | None = None
+) -> list[str]:
     """Return a line for everything that is lost, doubled or another value; an empty list if there is nothing.
 
     Args:
@@ -152,6 +154,7 @@ def differences(results: Path, reference: Reference, database: Path, store: Path
         reference: the unbroken run.
         database: MLflow's SQLite file.
         store: the folder of the artifacts of an MLflow server; None if the driver has written them itself.
+        place: where the checkpoints are; None if they are among the results.
     """
     folders = sorted(path.parent for path in results.glob(f"{NAME}-*/sweep.json"))
     if len(folders) != 1:
@@ -176,7 +179,7 @@ def differences(results: Path, reference: Reference, database: Path, store: Path
         if trial in runs:
             lines += [f"{trial}: MLflow: {line}" for line in _against_journal(runs[trial], values, store)]
         lines += [f"{trial}: CSV: {line}" for line in _csv(folder / "csv" / f"{trial}.csv", values)]
-        model = final_model(folder, trial, len(expected))
+        model = final_model(place or folder, trial, len(expected))
         if model != reference.models[trial]:
             lines.append(f"{trial}: the final model is {model}, not {reference.models[trial]}")
     return lines

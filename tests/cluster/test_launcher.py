@@ -15,7 +15,10 @@ import yaml
 
 from hflray import metrics
 from hflray.experiment import Experiment
+from hflray.support.store import Store
 from hflray.sweep import expand, load_sweep
+from hflray.sweep.results import IN_STORAGE
+from hflray.tune.storage import Storage
 from tests.cluster.fake import CREDENTIALS, ENDPOINT, FakeEc2, Hosts, need_hosts
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
@@ -118,7 +121,7 @@ print(json.dumps(runs))
 
 
 def check_complete(runs: dict[str, Any], results: dict[str, list[dict[str, Any]]], trials: list[Any]) -> None:
-    """Assert that each trial is one finished run with each round once.
+    """Assert that each trial is one finished run with each round once, and so is its journal in `results`.
 
     The values and models must be those of an uninterrupted run on one machine.
     """
@@ -129,8 +132,8 @@ def check_complete(runs: dict[str, Any], results: dict[str, list[dict[str, Any]]
         assert status == "FINISHED"
         for name in (metrics.ACCURACY, metrics.TOTAL_OBJECTIVE):
             assert history[name] == [[record.round, record.metrics()[name]] for record in records]
-        hashes = {entry["round"]: entry["model_hash"] for entry in results[trial.name]}
-        assert hashes == {record.round: record.model_hash for record in records}
+        hashes = [(entry["round"], entry["model_hash"]) for entry in results[trial.name]]
+        assert hashes == [(record.round, record.model_hash) for record in records]
 
 
 def serial(training: Any) -> Any:
@@ -151,10 +154,8 @@ def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Hosts, FakeE
         hosts.close()
 
 
-def test_a_sweep_on_aws_completes_although_a_spot_machine_is_lost(aws, capsys) -> None:
+def test_a_sweep_on_aws_completes_although_a_spot_machine_is_lost(aws, capsys, monkeypatch) -> None:
     """The steps are the README's: account, `ray up`, a sweep that starts and loses its worker, `ray down`."""
-    from pyarrow import fs
-
     hosts, ec2 = aws
     trials = write_sweep(hosts)
     vpc = ec2.client("ec2").describe_vpcs()["Vpcs"][0]["VpcId"]
@@ -220,16 +221,9 @@ def test_a_sweep_on_aws_completes_although_a_spot_machine_is_lost(aws, capsys) -
     print_measurement(capsys, f"aws: ray submit, loss included, {time.monotonic() - begin:.0f} s")
     assert f"s3://{bucket}/hflray" in output
 
-    s3 = fs.S3FileSystem(access_key="t", secret_key="t", endpoint_override=ENDPOINT, region="us-west-2")
-    results = {}
-    for trial in trials:
-        (path,) = (
-            info.path
-            for info in s3.get_file_info(fs.FileSelector(f"{bucket}/hflray", recursive=True))
-            if info.path.endswith(f"/{trial.name}/result.json")
-        )
-        with s3.open_input_stream(path) as file:
-            results[trial.name] = [json.loads(line) for line in file.read().splitlines()]
+    for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": ENDPOINT}.items():
+        monkeypatch.setenv(name, value)
+    results = rounds_in(f"s3://{bucket}/hflray", trials)
     check_complete(runs_on(hosts, head["host"]), results, trials)
 
     begin = time.monotonic()
@@ -286,13 +280,12 @@ def both_joined(hosts: Hosts) -> bool:
     return answer.stdout.count(" CPUs") == 2
 
 
-def results_on(storage: Path, trials: list[Any]) -> dict[str, list[dict[str, Any]]]:
-    """Return what Tune wrote of each trial into the hosts' shared folder, by the trial's name."""
-    return {
-        trial.name: [json.loads(line) for line in path.read_text().splitlines()]
-        for trial in trials
-        for path in storage.glob(f"*/{trial.name}/result.json")
-    }
+def rounds_in(uri: str, trials: list[Any]) -> dict[str, list[dict[str, Any]]]:
+    """Return the rounds in the journals that a storage has of its only sweep, by the trial's name."""
+    (sweep,) = [name for name in Store(uri).names() if Store(f"{uri}/{name}").has(f"{IN_STORAGE}/sweep.json")]
+    storage = Storage(uri, Path(sweep))
+    journals = {trial.name: storage._whole(trial.name).splitlines() for trial in trials}
+    return {name: [e for e in map(json.loads, lines) if "round" in e] for name, lines in journals.items()}
 
 
 def test_a_sweep_on_two_local_hosts_survives_a_lost_connection(local, capsys) -> None:
@@ -327,7 +320,7 @@ def test_a_sweep_on_two_local_hosts_survives_a_lost_connection(local, capsys) ->
     print_measurement(
         capsys, f"local: sweep with its connection cut after round {cut}: {time.monotonic() - begin:.0f} s"
     )
-    check_complete(runs_on(hosts, "head"), results_on(hosts.shared, trials), trials)
+    check_complete(runs_on(hosts, "head"), rounds_in(str(hosts.shared), trials), trials)
 
     # An error is reported before any trial starts, and by the exit code of ray submit.
     wrong = ["cluster/sweep.py", FILE, "--fresh", "--set", "tune.cpus_per_trial=64"]
@@ -409,7 +402,7 @@ def test_a_sweep_with_references_trains_on_a_host_that_lacks_the_file(local, cap
     had = {host: (hosts.folder / host / "tmp" / "has_file").read_text() for host in ("head", "worker")}
     assert had == {"head": "True", "worker": "False"}
     trials = expand(load_sweep(hosts.repository / sweep_file))
-    check_complete(runs_on(hosts, "head"), results_on(hosts.shared, trials), trials)
+    check_complete(runs_on(hosts, "head"), rounds_in(str(hosts.shared), trials), trials)
     assert hosts.ray("down", "-y", "cluster/local.yaml", **LOCAL).returncode == 0
 
 

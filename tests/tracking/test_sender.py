@@ -545,3 +545,18 @@ def test_a_bug_when_the_sweep_ends_costs_a_line(tmp_path: Path, caplog: pytest.L
     assert tracker.close()
     assert tracker.seen_at() == []
     assert says(caplog.text, "tracking.sinks: own.py:Mine fails (own.py:", "NameError")
+
+
+def test_a_process_that_another_one_has_replaced_sends_nothing_more(opens, tmp_path) -> None:
+    """It was paused, and meanwhile the other one has ended the run, which must not begin again."""
+    held = [True]
+    tracker, page = opens(journal=Journal(tmp_path / "a sweep", held=lambda: held[0]))
+    begin(tracker)
+    until(lambda: page.of("open"))
+    held[0] = False
+    begin(tracker)
+    rounds(tracker, 1)
+    begin_s = time.monotonic()
+    assert not tracker.close()
+    assert time.monotonic() - begin_s < 5
+    assert [call[0] for call in page.calls] == ["connect", "open"]

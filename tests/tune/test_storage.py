@@ -115,6 +115,23 @@ def test_a_journal_arrives_whole_and_goes_on_elsewhere(tmp_path, folder, opened)
     assert [name[:6] for name in names] == ["000001", "000001", "000002", "000002", "000002"]  # none for an ended one
 
 
+def test_rounds_that_another_machine_has_made_come_back_to_the_first_one(tmp_path, folder, opened) -> None:
+    """A dies after round 5, B goes on and dies after round 15, and A goes on to the end."""
+    told = dict[str, list[int]]()
+    for results, last in (("first", 5), ("second", 15), ("first", 20)):
+        storage, journal = opened(results)
+        start(storage)
+        before = max(rounds(journal), default=0)
+        for number in range(before + 1, last + 1):
+            journal.write("a", {"round": number})
+        told[f"{results} to {last}"] = list(range(before + 1, last + 1))
+        storage.save((folder.path / FILE).read_bytes())
+        forget(storage)
+    assert told == {"first to 5": [*range(1, 6)], "second to 15": [*range(6, 16)], "first to 20": [*range(16, 21)]}
+    assert rounds(Journal(folder.path)) == list(range(1, 21))
+    assert storage._whole("a") == journal.path("a").read_bytes()
+
+
 def test_what_only_this_machine_has_does_not_count_and_is_kept_beside_the_journals(folder, opened) -> None:
     first, journal = opened()
     start(first)
@@ -262,11 +279,32 @@ def test_a_process_that_was_paused_longer_than_its_lease_adds_nothing_and_tells_
         first.check()
     with pytest.raises(LeaseLostError):
         first.save(b"{}")
+    assert (first.held(), second.held()) == (False, True)
     assert not [path for path in place(folder, "journal", "a").glob("000001-*") if '"round": 2' in path.read_text()]
     second.release()
     third, journal = opened("third")
     start(third)
     assert rounds(journal) == [1, 2]
+
+
+def test_a_machine_whose_clock_stood_still_while_it_slept_tells_nobody(folder, opened, monkeypatch) -> None:
+    first, journal = opened()
+    start(first)
+    journal.write("a", {"round": 1})
+    forget(first)
+    second, again = opened("second")
+    start(second)
+    again.write("a", {"round": 2, "mine": True})
+    assert not first.held()
+    first._lost = None  # nobody has asked yet
+    with monkeypatch.context() as clock:
+        clock.setattr(module.time, "monotonic", lambda: first._renewed_s)
+        with pytest.raises(LeaseLostError):
+            journal.write("a", {"round": 2})
+    second.release()
+    third, journal = opened("third")
+    start(third)
+    assert [entry for entry in journal.entries("a") if "round" in entry] == [{"round": 1}, {"round": 2, "mine": True}]
 
 
 def test_a_pause_between_the_look_and_the_piece_is_noticed_after_the_piece(folder, opened, monkeypatch) -> None:
